@@ -1,0 +1,149 @@
+"""The one typed schema: every key that a recipe, a config group or an override may set.
+
+Plain dataclasses with no import of Hydra, so any layer may take its own section as an argument. They stay unfrozen
+because Hydra turns frozen dataclasses into read-only configs. A value of None means "decided from the other settings",
+and the comment says how.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class BaseSettings:
+    """The frozen language model under every adapter."""
+
+    source: str = "tiny"  # hub id, folder, or "tiny": the offline base that alora builds itself
+    revision: str | None = None
+    dtype: str = "auto"  # auto (float32 on CPU, bfloat16 on GPU), float32, bfloat16, float64
+    device: str = "auto"  # auto, cpu, cuda, cuda:1
+    weights: str = "pretrained"  # pretrained, or random: the shape alone, for benchmarks
+    quantization: str = "none"  # none, nf4
+    trust_remote_code: bool = False
+    template_kwargs: dict[str, bool] = field(default_factory=dict)  # passed to the chat template (enable_thinking)
+
+
+@dataclass
+class AdapterSettings:
+    """Shape of one LoRA adapter."""
+
+    kind: str = "alora"  # alora, lora (adapted from token 0: the baseline)
+    rank: int = 16
+    alpha: float | None = None  # None: twice the rank
+    targets: list[str] = field(
+        default_factory=lambda: ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    )
+
+
+@dataclass
+class PolicySettings:
+    """One policy: inline, or read from ``file`` (``id`` then selects one of several)."""
+
+    file: str | None = None
+    id: str | None = None
+    title: str | None = None
+    rule: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)  # label → answer word, positive first; empty: violation/ok
+
+
+@dataclass
+class ColumnSettings:
+    """Names of the columns that hold what alora needs."""
+
+    messages: str = "messages"
+    label: str = "label"
+    labels: str = "labels"
+    id: str = "id"
+
+
+@dataclass
+class DataSettings:
+    """Labelled conversations: JSONL or Parquet files, or ``hub:NAME[:SPLIT]`` data sets."""
+
+    train: str | None = None
+    validation: str | None = None  # None: ``validation_share`` of the training rows, by a hash of their text
+    test: str | None = None
+    validation_share: float = 0.15
+    label_map: dict[str, str] = field(default_factory=dict)  # label in the data → label of the policy
+    columns: ColumnSettings = field(default_factory=ColumnSettings)
+
+
+@dataclass
+class PromptSettings:
+    """How a conversation and a policy become token ids."""
+
+    layout: str = "transcript"  # transcript, turns
+    instruction: str = "title"  # title, rule: how much of the policy the suffix spells out
+    max_prefix_tokens: int = 4096
+    truncation: str = "middle"  # middle, start: what a too long conversation loses
+
+
+@dataclass
+class TrainingSettings:
+    """The optimisation; names follow ``transformers.TrainingArguments``."""
+
+    epochs: float = 4.0
+    max_steps: int = -1
+    batch_size: int = 16  # conversations of one optimiser step, before accumulation
+    gradient_accumulation_steps: int = 1
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    warmup_ratio: float = 0.05
+    scheduler: str = "cosine"
+    max_grad_norm: float = 1.0
+    seed: int = 0
+    evaluations_per_epoch: int = 2
+    early_stopping_patience: int = 4  # evaluations without a better validation loss; 0: never stop early
+    gradient_checkpointing: bool = False
+    max_suffix_tokens: int = 4096  # suffix tokens of one packed pass: bounds memory whatever the number of policies
+    threads: int | None = None  # None: torch's own choice
+
+
+@dataclass
+class EvaluationSettings:
+    """Metrics and the operating point."""
+
+    target: str = "f1"  # f1, fpr, recall: what the threshold is chosen for, on validation rows
+    target_value: float = 0.05  # the rate to hold when target is fpr (at most) or recall (at least)
+    bootstrap: int = 1000
+
+
+@dataclass
+class IdentitySettings:
+    """The KV identity check."""
+
+    dtypes: list[str] = field(default_factory=lambda: ["float32", "bfloat16"])
+    conversations: int = 3
+    negative_controls: bool = True
+
+
+@dataclass
+class ExportSettings:
+    """What the bundle holds and where it goes."""
+
+    golden_rows: int = 8
+    push_to: str | None = None  # hub repository id
+    private: bool = True
+
+
+@dataclass
+class Recipe:
+    """Everything that one ``alora`` command knows."""
+
+    name: str = "run"
+    run_dir: str = "runs/${name}"
+    base: BaseSettings = field(default_factory=BaseSettings)
+    adapter: AdapterSettings = field(default_factory=AdapterSettings)
+    policy: PolicySettings = field(default_factory=PolicySettings)
+    data: DataSettings = field(default_factory=DataSettings)
+    prompt: PromptSettings = field(default_factory=PromptSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    identity: IdentitySettings = field(default_factory=IdentitySettings)
+    export: ExportSettings = field(default_factory=ExportSettings)
+    artifact: str | None = None  # validate, evaluate, export, score: an adapter folder, a bundle or a run folder
+    bundles: list[str] = field(default_factory=list)  # score: several bundles on one conversation
+    conversation: str | None = None  # train, score: a JSON file, "-" for standard input
+    output: str | None = None  # validate, evaluate, export: where the report or bundle is written
+    json: bool = False  # score, check, doctor: machine-readable output
+    strict: bool = False  # check: warnings fail too
+    force: bool = False  # train: start over in a run folder that holds other settings

@@ -1,0 +1,68 @@
+"""Every error that alora raises on purpose.
+
+A message says what was found, where, and what to do about it. The command line prints the message alone and
+exits with the class's ``exit_code``: 2 when the user can mend the input, 1 when a check ran and failed.
+"""
+
+from collections.abc import Sequence
+
+
+class AloraError(Exception):
+    """Root of the tree; never raised itself."""
+
+    exit_code = 2
+
+
+class ConfigError(AloraError, ValueError):
+    """A configuration that cannot be run: unknown key, impossible value, conflicting settings."""
+
+
+class DataError(AloraError, ValueError):
+    """Labelled conversations that cannot be used.
+
+    ``findings`` holds one line per problem, each with its place (``train.jsonl:17: ...``).
+    """
+
+    def __init__(self, message: str, findings: Sequence[str] = ()) -> None:
+        self.findings = tuple(findings)
+        super().__init__("\n".join([message, *(f"  {finding}" for finding in self.findings)]))
+
+
+class PolicyError(AloraError, ValueError):
+    """A policy file or a label that this tokenizer cannot carry."""
+
+
+class RenderError(AloraError, ValueError):
+    """A conversation or chat template that cannot become a prompt."""
+
+
+class BaseError(AloraError, ValueError):
+    """A base model that cannot be loaded, or that alora refuses by name."""
+
+
+class AdapterError(AloraError, ValueError):
+    """An adapter folder that is damaged, or does not fit its base."""
+
+
+class BundleError(AloraError, ValueError):
+    """A bundle that is damaged, or is being used on another base, tokenizer or template."""
+
+
+class RunError(AloraError, RuntimeError):
+    """A run folder that belongs to other settings, or cannot be written."""
+
+
+class TrainingError(AloraError, RuntimeError):
+    """Training that would produce a worthless adapter (no gradient, loss not finite)."""
+
+    exit_code = 1
+
+
+class CheckFailed(AloraError, AssertionError):
+    """A check ran to its end and its answer is no (KV identity, reload parity, golden rows)."""
+
+    exit_code = 1
+
+
+class MissingDependency(AloraError, ImportError):
+    """A package of an optional extra is not installed."""
