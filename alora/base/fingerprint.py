@@ -1,13 +1,109 @@
 """What a base is, in digests: a verdict from the wrong base is an error, not a number."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """sha256 digests of a base's weights, tokenizer and chat template, and its quantization ("none", "nf4")."""
+    """sha256 digests of a base's weights, tokenizer and chat template, and its quantization ("none", "nf4").
+
+    The weights' digest is over names, dtypes, shapes and bytes of the stored tensors, in the order of their names, so
+    it does not depend on sharding or on the dtype that the base is run in.
+    """
 
     weights: str
     tokenizer: str
     template: str
     quantization: str = "none"
+
+    def as_dict(self) -> dict[str, str]:
+        """Plain form for manifests and certificates."""
+        return asdict(self)
+
+    def differences(self, other: Fingerprint) -> tuple[str, ...]:
+        """Names of the fields in which two bases differ."""
+        mine, theirs = self.as_dict(), other.as_dict()
+        return tuple(name for name in mine if mine[name] != theirs[name])
+
+
+def fingerprint_base(folder: Path | None, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Fingerprint:
+    """Fingerprint a base; its weights from ``folder``'s safetensors where there are any, else from memory."""
+    files = sorted(folder.glob("*.safetensors")) if folder is not None and folder.is_dir() else _hub_files(model)
+    return Fingerprint(
+        weights=_stored_weights(files) if files else _tensors_digest(_memory_tensors(model)),
+        tokenizer=tokenizer_digest(tokenizer),
+        template=_text_digest(str(tokenizer.chat_template or "")),
+    )
+
+
+def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Digest of what turns text into ids: the fast tokenizer's own serialisation, without truncation and padding."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return _text_digest(json.dumps(sorted(tokenizer.get_vocab().items())))
+    state = json.loads(backend.to_str())
+    state.pop("truncation", None)
+    state.pop("padding", None)
+    return _text_digest(json.dumps(state, sort_keys=True, ensure_ascii=True))
+
+
+def _hub_files(model: PreTrainedModel) -> list[Path]:
+    """The cached files of a hub base, found through the snapshot that its config came from."""
+    from huggingface_hub import try_to_load_from_cache
+
+    name = getattr(model.config, "_name_or_path", "") or ""
+    commit = getattr(model.config, "_commit_hash", None)
+    if not name or commit is None:
+        return []
+    found = try_to_load_from_cache(name, "config.json", revision=commit)
+    return sorted(Path(found).parent.glob("*.safetensors")) if isinstance(found, str) else []
+
+
+def _stored_weights(files: list[Path]) -> str:
+    """Digest of the tensors in ``files``, remembered in the user's cache by each file's path, size and time."""
+    from alora.base.cache import cache_folder, remember
+
+    stats = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    key = _text_digest(json.dumps(stats))
+    return remember(cache_folder("fingerprints") / f"{key}.txt", lambda: _tensors_digest(_stored_tensors(files)))
+
+
+def _stored_tensors(files: list[Path]) -> Iterator[tuple[str, torch.Tensor]]:
+    from safetensors import safe_open
+
+    places = {}
+    for file in files:
+        with safe_open(file, framework="pt") as opened:
+            places.update(dict.fromkeys(opened.keys(), file))
+    for name in sorted(places):
+        with safe_open(places[name], framework="pt") as opened:
+            yield name, opened.get_tensor(name)
+
+
+def _memory_tensors(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from sorted(model.state_dict().items())
+
+
+def _tensors_digest(tensors: Iterator[tuple[str, torch.Tensor]]) -> str:
+    import torch
+
+    digest = hashlib.sha256()
+    for name, tensor in tensors:
+        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _text_digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

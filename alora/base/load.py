@@ -1,19 +1,141 @@
-"""Load a base model: its weights, tokenizer and fingerprint."""
+"""Load a base model: its tokenizer, its weights and their fingerprint."""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from alora.base.fingerprint import Fingerprint, fingerprint_base
+from alora.config.schema import BaseSettings
+from alora.errors import BaseError
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from alora.base.fingerprint import Fingerprint
+TINY = "tiny"
+_UNSUPPORTED_QUANTIZATION = {
+    "gptq": "PEFT silently trains plain LoRA on GPTQ layers",
+    "hqq": "PEFT silently trains plain LoRA on HQQ layers",
+    "awq": "its kernels give no gradient that alora has checked",
+}
 
 
 @dataclass(frozen=True)
 class LoadedBase:
     """A base in memory. ``source`` is what the user asked for (hub id, folder or "tiny")."""
 
-    model: "PreTrainedModel"
-    tokenizer: "PreTrainedTokenizerBase"
-    fingerprint: "Fingerprint"
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    fingerprint: Fingerprint
     source: str
+
+
+def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
+    """Load the base that ``settings`` name, frozen and in eval mode, with sdpa attention.
+
+    Raises:
+        BaseError: it cannot be found or read, or alora refuses it by name (GPTQ, HQQ, AWQ; unknown dtype).
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    location = _locate(settings, progress)
+    tokenizer = load_tokenizer(settings, progress)
+    device = _device(settings.device)
+    dtype = _dtype(settings.dtype, device)
+    options = _load_options(settings)
+    try:
+        config = AutoConfig.from_pretrained(location, **options)
+        _refuse_by_name(config, location)
+        if settings.weights == "random":
+            torch.manual_seed(0)
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+        else:
+            model = AutoModelForCausalLM.from_pretrained(
+                location, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, **options
+            )
+    except BaseError:
+        raise
+    except Exception as error:
+        raise BaseError(_unreadable(settings.source, error)) from error
+    if settings.quantization != "none":
+        raise BaseError(f"base.quantization={settings.quantization} is not supported yet; use base.quantization=none")
+    model = model.to(device).eval().requires_grad_(False)
+    if settings.weights == "random":
+        return LoadedBase(model, tokenizer, fingerprint_base(None, model, tokenizer), str(settings.source))
+    return LoadedBase(model, tokenizer, fingerprint_base(Path(location), model, tokenizer), str(settings.source))
+
+
+def load_tokenizer(settings: BaseSettings, progress: bool = True) -> PreTrainedTokenizerBase:
+    """Load the base's tokenizer alone; BaseError when it cannot be read or has no chat template."""
+    from transformers import AutoTokenizer
+
+    location = _locate(settings, progress)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(location, **_load_options(settings))
+    except Exception as error:
+        raise BaseError(_unreadable(settings.source, error)) from error
+    if not tokenizer.chat_template:
+        raise BaseError(
+            f"base {settings.source!r} has no chat template; choose an instruction-tuned base, "
+            "or add chat_template.jinja to its folder"
+        )
+    return tokenizer
+
+
+def _locate(settings: BaseSettings, progress: bool) -> str:
+    if settings.source is None:
+        raise BaseError("no base chosen; add base=tiny (offline), base=qwen3_4b, ... or base.source=ID_OR_FOLDER")
+    if settings.source == TINY:
+        from alora.base.tiny import ensure_tiny_base
+
+        return str(ensure_tiny_base(progress=progress))
+    if Path(settings.source).is_absolute() and not Path(settings.source).is_dir():
+        raise BaseError(f"base folder {settings.source} does not exist; check base.source")
+    return settings.source
+
+
+def _load_options(settings: BaseSettings) -> dict[str, Any]:
+    return {"revision": settings.revision or "main", "trust_remote_code": settings.trust_remote_code}
+
+
+def _device(name: str) -> torch.device:
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise BaseError(f"base.device={name!r} is not a device; use auto, cpu, cuda or cuda:N") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise BaseError(f"base.device={name} but torch {torch.__version__} sees no GPU; use base.device=cpu")
+    return device
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    import torch
+
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+    if name not in known:
+        raise BaseError(f"base.dtype={name!r} is not one of auto, {', '.join(known)}")
+    return known[name]
+
+
+def _refuse_by_name(config: Any, location: str) -> None:
+    quantization = getattr(config, "quantization_config", None)
+    if quantization is not None:
+        method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization.quant_method
+        method = str(getattr(method, "value", method)).lower()
+        reason = _UNSUPPORTED_QUANTIZATION.get(method)
+        if reason:
+            raise BaseError(f"base {location} is quantized with {method}, which alora refuses: {reason}; use its bf16 base")
+
+
+def _unreadable(source: str | None, error: Exception) -> str:
+    first_line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return f"base {source!r} cannot be loaded: {first_line}; check base.source, or take the offline one with base=tiny"

@@ -1,0 +1,55 @@
+"""Random models of a few thousand parameters, in the shape of each base family that alora supports."""
+
+import torch
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+FAMILIES = ("qwen3", "llama", "gemma3", "granite")
+WINDOW = 8  # shorter than the test prompts, so that the sliding window really slides
+
+
+def toy_model(
+    family: str, dtype: torch.dtype = torch.float32, seed: int = 0, vocab: int = 199, heads: int = 4, kv_heads: int = 2
+) -> PreTrainedModel:
+    """A frozen random model in eval mode with sdpa attention."""
+    torch.manual_seed(seed)
+    shape = {
+        "vocab_size": vocab,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": 8,
+        "max_position_embeddings": 512,
+        "initializer_range": 0.15,
+        "attn_implementation": "sdpa",
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    if family == "qwen3":
+        model = Qwen3ForCausalLM(Qwen3Config(**shape))
+    elif family == "llama":
+        model = LlamaForCausalLM(LlamaConfig(**shape))
+    elif family == "gemma3":
+        layers = ["sliding_attention", "full_attention", "sliding_attention"]
+        model = Gemma3ForCausalLM(
+            Gemma3TextConfig(**shape, sliding_window=WINDOW, layer_types=layers, query_pre_attn_scalar=8)
+        )
+    elif family == "granite":
+        model = GraniteForCausalLM(
+            GraniteConfig(**shape, logits_scaling=4.0, attention_multiplier=0.3, residual_multiplier=0.7)
+        )
+    else:
+        raise ValueError(f"no toy of family {family!r}")
+    return model.to(dtype).eval().requires_grad_(False)
