@@ -1,0 +1,11 @@
+"""How good a policy's verdicts are, in the order things happen.
+
+:mod:`~alora.evaluation.predict` turns labelled rows into label logits, one prefix pass a row for all policies.
+:mod:`~alora.evaluation.calibration` fits temperature and threshold on validation rows.
+:mod:`~alora.evaluation.metrics` scores held-out rows at that operating point, with bootstrap intervals.
+:mod:`~alora.evaluation.bag_of_words` is the baseline that needs no model, on the same rows.
+:mod:`~alora.evaluation.report` is the table and the JSON of it all.
+
+Every figure is about the policy's positive label against the rest. Shapes: N rows, L labels, S bootstrap samples,
+K distinct probabilities.
+"""

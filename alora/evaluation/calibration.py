@@ -1,0 +1,172 @@
+"""Temperature and threshold of one adapter, fitted on validation rows and never on the rows that are reported."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
+
+from alora.config.schema import EvaluationSettings
+from alora.errors import ConfigError, DataError
+from alora.evaluation.resampling import COVERAGE, Flags, Floats, Sweep, draw_counts, ratio, sweep
+from alora.verdict import Calibration
+
+TEMPERATURE_BOUNDS = (0.05, 20.0)
+TARGETS = ("f1", "fpr", "recall")
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """Where an adapter's verdict turns positive, and what is known about that place.
+
+    ``threshold_low`` and ``threshold_high`` are the 95 % bootstrap interval of the choice. ``target`` says what it
+    was chosen for (:data:`TARGETS`, or "none": uncalibrated, at one half), ``rows`` and ``positives`` on what.
+    """
+
+    temperature: float = 1.0
+    threshold: float = 0.5
+    threshold_low: float | None = None
+    threshold_high: float | None = None
+    target: str = "none"
+    target_value: float | None = None
+    rows: int = 0
+    positives: int = 0
+
+    @property
+    def calibration(self) -> Calibration:
+        """What a verdict needs."""
+        return Calibration(self.temperature, self.threshold)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON types; :meth:`from_dict` reads it back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, mapping: Mapping[str, Any]) -> "OperatingPoint":
+        """Read :meth:`as_dict` back.
+
+        Raises:
+            ConfigError, TypeError: it is something else.
+        """
+        point = cls(**mapping)
+        _ = point.calibration
+        return point
+
+
+def positive_probability(logits_NL: Floats, temperature: float = 1.0) -> Floats:
+    """``alora.verdict.label_probabilities(...)[0]`` for many rows at once.
+
+    Raises:
+        DataError: a logit is not finite.
+    """
+    if not np.isfinite(logits_NL).all():
+        bad = int((~np.isfinite(logits_NL)).any(axis=1).sum())
+        raise DataError(f"label logits of {bad} of {len(logits_NL)} rows are not finite; try base.dtype=float32")
+    return softmax(np.asarray(logits_NL, dtype=np.float64) / temperature, axis=1)[:, 0]
+
+
+def fit_temperature(logits_NL: Floats, label_ids_N: NDArray[np.int64]) -> float:
+    """The temperature that minimises the negative log-likelihood of the labels (Guo et al. 2017).
+
+    Each target is smoothed by one pseudo-row per label (Platt 1999), else rows that an adapter gets all right would
+    call for a temperature of zero. The result lies within :data:`TEMPERATURE_BOUNDS`.
+    """
+    logits_NL = np.asarray(logits_NL, dtype=np.float64)
+    labels = logits_NL.shape[1]
+    seen_L = np.bincount(label_ids_N, minlength=labels)
+    sure_N = ((seen_L + 1) / (seen_L + labels))[label_ids_N][:, None]
+    target_NL = np.where(np.arange(labels) == label_ids_N[:, None], sure_N, (1 - sure_N) / (labels - 1))
+
+    def loss(log_temperature: float) -> float:
+        return -float((target_NL * log_softmax(logits_NL / math.exp(log_temperature), axis=1)).sum(axis=1).mean())
+
+    low, high = (math.log(bound) for bound in TEMPERATURE_BOUNDS)
+    found: Any = minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-6})
+    return math.exp(found.x)
+
+
+def choose_threshold(
+    positive_N: Flags, probability_N: Floats, settings: EvaluationSettings, seed: int = 0
+) -> tuple[float, float, float]:
+    """The threshold for ``settings.target`` with the bounds of its bootstrap interval.
+
+    ``f1``: the highest F1. ``fpr``: the highest recall whose false positive rate is at most ``target_value``.
+    ``recall``: the fewest false positives whose recall is at least ``target_value``. Among equals the highest
+    threshold; it lies midway between two rows' probabilities.
+
+    Raises:
+        ConfigError: unknown target, or a ``target_value`` outside (0, 1).
+        DataError: the rows hold one class only.
+    """
+    if settings.target not in TARGETS:
+        raise ConfigError(f"evaluation.target={settings.target} is not one of {', '.join(TARGETS)}")
+    if settings.target != "f1" and not 0 < settings.target_value < 1:
+        raise ConfigError(f"evaluation.target_value={settings.target_value} must lie between 0 and 1")
+    positive_N = np.asarray(positive_N, dtype=bool)
+    if positive_N.all() or not positive_N.any():
+        raise DataError(
+            f"the {len(positive_N)} validation rows are all of one class, so no threshold can be chosen; "
+            "add rows of the other label or raise data.validation_share"
+        )
+
+    def pick(counts_SN: Floats) -> Floats:
+        curve = sweep(positive_N, probability_N, counts_SN)
+        both_S = (curve.positives_S1 * curve.negatives_S1)[:, 0] > 0  # a resample of one class chooses nothing
+        return _thresholds(curve.values_K)[_best_column(curve, settings)[both_S]]
+
+    chosen = float(pick(np.ones((1, len(positive_N))))[0])
+    resampled = [pick(counts) for counts in draw_counts(len(positive_N), settings.bootstrap, seed)]
+    if not any(part.size for part in resampled):
+        return chosen, chosen, chosen
+    low, high = np.percentile(np.concatenate(resampled), COVERAGE)
+    return chosen, min(float(low), chosen), max(float(high), chosen)
+
+
+def _best_column(curve: Sweep, settings: EvaluationSettings) -> NDArray[np.int64]:
+    """Per resample the column of the sweep that serves the target best; the first (highest threshold) among equals."""
+    hits, alarms = curve.hits_SK1, curve.alarms_SK1
+    if settings.target == "f1":
+        return np.argmax(ratio(2 * hits, hits + alarms + curve.positives_S1, empty=0.0), axis=1)
+    if settings.target == "fpr":
+        allowed = ratio(alarms, curve.negatives_S1, empty=0.0) <= settings.target_value
+        return np.argmax(np.where(allowed, hits, -1.0), axis=1)
+    return np.argmax(ratio(hits, curve.positives_S1, empty=1.0) >= settings.target_value, axis=1)
+
+
+def _thresholds(values_K: Floats) -> Floats:
+    """The threshold of each column of a sweep: above every value, between neighbours, below every value."""
+    never = max((values_K[0] + 1) / 2, math.nextafter(values_K[0], math.inf))
+    between = np.minimum((values_K[1:] + values_K[:-1]) / 2, values_K[:-1])
+    between = np.where(between > values_K[1:], between, values_K[:-1])  # neighbours one ulp apart
+    return np.r_[never, between, values_K[-1] / 2]
+
+
+def fit_operating_point(
+    logits_NL: Floats, label_ids_N: NDArray[np.int64], settings: EvaluationSettings, seed: int = 0
+) -> OperatingPoint:
+    """Fit temperature, then threshold, on validation rows; label 0 is the positive one.
+
+    Raises:
+        ConfigError: see :func:`choose_threshold`.
+        DataError: no rows, one class only, or logits that are not finite.
+    """
+    if len(logits_NL) == 0:
+        raise DataError("there are no validation rows to calibrate on; give data.validation or more training rows")
+    positive_N = np.asarray(label_ids_N) == 0
+    positive_probability(logits_NL)  # refuses what is not finite before anything is fitted to it
+    temperature = fit_temperature(logits_NL, label_ids_N)
+    threshold, low, high = choose_threshold(positive_N, positive_probability(logits_NL, temperature), settings, seed)
+    return OperatingPoint(
+        temperature=temperature,
+        threshold=threshold,
+        threshold_low=low,
+        threshold_high=high,
+        target=settings.target,
+        target_value=None if settings.target == "f1" else settings.target_value,
+        rows=len(positive_N),
+        positives=int(positive_N.sum()),
+    )

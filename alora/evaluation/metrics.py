@@ -1,0 +1,142 @@
+"""Figures of a policy on labelled rows, each with its bootstrap interval.
+
+Definitions are scikit-learn's (1.9: ``accuracy_score``, ``balanced_accuracy_score``, ``f1_score``,
+``precision_score``, ``recall_score``, ``roc_auc_score``, ``average_precision_score``), written over draw counts so that
+a thousand resamples cost one sweep; the tests hold every figure equal to scikit-learn's, resampled ones included.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from alora.errors import DataError
+from alora.evaluation.resampling import COVERAGE, Flags, Floats, draw_counts, ratio, sweep
+
+CALIBRATION_BINS = 15
+FIGURES = (
+    "accuracy",
+    "balanced_accuracy",
+    "f1",
+    "precision",
+    "recall",
+    "auroc",
+    "auprc",
+    "recall_at_1_fpr",
+    "recall_at_5_fpr",
+    "ece",
+)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure with the 95 % bootstrap interval; None where the rows do not define it (AUROC of one class)."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Figures of one policy on ``rows`` rows, ``positives`` of them of the positive label, at ``threshold``."""
+
+    rows: int
+    positives: int
+    threshold: float
+    figures: Mapping[str, Estimate]
+
+    def value(self, figure: str) -> float | None:
+        """The point estimate of one of :data:`FIGURES`."""
+        return self.figures[figure].value
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON types; :meth:`from_dict` reads it back."""
+        figures = {name: asdict(estimate) for name, estimate in self.figures.items()}
+        return {"rows": self.rows, "positives": self.positives, "threshold": self.threshold, "figures": figures}
+
+    @classmethod
+    def from_dict(cls, mapping: Mapping[str, Any]) -> "Metrics":
+        """Read :meth:`as_dict` back; KeyError or TypeError when it is something else."""
+        figures = {name: Estimate(**mapping["figures"][name]) for name in FIGURES}
+        return cls(int(mapping["rows"]), int(mapping["positives"]), float(mapping["threshold"]), figures)
+
+
+def compute_metrics(
+    positive_N: Flags, probability_N: Floats, threshold: float, resamples: int = 1000, seed: int = 0
+) -> Metrics:
+    """All of :data:`FIGURES` for rows that are of the positive label or not, and their calibrated probabilities.
+
+    ``recall_at_1_fpr`` is the highest recall of any threshold whose false positive rate is at most 1 %; ``ece`` is the
+    expected calibration error of the positive probability in 15 equal bins (Naeini et al. 2015). With
+    ``resamples=0`` the intervals are None.
+
+    Raises:
+        DataError: there are no rows.
+    """
+    positive_N = np.asarray(positive_N, dtype=bool)
+    probability_N = np.asarray(probability_N, dtype=np.float64)
+    rows = len(positive_N)
+    if rows == 0:
+        raise DataError("there are no rows to evaluate: give data.test a file with rows labelled for this policy")
+    point_1F = _figures(positive_N, probability_N, threshold, np.ones((1, rows)))
+    chunks = [_figures(positive_N, probability_N, threshold, counts) for counts in draw_counts(rows, resamples, seed)]
+    low_F, high_F = _interval(np.vstack(chunks)) if chunks else np.full((2, len(FIGURES)), np.nan)
+    figures = {
+        name: Estimate(*(None if math.isnan(x) else float(x) for x in (point_1F[0, i], low_F[i], high_F[i])))
+        for i, name in enumerate(FIGURES)
+    }
+    return Metrics(rows, int(positive_N.sum()), threshold, figures)
+
+
+def _interval(samples_SF: Floats) -> Floats:
+    """Lower and upper bound per figure; resamples that leave a figure undefined do not count."""
+    bounds_2F = np.full((2, samples_SF.shape[1]), np.nan)
+    for column, values_S in enumerate(samples_SF.T):
+        defined = values_S[~np.isnan(values_S)]
+        if defined.size:
+            bounds_2F[:, column] = np.percentile(defined, COVERAGE)
+    return bounds_2F
+
+
+def _figures(positive_N: Flags, probability_N: Floats, threshold: float, counts_SN: Floats) -> Floats:
+    """``figures_SF`` in the order of :data:`FIGURES`."""
+    curve = sweep(positive_N, probability_N, counts_SN)
+    total_P, total_N = curve.positives_S1[:, 0], curve.negatives_S1[:, 0]
+    column = int((curve.values_K >= threshold).sum())
+    hits, alarms = curve.hits_SK1[:, column], curve.alarms_SK1[:, column]
+    recall, specificity = ratio(hits, total_P), ratio(total_N - alarms, total_N)
+
+    gained_SK, raised_SK = np.diff(curve.hits_SK1), np.diff(curve.alarms_SK1)
+    below_SK = curve.hits_SK1[:, :-1] + gained_SK / 2  # ties count half
+    precision_SK = ratio(curve.hits_SK1[:, 1:], curve.hits_SK1[:, 1:] + curve.alarms_SK1[:, 1:], empty=0.0)
+    auroc = ratio((raised_SK * below_SK).sum(axis=1), total_P * total_N)
+    auprc = ratio((gained_SK * precision_SK).sum(axis=1), total_P)
+    rate_SK1 = ratio(curve.alarms_SK1, curve.negatives_S1)
+    recall_SK1 = ratio(curve.hits_SK1, curve.positives_S1)
+    at_1, at_5 = (
+        np.where(np.isnan(rate_SK1[:, 0]), np.nan, np.where(rate_SK1 <= limit, recall_SK1, 0.0).max(axis=1))
+        for limit in (0.01, 0.05)
+    )
+    columns = (
+        (hits + total_N - alarms) / (total_P + total_N),
+        (recall + specificity) / 2,
+        ratio(2 * hits, hits + alarms + total_P, empty=0.0),
+        ratio(hits, hits + alarms, empty=0.0),
+        recall,
+        auroc,
+        auprc,
+        at_1,
+        at_5,
+        _calibration_error(positive_N, probability_N, counts_SN),
+    )
+    return np.stack(columns, axis=1)
+
+
+def _calibration_error(positive_N: Flags, probability_N: Floats, counts_SN: Floats) -> Floats:
+    """``Σ_bins |Σ (label - probability)| / rows`` per resample: the row shares cancel against the bin means."""
+    bins_N = np.minimum((probability_N * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
+    gaps_NB = np.eye(CALIBRATION_BINS)[bins_N] * (positive_N - probability_N)[:, None]
+    return np.abs(counts_SN @ gaps_NB).sum(axis=1) / counts_SN.sum(axis=1)

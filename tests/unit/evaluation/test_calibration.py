@@ -1,0 +1,151 @@
+"""Temperature and threshold do what they say on validation rows; the interval is a bootstrap's."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from alora.config.schema import EvaluationSettings
+from alora.errors import ConfigError, DataError
+from alora.evaluation.calibration import (
+    TEMPERATURE_BOUNDS,
+    OperatingPoint,
+    choose_threshold,
+    fit_operating_point,
+    fit_temperature,
+    positive_probability,
+)
+from alora.verdict import label_probabilities
+
+
+def validation(seed: int = 0, size: int = 4000, overconfidence: float = 1.0):
+    """Rows whose labels follow the logits' own probabilities, with the logits then scaled."""
+    rng = np.random.default_rng(seed)
+    margin = rng.normal(0, 2, size)
+    label_ids = (rng.random(size) >= expit(margin)).astype(np.int64)
+    return np.stack([margin / 2, -margin / 2], axis=1) * overconfidence, label_ids
+
+
+@pytest.mark.parametrize("overconfidence", [0.5, 1.0, 3.0])
+def test_temperature_undoes_overconfidence(overconfidence):
+    logits, label_ids = validation(overconfidence=overconfidence)
+    assert fit_temperature(logits, label_ids) == pytest.approx(overconfidence, rel=0.08)
+
+
+def test_temperature_with_three_labels():
+    rng = np.random.default_rng(1)
+    logits = rng.normal(0, 2, (4000, 3))
+    chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    label_ids = np.array([rng.choice(3, p=p) for p in chances])
+    assert fit_temperature(logits * 2.0, label_ids) == pytest.approx(2.0, rel=0.1)
+
+
+def test_rows_all_right_do_not_call_for_certainty():
+    logits = np.array([[4.0, 0.0]] * 10 + [[0.0, 4.0]] * 10)
+    label_ids = np.array([0] * 10 + [1] * 10)
+    temperature = fit_temperature(logits, label_ids)
+    assert TEMPERATURE_BOUNDS[0] < temperature < TEMPERATURE_BOUNDS[1]
+    assert positive_probability(logits, temperature)[0] == pytest.approx(11 / 12, abs=1e-3)  # Platt's target
+
+
+def test_agrees_with_the_verdict():
+    logits = np.random.default_rng(2).normal(0, 5, (20, 3))
+    want = [label_probabilities(list(row), 1.7)[0] for row in logits]
+    assert positive_probability(logits, 1.7) == pytest.approx(want, abs=1e-14)
+
+
+def rates(positive, probability, threshold):
+    fired = probability >= threshold
+    return fired[positive].mean(), fired[~positive].mean()
+
+
+def best_by_hand(positive, probability, score):
+    """Highest threshold among those of the best score, by trying each: thresholds lie at rows, or above all."""
+    tries = [*sorted(set(probability), reverse=True)]
+    fired = [np.zeros(len(positive), bool)] + [probability >= t for t in tries]
+    scores = [score(positive, f) for f in fired]
+    return fired[int(np.argmax(scores))]
+
+
+def f1(positive, fired):
+    return 2 * (positive & fired).sum() / max(positive.sum() + fired.sum(), 1)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("levels", [None, 10])
+def test_thresholds_equal_exhaustive_search(seed, levels):
+    rng = np.random.default_rng(seed)
+    positive = rng.random(60) < 0.5
+    probability = np.clip(rng.normal(0.4 + 0.25 * positive, 0.2), 0, 1)
+    if levels:
+        probability = np.round(probability * levels) / levels
+    scores = {
+        "f1": f1,
+        "fpr": lambda p, f: (p & f).sum() if (~p & f).sum() <= 0.1 * (~p).sum() else -1,
+        "recall": lambda p, f: float((p & f).sum() >= 0.8 * p.sum()),
+    }
+    for target, score in scores.items():
+        value = {"f1": 0.5, "fpr": 0.1, "recall": 0.8}[target]
+        settings = EvaluationSettings(target=target, target_value=value, bootstrap=0)
+        threshold, low, high = choose_threshold(positive, probability, settings)
+        assert low == threshold == high
+        assert ((probability >= threshold) == best_by_hand(positive, probability, score)).all(), target
+
+
+def test_rates_hold_and_the_interval_surrounds():
+    logits, label_ids = validation(3, 500)
+    positive, probability = label_ids == 0, positive_probability(logits)
+    for target, value in (("fpr", 0.05), ("recall", 0.95)):
+        settings = EvaluationSettings(target=target, target_value=value, bootstrap=200)
+        threshold, low, high = choose_threshold(positive, probability, settings)
+        recall, alarms = rates(positive, probability, threshold)
+        assert alarms <= 0.05 if target == "fpr" else recall >= 0.95
+        assert low < threshold < high or low <= threshold <= high
+        assert high - low > 0
+
+
+def test_more_rows_narrow_the_interval():
+    widths = []
+    for size in (80, 4000):
+        logits, label_ids = validation(4, size)
+        _, low, high = choose_threshold(label_ids == 0, positive_probability(logits), EvaluationSettings(bootstrap=200))
+        widths.append(high - low)
+    assert widths[1] < widths[0] / 2
+
+
+def test_a_rate_that_no_threshold_holds_never_fires():
+    positive = np.array([True, False, True, False])
+    probability = np.array([0.2, 1.0, 0.3, 0.9])
+    threshold, _, _ = choose_threshold(
+        positive, probability, EvaluationSettings(target="fpr", target_value=0.01, bootstrap=0)
+    )
+    assert threshold > 1.0
+    assert rates(positive, probability, threshold) == (0, 0)
+
+
+def test_operating_point_is_seeded_and_reads_back():
+    logits, label_ids = validation(5, 200)
+    settings = EvaluationSettings(bootstrap=100)
+    point = fit_operating_point(logits, label_ids, settings, seed=1)
+    assert point == fit_operating_point(logits, label_ids, settings, seed=1)
+    assert OperatingPoint.from_dict(point.as_dict()) == point
+    assert point.threshold_low <= point.calibration.threshold <= point.threshold_high
+    assert (point.rows, point.positives) == (200, int((label_ids == 0).sum()))
+    assert OperatingPoint().calibration.threshold == 0.5
+
+
+def test_what_is_refused():
+    logits, label_ids = validation(6, 50)
+    with pytest.raises(DataError, match="one class"):
+        fit_operating_point(logits, np.zeros(50, np.int64), EvaluationSettings())
+    with pytest.raises(DataError, match="no validation rows"):
+        fit_operating_point(logits[:0], label_ids[:0], EvaluationSettings())
+    with pytest.raises(DataError, match="1 of 50 rows are not finite"):
+        logits[3, 1] = math.nan
+        fit_operating_point(logits, label_ids, EvaluationSettings())
+    logits[3, 1] = 0.0
+    with pytest.raises(ConfigError, match=r"evaluation\.target=f2 is not one of f1, fpr, recall"):
+        fit_operating_point(logits, label_ids, EvaluationSettings(target="f2"))
+    with pytest.raises(ConfigError, match="between 0 and 1"):
+        fit_operating_point(logits, label_ids, EvaluationSettings(target="fpr", target_value=5))

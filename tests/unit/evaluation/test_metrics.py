@@ -1,0 +1,112 @@
+"""Every figure equals scikit-learn's, on the rows and on each of their resamples."""
+
+import math
+
+import numpy as np
+import pytest
+from sklearn import metrics as reference
+
+from alora.errors import DataError
+from alora.evaluation.metrics import FIGURES, Metrics, _figures, compute_metrics
+from alora.evaluation.resampling import draw_counts
+
+
+def rows(seed: int, size: int = 80, levels: int | None = None):
+    rng = np.random.default_rng(seed)
+    positive = rng.random(size) < 0.4
+    probability = np.clip(rng.normal(0.4 + 0.2 * positive, 0.25), 0, 1)
+    return positive, probability if levels is None else np.round(probability * levels) / levels
+
+
+def sklearn_figures(positive, probability, threshold, weight):
+    fired = probability >= threshold
+    alarm, recall, _ = reference.roc_curve(positive, probability, sample_weight=weight, drop_intermediate=False)
+    given = {"sample_weight": weight}
+    return {
+        "accuracy": reference.accuracy_score(positive, fired, **given),
+        "balanced_accuracy": reference.balanced_accuracy_score(positive, fired, **given),
+        "f1": reference.f1_score(positive, fired, zero_division=0.0, **given),
+        "precision": reference.precision_score(positive, fired, zero_division=0.0, **given),
+        "recall": reference.recall_score(positive, fired, **given),
+        "auroc": reference.roc_auc_score(positive, probability, **given),
+        "auprc": reference.average_precision_score(positive, probability, **given),
+        "recall_at_1_fpr": recall[alarm <= 0.01].max(),
+        "recall_at_5_fpr": recall[alarm <= 0.05].max(),
+    }
+
+
+@pytest.mark.parametrize("levels", [None, 7, 1], ids=["distinct", "ties", "two values"])
+@pytest.mark.parametrize("threshold", [0.5, 0.31, 1.1, 0.0])
+def test_point_estimates_equal_scikit_learn(levels, threshold):
+    positive, probability = rows(1, levels=levels)
+    got = compute_metrics(positive, probability, threshold, resamples=0)
+    want = sklearn_figures(positive, probability, threshold, np.ones(len(positive)))
+    for name, value in want.items():
+        assert got.value(name) == pytest.approx(value, abs=1e-12), name
+
+
+@pytest.mark.parametrize("levels", [None, 9])
+def test_every_resample_equals_scikit_learn(levels):
+    positive, probability = rows(2, size=40, levels=levels)
+    counts = np.vstack(list(draw_counts(len(positive), 25, seed=3)))
+    got = _figures(positive, probability, 0.45, counts)
+    for sample, weight in zip(got, counts, strict=True):
+        want = sklearn_figures(positive, probability, 0.45, weight)
+        for name, value in want.items():
+            assert sample[FIGURES.index(name)] == pytest.approx(value, abs=1e-12), name
+
+
+def test_calibration_error_by_hand():
+    positive = np.array([True, False, True, False])
+    probability = np.array([0.9, 0.91, 0.1, 0.12])  # bins 13, 13, 1, 1
+    want = (abs(1 - 0.9 + 0 - 0.91) + abs(1 - 0.1 + 0 - 0.12)) / 4
+    assert compute_metrics(positive, probability, 0.5, resamples=0).value("ece") == pytest.approx(want)
+    assert compute_metrics(positive, positive.astype(float), 0.5, resamples=0).value("ece") == 0.0
+
+
+def test_interval_holds_the_estimate_and_narrows_with_rows():
+    small, large = (compute_metrics(*rows(4, size), 0.5, resamples=400).figures["auroc"] for size in (60, 2000))
+    for estimate in (small, large):
+        assert estimate.low < estimate.value < estimate.high
+    assert large.high - large.low < (small.high - small.low) / 3
+
+
+def test_interval_covers_the_truth_about_as_often_as_it_says():
+    """Accuracy's true value is known here; a 95 % interval that is far too narrow or wide would show."""
+    covered = 0
+    for seed in range(200):
+        right = np.random.default_rng(seed).random(150) < 0.8
+        accuracy = compute_metrics(right, np.ones(150), 0.5, resamples=200, seed=seed).figures["accuracy"]
+        covered += accuracy.low <= 0.8 <= accuracy.high
+    assert 176 <= covered <= 198
+
+
+def test_seeded():
+    given = (*rows(5), 0.5)
+    assert compute_metrics(*given, resamples=50, seed=1) == compute_metrics(*given, resamples=50, seed=1)
+    assert compute_metrics(*given, resamples=50, seed=1) != compute_metrics(*given, resamples=50, seed=2)
+
+
+def test_one_class_leaves_figures_undefined_not_wrong():
+    got = compute_metrics(np.zeros(6, bool), np.linspace(0, 1, 6), 0.5, resamples=20)
+    for name in ("auroc", "auprc", "balanced_accuracy", "recall", "recall_at_1_fpr", "recall_at_5_fpr"):
+        assert got.figures[name] == type(got.figures[name])(None), name
+    assert got.value("accuracy") == 0.5
+
+
+def test_perfect_and_random_scores():
+    positive = np.arange(200) % 2 == 0
+    assert compute_metrics(positive, positive.astype(float), 0.5, resamples=0).value("recall_at_1_fpr") == 1.0
+    noise = np.random.default_rng(0).random(200)
+    assert abs(compute_metrics(positive, noise, 0.5, resamples=0).value("auroc") - 0.5) < 0.1
+
+
+def test_no_rows():
+    with pytest.raises(DataError, match=r"no rows to evaluate.*data\.test"):
+        compute_metrics(np.array([], bool), np.array([]), 0.5)
+
+
+def test_as_dict_round_trip_without_nan():
+    got = compute_metrics(np.zeros(6, bool), np.linspace(0, 1, 6), 0.5, resamples=20)
+    assert Metrics.from_dict(got.as_dict()) == got
+    assert not any(isinstance(v, float) and math.isnan(v) for e in got.figures.values() for v in vars(e).values())

@@ -1,0 +1,83 @@
+"""Label logits → verdict: the arithmetic, its threshold, and what it refuses."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alora.errors import AdapterError, ConfigError
+from alora.policy import Policy
+from alora.verdict import Calibration, label_probabilities, make_verdict
+
+POLICY = Policy("refunds", "Promised refunds", "No refund is promised.")
+TERNARY = Policy("tone", "Tone", "Stay polite.", ("rude", "dry", "warm"), ("A", "B", "C"))
+LOGITS = st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=5)
+
+
+@given(LOGITS, st.floats(0.05, 20.0))
+def test_probabilities_are_a_softmax(logits, temperature):
+    probabilities = label_probabilities(logits, temperature)
+    assert math.fsum(probabilities) == pytest.approx(1.0)
+    assert max(range(len(logits)), key=logits.__getitem__) == max(
+        range(len(logits)), key=lambda i: (probabilities[i], logits[i])
+    )
+
+
+def test_known_values():
+    assert label_probabilities([math.log(3), 0.0]) == pytest.approx([0.75, 0.25])
+    assert label_probabilities([2 * math.log(3), 0.0], temperature=2.0) == pytest.approx([0.75, 0.25])
+
+
+def test_threshold_decides_not_the_argmax():
+    logits = [math.log(3), 0.0]  # probability 0.75
+    assert make_verdict(POLICY, logits, Calibration(1.0, 0.75), "d").label == "violation"
+    assert make_verdict(POLICY, logits, Calibration(1.0, 0.76), "d").label == "ok"
+
+
+def test_below_the_threshold_the_best_other_label_answers():
+    verdict = make_verdict(TERNARY, [1.0, 0.2, 0.9], Calibration(threshold=0.99), "d")
+    assert verdict.label == "warm"
+
+
+def test_a_threshold_above_one_never_fires():
+    never = Calibration(threshold=math.nextafter(1.0, 2.0))
+    assert make_verdict(POLICY, [1e4, -1e4], never, "d").label == "ok"
+
+
+def test_as_dict_is_json():
+    verdict = make_verdict(POLICY, [0.5, -0.5], Calibration(1.5, 0.4), "sha256:abc")
+    loaded = json.loads(json.dumps(verdict.as_dict()))
+    assert loaded["adapter_digest"] == "sha256:abc"
+    assert loaded["probabilities"]["violation"] == loaded["probability"] == verdict.probability
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_logit_that_is_not_finite_is_no_verdict(bad):
+    with pytest.raises(AdapterError, match=r"overflow.*float32"):
+        make_verdict(POLICY, [bad, 0.0], Calibration(), "d")
+
+
+def test_wrong_number_of_logits():
+    with pytest.raises(AdapterError, match=r"'refunds'.*3 label logits for 2 labels"):
+        make_verdict(POLICY, [0.0, 1.0, 2.0], Calibration(), "d")
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan, math.inf])
+def test_a_temperature_that_is_none(temperature):
+    with pytest.raises(ConfigError, match="positive number"):
+        Calibration(temperature=temperature)
+
+
+@pytest.mark.parametrize("threshold", [-0.1, math.nan, math.inf])
+def test_a_threshold_that_is_none(threshold):
+    with pytest.raises(ConfigError, match="probability"):
+        Calibration(threshold=threshold)
+
+
+def test_importing_verdict_does_not_import_torch():
+    code = "import sys, alora.verdict; assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
