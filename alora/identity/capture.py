@@ -1,0 +1,148 @@
+"""Run one call on a model and keep what the KV cache would hold, by layer.
+
+Shapes: B batch, T tokens of the padded call, D width of one token's tensor, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from alora.activation import peft_offset
+from alora.errors import BaseError
+
+
+class Site(NamedTuple):
+    """A place where a token leaves numbers behind: K or V of a layer, or the last layer's output (``layer`` -1)."""
+
+    layer: int
+    kind: str
+
+    def __str__(self) -> str:
+        return "output" if self.layer < 0 else f"layer {self.layer} {self.kind}"
+
+
+OUTPUT = Site(-1, "output")
+
+
+@dataclass(frozen=True)
+class Call:
+    """Everything that both runs of a pair share. Rows are left-padded; ``activation_B`` indexes the padded rows."""
+
+    name: str
+    input_ids_BT: Tensor
+    attention_mask_BT: Tensor
+    position_ids_BT: Tensor
+    activation_B: tuple[int, ...]
+    padding_B: tuple[int, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Length of the padded rows."""
+        return self.input_ids_BT.shape[1]
+
+    def offsets(self, shift: int = 0) -> list[int]:
+        """PEFT's count from the end, for an activation moved ``shift`` tokens to the right."""
+        return [peft_offset(self.tokens, index + shift) for index in self.activation_B]
+
+
+@dataclass(frozen=True)
+class Capture:
+    """What one run left behind: ``sites[site]`` is (B, T, ...), ``logits_BV`` belongs to the last position."""
+
+    sites: Mapping[Site, Tensor]
+    logits_BV: Tensor
+
+
+def make_call(name: str, rows: Sequence[Sequence[int]], activations: Sequence[int], pad_id: int, device: Any) -> Call:
+    """Left-pad ``rows`` to one length; ``activations`` count from each row's own first token."""
+    width = max(len(row) for row in rows)
+    padding_B = tuple(width - len(row) for row in rows)
+    ids_BT = torch.tensor([[pad_id] * pad + list(row) for pad, row in zip(padding_B, rows, strict=True)])
+    mask_BT = torch.tensor([[0] * pad + [1] * (width - pad) for pad in padding_B])
+    return Call(
+        name=name,
+        input_ids_BT=ids_BT.to(device),
+        attention_mask_BT=mask_BT.to(device),
+        position_ids_BT=(mask_BT.cumsum(dim=1) - 1).clamp_min(0).to(device),
+        activation_B=tuple(pad + index for pad, index in zip(padding_B, activations, strict=True)),
+        padding_B=padding_B,
+    )
+
+
+def twin(model: nn.Module, dtype: torch.dtype | None = None) -> Any:
+    """Copy a model's modules but not its weights, which stay shared or, with ``dtype``, are cast once.
+
+    PEFT injects itself into the model that it is given; a twin keeps the base at hand untouched. Buffers keep their
+    dtype: rotary frequencies are float32 in a bfloat16 model too. Quantized weights are shared as they are.
+    """
+    memo: dict[int, Any] = {}
+    for parameter in model.parameters():
+        if type(parameter) is not nn.Parameter or not parameter.is_floating_point():
+            memo[id(parameter)] = parameter
+            continue
+        data = parameter.data if dtype is None else parameter.data.to(dtype)
+        memo[id(parameter)] = nn.Parameter(data, requires_grad=False)
+    memo.update((id(buffer), buffer) for buffer in model.buffers())
+    return copy.deepcopy(model, memo).eval()
+
+
+def capture(model: nn.Module, call: Call, **forward_options: Any) -> Capture:
+    """Run ``call`` through a causal LM or a ``PeftModel`` in eval mode and keep every layer's K and V.
+
+    The cache is one that keeps all tokens, also in sliding-window layers. ``forward_options`` reach the model's
+    forward (``alora_offsets``).
+
+    Raises:
+        BaseError: a layer keeps no K and V (linear attention, state space), so KV identity has no meaning there.
+    """
+    cache = DynamicCache()
+    kept: list[Tensor] = []
+    decoder = _decoder(model)
+    hook = decoder.register_forward_hook(lambda _module, _inputs, output: kept.append(output.last_hidden_state))
+    try:
+        logits_BTV = forward(
+            model, call.input_ids_BT, call.attention_mask_BT, call.position_ids_BT, cache, **forward_options
+        )
+    finally:
+        hook.remove()
+    return Capture({**cache_sites(cache), OUTPUT: kept[-1]}, logits_BTV[:, -1])
+
+
+def forward(model: nn.Module, ids_BT: Tensor, mask_BT: Tensor, positions_BT: Tensor, cache: Any, **options: Any) -> Tensor:
+    """One forward without gradient into ``cache``; logits of the last position, (B, 1, V)."""
+    with torch.no_grad():
+        return model(
+            input_ids=ids_BT,
+            attention_mask=mask_BT,
+            position_ids=positions_BT,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+            **options,
+        ).logits
+
+
+def cache_sites(cache: Any) -> dict[Site, Tensor]:
+    """K and V of every layer of a transformers cache, token dimension second: (B, T, heads, D)."""
+    sites: dict[Site, Tensor] = {}
+    for index, layer in enumerate(cache.layers):
+        if getattr(layer, "keys", None) is None or layer.keys.dim() != 4:
+            raise BaseError(
+                f"layer {index} of the base keeps no keys and values ({type(layer).__name__}); KV identity is defined "
+                "for attention layers only, choose a base whose layers all attend"
+            )
+        sites[Site(index, "K")] = layer.keys.transpose(1, 2)
+        sites[Site(index, "V")] = layer.values.transpose(1, 2)
+    return sites
+
+
+def _decoder(model: Any) -> nn.Module:
+    causal_lm = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return causal_lm.base_model

@@ -1,0 +1,194 @@
+"""The certificate: what was proven, on what, with which software. Plain data and its JSON; no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from alora.base.fingerprint import Fingerprint
+from alora.errors import BundleError
+
+FORMAT = 1
+FILE_NAME = "identity.json"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Software and machine of the runs. ``attention`` names the attention kernels, ``threads`` is torch's count."""
+
+    alora: str
+    torch: str
+    transformers: str
+    peft: str
+    python: str
+    platform: str
+    device: str
+    threads: int
+    attention: str
+
+
+@dataclass(frozen=True)
+class LayerRecord:
+    """Elements compared and different for K or V of one layer, summed over all calls of one dtype.
+
+    ``must_differ`` says whether the adapter reaches it at the activation token.
+    """
+
+    site: str
+    must_differ: bool
+    prefix_elements: int
+    prefix_different: int
+    activation_elements: int
+    activation_different: int
+
+
+@dataclass(frozen=True)
+class ControlRecord:
+    """One negative control: was it caught, and where was the first difference."""
+
+    name: str
+    caught: bool
+    first_difference: str
+
+
+@dataclass(frozen=True)
+class HandoverRecord:
+    """A cached prefix handed to the adapter: elements of it that changed, and the error of the logits after it."""
+
+    case: str
+    prefix_elements: int
+    prefix_changed: int
+    logits_error: float
+    bound: float
+    passed: bool
+
+
+@dataclass(frozen=True)
+class DtypeRecord:
+    """Everything that was seen in one dtype. ``findings`` is empty when the definition holds in every call."""
+
+    dtype: str
+    passed: bool
+    findings: tuple[str, ...]
+    layers: tuple[LayerRecord, ...]
+    handovers: tuple[HandoverRecord, ...]
+    controls: tuple[ControlRecord, ...]
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """KV identity of one adapter on one base.
+
+    ``engine`` is what ran the pairs; ``lengths`` has one ``(name, activation index of each row, padded tokens)`` per
+    call; ``adapter_digest`` and ``base`` are compared with a bundle's own by :meth:`require`. ``created`` is UTC.
+    """
+
+    passed: bool
+    engine: str
+    created: str
+    base_source: str
+    base: Fingerprint
+    adapter_digest: str
+    invocation_ids: tuple[int, ...]
+    adapted_modules: tuple[str, ...]
+    environment: Environment
+    lengths: tuple[tuple[str, tuple[int, ...], int], ...]
+    dtypes: tuple[DtypeRecord, ...]
+    notes: tuple[str, ...] = ()
+    format: int = field(default=FORMAT)
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Every reason why ``passed`` is false, most telling first; empty when it is true."""
+        lines = []
+        for record in self.dtypes:
+            lines += [f"{record.dtype}: {finding}" for finding in record.findings]
+            lines += [
+                f"{record.dtype}: handover, {handover.case}: {handover.prefix_changed} prefix element(s) changed, "
+                f"logits off by {handover.logits_error:.2e} (bound {handover.bound:.0e})"
+                for handover in record.handovers
+                if not handover.passed
+            ]
+            lines += [f"{record.dtype}: control not caught: {c.name}" for c in record.controls if not c.caught]
+        return tuple(lines)
+
+    def require(self, base: Fingerprint, adapter_digest: str) -> None:
+        """Check that this certificate passed, and speaks of this very base and adapter.
+
+        Raises:
+            BundleError: it failed, or was issued for another base, tokenizer, template or adapter.
+        """
+        problems = [f"the base's {name} is another one" for name in self.base.differences(base)]
+        if self.adapter_digest != adapter_digest:
+            problems.append(
+                f"the adapter's digest is {adapter_digest[:12]}, the certificate's is {self.adapter_digest[:12]}"
+            )
+        if not self.passed:
+            problems.append("the certificate says that the check failed")
+        if problems:
+            raise BundleError(
+                f"the KV identity certificate of {self.created} does not cover this bundle: {'; '.join(problems)}; "
+                "run 'alora validate' again on this adapter and base"
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain form, as written to ``identity.json``."""
+        return asdict(self)
+
+
+def write_certificate(certificate: Certificate, path: Path) -> None:
+    """Write the JSON beside ``path`` and rename it there, so that a file that exists is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        beside.write_text(json.dumps(certificate.as_dict(), indent=2) + "\n", encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def read_certificate(path: Path) -> Certificate:
+    """Read what :func:`write_certificate` wrote; BundleError when it is missing, damaged or of another format."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise BundleError(f"{path}: cannot be read as a certificate ({error}); run 'alora validate' again") from error
+    return certificate_from_mapping(raw, str(path))
+
+
+def certificate_from_mapping(raw: Any, where: str) -> Certificate:
+    """Turn the plain form back into a certificate; BundleError names what is missing, with ``where``."""
+    if not isinstance(raw, Mapping) or raw.get("format") != FORMAT:
+        found = raw.get("format") if isinstance(raw, Mapping) else type(raw).__name__
+        raise BundleError(f"{where}: certificate format {found!r} is not {FORMAT}; run 'alora validate' again")
+    try:
+        return Certificate(
+            **{
+                **raw,
+                "base": Fingerprint(**raw["base"]),
+                "environment": Environment(**raw["environment"]),
+                "invocation_ids": tuple(raw["invocation_ids"]),
+                "adapted_modules": tuple(raw["adapted_modules"]),
+                "lengths": tuple((name, tuple(indices), tokens) for name, indices, tokens in raw["lengths"]),
+                "dtypes": tuple(_dtype_record(entry) for entry in raw["dtypes"]),
+                "notes": tuple(raw["notes"]),
+            }
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise BundleError(f"{where}: damaged certificate ({error}); run 'alora validate' again") from error
+
+
+def _dtype_record(raw: Mapping[str, Any]) -> DtypeRecord:
+    return DtypeRecord(
+        **{
+            **raw,
+            "findings": tuple(raw["findings"]),
+            "layers": tuple(LayerRecord(**entry) for entry in raw["layers"]),
+            "handovers": tuple(HandoverRecord(**entry) for entry in raw["handovers"]),
+            "controls": tuple(ControlRecord(**entry) for entry in raw["controls"]),
+        }
+    )

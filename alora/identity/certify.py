@@ -1,0 +1,120 @@
+"""Prove KV identity of one adapter on one base: every call, every dtype, every negative control."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import peft
+import torch
+import transformers
+from torch import nn
+
+import alora
+from alora.adapter.folder import AdapterWeights, load_adapter, target_modules
+from alora.base.load import LoadedBase
+from alora.config.schema import IdentitySettings
+from alora.errors import AdapterError, CheckFailed, ConfigError
+from alora.identity.cases import make_calls
+from alora.identity.certificate import Certificate, Environment
+from alora.identity.handover import BOUNDS
+from alora.identity.prove import prove
+from alora.render import Prompt
+
+ENGINE = "transformers"
+
+
+def certify(
+    base: LoadedBase, adapter_folder: Path, prompts: Sequence[Prompt], settings: IdentitySettings
+) -> Certificate:
+    """Run PEFT's own aLoRA and the base on the same calls and compare their KV as integers.
+
+    The adapter runs as it is served, in the base's dtype. A quantized base is proven in its own dtype only. The
+    definition is in :mod:`alora.identity.compare` and :mod:`alora.identity.reach`. The base in memory is not changed.
+
+    Returns:
+        A certificate whose ``passed`` says the outcome and whose ``failures`` says why.
+
+    Raises:
+        CheckFailed: the adapter is a plain LoRA, so its KV differs from the base's from token 0 on.
+        AdapterError: the adapter is damaged, does not fit the base, or the prompts do not invoke it.
+        ConfigError: a dtype that the check does not know, or none.
+    """
+    weights = load_adapter(adapter_folder)
+    _require_activated(weights, adapter_folder)
+    _require_fit(weights, base.model)
+    dtypes, notes = _dtypes(base, settings)
+    invocation_ids = weights.spec.invocation_ids or ()
+    calls = make_calls(prompts, base.model, invocation_ids)
+    records = tuple(
+        prove(base.model, adapter_folder, calls, dtype, with_controls=settings.negative_controls) for dtype in dtypes
+    )
+    if not settings.negative_controls:
+        notes.append("negative controls were not run: identity.negative_controls=false")
+    return Certificate(
+        passed=all(record.passed for record in records),
+        engine=ENGINE,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        base_source=base.source,
+        base=base.fingerprint,
+        adapter_digest=weights.digest,
+        invocation_ids=invocation_ids,
+        adapted_modules=weights.spec.targets,
+        environment=_environment(base.model),
+        lengths=tuple(
+            (call.name, tuple(i - p for i, p in zip(call.activation_B, call.padding_B, strict=True)), call.tokens)
+            for call in calls
+        ),
+        dtypes=records,
+        notes=tuple(notes),
+    )
+
+
+def _require_activated(weights: AdapterWeights, folder: Path) -> None:
+    if not weights.spec.activated:
+        raise CheckFailed(
+            f"{folder} is a plain LoRA: its adapter_config.json has no alora_invocation_tokens, so it changes the KV "
+            "from token 0 on and can share no prefix; train it with adapter=alora, or restore the key if a tool "
+            "removed it from an aLoRA"
+        )
+
+
+def _require_fit(weights: AdapterWeights, model: nn.Module) -> None:
+    modules = target_modules(model, weights.spec.targets)
+    odd = sorted(modules.keys() ^ weights.tensors.keys())
+    odd += [
+        name
+        for name, (a_rd, b_or) in weights.tensors.items()
+        if name in modules and (modules[name].in_features, modules[name].out_features) != (a_rd.shape[1], b_or.shape[0])
+    ]
+    if odd:
+        raise AdapterError(
+            f"the adapter does not fit this base: {len(odd)} module(s) missing or of another size, first {odd[0]}; "
+            "validate it on the base that it was trained for"
+        )
+
+
+def _dtypes(base: LoadedBase, settings: IdentitySettings) -> tuple[list[torch.dtype | None], list[str]]:
+    unknown = [name for name in settings.dtypes if name not in BOUNDS]
+    if unknown or not settings.dtypes:
+        raise ConfigError(f"identity.dtypes={list(settings.dtypes)}: choose one or more of {', '.join(BOUNDS)}")
+    if base.fingerprint.quantization != "none":
+        return [None], [f"base quantized as {base.fingerprint.quantization}: proven in its own dtype only"]
+    return [getattr(torch, name) for name in dict.fromkeys(settings.dtypes)], []
+
+
+def _environment(model: Any) -> Environment:
+    return Environment(
+        alora=alora.__version__,
+        torch=torch.__version__,
+        transformers=transformers.__version__,
+        peft=peft.__version__,
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.machine()}",
+        device=torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else model.device.type,
+        threads=torch.get_num_threads(),
+        attention=str(model.config._attn_implementation),
+    )

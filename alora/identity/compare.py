@@ -1,0 +1,121 @@
+"""Judge a pair of captures: equal as integers before the activation, different at it.
+
+The definition, per row of a call: every K and V of every layer, and the last layer's output, at every position before
+the activation index has the same bits with and without the adapter; and at the activation index every tensor that the
+adapter can reach (:mod:`alora.identity.reach`) has at least one element with other bits. Padding positions stand
+before the activation and are compared like all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import astuple, dataclass
+
+import torch
+from torch import Tensor
+
+from alora.identity.capture import Call, Capture, Site
+
+PREFIX, ACTIVATION = "prefix", "activation"
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+Differs = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One way in which a pair of captures breaks the definition.
+
+    ``position`` counts from the row's own first token (negative in padding). ``elements`` is how many elements of that
+    token's tensor differ; for an ``activation`` finding it is 0, the fault being that none does.
+    """
+
+    check: str
+    case: str
+    site: str
+    row: int
+    position: int
+    elements: int
+
+    def __str__(self) -> str:
+        what = f"{self.elements} element(s) differ" if self.elements else "no difference where one must be"
+        return f"{self.check} check, {self.case}, row {self.row}, {self.site}, position {self.position}: {what}"
+
+
+@dataclass(frozen=True)
+class SiteCount:
+    """Elements compared and elements that differ at one site, before the activation and at it, over all rows."""
+
+    prefix_elements: int
+    prefix_different: int
+    activation_elements: int
+    activation_different: int
+
+    def __add__(self, other: SiteCount) -> SiteCount:
+        """The counts of two calls together."""
+        return SiteCount(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """The same memory, read as integers: +0.0 and -0.0 differ, and so do two NaNs with other payloads."""
+    return tensor.view(_INTEGERS[tensor.element_size()]) if tensor.is_floating_point() else tensor
+
+
+def bits_differ(one: Tensor, other: Tensor) -> Tensor:
+    """Elementwise: are the integers behind the floats different?"""
+    return bits(one) != bits(other)
+
+
+def compare(
+    call: Call, base: Capture, adapted: Capture, reached: Collection[Site], differs: Differs = bits_differ
+) -> list[Finding]:
+    """All findings of a pair, in order of row, position and layer; empty when the definition holds."""
+    return [
+        *prefix_findings(call, base, adapted, differs=differs),
+        *inert_findings(call, base, adapted, reached, differs=differs),
+    ]
+
+
+def prefix_findings(call: Call, base: Capture, adapted: Capture, differs: Differs = bits_differ) -> list[Finding]:
+    """Positions before the activation whose bits the adapter changed; at most the first per site and row."""
+    findings = []
+    for site, row, count_T in _differences(call, base, adapted, differs):
+        changed = count_T[: call.activation_B[row]].nonzero()
+        if len(changed):
+            position = int(changed[0])
+            place = (call.name, str(site), row, position - call.padding_B[row], int(count_T[position]))
+            findings.append((position - call.padding_B[row], row, Finding(PREFIX, *place)))
+    return [finding for _, _, finding in sorted(findings, key=lambda item: (item[1], item[0]))]
+
+
+def inert_findings(
+    call: Call, base: Capture, adapted: Capture, reached: Collection[Site], differs: Differs = bits_differ
+) -> list[Finding]:
+    """Sites that the adapter can reach but that show no change at the activation token: it is late, inert or off."""
+    return [
+        Finding(ACTIVATION, call.name, str(site), row, call.activation_B[row] - call.padding_B[row], 0)
+        for site, row, count_T in _differences(call, base, adapted, differs)
+        if site in reached and not int(count_T[call.activation_B[row]])
+    ]
+
+
+def count_sites(call: Call, base: Capture, adapted: Capture) -> dict[Site, SiteCount]:
+    """Per site, how much was compared and how much differs: the figures of the certificate."""
+    totals = {site: [0, 0, 0, 0] for site in base.sites}
+    for site, row, count_T in _differences(call, base, adapted, bits_differ):
+        index, width = call.activation_B[row], base.sites[site][0, 0].numel()
+        for slot, value in enumerate((index * width, int(count_T[:index].sum()), width, int(count_T[index]))):
+            totals[site][slot] += value
+    return {site: SiteCount(*counts) for site, counts in totals.items()}
+
+
+def _differences(call: Call, base: Capture, adapted: Capture, differs: Differs) -> Iterator[tuple[Site, int, Tensor]]:
+    """Yield (site, row, number of differing elements at each position of the row)."""
+    if base.sites.keys() != adapted.sites.keys():
+        raise ValueError("the two captures are of models with different layers")
+    for site, tensor in base.sites.items():
+        if tensor.shape != adapted.sites[site].shape or tensor.dtype != adapted.sites[site].dtype:
+            raise ValueError(f"{site}: the two captures are not of the same call and dtype")
+        count_BT = differs(tensor, adapted.sites[site]).flatten(2).sum(dim=2)
+        for row in range(len(call.activation_B)):
+            yield site, row, count_BT[row].cpu()

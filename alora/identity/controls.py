@@ -1,0 +1,131 @@
+"""Seven planted faults, made of the very adapter and base at hand, that the check must find.
+
+A check that passes proves nothing until it is seen to fail. Each control runs the same call as the honest pair with
+one fault in it, and is *caught* when :func:`alora.identity.compare.compare` reports a finding of the kind that this
+fault must cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from alora.identity.capture import Call, Capture, Site, capture
+from alora.identity.compare import ACTIVATION, PREFIX, Finding, bits, compare
+
+SMALL = 1e-4
+
+
+@dataclass(frozen=True)
+class Models:
+    """The adapter as it is (``alora``) and as a plain LoRA of the same weights, on twins of one base."""
+
+    alora: Any
+    plain: Any
+
+
+@dataclass(frozen=True)
+class Control:
+    """One fault: ``run`` gives the faulty capture of a call, ``kinds`` are the findings that count as catching it."""
+
+    name: str
+    kinds: tuple[str, ...]
+    run: Callable[[Models, Call], Capture]
+
+
+@dataclass(frozen=True)
+class ControlResult:
+    """Whether a control was caught, and the first place of difference that gave it away."""
+
+    name: str
+    caught: bool
+    first: Finding | None
+
+
+def standard_lora(models: Models, call: Call) -> Capture:
+    """The same weights without activation: adapted from token 0."""
+    return capture(models.plain, call)
+
+
+def faint_lora(models: Models, call: Call) -> Capture:
+    """Standard LoRA with B scaled by 1e-4: too faint for a tolerance to see."""
+    with _scaled_b(models.plain, SMALL):
+        return capture(models.plain, call)
+
+
+def one_early(models: Models, call: Call) -> Capture:
+    """Activation one token before its place: the last prefix token is adapted."""
+    return capture(models.alora, call, alora_offsets=call.offsets(shift=-1))
+
+
+def one_late(models: Models, call: Call) -> Capture:
+    """Activation one token after its place: the first suffix token is the base's."""
+    return capture(models.alora, call, alora_offsets=call.offsets(shift=1))
+
+
+def one_ulp(models: Models, call: Call) -> Capture:
+    """The honest capture with the lowest bit of one element flipped: middle layer, V, last prefix token of the last row."""
+    honest = capture(models.alora, call, alora_offsets=call.offsets())
+    site = Site(max(site.layer for site in honest.sites) // 2, "V")
+    touched = honest.sites[site].clone()
+    element = (len(call.activation_B) - 1, call.activation_B[-1] - 1, *(0 for _ in touched.shape[2:]))
+    bits(touched)[element] ^= 1
+    return replace(honest, sites={**honest.sites, site: touched})
+
+
+def zero_b(models: Models, call: Call) -> Capture:
+    """B = 0, as every adapter is before its first step."""
+    with _scaled_b(models.alora, 0.0):
+        return capture(models.alora, call, alora_offsets=call.offsets())
+
+
+def silently_off(models: Models, call: Call) -> Capture:
+    """What PEFT does without a warning when it does not find the invocation tokens: base answers."""
+    return capture(models.alora, call, alora_offsets=[None] * len(call.activation_B))
+
+
+# A leak too faint for the dtype to hold at some site shows as an adapter without effect there, so both kinds count.
+CONTROLS: Sequence[Control] = (
+    Control("standard LoRA", (PREFIX,), standard_lora),
+    Control("LoRA with B scaled by 1e-4", (PREFIX, ACTIVATION), faint_lora),
+    Control("activation one token early", (PREFIX,), one_early),
+    Control("activation one token late", (ACTIVATION,), one_late),
+    Control("one element changed by 1 ulp", (PREFIX,), one_ulp),
+    Control("B = 0", (ACTIVATION,), zero_b),
+    Control("adapter silently off", (ACTIVATION,), silently_off),
+)
+
+
+def run_controls(
+    models: Models, calls: Sequence[Call], bases: Mapping[str, Capture], reached: Collection[Site]
+) -> list[ControlResult]:
+    """Plant each fault in ``calls`` one after another until it is caught; ``bases`` holds the base's captures by call."""
+    return [_first_catch(control, models, calls, bases, reached) for control in CONTROLS]
+
+
+def _first_catch(
+    control: Control, models: Models, calls: Sequence[Call], bases: Mapping[str, Capture], reached: Collection[Site]
+) -> ControlResult:
+    for call in calls:
+        findings = compare(call, bases[call.name], control.run(models, call), reached)
+        fitting = [finding for finding in findings if finding.check in control.kinds]
+        if fitting:
+            return ControlResult(control.name, True, fitting[0])
+    return ControlResult(control.name, False, None)
+
+
+@contextmanager
+def _scaled_b(model: torch.nn.Module, factor: float) -> Iterator[None]:
+    """Scale every B matrix of a PeftModel inside a ``with``, and put the very same values back after it."""
+    saved = [(parameter, parameter.data) for name, parameter in model.named_parameters() if ".lora_B." in name]
+    try:
+        for parameter, values in saved:
+            parameter.data = values * factor
+        yield
+    finally:
+        for parameter, values in saved:
+            parameter.data = values

@@ -1,0 +1,112 @@
+"""The pairs of one dtype: base and adapter on the same calls, the cache handover, and the planted faults."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel
+from peft.tuners.lora.variants import calculate_alora_offsets
+from torch import nn
+
+from alora.identity.capture import OUTPUT, Call, Capture, Site, capture, twin
+from alora.identity.certificate import ControlRecord, DtypeRecord, HandoverRecord, LayerRecord
+from alora.identity.compare import SiteCount, compare, count_sites, prefix_findings
+from alora.identity.controls import Models, run_controls
+from alora.identity.handover import hand_over
+from alora.identity.reach import adapted_modules, reached_sites
+
+
+def prove(
+    model: nn.Module, folder: Path, calls: Sequence[Call], dtype: torch.dtype | None, with_controls: bool
+) -> DtypeRecord:
+    """Compare the base and PEFT's aLoRA of ``folder`` on every call, in ``dtype`` (None: the model's own)."""
+    bare = twin(model, dtype)
+    adapted = with_adapter(bare, folder)
+    bases = {call.name: capture(bare, call) for call in calls}
+    layers = 1 + max(site.layer for site in bases[calls[0].name].sites)
+    reached = reached_sites(adapted_modules(adapted), layers)
+
+    findings = _unrepeatable(bare, calls[-1], bases)
+    counts: dict[Site, SiteCount] = {}
+    handovers = []
+    for call in calls:
+        honest = capture(adapted, call, alora_offsets=call.offsets())
+        findings += map(str, compare(call, bases[call.name], honest, reached))
+        findings += _logits_findings(call, bases[call.name], honest)
+        findings += _search_findings(adapted, call, honest)
+        for site, count in count_sites(call, bases[call.name], honest).items():
+            counts[site] = counts[site] + count if site in counts else count
+        if len(call.activation_B) == 1:
+            handovers.append(hand_over(bare, adapted, call, honest.logits_BV[0]))
+
+    controls = _controls(bare, adapted, folder, calls, bases, reached) if with_controls else ()
+    return DtypeRecord(
+        dtype=str(bare.dtype).removeprefix("torch."),
+        passed=not findings and all(h.passed for h in handovers) and all(c.caught for c in controls),
+        findings=tuple(findings),
+        layers=_layer_records(counts, reached),
+        handovers=tuple(HandoverRecord(**asdict(handover), passed=handover.passed) for handover in handovers),
+        controls=controls,
+    )
+
+
+def with_adapter(bare: nn.Module, folder: Path, **config_changes: Any) -> PeftModel:
+    """A PeftModel on a twin of ``bare``, the adapter cast to the base's dtype as a server casts it."""
+    config = LoraConfig.from_pretrained(str(folder))
+    for name, value in config_changes.items():
+        setattr(config, name, value)
+    host = twin(bare)
+    return PeftModel.from_pretrained(
+        host, str(folder), config=config, autocast_adapter_dtype=False, torch_device=str(host.device)
+    ).eval()
+
+
+def _unrepeatable(bare: nn.Module, call: Call, bases: Mapping[str, Capture]) -> list[str]:
+    """The same call twice on the base alone: without this, a difference would say nothing about the adapter."""
+    found = prefix_findings(_to_the_end(call), bases[call.name], capture(bare, call))
+    return [f"the base does not repeat itself, so nothing can be compared bit for bit: {first}" for first in found[:1]]
+
+
+def _logits_findings(call: Call, base: Capture, honest: Capture) -> list[str]:
+    """An adapter that changes no logit at all is inert, whatever it targets."""
+    same = (base.logits_BV == honest.logits_BV).all(dim=1).tolist()
+    return [f"activation check, {call.name}, row {row}: no logit differs from the base's" for row in range(len(same)) if same[row]]
+
+
+def _search_findings(adapted: PeftModel, call: Call, honest: Capture) -> list[str]:
+    """PEFT's own search must find the known index, and the run by search must have the same bits everywhere."""
+    found = calculate_alora_offsets(adapted.peft_config, adapted.active_adapter, call.input_ids_BT)
+    if found != call.offsets():
+        return [
+            f"search check, {call.name}: PEFT finds the activation {found} tokens from the end, "
+            f"the prompt says {call.offsets()}"
+        ]
+    unequal = prefix_findings(_to_the_end(call), honest, capture(adapted, call))
+    return [f"search check: the runs with explicit and with searched activation differ: {first}" for first in unequal[:1]]
+
+
+def _to_the_end(call: Call) -> Call:
+    """The same call, with every position before its "activation": for pairs that must be equal throughout."""
+    return replace(call, activation_B=(call.tokens,) * len(call.activation_B))
+
+
+def _controls(
+    bare: nn.Module,
+    adapted: PeftModel,
+    folder: Path,
+    calls: Sequence[Call],
+    bases: Mapping[str, Capture],
+    reached: Collection[Site],
+) -> tuple[ControlRecord, ...]:
+    models = Models(adapted, with_adapter(bare, folder, alora_invocation_tokens=None))
+    results = run_controls(models, calls, bases, reached)
+    return tuple(ControlRecord(result.name, result.caught, str(result.first or "none")) for result in results)
+
+
+def _layer_records(counts: Mapping[Site, SiteCount], reached: Collection[Site]) -> tuple[LayerRecord, ...]:
+    ordered = sorted(counts, key=lambda site: (site == OUTPUT, site))
+    return tuple(LayerRecord(str(site), site in reached, **asdict(counts[site])) for site in ordered)
