@@ -141,10 +141,10 @@ def test_what_is_refused():
         fit_operating_point(logits, np.zeros(50, np.int64), EvaluationSettings())
     with pytest.raises(DataError, match="no validation rows"):
         fit_operating_point(logits[:0], label_ids[:0], EvaluationSettings())
+    broken = logits.copy()
+    broken[3, 1] = math.nan
     with pytest.raises(DataError, match="1 of 50 rows are not finite"):
-        logits[3, 1] = math.nan
-        fit_operating_point(logits, label_ids, EvaluationSettings())
-    logits[3, 1] = 0.0
+        fit_operating_point(broken, label_ids, EvaluationSettings())
     with pytest.raises(ConfigError, match=r"evaluation\.target=f2 is not one of f1, fpr, recall"):
         fit_operating_point(logits, label_ids, EvaluationSettings(target="f2"))
     with pytest.raises(ConfigError, match="between 0 and 1"):

@@ -1,0 +1,71 @@
+"""The baseline that needs no model: TF-IDF of words and word pairs, and logistic regression, on the same rows.
+
+An adapter that does not beat it has learned which words occur, and costs more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from alora.conversation import Conversation, LabelledConversation
+from alora.errors import DataError
+from alora.evaluation.predict import Predictions, labels_of
+from alora.policy import Policy
+
+if TYPE_CHECKING:
+    from sklearn.pipeline import Pipeline
+
+MINIMUM_PER_LABEL = 2
+
+
+@dataclass(frozen=True)
+class BagOfWords:
+    """A fitted baseline of one policy."""
+
+    policy: Policy
+    pipeline: Pipeline
+
+    def predict(self, rows: Sequence[LabelledConversation]) -> Predictions:
+        """Log-probabilities as label logits, for the rows that are labelled for the policy."""
+        wanted = [row for row in rows if self.policy.id in row.labels]
+        logits_NL = np.full((len(wanted), len(self.policy.labels)), -50.0)  # a label never seen in training
+        if wanted:
+            seen: Any = self.pipeline.classes_
+            logits_NL[:, seen] = np.maximum(
+                self.pipeline.predict_log_proba([_text(r.conversation) for r in wanted]), -50
+            )
+        return Predictions(self.policy, logits_NL, labels_of(self.policy, wanted))
+
+
+def fit_bag_of_words(policy: Policy, rows: Sequence[LabelledConversation], seed: int = 0) -> BagOfWords:
+    """Fit the baseline on the rows that are labelled for ``policy``.
+
+    Raises:
+        DataError: fewer than two labels have two rows each, or no row holds a word.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    wanted = [row for row in rows if policy.id in row.labels]
+    label_ids_N = labels_of(policy, wanted)
+    if (np.bincount(label_ids_N, minlength=2) >= MINIMUM_PER_LABEL).sum() < 2:
+        raise DataError(f"policy {policy.id!r}: the bag-of-words baseline needs two training rows of two labels each")
+    pipeline = make_pipeline(
+        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, max_features=50_000, token_pattern=r"(?u)\b\w+\b"),
+        LogisticRegression(C=10.0, class_weight="balanced", max_iter=1000, random_state=seed),
+    )
+    try:
+        pipeline.fit([_text(row.conversation) for row in wanted], label_ids_N)
+    except ValueError as error:
+        raise DataError(f"policy {policy.id!r}: the bag-of-words baseline found no words to count: {error}") from error
+    return BagOfWords(policy, pipeline)
+
+
+def _text(conversation: Conversation) -> str:
+    """Roles are words too, so that who spoke last can be learned."""
+    return "\n".join(f"{message.role}: {message.content}" for message in conversation.messages)

@@ -1,0 +1,165 @@
+"""What an evaluation found, as a record, a table and a JSON file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from alora.base.cache import write_atomically
+from alora.config.schema import EvaluationSettings
+from alora.errors import RunError
+from alora.evaluation.calibration import OperatingPoint, positive_probability
+from alora.evaluation.metrics import FIGURES, Estimate, Metrics, compute_metrics
+from alora.evaluation.predict import Predictions
+
+HEADINGS = ("policy", "method", "rows", "AUROC", "AUPRC", "F1", "precision", "recall", "R@1%FPR", "R@5%FPR", "ECE")
+_COLUMNS = ("auroc", "auprc", "f1", "precision", "recall", "recall_at_1_fpr", "recall_at_5_fpr", "ece")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One method's figures for one policy on one set of rows.
+
+    ``method`` is "alora", "lora", "bag_of_words", ...; ``split`` is what the rows are to the adapter ("test").
+    ``adapter_digest`` is None for a method that has no adapter.
+    """
+
+    policy: str
+    method: str
+    split: str
+    metrics: Metrics
+    operating_point: OperatingPoint
+    adapter_digest: str | None = None
+    label_counts: Mapping[str, int] = field(default_factory=dict)
+    truncated: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON types; :meth:`from_dict` reads it back."""
+        return {
+            "policy": self.policy,
+            "method": self.method,
+            "split": self.split,
+            "adapter_digest": self.adapter_digest,
+            "label_counts": dict(self.label_counts),
+            "truncated": self.truncated,
+            "operating_point": self.operating_point.as_dict(),
+            "metrics": self.metrics.as_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, mapping: Mapping[str, Any]) -> Evaluation:
+        """Read :meth:`as_dict` back; KeyError, TypeError or ConfigError when it is something else."""
+        return cls(
+            policy=str(mapping["policy"]),
+            method=str(mapping["method"]),
+            split=str(mapping["split"]),
+            metrics=Metrics.from_dict(mapping["metrics"]),
+            operating_point=OperatingPoint.from_dict(mapping["operating_point"]),
+            adapter_digest=mapping["adapter_digest"],
+            label_counts=dict(mapping["label_counts"]),
+            truncated=int(mapping["truncated"]),
+        )
+
+
+def evaluate(
+    predictions: Predictions,
+    operating_point: OperatingPoint,
+    settings: EvaluationSettings,
+    *,
+    method: str,
+    split: str = "test",
+    adapter_digest: str | None = None,
+    seed: int = 0,
+) -> Evaluation:
+    """Figures of ``predictions`` at an operating point that was fitted on other rows.
+
+    Raises:
+        DataError: no row is labelled for the policy, or a logit is not finite.
+    """
+    probability_N = positive_probability(predictions.logits_NL, operating_point.temperature)
+    metrics = compute_metrics(
+        predictions.positive_N, probability_N, operating_point.threshold, settings.bootstrap, seed
+    )
+    return Evaluation(
+        policy=predictions.policy.id,
+        method=method,
+        split=split,
+        metrics=metrics,
+        operating_point=operating_point,
+        adapter_digest=adapter_digest,
+        label_counts=predictions.label_counts,
+        truncated=predictions.truncated,
+    )
+
+
+def table_rows(evaluations: Sequence[Evaluation]) -> list[list[str]]:
+    """Cells under :data:`HEADINGS`, one row per evaluation; AUROC with its interval."""
+    return [
+        [
+            item.policy,
+            item.method,
+            f"{item.metrics.rows} ({item.metrics.positives}+)",
+            *(_cell(item.metrics.figures[name], with_interval=name == "auroc") for name in _COLUMNS),
+        ]
+        for item in evaluations
+    ]
+
+
+def figure_rows(metrics: Metrics) -> list[list[str]]:
+    """One row per figure of one evaluation, with its 95 % interval."""
+    return [[name.replace("_", " "), _cell(metrics.figures[name], with_interval=True)] for name in FIGURES]
+
+
+def describe_operating_point(point: OperatingPoint) -> str:
+    """One sentence on where the verdict turns positive and what that was chosen for."""
+    if point.target == "none":
+        return "uncalibrated: temperature 1, threshold 0.5"
+    goal = {"fpr": "false positive rate at most", "recall": "recall at least"}.get(point.target, "best F1")
+    if point.target_value is not None:
+        goal += f" {point.target_value:g}"
+    text = f"threshold {point.threshold:.4f}"
+    if point.threshold_low is not None and point.threshold_high is not None:
+        text += f" (95 % interval {point.threshold_low:.4f} to {point.threshold_high:.4f})"
+    return f"{text}, temperature {point.temperature:.3f}: {goal} on {point.rows} validation rows"
+
+
+def write_evaluations(file: Path, evaluations: Sequence[Evaluation]) -> None:
+    """Write ``evaluation.json`` whole or not at all.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    content = {"schema_version": 1, "evaluations": [item.as_dict() for item in evaluations]}
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
+    except OSError as error:
+        raise RunError(f"{file} cannot be written: {error.strerror or error}; give a writable output=") from error
+
+
+def read_evaluations(file: Path) -> list[Evaluation]:
+    """Read ``evaluation.json`` back.
+
+    Raises:
+        RunError: it is missing, damaged or of another version of alora.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if content["schema_version"] != 1:
+            raise ValueError(f"schema_version {content['schema_version']} is not 1")
+        return [Evaluation.from_dict(item) for item in content["evaluations"]]
+    except FileNotFoundError as error:
+        raise RunError(f"{file} does not exist; run `alora evaluate` or `alora train` first") from error
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise RunError(f"{file} is not an evaluation of this version of alora ({error!r}); evaluate again") from error
+
+
+def _cell(estimate: Estimate, with_interval: bool) -> str:
+    if estimate.value is None:
+        return "n/a"
+    if not with_interval or estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.3f}"
+    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
