@@ -1,0 +1,166 @@
+"""Verbs to commands; errors to messages and exit codes. Nothing heavy is imported before a verb asks for it.
+
+Exit codes: 0 done; 1 a check ran and its answer is no; 2 something the user can mend; 3 a fault of alora's own;
+130 interrupted; 141 the reader of standard output went away.
+"""
+
+import difflib
+import importlib
+import importlib.util
+import io
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from alora import __version__
+from alora.errors import AloraError, MissingDependency
+
+if TYPE_CHECKING:
+    from alora.config.schema import Recipe
+
+VERBS = {
+    "new": "NAME: a recipe folder with a policy and a few rows; alora train runs on it as it is",
+    "check": "every row, label, token and length, before any money is spent",
+    "train": "train, evaluate, calibrate, prove KV identity, export",
+    "validate": "artifact=DIR: KV identity of an adapter or bundle against its base",
+    "evaluate": "artifact=DIR: metrics on test rows",
+    "export": "artifact=DIR: a bundle that PEFT and vLLM load as it is",
+    "score": "artifact=DIR FILE (or - for standard input): verdicts on one conversation",
+    "doctor": "versions, devices, base and cache state, and what will not work here",
+}
+MISUSED, INTERNAL, INTERRUPTED, BROKEN_PIPE = 2, 3, 130, 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line (``sys.argv`` by default) and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    _survive_odd_text()
+    try:
+        return _dispatch(arguments)
+    except SystemExit as request:  # Hydra's own flags and argparse
+        return request.code if isinstance(request.code, int) else int(request.code is not None)
+    except BaseException as error:
+        return report(error)
+
+
+def report(error: BaseException) -> int:
+    """Print one clear message for ``error`` on standard error and return the exit code that belongs to it."""
+    if isinstance(error, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    if isinstance(error, KeyboardInterrupt):
+        return _fail("interrupted; the same command goes on where it stopped", INTERRUPTED)
+    if debugging():
+        traceback.print_exception(error)
+    if isinstance(error, AloraError):
+        return _fail(str(error), error.exit_code)
+    surroundings = _surroundings(error)
+    if surroundings is not None:
+        return _fail(surroundings, MISUSED)
+    kind, text = type(error).__name__, " ".join(str(error).split())
+    return _fail(
+        f"internal error: {kind}: {text}\nrun it with ALORA_DEBUG=1 for the traceback, and report it", INTERNAL
+    )
+
+
+def debugging() -> bool:
+    """Whether the user asked for tracebacks and for what the libraries below have to say."""
+    return os.environ.get("ALORA_DEBUG", "") not in ("", "0")
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        sys.stdout.write(_help())
+        return 0 if arguments else MISUSED
+    if arguments[0] in ("-V", "--version"):
+        sys.stdout.write(f"alora {__version__}\n")
+        return 0
+    verb, rest = arguments[0], arguments[1:]
+    if verb not in VERBS:
+        close = difflib.get_close_matches(verb, VERBS, n=1, cutoff=0.5)
+        meant = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(VERBS)}"
+        return _fail(f"there is no verb {verb!r}; {meant}", MISUSED)
+    _quieten()
+    from alora.config.compose import run_verb
+
+    return run_verb(verb, rest, lambda make_recipe: _job(verb, make_recipe), note=_say)
+
+
+def _job(verb: str, make_recipe: Callable[[], "Recipe"]) -> int:
+    """Run one command; a failure is told here, because in a sweep only an exit code finds its way back."""
+    _quieten()
+    try:
+        recipe = make_recipe()
+        module = f"alora.commands.{verb}"
+        if importlib.util.find_spec(module) is None:
+            raise MissingDependency(f"alora {verb} is not part of this version ({__version__})")
+        return importlib.import_module(module).run(recipe)
+    except Exception as error:
+        return report(error)
+
+
+def _surroundings(error: BaseException) -> str | None:
+    """A message for faults of the machine rather than the program: disk, permissions, memory."""
+    text = " ".join(str(error).split())
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        reason = error.strerror or text or type(error).__name__
+        return f"{place}{reason}; free the space, or choose a place that can be read and written"
+    if "No space left on device" in text or "StorageFull" in text or "inline_container" in text:
+        return f"a file could not be written ({text[:200]}); free the space and run the same command again"
+    if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text:
+        return (
+            f"out of memory ({text[:200]}); lower training.batch_size, training.max_suffix_tokens or "
+            "prompt.max_prefix_tokens, or choose training=low_memory"
+        )
+    return None
+
+
+def _help() -> str:
+    width = max(map(len, VERBS))
+    verbs = "\n".join(f"  {verb:<{width}}  {what}" for verb, what in VERBS.items())
+    return (
+        "alora <verb> [key=value ...]: guardrail policies as activated LoRA adapters\n\n"
+        f"{verbs}\n\n"
+        "  alora train recipe=quickstart         the whole story on a tiny base, without GPU or hub\n"
+        "  alora train --help                    every group and key; --cfg job shows what would run\n"
+        "  alora train -m training.seed=0,1,2    one run for each value\n"
+        "  alora --version\n\n"
+        "ALORA_DEBUG=1 shows tracebacks and what the libraries below have to say.\n"
+    )
+
+
+def _quieten() -> None:
+    """Keep other people's warnings and bars out of the way, unless they are asked for."""
+    if debugging():
+        return
+    warnings.filterwarnings("ignore")
+    for name, value in (
+        ("TOKENIZERS_PARALLELISM", "false"),
+        ("TRANSFORMERS_VERBOSITY", "error"),
+        ("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1"),
+        ("HF_HUB_DISABLE_TELEMETRY", "1"),
+        ("HF_DATASETS_DISABLE_PROGRESS_BARS", "1"),
+        ("VLLM_LOGGING_LEVEL", "ERROR"),
+        ("VLLM_NO_USAGE_STATS", "1"),
+    ):
+        os.environ.setdefault(name, value)
+
+
+def _survive_odd_text() -> None:
+    """Conversations hold text that a terminal's encoding may not have; show it escaped instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _fail(message: str, exit_code: int) -> int:
+    _say(f"alora: {message}" if exit_code != 1 else message)
+    return exit_code
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")

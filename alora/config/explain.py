@@ -1,0 +1,110 @@
+"""Say which key is wrong and which one was probably meant."""
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, get_type_hints
+
+from alora.config.schema import Recipe
+
+_OVERRIDDEN = re.compile(r"Could not (?:override|delete) '(?P<key>[^'@=]+)")
+_UNKNOWN = re.compile(r"Key '[^']*' (?:is )?not in|No match in the defaults list")
+
+
+def schema_keys(section: type = Recipe, prefix: str = "") -> Iterator[str]:
+    """Every dotted key of the schema, sections included."""
+    hints = get_type_hints(section)
+    for field in fields(section):
+        kind = hints[field.name]
+        yield prefix + field.name
+        if isinstance(kind, type) and is_dataclass(kind):
+            yield from schema_keys(kind, f"{prefix}{field.name}.")
+
+
+def unknown_keys(values: Mapping[str, Any], section: type = Recipe, prefix: str = "") -> list[str]:
+    """Dotted keys of ``values`` that the schema does not have."""
+    hints = get_type_hints(section)
+    found = []
+    for key, value in values.items():
+        kind = hints.get(str(key))
+        if kind is None:
+            found.append(f"{prefix}{key}")
+        elif isinstance(kind, type) and is_dataclass(kind) and isinstance(value, Mapping):
+            found += unknown_keys(value, kind, f"{prefix}{key}.")
+    return found
+
+
+def nearest_key(key: str) -> str | None:
+    """The key of the schema that was probably meant, or None."""
+    known = list(schema_keys())
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+    if close:
+        return close[0]
+    last = key.rpartition(".")[2]
+    same_name = [name for name in known if name.rpartition(".")[2] == last]
+    if same_name:
+        return max(same_name, key=lambda name: difflib.SequenceMatcher(None, name, key).ratio())
+    leaves = {name.rpartition(".")[2]: name for name in known}
+    close = difflib.get_close_matches(last, leaves, n=1, cutoff=0.7)
+    return leaves[close[0]] if close else None
+
+
+def unknown_key_message(key: str) -> str:
+    """One sentence on a key that does not exist."""
+    meant = nearest_key(key)
+    remedy = f"did you mean '{meant}'?" if meant and meant != key else "--help lists every key"
+    return f"unknown key '{key}': {remedy}"
+
+
+def explain(error: BaseException) -> str:
+    """One message for an exception of Hydra or OmegaConf, recognised by its attributes and text.
+
+    Args:
+        error: raised while the config was composed; its causes are read too.
+    """
+    chain = list(_causes(error))
+    for item in chain:
+        missing = getattr(item, "missing_cfg_file", None)
+        if missing:
+            return _missing_option(str(missing), list(getattr(item, "options", None) or []), str(item))
+    overridden = next((match["key"] for item in chain if (match := _OVERRIDDEN.search(str(item)))), None)
+    for item in reversed(chain):
+        full_key = overridden or getattr(item, "full_key", None)
+        if full_key and _UNKNOWN.search(str(item)):
+            return _about(chain, unknown_key_message(full_key))
+        if full_key and "could not be converted" in str(item):
+            return _about(chain, f"{full_key}: {_first_line(item)}")
+    override = getattr(chain[0], "override", None)
+    if isinstance(override, str):
+        return f"{override}: not key=value as Hydra reads it ({_first_line(chain[0])}); quote it: 'key=\"value\"'"
+    return str(error).strip() or type(error).__name__
+
+
+def _about(chain: list[BaseException], message: str) -> str:
+    """Add the file that holds the mistake, where Hydra names one."""
+    for item in chain:
+        match = re.match(r"In '(?P<config>[^']+)'", str(item))
+        if match and match["config"] not in ("schema", "config"):
+            return f"{match['config']}: {message}"
+    return message
+
+
+def _missing_option(missing: str, options: list[str], text: str) -> str:
+    name = missing.removesuffix(".yaml")
+    group, _, option = name.rpartition("/")
+    if not options:
+        return f"there is no config '{name}' in the search path (see --info searchpath)\n{text.splitlines()[0]}"
+    close = difflib.get_close_matches(option, options, n=1)
+    meant = f"did you mean {group}={close[0]}? " if close else ""
+    return f"{group}={option}: there is no such option; {meant}There are: {', '.join(sorted(options))}"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,107 @@
+"""Where alora's own configs and recipes lie, and how the paths of a recipe become absolute."""
+
+import copy
+from collections.abc import Sequence
+from functools import reduce
+from pathlib import Path
+
+import alora
+from alora.config.schema import Recipe
+from alora.errors import ConfigError
+
+_INPUTS = ("policy.file", "data.train", "data.validation", "data.test", "artifact", "conversation")
+_NEEDED = {
+    "check": ("policy.file", "data.train", "data.validation", "data.test"),
+    "train": ("policy.file", "data.train", "data.validation", "data.test", "conversation"),
+    "validate": ("artifact",),
+    "evaluate": ("artifact", "policy.file", "data.test"),
+    "export": ("artifact",),
+    "score": ("artifact", "conversation", "bundles"),
+}
+
+
+def configs_folder() -> Path:
+    """The Hydra tree: inside the package when it was installed from a wheel, else beside it in the checkout."""
+    package = Path(alora.__file__).resolve().parent
+    inside = package / "configs"
+    return inside if inside.is_dir() else package.parent / "configs"
+
+
+def recipes_folder() -> Path:
+    """The recipes that come with alora, with their policies and rows."""
+    return (configs_folder() / "recipe").resolve()
+
+
+def absolute_paths(recipe: Recipe, verb: str, places: Sequence[Path]) -> Recipe:
+    """A copy of ``recipe`` in which every path is absolute.
+
+    An input is looked up as given, then in each of ``places`` (the working folder first); what ``verb`` writes lies in
+    the first place. ``hub:...``, ``-`` and hub ids of bases stay as they are.
+
+    Raises:
+        ConfigError: an input that ``verb`` reads is nowhere; all of them at once, with the places tried.
+    """
+    result = copy.deepcopy(recipe)
+    needed = _NEEDED.get(verb, ())
+    problems: list[str] = []
+    for key in _INPUTS:
+        given = _get(result, key)
+        if given is not None:
+            _set(result, key, _input(key, given, key in needed, places, problems))
+    result.bundles = [_input("bundles", item, "bundles" in needed, places, problems) for item in result.bundles]
+    result.base.source = _base(result.base.source, places, problems)
+    result.run_dir = _output(result.run_dir, places[0])
+    if result.output is not None:
+        result.output = _output(result.output, places[0])
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return result
+
+
+def _input(key: str, given: str, needed: bool, places: Sequence[Path], problems: list[str]) -> str:
+    if given == "-" or given.startswith("hub:"):
+        return given
+    found = _find(given, places)
+    if found is not None:
+        return str(found)
+    if needed:
+        looked = dict.fromkeys(str(place / Path(given).expanduser()) for place in places)
+        problems.append(f"{key}: there is no {given!r}; looked for {', '.join(looked)}")
+    return _output(given, places[0])
+
+
+def _find(given: str, places: Sequence[Path]) -> Path | None:
+    for place in places:
+        path = place / Path(given).expanduser()
+        try:
+            if path.exists():
+                return path.absolute()
+        except (OSError, ValueError):  # a name that no file can have: too long, or with a NUL
+            return None
+    return None
+
+
+def _base(given: str | None, places: Sequence[Path], problems: list[str]) -> str | None:
+    if given is None or given == "tiny":
+        return given
+    found = _find(given, places)
+    if found is not None and found.is_dir():
+        return str(found)
+    if given.startswith(("/", "./", "../", "~")):
+        problems.append(
+            f"base.source: there is no folder {given!r}; give a model folder, a hub id, or choose base=tiny"
+        )
+    return given
+
+
+def _output(given: str, place: Path) -> str:
+    return given if given == "-" else str((place / Path(given).expanduser()).absolute())
+
+
+def _get(recipe: Recipe, key: str) -> str | None:
+    return reduce(getattr, key.split("."), recipe)  # type: ignore[return-value]
+
+
+def _set(recipe: Recipe, key: str, value: str) -> None:
+    *sections, name = key.split(".")
+    setattr(reduce(getattr, sections, recipe), name, value)

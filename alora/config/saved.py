@@ -1,0 +1,68 @@
+"""``run.yaml``: a run's settings as a file that the next command takes as its input.
+
+The file holds every value of the recipe, so it means the same after a default has changed. The environment (versions,
+commit, command) stands above it in comments: it tells a reader how the run came about and sets nothing on reload.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from alora.atomic import write_text
+from alora.config.explain import unknown_key_message, unknown_keys
+from alora.config.schema import Recipe
+from alora.errors import ConfigError, RunError
+
+_HEADER = "# Reload it: alora train --config-dir FOLDER_OF_THIS_FILE --config-name run\n# environment:\n"
+# The groups stand after the values, so that base=qwen3_4b on the command line wins over the saved base.
+_DEFAULTS = {"defaults": ["schema", "_self_", "groups"]}
+
+
+def save_recipe(recipe: Recipe, path: str | os.PathLike[str], environment: Mapping[str, str]) -> None:
+    """Write ``recipe`` to ``path`` in the form that ``--config-dir`` and ``--config-name`` reload.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    facts = yaml.safe_dump(dict(environment), sort_keys=False, allow_unicode=True, width=10**6)
+    comments = "".join(f"#   {line}\n" for line in facts.splitlines())
+    settings = yaml.safe_dump({**_DEFAULTS, **asdict(recipe)}, sort_keys=False, allow_unicode=True, width=10**6)
+    write_text(path, _HEADER + comments + "\n" + settings)
+
+
+def load_recipe(path: str | os.PathLike[str]) -> Recipe:
+    """Read back what :func:`save_recipe` wrote, typed, without composing anything.
+
+    Raises:
+        RunError: the file cannot be read as YAML.
+        ConfigError: it holds keys or types that this version does not know.
+    """
+    try:
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise RunError(f"{path}: this run's settings cannot be read ({error}); train again") from error
+    if not isinstance(values, dict):
+        raise RunError(f"{path}: this run's settings are not a YAML mapping; train again")
+    values.pop("defaults", None)
+    unknown = unknown_keys(values)
+    if unknown:
+        lines = "\n".join(f"{path}: {unknown_key_message(key)}" for key in unknown)
+        raise ConfigError(f"{lines}\nthe run was made by another version of alora; train again or edit the file")
+    try:
+        recipe = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Recipe), values))
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{path}: {str(error).splitlines()[0]}") from error
+    assert isinstance(recipe, Recipe)
+    return recipe
+
+
+def load_environment(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The environment that :func:`save_recipe` wrote above the settings; empty when there is none."""
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    facts = "\n".join(line.removeprefix("#   ") for line in lines if line.startswith("#   "))
+    return yaml.safe_load(facts) or {}

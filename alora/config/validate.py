@@ -1,0 +1,133 @@
+"""Values that no command can run with, all reported at once. Types are the schema's business already."""
+
+import re
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+from alora.config.schema import Recipe
+from alora.errors import ConfigError
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "base.dtype": ("auto", "float32", "bfloat16", "float64"),
+    "base.weights": ("pretrained", "random"),
+    "base.quantization": ("none", "nf4"),
+    "adapter.kind": ("alora", "lora"),
+    "prompt.layout": ("transcript", "turns"),
+    "prompt.instruction": ("title", "rule"),
+    "prompt.truncation": ("middle", "start"),
+    "evaluation.target": ("f1", "fpr", "recall"),
+}
+SCHEDULERS = (
+    "linear",
+    "cosine",
+    "cosine_with_restarts",
+    "polynomial",
+    "constant",
+    "constant_with_warmup",
+    "inverse_sqrt",
+)
+
+_Rule = tuple[Callable[[Any], bool], str]
+_positive: _Rule = (lambda value: value > 0, "more than 0")
+_not_negative: _Rule = (lambda value: value >= 0, "0 or more")
+_share: _Rule = (lambda value: 0 < value < 1, "between 0 and 1, both excluded")
+_at_least_one: _Rule = (lambda value: value >= 1, "1 or more")
+
+RANGES: dict[str, _Rule] = {
+    "adapter.rank": _at_least_one,
+    "adapter.alpha": _positive,
+    "data.validation_share": _share,
+    "prompt.max_prefix_tokens": _at_least_one,
+    "training.epochs": _positive,
+    "training.max_steps": (lambda value: value == -1 or value >= 1, "-1 (no limit) or 1 and more"),
+    "training.batch_size": _at_least_one,
+    "training.gradient_accumulation_steps": _at_least_one,
+    "training.learning_rate": _positive,
+    "training.weight_decay": _not_negative,
+    "training.warmup_ratio": (lambda value: 0 <= value <= 1, "between 0 and 1"),
+    "training.max_grad_norm": _not_negative,
+    "training.seed": (lambda value: 0 <= value < 2**32, "between 0 and 4294967295"),
+    "training.evaluations_per_epoch": _at_least_one,
+    "training.early_stopping_patience": _not_negative,
+    "training.max_suffix_tokens": _at_least_one,
+    "training.threads": _at_least_one,
+    "evaluation.target_value": _share,
+    "evaluation.bootstrap": _not_negative,
+    "identity.conversations": _at_least_one,
+    "export.golden_rows": _not_negative,
+}
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+_NAME = re.compile(r"[^/\\\0]+")
+
+
+def check_recipe(recipe: Recipe, verb: str) -> None:
+    """Check every value, and that ``verb`` has the settings that it cannot do without.
+
+    Raises:
+        ConfigError: with one line per problem.
+    """
+    problems = [*_choices(recipe), *_ranges(recipe), *_texts(recipe), *_needs(recipe, verb)]
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def _choices(recipe: Recipe) -> list[str]:
+    problems = [
+        f"{key} is {value!r}; choose one of {', '.join(allowed)}"
+        for key, allowed in CHOICES.items()
+        if (value := _get(recipe, key)) not in allowed
+    ]
+    if recipe.training.scheduler not in SCHEDULERS:
+        problems.append(f"training.scheduler is {recipe.training.scheduler!r}; choose one of {', '.join(SCHEDULERS)}")
+    unknown = [item for item in recipe.identity.dtypes if item not in ("float32", "bfloat16", "float64")]
+    if unknown or not recipe.identity.dtypes:
+        problems.append(f"identity.dtypes is {recipe.identity.dtypes}; list float32, bfloat16 or float64")
+    return problems
+
+
+def _ranges(recipe: Recipe) -> list[str]:
+    problems = []
+    for key, (holds, wanted) in RANGES.items():
+        value = _get(recipe, key)
+        if value is not None and not holds(value):
+            problems.append(f"{key} is {value}; it must be {wanted}")
+    return problems
+
+
+def _texts(recipe: Recipe) -> list[str]:
+    problems = []
+    if recipe.name in (".", "..") or not recipe.name.strip() or not _NAME.fullmatch(recipe.name):
+        problems.append(f"name is {recipe.name!r}; it names a folder, so give it letters and no slash")
+    if not _DEVICE.fullmatch(recipe.base.device):
+        problems.append(f"base.device is {recipe.base.device!r}; give auto, cpu, cuda or cuda:N")
+    if not recipe.adapter.targets or len(set(recipe.adapter.targets)) != len(recipe.adapter.targets):
+        problems.append(f"adapter.targets is {recipe.adapter.targets}; list each module to adapt once, at least one")
+    for label, word in recipe.policy.labels.items():
+        if word in ("True", "False"):
+            problems.append(
+                f"policy.labels.{label} is {word!r}: YAML reads a bare Yes or No as a boolean; put the word in quotes"
+            )
+    return problems
+
+
+def _needs(recipe: Recipe, verb: str) -> list[str]:
+    problems = []
+    if verb in ("train", "check"):
+        if recipe.base.source is None:
+            problems.append(
+                "no base is chosen; give base=tiny, base=qwen3_4b (--help lists them) or base.source=FOLDER"
+            )
+        if recipe.policy.file is None and recipe.policy.title is None:
+            problems.append(
+                "no policy is chosen; give policy.file=FILE.yaml, or policy.id, policy.title and policy.rule"
+            )
+        if recipe.data.train is None:
+            problems.append("no training rows are given; give data.train=FILE.jsonl, or start from recipe=quickstart")
+    if verb in ("validate", "evaluate", "export") and recipe.artifact is None:
+        problems.append(f"alora {verb} needs artifact=DIR: a run folder, an adapter folder or a bundle")
+    return problems
+
+
+def _get(recipe: Recipe, key: str) -> Any:
+    return reduce(getattr, key.split("."), recipe)
