@@ -1,0 +1,202 @@
+"""P adapters in one pass: the LoRA product grouped by policy.
+
+Row ``n`` of a packed pass belongs to one policy ``p(n)``, and an adapted linear layer computes
+
+    y_n = W x_n + s_p B_p A_p x_n,     p = p(n).
+
+Stacking the adapters of a module as ``A_PRD`` and ``B_POR`` and gathering the rows of each policy into ``x_PMD`` (M is
+the largest number of rows that a policy has, the rest is zero) turns the second term into two batched products,
+
+    delta_PMO = s_P (x_PMD A_PDR) B_PRO,
+
+scattered back to the rows. Adapters of a smaller rank, or that do not adapt a module at all, hold zeros there; both
+factors of a zero block then have zero gradient, so the padding stays zero under any optimiser.
+
+The bank hooks the base's own linear layers: no module is replaced, and without a route they are the base.
+
+Shapes: P policies, M rows of a policy, N packed rows, R rank, D in, O out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from alora.adapter.folder import AdapterSpec, AdapterWeights
+from alora.errors import AdapterError
+
+
+@dataclass(frozen=True)
+class Route:
+    """Which rows of a packed pass belong to which policy.
+
+    ``gather_PM`` holds row numbers (N stands for "no row"), ``scatter_N`` the place of each row in the flattened
+    ``[P * M]``; both are None when one policy owns all the rows in order.
+    """
+
+    policies: tuple[int, ...]
+    gather_PM: torch.Tensor | None
+    scatter_N: torch.Tensor | None
+
+    @staticmethod
+    def of_rows(policy_of_row: Sequence[int], device: torch.device) -> Route:
+        """Build the route of rows whose policies are ``policy_of_row``."""
+        rows: dict[int, list[int]] = {}
+        for row, policy in enumerate(policy_of_row):
+            rows.setdefault(policy, []).append(row)
+        policies = tuple(sorted(rows))
+        if len(policies) == 1:
+            return Route(policies, None, None)
+        width = max(map(len, rows.values()))
+        nothing = len(policy_of_row)
+        gather = [rows[policy] + [nothing] * (width - len(rows[policy])) for policy in policies]
+        scatter = [0] * nothing
+        for place, policy in enumerate(policies):
+            for column, row in enumerate(rows[policy]):
+                scatter[row] = place * width + column
+        return Route(policies, torch.tensor(gather, device=device), torch.tensor(scatter, device=device))
+
+
+class Bank(nn.Module):
+    """The stacked adapters of one base, run by hooks on its linear layers.
+
+    Args:
+        model: the base, whose module paths the adapters name.
+        adapters: P adapters; ranks and targets may differ.
+        dtype: of the stacked weights; PEFT's own default under a bfloat16 base is float32.
+
+    Raises:
+        AdapterError: an adapter names a module that the base lacks, or with another shape.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        adapters: Sequence[AdapterWeights],
+        dtype: torch.dtype = torch.float32,
+        trainable: bool = False,
+    ) -> None:
+        super().__init__()
+        self.specs: tuple[AdapterSpec, ...] = tuple(adapter.spec for adapter in adapters)
+        self._names = sorted({name for adapter in adapters for name in adapter.tensors})
+        self._own = tuple(frozenset(adapter.tensors) for adapter in adapters)
+        self._route: Route | None = None
+        self._silent = False
+        self._hooks: list[RemovableHandle] = []
+        modules = dict(model.named_modules())
+        self.a_PRD, self.b_POR = nn.ParameterList(), nn.ParameterList()
+        for place, name in enumerate(self._names):
+            module = modules.get(name)
+            if not isinstance(module, nn.Linear):
+                raise AdapterError(f"the base has no linear layer {name!r}; the adapter belongs to another base")
+            a_PRD, b_POR = _stack(name, module, adapters, dtype)
+            self.a_PRD.append(nn.Parameter(a_PRD, requires_grad=trainable))
+            self.b_POR.append(nn.Parameter(b_POR, requires_grad=trainable))
+            self._hooks.append(module.register_forward_hook(self._hook(place)))
+        device = self.a_PRD[0].device
+        self.register_buffer(
+            "scaling_P", torch.tensor([spec.scaling for spec in self.specs], dtype=dtype, device=device), persistent=False
+        )
+
+    @contextmanager
+    def route(self, route: Route | None) -> Iterator[None]:
+        """Send the rows of every pass inside the block to their adapters; None is the base alone."""
+        before, self._route = self._route, route
+        try:
+            yield
+        finally:
+            self._route = before
+
+    @contextmanager
+    def silenced(self) -> Iterator[None]:
+        """The base alone inside the block, whatever route a pass sets."""
+        before, self._silent = self._silent, True
+        try:
+            yield
+        finally:
+            self._silent = before
+
+    def release(self) -> None:
+        """Take the hooks off the base, which then holds nothing of this bank."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    def checkpoint_contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """``context_fn`` of ``torch.utils.checkpoint``: the recomputation in backward takes the forward's route."""
+        return nullcontext(), self.route(self._route)
+
+    def adapter(self, policy: int) -> AdapterWeights:
+        """A copy of one policy's adapter, without padding, on CPU."""
+        spec = self.specs[policy]
+        tensors = {}
+        for place, name in enumerate(self._names):
+            if name in self._own[policy]:
+                a_RD = self.a_PRD[place][policy, : spec.rank]
+                b_OR = self.b_POR[place][policy, :, : spec.rank]
+                tensors[name] = (a_RD.detach().cpu().clone(), b_OR.detach().cpu().clone())
+        return AdapterWeights(spec, tensors)
+
+    def gradients(self, policy: int) -> Mapping[str, tuple[torch.Tensor, torch.Tensor]]:
+        """One policy's ``(dA_RD, dB_OR)`` per module path; zeros where no backward has reached."""
+        rank, found = self.specs[policy].rank, {}
+        for place, name in enumerate(self._names):
+            if name in self._own[policy]:
+                a, b = self.a_PRD[place], self.b_POR[place]
+                da = torch.zeros_like(a) if a.grad is None else a.grad
+                db = torch.zeros_like(b) if b.grad is None else b.grad
+                found[name] = (da[policy, :rank], db[policy, :, :rank])
+        return found
+
+    def _hook(self, place: int):
+        def add_delta(module: nn.Module, inputs: tuple[torch.Tensor, ...], y: torch.Tensor) -> torch.Tensor | None:
+            if self._route is None or self._silent:
+                return None
+            delta = self._delta(place, inputs[0], self._route)
+            return (y + delta).to(y.dtype)
+
+        return add_delta
+
+    def _delta(self, place: int, x_1ND: torch.Tensor, route: Route) -> torch.Tensor:
+        a_PRD, b_POR = self.a_PRD[place], self.b_POR[place]
+        x_1ND = x_1ND.to(a_PRD.dtype)
+        if route.gather_PM is None:
+            policy = route.policies[0]
+            hidden = nn.functional.linear(x_1ND, a_PRD[policy])
+            return nn.functional.linear(hidden, b_POR[policy]) * self.scaling_P[policy]
+        x_ND = x_1ND[0]
+        x_PMD = torch.cat([x_ND, x_ND.new_zeros(1, x_ND.shape[1])])[route.gather_PM]
+        if route.policies == tuple(range(len(self.specs))):
+            scaling_P = self.scaling_P
+        else:
+            chosen = list(route.policies)
+            a_PRD, b_POR, scaling_P = a_PRD[chosen], b_POR[chosen], self.scaling_P[chosen]
+        hidden_PMR = torch.bmm(x_PMD, a_PRD.transpose(1, 2)) * scaling_P[:, None, None]
+        delta_PMO = torch.bmm(hidden_PMR, b_POR.transpose(1, 2))
+        return delta_PMO.flatten(0, 1)[route.scatter_N].unsqueeze(0)
+
+
+def _stack(
+    name: str, module: nn.Linear, adapters: Sequence[AdapterWeights], dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    rank = max(adapter.spec.rank for adapter in adapters)
+    device = module.weight.device
+    a_PRD = torch.zeros(len(adapters), rank, module.in_features, dtype=dtype, device=device)
+    b_POR = torch.zeros(len(adapters), module.out_features, rank, dtype=dtype, device=device)
+    for policy, adapter in enumerate(adapters):
+        if name not in adapter.tensors:
+            continue
+        a_RD, b_OR = adapter.tensors[name]
+        if a_RD.shape[1] != module.in_features or b_OR.shape[0] != module.out_features:
+            raise AdapterError(
+                f"adapter of {name} is {a_RD.shape[1]} -> {b_OR.shape[0]}, the base's layer "
+                f"{module.in_features} -> {module.out_features}; the adapter belongs to another base"
+            )
+        a_PRD[policy, : a_RD.shape[0]] = a_RD
+        b_POR[policy, :, : b_OR.shape[1]] = b_OR
+    return a_PRD, b_POR

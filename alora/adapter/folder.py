@@ -1,0 +1,225 @@
+"""One adapter and its PEFT folder.
+
+The folder is PEFT's own format (``adapter_config.json`` written by ``peft.LoraConfig`` 0.21 and
+``adapter_model.safetensors``), so PEFT, vLLM and llama.cpp's converter read it as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from alora.errors import AdapterError
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+_KEY_PREFIX = "base_model.model."
+
+# Settings of a LoraConfig that change what the adapter computes in a way that the bank does not.
+_UNSUPPORTED = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "lora_bias", "layer_replication",
+                "fan_in_fan_out", "target_parameters", "use_qalora")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AdapterSpec:
+    """Shape of one adapter. ``invocation_ids`` is None for a standard LoRA, which adapts from token 0."""
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...]
+    invocation_ids: tuple[int, ...] | None
+    rank_stabilised: bool = False
+
+    @property
+    def activated(self) -> bool:
+        """Whether this is an aLoRA."""
+        return self.invocation_ids is not None
+
+    @property
+    def scaling(self) -> float:
+        """Factor of the LoRA product: alpha / rank, or alpha / sqrt(rank) when rank-stabilised."""
+        return self.alpha / (math.sqrt(self.rank) if self.rank_stabilised else self.rank)
+
+
+@dataclass(frozen=True)
+class AdapterWeights:
+    """An adapter in memory: per adapted module path of the base, its ``(A_RD, B_OR)``."""
+
+    spec: AdapterSpec
+    tensors: Mapping[str, tuple[torch.Tensor, torch.Tensor]] = field(repr=False)
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of everything that changes the adapter's answers."""
+        spec = self.spec
+        digest = hashlib.sha256(json.dumps([spec.rank, spec.scaling, spec.invocation_ids]).encode())
+        for name in sorted(self.tensors):
+            for tensor in self.tensors[name]:
+                digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+                digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+
+def target_modules(model: nn.Module, targets: Sequence[str]) -> dict[str, nn.Linear]:
+    """The linear layers of ``model`` that ``targets`` name, as PEFT matches names: whole path or its last part.
+
+    Raises:
+        AdapterError: a target matches nothing, so the adapter would be smaller than asked for.
+    """
+    linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    matches: dict[str, nn.Linear] = {}
+    for target in targets:
+        found = {name: module for name, module in linears.items() if name == target or name.endswith(f".{target}")}
+        if not found:
+            kinds = sorted({name.rsplit(".", 1)[-1] for name in linears})
+            raise AdapterError(f"adapter target {target!r} matches no linear layer of this base; it has {', '.join(kinds)}")
+        matches |= found
+    return dict(sorted(matches.items()))
+
+
+def new_adapter(spec: AdapterSpec, model: nn.Module, seed: int) -> AdapterWeights:
+    """A fresh adapter as PEFT initialises it (``LoraLayer.reset_lora_parameters`` 0.21): A uniform, B zero.
+
+    The draw depends on ``seed`` and the module order alone, in float32, so it is the same on every device.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for name, module in target_modules(model, spec.targets).items():
+        bound = 1 / math.sqrt(module.in_features)
+        a_rd = torch.empty(spec.rank, module.in_features).uniform_(-bound, bound, generator=generator)
+        tensors[name] = (a_rd, torch.zeros(module.out_features, spec.rank))
+    return AdapterWeights(spec, tensors)
+
+
+def save_adapter(weights: AdapterWeights, folder: Path, base_source: str) -> None:
+    """Write the PEFT folder whole: beside first, then renamed over an existing one."""
+    from peft import LoraConfig
+
+    spec = weights.spec
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=base_source,
+        r=spec.rank,
+        lora_alpha=spec.alpha,  # pyright: ignore[reportArgumentType] PEFT accepts any number
+        lora_dropout=0.0,
+        target_modules=list(spec.targets),
+        use_rslora=spec.rank_stabilised,
+        alora_invocation_tokens=list(spec.invocation_ids) if spec.invocation_ids is not None else None,
+        inference_mode=True,
+    )
+    state = {}
+    for name, (a_rd, b_or) in weights.tensors.items():
+        state[f"{_KEY_PREFIX}{name}.lora_A.weight"] = a_rd.detach().cpu().contiguous()
+        state[f"{_KEY_PREFIX}{name}.lora_B.weight"] = b_or.detach().cpu().contiguous()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        config.save_pretrained(str(beside))
+        save_file(state, beside / WEIGHTS_FILE, metadata={"format": "pt"})
+        beside.chmod(0o755)
+        replace_folder(beside, folder)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def replace_folder(beside: Path, folder: Path) -> None:
+    """Put the finished folder ``beside`` in the place of ``folder``."""
+    if folder.exists():
+        old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.old."))
+        os.replace(folder, old / folder.name)
+        os.replace(beside, folder)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        os.replace(beside, folder)
+
+
+def load_adapter(folder: Path) -> AdapterWeights:
+    """Read a PEFT LoRA or aLoRA folder.
+
+    Raises:
+        AdapterError: a file is missing or damaged, or the adapter uses a PEFT feature that alora does not run.
+    """
+    config = _read_config(folder)
+    try:
+        state = load_file(folder / WEIGHTS_FILE)
+    except FileNotFoundError as error:
+        raise AdapterError(f"{folder} has no {WEIGHTS_FILE}; alora reads safetensors only, so save it again with PEFT") from error
+    except (SafetensorError, OSError) as error:
+        raise AdapterError(f"{folder / WEIGHTS_FILE} is damaged ({error}); copy or export the adapter again") from error
+    tensors = _pair(state, folder)
+    spec = _spec(config, folder)
+    for name, (a_rd, b_or) in tensors.items():
+        if a_rd.shape[0] != spec.rank or b_or.shape[1] != spec.rank:
+            raise AdapterError(
+                f"{folder}: {name} has A {tuple(a_rd.shape)} and B {tuple(b_or.shape)}, but {CONFIG_FILE} says "
+                f"rank {spec.rank}; the two files do not belong together"
+            )
+    return AdapterWeights(spec, tensors)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise AdapterError(f"adapter folder {folder} does not exist")
+    try:
+        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise AdapterError(f"{folder} has no {CONFIG_FILE}, so it is not a PEFT adapter") from error
+    except (ValueError, OSError) as error:
+        raise AdapterError(f"{folder / CONFIG_FILE} cannot be read ({error}); export the adapter again") from error
+    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
+        raise AdapterError(f"{folder / CONFIG_FILE}: peft_type is not LORA; alora runs LoRA and aLoRA adapters only")
+    return config
+
+
+def _spec(config: dict[str, Any], folder: Path) -> AdapterSpec:
+    used = [name for name in _UNSUPPORTED if config.get(name)]
+    if config.get("bias", "none") != "none":
+        used.append(f"bias={config['bias']}")
+    if used:
+        raise AdapterError(f"{folder / CONFIG_FILE} uses {', '.join(used)}, which alora does not run; train it without")
+    targets = config.get("target_modules")
+    invocation = config.get("alora_invocation_tokens")
+    try:
+        if isinstance(targets, str) or not targets:
+            raise TypeError("target_modules must be a list of names")
+        if invocation is not None and (not invocation or not all(isinstance(token, int) for token in invocation)):
+            raise TypeError("alora_invocation_tokens must be a list of token ids")
+        return AdapterSpec(
+            rank=int(config["r"]),
+            alpha=float(config["lora_alpha"]),
+            targets=tuple(sorted(targets)),
+            invocation_ids=tuple(invocation) if invocation is not None else None,
+            rank_stabilised=bool(config.get("use_rslora")),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise AdapterError(f"{folder / CONFIG_FILE} is not a usable LoRA config: {error}") from error
+
+
+def _pair(state: dict[str, torch.Tensor], folder: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    halves: dict[str, dict[str, torch.Tensor]] = {}
+    for key, tensor in state.items():
+        for half in ("A", "B"):
+            ending = f".lora_{half}.weight"
+            if key.startswith(_KEY_PREFIX) and key.endswith(ending):
+                halves.setdefault(key[len(_KEY_PREFIX) : -len(ending)], {})[half] = tensor
+                break
+        else:
+            raise AdapterError(f"{folder / WEIGHTS_FILE} holds {key!r}, which is not a LoRA weight of a linear layer")
+    unpaired = [name for name, pair in halves.items() if len(pair) != 2]
+    if unpaired or not halves:
+        raise AdapterError(f"{folder / WEIGHTS_FILE} lacks the A or B of {unpaired[:3] or 'every module'}; it is incomplete")
+    return {name: (pair["A"], pair["B"]) for name, pair in sorted(halves.items())}

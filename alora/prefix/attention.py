@@ -1,0 +1,216 @@
+"""Attention over ``[shared prefix | own suffix]``: the prefix is attended to once, whatever the number of suffixes.
+
+A query q of a suffix sees the prefix keys and the earlier keys of its own suffix. With the scores split in two sets
+1 (prefix) and 2 (own suffix), ``o_i`` the softmax output over set i alone and ``l_i = logsumexp`` of its scores,
+
+    L = log(e^l1 + e^l2),      o = e^(l1 - L) o_1 + e^(l2 - L) o_2                                  (forward merge)
+
+is the softmax over both. No mask is needed on the prefix, so the queries of all suffixes, and of the heads that share
+a KV head, are folded into the rows of one matrix product per KV head. The gradient of each set needs the merged ``o``
+and ``L`` alone: with ``P_i = exp(S_i - L)`` (already the final weights) and ``D = rowsum(do * o)``,
+
+    dS_i = P_i * (do V_i^T - D),     dq += dS_i K_i,     dK_2 = dS_2^T q,     dV_2 = P_2^T do         (backward)
+
+which is FlashAttention's backward (Dao et al. 2022, section 3.1) taken set by set. The prefix keys and values are
+constants, so set 1 costs three products in place of five and stores nothing.
+
+A sliding window W lets position i see j > i - W; it trims the prefix and masks what remains.
+
+Shapes: H query heads, G KV heads, N packed rows of one conversation, S suffix positions, n suffixes, T prefix tokens,
+E head width, Q = (H / G) * N folded query rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+_BLOCK_BYTES = 512 * 1024  # of one block of backward scores: small enough to stay in a core's cache
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the attention of one conversation's suffixes needs besides tensors."""
+
+    lengths: tuple[int, ...]  # of the suffixes, in row order
+    scaling: float
+    window: int | None  # sliding window of this layer
+
+
+def shared_prefix_attention(
+    q_HNE: torch.Tensor,
+    k_GNE: torch.Tensor,
+    v_GNE: torch.Tensor,
+    prefix_k_GTE: torch.Tensor,
+    prefix_v_GTE: torch.Tensor,
+    shape: Shape,
+) -> torch.Tensor:
+    """Attention output ``[H, N, E]`` of all suffixes behind one prefix; differentiable in q, k and v.
+
+    Scores and the merge are float32 for half-precision inputs, else in the inputs' own precision.
+    """
+    return _SharedPrefix.apply(q_HNE, k_GNE, v_GNE, prefix_k_GTE, prefix_v_GTE, shape)  # pyright: ignore[reportReturnType]
+
+
+class _SharedPrefix(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q, k, v, prefix_k, prefix_v, shape: Shape) -> torch.Tensor:
+        seen_k, seen_v, visible = _visible_prefix(prefix_k, prefix_v, shape)
+        o1, l1 = _attend_prefix(q, seen_k, seen_v, shape.scaling, visible)
+        o2, l2 = _attend_own(q, k, v, shape)
+        lse_HN = torch.logaddexp(l1, l2)
+        out = (torch.exp(l1 - lse_HN).unsqueeze(-1) * o1 + torch.exp(l2 - lse_HN).unsqueeze(-1) * o2).to(q.dtype)
+        ctx.save_for_backward(q, k, v, seen_k, seen_v, out, lse_HN)
+        ctx.shape, ctx.visible = shape, visible
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> tuple[torch.Tensor | None, ...]:
+        q, k, v, seen_k, seen_v, out, lse_HN = ctx.saved_tensors
+        do = grads[0].to(lse_HN.dtype)
+        rows = (do, (do * out).sum(-1), lse_HN)
+        dq1 = _backward_prefix(q, seen_k, seen_v, rows, ctx.shape.scaling, ctx.visible)
+        dq2, dk, dv = _backward_own(q, k, v, rows, ctx.shape)
+        return (dq1 + dq2).to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None, None, None
+
+
+def _compute_dtype(tensor: torch.Tensor) -> torch.dtype:
+    return torch.float32 if tensor.dtype in (torch.bfloat16, torch.float16) else tensor.dtype
+
+
+def _visible_prefix(
+    prefix_k: torch.Tensor, prefix_v: torch.Tensor, shape: Shape
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """The prefix that any suffix position sees, and ``visible_NT`` where the window still hides a part of it."""
+    length, window = prefix_k.shape[1], shape.window
+    if window is None or length + max(shape.lengths) <= window:
+        return prefix_k, prefix_v, None
+    first = max(0, length - window + 1)
+    positions_T = torch.arange(first, length, device=prefix_k.device)
+    own_N = torch.cat([torch.arange(count, device=prefix_k.device) for count in shape.lengths]) + length
+    visible_NT = positions_T[None, :] > own_N[:, None] - window
+    return prefix_k[:, first:], prefix_v[:, first:], visible_NT
+
+
+def _fold(x_HNE: torch.Tensor, groups: int) -> torch.Tensor:
+    """``[H, N, ...] -> [G, Q, ...]``: the heads of one KV head become more query rows."""
+    return x_HNE.reshape(groups, -1, *x_HNE.shape[2:])
+
+
+def _attend_prefix(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, visible_NT: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output ``[H, N, E]`` and log-sum-exp ``[H, N]`` over the prefix alone."""
+    heads, rows, width = q.shape
+    q_GQE = _fold(q, k.shape[0])
+    if visible_NT is None and q.device.type == "cpu":
+        # The kernel behind scaled_dot_product_attention on CPU; called by name because only it returns the lse.
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q_GQE[None], k[None], v[None], scale=scaling)
+        out, lse = out[0].to(_compute_dtype(q)), lse[0].to(_compute_dtype(q))
+    else:
+        scores = _scores(q_GQE, k, scaling)
+        if visible_NT is not None:
+            scores.masked_fill_(~visible_NT.repeat(heads // k.shape[0], 1), float("-inf"))
+        lse = scores.logsumexp(-1)
+        # A position that sees no prefix at all has lse = -inf: weight 0 in the merge, provided its output is finite.
+        out = torch.exp(scores - lse.clamp_min(torch.finfo(lse.dtype).min).unsqueeze(-1)) @ v.to(scores.dtype)
+    return out.reshape(heads, rows, width), lse.reshape(heads, rows)
+
+
+def _scores(q: torch.Tensor, k: torch.Tensor, scaling: float) -> torch.Tensor:
+    dtype = _compute_dtype(q)
+    return torch.matmul(q.to(dtype), k.to(dtype).transpose(-1, -2)).mul_(scaling)
+
+
+def _backward_prefix(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    rows: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    scaling: float,
+    visible_NT: torch.Tensor | None,
+) -> torch.Tensor:
+    """dq ``[H, N, E]`` through the prefix, in blocks of query rows so that no ``Q x T`` matrix is stored."""
+    groups, dtype = k.shape[0], _compute_dtype(q)
+    q_GQE, (do, d, lse) = _fold(q, groups).to(dtype), (_fold(row, groups) for row in rows)
+    k_GTE, v_GET = k.to(dtype), v.to(dtype).transpose(-1, -2)
+    hidden = None if visible_NT is None else ~visible_NT.repeat(q.shape[0] // groups, 1)
+    dq = torch.empty_like(q_GQE)
+    block = max(16, _BLOCK_BYTES // max(1, k.shape[1] * q_GQE.element_size()))
+    for start in range(0, q_GQE.shape[1], block):
+        part = slice(start, start + block)
+        weights = _scores(q_GQE[:, part], k_GTE, scaling).sub_(lse[:, part, None]).exp_()
+        if hidden is not None:
+            weights.masked_fill_(hidden[part], 0.0)
+        ds = torch.matmul(do[:, part], v_GET).sub_(d[:, part, None]).mul_(weights)
+        dq[:, part] = torch.matmul(ds, k_GTE).mul_(scaling)
+    return dq.reshape(q.shape)
+
+
+class _Padding:
+    """Ragged suffixes as a padded batch: ``[H, N, ...] <-> [H, n, S, ...]``; a view when all are of one length."""
+
+    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
+        self.count, self.width = len(lengths), max(lengths)
+        self.places: torch.Tensor | None = None
+        if min(lengths) != self.width:
+            starts = [index * self.width for index in range(self.count)]
+            pieces = [torch.arange(s, s + size, device=device) for s, size in zip(starts, lengths, strict=True)]
+            self.places = torch.cat(pieces)
+
+    def pad(self, x: torch.Tensor) -> torch.Tensor:
+        shape = (x.shape[0], self.count, self.width, *x.shape[2:])
+        if self.places is None:
+            return x.reshape(shape)
+        flat = x.new_zeros(x.shape[0], self.count * self.width, *x.shape[2:])
+        return flat.index_copy_(1, self.places, x).reshape(shape)
+
+    def strip(self, x: torch.Tensor) -> torch.Tensor:
+        flat = x.flatten(1, 2)
+        return flat if self.places is None else flat[:, self.places]
+
+
+def _own_hidden(width: int, window: int | None, device: torch.device) -> torch.Tensor:
+    """``hidden_SS``: True where a suffix position may not see another one of its suffix."""
+    place = torch.arange(width, device=device)
+    distance = place[:, None] - place[None, :]
+    return (distance < 0) | (distance >= window) if window is not None else distance < 0
+
+
+def _attend_own(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output ``[H, N, E]`` and log-sum-exp ``[H, N]`` over each suffix alone, causally."""
+    repeat, padding = q.shape[0] // k.shape[0], _Padding(shape.lengths, q.device)
+    k_HnSE, v_HnSE = (padding.pad(x).repeat_interleave(repeat, 0) for x in (k, v))
+    scores = _scores(padding.pad(q), k_HnSE, shape.scaling)
+    scores.masked_fill_(_own_hidden(padding.width, shape.window, q.device), float("-inf"))
+    lse = scores.logsumexp(-1)
+    out = torch.exp(scores - lse.unsqueeze(-1)) @ v_HnSE.to(scores.dtype)
+    return padding.strip(out), padding.strip(lse)
+
+
+def _backward_own(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    rows: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    shape: Shape,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """dq ``[H, N, E]``, dk and dv ``[G, N, E]`` through each suffix's own keys."""
+    groups, dtype = k.shape[0], _compute_dtype(q)
+    repeat, padding = q.shape[0] // groups, _Padding(shape.lengths, q.device)
+    q_, (do, d, lse) = padding.pad(q).to(dtype), (padding.pad(row) for row in rows)
+    k_, v_ = (padding.pad(x).to(dtype).repeat_interleave(repeat, 0) for x in (k, v))
+    weights = _scores(q_, k_, shape.scaling).sub_(lse.unsqueeze(-1)).exp_()
+    weights = weights.masked_fill_(_own_hidden(padding.width, shape.window, q.device), 0.0)
+    ds = (do @ v_.transpose(-1, -2)).sub_(d.unsqueeze(-1)).mul_(weights).mul_(shape.scaling)
+    dq = padding.strip(ds @ k_)
+    dk, dv = (
+        padding.strip(full.unflatten(0, (groups, repeat)).sum(1))
+        for full in (ds.transpose(-1, -2) @ q_, weights.transpose(-1, -2) @ do)
+    )
+    return dq, dk, dv

@@ -1,0 +1,274 @@
+"""The one forward of this project: P policies behind one prefix, training and scoring alike.
+
+1. *Prefix.* The base alone runs the prefix once, without gradient, and its KV is kept as a constant.
+2. *Suffixes.* All suffixes of the pass stand in one row of N tokens without padding. Positions go on from the prefix,
+   :mod:`alora.prefix.attention` joins each suffix to its conversation's prefix, and the :class:`~alora.adapter.bank.Bank`
+   adds each policy's adapter to its own rows.
+3. *Answer.* The hidden state of each suffix's last token meets the head's rows of the label tokens, no others.
+
+A standard LoRA, which adapts from token 0, is the same forward with an empty prefix: everything is suffix.
+
+The pass hooks in through transformers' own ``AttentionInterface`` under :data:`ATTENTION`, on the stock model classes;
+a call without a plan is plain sdpa, so the same model object also runs as the base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AttentionInterface, DynamicCache, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from alora.adapter.bank import Bank, Route
+from alora.errors import BaseError
+from alora.prefix.attention import Shape, shared_prefix_attention
+
+ATTENTION = "alora_packed"
+_REFUSED_ATTENTION = ("softcap", "s_aux")  # change the scores in ways that the merge does not carry
+
+
+@dataclass(frozen=True)
+class PrefixKV:
+    """KV of one prefix: per layer ``(K_GTE, V_GTE)``, the base's own bytes."""
+
+    layers: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+    length: int
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One suffix to run: behind which prefix of the pass, with which adapter of the bank, and what it may answer."""
+
+    prefix: int
+    policy: int
+    suffix_ids: tuple[int, ...]
+    label_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The consecutive rows of one conversation."""
+
+    rows: slice
+    lengths: tuple[int, ...]
+    kv: PrefixKV | None
+
+
+@dataclass(frozen=True)
+class _Plan:
+    groups: tuple[_Group, ...]
+
+
+class PackedModel(nn.Module):
+    """A base with a bank of adapters.
+
+    Raises:
+        BaseError: this model class computes its label logits in a way that the packed forward does not reproduce.
+    """
+
+    def __init__(self, base: PreTrainedModel, bank: Bank) -> None:
+        super().__init__()
+        self.base, self.bank = base, bank
+        base.set_attn_implementation(ATTENTION)
+        self._head = base.get_output_embeddings()
+        self._check_answers_like_the_base()
+
+    def train(self, mode: bool = True) -> PackedModel:
+        """Only gradient checkpointing needs the base in train mode; its dropout, if any, stays off."""
+        super().train(mode)
+        self._set_checkpointing(mode)
+        return self
+
+    def _set_checkpointing(self, active: bool) -> bool:
+        """Let layers that checkpoint do so, or not; the answer is what held before."""
+        before = False
+        for module in self.base.modules():
+            before = before or module.training
+            module.training = active and getattr(module, "gradient_checkpointing", False)
+        return before
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The bank's own: the base is not ours to save."""
+        return self.bank.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+        """Inverse of :meth:`state_dict`."""
+        return self.bank.load_state_dict(state_dict, strict=strict, assign=assign)
+
+    def checkpoint_activations(self) -> None:
+        """Recompute suffix activations in backward; the prefix has none to store."""
+        options = {"use_reentrant": False, "context_fn": self.bank.checkpoint_contexts}
+        self.base.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the base lives."""
+        return self._head.weight.device
+
+    @torch.no_grad()
+    def prefix_kv(self, token_ids: Sequence[int]) -> PrefixKV | None:
+        """Run one prefix through the base alone; None for an empty one."""
+        if not token_ids:
+            return None
+        cache = DynamicCache()
+        ids_1T = torch.tensor([list(token_ids)], device=self.device)
+        checkpointing = self._set_checkpointing(False)  # it would drop the cache
+        with self.bank.route(None):
+            self.base.get_decoder()(input_ids=ids_1T, past_key_values=cache, use_cache=True)
+        self._set_checkpointing(checkpointing)
+        return PrefixKV(tuple((layer.keys[0], layer.values[0]) for layer in cache.layers), len(token_ids))
+
+    def label_logits(self, prefixes: Sequence[PrefixKV | None], pairs: Sequence[Pair]) -> torch.Tensor:
+        """Logits ``[n, L]`` of each pair's label tokens after its suffix, float32 or wider.
+
+        Rows of policies with fewer labels end in ``-inf``. The order of ``pairs`` is kept.
+        """
+        order = sorted(range(len(pairs)), key=lambda index: pairs[index].prefix)
+        packed = [pairs[index] for index in order]
+        ids, positions, last, policies = _rows(packed, prefixes)
+        plan = _Plan(tuple(_groups(packed, prefixes)))
+        device = self.device
+        with self.bank.route(Route.of_rows(policies, device)):
+            hidden_1ND = self.base.get_decoder()(
+                input_ids=torch.tensor([ids], device=device),
+                position_ids=torch.tensor([positions], device=device),
+                # A mask that is already 4D is taken as it is; the packed attention needs none.
+                attention_mask=torch.zeros(1, 1, 1, 1, device=device, dtype=self._head.weight.dtype),
+                use_cache=False,
+                packed=plan,
+            ).last_hidden_state
+        hidden_nD = hidden_1ND[0, torch.tensor(last, device=device)]
+        logits_nL = self._answer(hidden_nD, [pair.label_token_ids for pair in packed])
+        back = torch.empty(len(order), dtype=torch.long, device=device)
+        back[torch.tensor(order, device=device)] = torch.arange(len(order), device=device)
+        return logits_nL[back]
+
+    def _answer(self, hidden_nD: torch.Tensor, labels: Sequence[tuple[int, ...]]) -> torch.Tensor:
+        width = max(map(len, labels))
+        ids_nL = torch.tensor([row + row[:1] * (width - len(row)) for row in labels], device=hidden_nD.device)
+        logits_nL = torch.einsum("nd,nld->nl", hidden_nD, self._head.weight[ids_nL])
+        if getattr(self._head, "bias", None) is not None:
+            logits_nL = logits_nL + self._head.bias[ids_nL]
+        logits_nL = self._finish(logits_nL)
+        logits_nL = logits_nL.float() if logits_nL.dtype in (torch.bfloat16, torch.float16) else logits_nL
+        padded_nL = torch.tensor([[False] * len(row) + [True] * (width - len(row)) for row in labels])
+        return logits_nL.masked_fill(padded_nL.to(logits_nL.device), float("-inf"))
+
+    def _finish(self, logits_nL: torch.Tensor) -> torch.Tensor:
+        """What some families do to logits after the head."""
+        config = self.base.config
+        if scaling := getattr(config, "logits_scaling", None):
+            logits_nL = logits_nL / scaling
+        if scale := getattr(config, "logit_scale", None):
+            logits_nL = logits_nL * scale
+        if cap := getattr(config, "final_logit_softcapping", None):
+            logits_nL = torch.tanh(logits_nL / cap) * cap
+        return logits_nL
+
+    @torch.no_grad()
+    def _check_answers_like_the_base(self) -> None:
+        """Compare the packed forward without adapters to the stock model on a short prompt."""
+        size = self._head.weight.shape[0]
+        ids = [(7 * step + 3) % size for step in range(12)]
+        labels = (ids[0], ids[1], size - 1)
+        with self.bank.route(None):
+            stock = self.base(input_ids=torch.tensor([ids], device=self.device)).logits[0, -1, list(labels)]
+        pair = Pair(0, 0, tuple(ids[8:]), labels)
+        with self.bank.silenced():
+            ours = self.label_logits([self.prefix_kv(ids[:8])], [pair])[0]
+        bound = 1e-3 if stock.dtype in (torch.float32, torch.float64) else 0.1
+        if not torch.allclose(stock.to(ours.dtype), ours, rtol=bound, atol=bound):
+            raise BaseError(
+                f"{type(self.base).__name__} computes its logits in a way that alora's packed forward does not reproduce "
+                f"(stock {stock.tolist()}, packed {ours.tolist()}); this model class is not supported"
+            )
+
+
+def packed_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    packed: _Plan | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """The attention function that transformers calls, ``[1, H, N, E]`` per layer; plain sdpa without a plan."""
+    if packed is None:
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, sliding_window=sliding_window, **kwargs
+        )
+    used = [name for name in _REFUSED_ATTENTION if kwargs.get(name) is not None]
+    if used:
+        raise BaseError(f"{type(module).__name__} uses {', '.join(used)} in its attention, which alora does not support")
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    layer = int(module.layer_idx)  # pyright: ignore[reportArgumentType] every cached attention layer has it
+    parts = []
+    for group in packed.groups:
+        q, k, v = query[0, :, group.rows], key[0, :, group.rows], value[0, :, group.rows]
+        shape = Shape(group.lengths, scaling, sliding_window)
+        if group.kv is None:
+            parts.append(_attend_without_prefix(q, k, v, shape))
+        else:
+            prefix_k, prefix_v = group.kv.layers[layer]
+            parts.append(shared_prefix_attention(q, k, v, prefix_k, prefix_v, shape))
+    return torch.cat(parts, dim=1).transpose(0, 1).unsqueeze(0), None
+
+
+def _attend_without_prefix(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, shape: Shape) -> torch.Tensor:
+    outputs, start = [], 0
+    for length in shape.lengths:
+        part = slice(start, start + length)
+        mask = None
+        if shape.window is not None and length > shape.window:
+            place = torch.arange(length, device=q.device)
+            distance = place[:, None] - place[None, :]
+            mask = (distance >= 0) & (distance < shape.window)
+        outputs.append(
+            nn.functional.scaled_dot_product_attention(
+                q[None, :, part], k[None, :, part], v[None, :, part],
+                attn_mask=mask, is_causal=mask is None, scale=shape.scaling, enable_gqa=True,
+            )[0]
+        )  # fmt: skip
+        start += length
+    return torch.cat(outputs, dim=1)
+
+
+def _rows(
+    pairs: Sequence[Pair], prefixes: Sequence[PrefixKV | None]
+) -> tuple[list[int], list[int], list[int], list[int]]:
+    """Per row its token, position and policy; per pair its last row. One loop appends them, so they cannot drift."""
+    ids: list[int] = []
+    positions: list[int] = []
+    last: list[int] = []
+    policies: list[int] = []
+    for pair in pairs:
+        kv = prefixes[pair.prefix]
+        start = 0 if kv is None else kv.length
+        ids += pair.suffix_ids
+        positions += range(start, start + len(pair.suffix_ids))
+        policies += [pair.policy] * len(pair.suffix_ids)
+        last.append(len(ids) - 1)
+    return ids, positions, last, policies
+
+
+def _groups(pairs: Sequence[Pair], prefixes: Sequence[PrefixKV | None]) -> list[_Group]:
+    lengths: dict[int, list[int]] = {}
+    for pair in pairs:
+        lengths.setdefault(pair.prefix, []).append(len(pair.suffix_ids))
+    groups, start = [], 0
+    for prefix, sizes in lengths.items():
+        groups.append(_Group(slice(start, start + sum(sizes)), tuple(sizes), prefixes[prefix]))
+        start += sum(sizes)
+    return groups
+
+
+AttentionInterface.register(ATTENTION, packed_attention)
+AttentionMaskInterface.register(ATTENTION, sdpa_mask)

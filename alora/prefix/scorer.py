@@ -1,0 +1,97 @@
+"""Verdict logits for P policies in one pass: the packed forward without gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from alora.adapter.bank import Bank
+from alora.adapter.folder import AdapterWeights
+from alora.errors import AdapterError
+from alora.prefix.packed import PackedModel, Pair, PrefixKV
+
+if TYPE_CHECKING:
+    from alora.base.load import LoadedBase
+    from alora.render import Prefix, Suffix
+
+
+class Scorer:
+    """P adapters on one base, ready to score conversations.
+
+    The base is computed once per conversation; the suffixes run behind it in passes of at most ``max_suffix_tokens``
+    tokens, which bounds memory whatever P is. Use as a context manager, or call :meth:`close`, to free the base.
+
+    Raises:
+        AdapterError: no adapter, or one that belongs to another base.
+    """
+
+    def __init__(
+        self, base: LoadedBase, adapters: Sequence[AdapterWeights], max_suffix_tokens: int = 4096
+    ) -> None:
+        if not adapters:
+            raise AdapterError("nothing to score with: no adapter was given")
+        self._adapters, self._limit = tuple(adapters), max_suffix_tokens
+        # vLLM runs adapters in the base's dtype, so a verdict here must too; float32 and wider bases keep theirs.
+        self._model = PackedModel(base.model, Bank(base.model, adapters, dtype=base.model.dtype)).eval()
+
+    def __enter__(self) -> Scorer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the adapters off the base."""
+        self._model.bank.release()
+
+    def label_logits(self, prefix: Prefix, suffixes: Sequence[Suffix]) -> list[torch.Tensor]:
+        """Logits ``[L]`` of each policy's labels, one suffix per adapter, in their order, on CPU."""
+        if len(suffixes) != len(self._adapters):
+            raise ValueError(f"{len(suffixes)} suffixes for {len(self._adapters)} adapters")
+        pairs, shared = [], PrefixCache(self._model)
+        for policy, (adapter, suffix) in enumerate(zip(self._adapters, suffixes, strict=True)):
+            place, own = shared.place(prefix.token_ids, suffix.token_ids, adapter.spec.activated)
+            pairs.append(Pair(place, policy, own, suffix.label_token_ids))
+        rows: list[torch.Tensor] = []
+        with torch.inference_mode():
+            for part in passes(pairs, self._limit):
+                rows += self._model.label_logits(shared.computed, part).cpu()
+        return [row[: len(pair.label_token_ids)] for row, pair in zip(rows, pairs, strict=True)]
+
+
+class PrefixCache:
+    """Prefix KV of one pass, each distinct prefix computed once."""
+
+    def __init__(self, model: PackedModel) -> None:
+        self._model = model
+        self._places: dict[tuple[int, ...], int] = {}
+        self.computed: list[PrefixKV | None] = []
+
+    def place(
+        self, prefix_ids: tuple[int, ...], suffix_ids: tuple[int, ...], activated: bool
+    ) -> tuple[int, tuple[int, ...]]:
+        """Place of the prefix among :attr:`computed`, and the ids behind it.
+
+        A standard LoRA adapts every token, so all of its prompt stands behind the empty prefix.
+        """
+        if not activated:
+            prefix_ids, suffix_ids = (), prefix_ids + suffix_ids
+        if prefix_ids not in self._places:
+            self._places[prefix_ids] = len(self.computed)
+            self.computed.append(self._model.prefix_kv(prefix_ids))
+        return self._places[prefix_ids], suffix_ids
+
+
+def passes(pairs: Sequence[Pair], limit: int) -> list[list[Pair]]:
+    """Cut ``pairs`` into runs of at most ``limit`` suffix tokens; a longer single suffix gets a pass of its own."""
+    parts: list[list[Pair]] = []
+    tokens = limit + 1
+    for pair in pairs:
+        if tokens + len(pair.suffix_ids) > limit:
+            parts.append([])
+            tokens = 0
+        parts[-1].append(pair)
+        tokens += len(pair.suffix_ids)
+    return parts

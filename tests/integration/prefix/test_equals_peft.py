@@ -1,0 +1,128 @@
+"""The packed forward's loss and every gradient equal PEFT's full-sequence aLoRA, run one row at a time."""
+
+import pytest
+import torch
+
+from alora.adapter.bank import Bank
+from alora.prefix.packed import PackedModel, Pair
+from tests.peft_reference import (
+
+    ATTENTION_TARGETS,
+    peft_gradients,
+    peft_label_logits,
+    peft_model,
+    random_adapter,
+    relative_error,
+)
+from tests.toy_models import FAMILIES, toy_model
+
+BOUNDS = {torch.float64: 1e-10, torch.float32: 1e-5}
+PREFIX_LENGTHS = (5, 21, 13)
+LABELS = ((11, 12), (13, 14), (11, 15))
+
+
+def _tokens(length: int, seed: int) -> tuple[int, ...]:
+    return tuple(torch.randint(20, 190, (length,), generator=torch.Generator().manual_seed(seed)).tolist())
+
+
+def _battery(model, dtype):
+    """Three adapters of other ranks and targets, and pairs of ragged suffixes behind ragged prefixes."""
+    adapters = [
+        random_adapter(model, rank=4, seed=1, dtype=dtype),
+        random_adapter(model, rank=2, seed=2, targets=ATTENTION_TARGETS, dtype=dtype),
+        random_adapter(model, rank=7, seed=3, targets=("down_proj", "q_proj"), dtype=dtype),
+    ]
+    prefixes = [_tokens(length, seed) for seed, length in enumerate(PREFIX_LENGTHS)]
+    pairs = [
+        Pair(prefix, policy, (5, 6, 7, *_tokens(3 + 2 * policy + prefix, 50 + 9 * prefix + policy)), LABELS[policy])
+        for prefix, policy in [(2, 0), (0, 0), (0, 1), (0, 2), (1, 2), (1, 0), (2, 1)]
+    ]
+    return adapters, prefixes, pairs
+
+
+def _loss(logits: torch.Tensor, target: int) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(logits[None], torch.tensor([target]))
+
+
+def _ours(model, adapters, prefixes, pairs, dtype, checkpointing=False):
+    bank = Bank(model, adapters, dtype=dtype, trainable=True)
+    packed = PackedModel(model, bank)
+    if checkpointing:
+        packed.checkpoint_activations()
+    packed.train()
+    kv = [packed.prefix_kv(prefix) for prefix in prefixes]
+    logits = packed.label_logits(kv, pairs)
+    loss = sum(_loss(row, index % 2) for index, row in enumerate(logits))
+    loss.backward()
+    bank.release()
+    return loss.item(), [bank.gradients(policy) for policy in range(len(adapters))], logits.detach()
+
+
+def _theirs(model, adapters, prefixes, pairs):
+    wrapped = [peft_model(model, adapter) for adapter in adapters]
+    total = 0.0
+    for index, pair in enumerate(pairs):
+        logits = peft_label_logits(
+            wrapped[pair.policy], prefixes[pair.prefix], pair.suffix_ids, pair.label_token_ids
+        )
+        loss = _loss(logits, index % 2)
+        loss.backward()
+        total += loss.item()
+    return total, [peft_gradients(one) for one in wrapped]
+
+
+def _worst(ours, theirs) -> float:
+    worst = 0.0
+    for mine, reference in zip(ours, theirs, strict=True):
+        assert mine.keys() == reference.keys()
+        for name in mine:
+            for ours_, theirs_ in zip(mine[name], reference[name], strict=True):
+                assert theirs_.norm() > 0
+                worst = max(worst, relative_error(ours_, theirs_))
+    return worst
+
+
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "checkpointing"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_loss_and_gradients_equal_peft(family, dtype, checkpointing):
+    model = toy_model(family, dtype)
+    adapters, prefixes, pairs = _battery(model, dtype)
+    loss, gradients, _ = _ours(model, adapters, prefixes, pairs, dtype, checkpointing)
+    their_loss, their_gradients = _theirs(model, adapters, prefixes, pairs)
+    assert abs(loss - their_loss) / their_loss <= BOUNDS[dtype]
+    assert _worst(gradients, their_gradients) <= BOUNDS[dtype]
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_every_head_grouping(kv_heads):
+    model = toy_model("qwen3", torch.float64, kv_heads=kv_heads)
+    adapters, prefixes, pairs = _battery(model, torch.float64)
+    _, gradients, _ = _ours(model, adapters, prefixes, pairs, torch.float64)
+    assert _worst(gradients, _theirs(model, adapters, prefixes, pairs)[1]) <= 1e-10
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_standard_lora_is_the_empty_prefix(family):
+    model = toy_model(family, torch.float64)
+    adapter = random_adapter(model, dtype=torch.float64, invocation=None)
+    prompt = _tokens(23, 4)
+    pairs = [Pair(0, 0, prompt, LABELS[0]), Pair(0, 0, prompt[:9], LABELS[0])]
+    loss, gradients, _ = _ours(model, [adapter], [()], pairs, torch.float64)
+    their_loss, theirs = _theirs(model, [adapter], [()], pairs)
+    assert abs(loss - their_loss) <= 1e-10 * their_loss
+    assert _worst(gradients, theirs) <= 1e-10
+
+
+@pytest.mark.parametrize("shift", [-1, 1], ids=["early", "late"])
+def test_one_token_off_is_not_equal(shift):
+    """The negative control: the bound is tight enough to see an activation that is one token away."""
+    model = toy_model("qwen3", torch.float64)
+    adapter = random_adapter(model, dtype=torch.float64)
+    prefix, suffix = _tokens(13, 1), (5, 6, 7, *_tokens(4, 2))
+    whole = prefix + suffix
+    cut = len(prefix) + shift
+    _, gradients, _ = _ours(model, [adapter], [whole[:cut]], [Pair(0, 0, whole[cut:], LABELS[0])], torch.float64)
+    assert _worst(gradients, _theirs(model, [adapter], [prefix], [Pair(0, 0, suffix, LABELS[0])])[1]) > 1e-4
+
+
