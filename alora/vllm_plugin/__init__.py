@@ -1,0 +1,21 @@
+"""aLoRA on stock vLLM: one entry point, no fork.
+
+vLLM calls :func:`register` in every process it starts (group ``vllm.general_plugins``). Then, in the order of a
+request's life:
+
+1. ``install`` checks the vLLM version and every symbol that ``compat`` names, puts all patches in together, runs
+   ``self_test``, and takes all of them out again if anything is amiss. :func:`status` tells the outcome.
+2. ``engine_check`` asks every worker of a starting engine whether its model runner is masked.
+3. ``activation_source`` finds a request's activation index once, in the engine core, and lets a per-request copy of
+   the LoRA request carry it, with the weights' digest from ``adapter_record``, to the workers.
+4. ``prefix_hash`` keys the cache blocks that end at or before the activation as the base's own.
+5. ``token_mapping`` gives the tokens before the activation to no adapter, in both model runners; ``cpu_lora_ops``
+   makes vLLM's CPU kernels honour that.
+6. ``cache_reader`` reads KV blocks back out of vLLM's cache, to prove that they are the base's.
+
+Importing this package imports neither vLLM nor torch.
+"""
+
+from alora.vllm_plugin.install import Status, register, status
+
+__all__ = ["Status", "register", "status"]

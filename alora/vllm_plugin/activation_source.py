@@ -1,0 +1,162 @@
+"""The one place that finds a request's activation, and the patches that put it there.
+
+It is found in the engine core when a request arrives, and travels from there on a copy of the LoRA request: hashing and
+masking read the same number, so they cannot disagree. The front end looks for it too, but only to refuse early, with a
+message to the user, what the engine core would refuse anyway.
+"""
+
+import copy
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from alora.activation import last_occurrence
+from alora.errors import AdapterError
+from alora.vllm_plugin import compat
+from alora.vllm_plugin.adapter_record import AdapterRecord, Records, claims_alora, invocation_tokens, stamp
+from alora.vllm_plugin.carried_request import carry
+
+_NOT_CHECKED = "the engine was not checked when it started"
+
+
+def _searchable_ids(request: Any, name: str) -> Sequence[int]:
+    """Prompt ids with embedded positions blanked out, so that a placeholder never counts as an invocation token."""
+    ids, is_token = request.prompt_token_ids, getattr(request, "prompt_is_token_ids", None)
+    if ids is None:
+        raise AdapterError(f"aLoRA adapter {name!r} cannot run on prompt_embeds alone: send token ids or text")
+    if is_token is None:
+        return ids
+    return [token if known else -1 for token, known in zip(ids, is_token, strict=True)]
+
+
+def find_activation(request: Any, name: str, tokens: Sequence[int]) -> int:
+    """Index of the first adapted token of an ``EngineCoreRequest``.
+
+    Raises:
+        AdapterError: the prompt has no invocation, has no token ids, or can still grow.
+    """
+    if getattr(request, "resumable", False):
+        raise AdapterError(f"aLoRA adapter {name!r} cannot run on a prompt that is streamed in: send it whole")
+    index = last_occurrence(_searchable_ids(request, name), tokens)
+    if index is None:
+        raise AdapterError(
+            f"aLoRA adapter {name!r}: its invocation tokens {list(tokens)} are not in the prompt "
+            f"({len(request.prompt_token_ids)} tokens), so nothing would be adapted; end the prompt with the adapter's "
+            "own instruction, and check that it is not truncated away"
+        )
+    return index
+
+
+def carrying(request: Any, records: Records, refusal: str | None) -> Any:
+    """A copy of an ``EngineCoreRequest`` whose LoRA request carries activation and digest.
+
+    Plain LoRA whose folder cannot be read here goes on unchanged, as vLLM would take it.
+    """
+    lora_request = request.lora_request
+    try:
+        record, load_again = records.of(lora_request)
+    except (AdapterError, OSError) as error:
+        if records.known(lora_request.lora_int_id) is None and not claims_alora(lora_request.lora_path):
+            return request
+        raise AdapterError(str(error)) from error
+    activation = 0
+    if record.is_alora:
+        if refusal is not None:
+            raise AdapterError(f"aLoRA adapter {lora_request.lora_name!r} is refused: {refusal}")
+        activation = find_activation(request, lora_request.lora_name, record.invocation_tokens)
+    carried = copy.copy(request)
+    carried.lora_request = carry(lora_request, activation, record.digest, load_again)
+    return carried
+
+
+def preprocess_patch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``EngineCore.preprocess_add_request`` on a request that carries its activation."""
+
+    @functools.wraps(original)
+    def preprocess_add_request(self: Any, request: Any) -> Any:
+        if request.lora_request is not None:
+            refusal = getattr(self, "_alora_refusal", _NOT_CHECKED)
+            request = carrying(request, engine_records(self), refusal)
+        return original(self, request)
+
+    return preprocess_add_request
+
+
+def engine_records(engine: Any) -> Records:
+    """The adapters known to this engine core."""
+    if not hasattr(engine, "_alora_records"):
+        engine._alora_records = Records()
+    return engine._alora_records
+
+
+def add_lora_patch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``EngineCore.add_lora`` that records what is loaded, when it is loaded."""
+
+    @functools.wraps(original)
+    def add_lora(self: Any, lora_request: Any) -> Any:
+        records = engine_records(self)
+        fresh = lora_request.load_inplace or records.known(lora_request.lora_int_id) is None
+        if not fresh:
+            records.of(lora_request)
+            return original(self, lora_request)
+        try:
+            record: AdapterRecord | None = records.take(lora_request)
+        except (AdapterError, OSError):
+            record = None
+        loaded = original(self, lora_request)
+        if record is not None and stamp(compat.adapter_folder(record.path)) != record.stamp:
+            records.forget(lora_request.lora_int_id)
+            raise AdapterError(
+                f"{record.path}: the adapter's files changed while they were being loaded; load it again"
+            )
+        return loaded
+
+    return add_lora
+
+
+def remove_lora_patch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``EngineCore.remove_lora`` that frees the id for another adapter."""
+
+    @functools.wraps(original)
+    def remove_lora(self: Any, lora_id: int) -> Any:
+        removed = original(self, lora_id)
+        engine_records(self).forget(lora_id)
+        return removed
+
+    return remove_lora
+
+
+class _FrontEndTokens:
+    """Invocation tokens by adapter path, read again whenever the files change."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[Any, tuple[int, ...]]] = {}
+
+    def of(self, path: str) -> tuple[int, ...]:
+        try:
+            folder = compat.adapter_folder(path)
+            now = stamp(folder)
+            if self._seen.get(path, (None, ()))[0] != now:
+                self._seen[path] = (now, invocation_tokens(folder))
+            return self._seen[path][1]
+        except (AdapterError, OSError):
+            return ()  # not readable from here: the engine core decides
+
+
+_front_end_tokens = _FrontEndTokens()
+
+
+def process_inputs_patch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``InputProcessor.process_inputs`` that refuses, as a user error, a prompt that no aLoRA can run on."""
+
+    @functools.wraps(original)
+    def process_inputs(self: Any, *args: Any, **kwargs: Any) -> Any:
+        request = original(self, *args, **kwargs)
+        lora_request = getattr(request, "lora_request", None)
+        if lora_request is not None:
+            tokens = _front_end_tokens.of(lora_request.lora_path)
+            if tokens:
+                find_activation(request, lora_request.lora_name, tokens)
+        return request
+
+    return process_inputs

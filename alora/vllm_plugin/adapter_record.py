@@ -1,0 +1,145 @@
+"""What an adapter folder says about itself: its invocation tokens and a digest of its weights.
+
+A record is taken when an adapter is first seen and then kept, because the workers keep the weights that they loaded. If
+the files change underneath, :meth:`Records.of` says so instead of mixing the two.
+"""
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from alora.errors import AdapterError
+from alora.vllm_plugin import compat
+
+_CONFIG = "adapter_config.json"
+_PREFIXES = ("adapter_model.", "new_embeddings.")
+
+
+@dataclass(frozen=True)
+class AdapterRecord:
+    """One adapter as it was when it was first seen."""
+
+    path: str
+    stamp: tuple[tuple[str, int, int, int], ...]
+    invocation_tokens: tuple[int, ...]
+    digest: str
+
+    @property
+    def is_alora(self) -> bool:
+        return bool(self.invocation_tokens)
+
+
+def _files(folder: str) -> list[Path]:
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise AdapterError(f"{folder}: the adapter folder cannot be read ({error.strerror})") from error
+    return [Path(folder, name) for name in names if name == _CONFIG or name.startswith(_PREFIXES)]
+
+
+def stamp(folder: str) -> tuple[tuple[str, int, int, int], ...]:
+    """Name, size, inode and modification time of every file that makes the adapter: a change shows here."""
+    found = []
+    for file in _files(folder):
+        info = file.stat()
+        found.append((file.name, info.st_size, info.st_ino, info.st_mtime_ns))
+    return tuple(found)
+
+
+def invocation_tokens(folder: str) -> tuple[int, ...]:
+    """PEFT's ``alora_invocation_tokens``, empty for an adapter that is not an aLoRA.
+
+    Raises:
+        AdapterError: the configuration is missing or damaged, or the tokens are not a list of ids.
+    """
+    file = Path(folder, _CONFIG)
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise AdapterError(f"{file}: not a readable PEFT configuration ({error})") from error
+    tokens = config.get("alora_invocation_tokens") if isinstance(config, dict) else None
+    if not tokens:
+        return ()
+    if not isinstance(tokens, list) or not all(type(token) is int and token >= 0 for token in tokens):
+        raise AdapterError(f"{file}: alora_invocation_tokens is {tokens!r}, not a list of token ids")
+    return tuple(tokens)
+
+
+def claims_alora(path: str) -> bool:
+    """Whether an adapter claims to be an aLoRA, however badly; what cannot be read claims nothing."""
+    try:
+        config = json.loads(Path(compat.adapter_folder(path), _CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and bool(config.get("alora_invocation_tokens"))
+
+
+def _digest(folder: str) -> str:
+    sha = hashlib.sha256()
+    for file in _files(folder):
+        sha.update(file.name.encode() + b"\0")
+        with file.open("rb") as stream:
+            sha.update(hashlib.file_digest(stream, "sha256").digest())
+    return sha.hexdigest()
+
+
+def read_record(path: str) -> AdapterRecord:
+    """Read and digest the adapter at ``path`` (a folder, or a hub id that vLLM resolves).
+
+    Raises:
+        AdapterError: it cannot be read, or changed while it was being read.
+    """
+    folder = compat.adapter_folder(path)
+    before = stamp(folder)
+    record = AdapterRecord(path, before, invocation_tokens(folder), _digest(folder))
+    if stamp(folder) != before:
+        raise AdapterError(
+            f"{folder}: the adapter's files changed while they were being read; write beside, then rename"
+        )
+    return record
+
+
+class Records:
+    """The adapters of one engine, by the integer id under which the workers keep their weights."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, AdapterRecord] = {}
+
+    def of(self, lora_request: Any) -> tuple[AdapterRecord, bool]:
+        """The record behind a LoRA request, and whether the workers must load the weights again for it.
+
+        Raises:
+            AdapterError: the id belongs to another adapter, or the files changed since the weights were loaded.
+        """
+        known = self._by_id.get(lora_request.lora_int_id)
+        if known is None:
+            return self.take(lora_request), bool(lora_request.load_inplace)
+        if known.path == lora_request.lora_path and stamp(compat.adapter_folder(known.path)) == known.stamp:
+            return known, False
+        if lora_request.load_inplace:
+            return self.take(lora_request), True
+        name, number = lora_request.lora_name, lora_request.lora_int_id
+        if known.path != lora_request.lora_path:
+            raise AdapterError(
+                f"adapter {name!r} asks for {lora_request.lora_path} under LoRA id {number}, but that id holds "
+                f"{known.path}; give every adapter an id of its own"
+            )
+        raise AdapterError(
+            f"adapter {name!r}: the files in {known.path} changed after their weights were loaded; load the adapter "
+            "again (load_inplace), or better, write new weights to a new folder"
+        )
+
+    def take(self, lora_request: Any) -> AdapterRecord:
+        """Read the adapter afresh: its weights are about to be loaded."""
+        record = read_record(lora_request.lora_path)
+        self._by_id[lora_request.lora_int_id] = record
+        return record
+
+    def known(self, lora_id: int) -> AdapterRecord | None:
+        return self._by_id.get(lora_id)
+
+    def forget(self, lora_id: int) -> None:
+        self._by_id.pop(lora_id, None)

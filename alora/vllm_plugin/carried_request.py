@@ -1,0 +1,39 @@
+"""A LoRA request that carries its own activation index from the engine core to every worker.
+
+Imported only after vLLM is. Unpickling in a process where the plugin is not active raises, so a worker that would apply
+the adapter to the prefix as well never sees one.
+"""
+
+from typing import Any
+
+from alora.vllm_plugin import compat
+
+_LoRARequest: Any = compat.lora_request_class()
+
+
+class CarriedLoRARequest(_LoRARequest):
+    """``vllm.lora.request.LoRARequest`` plus what this one request needs.
+
+    Plain LoRA is the case ``activation_index == 0``: every token is adapted and every block is the adapter's own.
+    """
+
+    activation_index: int = 0
+    weights_digest: str = ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        return _rebuild, (values,)
+
+
+def _rebuild(values: dict[str, Any]) -> CarriedLoRARequest:
+    from alora.vllm_plugin.install import require_active
+
+    require_active()
+    return CarriedLoRARequest(**values)
+
+
+def carry(lora_request: Any, activation_index: int, weights_digest: str, load_again: bool) -> CarriedLoRARequest:
+    """A copy of ``lora_request`` (which stays as it is) that carries the activation and the weights' digest."""
+    values = {name: getattr(lora_request, name) for name in _LoRARequest.__struct_fields__}
+    values["load_inplace"] = load_again
+    return CarriedLoRARequest(**values, activation_index=activation_index, weights_digest=weights_digest)

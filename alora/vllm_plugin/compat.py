@@ -1,0 +1,279 @@
+"""Every private vLLM name that the plugin touches, and the vLLM versions it was made for.
+
+Nothing else in ``alora`` knows where a vLLM symbol lives or what a vLLM object's attribute is called. A symbol that has
+moved, or whose parameters have another name or order, raises :class:`Incompatible`, and the plugin stays out.
+
+Run on vLLM 0.27.1, 0.29.0, 0.31.0 and 0.32.0; read in 0.26.0.
+"""
+
+import functools
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+OLDEST = (0, 26)
+NEWEST = (0, 33)
+
+
+class Incompatible(Exception):
+    """This vLLM is not one that the plugin knows; the message says what differs."""
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A callable of vLLM: where it lives and how its parameters begin."""
+
+    module: str
+    owner: str
+    name: str
+    parameters: tuple[str, ...]
+
+    @property
+    def path(self) -> str:
+        return ".".join(part for part in (self.module, self.owner, self.name) if part)
+
+
+def _function(module: str, name: str, *parameters: str) -> Symbol:
+    return Symbol(module, "", name, parameters)
+
+
+def _method(module: str, owner: str, name: str, *parameters: str) -> Symbol:
+    return Symbol(module, owner, name, ("self", *parameters))
+
+
+PEFT_VALIDATE = _method("vllm.lora.peft_helper", "PEFTHelper", "_validate_features")
+PEFT_FROM_DIR = Symbol("vllm.lora.peft_helper", "PEFTHelper", "from_local_dir", ("lora_path",))
+ENGINE_INIT = _method("vllm.v1.engine.core", "EngineCore", "__init__", "vllm_config", "executor_class")
+ENGINE_PREPROCESS = _method("vllm.v1.engine.core", "EngineCore", "preprocess_add_request", "request")
+ENGINE_ADD_LORA = _method("vllm.v1.engine.core", "EngineCore", "add_lora", "lora_request")
+ENGINE_REMOVE_LORA = _method("vllm.v1.engine.core", "EngineCore", "remove_lora", "lora_id")
+PROCESS_INPUTS = _method(
+    "vllm.v1.engine.input_processor", "InputProcessor", "process_inputs", "request_id", "prompt", "params"
+)
+EXTRA_KEYS = _function(
+    "vllm.v1.core.kv_cache_utils",
+    "generate_block_hash_extra_keys",
+    "request",
+    "start_token_idx",
+    "end_token_idx",
+    "start_mm_idx",
+)
+BLOCK_HASHER = _function(
+    "vllm.v1.core.kv_cache_utils", "get_request_block_hasher", "hash_block_size", "caching_hash_fn"
+)
+V1_ACTIVE_LORAS = _method(
+    "vllm.v1.worker.lora_model_runner_mixin",
+    "LoRAModelRunnerMixin",
+    "set_active_loras",
+    "input_batch",
+    "num_scheduled_tokens",
+    "num_sampled_tokens",
+    "mapping_type",
+)
+V1_BATCH_INPUTS = _method(
+    "vllm.v1.worker.gpu_input_batch", "InputBatch", "make_lora_inputs", "num_scheduled_tokens", "num_sampled_tokens"
+)
+V2_LORA_INPUTS = _method(
+    "vllm.v1.worker.gpu.lora_utils",
+    "LoraState",
+    "make_lora_inputs",
+    "req_ids",
+    "idx_mapping",
+    "num_scheduled_tokens",
+)
+V2_PREPARE_INPUTS = _method("vllm.v1.worker.gpu.model_runner", "GPUModelRunner", "prepare_inputs", "scheduler_output")
+PUNICA_INIT = _method(
+    "vllm.lora.punica_wrapper.punica_base", "PunicaWrapperBase", "__init__", "max_num_batched_tokens", "max_batches"
+)
+_OPS = "vllm.lora.ops.torch_ops.lora_ops"
+BGMV_SHRINK = _function(
+    _OPS, "bgmv_shrink", "inputs", "lora_b_weights", "output_tensor", "lora_indices_tensor", "scaling"
+)
+BGMV_EXPAND = _function(
+    _OPS, "bgmv_expand", "inputs", "lora_b_weights", "output_tensor", "lora_indices_tensor", "add_inputs"
+)
+BGMV_EXPAND_SLICE = _function(
+    _OPS,
+    "bgmv_expand_slice",
+    "inputs",
+    "lora_b_weights",
+    "output_tensor",
+    "lora_indices_tensor",
+    "slice_offset",
+    "slice_size",
+    "add_inputs",
+)
+
+
+def vllm_version() -> str | None:
+    """The installed vLLM's own version string, or None when vLLM is not there."""
+    try:
+        return str(importlib.import_module("vllm.version").__version__)
+    except ImportError:
+        return None
+
+
+def check_version(version: str | None) -> None:
+    """Raise :class:`Incompatible` unless ``version`` lies in the range that the plugin was made for."""
+    if version is None:
+        raise Incompatible("vLLM is not installed; pip install 'alora-toolkit[vllm]'")
+    head = version.split("+")[0].split(".")
+    try:
+        found = (int(head[0]), int(head[1]))
+    except (IndexError, ValueError):
+        raise Incompatible(f"vLLM calls itself {version!r}, which is no version number") from None
+    if not OLDEST <= found <= NEWEST:
+        wanted = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
+        raise Incompatible(f"vLLM {version} is outside {wanted}, which this alora was made for")
+
+
+def holder(symbol: Symbol) -> Any:
+    """The module or class that holds ``symbol``."""
+    try:
+        found = importlib.import_module(symbol.module)
+    except ImportError as error:
+        raise Incompatible(f"{symbol.module} cannot be imported: {error}") from error
+    if symbol.owner:
+        found = getattr(found, symbol.owner, None)
+        if found is None:
+            raise Incompatible(f"{symbol.module} has no {symbol.owner}")
+    return found
+
+
+def current(symbol: Symbol) -> Any:
+    """The callable behind ``symbol``, its parameters checked."""
+    place = holder(symbol)
+    found = inspect.getattr_static(place, symbol.name, None)
+    if isinstance(found, classmethod):
+        found = getattr(place, symbol.name)
+    if not callable(found):
+        raise Incompatible(f"{symbol.path} is not there")
+    names = tuple(inspect.signature(found).parameters)
+    if names[: len(symbol.parameters)] != symbol.parameters:
+        raise Incompatible(f"{symbol.path} takes {names}, not {symbol.parameters}")
+    return found
+
+
+def copies_by_name(symbol: Symbol, original: Any) -> Iterator[Any]:
+    """Modules of vLLM that imported the function ``symbol`` by its name, and so hold a copy of their own."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("vllm.") and name != symbol.module and vars(module).get(symbol.name) is original:
+            yield module
+
+
+def lora_request_class() -> Any:
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest
+
+
+def adapter_folder(lora_path: str) -> str:
+    """Local folder of an adapter that may be named by a hub id, as vLLM itself resolves it."""
+    from vllm.lora.utils import get_adapter_absolute_path
+
+    return get_adapter_absolute_path(lora_path)
+
+
+def v1_rows(runner: Any, input_batch: Any) -> list[tuple[Any, int]]:
+    """(LoRA request or None, tokens computed before this step) of every row of a V1 runner's batch, in order."""
+    computed = input_batch.num_computed_tokens_cpu
+    rows = input_batch.req_ids[: input_batch.num_reqs]
+    return [(runner.requests[req_id].lora_request, int(computed[row])) for row, req_id in enumerate(rows)]
+
+
+def v2_computed_tokens(scheduler_output: Any) -> dict[str, int]:
+    """Tokens computed before this step, by request id, as the scheduler states them."""
+    computed = {new.req_id: int(new.num_computed_tokens) for new in scheduler_output.scheduled_new_reqs}
+    cached = scheduler_output.scheduled_cached_reqs
+    computed.update(zip(cached.req_ids, map(int, cached.num_computed_tokens), strict=True))
+    return computed
+
+
+def engine_refusal(vllm_config: Any) -> str | None:
+    """Why this engine's settings cannot carry aLoRA, or None."""
+    lora, parallel = vllm_config.lora_config, vllm_config.parallel_config
+    if getattr(lora, "specialize_active_lora", False):
+        return "specialize_active_lora counts adapters without the base's own tokens; switch it off"
+    if getattr(lora, "enable_tower_connector_lora", False):
+        return "enable_tower_connector_lora adapts the encoder's tokens, which have no activation; switch it off"
+    if getattr(parallel, "prefill_context_parallel_size", 1) > 1:
+        return "prefill context parallelism splits a prompt's positions over ranks; set it to 1"
+    if getattr(vllm_config.model_config, "is_encoder_decoder", False):
+        return "encoder-decoder models have no single prompt to activate in"
+    return None
+
+
+def model_runner(worker: Any) -> Any:
+    """The model runner of a worker, or of the wrapper around it."""
+    return worker.model_runner
+
+
+@contextmanager
+def block_hashing(block_size: int) -> Iterator[Callable[..., list[bytes]]]:
+    """Block hashes of a prompt as a real ``Request`` computes them, for the self-test: ``hashes(ids, lora, salt)``.
+
+    The seed that vLLM keeps in a global is left as it was found.
+    """
+    from vllm import SamplingParams
+    from vllm.utils.hashing import get_hash_fn_by_name
+    from vllm.v1.core import kv_cache_utils
+    from vllm.v1.request import Request
+
+    names = ("NONE_HASH", "_NONE_HASH_SEED")
+    before = {name: vars(kv_cache_utils)[name] for name in names if name in vars(kv_cache_utils)}
+    function = get_hash_fn_by_name("sha256")
+    kv_cache_utils.init_none_hash(function)
+    hasher = kv_cache_utils.get_request_block_hasher(block_size, function)
+
+    def hashes(token_ids: list[int], lora_request: Any = None, salt: str | None = None) -> list[bytes]:
+        request = Request(
+            request_id="self-test",
+            prompt_token_ids=list(token_ids),
+            sampling_params=SamplingParams(max_tokens=1),
+            pooling_params=None,
+            lora_request=lora_request,
+            cache_salt=salt,
+            block_hasher=hasher,
+        )
+        return list(request.block_hashes)
+
+    try:
+        yield hashes
+    finally:
+        for name in names:
+            if name in before:
+                setattr(kv_cache_utils, name, before[name])
+            else:
+                vars(kv_cache_utils).pop(name, None)
+
+
+def v1_example(lora_request: Any, scheduled: int = 16) -> tuple[Any, Any]:
+    """A one-row stand-in for a V1 batch that makes its LoRA inputs with vLLM's own method, and its scheduled tokens."""
+    import numpy as np
+    from vllm.v1.worker.gpu_input_batch import InputBatch
+
+    batch = SimpleNamespace(
+        num_reqs=1,
+        req_ids=["row"],
+        num_computed_tokens_cpu=np.zeros(1, dtype=np.int32),
+        request_lora_mapping=np.array([lora_request.lora_int_id]),
+        lora_id_to_lora_request={lora_request.lora_int_id: lora_request},
+    )
+    batch.make_lora_inputs = functools.partial(InputBatch.make_lora_inputs, batch)
+    return batch, np.array([scheduled], dtype=np.int32)
+
+
+def v2_example(lora_request: Any, computed: int, scheduled: int = 16) -> tuple[Any, tuple[Any, ...]]:
+    """A real V2 LoRA state with one request in it, and the arguments of its ``make_lora_inputs``."""
+    import numpy as np
+    from vllm.v1.worker.gpu.lora_utils import LoraState
+
+    state = LoraState(2)
+    state.add_request("row", 1, lora_request)
+    state._alora_computed = {"row": computed}
+    return state, (["row"], np.array([1]), np.array([scheduled]))

@@ -1,0 +1,114 @@
+"""A real vLLM engine in this process, and the few questions that the tests ask it."""
+
+import gc
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tests.vllm.toy_models import BLOCK, VOCABULARY, ToyAdapter
+
+ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One request's answer: logprobs over the vocabulary for the first new token, and what the cache gave."""
+
+    logprobs_V: torch.Tensor
+    cached_tokens: int
+    token_ids: tuple[int, ...]
+
+
+class ToyEngine:
+    """``vllm.LLM`` on a toy model; ``settings`` go to ``LLM`` over the defaults below."""
+
+    def __init__(self, model: str, **settings: Any) -> None:
+        os.environ.update(ENVIRONMENT)
+        from vllm import LLM
+
+        defaults: dict[str, Any] = {
+            "dtype": "float32",
+            "enforce_eager": True,
+            "enable_lora": True,
+            "max_loras": 4,
+            "max_cpu_loras": 16,
+            "max_lora_rank": 16,
+            "block_size": BLOCK,
+            "max_model_len": 1024,
+            "max_num_seqs": 16,
+            "max_num_batched_tokens": 2048,
+            "enable_prefix_caching": True,
+            "max_logprobs": VOCABULARY,
+            "seed": 0,
+            "disable_log_stats": True,
+        }
+        self.llm = LLM(model=model, **{**defaults, **settings})
+
+    @property
+    def core(self) -> Any:
+        """The engine core, which lives in this process."""
+        return self.llm.llm_engine.engine_core.engine_core
+
+    @property
+    def runner(self) -> Any:
+        return self.core.model_executor.driver_worker.model_runner
+
+    def clear(self) -> None:
+        """Forget every cached prefix."""
+        assert self.llm.reset_prefix_cache() is not False
+
+    def ask(
+        self,
+        prompts: Sequence[Sequence[int]],
+        adapters: Sequence[ToyAdapter | None],
+        max_tokens: int = 1,
+        salt: str | None = None,
+        logprobs: int | None = VOCABULARY,
+    ) -> list[Answer]:
+        """Send all prompts at once, each with its adapter."""
+        from vllm import SamplingParams
+
+        params = SamplingParams(
+            temperature=0.0, max_tokens=max_tokens, logprobs=logprobs, ignore_eos=True, detokenize=False
+        )
+        inputs: list[Any] = [
+            {"prompt_token_ids": list(ids), **({"cache_salt": salt} if salt else {})} for ids in prompts
+        ]
+        outputs = self.llm.generate(
+            inputs, params, lora_request=[lora_request(adapter) for adapter in adapters], use_tqdm=False
+        )
+        return [_answer(output) for output in outputs]
+
+    def ask_one(self, prompt: Sequence[int], adapter: ToyAdapter | None = None, **how: Any) -> Answer:
+        return self.ask([prompt], [adapter], **how)[0]
+
+    def close(self) -> None:
+        self.llm.llm_engine.engine_core.shutdown()
+        del self.llm
+        gc.collect()
+
+
+def lora_request(adapter: ToyAdapter | None) -> Any:
+    from vllm.lora.request import LoRARequest
+
+    return None if adapter is None else LoRARequest(adapter.name, adapter.number, adapter.path)
+
+
+def _answer(output: Any) -> Answer:
+    completion = output.outputs[0]
+    logprobs_V = torch.full((VOCABULARY,), -torch.inf)
+    if completion.logprobs:
+        for token, entry in completion.logprobs[0].items():
+            logprobs_V[token] = entry.logprob
+    return Answer(logprobs_V, int(output.num_cached_tokens or 0), tuple(completion.token_ids))
