@@ -115,7 +115,9 @@ def capture(model: nn.Module, call: Call, **forward_options: Any) -> Capture:
     return Capture({**cache_sites(cache), OUTPUT: kept[-1]}, logits_BTV[:, -1])
 
 
-def forward(model: nn.Module, ids_BT: Tensor, mask_BT: Tensor, positions_BT: Tensor, cache: Any, **options: Any) -> Tensor:
+def forward(
+    model: nn.Module, ids_BT: Tensor, mask_BT: Tensor, positions_BT: Tensor, cache: Any, **options: Any
+) -> Tensor:
     """One forward without gradient into ``cache``; logits of the last position, (B, 1, V)."""
     with torch.no_grad():
         return model(

@@ -34,19 +34,17 @@ def make_calls(prompts: Sequence[Prompt], model: PreTrainedModel, invocation_ids
     single.append(("long prefix", (_long_prefix(prompts, _longest(model) - len(suffix)), suffix)))
     single.sort(key=lambda item: len(item[1][0]))
     pad_id = getattr(model.config, "pad_token_id", None) or 0
-    calls = [
-        make_call(name, [[*prefix, *own]], [len(prefix)], pad_id, model.device) for name, (prefix, own) in single
-    ]
+    calls = [make_call(name, [[*prefix, *own]], [len(prefix)], pad_id, model.device) for name, (prefix, own) in single]
     batch = [(short, suffix), *rows]
     joined = [[*prefix, *own] for prefix, own in batch]
     calls.append(make_call("left-padded batch", joined, [len(prefix) for prefix, _ in batch], pad_id, model.device))
     return calls
 
 
-def _long_prefix(prompts: Sequence[Prompt], room: int) -> list[int]:
+def _long_prefix(prompts: Sequence[Prompt], room: int) -> tuple[int, ...]:
     joined = [token for prompt in prompts for token in prompt.prefix.token_ids]
     wanted = max(SHORT_PREFIX_TOKENS, min(LONG_PREFIX_TOKENS, room))
-    return (joined * (wanted // len(joined) + 1))[:wanted]
+    return tuple((joined * (wanted // len(joined) + 1))[:wanted])
 
 
 def _longest(model: PreTrainedModel) -> int:
@@ -66,6 +64,6 @@ def _check(prompts: Sequence[Prompt], invocation_ids: Sequence[int]) -> None:
                 f"{list(wanted)}; render it with the policy and the base that the adapter was trained for"
             )
         if not prompt.prefix.token_ids:
-            raise AdapterError(f"prompt {number}: its prefix is empty, so there is no shared KV; give it a conversation")
+            raise AdapterError(f"prompt {number}: its prefix is empty, so it shares no KV; give it a conversation")
         if len(prompt.suffix.token_ids) < 2:
             raise AdapterError(f"prompt {number}: its suffix is a single token; a late activation could not be told")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from alora.atomic import write_json
 from alora.base.fingerprint import Fingerprint
 from alora.errors import BundleError
 
@@ -29,6 +29,14 @@ class Environment:
     device: str
     threads: int
     attention: str
+
+
+@dataclass(frozen=True)
+class FindingRecord:
+    """One breach of the definition: the ``check`` that saw it (prefix, activation, search, repeat) and its place."""
+
+    check: str
+    detail: str
 
 
 @dataclass(frozen=True)
@@ -57,12 +65,15 @@ class ControlRecord:
 
 @dataclass(frozen=True)
 class HandoverRecord:
-    """A cached prefix handed to the adapter: elements of it that changed, and the error of the logits after it."""
+    """A cached prefix handed to the adapter: elements of it that changed, and the error of the logits after it.
+
+    ``logits_error`` is the largest absolute difference over the largest absolute logit; None when it is not finite.
+    """
 
     case: str
     prefix_elements: int
     prefix_changed: int
-    logits_error: float
+    logits_error: float | None
     bound: float
     passed: bool
 
@@ -73,7 +84,7 @@ class DtypeRecord:
 
     dtype: str
     passed: bool
-    findings: tuple[str, ...]
+    findings: tuple[FindingRecord, ...]
     layers: tuple[LayerRecord, ...]
     handovers: tuple[HandoverRecord, ...]
     controls: tuple[ControlRecord, ...]
@@ -106,12 +117,12 @@ class Certificate:
         """Every reason why ``passed`` is false, most telling first; empty when it is true."""
         lines = []
         for record in self.dtypes:
-            lines += [f"{record.dtype}: {finding}" for finding in record.findings]
+            lines += [f"{record.dtype}: {finding.check} check, {finding.detail}" for finding in record.findings]
             lines += [
-                f"{record.dtype}: handover, {handover.case}: {handover.prefix_changed} prefix element(s) changed, "
-                f"logits off by {handover.logits_error:.2e} (bound {handover.bound:.0e})"
-                for handover in record.handovers
-                if not handover.passed
+                f"{record.dtype}: handover, {one.case}: {one.prefix_changed} element(s) of the cached prefix changed, "
+                f"relative error of the logits {one.logits_error} (bound {one.bound})"
+                for one in record.handovers
+                if not one.passed
             ]
             lines += [f"{record.dtype}: control not caught: {c.name}" for c in record.controls if not c.caught]
         return tuple(lines)
@@ -142,13 +153,7 @@ class Certificate:
 
 def write_certificate(certificate: Certificate, path: Path) -> None:
     """Write the JSON beside ``path`` and rename it there, so that a file that exists is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        beside.write_text(json.dumps(certificate.as_dict(), indent=2) + "\n", encoding="utf-8")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    write_json(path, certificate.as_dict())
 
 
 def read_certificate(path: Path) -> Certificate:
@@ -186,7 +191,7 @@ def _dtype_record(raw: Mapping[str, Any]) -> DtypeRecord:
     return DtypeRecord(
         **{
             **raw,
-            "findings": tuple(raw["findings"]),
+            "findings": tuple(FindingRecord(**entry) for entry in raw["findings"]),
             "layers": tuple(LayerRecord(**entry) for entry in raw["layers"]),
             "handovers": tuple(HandoverRecord(**entry) for entry in raw["handovers"]),
             "controls": tuple(ControlRecord(**entry) for entry in raw["controls"]),

@@ -44,7 +44,7 @@ def certify(
         ConfigError: a dtype that the check does not know, or none.
     """
     weights = load_adapter(adapter_folder)
-    _require_activated(weights, adapter_folder)
+    require_activated(weights, adapter_folder)
     _require_fit(weights, base.model)
     dtypes, notes = _dtypes(base, settings)
     invocation_ids = weights.spec.invocation_ids or ()
@@ -73,7 +73,8 @@ def certify(
     )
 
 
-def _require_activated(weights: AdapterWeights, folder: Path) -> None:
+def require_activated(weights: AdapterWeights, folder: Path) -> None:
+    """CheckFailed when ``weights`` are a plain LoRA: no run is needed to know that they share no prefix."""
     if not weights.spec.activated:
         raise CheckFailed(
             f"{folder} is a plain LoRA: its adapter_config.json has no alora_invocation_tokens, so it changes the KV "

@@ -39,7 +39,7 @@ class Finding:
 
     def __str__(self) -> str:
         what = f"{self.elements} element(s) differ" if self.elements else "no difference where one must be"
-        return f"{self.check} check, {self.case}, row {self.row}, {self.site}, position {self.position}: {what}"
+        return f"{self.case}, row {self.row}, {self.site}, position {self.position}: {what}"
 
 
 @dataclass(frozen=True)

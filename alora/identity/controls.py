@@ -68,7 +68,7 @@ def one_late(models: Models, call: Call) -> Capture:
 
 
 def one_ulp(models: Models, call: Call) -> Capture:
-    """The honest capture with the lowest bit of one element flipped: middle layer, V, last prefix token of the last row."""
+    """The honest capture with the lowest bit of one element flipped: V of the middle layer, last prefix token."""
     honest = capture(models.alora, call, alora_offsets=call.offsets())
     site = Site(max(site.layer for site in honest.sites) // 2, "V")
     touched = honest.sites[site].clone()
@@ -103,7 +103,7 @@ CONTROLS: Sequence[Control] = (
 def run_controls(
     models: Models, calls: Sequence[Call], bases: Mapping[str, Capture], reached: Collection[Site]
 ) -> list[ControlResult]:
-    """Plant each fault in ``calls`` one after another until it is caught; ``bases`` holds the base's captures by call."""
+    """Plant each fault in one call after another until it is caught; ``bases`` holds the base's captures by call."""
     return [_first_catch(control, models, calls, bases, reached) for control in CONTROLS]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,11 +14,13 @@ from peft.tuners.lora.variants import calculate_alora_offsets
 from torch import nn
 
 from alora.identity.capture import OUTPUT, Call, Capture, Site, capture, twin
-from alora.identity.certificate import ControlRecord, DtypeRecord, HandoverRecord, LayerRecord
-from alora.identity.compare import SiteCount, compare, count_sites, prefix_findings
+from alora.identity.certificate import ControlRecord, DtypeRecord, FindingRecord, HandoverRecord, LayerRecord
+from alora.identity.compare import ACTIVATION, SiteCount, compare, count_sites, prefix_findings
 from alora.identity.controls import Models, run_controls
-from alora.identity.handover import hand_over
+from alora.identity.handover import Handover, hand_over
 from alora.identity.reach import adapted_modules, reached_sites
+
+REPEAT, SEARCH = "repeat", "search"
 
 
 def prove(
@@ -35,7 +38,7 @@ def prove(
     handovers = []
     for call in calls:
         honest = capture(adapted, call, alora_offsets=call.offsets())
-        findings += map(str, compare(call, bases[call.name], honest, reached))
+        findings += [FindingRecord(f.check, str(f)) for f in compare(call, bases[call.name], honest, reached)]
         findings += _logits_findings(call, bases[call.name], honest)
         findings += _search_findings(adapted, call, honest)
         for site, count in count_sites(call, bases[call.name], honest).items():
@@ -49,7 +52,7 @@ def prove(
         passed=not findings and all(h.passed for h in handovers) and all(c.caught for c in controls),
         findings=tuple(findings),
         layers=_layer_records(counts, reached),
-        handovers=tuple(HandoverRecord(**asdict(handover), passed=handover.passed) for handover in handovers),
+        handovers=tuple(map(_handover_record, handovers)),
         controls=controls,
     )
 
@@ -65,28 +68,31 @@ def with_adapter(bare: nn.Module, folder: Path, **config_changes: Any) -> PeftMo
     ).eval()
 
 
-def _unrepeatable(bare: nn.Module, call: Call, bases: Mapping[str, Capture]) -> list[str]:
+def _unrepeatable(bare: nn.Module, call: Call, bases: Mapping[str, Capture]) -> list[FindingRecord]:
     """The same call twice on the base alone: without this, a difference would say nothing about the adapter."""
     found = prefix_findings(_to_the_end(call), bases[call.name], capture(bare, call))
-    return [f"the base does not repeat itself, so nothing can be compared bit for bit: {first}" for first in found[:1]]
+    return [FindingRecord(REPEAT, f"the base does not repeat itself bit for bit: {first}") for first in found[:1]]
 
 
-def _logits_findings(call: Call, base: Capture, honest: Capture) -> list[str]:
+def _logits_findings(call: Call, base: Capture, honest: Capture) -> list[FindingRecord]:
     """An adapter that changes no logit at all is inert, whatever it targets."""
-    same = (base.logits_BV == honest.logits_BV).all(dim=1).tolist()
-    return [f"activation check, {call.name}, row {row}: no logit differs from the base's" for row in range(len(same)) if same[row]]
+    inert_rows = (base.logits_BV == honest.logits_BV).all(dim=1).nonzero().flatten().tolist()
+    return [
+        FindingRecord(ACTIVATION, f"{call.name}, row {row}: no logit differs from the base's") for row in inert_rows
+    ]
 
 
-def _search_findings(adapted: PeftModel, call: Call, honest: Capture) -> list[str]:
+def _search_findings(adapted: PeftModel, call: Call, honest: Capture) -> list[FindingRecord]:
     """PEFT's own search must find the known index, and the run by search must have the same bits everywhere."""
-    found = calculate_alora_offsets(adapted.peft_config, adapted.active_adapter, call.input_ids_BT)
+    configs: Any = adapted.peft_config  # annotated as one config in PEFT, a mapping by adapter name in fact
+    found = calculate_alora_offsets(configs, str(adapted.active_adapter), call.input_ids_BT)
     if found != call.offsets():
-        return [
-            f"search check, {call.name}: PEFT finds the activation {found} tokens from the end, "
-            f"the prompt says {call.offsets()}"
-        ]
+        places = f"PEFT finds the activation {found} tokens from the end, the prompt says {call.offsets()}"
+        return [FindingRecord(SEARCH, f"{call.name}: {places}")]
     unequal = prefix_findings(_to_the_end(call), honest, capture(adapted, call))
-    return [f"search check: the runs with explicit and with searched activation differ: {first}" for first in unequal[:1]]
+    return [
+        FindingRecord(SEARCH, f"the run by PEFT's search is not the explicit one: {first}") for first in unequal[:1]
+    ]
 
 
 def _to_the_end(call: Call) -> Call:
@@ -104,7 +110,19 @@ def _controls(
 ) -> tuple[ControlRecord, ...]:
     models = Models(adapted, with_adapter(bare, folder, alora_invocation_tokens=None))
     results = run_controls(models, calls, bases, reached)
-    return tuple(ControlRecord(result.name, result.caught, str(result.first or "none")) for result in results)
+    return tuple(
+        ControlRecord(
+            result.name, result.caught, f"{result.first.check} check, {result.first}" if result.first else "none"
+        )
+        for result in results
+    )
+
+
+def _handover_record(handover: Handover) -> HandoverRecord:
+    error = handover.logits_error if math.isfinite(handover.logits_error) else None
+    return HandoverRecord(
+        handover.case, handover.prefix_elements, handover.prefix_changed, error, handover.bound, handover.passed
+    )
 
 
 def _layer_records(counts: Mapping[Site, SiteCount], reached: Collection[Site]) -> tuple[LayerRecord, ...]:

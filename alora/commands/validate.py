@@ -1,0 +1,176 @@
+"""``alora validate artifact=DIR [output=report.json]``: KV identity of an adapter or bundle against its base."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from alora.commands.output import say, say_json, table, write_json
+from alora.config.schema import BaseSettings, PromptSettings, Recipe
+from alora.errors import AdapterError, BundleError, ConfigError
+
+if TYPE_CHECKING:
+    from alora.base.load import LoadedBase
+    from alora.bundle.read import Bundle
+    from alora.identity.certificate import Certificate, DtypeRecord
+    from alora.policy import Policy
+    from alora.render import Prompt
+
+SHOWN_FAILURES = 10
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is validated: the PEFT folder, its base, and how it is prompted, as far as the artifact tells."""
+
+    folder: Path
+    base: BaseSettings
+    prompt: PromptSettings
+    policy: Policy | None = None
+    bundle: Bundle | None = None
+
+
+def run(recipe: Recipe) -> int:
+    """Prove KV identity, print what was checked, write the certificate to ``output``; 0 when it holds, 1 when not."""
+    from alora.adapter.folder import load_adapter
+    from alora.base.load import load_base
+    from alora.identity.certify import certify, require_activated
+
+    subject = find_subject(recipe)
+    weights = load_adapter(subject.folder)
+    require_activated(weights, subject.folder)
+    base = load_base(subject.base)
+    if subject.bundle is not None:
+        subject.bundle.check_base(base)
+    prompts = make_prompts(recipe, subject, base, weights.spec.invocation_ids or ())
+    certificate = certify(base, subject.folder, prompts, recipe.identity)
+    if recipe.output is not None:
+        write_json(recipe.output, certificate.as_dict())
+    if recipe.json:
+        say_json(certificate.as_dict())
+    else:
+        report(certificate, recipe.output)
+    return 0 if certificate.passed else 1
+
+
+def find_subject(recipe: Recipe) -> Subject:
+    """Read what lies at ``artifact``: a run folder, a bundle or an adapter folder. A given ``base`` wins over its own.
+
+    Raises:
+        ConfigError, AdapterError, BundleError: there is no artifact, it is none of the three, or names no base.
+    """
+    from alora.bundle.artifact import find_artifact
+    from alora.bundle.read import load_bundle
+
+    if recipe.artifact is None:
+        raise ConfigError("alora validate needs artifact=DIR: a run folder, an adapter folder or a bundle")
+    artifact = find_artifact(recipe.artifact)
+    if artifact.bundle is not None:
+        bundle = load_bundle(artifact.bundle)
+        settings = bundle.base_settings(recipe.base)
+        return Subject(artifact.bundle, settings, bundle.manifest.prompt, bundle.policy, bundle)
+    if artifact.adapter is None:
+        raise BundleError(
+            f"{artifact.folder} holds no single adapter; validate one of its bundles or adapters at a time"
+        )
+    if artifact.run_file is not None:
+        return _of_run(artifact.adapter, artifact.run_file, recipe)
+    source = recipe.base.source or _named_base(artifact.adapter / "adapter_config.json")
+    return Subject(artifact.adapter, replace(recipe.base, source=source), recipe.prompt, _given_policy(recipe))
+
+
+def _of_run(adapter: Path, run_file: Path, recipe: Recipe) -> Subject:
+    from alora.config.saved import load_recipe
+
+    saved = load_recipe(run_file)
+    base = recipe.base if recipe.base.source is not None else saved.base
+    return Subject(adapter, base, saved.prompt, _given_policy(recipe) or _given_policy(saved))
+
+
+def _named_base(config_file: Path) -> str:
+    try:
+        named = json.loads(config_file.read_text(encoding="utf-8")).get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError) as error:
+        raise AdapterError(f"{config_file} cannot be read ({error}); export the adapter again") from error
+    if not named:
+        raise AdapterError(f"{config_file} names no base; add base=... or base.source=ID_OR_FOLDER")
+    return str(named)
+
+
+def _given_policy(recipe: Recipe) -> Policy | None:
+    if recipe.policy.file is None and recipe.policy.title is None:
+        return None
+    from alora.policy import load_policy
+
+    return load_policy(recipe.policy)
+
+
+def make_prompts(recipe: Recipe, subject: Subject, base: LoadedBase, invocation_ids: Sequence[int]) -> list[Prompt]:
+    """``identity.conversations`` prompts: rows of ``data.test`` where it is given, else conversations of alora's own.
+
+    Raises:
+        ConfigError: ``data.test`` is given, but no policy that its labels belong to.
+    """
+    from alora.conversation import read_labelled
+    from alora.identity.probes import bare_suffix, probe_conversations
+    from alora.render import Prompt, Renderer
+
+    count = recipe.identity.conversations
+    if recipe.data.test is None:
+        conversations = probe_conversations(count)
+    elif subject.policy is None:
+        raise ConfigError("data.test is given without the policy of its labels; add policy.file=FILE, or leave it out")
+    else:
+        rows = read_labelled(recipe.data.test, recipe.data, subject.policy)
+        conversations = [row.conversation for row in rows[:count]]
+    renderer = Renderer(base.tokenizer, subject.prompt, subject.base.template_kwargs)
+    prefixes = [renderer.prefix(conversation) for conversation in conversations]
+    suffix = renderer.suffix(subject.policy) if subject.policy else bare_suffix(invocation_ids, prefixes[0])
+    return [Prompt(prefix, suffix) for prefix in prefixes]
+
+
+def report(certificate: Certificate, output: str | None = None) -> None:
+    """Print the table of checks by dtype, what failed first, and the outcome in one line."""
+    rows = [row for record in certificate.dtypes for row in _rows(record)]
+    table(("check", "dtype", "result"), rows)
+    say()
+    failures = certificate.failures
+    for line in failures[:SHOWN_FAILURES]:
+        say(line)
+    if len(failures) > SHOWN_FAILURES:
+        say(f"and {len(failures) - SHOWN_FAILURES} more")
+    for remark in certificate.notes:
+        say(f"note: {remark}")
+    outcome = "holds" if certificate.passed else "FAILS"
+    digest, where = certificate.adapter_digest[:12], f"; report: {output}" if output else ""
+    say(f"KV identity {outcome}: adapter {digest} on base {certificate.base_source}, {certificate.engine}{where}")
+
+
+def _rows(record: DtypeRecord) -> list[tuple[str, str, str]]:
+    seen = {finding.check for finding in record.findings}
+    compared = sum(layer.prefix_elements for layer in record.layers)
+    reached = sum(layer.must_differ for layer in record.layers)
+    changed = sum(one.prefix_changed for one in record.handovers)
+    errors = [one.logits_error for one in record.handovers]
+    worst = "not finite" if None in errors else f"{max((e for e in errors if e is not None), default=0.0):.1e}"
+    far = any(one.logits_error is None or one.logits_error > one.bound for one in record.handovers)
+    checks = [
+        ("the base repeats itself", "repeat" not in seen, ""),
+        ("prefix equal as integers", "prefix" not in seen, f"{compared} elements"),
+        ("difference at the activation token", "activation" not in seen, f"{reached} of {len(record.layers)} tensors"),
+        ("PEFT's search finds the activation", "search" not in seen, ""),
+        ("cached prefix unchanged by the adapter", not changed, f"{len(record.handovers)} prompts"),
+        ("logits after the cached prefix", not far, f"relative error {worst}"),
+    ]
+    lines = [(name, record.dtype, _outcome("ok" if good else "FAILED", extra)) for name, good, extra in checks]
+    return lines + [
+        (f"control: {one.name}", record.dtype, _outcome("caught" if one.caught else "NOT CAUGHT", ""))
+        for one in record.controls
+    ]
+
+
+def _outcome(word: str, extra: str) -> str:
+    return f"{word} ({extra})" if extra else word
