@@ -1,11 +1,45 @@
-"""Conversation + policy → token ids, split where the adapter starts. The same code for training and serving."""
+"""Conversation + policy → token ids, split where the adapter starts. The same code for training and serving.
 
+    prefix                                                     | suffix
+    [system turn] [the conversation: one turn, or its own turns] | [user turn: "Policy check: ..."] [answer header]
+
+The prefix never depends on the policy, and the suffix never on the conversation; the adapter starts at the first token
+of the suffix. Pieces of the chat template are tokenised with its control tokens, everything else without
+(:mod:`alora.tokens`).
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from alora.activation import last_occurrence
+from alora.config.schema import PromptSettings
+from alora.conversation import Conversation
+from alora.errors import ConfigError, PolicyError, RenderError
+from alora.fit import MARKERS_AT_MOST, Turn, fit
+from alora.policy import Policy
+from alora.template import take_apart
+from alora.tokens import TextEncoder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+LAYOUTS = ("transcript", "turns")
+INSTRUCTIONS = ("title", "rule")
+TRUNCATIONS = ("middle", "start")
+
+SYSTEM_TEXT = "You review conversations between users and an assistant."
+HEADING = "Conversation:\n"
+SPEAKERS = {"system": "System", "user": "User", "assistant": "Assistant"}
+MARKER = " [...] "
+INVOCATION = "Policy check:"
+OTHER_ANSWERS = ("Yes", "No", "yes", "no", "True", "False", "A", "B", "C", "D", "1", "2", "3", "4")
+LEAST_CONTENT = 16  # tokens of conversation that a prefix must have room for
 
 
 @dataclass(frozen=True)
 class Truncation:
-    """What a conversation lost to fit: tokens before and after, and from where they were taken."""
+    """What a conversation lost to fit: tokens of the prefix before and after, and from where they were taken."""
 
     tokens_before: int
     tokens_after: int
@@ -26,11 +60,23 @@ class Suffix:
 
     ``token_ids`` begins with ``invocation_ids``, and its last token is the position whose next-token logits answer.
     ``label_token_ids[i]`` is the token of the policy's label ``i``.
+
+    Raises:
+        RenderError: PEFT's search for ``invocation_ids`` would find another place than the first token.
     """
 
     token_ids: tuple[int, ...]
     invocation_ids: tuple[int, ...]
     label_token_ids: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        found = last_occurrence(self.token_ids, self.invocation_ids) if self.invocation_ids else None
+        if found != 0:
+            raise RenderError(
+                f"the suffix's {len(self.token_ids)} tokens hold the invocation {list(self.invocation_ids)} last at "
+                f"{found}, not at 0, so PEFT would start the adapter elsewhere; "
+                f"take {INVOCATION!r} out of the policy's title and rule"
+            )
 
 
 @dataclass(frozen=True)
@@ -49,3 +95,158 @@ class Prompt:
     def token_ids(self) -> tuple[int, ...]:
         """The whole prompt."""
         return self.prefix.token_ids + self.suffix.token_ids
+
+
+class Renderer:
+    """Renders for one base: its tokenizer, its chat template with ``template_kwargs``, and one layout.
+
+    Raises:
+        ConfigError: an unknown layout, instruction or truncation, or a limit with no room for a conversation.
+        RenderError: the template or the tokenizer cannot be used (see :mod:`alora.template`, :mod:`alora.tokens`).
+    """
+
+    def __init__(
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        settings: PromptSettings,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        for key, known in (("layout", LAYOUTS), ("instruction", INSTRUCTIONS), ("truncation", TRUNCATIONS)):
+            if (value := getattr(settings, key)) not in known:
+                raise ConfigError(f"prompt.{key}={value!r} is not one of {known}")
+        self.settings = settings
+        self._tokenizer = tokenizer
+        self._text = TextEncoder(tokenizer)
+        self._template = take_apart(tokenizer, template_kwargs)
+        self._pieces: dict[str, list[int]] = {}
+        self._suffixes: dict[Policy, Suffix] = {}
+        self._marker = self._text.encode(MARKER)
+        self._refuse_small_limit()
+
+    def prompt(self, conversation: Conversation, policy: Policy) -> Prompt:
+        """Prefix and suffix together."""
+        return Prompt(self.prefix(conversation), self.suffix(policy))
+
+    def prefix(self, conversation: Conversation) -> Prefix:
+        """The shared part: depends on the conversation alone.
+
+        Raises:
+            RenderError: no message, an unknown role, or a text that is not Unicode.
+        """
+        if not conversation.messages:
+            raise RenderError(f"conversation {conversation.id!r} has no message")
+        system, turns = self._turns(conversation)
+        whole = self._join(system, turns)
+        limit = self.settings.max_prefix_tokens
+        if len(whole) <= limit:
+            return Prefix(tuple(whole))
+        cuttable = [system, *turns] if system.kept else turns
+        budget = limit - self._overhead() - (0 if system.kept else len(system.token_ids))
+        cut = fit(cuttable, budget, self.settings.truncation, self._marker)
+        ids = self._join(*((cut[0], cut[1:]) if system.kept else (system, cut)))
+        return Prefix(tuple(ids), Truncation(len(whole), len(ids), self.settings.truncation))
+
+    def suffix(self, policy: Policy) -> Suffix:
+        """The policy's part: depends on the policy alone.
+
+        Raises:
+            PolicyError: an answer word is not a single token after the suffix.
+            RenderError: PEFT's search would not find the suffix's first token.
+        """
+        if policy not in self._suffixes:
+            self._suffixes[policy] = self._make_suffix(policy)
+        return self._suffixes[policy]
+
+    def _make_suffix(self, policy: Policy) -> Suffix:
+        # The invocation is tokenised apart from what follows, so that it is the same for every policy.
+        invocation = [*self._markup(self._template.open["user"]), *self._text.encode(INVOCATION)]
+        rule = f" {policy.rule.strip()}" if self.settings.instruction == "rule" and policy.rule.strip() else ""
+        question = f" {policy.title.strip().rstrip('.')}.{rule} Does the conversation violate it? "
+        words = f"Answer {', '.join(policy.answers[:-1])} or {policy.answers[-1]}."
+        closing = self._template.close["user"] + self._template.generation
+        ids = [*invocation, *self._text.encode(question + words), *self._markup(closing)]
+        labels = tuple(self._answer_token(closing, word, policy) for word in policy.answers)
+        if len(set(labels)) < len(labels):
+            raise PolicyError(f"policy {policy.id!r}: answer words {list(policy.answers)} share a token on this base")
+        return Suffix(tuple(ids), tuple(invocation), labels)
+
+    def _answer_token(self, closing: str, word: str, policy: Policy) -> int:
+        made = self._answer_tokens(closing, word)
+        if len(made) == 1 and made[0] not in self._text.forbidden:
+            return made[0]
+        variants = (word.capitalize(), word.lower(), word.upper(), *OTHER_ANSWERS)
+        fitting = [other for other in dict.fromkeys(variants) if len(self._answer_tokens(closing, other)) == 1]
+        pieces = self._tokenizer.convert_ids_to_tokens(made)
+        raise PolicyError(
+            f"policy {policy.id!r}: the answer word {word!r} is {len(made)} tokens {pieces} on this base, and must be "
+            f"one ordinary token; use one of {fitting or 'the words that its vocabulary has whole'} in 'labels'"
+        )
+
+    def _answer_tokens(self, closing: str, word: str) -> list[int]:
+        """The tokens that ``word`` adds after the answer header; with the header's own where the two merge."""
+        before, after = self._markup(closing), self._markup(closing + word)
+        return after[len(before) :] if after[: len(before)] == before else after
+
+    def _turns(self, conversation: Conversation) -> tuple[Turn, list[Turn]]:
+        """The system turn, and the others; ``system.kept`` says that its text is the conversation's own."""
+        for message in conversation.messages:
+            if message.role not in SPEAKERS:
+                raise RenderError(f"conversation {conversation.id!r}: role {message.role!r} is not in {list(SPEAKERS)}")
+        generic = Turn("system", tuple(self._text.encode(SYSTEM_TEXT)))
+        messages = conversation.messages
+        if self.settings.layout == "transcript":
+            lines = "\n".join(f"{SPEAKERS[message.role]}: {message.content}" for message in messages)
+            return generic, [Turn("user", tuple(self._text.encode(lines)), kept=True)]
+        own = messages[0].role == "system"
+        turns = [self._turn(message.role, message.content) for message in messages[own:]]
+        if not own:
+            return generic, turns
+        return Turn("system", tuple(self._text.encode(self._trimmed("system", messages[0].content))), kept=True), turns
+
+    def _turn(self, role: str, content: str) -> Turn:
+        if role not in self._template.open:  # a later system turn, where the template has none
+            role, content = "user", f"{SPEAKERS[role]}: {content}"
+        wrapper = len(self._markup(self._template.open[role])) + len(self._markup(self._template.close[role]))
+        return Turn(role, tuple(self._text.encode(self._trimmed(role, content))), wrapper)
+
+    def _trimmed(self, role: str, content: str) -> str:
+        return content.strip() if role in self._template.trims else content
+
+    def _join(self, system: Turn, turns: list[Turn]) -> list[int]:
+        """The prefix's tokens: template pieces around the turns, which the template itself might refuse to combine."""
+        template = self._template
+        ids = [*self._markup(template.head), *system.token_ids]
+        opened = template.folded_system is not None and bool(turns) and turns[0].role == "user"
+        ids += self._markup(template.folded_system or "") if opened else self._markup(self._close_system())
+        heading = self._text.encode(HEADING) if self.settings.layout == "transcript" else []
+        for index, turn in enumerate(turns):
+            ids += [] if opened and index == 0 else self._markup(template.open[turn.role])
+            ids += [*heading, *turn.token_ids, *self._markup(template.close[turn.role])]
+        return ids
+
+    def _close_system(self) -> str:
+        return self._template.close["system" if self._template.folded_system is None else "user"]
+
+    def _overhead(self) -> int:
+        """An upper bound on the tokens of a prefix that are in no turn's cost, system text left out."""
+        pieces = [self._template.head, self._close_system(), self._template.folded_system or ""]
+        if self.settings.layout == "transcript":
+            pieces += [self._template.open["user"], self._template.close["user"]]
+            return sum(len(self._markup(piece)) for piece in pieces) + len(self._text.encode(HEADING))
+        return sum(len(self._markup(piece)) for piece in pieces)
+
+    def _refuse_small_limit(self) -> None:
+        least = self._overhead() + len(self._text.encode(SYSTEM_TEXT)) + MARKERS_AT_MOST * len(self._marker)
+        widest = max(self._turn(role, "").wrapper for role in ("user", "assistant"))
+        least += 2 * widest + LEAST_CONTENT
+        if self.settings.max_prefix_tokens < least:
+            raise ConfigError(
+                f"prompt.max_prefix_tokens={self.settings.max_prefix_tokens} leaves no room for a conversation on this "
+                f"chat template; give it at least {least}"
+            )
+
+    def _markup(self, piece: str) -> list[int]:
+        """The tokens of a piece of the template, control tokens included."""
+        if piece not in self._pieces:
+            self._pieces[piece] = self._tokenizer.encode(piece, add_special_tokens=False, split_special_tokens=False)
+        return self._pieces[piece]

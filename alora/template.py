@@ -1,0 +1,160 @@
+"""Take a chat template apart: the text that it writes around each role's content.
+
+The template is rendered with marks in place of content and cut at the marks. Conversations are then put together from
+the pieces, so their text never passes through Jinja, a template that refuses two user turns in a row can still be given
+an instruction turn, and the place where an adapter starts is known instead of searched.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from alora.errors import RenderError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+# Some templates write today's date into the system turn, which would change the prompt overnight. Llama 3.2's own
+# fallback date stands in, for training and serving alike.
+FIXED_DATE = datetime(2024, 7, 26)
+FIXED_CLOCK = {"date_string": FIXED_DATE.strftime("%d %b %Y"), "strftime_now": FIXED_DATE.strftime}
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """What a template writes around content.
+
+    ``head`` comes before the system text, BOS included. ``open`` and ``close`` stand around the content of each role.
+    Where ``folded_system`` is a text, the template writes the system text into the first user turn: ``head`` has then
+    opened that turn, and ``folded_system`` stands between system text and user text. Roles in ``trims`` have white
+    space at both ends of their content removed. ``open`` lacks "system" where a later system turn is not possible.
+    """
+
+    head: str
+    open: Mapping[str, str]
+    close: Mapping[str, str]
+    generation: str
+    trims: frozenset[str]
+    folded_system: str | None = None
+
+
+_MARKS = {name: f"ALORA7{name}7MARK" for name in ("S1", "U1", "A1", "U2", "A2", "U3", "S2")}
+_ROLES = {"S": "system", "U": "user", "A": "assistant"}
+
+
+def take_apart(tokenizer: "PreTrainedTokenizerBase", template_kwargs: Mapping[str, Any] | None = None) -> ChatTemplate:
+    """Take the tokenizer's chat template apart; ``template_kwargs`` are handed to it (``enable_thinking=False``).
+
+    Raises:
+        RenderError: there is no template, it cannot be rendered, or what it writes around a turn is not the same at
+            every place of a conversation.
+    """
+    if not tokenizer.chat_template:
+        raise RenderError(
+            f"the tokenizer of {tokenizer.name_or_path or 'this base'} has no chat template; "
+            "use an instruction-tuned base, or put a chat_template.jinja into its folder"
+        )
+    return _Surgeon(tokenizer, {**FIXED_CLOCK, **(template_kwargs or {})}).take_apart()
+
+
+class _Surgeon:
+    """The cuts, in order; each reads off one more piece."""
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", kwargs: Mapping[str, Any]) -> None:
+        self.tokenizer, self.kwargs = tokenizer, kwargs
+
+    def render(self, names: Sequence[str], generation: bool = False, pad: str = "") -> str:
+        messages = [{"role": _ROLES[name[0]], "content": f"{pad}{_MARKS[name]}{pad}"} for name in names]
+        return str(
+            self.tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=generation, **self.kwargs
+            )
+        )
+
+    def cut(self, names: Sequence[str], generation: bool = False) -> list[str]:
+        """The pieces around the marks, ``len(names) + 1`` of them."""
+        try:
+            text = self.render(names, generation)
+        except Exception as error:  # a template is foreign code: anything can come out of it
+            raise RenderError(f"the chat template fails on {' '.join(names)}: {error}") from error
+        pieces = []
+        for name in names:
+            piece, found, text = text.partition(_MARKS[name])
+            if not found or any(mark in piece for mark in _MARKS.values()):
+                raise RenderError(f"the chat template drops, moves or repeats content on {' '.join(names)}")
+            pieces.append(piece)
+        if any(mark in text for mark in _MARKS.values()):
+            raise RenderError(f"the chat template repeats content on {' '.join(names)}")
+        return [*pieces, text]
+
+    def take_apart(self) -> ChatTemplate:
+        try:
+            head, after_system, *_ = self.cut(["S1", "U1", "A1", "U2"])
+            system = ["S1"]
+        except RenderError:  # no system turn, or it is written somewhere else: we fold the text in ourselves
+            head, after_system, system = self.cut(["U1", "A1", "U2"])[0], "\n\n", []
+        *_, user_assistant, assistant_user, close_user = self.cut([*system, "U1", "A1", "U2"])
+        close_assistant = self.cut([*system, "U1", "A1"])[-1]
+        if not close_assistant or not assistant_user.startswith(close_assistant):
+            close_assistant = close_user  # the last answer is left open, or closed in its own way
+        open_user = _after(assistant_user, close_assistant, "an assistant turn")
+        open_assistant = _after(user_assistant, close_user, "a user turn")
+        generation = _after(self.cut([*system, "U1", "A1", "U2"], generation=True)[-1], close_user, "a user turn")
+        if not generation and open_assistant.strip():
+            generation = open_assistant  # the template ignores add_generation_prompt
+        opens = {"user": open_user, "assistant": open_assistant}
+        closes = {"user": close_user, "assistant": close_assistant}
+        folded = after_system if not system or not after_system.endswith(open_user) else None
+        if folded is None:
+            closes["system"] = after_system.removesuffix(open_user)
+            if (open_system := self.later_system(closes, opens)) is not None:
+                opens["system"] = open_system
+        template = ChatTemplate(head, opens, closes, generation, self.trims(system), folded)
+        self.verify(template, system)
+        return template
+
+    def later_system(self, closes: Mapping[str, str], opens: Mapping[str, str]) -> str | None:
+        """What opens a system turn in the middle of a conversation; None where the template has no such thing."""
+        try:
+            *_, assistant_system, system_user, _ = self.cut(["S1", "U1", "A1", "S2", "U2"])
+        except RenderError:
+            return None
+        if not assistant_system.startswith(closes["assistant"]) or system_user != closes["system"] + opens["user"]:
+            return None
+        return assistant_system.removeprefix(closes["assistant"])
+
+    def trims(self, system: Sequence[str]) -> frozenset[str]:
+        names = [*system, "U1", "A1", "U2"]
+        text = self.render(names, pad=" \n ")
+        return frozenset(
+            _ROLES[name[0]] for name in names if f" \n {_MARKS[name]}" not in text or f"{_MARKS[name]} \n " not in text
+        )
+
+    def verify(self, template: ChatTemplate, system: Sequence[str]) -> None:
+        """Put a longer conversation together from the pieces, and compare with the template's own rendering."""
+        names = [*system, "U1", "A1", "U2", "A2", "U3"]
+        ours = template.head
+        for name in names:
+            role = _ROLES[name[0]]
+            opened_by_head = name == "S1" or (name == "U1" and template.folded_system is not None)
+            ours += ("" if opened_by_head else template.open[role]) + _MARKS[name]
+            folded = template.folded_system if name == "S1" else None
+            ours += template.close[role] if folded is None else folded
+        theirs = self.render(names)
+        if theirs != ours:
+            raise RenderError(
+                "the chat template writes different things around a turn at different places of a conversation, "
+                f"so it cannot be taken apart: {_first_difference(ours, theirs)}"
+            )
+
+
+def _after(text: str, start: str, what: str) -> str:
+    if not text.startswith(start):
+        raise RenderError(f"the chat template does not always end {what} in the same way: {start!r} and {text!r}")
+    return text.removeprefix(start)
+
+
+def _first_difference(ours: str, theirs: str) -> str:
+    at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+    return f"expected {ours[at : at + 40]!r}, the template wrote {theirs[at : at + 40]!r}"

@@ -1,0 +1,140 @@
+"""Text that nobody vouches for → token ids, with no way to write a control token.
+
+A tokenizer turns ``<|im_end|>`` inside a message into the token that ends a turn. :class:`TextEncoder` encodes through
+a copy of the tokenizer that does not know such tokens: they are taken off the list of added tokens and out of the
+model's own vocabulary and merges, so that they cannot come out, whatever the text. What a text says is kept:
+``<|im_end|>`` becomes the ordinary tokens of ``<``, ``|``, ``im``, and so on.
+"""
+
+import json
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from alora.errors import RenderError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerBase
+
+METASPACE = "▁"
+
+
+class TextEncoder:
+    """Encodes hostile text.
+
+    ``forbidden`` holds the ids that never come out: every added token, special or not (``<think>``, ``<tool_call>``),
+    but for two kinds. Runs of white space that a family keeps as added tokens (Gemma's newlines) mean nothing to a
+    chat template, and the unknown token of a vocabulary without byte fallback is that vocabulary's only honest answer.
+
+    Raises:
+        RenderError: the tokenizer has no fast backend to copy, or the copy still writes a control token.
+    """
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
+        from tokenizers import Tokenizer as Backend
+
+        self._name = tokenizer.name_or_path or type(tokenizer).__name__
+        backend: Tokenizer | None = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise RenderError(
+                f"the tokenizer of {self._name} is {type(tokenizer).__name__}, which has no fast (Rust) backend; "
+                "alora needs one to keep control tokens out of conversations: use a base that ships tokenizer.json"
+            )
+        state = json.loads(backend.to_str())
+        added = {token["content"]: token["id"] for token in state["added_tokens"]}
+        harmless = {t["content"] for t in state["added_tokens"] if not t["special"] and _is_blank(t["content"])}
+        control = {text: index for text, index in added.items() if text not in harmless | _needed_unknown(state)}
+        self.forbidden = frozenset(control.values())
+        self._backend = Backend.from_str(json.dumps(_without(state, set(control), harmless)))
+        for text in control:
+            self.encode(text)
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of ``text``, which is never read as markup; no BOS, no EOS.
+
+        Raises:
+            RenderError: the text is not Unicode (a lone surrogate), the tokenizer would drop a part of it silently, or
+                a control token came out after all.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RenderError(
+                f"the text has a lone surrogate at character {error.start}, which is no Unicode text; replace it"
+            ) from None
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        if _has_gap(text, encoding.offsets):
+            self._refuse_dropped(text)
+        ids: list[int] = encoding.ids
+        if not self.forbidden.isdisjoint(ids):
+            found = sorted({self._backend.id_to_token(index) or str(index) for index in self.forbidden & set(ids)})
+            raise RenderError(f"the tokenizer of {self._name} writes control tokens {found} for plain text; report it")
+        return ids
+
+    def _refuse_dropped(self, text: str) -> None:
+        """Refuse a text with characters that have no token; the normalizer may compose or remove some, by design."""
+        if self._backend.normalizer is not None:
+            text = self._backend.normalizer.normalize_str(text)
+        alone = (char for char in dict.fromkeys(text) if not char.isspace())
+        if lost := [char for char in alone if not self._bare.encode(char, add_special_tokens=False).ids]:
+            raise RenderError(
+                f"the tokenizer of {self._name} has no token for {''.join(lost[:20])!r} and would drop it silently; "
+                "use a base whose tokenizer falls back to bytes"
+            )
+
+    @cached_property
+    def _bare(self) -> "Tokenizer":
+        """The backend without its normalizer."""
+        from tokenizers import Tokenizer as Backend
+
+        return Backend.from_str(json.dumps({**json.loads(self._backend.to_str()), "normalizer": None}))
+
+
+def _has_gap(text: str, offsets: list[tuple[int, int]]) -> bool:
+    """Whether some character belongs to no token, as far as offsets tell."""
+    end = 0
+    for start, stop in offsets:
+        if start > end:
+            return True
+        end = max(end, stop)
+    return end < len(text)
+
+
+def _is_blank(text: str) -> bool:
+    return not text.replace(METASPACE, " ").strip()
+
+
+def _needed_unknown(state: dict[str, Any]) -> set[str]:
+    """The unknown token, unless every byte has a token of its own, in which case nothing is ever unknown."""
+    model = state["model"]
+    if model.get("byte_fallback") and all(f"<0x{byte:02X}>" in _pieces(model) for byte in range(256)):
+        return set()
+    if model["type"] == "Unigram":
+        return set() if model.get("unk_id") is None else {model["vocab"][model["unk_id"]][0]}
+    return {model["unk_token"]} if model.get("unk_token") else set()
+
+
+def _pieces(model: dict[str, Any]) -> set[str]:
+    return {piece for piece, _ in model["vocab"]} if isinstance(model["vocab"], list) else set(model["vocab"])
+
+
+def _without(state: dict[str, Any], control: set[str], harmless: set[str]) -> dict[str, Any]:
+    """The tokenizer's JSON without the ``control`` tokens; ids of everything else stay.
+
+    Added tokens that are ``harmless`` stay only if the model's vocabulary holds them: the others' ids follow from
+    their order, which has changed, and ordinary tokens spell them as well.
+    """
+    model = dict(state["model"])
+    if isinstance(model["vocab"], list):  # Unigram: an id is a position, so a piece is renamed, not removed
+        model["vocab"] = [
+            [f"\x00{index}\x00" if piece in control else piece, score]
+            for index, (piece, score) in enumerate(model["vocab"])
+        ]
+    else:
+        model["vocab"] = {piece: index for piece, index in model["vocab"].items() if piece not in control}
+    if control & {model.get("unk_token")}:
+        model["unk_token"] = None
+    if "merges" in model:
+        model["merges"] = [pair for pair in model["merges"] if not {*pair, pair[0] + pair[1]} & control]
+    kept = [token for token in state["added_tokens"] if token["content"] in harmless & _pieces(state["model"])]
+    return {**state, "model": model, "added_tokens": kept, "post_processor": None, "truncation": None, "padding": None}

@@ -1,0 +1,106 @@
+"""Chat templates of several shapes, taken apart."""
+
+import pytest
+
+from alora.config.schema import PromptSettings
+from alora.conversation import Conversation, Message
+from alora.errors import RenderError
+from alora.policy import Policy
+from alora.render import Renderer
+from alora.template import take_apart
+from tests.toy_tokenizers import FAMILIES, toy_tokenizer
+
+LOOP = "{{% for m in messages %}}{body}{{% endfor %}}{{% if add_generation_prompt %}}{{{{ '<A>' }}}}{{% endif %}}"
+
+
+def with_template(template, family="granite"):
+    tokenizer = toy_tokenizer(family)
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def test_the_pieces_of_the_four_families():
+    parts = {family: take_apart(toy_tokenizer(family), {"enable_thinking": False}) for family in FAMILIES}
+    assert parts["qwen3"].open == {role: f"<|im_start|>{role}\n" for role in ("user", "assistant", "system")}
+    assert parts["qwen3"].generation == "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    assert parts["llama3"].head.startswith("<|begin_of_text|><|start_header_id|>system")
+    assert parts["llama3"].trims == {"system", "user", "assistant"}
+    assert parts["llama3"].open["system"] == "<|start_header_id|>system<|end_header_id|>\n\n"
+    assert parts["gemma3"].head == "<bos><start_of_turn>user\n"
+    assert parts["gemma3"].folded_system == "\n\n"
+    assert "system" not in parts["gemma3"].open
+    assert parts["gemma3"].trims == {"user", "assistant"}
+    assert parts["granite"].close["user"] == "<|end_of_text|>\n"
+    assert parts["granite"].folded_system is None
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        ("UU", "<bos><start_of_turn>user\n{S}\n\n1<end_of_turn>\n<start_of_turn>user\n1<end_of_turn>\n"),
+        ("AA", "<bos><start_of_turn>user\n{S}<end_of_turn>\n" + 2 * "<start_of_turn>model\n1<end_of_turn>\n"),
+        ("S", "<bos><start_of_turn>user\n1<end_of_turn>\n"),
+        ("US", "<bos><start_of_turn>user\n{S}\n\n1<end_of_turn>\n<start_of_turn>user\nSystem: 1<end_of_turn>\n"),
+    ],
+)  # fmt: skip
+def test_a_template_that_insists_on_alternation_gets_any_conversation(messages, text):
+    tokenizer = toy_tokenizer("gemma3")
+    roles = {"U": "user", "A": "assistant", "S": "system"}
+    conversation = Conversation("x", tuple(Message(roles[m], "1") for m in messages))
+    prefix = Renderer(tokenizer, PromptSettings(layout="turns")).prefix(conversation)
+    generic = "You review conversations between users and an assistant."
+    assert tokenizer.decode(prefix.token_ids) == text.replace("{S}", generic)
+    if messages in ("UU", "AA"):  # the template itself refuses
+        with pytest.raises(Exception, match="alternate"):
+            tokenizer.apply_chat_template([{"role": roles[m], "content": "1"} for m in messages])
+
+
+def test_a_template_without_system_turns_gets_the_text_in_the_first_user_turn():
+    refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    tokenizer = with_template(refuses + LOOP.format(body="{{ '<' + m.role + '>' + m.content + '</>' }}"))
+    parts = take_apart(tokenizer)
+    assert (parts.head, parts.folded_system) == ("<user>", "\n\n")
+    assert (parts.open["user"], parts.close["user"], parts.generation) == ("<user>", "</>", "<A>")
+
+
+def test_a_template_that_ends_the_user_turn_with_the_answer_header():
+    """Mistral's shape: the system text moves to the last user turn, and nothing opens an answer."""
+    body = (
+        "{% if m.role == 'user' %}{{ '[INST] ' + ((messages[0].content + '\n\n') if loop.last and "
+        "messages[0].role == 'system' else '') + m.content + '[/INST]' }}"
+        "{% elif m.role == 'assistant' %}{{ ' ' + m.content + '</s>' }}{% endif %}"
+    )
+    tokenizer = with_template("<s>{% for m in messages %}" + body + "{% endfor %}")
+    parts = take_apart(tokenizer)
+    assert (parts.head, parts.folded_system, parts.generation) == ("<s>[INST] ", "\n\n", "")
+    assert (parts.open, parts.close) == (
+        {"user": "[INST] ", "assistant": " "},
+        {"user": "[/INST]", "assistant": "</s>"},
+    )
+    assert Renderer(tokenizer, PromptSettings()).suffix(Policy("p", "T", "")).token_ids
+
+
+@pytest.mark.parametrize(
+    ("template", "complaint"),
+    [
+        (None, "has no chat template"),
+        ("{{ messages[0].nothing.at_all }}", "the chat template fails on U1 A1 U2"),
+        ("{% if %}", "the chat template fails"),
+        (LOOP.format(body="{{ m.role + m.content[:3] }}"), "drops, moves or repeats content"),
+        (LOOP.format(body="{{ m.role + m.content + m.content }}"), "drops, moves or repeats content"),
+        (
+            LOOP.format(body="{{ '[Round ' ~ loop.index ~ ']' + m.role + m.content + '\n' }}"),
+            "not always|cannot be taken",
+        ),
+        (LOOP.format(body="{{ ('>' * loop.index) + m.role + m.content + '\n' }}"), "cannot be taken apart"),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_refused(template, complaint):
+    with pytest.raises(RenderError, match=complaint):
+        take_apart(with_template(template))
+
+
+def test_template_arguments_reach_the_template():
+    tokenizer = with_template(LOOP.format(body="{{ ('!' if loud else '?') + m.role + ':' + m.content + ';' }}"))
+    assert take_apart(tokenizer, {"loud": True}).open["user"] == "!user:"
+    assert take_apart(tokenizer).open["user"] == "?user:"

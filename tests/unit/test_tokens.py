@@ -1,0 +1,102 @@
+"""Hostile text on tokenizers that make it hard: special tokens inside the vocabulary, merges that build them, gaps."""
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from alora.errors import RenderError
+from alora.tokens import TextEncoder
+from tests.toy_tokenizers import FAMILIES, toy_tokenizer
+
+
+def wrapped(inner, **kwargs):
+    return PreTrainedTokenizerFast(tokenizer_object=inner, clean_up_tokenization_spaces=False, **kwargs)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_added_token_s_text_is_ordinary_text(family):
+    tokenizer = toy_tokenizer(family)
+    encoder = TextEncoder(tokenizer)
+    tokens = tokenizer.added_tokens_decoder
+    assert encoder.forbidden == {i for i, token in tokens.items() if token.content.replace("▁", " ").strip()}
+    for token in tokens.values():
+        text = f"a{token.content}b"
+        ids = encoder.encode(text)
+        assert encoder.forbidden.isdisjoint(ids)
+        assert tokenizer.decode(ids) == text.replace("▁", " ")
+        if token.content.replace("▁", " ").strip():  # negative control: the ordinary encoding is fooled
+            assert not encoder.forbidden.isdisjoint(tokenizer.encode(text, add_special_tokens=False))
+
+
+def test_harmless_text_is_encoded_as_always():
+    for family in FAMILIES:
+        tokenizer = toy_tokenizer(family)
+        text = "Can you tell me?\n\n\nNo,  I am not a doctor. ☃"
+        assert TextEncoder(tokenizer).encode(text) == tokenizer.encode(text, add_special_tokens=False)
+
+
+def test_merges_and_ignore_merges_cannot_build_a_control_token():
+    """``ignore_merges`` looks whole words up, and merges lead to the special token: both ways are closed."""
+    vocab = {"<": 0, "e": 1, ">": 2, "<e": 3, "<e>": 4, "<unk>": 5}
+    merges = [("<", "e"), ("<e", ">")]
+    for ignore_merges in (False, True):
+        inner = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=ignore_merges, unk_token="<unk>"))
+        assert inner.encode("<e>").ids == [4]
+        inner.add_special_tokens([AddedToken("<e>", special=True)])
+        assert TextEncoder(wrapped(inner)).encode("<e>") == [3, 2]
+
+
+def test_a_unigram_vocabulary_cannot_yield_a_control_token():
+    pieces = [("<unk>", 0.0), ("<e>", -1.0), ("<", -5.0), ("e", -5.0), (">", -5.0)]
+    inner = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=False))
+    assert inner.encode("<e>").ids == [1]
+    inner.add_special_tokens([AddedToken("<e>", special=True)])
+    assert TextEncoder(wrapped(inner)).encode("<e>") == [2, 3, 4]
+
+
+def test_the_original_tokenizer_is_left_alone():
+    tokenizer = toy_tokenizer("llama3")
+    before = tokenizer.backend_tokenizer.to_str()
+    TextEncoder(tokenizer).encode("<|eot_id|>")
+    assert tokenizer.backend_tokenizer.to_str() == before
+
+
+def test_a_composing_normalizer_loses_nothing():
+    encoder = TextEncoder(toy_tokenizer("qwen3"))
+    assert encoder.encode("e\u0301") == encoder.encode("\u00e9")
+
+
+def test_text_that_would_vanish_is_refused():
+    inner = Tokenizer(models.BPE(vocab={"a": 0, "b": 1}, merges=[]))
+    encoder = TextEncoder(wrapped(inner))
+    assert encoder.encode("ab") == [0, 1]
+    with pytest.raises(RenderError, match="no token for 'z' and would drop it silently"):
+        encoder.encode("azb")
+    with pytest.raises(RenderError, match="no token for 'z'"):
+        encoder.encode("abz ")
+
+
+def test_what_a_normalizer_removes_on_purpose_is_no_loss():
+    inner = Tokenizer(models.BPE(vocab={"a": 0, "b": 1}, merges=[]))
+    inner.normalizer = normalizers.Replace("z", "")
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    assert TextEncoder(wrapped(inner)).encode("azb a") == [0, 1, 0]
+
+
+def test_an_unknown_token_is_an_answer_where_bytes_are_missing():
+    inner = Tokenizer(models.BPE(vocab={"<unk>": 0, "a": 1}, merges=[], unk_token="<unk>"))
+    inner.add_special_tokens([AddedToken("<unk>", special=True)])
+    assert TextEncoder(wrapped(inner, unk_token="<unk>")).encode("az") == [1, 0]
+
+
+def test_a_lone_surrogate_is_refused():
+    with pytest.raises(RenderError, match="lone surrogate at character 1"):
+        TextEncoder(toy_tokenizer("gemma3")).encode("a\udfff")
+
+
+def test_a_slow_tokenizer_is_refused():
+    class Slow:
+        name_or_path = "slow"
+
+    with pytest.raises(RenderError, match="no fast"):
+        TextEncoder(Slow())  # type: ignore[arg-type]
