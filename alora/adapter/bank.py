@@ -100,7 +100,9 @@ class Bank(nn.Module):
             self._hooks.append(module.register_forward_hook(self._hook(place)))
         device = self.a_PRD[0].device
         self.register_buffer(
-            "scaling_P", torch.tensor([spec.scaling for spec in self.specs], dtype=dtype, device=device), persistent=False
+            "scaling_P",
+            torch.tensor([spec.scaling for spec in self.specs], dtype=dtype, device=device),
+            persistent=False,
         )
 
     @contextmanager

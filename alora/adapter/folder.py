@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -86,7 +85,9 @@ def target_modules(model: nn.Module, targets: Sequence[str]) -> dict[str, nn.Lin
         found = {name: module for name, module in linears.items() if name == target or name.endswith(f".{target}")}
         if not found:
             kinds = sorted({name.rsplit(".", 1)[-1] for name in linears})
-            raise AdapterError(f"adapter target {target!r} matches no linear layer of this base; it has {', '.join(kinds)}")
+            raise AdapterError(
+                f"adapter target {target!r} matches no linear layer of this base; it has {', '.join(kinds)}"
+            )
         matches |= found
     return dict(sorted(matches.items()))
 
@@ -140,11 +141,11 @@ def replace_folder(beside: Path, folder: Path) -> None:
     """Put the finished folder ``beside`` in the place of ``folder``."""
     if folder.exists():
         old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.old."))
-        os.replace(folder, old / folder.name)
-        os.replace(beside, folder)
+        folder.replace(old / folder.name)
+        beside.replace(folder)
         shutil.rmtree(old, ignore_errors=True)
     else:
-        os.replace(beside, folder)
+        beside.replace(folder)
 
 
 def load_adapter(folder: Path) -> AdapterWeights:
@@ -157,7 +158,9 @@ def load_adapter(folder: Path) -> AdapterWeights:
     try:
         state = load_file(folder / WEIGHTS_FILE)
     except FileNotFoundError as error:
-        raise AdapterError(f"{folder} has no {WEIGHTS_FILE}; alora reads safetensors only, so save it again with PEFT") from error
+        raise AdapterError(
+            f"{folder} has no {WEIGHTS_FILE}; alora reads safetensors only, so save it again with PEFT"
+        ) from error
     except (SafetensorError, OSError) as error:
         raise AdapterError(f"{folder / WEIGHTS_FILE} is damaged ({error}); copy or export the adapter again") from error
     tensors = _pair(state, folder)
@@ -221,5 +224,7 @@ def _pair(state: dict[str, torch.Tensor], folder: Path) -> dict[str, tuple[torch
             raise AdapterError(f"{folder / WEIGHTS_FILE} holds {key!r}, which is not a LoRA weight of a linear layer")
     unpaired = [name for name, pair in halves.items() if len(pair) != 2]
     if unpaired or not halves:
-        raise AdapterError(f"{folder / WEIGHTS_FILE} lacks the A or B of {unpaired[:3] or 'every module'}; it is incomplete")
+        raise AdapterError(
+            f"{folder / WEIGHTS_FILE} lacks the A or B of {unpaired[:3] or 'every module'}; it is incomplete"
+        )
     return {name: (pair["A"], pair["B"]) for name, pair in sorted(halves.items())}

@@ -1,9 +1,11 @@
 """The user's cache folder, and small values remembered in it."""
 
+import contextlib
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+from alora.atomic import write_text
 
 
 def cache_root() -> Path:
@@ -28,23 +30,6 @@ def remember(file: Path, compute: Callable[[], str]) -> str:
         return file.read_text()
     except OSError:
         value = compute()
-    try:
-        write_atomically(file, value.encode())
-    except OSError:
-        pass
+    with contextlib.suppress(OSError):
+        write_text(file, value)
     return value
-
-
-def write_atomically(file: Path, content: bytes) -> None:
-    """Write beside and rename, so that ``file`` is whole or absent."""
-    handle, beside = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(beside).chmod(0o644)
-        Path(beside).replace(file)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise

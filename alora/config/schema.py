@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 class BaseSettings:
     """The frozen language model under every adapter."""
 
-    source: str = "tiny"  # hub id, folder, or "tiny": the offline base that alora builds itself
+    source: str | None = None  # hub id, folder, or "tiny" (built offline); None: the base that the artifact names
     revision: str | None = None
     dtype: str = "auto"  # auto (float32 on CPU, bfloat16 on GPU), float32, bfloat16, float64
     device: str = "auto"  # auto, cpu, cuda, cuda:1
@@ -95,6 +95,8 @@ class TrainingSettings:
     early_stopping_patience: int = 4  # evaluations without a better validation loss; 0: never stop early
     gradient_checkpointing: bool = False
     max_suffix_tokens: int = 4096  # suffix tokens of one packed pass: bounds memory whatever the number of policies
+    prefix_cache: str = "memory"  # off, memory: prefix KV kept across epochs
+    prefix_cache_bytes: int = 2 * 1024**3
     threads: int | None = None  # None: torch's own choice
 
 

@@ -110,7 +110,9 @@ def _attend_prefix(
     q_GQE = _fold(q, k.shape[0])
     if visible_NT is None and q.device.type == "cpu":
         # The kernel behind scaled_dot_product_attention on CPU; called by name because only it returns the lse.
-        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q_GQE[None], k[None], v[None], scale=scaling)
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q_GQE[None], k[None], v[None], scale=scaling
+        )
         out, lse = out[0].to(_compute_dtype(q)), lse[0].to(_compute_dtype(q))
     else:
         scores = _scores(q_GQE, k, scaling)

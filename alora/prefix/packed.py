@@ -2,8 +2,8 @@
 
 1. *Prefix.* The base alone runs the prefix once, without gradient, and its KV is kept as a constant.
 2. *Suffixes.* All suffixes of the pass stand in one row of N tokens without padding. Positions go on from the prefix,
-   :mod:`alora.prefix.attention` joins each suffix to its conversation's prefix, and the :class:`~alora.adapter.bank.Bank`
-   adds each policy's adapter to its own rows.
+   :mod:`alora.prefix.attention` joins each suffix to its conversation's prefix, and :mod:`alora.adapter.bank` adds
+   each policy's adapter to its own rows.
 3. *Answer.* The hidden state of each suffix's last token meets the head's rows of the label tokens, no others.
 
 A standard LoRA, which adapts from token 0, is the same forward with an empty prefix: everything is suffix.
@@ -184,8 +184,8 @@ class PackedModel(nn.Module):
         bound = 1e-3 if stock.dtype in (torch.float32, torch.float64) else 0.1
         if not torch.allclose(stock.to(ours.dtype), ours, rtol=bound, atol=bound):
             raise BaseError(
-                f"{type(self.base).__name__} computes its logits in a way that alora's packed forward does not reproduce "
-                f"(stock {stock.tolist()}, packed {ours.tolist()}); this model class is not supported"
+                f"{type(self.base).__name__} computes its logits in a way that the packed forward does not "
+                f"reproduce (stock {stock.tolist()}, packed {ours.tolist()}); this model class is not supported"
             )
 
 
@@ -207,7 +207,9 @@ def packed_attention(
         )
     used = [name for name in _REFUSED_ATTENTION if kwargs.get(name) is not None]
     if used:
-        raise BaseError(f"{type(module).__name__} uses {', '.join(used)} in its attention, which alora does not support")
+        raise BaseError(
+            f"{type(module).__name__} uses {', '.join(used)} in its attention, which alora does not support"
+        )
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer = int(module.layer_idx)  # pyright: ignore[reportArgumentType] every cached attention layer has it
     parts = []

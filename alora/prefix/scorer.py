@@ -27,9 +27,7 @@ class Scorer:
         AdapterError: no adapter, or one that belongs to another base.
     """
 
-    def __init__(
-        self, base: LoadedBase, adapters: Sequence[AdapterWeights], max_suffix_tokens: int = 4096
-    ) -> None:
+    def __init__(self, base: LoadedBase, adapters: Sequence[AdapterWeights], max_suffix_tokens: int = 4096) -> None:
         if not adapters:
             raise AdapterError("nothing to score with: no adapter was given")
         self._adapters, self._limit = tuple(adapters), max_suffix_tokens

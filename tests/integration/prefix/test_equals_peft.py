@@ -6,7 +6,6 @@ import torch
 from alora.adapter.bank import Bank
 from alora.prefix.packed import PackedModel, Pair
 from tests.peft_reference import (
-
     ATTENTION_TARGETS,
     peft_gradients,
     peft_label_logits,
@@ -62,9 +61,7 @@ def _theirs(model, adapters, prefixes, pairs):
     wrapped = [peft_model(model, adapter) for adapter in adapters]
     total = 0.0
     for index, pair in enumerate(pairs):
-        logits = peft_label_logits(
-            wrapped[pair.policy], prefixes[pair.prefix], pair.suffix_ids, pair.label_token_ids
-        )
+        logits = peft_label_logits(wrapped[pair.policy], prefixes[pair.prefix], pair.suffix_ids, pair.label_token_ids)
         loss = _loss(logits, index % 2)
         loss.backward()
         total += loss.item()
@@ -124,5 +121,3 @@ def test_one_token_off_is_not_equal(shift):
     cut = len(prefix) + shift
     _, gradients, _ = _ours(model, [adapter], [whole[:cut]], [Pair(0, 0, whole[cut:], LABELS[0])], torch.float64)
     assert _worst(gradients, _theirs(model, [adapter], [prefix], [Pair(0, 0, suffix, LABELS[0])])[1]) > 1e-4
-
-

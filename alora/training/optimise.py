@@ -1,0 +1,155 @@
+"""From new adapters to their best checkpoint."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+from alora.adapter.bank import Bank
+from alora.adapter.folder import AdapterWeights
+from alora.config.schema import TrainingSettings
+from alora.errors import TrainingError
+from alora.prefix.packed import PackedModel
+from alora.prefix.store import PrefixStore
+from alora.training.examples import Example, collate
+from alora.training.trainer import COMPLETE, GradientWatch, SplitModel, SplitTrainer
+
+if TYPE_CHECKING:
+    from alora.base.load import LoadedBase
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The best checkpoint's adapters, and how training went."""
+
+    adapters: tuple[AdapterWeights, ...]
+    steps: int
+    best_step: int | None
+    best_validation_loss: float | None
+    history: tuple[dict[str, float], ...]
+
+
+def fit(
+    base: LoadedBase,
+    adapters: Sequence[AdapterWeights],
+    train: Sequence[Example],
+    validation: Sequence[Example],
+    settings: TrainingSettings,
+    checkpoints: Path,
+    progress: bool = True,
+    callbacks: Sequence[TrainerCallback] = (),
+) -> Fitted:
+    """Train ``adapters`` together, one policy each, and return the best checkpoint by validation loss.
+
+    A run that was cut off goes on from its last whole checkpoint in ``checkpoints`` and ends with the same bytes.
+
+    Raises:
+        TrainingError: no rows, no gradient after the first step, or a loss that is not finite.
+    """
+    if not train or not validation:
+        raise TrainingError(f"{len(train)} training and {len(validation)} validation rows; both need at least one")
+    bank = Bank(base.model, adapters, trainable=True, dtype=_bank_dtype(base.model.dtype))
+    packed = PackedModel(base.model, bank)
+    if settings.gradient_checkpointing:
+        packed.checkpoint_activations()
+    store = PrefixStore(settings.prefix_cache_bytes) if settings.prefix_cache == "memory" else None
+    trainer = SplitTrainer(
+        model=SplitModel(packed, store),
+        args=_arguments(settings, checkpoints, len(train), packed.device, progress),
+        train_dataset=list(train),
+        eval_dataset=list(validation),
+        data_collator=collate,
+        callbacks=[GradientWatch(bank), *_early_stopping(settings), *callbacks],
+        max_suffix_tokens=settings.max_suffix_tokens,
+    )
+    trainer.remove_callback(PrinterCallback)
+    if not progress:
+        trainer.remove_callback(ProgressCallback)
+    resume = last_whole_checkpoint(checkpoints)
+    try:
+        trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+    finally:
+        bank.release()
+        if settings.gradient_checkpointing:
+            base.model.gradient_checkpointing_disable()
+        base.model.eval()
+    state = trainer.state
+    return Fitted(
+        adapters=tuple(bank.adapter(place) for place in range(len(adapters))),
+        steps=state.global_step,
+        best_step=state.best_global_step,
+        best_validation_loss=state.best_metric,
+        history=tuple(state.log_history),
+    )
+
+
+def last_whole_checkpoint(checkpoints: Path) -> Path | None:
+    """The newest checkpoint that was written to its end; the ones that were cut off are removed."""
+    whole: dict[int, Path] = {}
+    for folder in checkpoints.glob("checkpoint-*"):
+        if (folder / COMPLETE).is_file():
+            whole[int(folder.name.rsplit("-", 1)[1])] = folder
+        else:
+            shutil.rmtree(folder)
+    return whole[max(whole)] if whole else None
+
+
+def _bank_dtype(base_dtype: torch.dtype) -> torch.dtype:
+    """Adapters train in float32 on a half-precision base, as PEFT's ``autocast_adapter_dtype`` has it."""
+    return torch.float64 if base_dtype == torch.float64 else torch.float32
+
+
+def _early_stopping(settings: TrainingSettings) -> list[TrainerCallback]:
+    patience = settings.early_stopping_patience
+    return [EarlyStoppingCallback(early_stopping_patience=patience)] if patience else []
+
+
+def _arguments(
+    settings: TrainingSettings, checkpoints: Path, rows: int, device: torch.device, progress: bool
+) -> TrainingArguments:
+    per_step = settings.batch_size * settings.gradient_accumulation_steps
+    steps_per_epoch = math.ceil(rows / per_step)
+    total = settings.max_steps if settings.max_steps > 0 else math.ceil(steps_per_epoch * settings.epochs)
+    interval = max(1, min(total, steps_per_epoch // max(1, settings.evaluations_per_epoch)))
+    options: dict[str, Any] = {
+        "output_dir": str(checkpoints),
+        "num_train_epochs": settings.epochs,
+        "max_steps": settings.max_steps,
+        "per_device_train_batch_size": settings.batch_size,
+        "per_device_eval_batch_size": settings.batch_size,
+        "gradient_accumulation_steps": settings.gradient_accumulation_steps,
+        "learning_rate": settings.learning_rate,
+        "weight_decay": settings.weight_decay,
+        "warmup_steps": math.ceil(settings.warmup_ratio * total),
+        "lr_scheduler_type": settings.scheduler,
+        "max_grad_norm": settings.max_grad_norm,
+        "seed": settings.seed,
+        "data_seed": settings.seed,
+    }
+    return TrainingArguments(
+        **options,
+        optim="adamw_torch",
+        eval_strategy="steps",
+        eval_steps=interval,
+        save_strategy="steps",
+        save_steps=interval,
+        save_total_limit=2,
+        load_best_model_at_end=True,
+        metric_for_best_model="eval_loss",
+        greater_is_better=False,
+        logging_steps=interval,
+        report_to=[],
+        remove_unused_columns=False,
+        label_names=["labels"],
+        dataloader_pin_memory=device.type == "cuda",
+        use_cpu=device.type == "cpu",
+        disable_tqdm=not progress,
+    )

@@ -1,0 +1,131 @@
+"""A run folder: what one run was asked, and what it has made so far.
+
+    run.yaml         the recipe, reloadable as input, under the environment in comments
+    inputs.json      digests of the data, the policy and the base that the run read
+    checkpoints/     while training, for resume
+    adapter/         the best checkpoint as a PEFT folder
+    training.json    steps, best step, loss history
+    evaluation.json  metrics, calibration and threshold
+    identity.json    the KV identity certificate
+    bundle/          what is shipped
+
+Each stage's output appears whole or not at all, so "is it there" is "is it done".
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from alora.atomic import write_json
+from alora.config.schema import Recipe
+from alora.errors import RunError
+
+OUTPUTS = ("checkpoints", "adapter", "training.json", "evaluation.json", "identity.json", "bundle")
+_INPUTS = "inputs.json"
+# Settings that change nothing a stage has made: where it lies, and what a call prints or scores besides.
+_FREE = ("run_dir", "artifact", "bundles", "conversation", "output", "json", "strict", "force")
+
+
+class RunFolder:
+    """One run's folder, held by one process at a time (use as a context manager).
+
+    Raises:
+        RunError: it cannot be written, another process holds it, or it belongs to a run with other settings.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.path = Path(recipe.run_dir)
+        self._recipe = recipe
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = FileLock(self.path / ".lock", timeout=0)
+            self._lock.acquire()
+        except Timeout as error:
+            raise RunError(f"another alora process works in {self.path}; wait for it, or set run_dir=") from error
+        except OSError as error:
+            raise RunError(
+                f"run folder {self.path} cannot be written ({error.strerror}); set run_dir= elsewhere"
+            ) from error
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    checkpoints = property(lambda self: self.path / "checkpoints")
+    adapter = property(lambda self: self.path / "adapter")
+    training = property(lambda self: self.path / "training.json")
+    evaluation = property(lambda self: self.path / "evaluation.json")
+    identity = property(lambda self: self.path / "identity.json")
+    bundle = property(lambda self: self.path / "bundle")
+    settings = property(lambda self: self.path / "run.yaml")
+
+    def claim(self, inputs: Mapping[str, str]) -> bool:
+        """Bind the folder to this recipe and these input digests; True when it already was (a resume).
+
+        Raises:
+            RunError: the folder holds a run with other settings or inputs, and ``force`` is not set.
+        """
+        claimed = {"settings": self._fixed_settings(), "inputs": dict(inputs)}
+        before = self._read_claim()
+        if before == claimed:
+            return True
+        if before is not None and not self._recipe.force:
+            changed = _changed(before, claimed)
+            raise RunError(
+                f"{self.path} holds a run with other settings: {'; '.join(changed[:5])}"
+                f"{f' and {len(changed) - 5} more' if len(changed) > 5 else ''}. "
+                "Choose another run_dir= (or name=), or start over with force=true"
+            )
+        self._clear()
+        write_json(self.path / _INPUTS, claimed)
+        return False
+
+    def _fixed_settings(self) -> dict[str, Any]:
+        settings = asdict(self._recipe)
+        for name in _FREE:
+            settings.pop(name)
+        return json.loads(json.dumps(settings))
+
+    def _read_claim(self) -> dict[str, Any] | None:
+        try:
+            return json.loads((self.path / _INPUTS).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (ValueError, OSError) as error:
+            raise RunError(f"{self.path / _INPUTS} cannot be read ({error}); start over with force=true") from error
+
+    def _clear(self) -> None:
+        (self.path / _INPUTS).unlink(missing_ok=True)
+        for name in OUTPUTS:
+            place = self.path / name
+            if place.is_dir():
+                shutil.rmtree(place)
+            else:
+                place.unlink(missing_ok=True)
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any], where: str = "") -> list[str]:
+    """``key: old -> new`` for every leaf that differs."""
+    lines = []
+    for key in sorted(before.keys() | now.keys()):
+        old, new = before.get(key), now.get(key)
+        name = key if where in ("", "settings") else f"{where}.{key}"
+        if isinstance(old, dict) and isinstance(new, dict):
+            lines += _changed(old, new, name)
+        elif old != new:
+            lines.append(f"{name}: {_short(old)} -> {_short(new)}")
+    return lines
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:18]}...{text[-18:]}"

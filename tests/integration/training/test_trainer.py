@@ -1,0 +1,134 @@
+"""The trainer's gradients are PEFT's, and what cannot learn is stopped."""
+
+import copy
+
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from alora.adapter.bank import Bank
+from alora.adapter.folder import AdapterSpec, new_adapter
+from alora.base.fingerprint import Fingerprint
+from alora.base.load import LoadedBase
+from alora.config.schema import TrainingSettings
+from alora.errors import TrainingError
+from alora.training.examples import Example, Target
+from alora.training.optimise import fit
+from tests.peft_reference import ALL_TARGETS, peft_gradients, peft_label_logits, peft_model, relative_error
+from tests.toy_models import toy_model
+
+INVOCATION = (5, 6, 7)
+LABELS = (11, 12)
+
+
+def _base(family="qwen3", dtype=torch.float64) -> LoadedBase:
+    model = toy_model(family, dtype)
+    return LoadedBase(model, None, Fingerprint("w", "t", "c"), "toy")  # pyright: ignore[reportArgumentType]
+
+
+def _tokens(length: int, seed: int) -> tuple[int, ...]:
+    return tuple(torch.randint(20, 190, (length,), generator=torch.Generator().manual_seed(seed)).tolist())
+
+
+def _examples(count: int, first: int = 0) -> list[Example]:
+    """Ragged prefixes, one suffix, and a label that the last prefix token decides."""
+    made = []
+    for number in range(first, first + count):
+        prefix = (*_tokens(4 + number % 9, number), 21 + number % 2)
+        made.append(Example(prefix, (Target(0, (*INVOCATION, 30, 31), LABELS, number % 2),)))
+    return made
+
+
+def _fresh(base, invocation=INVOCATION):
+    return new_adapter(AdapterSpec(4, 8.0, tuple(sorted(ALL_TARGETS)), invocation), base.model, seed=0)
+
+
+class _Gradients(TrainerCallback):
+    """Copies the bank's gradients before the first optimiser step, and stops."""
+
+    def __init__(self):
+        self.found, self.bank = None, None
+
+    def on_train_begin(self, args, state, control, model=None, **kwargs):
+        self.bank = model.packed.bank
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        if self.found is None:
+            self.found = copy.deepcopy(self.bank.gradients(0))
+        control.should_training_stop = True
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=str)
+@pytest.mark.parametrize("family", ["qwen3", "llama", "gemma3"])
+@pytest.mark.parametrize(("batch", "accumulation"), [(12, 1), (4, 3)], ids=["one-batch", "accumulated"])
+def test_trainer_gradients_equal_peft(tmp_path, family, dtype, bound, batch, accumulation):
+    base, rows = _base(family, dtype), _examples(12)
+    watch = _Gradients()
+    settings = TrainingSettings(
+        batch_size=batch, gradient_accumulation_steps=accumulation, max_grad_norm=1e9, max_suffix_tokens=11
+    )
+    adapter = _fresh(base)
+    # B is not zero, so that A has a gradient too.
+    adapter = type(adapter)(adapter.spec, {n: (a, 0.1 * torch.randn_like(b)) for n, (a, b) in adapter.tensors.items()})
+    fit(base, [adapter], rows, _examples(4, 50), settings, tmp_path, progress=False, callbacks=[watch])
+    reference = peft_model(base.model, type(adapter)(adapter.spec, {
+        n: (a.to(dtype), b.to(dtype)) for n, (a, b) in adapter.tensors.items()
+    }))  # fmt: skip
+    for row in rows:
+        target = row.targets[0]
+        logits = peft_label_logits(reference, row.prefix_ids, target.suffix_ids, LABELS)
+        (torch.nn.functional.cross_entropy(logits[None], torch.tensor([target.label])) / len(rows)).backward()
+    theirs = peft_gradients(reference)
+    assert watch.found.keys() == theirs.keys()
+    worst = max(relative_error(o, t) for n in theirs for o, t in zip(watch.found[n], theirs[n], strict=True))
+    assert worst <= bound
+
+
+@pytest.mark.parametrize("invocation", [INVOCATION, None], ids=["alora", "lora"])
+def test_training_lowers_the_validation_loss(tmp_path, invocation):
+    base = _base(dtype=torch.float32)
+    rows, held_out = _examples(64), _examples(16, 100)
+    if invocation is None:
+        whole = [
+            Example((), (Target(0, r.prefix_ids + r.targets[0].suffix_ids, LABELS, r.targets[0].label),)) for r in rows
+        ]
+        held_out = [
+            Example((), (Target(0, r.prefix_ids + r.targets[0].suffix_ids, LABELS, r.targets[0].label),))
+            for r in held_out
+        ]
+        rows = whole
+    settings = TrainingSettings(epochs=6, batch_size=8, learning_rate=1e-2)
+    fitted = fit(base, [_fresh(base, invocation)], rows, held_out, settings, tmp_path, progress=False)
+    losses = [entry["eval_loss"] for entry in fitted.history if "eval_loss" in entry]
+    assert min(losses) < 0.3 < losses[0]
+    assert fitted.best_validation_loss == min(losses)
+
+
+def test_the_base_comes_back_as_it_was(tmp_path):
+    base = _base(dtype=torch.float32)
+    ids = torch.tensor([_tokens(9, 3)])
+    before = base.model(ids).logits
+    settings = TrainingSettings(max_steps=2, gradient_checkpointing=True)
+    fit(base, [_fresh(base)], _examples(8), _examples(4, 9), settings, tmp_path, progress=False)
+    assert torch.equal(before, base.model(ids).logits)
+    assert not any(module.training for module in base.model.modules())
+
+
+def test_no_gradient_stops_the_run(tmp_path, monkeypatch):
+    """Negative control: hooks that never fire leave the adapter untouched, and the run says so."""
+    monkeypatch.setattr(Bank, "_delta", lambda self, place, x, route: 0.0 * self.b_POR[place].sum())
+    with pytest.raises(TrainingError, match="no gradient reached 21 adapted layer"):
+        fit(_base(), [_fresh(_base())], _examples(8), _examples(4, 9), TrainingSettings(), tmp_path, progress=False)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
+    base = _base(dtype=torch.float32)
+    adapter = _fresh(base)
+    broken = type(adapter)(adapter.spec, {n: (a, b + float("nan")) for n, (a, b) in adapter.tensors.items()})
+    with pytest.raises(TrainingError, match="loss is nan at step 0"):
+        fit(base, [broken], _examples(8), _examples(4, 9), TrainingSettings(), tmp_path, progress=False)
+
+
+def test_no_rows_is_an_error(tmp_path):
+    with pytest.raises(TrainingError, match="0 training"):
+        fit(_base(), [_fresh(_base())], [], _examples(2), TrainingSettings(), tmp_path, progress=False)
