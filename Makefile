@@ -1,0 +1,45 @@
+# `make quickstart` shows everything; `make test` tests everything that needs no GPU. Both make .venv first.
+#
+# PYTHON=python3.12      interpreter of a new .venv
+# ALORA_TORCH=cpu|cuda   build of torch and vLLM; decided by what is there unless given
+
+SHELL := bash
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export PYTHON VENV ALORA_TORCH
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup quickstart static check test gpu vllm-matrix clean
+
+help: ## the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+
+setup: ## make .venv, or bring it up to date
+	@scripts/setup.sh
+
+quickstart: setup ## train, prove and export one policy on a tiny base, then score with it
+	$(BIN)/alora train recipe=quickstart
+
+static: setup # format, lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+check: static ## format, lint, types, import contracts, unit tests
+	$(BIN)/pytest tests/unit
+
+test: static ## everything that needs no GPU, real vLLM on CPU included
+	$(BIN)/pytest tests/unit tests/integration tests/vllm
+
+gpu: setup ## the tests that need an NVIDIA GPU
+	$(BIN)/pytest tests/gpu
+
+vllm-matrix: setup ## the vLLM tests on every vLLM version that this torch serves
+	scripts/vllm_matrix.sh
+
+clean: ## remove caches and builds; .venv and runs stay
+	rm -rf build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find alora tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
