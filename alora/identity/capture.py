@@ -134,12 +134,14 @@ def forward(
 def cache_sites(cache: Any) -> dict[Site, Tensor]:
     """K and V of every layer of a transformers cache, token dimension second: (B, T, heads, D)."""
     sites: dict[Site, Tensor] = {}
+    without = [index for index, layer in enumerate(cache.layers) if getattr(layer, "keys", None) is None]
+    if without or not cache.layers:
+        where = f"layers {without[:8]}" if cache.layers else "any layer"
+        raise BaseError(
+            f"the base keeps no keys and values in {where}; KV identity is defined for attention layers only, "
+            "so choose a base whose layers all attend"
+        )
     for index, layer in enumerate(cache.layers):
-        if getattr(layer, "keys", None) is None or layer.keys.dim() != 4:
-            raise BaseError(
-                f"layer {index} of the base keeps no keys and values ({type(layer).__name__}); KV identity is defined "
-                "for attention layers only, choose a base whose layers all attend"
-            )
         sites[Site(index, "K")] = layer.keys.transpose(1, 2)
         sites[Site(index, "V")] = layer.values.transpose(1, 2)
     return sites

@@ -1,9 +1,11 @@
 """Judge a pair of captures: equal as integers before the activation, different at it.
 
-The definition, per row of a call: every K and V of every layer, and the last layer's output, at every position before
+The definition, per row of a call: every K and V of every layer, and the last layer's output, at every token before
 the activation index has the same bits with and without the adapter; and at the activation index every tensor that the
-adapter can reach (:mod:`alora.identity.reach`) has at least one element with other bits. Padding positions stand
-before the activation and are compared like all others.
+adapter can reach (:mod:`alora.identity.reach`) has at least one element with other bits.
+
+Padding holds no token and is left out: under eager attention (transformers 5.19) a padding position, all of whose keys
+are masked, averages over the whole row, the adapted suffix included. No token ever attends to it.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ Differs = Callable[[Tensor, Tensor], Tensor]
 class Finding:
     """One way in which a pair of captures breaks the definition.
 
-    ``position`` counts from the row's own first token (negative in padding). ``elements`` is how many elements of that
-    token's tensor differ; for an ``activation`` finding it is 0, the fault being that none does.
+    ``position`` counts from the row's own first token. ``elements`` is how many elements of that token's tensor
+    differ; for an ``activation`` finding it is 0, the fault being that none does.
     """
 
     check: str
@@ -77,15 +79,15 @@ def compare(
 
 
 def prefix_findings(call: Call, base: Capture, adapted: Capture, differs: Differs = bits_differ) -> list[Finding]:
-    """Positions before the activation whose bits the adapter changed; at most the first per site and row."""
+    """Tokens before the activation whose bits the adapter changed; at most the first per site and row."""
     findings = []
     for site, row, count_T in _differences(call, base, adapted, differs):
-        changed = count_T[: call.activation_B[row]].nonzero()
+        count_T = count_T[call.padding_B[row] : call.activation_B[row]]
+        changed = count_T.nonzero()
         if len(changed):
             position = int(changed[0])
-            place = (call.name, str(site), row, position - call.padding_B[row], int(count_T[position]))
-            findings.append((position - call.padding_B[row], row, Finding(PREFIX, *place)))
-    return [finding for _, _, finding in sorted(findings, key=lambda item: (item[1], item[0]))]
+            findings.append(Finding(PREFIX, call.name, str(site), row, position, int(count_T[position])))
+    return sorted(findings, key=lambda finding: (finding.row, finding.position))
 
 
 def inert_findings(
@@ -103,8 +105,9 @@ def count_sites(call: Call, base: Capture, adapted: Capture) -> dict[Site, SiteC
     """Per site, how much was compared and how much differs: the figures of the certificate."""
     totals = {site: [0, 0, 0, 0] for site in base.sites}
     for site, row, count_T in _differences(call, base, adapted, bits_differ):
-        index, width = call.activation_B[row], base.sites[site][0, 0].numel()
-        for slot, value in enumerate((index * width, int(count_T[:index].sum()), width, int(count_T[index]))):
+        start, index, width = call.padding_B[row], call.activation_B[row], base.sites[site][0, 0].numel()
+        prefix = ((index - start) * width, int(count_T[start:index].sum()))
+        for slot, value in enumerate((*prefix, width, int(count_T[index]))):
             totals[site][slot] += value
     return {site: SiteCount(*counts) for site, counts in totals.items()}
 

@@ -104,12 +104,13 @@ def run_controls(
     models: Models, calls: Sequence[Call], bases: Mapping[str, Capture], reached: Collection[Site]
 ) -> list[ControlResult]:
     """Plant each fault in one call after another until it is caught; ``bases`` holds the base's captures by call."""
-    return [_first_catch(control, models, calls, bases, reached) for control in CONTROLS]
+    return [plant(control, models, calls, bases, reached) for control in CONTROLS]
 
 
-def _first_catch(
+def plant(
     control: Control, models: Models, calls: Sequence[Call], bases: Mapping[str, Capture], reached: Collection[Site]
 ) -> ControlResult:
+    """Run one control on one call after another until it is caught."""
     for call in calls:
         findings = compare(call, bases[call.name], control.run(models, call), reached)
         fitting = [finding for finding in findings if finding.check in control.kinds]

@@ -1,0 +1,197 @@
+"""The certificate on four families: an honest aLoRA passes, everything else fails for its own reason."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from alora.adapter.folder import AdapterWeights, load_adapter, save_adapter
+from alora.config.schema import IdentitySettings
+from alora.errors import AdapterError, BaseError, CheckFailed, ConfigError
+from alora.identity.capture import capture, make_call
+from alora.identity.certify import certify
+from alora.identity.controls import CONTROLS
+from alora.identity.prove import prove
+from tests.integration.identity.subjects import INVOCATION, toy_base, toy_prompts, write_adapter
+from tests.peft_reference import ALL_TARGETS, ATTENTION_TARGETS
+from tests.toy_models import FAMILIES, WINDOW
+
+QUICK = IdentitySettings(dtypes=["float32"], negative_controls=False)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_honest_adapter_passes_in_every_dtype_and_length(family: str, tmp_path: Path):
+    base = toy_base(family)
+    folder = write_adapter(base, tmp_path / "adapter")
+    certificate = certify(base, folder, toy_prompts(), IdentitySettings())
+    assert certificate.failures == ()
+    assert certificate.passed
+    assert [record.dtype for record in certificate.dtypes] == ["float32", "bfloat16"]
+    names = [name for name, _, _ in certificate.lengths]
+    assert names == ["short prefix", "conversation 1", "conversation 2", "long prefix", "left-padded batch"]
+    assert certificate.lengths[3][1][0] > 10 * WINDOW
+    assert certificate.lengths[4][1:] == ((3, 17, 40), 45)
+    assert certificate.adapter_digest == load_adapter(folder).digest
+    for record in certificate.dtypes:
+        assert [control.name for control in record.controls] == [control.name for control in CONTROLS]
+        assert all(control.caught for control in record.controls)
+        assert len(record.layers) == 2 * 3 + 1
+        assert all(layer.must_differ and layer.activation_different > 0 for layer in record.layers)
+        assert all(layer.prefix_elements > 0 == layer.prefix_different for layer in record.layers)
+        assert len(record.handovers) == 4
+
+
+@pytest.mark.parametrize("heads", [(4, 4), (4, 1)])
+def test_head_groupings(heads: tuple[int, int], tmp_path: Path):
+    base = toy_base("qwen3", heads=heads[0], kv_heads=heads[1])
+    folder = write_adapter(base, tmp_path / "adapter")
+    assert certify(base, folder, toy_prompts(), IdentitySettings()).failures == ()
+
+
+@pytest.mark.parametrize("kernels", ["sdpa", "eager"])
+def test_attention_kernels_are_named(kernels: str, tmp_path: Path):
+    base = toy_base("gemma3")
+    base.model.set_attn_implementation(kernels)
+    folder = write_adapter(base, tmp_path / "adapter")
+    certificate = certify(base, folder, toy_prompts(), QUICK)
+    assert certificate.failures == ()
+    assert certificate.environment.attention == kernels
+
+
+@pytest.mark.parametrize(
+    ("targets", "not_reached"),
+    [
+        (ATTENTION_TARGETS, set()),
+        (("v_proj",), {"layer 0 K"}),
+        (("o_proj",), {"layer 0 K", "layer 0 V"}),
+        (("up_proj", "down_proj"), {"layer 0 K", "layer 0 V"}),
+        (("model.layers.1.self_attn.k_proj",), {"layer 0 K", "layer 0 V", "layer 1 V"}),
+        (("model.layers.2.mlp.down_proj",), {f"layer {layer} {kind}" for layer in range(3) for kind in "KV"}),
+    ],
+)
+def test_partial_adapters_differ_exactly_where_they_reach(targets, not_reached, tmp_path: Path):
+    base = toy_base("qwen3")
+    folder = write_adapter(base, tmp_path / "adapter", targets=targets)
+    certificate = certify(base, folder, toy_prompts(), IdentitySettings())
+    assert certificate.failures == ()
+    for record in certificate.dtypes:
+        assert {layer.site for layer in record.layers if not layer.must_differ} == not_reached
+        for layer in record.layers:
+            assert (layer.activation_different > 0) == layer.must_differ
+
+
+def test_untrained_adapter_fails(tmp_path: Path):
+    base = toy_base("llama")
+    weights = load_adapter(write_adapter(base, tmp_path / "adapter"))
+    zeroed = {name: (a_rd, torch.zeros_like(b_or)) for name, (a_rd, b_or) in weights.tensors.items()}
+    save_adapter(AdapterWeights(weights.spec, zeroed), tmp_path / "zero", "toy")
+    certificate = certify(base, tmp_path / "zero", toy_prompts(), QUICK)
+    assert not certificate.passed
+    assert "no difference where one must be" in certificate.failures[0]
+
+
+def test_one_dead_layer_fails_and_is_named(tmp_path: Path):
+    base = toy_base("llama")
+    targets = ("model.layers.2.self_attn.k_proj", "model.layers.2.self_attn.v_proj")
+    weights = load_adapter(write_adapter(base, tmp_path / "adapter", targets=targets))
+    dead = {
+        name: (a_rd, torch.zeros_like(b_or) if name.endswith("v_proj") else b_or)
+        for name, (a_rd, b_or) in weights.tensors.items()
+    }
+    save_adapter(AdapterWeights(weights.spec, dead), tmp_path / "dead", "toy")
+    certificate = certify(base, tmp_path / "dead", toy_prompts(), QUICK)
+    assert not certificate.passed
+    assert {"layer 2 V" in failure for failure in certificate.failures} == {True}
+
+
+def test_plain_lora_is_named(tmp_path: Path):
+    base = toy_base("qwen3")
+    folder = write_adapter(base, tmp_path / "adapter", invocation=None)
+    with pytest.raises(CheckFailed, match=r"plain LoRA.*alora_invocation_tokens"):
+        certify(base, folder, toy_prompts(), QUICK)
+
+
+def test_wrong_index_is_found_by_peft_search(tmp_path: Path):
+    """Ids whose invocation stands one token later than the call says: explicit and searched runs are two runs."""
+    base = toy_base("qwen3")
+    folder = write_adapter(base, tmp_path / "adapter")
+    row = [*toy_prompts()[0].prefix.token_ids, *INVOCATION, 20, 21]
+    call = make_call("misplaced", [row], [row.index(INVOCATION[0]) - 1], 0, base.model.device)
+    record = prove(base.model, folder, [call], torch.float32, with_controls=False)
+    assert not record.passed
+    assert {finding.check for finding in record.findings} == {"search"}
+
+
+def test_base_that_does_not_repeat_itself_is_refused(tmp_path: Path):
+    base = toy_base("llama")
+    folder = write_adapter(base, tmp_path / "adapter")
+    calls = [make_call("short", [[9, 8, *INVOCATION, 4]], [2], 0, base.model.device)]
+    torch.manual_seed(0)
+    base.model.model.layers[0].register_forward_pre_hook(
+        lambda _module, inputs: (inputs[0] + 1e-3 * torch.randn_like(inputs[0]), *inputs[1:])
+    )
+    record = prove(base.model, folder, calls, torch.float32, with_controls=False)
+    assert "repeat" in {finding.check for finding in record.findings}
+
+
+def test_base_in_memory_is_left_as_it_was(tmp_path: Path):
+    base = toy_base("qwen3")
+    folder = write_adapter(base, tmp_path / "adapter")
+    call = make_call("plain", [list(range(10, 30))], [10], 0, base.model.device)
+    names = [name for name, _ in base.model.named_modules()]
+    bits = {name: tensor.clone() for name, tensor in base.model.state_dict().items()}
+    before = capture(base.model, call)
+    certify(base, folder, toy_prompts(), IdentitySettings())
+    after = capture(base.model, call)
+    assert [name for name, _ in base.model.named_modules()] == names
+    assert all(torch.equal(tensor, bits[name]) for name, tensor in base.model.state_dict().items())
+    assert all(torch.equal(tensor, after.sites[site]) for site, tensor in before.sites.items())
+
+
+def test_adapter_of_another_shape_of_base(tmp_path: Path):
+    folder = write_adapter(toy_base("qwen3", heads=4, kv_heads=4), tmp_path / "adapter")
+    with pytest.raises(AdapterError, match=r"does not fit this base.*k_proj"):
+        certify(toy_base("qwen3", heads=4, kv_heads=2), folder, toy_prompts(), QUICK)
+
+
+def test_adapter_of_a_deeper_base(tmp_path: Path):
+    base = toy_base("qwen3")
+    weights = load_adapter(write_adapter(base, tmp_path / "adapter"))
+    cut = {name: pair for name, pair in weights.tensors.items() if ".layers.2." not in name}
+    save_adapter(AdapterWeights(weights.spec, cut), tmp_path / "cut", "toy")
+    with pytest.raises(AdapterError, match=r"does not fit.*layers\.2"):
+        certify(base, tmp_path / "cut", toy_prompts(), QUICK)
+
+
+def test_prompts_that_do_not_invoke_the_adapter(tmp_path: Path):
+    base = toy_base("qwen3")
+    folder = write_adapter(base, tmp_path / "adapter", invocation=(11, 12))
+    with pytest.raises(AdapterError, match=r"opens with token ids \[5, 6\].*invoked by \[11, 12\]"):
+        certify(base, folder, toy_prompts(), QUICK)
+
+
+def test_unknown_dtype(tmp_path: Path):
+    base = toy_base("qwen3")
+    folder = write_adapter(base, tmp_path / "adapter", targets=ALL_TARGETS)
+    with pytest.raises(ConfigError, match="float7"):
+        certify(base, folder, toy_prompts(), IdentitySettings(dtypes=["float7"]))
+
+
+def test_state_space_layers_are_refused():
+    from transformers import MambaConfig, MambaForCausalLM
+
+    model = MambaForCausalLM(MambaConfig(vocab_size=64, hidden_size=16, num_hidden_layers=1, state_size=4)).eval()
+    call = make_call("any", [[1, 2, 3]], [1], 0, model.device)
+    with pytest.raises(BaseError, match="keeps no keys and values in any layer"):
+        capture(model, call)
+
+
+def test_quantized_base_is_proven_in_its_own_dtype_only(tmp_path: Path):
+    base = toy_base("qwen3")
+    folder = write_adapter(base, tmp_path / "adapter")
+    quantized = replace(base, fingerprint=replace(base.fingerprint, quantization="nf4"))
+    certificate = certify(quantized, folder, toy_prompts(), IdentitySettings(negative_controls=False))
+    assert [record.dtype for record in certificate.dtypes] == ["float32"]
+    assert "nf4" in certificate.notes[0]
+    assert "negative controls were not run" in certificate.notes[1]
