@@ -1,14 +1,21 @@
 """A policy: one rule with its ordered labels, and the word that stands for each label."""
 
+import difflib
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from alora.config.schema import PolicySettings
 from alora.errors import PolicyError
 
 DEFAULT_LABELS: Mapping[str, str] = MappingProxyType({"violation": "Yes", "ok": "No"})
+KEYS = ("id", "title", "rule", "labels")
+METADATA = ("sources", "counts", "notes", "metadata")  # a policy file may say where its rows come from; not read
+LISTS = ("policies", "multilabel_policies")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,14 @@ class Policy:
             value = getattr(self, name)
             if not isinstance(value, str) or not value.strip():
                 raise PolicyError(f"policy {self.id!r}: '{name}' is {value!r}; give it a text")
+        if not isinstance(self.rule, str):
+            raise PolicyError(f"policy {self.id!r}: 'rule' is {self.rule!r}; give it a text")
+        if not _ID.fullmatch(self.id):
+            raise PolicyError(
+                f"policy id {self.id!r} names files and served adapters; use letters, digits, '_', '-' and '.' only"
+            )
+        for text in (self.title, self.rule, *self.labels, *self.answers):
+            _refuse_odd_text(self.id, text)
         if len(self.labels) < 2:
             raise PolicyError(f"policy {self.id!r}: {len(self.labels)} label(s); a classifier needs at least two")
         for name, values in (("labels", self.labels), ("answer words", self.answers)):
@@ -62,3 +77,164 @@ class Policy:
             "rule": self.rule,
             "labels": dict(zip(self.labels, self.answers, strict=True)),
         }
+
+
+def load_policy(settings: PolicySettings) -> Policy:
+    """The one policy that a recipe names: from its file, inline, or from the file with inline changes.
+
+    Raises:
+        PolicyError: no policy is given, the file holds several and ``policy.id`` picks none, or it cannot be read.
+    """
+    if settings.file is None:
+        if settings.title is None:
+            raise PolicyError(
+                "no policy is given; set policy.file=FILE.yaml, or policy.id, policy.title and policy.rule"
+            )
+        given = {"id": settings.id or _slug(settings.title), "title": settings.title, "rule": settings.rule or ""}
+        return policy_from_mapping(given | ({"labels": settings.labels} if settings.labels else {}), "policy")
+    policy = _pick(load_policies(Path(settings.file)), settings.id, settings.file)
+    changes: dict[str, Any] = {key: value for key in ("title", "rule") if (value := getattr(settings, key)) is not None}
+    if settings.labels:
+        changes |= _labels(settings.labels, "policy.labels")
+    return replace(policy, **changes)
+
+
+def load_policies(path: str | Path) -> list[Policy]:
+    """Every policy of a YAML (or JSON) file: one mapping, a list of them, or a mapping with ``policies``.
+
+    Raises:
+        PolicyError: the file cannot be read, or any policy in it is wrong; all of them at once.
+    """
+    path = Path(path)
+    found: list[Policy] = []
+    problems: list[str] = []
+    for where, value in _entries(_read_yaml(path), path):
+        try:
+            found.append(policy_from_mapping(value, where))
+        except PolicyError as error:
+            problems.append(str(error))
+    ids = [policy.id for policy in found]
+    problems += [
+        f"{path}: policy id {name!r} is there twice; rename one" for name in sorted({*ids}) if ids.count(name) > 1
+    ]
+    if problems:
+        raise PolicyError("\n".join(problems))
+    return found
+
+
+def policy_from_mapping(mapping: Any, where: str) -> Policy:
+    """A policy from plain data (YAML, JSON, a manifest); ``where`` opens every message.
+
+    ``labels`` maps each label to its answer word, positive first; a list of two labels takes the words Yes and No;
+    without it the labels are violation (Yes) and ok (No). ``title`` defaults to the id in words.
+
+    Raises:
+        PolicyError: a key is missing, unknown or of the wrong type.
+    """
+    if not isinstance(mapping, Mapping):
+        raise PolicyError(f"{where}: a policy is a mapping with id, title, rule and labels, not {_kind(mapping)}")
+    unknown = [str(key) for key in mapping if key not in (*KEYS, *METADATA)]
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], KEYS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"a policy has {', '.join(KEYS)}; notes go under 'metadata'"
+        raise PolicyError(f"{where}: unknown key {', '.join(map(repr, unknown))}; {hint}")
+    name = mapping.get("id")
+    if not isinstance(name, str) or not name:
+        raise PolicyError(f"{where}: 'id' is {_kind(name)}; give the policy an id, a text in quotes")
+    title, rule = mapping.get("title", _in_words(name)), mapping.get("rule", "")
+    labels = _labels(mapping.get("labels") or DEFAULT_LABELS, where)
+    try:
+        return Policy(id=name, title=title, rule=rule, **labels)
+    except PolicyError as error:
+        raise PolicyError(f"{where}: {error}") from None
+
+
+def _labels(value: Any, where: str) -> dict[str, tuple[str, ...]]:
+    if isinstance(value, list):
+        if len(value) != len(DEFAULT_LABELS):
+            raise PolicyError(
+                f"{where}: 'labels' lists {len(value)} labels without answer words; "
+                "write 'label: word' for each, positive label first"
+            )
+        value = dict(zip(value, DEFAULT_LABELS.values(), strict=True))
+    if not isinstance(value, Mapping):
+        raise PolicyError(f"{where}: 'labels' is {_kind(value)}; map each label to its answer word, positive first")
+    for label, word in value.items():
+        for text in (label, word):
+            if isinstance(text, bool):
+                raise PolicyError(
+                    f"{where}: 'labels' holds {text!r}: YAML reads a bare Yes or No as a boolean; put it in quotes"
+                )
+            if not isinstance(text, str) or not text.strip():
+                raise PolicyError(f"{where}: 'labels' holds {_kind(text)}; labels and answer words are texts")
+    return {"labels": tuple(value), "answers": tuple(value.values())}
+
+
+def _entries(content: Any, path: Path) -> list[tuple[str, Any]]:
+    """Each policy in a file with its place."""
+    if isinstance(content, Mapping) and any(key in content for key in LISTS):
+        strange = [key for key in content if key not in (*LISTS, *METADATA, "multilabel_sources")]
+        if strange:
+            raise PolicyError(f"{path}: unknown key {', '.join(map(repr, strange))} beside {' and '.join(LISTS)}")
+        lists = {key: content[key] for key in LISTS if key in content}
+    elif isinstance(content, list):
+        lists = {"": content}
+    else:
+        return [(str(path), content)]
+    for key, value in lists.items():
+        if not isinstance(value, list) or not value:
+            raise PolicyError(f"{path}: {key or 'the list'} holds no policy; list at least one with id, title and rule")
+    return [
+        (f"{path}: {key or 'policy'}[{index}]", value)
+        for key, values in lists.items()
+        for index, value in enumerate(values)
+    ]
+
+
+def _read_yaml(path: Path) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise PolicyError(f"{path}: {error.strerror or error}; give a YAML file with id, title and rule") from error
+    except UnicodeDecodeError as error:
+        raise PolicyError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8") from error
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise PolicyError(f"{path}{line}: not YAML: {error.problem}; put texts with ':' or '#' in quotes") from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise PolicyError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+
+
+def _pick(policies: list[Policy], name: str | None, file: str) -> Policy:
+    ids = [policy.id for policy in policies]
+    if name is None and len(policies) == 1:
+        return policies[0]
+    if name is None:
+        raise PolicyError(f"{file} holds {len(ids)} policies; pick one with policy.id= one of {', '.join(ids)}")
+    for policy in policies:
+        if policy.id == name:
+            return policy
+    close = difflib.get_close_matches(name, ids, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"it holds {', '.join(ids)}"
+    raise PolicyError(f"{file} has no policy {name!r}; {hint}")
+
+
+def _refuse_odd_text(name: str, text: Any) -> None:
+    if not isinstance(text, str):
+        raise PolicyError(f"policy {name!r}: labels and answer words are texts, not {_kind(text)}")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise PolicyError(f"policy {name!r}: {text!r} holds a lone surrogate, which is no Unicode text; replace it")
+
+
+def _in_words(name: str) -> str:
+    return re.sub(r"[_.-]+", " ", name).strip().capitalize()
+
+
+def _slug(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", title.casefold()).strip("_") or "policy"
+
+
+def _kind(value: Any) -> str:
+    return "missing" if value is None else f"{type(value).__name__} {str(value)[:40]!r}"

@@ -1,0 +1,262 @@
+"""Readers: what they accept, and one clear line with a place for each thing that they do not."""
+
+import io
+import json
+import sys
+
+import datasets
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from alora import sources
+from alora.config.schema import ColumnSettings, DataSettings
+from alora.conversation import Conversation, Message, read_conversation, read_labelled, read_multilabelled
+from alora.errors import DataError
+from alora.policy import Policy
+
+POLICY = Policy("p", "T", "R")
+OTHER = Policy("q", "T", "R")
+
+
+def row(text="Hi", label="ok", **more):
+    return {"messages": [{"role": "user", "content": text}], "label": label, **more}
+
+
+def jsonl(folder, *rows, name="train.jsonl"):
+    path = folder / name
+    lines = [
+        item if isinstance(item, bytes) else (item if isinstance(item, str) else json.dumps(item)) for item in rows
+    ]
+    path.write_bytes(b"\n".join(line if isinstance(line, bytes) else line.encode() for line in lines))
+    return str(path)
+
+
+def read(path, **settings):
+    return read_labelled(path, DataSettings(**settings), POLICY)
+
+
+def test_rows_in_order_with_ids_and_places(tmp_path):
+    rows = read(jsonl(tmp_path, row("a", id="x"), "", row("b", "violation", id=7), row("c")))
+    assert [item.conversation.id for item in rows] == ["x", "7", "train.jsonl:4"]
+    assert [item.where for item in rows] == ["train.jsonl:1", "train.jsonl:3", "train.jsonl:4"]
+    assert [item.labels["p"] for item in rows] == ["ok", "violation", "ok"]
+    assert rows[0].conversation == Conversation("x", (Message("user", "a"),))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        (b"\xef\xbb\xbf" + json.dumps(row()).encode(), row()),
+        (json.dumps(row()) + "\r", row(), ""),
+        (row("NUL \x00 inside"), row()),
+        (row("x" * 2**20), row()),
+        ({**row(), "messages": [*row()["messages"], {"role": "assistant", "content": "", "extra": 1}]}, row()),
+    ],
+    ids=["utf-8 mark", "crlf", "escaped NUL", "one megabyte", "an empty answer"],
+)
+def test_odd_but_sound_files(tmp_path, rows):
+    found = read(jsonl(tmp_path, *rows))
+    assert len(found) == 2
+    assert not found[0].conversation.messages[0].content.startswith("\ufeff")
+
+
+BAD_ROWS = {
+    "truncated": ('{"messages": [{"role": "user", "cont', r"not JSON: .* the text ends too early"),
+    "an array": ("[1, 2]", "a row is an object with 'messages', not list"),
+    "a number": ("3", "a row is an object"),
+    "a key twice": ('{"label": "ok", "label": "violation"}', "the key 'label' is there twice"),
+    "nested without end": ("[" * 200_000, "nested too deeply"),
+    "a huge number": ('{"label": 1' + "0" * 5000 + "}", "not JSON"),
+    "not UTF-8": (b'{"messages": "caf\xe9"}', "not UTF-8: .* at byte 17 of the line"),
+    "unknown label": (row(label="maybe"), "label 'maybe' is not one of violation, ok of policy 'p'; fix the row"),
+    "null label": (row(label=None), "label of 'p' is missing or null"),
+    "label of a wrong type": (row(label=[1]), r"label of 'p' is list \[1\]"),
+    "a number for a label": (row(label=1), "label '1' is not one of"),
+    "no label": ({"messages": row()["messages"], "gold": "ok"}, "no column 'label' or 'labels'; the row has .*'gold'"),
+    "no messages": ({"label": "ok", "text": "x"}, "no column 'messages'; the row has 'label', 'text'"),
+    "empty conversation": ({"messages": [], "label": "ok"}, "'messages' is empty"),
+    "only empty messages": (row(" \n"), "every message is empty"),
+    "messages as a text": ({"messages": "[]", "label": "ok"}, r"'messages' is str \"'\[\]'\"|'messages' is str '\[\]'"),
+    "a message as a text": ({"messages": ["Hi"], "label": "ok"}, "message 1: is str 'Hi'"),
+    "bad role": (
+        {"messages": [{"role": "gpt", "content": "x"}], "label": "ok"},
+        "role is str 'gpt', .* mean 'assistant'",
+    ),
+    "no role": ({"messages": [{"content": "x"}], "label": "ok"}, "role is missing or null"),
+    "content of a wrong type": ({"messages": [{"role": "user", "content": 3}], "label": "ok"}, "content is int 3"),
+    "no content": ({"messages": [{"role": "user"}], "label": "ok"}, "content is missing or null"),
+    "lone surrogate": (row("a\ud800"), "lone surrogate at character 1"),
+    "id of a wrong type": (row(id=[1]), "an id is a text or a number"),
+    "labels of a wrong type": (
+        {"messages": row()["messages"], "labels": "ok"},
+        "'labels' is str 'ok'; map each policy",
+    ),
+    "unknown label of many": ({"messages": row()["messages"], "labels": {"p": "x"}}, "label 'x' is not one of"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ROWS)
+def test_a_bad_row_is_told_with_its_line(tmp_path, case):
+    bad, complaint = BAD_ROWS[case]
+    with pytest.raises(DataError, match=r"train\.jsonl:2: .*" + complaint) as caught:
+        read(jsonl(tmp_path, row(), bad, row("b")))
+    assert len(caught.value.findings) == 1
+
+
+def test_all_findings_come_at_once_and_the_rest_is_counted(tmp_path):
+    rows = [row(label="maybe") for _ in range(50)]
+    with pytest.raises(DataError, match="50 problems") as caught:
+        read(jsonl(tmp_path, row(), "{", *rows[:49]))
+    assert len(caught.value.findings) == 21
+    assert caught.value.findings[0].startswith("train.jsonl:2: not JSON")
+    assert caught.value.findings[-1] == "... and 30 more"
+
+
+def test_duplicate_ids_name_both_places(tmp_path):
+    with pytest.raises(DataError, match=r"train.jsonl:3: id 'x' is also at train.jsonl:1"):
+        read(jsonl(tmp_path, row(id="x"), row(), row(id="x")))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("a.jsonl", b"", "holds no rows"),
+        ("a.jsonl", b"\n \n", "holds no rows"),
+        ("a.jsonl", json.dumps(row()).encode("utf-16"), "UTF-16 text; save it as UTF-8"),
+        ("a.jsonl", json.dumps(row()).encode("utf-16-le"), "holds NUL bytes"),
+        ("a.jsonl", b"\x1f\x8b\x08\x00", "compressed with gzip"),
+        ("a.jsonl", b"PAR1\x15\x04", "name it .parquet"),
+        ("a.jsonl", b"\x7fELF\x00\x00", "holds NUL bytes"),
+        ("a.parquet", b"PAR1 not really", "not a Parquet file"),
+        ("a.parquet", b"", "not a Parquet file"),
+        ("a.csv", b"x,y", "ending '.csv' is not known"),
+    ],
+)
+def test_a_file_that_is_something_else(tmp_path, name, content, complaint):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=complaint):
+        read(str(path))
+
+
+def test_no_file_and_a_folder(tmp_path):
+    with pytest.raises(DataError, match="no such file"):
+        read(str(tmp_path / "none.jsonl"))
+    with pytest.raises(DataError, match="is a folder"):
+        read(str(tmp_path))
+
+
+def test_a_line_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "LONGEST_LINE", 1000)
+    with pytest.raises(DataError, match=r"train.jsonl:2: the line is longer than"):
+        read(jsonl(tmp_path, row(), row("x" * 2000)))
+
+
+def test_columns_and_labels_are_mapped(tmp_path):
+    path = jsonl(tmp_path, {"chat": row()["messages"], "y": 1, "key": "k"}, {"chat": row()["messages"], "y": False})
+    columns = ColumnSettings(messages="chat", label="y", id="key")
+    rows = read(path, columns=columns, label_map={"1": "violation", "false": "ok"})
+    assert [item.labels["p"] for item in rows] == ["violation", "ok"]
+    assert rows[0].conversation.id == "k"
+
+
+def test_plain_text_columns_become_turns(tmp_path):
+    path = jsonl(tmp_path, {"prompt": "Hi", "response": "Hello", "label": "ok"})
+    (found,) = read(path, columns=ColumnSettings(messages="prompt,response"))
+    assert found.conversation.messages == (Message("user", "Hi"), Message("assistant", "Hello"))
+
+
+def test_many_labels_for_one_policy_skip_what_is_not_annotated(tmp_path):
+    messages = row()["messages"]
+    path = jsonl(
+        tmp_path,
+        {"messages": messages, "labels": {"p": "ok", "z": "whatever"}},
+        {"messages": messages, "labels": {"p": None}},
+        {"messages": messages, "labels": {}},
+    )
+    assert [item.where for item in read(path)] == ["train.jsonl:1"]
+    with pytest.raises(DataError, match="none of its 3 rows is labelled for policy 'q'"):
+        read_labelled(path, DataSettings(), OTHER)
+
+
+def test_many_policies_share_a_file(tmp_path):
+    messages = row()["messages"]
+    path = jsonl(tmp_path, {"messages": messages, "labels": {"p": "ok", "q": "violation"}}, row(label="ok", policy="q"))
+    rows = read_multilabelled(path, DataSettings(), [POLICY, OTHER])
+    assert [dict(item.labels) for item in rows] == [{"p": "ok", "q": "violation"}, {"q": "ok"}]
+    with pytest.raises(DataError, match="a row with one label names one of p, q"):
+        read_multilabelled(jsonl(tmp_path, row()), DataSettings(), [POLICY, OTHER])
+
+
+def test_parquet_reads_as_jsonl_does(tmp_path):
+    rows = [row("a", id="x"), row("b", "violation", id="y")]
+    path = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    found = read(str(path))
+    assert [item.conversation for item in found] == [i.conversation for i in read(jsonl(tmp_path, *rows))]
+    assert found[1].where == "rows.parquet:2"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a"]}), path)
+    with pytest.raises(DataError, match=r"rows.parquet:1: no column 'messages'"):
+        read(str(path))
+
+
+def test_a_hub_data_set_with_class_numbers(tmp_path):
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["ok", "violation"])}
+    )
+    data = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]}, features=features)
+    datasets.DatasetDict({"train": data, "held": data.select([1])}).save_to_disk(str(tmp_path / "saved"))
+    columns = ColumnSettings(messages="text")
+    assert [r.labels["p"] for r in read(f"hub:{tmp_path}/saved", columns=columns)] == ["ok", "violation"]
+    (held,) = read(f"hub:{tmp_path}/saved:held", columns=columns)
+    assert held.conversation.messages == (Message("user", "b"),)
+    with pytest.raises(DataError, match="no split 'test'; it has train, held"):
+        read(f"hub:{tmp_path}/saved:test", columns=columns)
+
+
+def test_a_hub_data_set_from_a_folder_of_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "set").mkdir()
+    jsonl(tmp_path / "set", row("a"), row("b", "violation"), name="train.jsonl")
+    rows = read(f"hub:{tmp_path}/set")
+    assert [item.conversation.messages[0].content for item in rows] == ["a", "b"]
+
+
+def test_a_hub_data_set_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True)
+    with pytest.raises(DataError, match="cannot be loaded"):
+        read(f"hub:{tmp_path}/none")
+    with pytest.raises(DataError, match="write hub:NAME"):
+        read("hub:a:b:c:d")
+
+
+@pytest.mark.parametrize("value", [row(), row()["messages"]], ids=["object", "list"])
+def test_a_conversation_from_a_file_and_from_standard_input(tmp_path, monkeypatch, value):
+    path = tmp_path / "talk.json"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(value).encode())
+    assert read_conversation(str(path)).messages == (Message("user", "Hi"),)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
+    assert read_conversation("-") == Conversation("standard input", (Message("user", "Hi"),))
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "not JSON"),
+        (b"{", "talk.json: not JSON: .*ends too early"),
+        (b"3", "a row is an object"),
+        (b"[]", "'messages' is empty"),
+        (b"{}", "no column 'messages'"),
+        (b'["Hi"]', "talk.json: message 1: is str 'Hi'"),
+        (b'[{"role": "user", "content": "\\ud800"}]', "lone surrogate"),
+        (b"\xff\xfe[", "not UTF-8"),
+    ],
+)
+def test_what_is_no_conversation(tmp_path, content, complaint):
+    path = tmp_path / "talk.json"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=complaint):
+        read_conversation(str(path))
+    with pytest.raises(DataError, match=r"No such file|Is a directory"):
+        read_conversation(str(tmp_path))

@@ -1,0 +1,121 @@
+"""Policies from YAML and from a recipe; every mistake told with its place."""
+
+from pathlib import Path
+
+import pytest
+
+from alora.config.schema import PolicySettings
+from alora.errors import PolicyError
+from alora.policy import Policy, load_policies, load_policy, policy_from_mapping
+
+ADVICE = "id: advice\ntitle: No advice\nrule: Give none.\n"
+
+
+def write(folder: Path, text: str, name: str = "policy.yaml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_one_policy_with_ordered_labels(tmp_path):
+    path = write(tmp_path, ADVICE + 'labels: {bad: "Yes", odd: Maybe, good: "No"}\n')
+    assert load_policies(path) == [
+        Policy("advice", "No advice", "Give none.", ("bad", "odd", "good"), ("Yes", "Maybe", "No"))
+    ]
+    assert load_policies(path)[0].positive == "bad"
+
+
+def test_a_list_and_both_named_lists(tmp_path):
+    assert [p.id for p in load_policies(write(tmp_path, "- {id: a, title: A}\n- {id: b, title: B}\n"))] == ["a", "b"]
+    text = (
+        "policies:\n- {id: a, title: A, rule: R, counts: {train: {ok: 3}}, sources: [x]}\n"
+        "multilabel_policies:\n- {id: self_harm, rule: R}\nmultilabel_sources: [x]\n"
+    )
+    found = load_policies(write(tmp_path, text))
+    assert [policy.title for policy in found] == ["A", "Self harm"]
+
+
+def test_a_policy_survives_the_round_trip():
+    policy = Policy("a", "T", "R", ("x", "y", "z"), ("A", "B", "C"))
+    assert policy_from_mapping(policy.as_dict(), "here") == policy
+
+
+def test_a_list_of_two_labels_takes_the_default_words():
+    policy = policy_from_mapping({"id": "a", "labels": ["bad", "good"]}, "here")
+    assert (policy.labels, policy.answers) == (("bad", "good"), ("Yes", "No"))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "a policy is a mapping"),
+        ("just a text", "a policy is a mapping"),
+        ("id: [1", r"policy\.yaml:\d+: not YAML"),
+        ("id: 7\ntitle: T", "'id' is int '7'"),
+        ("title: T", "'id' is missing"),
+        ("id: a b\n", "policy id 'a b' names files"),
+        ("id: ../a\n", "names files"),
+        ("id: a\ntitel: T", "unknown key 'titel'; did you mean 'title'"),
+        ("id: a\nowner: me", "unknown key 'owner'; a policy has id, title, rule, labels"),
+        ("id: a\ntitle: ' '", "'title' is ' '"),
+        ("id: a\nrule: 3", "'rule' is 3"),
+        ("id: a\nlabels: {violation: Yes, ok: No}", "reads a bare Yes or No as a boolean; put it in quotes"),
+        ("id: a\nlabels: {violation: 1, ok: 2}", "labels and answer words are texts"),
+        ("id: a\nlabels: [x, y, z]", "lists 3 labels without answer words"),
+        ("id: a\nlabels: yes_no", "map each label to its answer word"),
+        ("id: a\nlabels: {x: 'A'}", "at least two"),
+        ("id: a\nlabels: {x: 'A', y: 'A'}", "repeat"),
+        ("policies: []", "policies holds no policy"),
+        ("policies: 3", "policies holds no policy"),
+        ("policies: [{id: a}]\nextra: 1", "unknown key 'extra'"),
+        ("- {id: a}\n- {id: a}", "policy id 'a' is there twice"),
+        ('id: a\ntitle: "\\uD800"', "lone surrogate|not YAML"),
+        ("a: &x [*x]", "unknown key|not YAML"),
+        ("!!python/object/apply:os.system [ls]", "not YAML"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_place(tmp_path, text, complaint):
+    with pytest.raises(PolicyError, match=complaint) as caught:
+        load_policies(write(tmp_path, text))
+    assert "policy.yaml" in str(caught.value)
+
+
+def test_all_wrong_policies_are_told_at_once(tmp_path):
+    with pytest.raises(PolicyError, match=r"policy\[0\].*\n.*policy\[2\]"):
+        load_policies(write(tmp_path, "- {id: 1}\n- {id: fine}\n- {id: a, x: 1}\n"))
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(PolicyError, match="No such file"):
+        load_policies(tmp_path / "none.yaml")
+    with pytest.raises(PolicyError, match="Is a directory"):
+        load_policies(tmp_path)
+    (tmp_path / "latin.yaml").write_bytes(b"id: caf\xe9\n")
+    with pytest.raises(PolicyError, match="not UTF-8 text"):
+        load_policies(tmp_path / "latin.yaml")
+
+
+def test_a_recipe_picks_one_policy(tmp_path):
+    path = str(write(tmp_path, "- {id: a, title: A}\n- {id: b, title: B}\n"))
+    assert load_policy(PolicySettings(file=path, id="b")).title == "B"
+    with pytest.raises(PolicyError, match=r"holds 2 policies; pick one with policy.id"):
+        load_policy(PolicySettings(file=path))
+    with pytest.raises(PolicyError, match="has no policy 'c'"):
+        load_policy(PolicySettings(file=path, id="c"))
+
+
+def test_a_recipe_changes_a_policy_from_a_file(tmp_path):
+    path = str(write(tmp_path, ADVICE))
+    changed = load_policy(PolicySettings(file=path, rule="Other.", labels={"no": "B", "yes": "A"}))
+    assert changed == Policy("advice", "No advice", "Other.", ("no", "yes"), ("B", "A"))
+
+
+def test_an_inline_policy():
+    assert load_policy(PolicySettings(title="No advice!", rule="R")) == Policy("no_advice", "No advice!", "R")
+    with pytest.raises(PolicyError, match="no policy is given"):
+        load_policy(PolicySettings(id="a"))
+
+
+def test_an_unknown_label_is_told_with_the_ways_out():
+    with pytest.raises(PolicyError, match=r"'maybe' is not one of .*label_map"):
+        Policy("a", "T", "R").label_index("maybe")
