@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from alora.base.cache import write_atomically
+from alora.atomic import write_json
 from alora.config.schema import EvaluationSettings
 from alora.errors import RunError
 from alora.evaluation.calibration import OperatingPoint, positive_probability
@@ -134,8 +134,7 @@ def write_evaluations(file: Path, evaluations: Sequence[Evaluation]) -> None:
     """
     content = {"schema_version": 1, "evaluations": [item.as_dict() for item in evaluations]}
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
+        write_json(file, content)
     except OSError as error:
         raise RunError(f"{file} cannot be written: {error.strerror or error}; give a writable output=") from error
 

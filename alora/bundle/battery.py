@@ -1,0 +1,103 @@
+"""A battery: several bundles on one base, scored in one pass.
+
+``battery.json`` lies beside the bundles' folders and lists their names: ``{"schema_version": 1, "bundles": [...]}``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from alora.atomic import write_json
+from alora.bundle.read import Bundle, load_bundle
+from alora.errors import BundleError
+
+BATTERY_FILE = "battery.json"
+SCHEMA_VERSION = 1
+
+
+def load_battery(folder: Path | str) -> list[Bundle]:
+    """Read the bundles that ``battery.json`` lists, in its order.
+
+    Raises:
+        BundleError: the list is missing, damaged or newer than this alora; a bundle is damaged; they do not share a
+            base and prompt settings.
+    """
+    folder = Path(folder)
+    bundles = [load_bundle(folder / name) for name in _names(folder / BATTERY_FILE)]
+    require_one_base(bundles)
+    return bundles
+
+
+def write_battery(folder: Path | str, bundles: Sequence[Bundle]) -> None:
+    """List ``bundles``, which are folders directly inside ``folder``, in its ``battery.json``.
+
+    Raises:
+        BundleError: a bundle lies elsewhere, they do not share a base, or the file cannot be written.
+    """
+    folder = Path(folder)
+    elsewhere = [str(bundle.folder) for bundle in bundles if bundle.folder.absolute().parent != folder.absolute()]
+    if elsewhere:
+        raise BundleError(f"{elsewhere[0]} is not a folder inside the battery {folder}; export it there")
+    require_one_base(bundles)
+    content = {"schema_version": SCHEMA_VERSION, "bundles": [bundle.folder.name for bundle in bundles]}
+    try:
+        write_json(folder / BATTERY_FILE, content)
+    except OSError as error:
+        raise BundleError(f"{folder / BATTERY_FILE} cannot be written: {error.strerror or error}") from error
+
+
+def require_one_base(bundles: Sequence[Bundle]) -> None:
+    """Check that one prefix pass can serve all bundles.
+
+    Raises:
+        BundleError: no bundle; two of one policy; another base or other settings of the prefix than the first's. What
+            the suffix spells out (``prompt.instruction``) may differ.
+    """
+    if not bundles:
+        raise BundleError("there are no bundles to score with; list at least one")
+    (policy, count), *_ = Counter(bundle.policy.id for bundle in bundles).most_common(1)
+    if count > 1:
+        folders = ", ".join(str(bundle.folder) for bundle in bundles if bundle.policy.id == policy)
+        raise BundleError(f"{count} bundles answer the policy {policy!r} ({folders}); keep one of them")
+    first = bundles[0]
+    for bundle in bundles[1:]:
+        parts = first.manifest.base.fingerprint.differences(bundle.manifest.base.fingerprint)
+        if parts:
+            raise BundleError(
+                f"{bundle.folder} and {first.folder} were made for different bases ({', '.join(parts)} differ), so "
+                "they cannot share a pass; score them one by one"
+            )
+        settings = [name for name, value in _prefix_settings(first).items() if _prefix_settings(bundle)[name] != value]
+        if settings:
+            raise BundleError(
+                f"{bundle.folder} and {first.folder} differ in {', '.join(settings)}, so a conversation's prefix is "
+                "not the same for both; score them one by one"
+            )
+
+
+def _prefix_settings(bundle: Bundle) -> dict[str, object]:
+    prompt = bundle.manifest.prompt
+    return {
+        "prompt.layout": prompt.layout,
+        "prompt.max_prefix_tokens": prompt.max_prefix_tokens,
+        "prompt.truncation": prompt.truncation,
+        "base.template_kwargs": dict(bundle.manifest.template_kwargs),
+    }
+
+
+def _names(file: Path) -> list[str]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        version, names = content["schema_version"], content["bundles"]
+    except FileNotFoundError as error:
+        raise BundleError(f"{file.parent} has no {file.name}, so it is not a battery") from error
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BundleError(f"{file} cannot be read ({error!r}); write the battery again") from error
+    if version != SCHEMA_VERSION:
+        raise BundleError(f"{file}: schema_version is {version!r}, and this alora reads {SCHEMA_VERSION}; upgrade it")
+    if not isinstance(names, list) or not all(isinstance(n, str) and n == Path(n).name and n != ".." for n in names):
+        raise BundleError(f"{file}: bundles must be a list of names of folders beside it, not {names!r}")
+    return names

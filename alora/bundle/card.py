@@ -1,0 +1,174 @@
+"""The model card: what the adapter decides, how well, on which base, and how to ask it.
+
+Everything in it comes from the manifest, which holds no path of the machine that made it. Texts of the user's (the
+policy's title and rule) are quoted, so that they cannot become front matter or markup.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from alora.adapter.folder import AdapterSpec
+from alora.bundle.manifest import Manifest
+from alora.evaluation.report import Evaluation, describe_operating_point, figure_rows
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def model_card(manifest: Manifest, spec: AdapterSpec) -> str:
+    """The text of ``README.md``."""
+    sections = [
+        _front_matter(manifest),
+        _introduction(manifest),
+        _policy(manifest),
+        _use(manifest),
+        _data(manifest),
+        _figures(manifest),
+        _serving(manifest),
+        _identity(manifest, spec),
+        _LIMITS,
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _front_matter(manifest: Manifest) -> str:
+    kind = "activated-lora" if manifest.activated else "lora"
+    lines = ["library_name: peft", "pipeline_tag: text-classification"]
+    if not manifest.base.local and _HUB_ID.fullmatch(manifest.base.source):
+        lines += [f"base_model: {manifest.base.source}", "base_model_relation: adapter"]
+    lines += ["tags:", *(f"- {tag}" for tag in ("alora", "peft", kind, "guardrail"))]
+    return "\n".join(["---", *lines, "---"])
+
+
+def _introduction(manifest: Manifest) -> str:
+    heading = f"# {_inline(manifest.policy.title)}"
+    if manifest.activated:
+        return (
+            f"{heading}\n\nAn **activated LoRA** (aLoRA) adapter that answers one guardrail policy. It touches only "
+            "the tokens from its invocation on, so the conversation before it keeps the base model's KV cache, bit for "
+            "bit, and any number of such policies share one pass over it."
+        )
+    return (
+        f"{heading}\n\nA **standard LoRA** adapter that answers one guardrail policy. It changes the base model from "
+        "token 0 on, so it shares no KV cache with other policies; it serves as a baseline."
+    )
+
+
+def _policy(manifest: Manifest) -> str:
+    policy = manifest.policy
+    rule = "\n".join(f"> {_inline(line)}" for line in policy.rule.splitlines() or [""])
+    labels = _table(
+        ("label", "answer word", "token id"),
+        [
+            [_code(label), _code(answer), str(token)]
+            for label, answer, token in zip(policy.labels, policy.answers, manifest.suffix.label_token_ids, strict=True)
+        ],
+    )
+    return (
+        f"## Policy\n\nId {_code(policy.id)}.\n\n{rule}\n\n{labels}\n\nThe positive label is {_code(policy.positive)}; "
+        "a verdict gives its probability."
+    )
+
+
+def _use(manifest: Manifest) -> str:
+    return (
+        "## Intended use\n\nTo flag conversations for review or to gate an assistant's answer, as one signal among "
+        f"others. It judges this policy only, on the base below, with the `{manifest.prompt.layout}` prompt layout and "
+        f"at most {manifest.prompt.max_prefix_tokens} tokens of conversation (longer ones lose their "
+        f"{manifest.prompt.truncation}). It was not made for decisions about people without a human in the loop."
+    )
+
+
+def _data(manifest: Manifest) -> str:
+    if not manifest.data:
+        return "## Data\n\nThe numbers of rows were not recorded."
+    rows = [
+        [split, str(sum(counts.values())), ", ".join(f"{_code(label)} {count}" for label, count in counts.items())]
+        for split, counts in manifest.data.items()
+    ]
+    return "## Data\n\nLabelled conversations; the rows themselves are not part of this bundle.\n\n" + _table(
+        ("split", "rows", "labels"), rows
+    )
+
+
+def _figures(manifest: Manifest) -> str:
+    text = f"## Figures\n\nOperating point: {describe_operating_point(manifest.operating_point)}."
+    if not manifest.evaluations:
+        return f"{text}\n\nIt was not evaluated on held-out rows."
+    return "\n\n".join([text, *(_evaluation(evaluation) for evaluation in manifest.evaluations)])
+
+
+def _evaluation(evaluation: Evaluation) -> str:
+    heading = (
+        f"{_code(evaluation.method)} on {evaluation.metrics.rows} {_inline(evaluation.split)} rows, "
+        f"{evaluation.metrics.positives} of them positive, with 95 % bootstrap intervals:"
+    )
+    if evaluation.truncated:
+        heading = f"{heading[:-1]} ({evaluation.truncated} rows were truncated):"
+    return f"{heading}\n\n{_table(('figure', 'value'), figure_rows(evaluation.metrics))}"
+
+
+def _serving(manifest: Manifest) -> str:
+    fingerprint = manifest.base.fingerprint
+    name = manifest.base.source
+    origin = f"a local folder named {_code(name)}" if manifest.base.local else _code(name)
+    if manifest.base.revision:
+        origin += f" at revision {_code(manifest.base.revision)}"
+    override = " base.source=FOLDER_OF_THE_BASE" if manifest.base.local else ""
+    digests = _table(
+        ("part of the base", "sha256"),
+        [[part, _code(getattr(fingerprint, part))] for part in ("weights", "tokenizer", "template")],
+    )
+    return (
+        f"## How to use it\n\nBase: {origin}, quantization {_code(fingerprint.quantization)}; threshold fitted in "
+        f"{manifest.base.dtype}. alora refuses to load the adapter on any other base, tokenizer or chat template.\n\n"
+        f"{digests}\n\n```console\n$ pip install alora-toolkit\n"
+        f"$ alora score artifact=THIS_FOLDER conversation.json{override}\n```\n\n"
+        "The folder is a plain PEFT adapter, so `PeftModel.from_pretrained` loads it as it is. vLLM serves it with "
+        "alora's plugin installed; without the plugin it would be refused, or run as a plain LoRA from token 0. Keep "
+        "`alora_invocation_tokens` in `adapter_config.json`: some tools delete it, and the adapter is then silently "
+        "wrong."
+    )
+
+
+def _identity(manifest: Manifest, spec: AdapterSpec) -> str:
+    facts = (
+        f"Adapter digest {_code(manifest.adapter_digest)}; rank {spec.rank}, alpha {spec.alpha:g}, "
+        f"{', '.join(_code(target) for target in spec.targets)}."
+    )
+    certificate = manifest.certificate
+    if certificate is None:
+        return f"## KV identity\n\nNot certified: a standard LoRA changes the KV cache from token 0 on.\n\n{facts}"
+    outcome = "passed" if certificate.passed else "FAILED"
+    return (
+        f"## KV identity\n\nCertificate of {certificate.created}: **{outcome}** in {', '.join(certificate.dtypes)}. "
+        "For the same call, every layer's keys and values before the activation equal the base's as integers; the full "
+        f"record is in `identity.json`.\n\n{facts}"
+    )
+
+
+_LIMITS = (
+    "## Limits\n\nThe figures hold for rows like those above; other domains, languages and lengths need their own "
+    "evaluation. The threshold belongs to the base, precision and engine it was fitted on: fit it again when one of "
+    "them changes. A conversation may be written to mislead the classifier. Probabilities are calibrated on the "
+    "validation rows' share of positives."
+)
+
+
+def _table(headings: tuple[str, ...], rows: list[list[str]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _inline(text: str) -> str:
+    """User text on one line, with what Markdown and HTML would act on disarmed."""
+    text = " ".join(text.split())
+    return re.sub(r"([\\`*_\[\]<>|#!~])", r"\\\1", text)
+
+
+def _code(text: str) -> str:
+    """User text as a code span; the JSON form where a code span could not hold it."""
+    if re.search(r"[`|\s]", text) or not text:
+        return "`" + json.dumps(text).replace("`", "\\u0060").replace("|", "\\u007c") + "`"
+    return f"`{text}`"

@@ -1,0 +1,222 @@
+"""``alora.json``: what an adapter is for, how it is asked, what it was proven on, and the digest of every file.
+
+``sha256`` at its end is over the manifest's own canonical JSON without that key. It finds accidents and edits; it is
+no signature.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from alora.base.fingerprint import Fingerprint
+from alora.config.schema import PromptSettings
+from alora.errors import AloraError, BundleError
+from alora.evaluation.calibration import OperatingPoint
+from alora.evaluation.report import Evaluation
+from alora.policy import Policy
+from alora.render import Suffix
+
+MANIFEST_FILE = "alora.json"
+CERTIFICATE_FILE = "identity.json"
+GOLDEN_FILE = "golden.jsonl"
+CARD_FILE = "README.md"
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class BaseRecord:
+    """The base an adapter belongs to. ``source`` is a hub id or "tiny"; of a ``local`` folder only its name is kept.
+
+    ``dtype`` is what the threshold and the golden rows were computed in.
+    """
+
+    source: str
+    fingerprint: Fingerprint
+    dtype: str
+    revision: str | None = None
+    local: bool = False
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """One file of the bundle: size in bytes and sha256 of its bytes."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class CertificateRecord:
+    """What ``identity.json`` certifies, and the sha256 of the file."""
+
+    sha256: str
+    passed: bool
+    created: str
+    dtypes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything in ``alora.json``. ``data`` counts rows: split → label → rows. ``created`` is UTC, ISO 8601."""
+
+    activated: bool
+    policy: Policy
+    prompt: PromptSettings
+    template_kwargs: Mapping[str, bool]
+    suffix: Suffix
+    base: BaseRecord
+    adapter_digest: str
+    operating_point: OperatingPoint
+    files: Mapping[str, FileRecord]
+    versions: Mapping[str, str]
+    created: str
+    certificate: CertificateRecord | None = None
+    evaluations: tuple[Evaluation, ...] = ()
+    data: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON types with the manifest's own digest; :func:`manifest_from_dict` reads it back."""
+        content = {
+            "schema_version": SCHEMA_VERSION,
+            "activated": self.activated,
+            "created": self.created,
+            "policy": self.policy.as_dict(),
+            "prompt": asdict(self.prompt) | {"template_kwargs": dict(self.template_kwargs)},
+            "suffix": {name: list(ids) for name, ids in asdict(self.suffix).items()},
+            "base": asdict(self.base),
+            "adapter_digest": self.adapter_digest,
+            "operating_point": self.operating_point.as_dict(),
+            "evaluations": [evaluation.as_dict() for evaluation in self.evaluations],
+            "data": {split: dict(counts) for split, counts in self.data.items()},
+            "certificate": _plain(self.certificate),
+            "files": {name: asdict(record) for name, record in sorted(self.files.items())},
+            "versions": dict(self.versions),
+        }
+        return content | {"sha256": content_digest(content)}
+
+    def to_json(self) -> str:
+        """The text of ``alora.json``."""
+        return json.dumps(self.as_dict(), indent=2, allow_nan=False) + "\n"
+
+
+def content_digest(content: Mapping[str, Any]) -> str:
+    """sha256 of a manifest's canonical JSON, its own ``sha256`` left out. The order of keys counts."""
+    bare = {name: value for name, value in content.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(bare, separators=(",", ":"), ensure_ascii=True).encode()).hexdigest()
+
+
+def file_record(file: Path) -> FileRecord:
+    """Size and sha256 of a file."""
+    with file.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return FileRecord(file.stat().st_size, digest)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read ``alora.json``.
+
+    Raises:
+        BundleError: there is none, it is damaged or was changed, or a newer alora made it.
+    """
+    file = folder / MANIFEST_FILE
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise BundleError(_no_manifest(folder)) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise BundleError(f"{file} cannot be read as JSON ({error}); copy or export the bundle again") from error
+    return manifest_from_dict(content, str(file))
+
+
+def _no_manifest(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"bundle folder {folder} does not exist"
+    if (folder / "adapter_config.json").exists():
+        return f"{folder} is an adapter without {MANIFEST_FILE}, so not a bundle; make one with `alora export`"
+    return f"{folder} has no {MANIFEST_FILE}, so it is not a bundle"
+
+
+def manifest_from_dict(content: Any, where: str) -> Manifest:
+    """Read :meth:`Manifest.as_dict` back; ``where`` names the file in errors.
+
+    Raises:
+        BundleError: see :func:`read_manifest`.
+    """
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise BundleError(f"{where}: schema_version is {version!r}, so this is no bundle manifest; export it again")
+    if version > SCHEMA_VERSION:
+        raise BundleError(
+            f"{where}: schema_version {version} was made by a newer alora, and this one reads up to {SCHEMA_VERSION}; "
+            "upgrade with `pip install -U alora-toolkit`"
+        )
+    if content.get("sha256") != content_digest(content):
+        raise BundleError(f"{where} was changed after it was written (its sha256 differs); export the bundle again")
+    try:
+        return _manifest(content)
+    except (AloraError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BundleError(f"{where} is not a valid manifest: {error!r}; export the bundle again") from error
+
+
+def _manifest(content: Mapping[str, Any]) -> Manifest:
+    prompt = dict(content["prompt"])
+    template_kwargs = prompt.pop("template_kwargs")
+    base: dict[str, Any] = dict(content["base"])
+    certificate = content["certificate"]
+    labels = content["policy"]["labels"]
+    return Manifest(
+        activated=_flag(content["activated"]),
+        policy=Policy(
+            id=content["policy"]["id"],
+            title=content["policy"]["title"],
+            rule=content["policy"]["rule"],
+            labels=tuple(labels),
+            answers=tuple(labels.values()),
+        ),
+        prompt=PromptSettings(**prompt),
+        template_kwargs=dict(template_kwargs),
+        suffix=_suffix(content["suffix"], len(labels)),
+        base=BaseRecord(fingerprint=Fingerprint(**base.pop("fingerprint")), **base),
+        adapter_digest=str(content["adapter_digest"]),
+        operating_point=OperatingPoint.from_dict(content["operating_point"]),
+        evaluations=tuple(Evaluation.from_dict(item) for item in content["evaluations"]),
+        data={split: dict(counts) for split, counts in content["data"].items()},
+        certificate=certificate and CertificateRecord(**certificate | {"dtypes": tuple(certificate["dtypes"])}),
+        files={_file_name(name): FileRecord(**record) for name, record in content["files"].items()},
+        versions=dict(content["versions"]),
+        created=str(content["created"]),
+    )
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"activated is {value!r}, not true or false")
+    return value
+
+
+def _suffix(content: Mapping[str, Any], labels: int) -> Suffix:
+    ids = {name: tuple(content[name]) for name in ("token_ids", "invocation_ids", "label_token_ids")}
+    if not all(isinstance(token, int) and token >= 0 for values in ids.values() for token in values):
+        raise TypeError("suffix holds something that is not a token id")
+    suffix = Suffix(**ids)
+    if not suffix.invocation_ids or suffix.token_ids[: len(suffix.invocation_ids)] != suffix.invocation_ids:
+        raise ValueError("the suffix does not begin with the invocation tokens")
+    if len(suffix.label_token_ids) != labels or len(set(suffix.label_token_ids)) != labels:
+        raise ValueError("there is not one label token per label")
+    return suffix
+
+
+def _file_name(name: str) -> str:
+    """A bundle is flat: a name with a folder in it would reach outside."""
+    if not name or name != Path(name).name or name in {".", ".."} or "\\" in name or "\0" in name:
+        raise ValueError(f"file name {name!r} is not a plain name")
+    return name
+
+
+def _plain(record: CertificateRecord | None) -> dict[str, Any] | None:
+    return None if record is None else asdict(record) | {"dtypes": list(record.dtypes)}

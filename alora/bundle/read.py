@@ -1,0 +1,211 @@
+"""Open a bundle: whole, unchanged, an aLoRA by both markers, and on the base that it was made for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE, AdapterWeights, load_adapter
+from alora.bundle.golden import GoldenRow, largest_difference, measure, prefix_digest, read_golden
+from alora.bundle.manifest import (
+    CARD_FILE,
+    CERTIFICATE_FILE,
+    GOLDEN_FILE,
+    MANIFEST_FILE,
+    Manifest,
+    file_record,
+    read_manifest,
+)
+from alora.config.schema import BaseSettings
+from alora.errors import BundleError, CheckFailed
+from alora.policy import Policy
+from alora.render import Renderer, Suffix
+from alora.verdict import Calibration
+
+if TYPE_CHECKING:
+    from alora.base.load import LoadedBase
+
+_INVOCATION_KEY = "alora_invocation_tokens"
+_DIFFERENT_BASE = {
+    "weights": "the base's weights are not those that the adapter was trained on; load {source}",
+    "tokenizer": "the base's tokenizer is another one, so text gives other token ids; load {source} with its own",
+    "template": "the base's chat template is another one, so prompts differ; restore the template of {source}",
+    "quantization": "the base is quantized in another way than the threshold was fitted for; set base.quantization",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle that was read and found whole. ``golden`` is empty when it was exported without golden rows."""
+
+    folder: Path
+    manifest: Manifest
+    weights: AdapterWeights
+    golden: tuple[GoldenRow, ...]
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that the adapter answers."""
+        return self.manifest.policy
+
+    @property
+    def suffix(self) -> Suffix:
+        """The token ids that ask for its verdict."""
+        return self.manifest.suffix
+
+    @property
+    def calibration(self) -> Calibration:
+        """Its operating point."""
+        return self.manifest.operating_point.calibration
+
+    def base_settings(self, given: BaseSettings) -> BaseSettings:
+        """The base to load: what the user gave, and from the manifest what they left open.
+
+        Raises:
+            BundleError: the bundle belongs to a local folder whose place only the user knows.
+        """
+        record = self.manifest.base
+        template_kwargs = dict(self.manifest.template_kwargs)
+        if given.source is not None:
+            return replace(given, template_kwargs=template_kwargs)
+        if record.local:
+            raise BundleError(
+                f"{self.folder}: its base was a local folder, {record.source!r}; say where it is: base.source=FOLDER"
+            )
+        quantization = record.fingerprint.quantization
+        return replace(
+            given,
+            source=record.source,
+            revision=given.revision or record.revision,
+            quantization=quantization,
+            template_kwargs=template_kwargs,
+        )
+
+    def renderer(self, base: LoadedBase) -> Renderer:
+        """The renderer of its prompts on ``base``."""
+        return Renderer(base.tokenizer, self.manifest.prompt, dict(self.manifest.template_kwargs))
+
+    def check_base(self, base: LoadedBase) -> None:
+        """Check that ``base`` is the bundle's, and that prompts still become the same token ids on it.
+
+        Raises:
+            BundleError: weights, tokenizer, template or quantization differ (all differences at once), or this
+                version of alora renders the prompt in another way.
+        """
+        differences = self.manifest.base.fingerprint.differences(base.fingerprint)
+        if differences:
+            lines = [_DIFFERENT_BASE[name].format(source=self.manifest.base.source) for name in differences]
+            raise BundleError("\n  ".join([f"{self.folder} does not fit the base {base.source}:", *lines]))
+        renderer = self.renderer(base)
+        same = renderer.suffix(self.policy) == self.suffix and all(
+            prefix_digest(renderer.prefix(row.conversation)) == row.prefix_sha256 for row in self.golden
+        )
+        if not same:
+            made_by = self.manifest.versions.get("alora", "another version")
+            raise BundleError(
+                f"{self.folder} was made by alora {made_by}, which rendered prompts in another way than this one; "
+                f"install that version, or train the policy again"
+            )
+
+    def check_golden(self, base: LoadedBase, tolerance: float) -> float:
+        """Score the golden rows on ``base`` and return the largest difference (absolute; relative above 1).
+
+        Raises:
+            BundleError: see :meth:`check_base`.
+            CheckFailed: the difference is above ``tolerance``.
+        """
+        from alora.prefix.scorer import Scorer
+
+        self.check_base(base)
+        conversations = [row.conversation for row in self.golden]
+        with Scorer(base, [self.weights]) as scorer:
+            again = measure(scorer, self.renderer(base), self.suffix, conversations)
+        difference = largest_difference(self.golden, again)
+        if not difference <= tolerance:
+            raise CheckFailed(
+                f"{self.folder}: label logits of its golden rows differ by {difference:.2e}, above {tolerance:.0e} "
+                f"(made in {self.manifest.base.dtype}, now {str(base.model.dtype).removeprefix('torch.')})"
+            )
+        return difference
+
+
+def load_bundle(folder: Path | str) -> Bundle:
+    """Read a bundle and check everything that needs no base.
+
+    Raises:
+        BundleError: the manifest is missing, damaged, changed or newer than this alora; a file is missing, cut short
+            or changed; the two aLoRA markers disagree; the adapter is not the manifest's.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    _require_files(folder, manifest)
+    _compare_markers(folder, manifest)
+    _compare_digests(folder, manifest)
+    weights = load_adapter(folder)
+    if weights.digest != manifest.adapter_digest:
+        raise BundleError(
+            f"{folder}: the adapter's digest is {weights.digest[:12]}, the manifest's is "
+            f"{manifest.adapter_digest[:12]}: not the adapter that was certified; export the bundle again"
+        )
+    golden = read_golden(folder / GOLDEN_FILE) if GOLDEN_FILE in manifest.files else ()
+    return Bundle(folder, manifest, weights, golden)
+
+
+def _require_files(folder: Path, manifest: Manifest) -> None:
+    needed = {CONFIG_FILE, WEIGHTS_FILE} | ({CERTIFICATE_FILE} if manifest.certificate else set())
+    unlisted = sorted(needed - set(manifest.files))
+    if unlisted:
+        raise BundleError(f"{folder / MANIFEST_FILE} does not list {', '.join(unlisted)}; export the bundle again")
+    missing = sorted(name for name in manifest.files if name != CARD_FILE and not (folder / name).is_file())
+    if missing:
+        raise BundleError(f"{folder} lacks {', '.join(missing)}; copy or download the whole folder again")
+
+
+def _compare_markers(folder: Path, manifest: Manifest) -> None:
+    """Both ways: a marker that is in one file only means that a tool rewrote the other."""
+    file = folder / CONFIG_FILE
+    try:
+        config: Any = json.loads(file.read_text(encoding="utf-8"))
+        invocation = config.get(_INVOCATION_KEY)
+    except (OSError, ValueError, RecursionError, AttributeError) as error:
+        raise BundleError(f"{file} cannot be read ({error}); copy or export the bundle again") from error
+    recorded = list(manifest.suffix.invocation_ids)
+    if manifest.activated and invocation is None:
+        raise BundleError(
+            f"{file} has no {_INVOCATION_KEY}, but {MANIFEST_FILE} says that this is an activated LoRA: a tool deleted "
+            "the key, and the adapter would silently run as a plain LoRA; copy the original file back, or set it to "
+            f"{recorded}"
+        )
+    if not manifest.activated and invocation is not None:
+        raise BundleError(
+            f"{file} has {_INVOCATION_KEY}, but {MANIFEST_FILE} says that this is a plain LoRA trained from token 0; "
+            "one of them was changed: export the bundle again"
+        )
+    if manifest.activated and invocation != recorded:
+        raise BundleError(
+            f"{file}: {_INVOCATION_KEY} is {invocation}, but the suffix in {MANIFEST_FILE} begins with {recorded}; "
+            "one of them was changed: export the bundle again"
+        )
+
+
+def _compare_digests(folder: Path, manifest: Manifest) -> None:
+    """Every file but the card, which is prose and may be edited where the bundle is published."""
+    for name, expected in manifest.files.items():
+        if name == CARD_FILE:
+            continue
+        try:
+            found = file_record(folder / name)
+        except OSError as error:
+            raise BundleError(f"{folder / name} cannot be read: {error.strerror or error}") from error
+        if found.size != expected.size:
+            state = "cut short" if found.size < expected.size else "longer than it was written"
+            raise BundleError(
+                f"{folder / name} is {state}: {found.size} bytes, {expected.size} expected; copy or download it again"
+            )
+        if found.sha256 != expected.sha256:
+            raise BundleError(
+                f"{folder / name} was changed after the bundle was written: sha256 {found.sha256[:12]}, "
+                f"{expected.sha256[:12]} expected; copy or download it again"
+            )

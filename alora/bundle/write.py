@@ -1,0 +1,208 @@
+"""Write a bundle: beside its place, read back from disk, scored again, and only then renamed."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import alora
+from alora.adapter.folder import AdapterWeights, replace_folder, save_adapter
+from alora.base.load import LoadedBase
+from alora.bundle.card import model_card
+from alora.bundle.golden import GoldenRow, measure, probe_conversations, write_golden
+from alora.bundle.manifest import (
+    CARD_FILE,
+    CERTIFICATE_FILE,
+    GOLDEN_FILE,
+    MANIFEST_FILE,
+    BaseRecord,
+    CertificateRecord,
+    Manifest,
+    file_record,
+)
+from alora.bundle.read import Bundle, load_bundle
+from alora.config.schema import PromptSettings
+from alora.errors import BundleError, CheckFailed
+from alora.evaluation.calibration import OperatingPoint
+from alora.evaluation.report import Evaluation
+from alora.identity.certificate import Certificate, write_certificate
+from alora.policy import Policy
+from alora.render import Renderer
+
+RELOAD_TOLERANCE = 1e-5
+PACKAGES = ("torch", "transformers", "peft", "safetensors")
+
+
+@dataclass(frozen=True)
+class BundleContents:
+    """What a bundle is made of. ``data`` counts the rows: split → label → rows.
+
+    ``certificate`` may be None for a plain LoRA only. ``revision`` is the hub revision that the base was loaded at.
+    """
+
+    base: LoadedBase
+    weights: AdapterWeights
+    policy: Policy
+    prompt: PromptSettings
+    operating_point: OperatingPoint = field(default_factory=OperatingPoint)
+    template_kwargs: Mapping[str, bool] = field(default_factory=dict)
+    certificate: Certificate | None = None
+    evaluations: tuple[Evaluation, ...] = ()
+    data: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    revision: str | None = None
+
+
+def write_bundle(contents: BundleContents, folder: Path | str, golden_rows: int = 8) -> Bundle:
+    """Write ``folder`` and return it as read back from disk; an older bundle there is replaced when this one is whole.
+
+    Golden rows are probe conversations of alora's own, never the user's rows; ``golden_rows=0`` stores none.
+
+    Raises:
+        CheckFailed: an aLoRA without a passed certificate, or the reloaded bundle does not give the same label logits.
+        BundleError: the certificate is another adapter's or base's, ``folder`` holds something else, or it cannot be
+            written. Nothing is left behind in any of these cases.
+        ConfigError: more golden rows than there are probes.
+    """
+    folder = Path(folder).absolute()
+    _require_certificate(contents)
+    _require_place(folder)
+    _require_invocation(contents)
+    stored = _measure(contents, golden_rows)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as workshop:
+            beside = Path(workshop) / folder.name
+            _write_files(beside, contents, stored)
+            _check_reloaded(beside, contents, stored)
+            replace_folder(beside, folder)
+            _flush(folder.parent)
+    except OSError as error:
+        raise BundleError(
+            f"the bundle cannot be written to {folder}: {error.strerror or error}; give a writable output= with space"
+        ) from error
+    return load_bundle(folder)
+
+
+def public_source(source: str) -> tuple[str, bool]:
+    """The base's name as it may be published, and whether it was a local folder (whose path is nobody's business)."""
+    path = Path(source).expanduser()
+    local = source != "tiny" and (path.is_absolute() or path.is_dir() or source.startswith("."))
+    return (path.resolve().name, True) if local else (source, False)
+
+
+def _require_certificate(contents: BundleContents) -> None:
+    if not contents.weights.spec.activated:
+        return
+    certificate = contents.certificate
+    remedy = "run `alora validate` on it, and export when it passes"
+    if certificate is None:
+        raise CheckFailed(f"adapter {contents.policy.id!r} has no KV identity certificate; {remedy}")
+    if not certificate.passed:
+        reason = next(iter(certificate.failures), "no reason recorded")
+        raise CheckFailed(f"adapter {contents.policy.id!r} failed the KV identity check: {reason}; {remedy}")
+    certificate.require(contents.base.fingerprint, contents.weights.digest)
+
+
+def _require_invocation(contents: BundleContents) -> None:
+    invoked_by = contents.weights.spec.invocation_ids
+    opens_with = _renderer(contents).suffix(contents.policy).invocation_ids
+    if invoked_by is not None and invoked_by != opens_with:
+        raise BundleError(
+            f"the adapter is invoked by the tokens {list(invoked_by)}, but these prompt settings open its suffix with "
+            f"{list(opens_with)}; export with the base and prompt settings of the training run"
+        )
+
+
+def _require_place(folder: Path) -> None:
+    """Only a bundle or nothing is ever replaced."""
+    if folder.is_dir() and not (folder / MANIFEST_FILE).exists() and any(folder.iterdir()):
+        raise BundleError(f"{folder} exists and is not a bundle; give another output= or remove it")
+    if folder.exists() and not folder.is_dir():
+        raise BundleError(f"{folder} is a file; give another output=")
+
+
+def _measure(contents: BundleContents, probes: int) -> tuple[GoldenRow, ...]:
+    """Golden rows of the adapter in memory."""
+    from alora.prefix.scorer import Scorer
+
+    renderer = _renderer(contents)
+    suffix = renderer.suffix(contents.policy)
+    with Scorer(contents.base, [contents.weights]) as scorer:
+        return measure(scorer, renderer, suffix, probe_conversations(probes))
+
+
+def _renderer(contents: BundleContents) -> Renderer:
+    return Renderer(contents.base.tokenizer, contents.prompt, dict(contents.template_kwargs))
+
+
+def _write_files(folder: Path, contents: BundleContents, golden: tuple[GoldenRow, ...]) -> None:
+    source, local = public_source(contents.base.source)
+    save_adapter(contents.weights, folder, source)
+    certificate = contents.certificate
+    if certificate is not None:
+        certificate = replace(certificate, base_source=source)
+        write_certificate(certificate, folder / CERTIFICATE_FILE)
+    if golden:
+        write_golden(folder / GOLDEN_FILE, golden)
+    manifest = Manifest(
+        activated=contents.weights.spec.activated,
+        policy=contents.policy,
+        prompt=contents.prompt,
+        template_kwargs=contents.template_kwargs,
+        suffix=_renderer(contents).suffix(contents.policy),
+        base=BaseRecord(
+            source=source,
+            fingerprint=contents.base.fingerprint,
+            dtype=str(contents.base.model.dtype).removeprefix("torch."),
+            revision=contents.revision,
+            local=local,
+        ),
+        adapter_digest=contents.weights.digest,
+        operating_point=contents.operating_point,
+        files={},
+        versions={"alora": alora.__version__, **{name: version(name) for name in PACKAGES}},
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        certificate=_certificate_record(certificate, folder / CERTIFICATE_FILE),
+        evaluations=contents.evaluations,
+        data=contents.data,
+    )
+    (folder / CARD_FILE).write_text(model_card(manifest, contents.weights.spec), encoding="utf-8")
+    for file in folder.iterdir():
+        _flush(file)
+    manifest = replace(manifest, files={file.name: file_record(file) for file in folder.iterdir()})
+    (folder / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
+    _flush(folder / MANIFEST_FILE)
+    _flush(folder)
+
+
+def _certificate_record(certificate: Certificate | None, file: Path) -> CertificateRecord | None:
+    if certificate is None:
+        return None
+    dtypes = tuple(record.dtype for record in certificate.dtypes)
+    return CertificateRecord(file_record(file).sha256, certificate.passed, certificate.created, dtypes)
+
+
+def _check_reloaded(folder: Path, contents: BundleContents, stored: tuple[GoldenRow, ...]) -> None:
+    """The bundle on disk, not the adapter in memory, gives the same answers, whether or not it stores golden rows."""
+    bundle = load_bundle(folder)
+    if bundle.weights.digest != contents.weights.digest:
+        raise CheckFailed(f"{folder.name}: the adapter read back from disk is not the one that was written")
+    bundle.check_base(contents.base)
+    if bundle.golden != stored:
+        raise CheckFailed(f"{folder.name}: the golden rows read back from disk are not those that were written")
+    measured = stored or _measure(contents, 1)
+    replace(bundle, golden=measured).check_golden(contents.base, RELOAD_TOLERANCE)
+
+
+def _flush(path: Path) -> None:
+    """Bring a file, or a folder's entries, to the disk, so that the rename cannot outrun the content."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

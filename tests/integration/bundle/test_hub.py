@@ -1,0 +1,147 @@
+"""Pushing, against a small HTTP server that speaks the hub's protocol and keeps what it is sent."""
+
+import base64
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from alora.bundle.hub import push_bundle
+from alora.bundle.read import load_bundle
+from alora.errors import BundleError
+
+COMMIT = "a" * 40
+
+
+@dataclass
+class Hub:
+    """A hub of one repository. ``status`` other than 200 is its answer to everything."""
+
+    endpoint: str = ""
+    status: int = 200
+    created: list[dict] = field(default_factory=list)
+    cards: list[str] = field(default_factory=list)
+    commits: list[list[dict]] = field(default_factory=list)
+    tokens: set[str | None] = field(default_factory=set)
+
+    def files(self) -> dict[str, bytes]:
+        """The files of the last commit."""
+        lines = [line["value"] for line in self.commits[-1] if line["key"] == "file"]
+        return {line["path"]: base64.b64decode(line["content"]) for line in lines}
+
+    def answer(self, path: str, body: bytes) -> dict:
+        if path == "/api/repos/create":
+            self.created.append(json.loads(body))
+            return {"url": f"{self.endpoint}/me/advice"}
+        if path == "/api/validate-yaml":
+            self.cards.append(json.loads(body)["content"])
+            return {"errors": [], "warnings": []}
+        if path.startswith("/api/models/me/advice/preupload/"):
+            names = [file["path"] for file in json.loads(body)["files"]]
+            return {"files": [{"path": name, "uploadMode": "regular", "shouldIgnore": False} for name in names]}
+        if path.startswith("/api/models/me/advice/commit/"):
+            self.commits.append([json.loads(line) for line in body.splitlines()])
+            return {"commitUrl": f"{self.endpoint}/me/advice/commit/{COMMIT}", "commitOid": COMMIT}
+        if path == "/api/models/me/advice":
+            return {"id": "me/advice", "sha": COMMIT, "siblings": []}
+        raise AssertionError(f"the client asked for {path}, which this server does not know")
+
+
+@pytest.fixture
+def hub(monkeypatch) -> Iterator[Hub]:
+    monkeypatch.setenv("HF_TOKEN", "hf_of_the_user")
+    state = Hub()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            state.tokens.add(self.headers.get("Authorization"))
+            answer = {"error": "no"} if state.status != 200 else state.answer(self.path.split("?")[0], body)
+            payload = json.dumps(answer).encode()
+            self.send_response(state.status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(payload)))
+            self.end_headers()
+            self.wfile.write(payload)
+
+        do_GET = do_POST
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    state.endpoint = f"http://127.0.0.1:{server.server_port}"
+    yield state
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_one_commit_with_the_bundle_and_nothing_else(hub, folder):
+    (folder / "notes.txt").write_text("private")
+    url = push_bundle(folder, "me/advice", endpoint=hub.endpoint)
+    assert url.endswith(f"/me/advice/commit/{COMMIT}")
+    (created,) = hub.created
+    assert created["name"] == "advice"
+    assert created["organization"] == "me"
+    assert created.get("private", created.get("visibility")) in (True, "private")
+    assert len(hub.commits) == 1
+    assert hub.files() == {f.name: f.read_bytes() for f in folder.iterdir() if f.name != "notes.txt"}
+    header = hub.commits[0][0]["value"]
+    assert load_bundle(folder).manifest.adapter_digest[:12] in header["summary"]
+    assert hub.tokens == {"Bearer hf_of_the_user"}
+    assert hub.cards == [(folder / "README.md").read_text()]
+
+
+def test_public_when_asked(hub, folder):
+    push_bundle(folder, "me/advice", private=False, endpoint=hub.endpoint)
+    assert hub.created[0].get("private", hub.created[0].get("visibility")) in (False, "public")
+
+
+def test_what_arrives_is_a_bundle(hub, folder, tmp_path):
+    push_bundle(folder, "me/advice", endpoint=hub.endpoint)
+    copy = tmp_path / "downloaded"
+    copy.mkdir()
+    for name, content in hub.files().items():
+        (copy / name).write_bytes(content)
+    assert load_bundle(copy).manifest == load_bundle(folder).manifest
+
+
+def test_a_damaged_bundle_is_not_sent(hub, folder):
+    (folder / "golden.jsonl").write_text("")
+    with pytest.raises(BundleError, match="cut short"):
+        push_bundle(folder, "me/advice", endpoint=hub.endpoint)
+    assert hub.created == []
+
+
+def test_a_hub_that_refuses(hub, folder):
+    hub.status = 403
+    with pytest.raises(BundleError, match=r"refuses to take me/advice.*hf auth login"):
+        push_bundle(folder, "me/advice", endpoint=hub.endpoint)
+
+
+def test_a_hub_that_is_not_there(folder):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    with pytest.raises(BundleError, match=r"cannot be reached.*bundle itself is complete") as caught:
+        push_bundle(folder, "me/advice", endpoint=f"http://127.0.0.1:{port}")
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["me/advice/again", "a b", "-x-"])
+def test_an_impossible_name(name, hub, folder):
+    with pytest.raises(BundleError, match="is no repository id"):
+        push_bundle(folder, name, endpoint=hub.endpoint)
+
+
+def test_offline_is_said(folder, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(BundleError, match="HF_HUB_OFFLINE"):
+        push_bundle(folder, "me/advice")

@@ -1,0 +1,291 @@
+"""Every kind of damage, and every wrong base, has its own message. Each case starts from a bundle that loads."""
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from alora.base.fingerprint import fingerprint_base
+from alora.base.load import LoadedBase
+from alora.bundle.artifact import Kind, find_artifact
+from alora.bundle.battery import load_battery, require_one_base, write_battery
+from alora.bundle.manifest import content_digest, file_record
+from alora.bundle.read import load_bundle
+from alora.bundle.write import BundleContents, write_bundle
+from alora.config.schema import BaseSettings
+from alora.errors import AdapterError, BundleError, CheckFailed
+from tests.integration.bundle.conftest import POLICIES, PROMPT, make_adapter, make_base, make_contents
+from tests.toy_tokenizers import toy_tokenizer
+
+
+def edit(file: Path, change) -> None:
+    """Rewrite a JSON file as a tool would."""
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content, indent=2))
+
+
+def resign(folder: Path, change) -> None:
+    """Rewrite the manifest with a right digest, as someone would who knows how."""
+    file = folder / "alora.json"
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content | {"sha256": content_digest(content)}))
+
+
+def flip_byte(file: Path, at: int = -5) -> None:
+    data = bytearray(file.read_bytes())
+    data[at] ^= 1
+    file.write_bytes(data)
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-40])
+
+
+def delete_invocation(folder: Path) -> None:
+    edit(folder / "adapter_config.json", lambda config: config.pop("alora_invocation_tokens"))
+
+
+def null_invocation(folder: Path) -> None:
+    edit(folder / "adapter_config.json", lambda config: config.update(alora_invocation_tokens=None))
+
+
+DAMAGE = {
+    "weights byte": (lambda f: flip_byte(f / "adapter_model.safetensors"), r"safetensors was changed after"),
+    "weights cut short": (lambda f: truncate(f / "adapter_model.safetensors"), r"safetensors is cut short: \d+ bytes"),
+    "weights longer": (
+        lambda f: (f / "adapter_model.safetensors").write_bytes((f / "adapter_model.safetensors").read_bytes() + b"x"),
+        r"safetensors is longer than it was written",
+    ),
+    "invocation deleted": (delete_invocation, r"has no alora_invocation_tokens.*silently run as a plain LoRA"),
+    "invocation null": (null_invocation, r"has no alora_invocation_tokens.*silently run as a plain LoRA"),
+    "invocation changed": (
+        lambda f: edit(f / "adapter_config.json", lambda c: c["alora_invocation_tokens"].append(9)),
+        r"alora_invocation_tokens is \[.*9\], but the suffix",
+    ),
+    "rank changed": (lambda f: edit(f / "adapter_config.json", lambda c: c.update(r=8)), r"adapter_config.json"),
+    "config is no JSON": (lambda f: (f / "adapter_config.json").write_text("{"), r"adapter_config.json cannot be read"),
+    "config is a list": (lambda f: (f / "adapter_config.json").write_text("[]"), r"adapter_config.json cannot be read"),
+    "manifest edited": (
+        lambda f: edit(f / "alora.json", lambda m: m["operating_point"].update(threshold=0.01)),
+        r"alora.json was changed after it was written",
+    ),
+    "manifest is no JSON": (lambda f: truncate(f / "alora.json"), r"alora.json cannot be read as JSON"),
+    "manifest nests deep": (lambda f: (f / "alora.json").write_text("[" * 100_000), r"cannot be read as JSON"),
+    "manifest is a list": (lambda f: (f / "alora.json").write_text("[]"), r"schema_version is None"),
+    "newer schema": (
+        lambda f: resign(f, lambda m: m.update(schema_version=2)),
+        r"schema_version 2 was made by a newer alora.*upgrade",
+    ),
+    "no schema": (lambda f: resign(f, lambda m: m.pop("schema_version")), r"schema_version is None"),
+    "key missing": (lambda f: resign(f, lambda m: m.pop("policy")), r"not a valid manifest: KeyError\('policy'\)"),
+    "policy broken": (lambda f: resign(f, lambda m: m["policy"].update(labels={"a": "Yes"})), r"at least two"),
+    "marker is a word": (lambda f: resign(f, lambda m: m.update(activated="yes")), r"activated is 'yes'"),
+    "marker false": (lambda f: resign(f, lambda m: m.update(activated=False)), r"says that this is a plain LoRA"),
+    "suffix shifted": (
+        lambda f: resign(f, lambda m: m["suffix"]["token_ids"].pop(0)),
+        r"not a valid manifest",
+    ),
+    "path outside": (
+        lambda f: resign(f, lambda m: m["files"].update({"../../passwd": {"size": 1, "sha256": ""}})),
+        r"is not a plain name",
+    ),
+    "weights unlisted": (
+        lambda f: resign(f, lambda m: m["files"].pop("adapter_model.safetensors")),
+        r"does not list adapter_model.safetensors",
+    ),
+    "other digest": (lambda f: resign(f, lambda m: m.update(adapter_digest="0" * 64)), r"not the adapter that was"),
+    "missing weights": (lambda f: (f / "adapter_model.safetensors").unlink(), r"lacks adapter_model.safetensors"),
+    "missing config": (lambda f: (f / "adapter_config.json").unlink(), r"lacks adapter_config.json"),
+    "missing certificate": (lambda f: (f / "identity.json").unlink(), r"lacks identity.json"),
+    "missing golden rows": (lambda f: (f / "golden.jsonl").unlink(), r"lacks golden.jsonl"),
+    "missing manifest": (lambda f: (f / "alora.json").unlink(), r"an adapter without alora.json.*alora export"),
+    "certificate edited": (
+        lambda f: edit(f / "identity.json", lambda c: c.update(created="yesterday")),
+        r"identity.json is (cut short|longer)",
+    ),
+    "golden row edited": (lambda f: flip_byte(f / "golden.jsonl", 9), r"golden.jsonl was changed"),
+    "empty folder": (lambda f: [p.unlink() for p in f.iterdir()], r"has no alora.json, so it is not a bundle"),
+    "no folder": (shutil.rmtree, r"does not exist"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_damage_is_named(case, folder):
+    assert load_bundle(folder).policy.id == "advice"
+    damage, message = DAMAGE[case]
+    damage(folder)
+    with pytest.raises(BundleError, match=message) as caught:
+        load_bundle(folder)
+    assert str(folder) in str(caught.value)
+
+
+def test_a_damaged_file_with_a_right_digest_is_still_an_error(folder):
+    """Whoever signs a broken safetensors file again gets the adapter's own message, not a traceback."""
+    weights = folder / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-40])
+    record = file_record(weights)
+    resign(folder, lambda m: m["files"].update({weights.name: {"size": record.size, "sha256": record.sha256}}))
+    with pytest.raises(AdapterError, match="is damaged"):
+        load_bundle(folder)
+
+
+def test_a_lora_that_claims_an_invocation(base, tmp_path):
+    contents = BundleContents(base, make_adapter(base, activated=False), POLICIES["advice"], PROMPT)
+    folder = write_bundle(contents, tmp_path / "lora", golden_rows=1).folder
+    edit(folder / "adapter_config.json", lambda config: config.update(alora_invocation_tokens=[1, 2]))
+    with pytest.raises(BundleError, match=r"has alora_invocation_tokens, but alora\.json says.*plain LoRA"):
+        load_bundle(folder)
+
+
+def test_the_card_may_be_edited_or_left_out(folder):
+    (folder / "README.md").write_text("edited on the hub")
+    load_bundle(folder)
+    (folder / "README.md").unlink()
+    (folder / ".gitattributes").write_text("added by the hub")
+    load_bundle(folder)
+
+
+def test_a_bundle_of_links_loads(folder, tmp_path):
+    """The hub's cache is a folder of symbolic links."""
+    linked = tmp_path / "snapshot"
+    linked.mkdir()
+    for file in folder.iterdir():
+        (linked / file.name).symlink_to(os.path.relpath(file, linked))
+    assert load_bundle(linked).weights.digest == load_bundle(folder).weights.digest
+
+
+def another_tokenizer(base: LoadedBase) -> LoadedBase:
+    tokenizer = toy_tokenizer("qwen3")
+    tokenizer.add_tokens(["<unheard_of>"])
+    return replace(base, tokenizer=tokenizer, fingerprint=fingerprint_base(None, base.model, tokenizer))
+
+
+def another_template(base: LoadedBase) -> LoadedBase:
+    tokenizer = toy_tokenizer("qwen3")
+    tokenizer.chat_template = tokenizer.chat_template.replace("<|im_end|>", "<|im_end|> ")
+    return replace(base, tokenizer=tokenizer, fingerprint=fingerprint_base(None, base.model, tokenizer))
+
+
+WRONG_BASES = {
+    "weights": (lambda base: make_base(seed=1), "weights are not those"),
+    "tokenizer": (another_tokenizer, "tokenizer is another one"),
+    "template": (another_template, "chat template is another one"),
+    "quantization": (
+        lambda base: replace(base, fingerprint=replace(base.fingerprint, quantization="nf4")),
+        "quantized in another way",
+    ),
+}
+
+
+@pytest.mark.parametrize("part", WRONG_BASES)
+def test_another_base_is_refused_by_the_part_that_differs(part, folder, base):
+    bundle = load_bundle(folder)
+    bundle.check_base(make_base())  # the same base, made again, is the same
+    change, message = WRONG_BASES[part]
+    with pytest.raises(BundleError, match=message) as caught:
+        bundle.check_base(change(base))
+    others = [text for name, (_, text) in WRONG_BASES.items() if name != part]
+    assert not any(text in str(caught.value) for text in others)
+
+
+def test_all_differences_at_once(folder):
+    with pytest.raises(BundleError, match=r"(?s)weights.*tokenizer.*template"):
+        load_bundle(folder).check_base(make_base(seed=3, tokenizer_family="granite"))
+
+
+def test_a_renderer_that_changed_is_noticed(folder, base):
+    bundle = load_bundle(folder)
+    row = replace(bundle.golden[0], prefix_sha256="0" * 64)
+    with pytest.raises(BundleError, match="rendered prompts in another way"):
+        replace(bundle, golden=(row,)).check_base(base)
+
+
+def test_golden_logits_catch_another_answer(folder, base):
+    bundle = load_bundle(folder)
+    row = bundle.golden[0]
+    wrong = replace(row, label_logits=(row.label_logits[0] + 1e-3, *row.label_logits[1:]))
+    with pytest.raises(CheckFailed, match="differ by"):
+        replace(bundle, golden=(wrong,)).check_golden(base, 1e-5)
+    other = replace(bundle, weights=make_adapter(base, seed=9))
+    with pytest.raises(CheckFailed, match="differ by"):
+        other.check_golden(base, 1e-2)
+
+
+def test_the_base_to_load(folder, base):
+    bundle = load_bundle(folder)
+    assert bundle.base_settings(BaseSettings()).source == "toys/qwen3"
+    assert bundle.base_settings(BaseSettings(source="/other", dtype="float64")).dtype == "float64"
+    record = replace(bundle.manifest.base, local=True)
+    local = replace(bundle, manifest=replace(bundle.manifest, base=record))
+    with pytest.raises(BundleError, match=r"local folder.*base\.source=FOLDER"):
+        local.base_settings(BaseSettings())
+
+
+def test_a_battery_is_one_base(base, contents, tmp_path):
+    first = write_bundle(contents, tmp_path / "advice", golden_rows=1)
+    second = write_bundle(make_contents(base, tmp_path / "a", "refunds", 2), tmp_path / "refunds", golden_rows=1)
+    write_battery(tmp_path, [first, second])
+    assert [bundle.policy.id for bundle in load_battery(tmp_path)] == ["advice", "refunds"]
+    assert find_artifact(tmp_path).kind is Kind.BATTERY
+
+    strange = make_contents(make_base(seed=4), tmp_path / "c", "refunds", 2)
+    with pytest.raises(BundleError, match=r"different bases \(weights differ\)"):
+        require_one_base([first, write_bundle(strange, tmp_path / "strange", golden_rows=1)])
+    shorter = replace(second.manifest, prompt=replace(PROMPT, max_prefix_tokens=300))
+    with pytest.raises(BundleError, match=r"differ in prompt\.max_prefix_tokens"):
+        require_one_base([first, replace(second, manifest=shorter)])
+    spelled_out = replace(second.manifest, prompt=replace(PROMPT, instruction="rule"))
+    require_one_base([first, replace(second, manifest=spelled_out)])
+    with pytest.raises(BundleError, match=r"2 bundles answer the policy 'advice'"):
+        require_one_base([first, second, first])
+    with pytest.raises(BundleError, match="no bundles"):
+        require_one_base([])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "cannot be read"),
+        ('{"schema_version": 2, "bundles": []}', "upgrade"),
+        ('{"schema_version": 1, "bundles": ["../advice"]}', "names of folders beside it"),
+        ('{"schema_version": 1, "bundles": "advice"}', "names of folders beside it"),
+        ('{"schema_version": 1, "bundles": []}', "no bundles"),
+        ('{"schema_version": 1, "bundles": ["gone"]}', "does not exist"),
+    ],
+)
+def test_damaged_batteries(text, message, tmp_path):
+    (tmp_path / "battery.json").write_text(text)
+    with pytest.raises(BundleError, match=message):
+        load_battery(tmp_path)
+
+
+def test_a_battery_elsewhere_or_absent(folder, tmp_path):
+    with pytest.raises(BundleError, match="not a battery"):
+        load_battery(folder)
+    with pytest.raises(BundleError, match="not a folder inside the battery"):
+        write_battery(tmp_path / "other", [load_bundle(folder)])
+
+
+def test_artifacts_are_told_apart(folder, tmp_path):
+    bundle = find_artifact(folder)
+    assert (bundle.kind, bundle.bundle, bundle.adapter, bundle.run_file) == (Kind.BUNDLE, folder, folder, None)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.yaml").write_text("name: run\n")
+    assert (find_artifact(run).bundle, find_artifact(run).adapter) == (None, None)
+    shutil.copytree(folder, run / "bundle")
+    shutil.copytree(folder, run / "adapter")
+    (run / "adapter" / "alora.json").unlink()
+    assert find_artifact(run).bundle == run / "bundle"
+    adapter = find_artifact(run / "adapter")
+    assert (adapter.kind, adapter.bundle, adapter.run_file) == (Kind.ADAPTER, None, run / "run.yaml")
+    with pytest.raises(BundleError, match="is no artifact"):
+        find_artifact(tmp_path)
+    with pytest.raises(BundleError, match="is not a folder"):
+        find_artifact(tmp_path / "nowhere")

@@ -1,0 +1,218 @@
+"""A bundle is written whole or not at all, and PEFT reads it as it is."""
+
+import copy
+import json
+import re
+import shutil
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+
+from alora.activation import peft_offset
+from alora.bundle import write
+from alora.bundle.golden import probe_conversations
+from alora.bundle.manifest import Manifest, content_digest, manifest_from_dict
+from alora.bundle.read import load_bundle
+from alora.bundle.write import BundleContents, public_source, write_bundle
+from alora.config.schema import EvaluationSettings, PromptSettings
+from alora.errors import BundleError, CheckFailed, ConfigError
+from alora.evaluation.predict import Predictions
+from alora.evaluation.report import evaluate
+from alora.render import Renderer
+from tests.integration.bundle.conftest import POINT, POLICIES, PROMPT, make_adapter, make_base, make_contents
+
+
+def names(folder) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_files_and_round_trip(contents, folder, base):
+    assert names(folder) == [
+        "README.md",
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "alora.json",
+        "golden.jsonl",
+        "identity.json",
+    ]
+    assert names(folder.parent) == ["advice"]
+    bundle = load_bundle(folder)
+    assert bundle.policy == contents.policy
+    assert bundle.weights.digest == contents.weights.digest
+    assert bundle.calibration == POINT.calibration
+    assert bundle.manifest.operating_point == POINT
+    assert bundle.manifest.prompt == PROMPT
+    assert bundle.suffix == Renderer(base.tokenizer, PROMPT).suffix(contents.policy)
+    assert bundle.manifest.base.fingerprint == base.fingerprint
+    assert bundle.manifest.certificate.passed
+    assert manifest_from_dict(bundle.manifest.as_dict(), "memory") == bundle.manifest
+    assert set(bundle.manifest.files) == set(names(folder)) - {"alora.json"}
+    bundle.check_base(base)
+    assert bundle.check_golden(base, 1e-5) <= 1e-5
+
+
+def test_peft_loads_it_and_gives_the_golden_logits(folder, base):
+    bundle = load_bundle(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        adapted = PeftModel.from_pretrained(copy.deepcopy(base.model), str(folder)).eval()
+    renderer = bundle.renderer(base)
+    for row in bundle.golden:
+        prompt = renderer.prompt(row.conversation, bundle.policy)
+        offset = peft_offset(len(prompt.token_ids), prompt.activation_index)
+        with torch.no_grad():
+            logits = adapted(torch.tensor([prompt.token_ids]), alora_offsets=[offset]).logits[0, -1]
+        assert logits[list(bundle.suffix.label_token_ids)].tolist() == pytest.approx(row.label_logits, abs=2e-5)
+    with torch.no_grad():
+        bare = base.model(torch.tensor([prompt.token_ids])).logits[0, -1, list(bundle.suffix.label_token_ids)]
+    assert bare.tolist() != pytest.approx(row.label_logits, abs=1e-2)
+
+
+def test_golden_rows_are_probes_and_may_be_left_out(contents, tmp_path, base):
+    bundle = write_bundle(contents, tmp_path / "none", golden_rows=0)
+    assert bundle.golden == ()
+    assert "golden.jsonl" not in names(bundle.folder)
+    bundle.check_base(base)
+    with_all = write_bundle(contents, tmp_path / "all", golden_rows=12)
+    assert [row.conversation for row in with_all.golden] == list(probe_conversations(12))
+    assert len({row.label_logits for row in with_all.golden}) == 12
+    with pytest.raises(ConfigError, match=r"golden_rows=13 must lie between 0 \(none\) and 12"):
+        write_bundle(contents, tmp_path / "more", golden_rows=13)
+    assert names(tmp_path) == ["all", "none"]
+
+
+def test_an_adapter_without_a_passed_certificate_is_refused(contents, tmp_path):
+    with pytest.raises(CheckFailed, match=r"no KV identity certificate.*alora validate"):
+        write_bundle(replace(contents, certificate=None), tmp_path / "b")
+    failed = replace(contents.certificate, passed=False)
+    with pytest.raises(CheckFailed, match="failed the KV identity check"):
+        write_bundle(replace(contents, certificate=failed), tmp_path / "b")
+    other = make_adapter(contents.base, seed=5)
+    with pytest.raises(BundleError, match="does not cover this bundle"):
+        write_bundle(replace(contents, weights=other), tmp_path / "b")
+    assert names(tmp_path) == []
+
+
+def test_a_plain_lora_needs_none_and_is_marked(base, tmp_path):
+    lora = make_adapter(base, activated=False)
+    bundle = write_bundle(BundleContents(base, lora, POLICIES["advice"], PROMPT), tmp_path / "lora", golden_rows=2)
+    assert not bundle.manifest.activated
+    assert bundle.manifest.certificate is None
+    assert json.loads((bundle.folder / "adapter_config.json").read_text())["alora_invocation_tokens"] is None
+    assert bundle.check_golden(base, 1e-5) <= 1e-5
+    card = (bundle.folder / "README.md").read_text()
+    assert "standard LoRA" in card
+    assert "Not certified" in card
+
+
+def test_an_existing_bundle_is_replaced_only_by_a_whole_one(contents, folder, tmp_path, monkeypatch):
+    before = (folder / "alora.json").read_bytes()
+    newer = replace(contents, operating_point=replace(POINT, threshold=0.9))
+    monkeypatch.setattr(write, "RELOAD_TOLERANCE", -1.0)  # no reload can satisfy this
+    with pytest.raises(CheckFailed, match="differ by"):
+        write_bundle(newer, folder)
+    assert (folder / "alora.json").read_bytes() == before
+    assert names(tmp_path) == ["advice"]
+    monkeypatch.undo()
+    assert write_bundle(newer, folder).calibration.threshold == 0.9
+    assert names(tmp_path) == ["advice"]
+
+
+def test_what_is_no_bundle_is_never_replaced(contents, tmp_path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years of work")
+    with pytest.raises(BundleError, match="is not a bundle"):
+        write_bundle(contents, mine)
+    assert (mine / "thesis.txt").read_text() == "years of work"
+    with pytest.raises(BundleError, match="is a file"):
+        write_bundle(contents, mine / "thesis.txt")
+
+
+def test_a_place_that_cannot_be_written(contents):
+    with pytest.raises(BundleError, match=r"cannot be written to /proc/.*output="):
+        write_bundle(contents, "/proc/alora/bundle")
+
+
+def test_prompt_settings_of_another_run_are_refused(contents, tmp_path):
+    spec = replace(contents.weights.spec, invocation_ids=(3, 4))
+    weights = replace(contents.weights, spec=spec)
+    certificate = replace(contents.certificate, adapter_digest=weights.digest)
+    with pytest.raises(BundleError, match=r"invoked by the tokens \[3, 4\]"):
+        write_bundle(replace(contents, weights=weights, certificate=certificate), tmp_path / "b")
+    assert names(tmp_path) == []
+
+
+def test_nothing_in_it_names_this_machine(tmp_path):
+    shutil.copytree(__file__.rsplit("/", 1)[0], tmp_path / "a base folder")
+    base = make_base(source=str(tmp_path / "a base folder"))
+    bundle = write_bundle(make_contents(base, tmp_path / "adapter"), tmp_path / "bundle", golden_rows=1)
+    for file in bundle.folder.iterdir():
+        text = file.read_bytes().decode("utf-8", "replace")
+        assert str(tmp_path) not in text, file.name
+        assert not re.search(r"/(home|root|tmp|work|Users)/", text), file.name
+    assert bundle.manifest.base.source == "a base folder"
+    assert bundle.manifest.base.local
+    assert "base_model:" not in (bundle.folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("source", "public"),
+    [
+        ("Qwen/Qwen3-4B", ("Qwen/Qwen3-4B", False)),
+        ("tiny", ("tiny", False)),
+        ("/data/models/mine", ("mine", True)),
+        ("./mine", ("mine", True)),
+        ("~/models/mine", ("mine", True)),
+    ],
+)
+def test_public_source(source, public):
+    assert public_source(source) == public
+
+
+def test_the_card_says_what_matters(contents, tmp_path):
+    rng = np.random.default_rng(0)
+    label_ids = (rng.random(60) < 0.5).astype(np.int64)
+    logits = np.stack([rng.normal(1 - 2 * label_ids), np.zeros(60)], axis=1)
+    tested = evaluate(
+        Predictions(contents.policy, logits, label_ids), POINT, EvaluationSettings(bootstrap=20), method="alora"
+    )
+    hostile = replace(contents.policy, rule="No <script>.\n---\n# Not a heading `x`")
+    full = replace(
+        contents, policy=hostile, evaluations=(tested,), data={"train": {"violation": 10, "ok": 20}}, revision="abc123"
+    )
+    bundle = write_bundle(full, tmp_path / "b", golden_rows=1)
+    card = (bundle.folder / "README.md").read_text()
+    front, body = card.split("---\n", 2)[1:]
+    assert "base_model: toys/qwen3\n" in front
+    assert "library_name: peft\n" in front
+    assert "- activated-lora\n" in front
+    for part in ("Intended use", "threshold 0.4200", "| auroc | ", "| train | 30 |", "abc123", "**passed**", "Limits"):
+        assert part in body, part
+    assert f"{tested.metrics.value('auroc'):.3f}" in body
+    assert bundle.manifest.adapter_digest in body
+    assert "<script>" not in body
+    assert "\n# Not a heading" not in body
+    assert "\n---\n" not in body
+
+
+def test_manifest_labels_keep_their_order(contents, tmp_path):
+    reversed_labels = replace(contents.policy, labels=("z", "a"), answers=("No", "Yes"))
+    bundle = write_bundle(replace(contents, policy=reversed_labels), tmp_path / "b", golden_rows=1)
+    assert bundle.policy.positive == "z"
+    content = bundle.manifest.as_dict()
+    swapped = content | {"policy": content["policy"] | {"labels": dict(reversed(content["policy"]["labels"].items()))}}
+    assert content_digest(swapped) != content_digest(content)
+
+
+def test_manifest_settings_survive(contents, tmp_path):
+    prompt = PromptSettings(layout="turns", instruction="rule", max_prefix_tokens=333, truncation="start")
+    renderer = Renderer(contents.base.tokenizer, prompt)
+    assert renderer.suffix(contents.policy).invocation_ids == contents.weights.spec.invocation_ids
+    bundle = write_bundle(replace(contents, prompt=prompt), tmp_path / "b", golden_rows=2)
+    assert bundle.manifest.prompt == prompt
+    assert isinstance(bundle.manifest, Manifest)
