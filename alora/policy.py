@@ -102,24 +102,29 @@ def load_policy(settings: PolicySettings) -> Policy:
 def load_policies(path: str | Path) -> list[Policy]:
     """Every policy of a YAML (or JSON) file: one mapping, a list of them, or a mapping with ``policies``.
 
+    ``multilabel_policies`` beside them are read too; a policy that is in both lists counts as it is in ``policies``.
+
     Raises:
         PolicyError: the file cannot be read, or any policy in it is wrong; all of them at once.
     """
     path = Path(path)
-    found: list[Policy] = []
+    found: dict[str, Policy] = {}
     problems: list[str] = []
-    for where, value in _entries(_read_yaml(path), path):
-        try:
-            found.append(policy_from_mapping(value, where))
-        except PolicyError as error:
-            problems.append(str(error))
-    ids = [policy.id for policy in found]
-    problems += [
-        f"{path}: policy id {name!r} is there twice; rename one" for name in sorted({*ids}) if ids.count(name) > 1
-    ]
+    for values in _lists(_read_yaml(path), path):
+        names: set[str] = set()
+        for where, value in values:
+            try:
+                policy = policy_from_mapping(value, where)
+            except PolicyError as error:
+                problems.append(str(error))
+                continue
+            if policy.id in names:
+                problems.append(f"{where}: policy id {policy.id!r} is there twice; rename one")
+            names.add(policy.id)
+            found.setdefault(policy.id, policy)
     if problems:
         raise PolicyError("\n".join(problems))
-    return found
+    return list(found.values())
 
 
 def policy_from_mapping(mapping: Any, where: str) -> Policy:
@@ -170,25 +175,21 @@ def _labels(value: Any, where: str) -> dict[str, tuple[str, ...]]:
     return {"labels": tuple(value), "answers": tuple(value.values())}
 
 
-def _entries(content: Any, path: Path) -> list[tuple[str, Any]]:
-    """Each policy in a file with its place."""
+def _lists(content: Any, path: Path) -> list[list[tuple[str, Any]]]:
+    """Each list of policies in a file; each policy with its place."""
     if isinstance(content, Mapping) and any(key in content for key in LISTS):
         strange = [key for key in content if key not in (*LISTS, *METADATA, "multilabel_sources")]
         if strange:
             raise PolicyError(f"{path}: unknown key {', '.join(map(repr, strange))} beside {' and '.join(LISTS)}")
         lists = {key: content[key] for key in LISTS if key in content}
     elif isinstance(content, list):
-        lists = {"": content}
+        lists = {"policy": content}
     else:
-        return [(str(path), content)]
-    for key, value in lists.items():
-        if not isinstance(value, list) or not value:
-            raise PolicyError(f"{path}: {key or 'the list'} holds no policy; list at least one with id, title and rule")
-    return [
-        (f"{path}: {key or 'policy'}[{index}]", value)
-        for key, values in lists.items()
-        for index, value in enumerate(values)
-    ]
+        return [[(str(path), content)]]
+    for key, values in lists.items():
+        if not isinstance(values, list) or not values:
+            raise PolicyError(f"{path}: {key} holds no policy; list at least one with id, title and rule")
+    return [[(f"{path}: {key}[{index}]", value) for index, value in enumerate(values)] for key, values in lists.items()]
 
 
 def _read_yaml(path: Path) -> Any:

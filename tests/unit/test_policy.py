@@ -29,10 +29,10 @@ def test_a_list_and_both_named_lists(tmp_path):
     assert [p.id for p in load_policies(write(tmp_path, "- {id: a, title: A}\n- {id: b, title: B}\n"))] == ["a", "b"]
     text = (
         "policies:\n- {id: a, title: A, rule: R, counts: {train: {ok: 3}}, sources: [x]}\n"
-        "multilabel_policies:\n- {id: self_harm, rule: R}\nmultilabel_sources: [x]\n"
+        "multilabel_policies:\n- {id: self_harm, rule: R}\n- {id: a, rule: S}\nmultilabel_sources: [x]\n"
     )
     found = load_policies(write(tmp_path, text))
-    assert [policy.title for policy in found] == ["A", "Self harm"]
+    assert [(policy.title, policy.rule) for policy in found] == [("A", "R"), ("Self harm", "R")]
 
 
 def test_a_policy_survives_the_round_trip():
