@@ -74,6 +74,8 @@ class Bank(nn.Module):
         AdapterError: an adapter names a module that the base lacks, or with another shape.
     """
 
+    scaling_P: torch.Tensor
+
     def __init__(
         self,
         model: nn.Module,
@@ -154,6 +156,15 @@ class Bank(nn.Module):
                 db = torch.zeros_like(b) if b.grad is None else b.grad
                 found[name] = (da[policy, :rank], db[policy, :, :rank])
         return found
+
+    @torch.no_grad()
+    def clip_gradients(self, limit: float) -> None:
+        """Scale each policy's gradient down to the norm ``limit``, as ``clip_grad_norm_`` does for one model."""
+        grads = [p.grad for p in self.parameters() if p.grad is not None]
+        norms_P = torch.stack([grad.flatten(1).norm(dim=1) for grad in grads]).norm(dim=0)
+        factors_P = (limit / (norms_P + 1e-6)).clamp(max=1.0)
+        for grad in grads:
+            grad.mul_(factors_P.view(-1, *[1] * (grad.dim() - 1)))
 
     def _hook(self, place: int):
         def add_delta(module: nn.Module, inputs: tuple[torch.Tensor, ...], y: torch.Tensor) -> torch.Tensor | None:

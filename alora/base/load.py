@@ -62,7 +62,8 @@ def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
         raise BaseError(_unreadable(settings.source, error)) from error
     if settings.quantization != "none":
         raise BaseError(f"base.quantization={settings.quantization} is not supported yet; use base.quantization=none")
-    model = model.to(device).eval().requires_grad_(False)
+    model.to(device=device)  # pyright: ignore[reportCallIssue, reportArgumentType] wrapped by transformers
+    model.eval().requires_grad_(False)
     if settings.weights == "random":
         return LoadedBase(model, tokenizer, fingerprint_base(None, model, tokenizer), str(settings.source))
     return LoadedBase(model, tokenizer, fingerprint_base(Path(location), model, tokenizer), str(settings.source))
@@ -133,7 +134,9 @@ def _refuse_by_name(config: Any, location: str) -> None:
         method = str(getattr(method, "value", method)).lower()
         reason = _UNSUPPORTED_QUANTIZATION.get(method)
         if reason:
-            raise BaseError(f"base {location} is quantized with {method}, which alora refuses: {reason}; use its bf16 base")
+            raise BaseError(
+                f"base {location} is quantized with {method}, which alora refuses: {reason}; use its bf16 base"
+            )
 
 
 def _unreadable(source: str | None, error: Exception) -> str:

@@ -14,9 +14,9 @@ a call without a plan is plain sdpa, so the same model object also runs as the b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -75,7 +75,10 @@ class PackedModel(nn.Module):
         super().__init__()
         self.base, self.bank = base, bank
         base.set_attn_implementation(ATTENTION)
-        self._head = base.get_output_embeddings()
+        head = base.get_output_embeddings()
+        if head is None:
+            raise BaseError(f"{type(base).__name__} has no language-model head; alora needs a causal language model")
+        self._head = head
         self._check_answers_like_the_base()
 
     def train(self, mode: bool = True) -> PackedModel:
@@ -121,7 +124,8 @@ class PackedModel(nn.Module):
         with self.bank.route(None):
             self.base.get_decoder()(input_ids=ids_1T, past_key_values=cache, use_cache=True)
         self._set_checkpointing(checkpointing)
-        return PrefixKV(tuple((layer.keys[0], layer.values[0]) for layer in cache.layers), len(token_ids))
+        layers: list[Any] = cache.layers
+        return PrefixKV(tuple((layer.keys[0], layer.values[0]) for layer in layers), len(token_ids))
 
     def label_logits(self, prefixes: Sequence[PrefixKV | None], pairs: Sequence[Pair]) -> torch.Tensor:
         """Logits ``[n, L]`` of each pair's label tokens after its suffix, float32 or wider.
@@ -189,6 +193,22 @@ class PackedModel(nn.Module):
             )
 
 
+Item = TypeVar("Item")
+
+
+def passes(items: Sequence[Item], size: Callable[[Item], int], limit: int) -> list[list[Item]]:
+    """Cut ``items`` into runs of at most ``limit`` suffix tokens; a longer single one gets a pass of its own."""
+    parts: list[list[Item]] = []
+    tokens = limit + 1
+    for item in items:
+        if tokens + size(item) > limit:
+            parts.append([])
+            tokens = 0
+        parts[-1].append(item)
+        tokens += size(item)
+    return parts
+
+
 def packed_attention(
     module: nn.Module,
     query: torch.Tensor,
@@ -210,12 +230,12 @@ def packed_attention(
         raise BaseError(
             f"{type(module).__name__} uses {', '.join(used)} in its attention, which alora does not support"
         )
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    factor = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer = int(module.layer_idx)  # pyright: ignore[reportArgumentType] every cached attention layer has it
     parts = []
     for group in packed.groups:
         q, k, v = query[0, :, group.rows], key[0, :, group.rows], value[0, :, group.rows]
-        shape = Shape(group.lengths, scaling, sliding_window)
+        shape = Shape(group.lengths, factor, sliding_window)
         if group.kv is None:
             parts.append(_attend_without_prefix(q, k, v, shape))
         else:

@@ -10,7 +10,7 @@ import torch
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights
 from alora.errors import AdapterError
-from alora.prefix.packed import PackedModel, Pair, PrefixKV
+from alora.prefix.packed import PackedModel, Pair, PrefixKV, passes
 
 if TYPE_CHECKING:
     from alora.base.load import LoadedBase
@@ -54,7 +54,7 @@ class Scorer:
             pairs.append(Pair(place, policy, own, suffix.label_token_ids))
         rows: list[torch.Tensor] = []
         with torch.inference_mode():
-            for part in passes(pairs, self._limit):
+            for part in passes(pairs, lambda pair: len(pair.suffix_ids), self._limit):
                 rows += self._model.label_logits(shared.computed, part).cpu()
         return [row[: len(pair.label_token_ids)] for row, pair in zip(rows, pairs, strict=True)]
 
@@ -80,16 +80,3 @@ class PrefixCache:
             self._places[prefix_ids] = len(self.computed)
             self.computed.append(self._model.prefix_kv(prefix_ids))
         return self._places[prefix_ids], suffix_ids
-
-
-def passes(pairs: Sequence[Pair], limit: int) -> list[list[Pair]]:
-    """Cut ``pairs`` into runs of at most ``limit`` suffix tokens; a longer single suffix gets a pass of its own."""
-    parts: list[list[Pair]] = []
-    tokens = limit + 1
-    for pair in pairs:
-        if tokens + len(pair.suffix_ids) > limit:
-            parts.append([])
-            tokens = 0
-        parts[-1].append(pair)
-        tokens += len(pair.suffix_ids)
-    return parts

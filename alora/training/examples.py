@@ -11,6 +11,7 @@ import torch
 from alora.activation import last_occurrence
 from alora.errors import TrainingError
 from alora.prefix.packed import Pair
+from alora.training.loss import pair_weights
 
 if TYPE_CHECKING:
     from alora.conversation import LabelledConversation
@@ -38,11 +39,12 @@ class Example:
 
 @dataclass(frozen=True)
 class Batch:
-    """The conversations of one pass. ``pairs[i].prefix`` is a place in ``prefixes``; ``labels[i]`` is its answer."""
+    """Some conversations: ``pairs[i].prefix`` is a place in ``prefixes``; each pair has a label and a weight."""
 
     prefixes: tuple[tuple[int, ...], ...]
     pairs: tuple[Pair, ...]
     labels: tuple[int, ...]
+    weights: tuple[float, ...]
 
 
 def examples(
@@ -86,5 +88,6 @@ def collate(items: Sequence[Example]) -> dict[str, Batch | torch.Tensor]:
         for target in item.targets:
             pairs.append(Pair(place, target.policy, target.suffix_ids, target.label_token_ids))
             labels.append(target.label)
-    batch = Batch(tuple(item.prefix_ids for item in items), tuple(pairs), tuple(labels))
+    weights = pair_weights([pair.policy for pair in pairs])
+    batch = Batch(tuple(item.prefix_ids for item in items), tuple(pairs), tuple(labels), tuple(weights))
     return {"batch": batch, "labels": torch.tensor(labels)}

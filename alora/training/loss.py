@@ -11,11 +11,15 @@ import torch
 
 @dataclass(frozen=True)
 class Answers:
-    """Label logits of some pairs, their labels, and the weight of each in the loss."""
+    """Label logits of some pairs, and their labels; labels that a policy does not have hold ``-inf``."""
 
     logits_nL: torch.Tensor
     labels_n: torch.Tensor
-    weights_n: torch.Tensor
+
+
+def label_losses(answers: Answers) -> torch.Tensor:
+    """``-log softmax(logits_n)[label_n]`` of each pair, ``[n]``."""
+    return torch.nn.functional.cross_entropy(answers.logits_nL, answers.labels_n, reduction="none")
 
 
 def pair_weights(policies: Sequence[int]) -> list[float]:
@@ -25,9 +29,3 @@ def pair_weights(policies: Sequence[int]) -> list[float]:
     """
     counts = Counter(policies)
     return [1.0 / counts[policy] for policy in policies]
-
-
-def label_loss(answers: Answers) -> torch.Tensor:
-    """``sum_n w_n * -log softmax(logits_n)[label_n]``; labels that a policy does not have hold ``-inf``."""
-    losses_n = torch.nn.functional.cross_entropy(answers.logits_nL, answers.labels_n, reduction="none")
-    return (answers.weights_n.to(losses_n.dtype) * losses_n).sum()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
+from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from alora.adapter.bank import Bank
@@ -20,7 +20,8 @@ from alora.errors import TrainingError
 from alora.prefix.packed import PackedModel
 from alora.prefix.store import PrefixStore
 from alora.training.examples import Example, collate
-from alora.training.trainer import COMPLETE, GradientWatch, SplitModel, SplitTrainer
+from alora.training.track import Standing, Tracker
+from alora.training.trainer import COMPLETE, GradientWatch, PolicyClip, SplitModel, SplitTrainer
 
 if TYPE_CHECKING:
     from alora.base.load import LoadedBase
@@ -28,12 +29,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fitted:
-    """The best checkpoint's adapters, and how training went."""
+    """Each policy's best adapter and standing, and how training went."""
 
     adapters: tuple[AdapterWeights, ...]
+    standings: tuple[Standing, ...]
     steps: int
-    best_step: int | None
-    best_validation_loss: float | None
     history: tuple[dict[str, float], ...]
 
 
@@ -47,7 +47,7 @@ def fit(
     progress: bool = True,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> Fitted:
-    """Train ``adapters`` together, one policy each, and return the best checkpoint by validation loss.
+    """Train ``adapters`` together, one policy each, and return each one's best by validation loss.
 
     A run that was cut off goes on from its last whole checkpoint in ``checkpoints`` and ends with the same bytes.
 
@@ -61,13 +61,15 @@ def fit(
     if settings.gradient_checkpointing:
         packed.checkpoint_activations()
     store = PrefixStore(settings.prefix_cache_bytes) if settings.prefix_cache == "memory" else None
+    tracker = Tracker(bank, settings.early_stopping_patience)
     trainer = SplitTrainer(
         model=SplitModel(packed, store),
         args=_arguments(settings, checkpoints, len(train), packed.device, progress),
         train_dataset=list(train),
         eval_dataset=list(validation),
         data_collator=collate,
-        callbacks=[GradientWatch(bank), *_early_stopping(settings), *callbacks],
+        callbacks=[GradientWatch(bank), PolicyClip(bank, settings.max_grad_norm), *callbacks],
+        tracker=tracker,
         max_suffix_tokens=settings.max_suffix_tokens,
     )
     trainer.remove_callback(PrinterCallback)
@@ -76,18 +78,18 @@ def fit(
     resume = last_whole_checkpoint(checkpoints)
     try:
         trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+        if tracker.active and trainer.last_evaluated != trainer.state.global_step:
+            trainer.evaluate()
     finally:
         bank.release()
         if settings.gradient_checkpointing:
             base.model.gradient_checkpointing_disable()
         base.model.eval()
-    state = trainer.state
     return Fitted(
-        adapters=tuple(bank.adapter(place) for place in range(len(adapters))),
-        steps=state.global_step,
-        best_step=state.best_global_step,
-        best_validation_loss=state.best_metric,
-        history=tuple(state.log_history),
+        adapters=tuple(tracker.best(place) for place in range(len(adapters))),
+        standings=tuple(tracker.standings),
+        steps=trainer.state.global_step,
+        history=tuple(trainer.state.log_history),
     )
 
 
@@ -105,11 +107,6 @@ def last_whole_checkpoint(checkpoints: Path) -> Path | None:
 def _bank_dtype(base_dtype: torch.dtype) -> torch.dtype:
     """Adapters train in float32 on a half-precision base, as PEFT's ``autocast_adapter_dtype`` has it."""
     return torch.float64 if base_dtype == torch.float64 else torch.float32
-
-
-def _early_stopping(settings: TrainingSettings) -> list[TrainerCallback]:
-    patience = settings.early_stopping_patience
-    return [EarlyStoppingCallback(early_stopping_patience=patience)] if patience else []
 
 
 def _arguments(
@@ -130,7 +127,7 @@ def _arguments(
         "weight_decay": settings.weight_decay,
         "warmup_steps": math.ceil(settings.warmup_ratio * total),
         "lr_scheduler_type": settings.scheduler,
-        "max_grad_norm": settings.max_grad_norm,
+        "max_grad_norm": 0.0,  # PolicyClip does it, policy by policy
         "seed": settings.seed,
         "data_seed": settings.seed,
     }
@@ -142,9 +139,6 @@ def _arguments(
         save_strategy="steps",
         save_steps=interval,
         save_total_limit=2,
-        load_best_model_at_end=True,
-        metric_for_best_model="eval_loss",
-        greater_is_better=False,
         logging_steps=interval,
         report_to=[],
         remove_unused_columns=False,

@@ -1,13 +1,12 @@
 """A ``transformers.Trainer`` over the packed forward.
 
-What the trainer keeps from its parent: data order, schedules, accumulation, evaluation, checkpoints, early stopping,
-callbacks, resume. What it replaces: the training step (one backward per pass of suffix tokens, so memory follows the
-pass and not the number of policies), and what a checkpoint holds (the bank alone, as safetensors).
+What it keeps from its parent: data order, schedules, accumulation, checkpoints, callbacks, resume. What it replaces:
+the training step (one backward per pass of suffix tokens, so memory follows the pass and not the number of policies),
+evaluation and clipping (policy by policy), and what a checkpoint holds (the bank alone, as safetensors).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,11 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from alora.adapter.bank import Bank
 from alora.atomic import write_json
 from alora.errors import TrainingError
-from alora.prefix.packed import PackedModel, Pair
-from alora.prefix.scorer import passes
+from alora.prefix.packed import PackedModel, Pair, passes
 from alora.prefix.store import PrefixStore
 from alora.training.examples import Batch
-from alora.training.loss import Answers, label_loss, pair_weights
+from alora.training.loss import Answers, label_losses
+from alora.training.track import Tally, Tracker
 
 COMPLETE = "complete.json"  # written last: a checkpoint without it was cut off
 _WEIGHTS = "model.safetensors"
@@ -60,57 +59,94 @@ class SplitModel(nn.Module):
 class SplitTrainer(Trainer):
     """Train a :class:`SplitModel` on :func:`~alora.training.examples.collate` batches."""
 
-    def __init__(self, *, max_suffix_tokens: int, **kwargs: Any) -> None:
+    def __init__(self, *, tracker: Tracker, max_suffix_tokens: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.model_accepts_loss_kwargs = False
-        self._limit = max_suffix_tokens
+        self._tracker, self._limit = tracker, max_suffix_tokens
+        self.last_evaluated: int | None = None
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         """Forward and backward of one batch, pass by pass; returns the batch's loss."""
         model.train()
+        batch: Batch = inputs["batch"]
         total = torch.zeros((), device=self.args.device)
-        for loss in self._pass_losses(model, inputs["batch"]):
-            loss = loss / self.current_gradient_accumulation_steps
-            if not math.isfinite(loss.item()):
-                raise TrainingError(
-                    f"loss is {loss.item()} at step {self.state.global_step}; lower training.learning_rate, "
-                    "or take base.dtype=float32"
-                )
+        for part in self._passes(batch, self._tracker.active):
+            losses_n = self._losses(model, batch, part)
+            diverged = self._drop_diverged(batch, part, losses_n)
+            if diverged:
+                part = [place for place in part if batch.pairs[place].policy not in diverged]
+                if not part:
+                    continue
+                losses_n = self._losses(model, batch, part)
+            weights_n = losses_n.new_tensor([batch.weights[place] for place in part])
+            loss = (weights_n * losses_n).sum() / self.current_gradient_accumulation_steps
             self.accelerator.backward(loss)
             total += loss.detach().to(total.dtype)
         return total
 
-    def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        """The batch's loss as one tensor (evaluation; training goes pass by pass)."""
-        loss = torch.stack(list(self._pass_losses(model, inputs["batch"]))).sum()
-        return (loss, {}) if return_outputs else loss
-
-    def prediction_step(
-        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: Any = None
-    ) -> tuple[torch.Tensor, None, None]:
-        """Validation loss of one batch; metrics are computed elsewhere, from the saved adapter."""
+    def evaluate(self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval") -> Any:
+        """Validation loss per policy; the standings and the best weights follow from it."""
+        model = self.split_model.eval()
+        tally = Tally(len(self._tracker.standings))
         with torch.no_grad():
-            return self.compute_loss(model, inputs).detach(), None, None
+            for inputs in self.get_eval_dataloader(eval_dataset):
+                batch: Batch = inputs["batch"]
+                for part in self._passes(batch, self._tracker.active):
+                    losses = self._losses(model, batch, part).tolist()
+                    tally.add([batch.pairs[place].policy for place in part], losses)
+        if self.args.world_size > 1:
+            sums = tally.sums.to(self.args.device)
+            torch.distributed.all_reduce(sums)
+            tally.sums = sums.cpu()
+        losses = tally.means()
+        self.last_evaluated = self.state.global_step
+        self._tracker.judge(losses, self.state.global_step)
+        mean = sum(losses.values()) / max(1, len(losses))
+        metrics = {f"{metric_key_prefix}_loss": mean}
+        if len(losses) > 1:
+            metrics |= {f"{metric_key_prefix}_loss_{place}": loss for place, loss in losses.items()}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        if not self._tracker.active:
+            self.control.should_training_stop = True
+        return metrics
 
-    def _pass_losses(self, model: nn.Module, batch: Batch):
-        device = self.args.device
-        weights = pair_weights([pair.policy for pair in batch.pairs])
-        done = 0
-        for part in passes(batch.pairs, self._limit):
-            logits_nL = model(prefixes=batch.prefixes, pairs=part)
-            span = slice(done, done + len(part))
-            labels_n = torch.tensor(batch.labels[span], device=device)
-            weights_n = torch.tensor(weights[span], device=device, dtype=logits_nL.dtype)
-            yield label_loss(Answers(logits_nL, labels_n, weights_n))
-            done += len(part)
+    @property
+    def split_model(self) -> SplitModel:
+        """The model without what accelerate wraps around it."""
+        model = self.accelerator.unwrap_model(self.model)
+        assert isinstance(model, SplitModel)
+        return model
+
+    def _passes(self, batch: Batch, active: frozenset[int]) -> list[list[int]]:
+        """Places of the active policies' pairs, cut into passes."""
+        wanted = [place for place, pair in enumerate(batch.pairs) if pair.policy in active]
+        return passes(wanted, lambda place: len(batch.pairs[place].suffix_ids), self._limit)
+
+    def _losses(self, model: nn.Module, batch: Batch, part: Sequence[int]) -> torch.Tensor:
+        logits_nL = model(prefixes=batch.prefixes, pairs=[batch.pairs[place] for place in part])
+        labels_n = torch.tensor([batch.labels[place] for place in part], device=logits_nL.device)
+        return label_losses(Answers(logits_nL, labels_n))
+
+    def _drop_diverged(self, batch: Batch, part: Sequence[int], losses_n: torch.Tensor) -> set[int]:
+        """Give up policies whose loss is not finite; TrainingError when none is left."""
+        finite = torch.isfinite(losses_n.detach()).tolist()
+        diverged = {batch.pairs[place].policy for place, fine in zip(part, finite, strict=True) if not fine}
+        for policy in sorted(diverged):
+            self._tracker.drop(policy, f"training loss is not finite at step {self.state.global_step}")
+        if diverged and not self._tracker.active:
+            raise TrainingError(
+                f"training loss is not finite at step {self.state.global_step}; lower training.learning_rate, "
+                "or take base.dtype=float32"
+            )
+        return diverged
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         folder = Path(output_dir or self.args.output_dir or ".")
         folder.mkdir(parents=True, exist_ok=True)
-        state = self.model.state_dict() if state_dict is None else state_dict
+        state = self.split_model.state_dict() if state_dict is None else state_dict
         save_file({name: value.contiguous() for name, value in state.items()}, folder / _WEIGHTS)
+        self._tracker.save(folder)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
@@ -119,13 +155,22 @@ class SplitTrainer(Trainer):
             write_json(folder / COMPLETE, {"step": self.state.global_step})
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        self._load_bank(Path(resume_from_checkpoint))
+        folder = Path(resume_from_checkpoint)
+        self.split_model.load_state_dict(load_file(folder / _WEIGHTS))
+        self._tracker.load(folder)
 
-    def _load_best_model(self) -> None:
-        self._load_bank(Path(str(self.state.best_model_checkpoint)))
 
-    def _load_bank(self, folder: Path) -> None:
-        self.accelerator.unwrap_model(self.model).load_state_dict(load_file(folder / _WEIGHTS))
+class PolicyClip(TrainerCallback):
+    """Clip each policy's gradient by its own norm, so that one policy's outlier does not shrink another's step."""
+
+    def __init__(self, bank: Bank, limit: float) -> None:
+        self._bank, self._limit = bank, limit
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Called by the trainer between backward and the optimiser's step."""
+        self._bank.clip_gradients(self._limit)
 
 
 class GradientWatch(TrainerCallback):

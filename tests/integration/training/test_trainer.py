@@ -101,7 +101,7 @@ def test_training_lowers_the_validation_loss(tmp_path, invocation):
     fitted = fit(base, [_fresh(base, invocation)], rows, held_out, settings, tmp_path, progress=False)
     losses = [entry["eval_loss"] for entry in fitted.history if "eval_loss" in entry]
     assert min(losses) < 0.3 < losses[0]
-    assert fitted.best_validation_loss == min(losses)
+    assert fitted.standings[0].best_loss == min(losses)
 
 
 def test_the_base_comes_back_as_it_was(tmp_path):
@@ -125,7 +125,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
     base = _base(dtype=torch.float32)
     adapter = _fresh(base)
     broken = type(adapter)(adapter.spec, {n: (a, b + float("nan")) for n, (a, b) in adapter.tensors.items()})
-    with pytest.raises(TrainingError, match="loss is nan at step 0"):
+    with pytest.raises(TrainingError, match="loss is not finite at step 0"):
         fit(base, [broken], _examples(8), _examples(4, 9), TrainingSettings(), tmp_path, progress=False)
 
 

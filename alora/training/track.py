@@ -1,0 +1,116 @@
+"""Best checkpoint, early stopping and divergence, policy by policy.
+
+The policies of a bank are trained together but judged apart: each keeps the weights of its own best validation loss,
+stops when that has not improved for a while, and is dropped when its loss is no longer finite. A stopped or dropped
+policy costs nothing from then on and never touches the others.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from alora.adapter.bank import Bank
+from alora.adapter.folder import AdapterWeights
+from alora.atomic import write_json
+
+_WEIGHTS, _STATE = "best.safetensors", "policies.json"
+
+
+@dataclass
+class Standing:
+    """How one policy stands: losses are validation losses, steps are optimiser steps."""
+
+    best_loss: float | None = None
+    best_step: int | None = None
+    evaluations_since_best: int = 0
+    stopped_at: int | None = None
+    dropped: str | None = None  # why its training was given up
+
+    @property
+    def active(self) -> bool:
+        """Whether it is still being trained."""
+        return self.stopped_at is None and self.dropped is None
+
+
+class Tracker:
+    """The standings of a bank's policies, with a copy of each one's best weights."""
+
+    def __init__(self, bank: Bank, patience: int) -> None:
+        self._bank, self._patience = bank, patience
+        self.standings = [Standing() for _ in bank.specs]
+        self._best: dict[int, AdapterWeights] = {}
+
+    @property
+    def active(self) -> frozenset[int]:
+        """Policies that are still being trained."""
+        return frozenset(place for place, standing in enumerate(self.standings) if standing.active)
+
+    def judge(self, losses: Mapping[int, float], step: int) -> None:
+        """Take in one evaluation's validation loss per policy."""
+        for place in self.active & losses.keys():
+            standing, loss = self.standings[place], losses[place]
+            if not math.isfinite(loss):
+                self.drop(place, f"validation loss is {loss} at step {step}")
+            elif standing.best_loss is None or loss < standing.best_loss:
+                standing.best_loss, standing.best_step, standing.evaluations_since_best = loss, step, 0
+                self._best[place] = self._bank.adapter(place)
+            else:
+                standing.evaluations_since_best += 1
+                if self._patience and standing.evaluations_since_best >= self._patience:
+                    standing.stopped_at = step
+
+    def drop(self, place: int, reason: str) -> None:
+        """Give up one policy."""
+        self.standings[place].dropped = reason
+
+    def best(self, place: int) -> AdapterWeights:
+        """The weights of the best evaluation; the present ones when there was none."""
+        return self._best.get(place) or self._bank.adapter(place)
+
+    def save(self, folder: Path) -> None:
+        """Write the standings and best weights into a checkpoint."""
+        tensors = {
+            f"{place}|{name}|{half}": tensor
+            for place, weights in self._best.items()
+            for name, pair in weights.tensors.items()
+            for half, tensor in zip("AB", pair, strict=True)
+        }
+        save_file(tensors, folder / _WEIGHTS)
+        write_json(folder / _STATE, [asdict(standing) for standing in self.standings])
+
+    def load(self, folder: Path) -> None:
+        """Inverse of :meth:`save`."""
+        self.standings = [Standing(**entry) for entry in json.loads((folder / _STATE).read_text())]
+        halves: dict[int, dict[str, dict[str, torch.Tensor]]] = {}
+        for key, tensor in load_file(folder / _WEIGHTS).items():
+            place, name, half = key.split("|")
+            halves.setdefault(int(place), {}).setdefault(name, {})[half] = tensor
+        self._best = {
+            place: AdapterWeights(
+                self._bank.specs[place], {name: (pair["A"], pair["B"]) for name, pair in sorted(modules.items())}
+            )
+            for place, modules in halves.items()
+        }
+
+
+class Tally:
+    """Sums of loss per policy over an evaluation."""
+
+    def __init__(self, policies: int) -> None:
+        self.sums = torch.zeros(policies, 2, dtype=torch.float64)
+
+    def add(self, policies: Sequence[int], losses: Sequence[float]) -> None:
+        """Count one pass's losses."""
+        for policy, loss in zip(policies, losses, strict=True):
+            self.sums[policy] += torch.tensor([loss, 1.0], dtype=torch.float64)
+
+    def means(self) -> dict[int, float]:
+        """Mean loss of each policy that was seen."""
+        return {place: (total / count).item() for place, (total, count) in enumerate(self.sums) if count > 0}
