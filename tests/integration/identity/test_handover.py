@@ -1,0 +1,84 @@
+"""A cached prefix handed to the adapter: the bytes stay, the logits follow; and each way to break that is seen."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from alora.identity.capture import capture
+from alora.identity.handover import BOUNDS, hand_over
+from tests.integration.identity.subjects import DTYPES, Stage, stage, toy_base, write_adapter
+from tests.toy_models import FAMILIES
+
+CONVERSATION = 2  # the longer of the two prompts: 40 tokens of prefix, far beyond the sliding window
+
+
+@pytest.fixture(params=[(family, dtype) for family in FAMILIES for dtype in DTYPES], ids=str)
+def staged(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
+    family, dtype = request.param
+    base = toy_base(family)
+    return stage(base, write_adapter(base, tmp_path / "adapter"), dtype)
+
+
+def full_logits(staged: Stage, call) -> torch.Tensor:
+    return capture(staged.models.alora, call, alora_offsets=call.offsets()).logits_BV[0]
+
+
+def test_honest_handover_passes(staged: Stage):
+    for call in staged.calls[:-1]:
+        outcome = hand_over(staged.bare, staged.models.alora, call, full_logits(staged, call))
+        assert outcome.passed
+        assert outcome.prefix_elements > 0
+
+
+def test_prefix_of_another_conversation_is_seen(staged: Stage):
+    call, other = staged.calls[CONVERSATION], staged.calls[CONVERSATION - 1]
+    assert staged.calls[CONVERSATION].name == "conversation 2"
+    outcome = hand_over(staged.bare, staged.models.alora, other, full_logits(staged, call))
+    assert outcome.prefix_changed == 0
+    assert outcome.logits_error > outcome.bound
+
+
+def test_adapter_that_is_off_after_the_handover_is_seen(staged: Stage):
+    call = staged.calls[CONVERSATION]
+    wanted = full_logits(staged, call)
+    with staged.models.alora.disable_adapter():
+        outcome = hand_over(staged.bare, staged.models.alora, call, wanted)
+    assert outcome.logits_error > outcome.bound
+
+
+def test_one_changed_bit_in_the_cache_is_seen(staged: Stage):
+    call = staged.calls[CONVERSATION]
+    wanted = full_logits(staged, call)
+
+    def scribble(_module, _inputs, keywords):
+        values = keywords["past_key_values"].layers[1].values
+        integers = values.view(torch.int16 if values.dtype == torch.bfloat16 else torch.int32)
+        integers[0, 0, call.activation_B[0] - 1, 0] ^= 1
+
+    with staged.models.alora.get_base_model().register_forward_pre_hook(scribble, with_kwargs=True):
+        outcome = hand_over(staged.bare, staged.models.alora, call, wanted)
+    assert outcome.prefix_changed == 1
+    assert not outcome.passed
+    assert outcome.logits_error <= outcome.bound  # the logits alone would not have told
+
+
+def test_not_finite_logits_do_not_pass(staged: Stage):
+    call = staged.calls[0]
+    wanted = full_logits(staged, call)
+    wanted[3] = float("nan")
+    assert not hand_over(staged.bare, staged.models.alora, call, wanted).passed
+
+
+def test_a_padded_call_is_refused(staged: Stage):
+    with pytest.raises(ValueError, match="one row"):
+        hand_over(staged.bare, staged.models.alora, staged.batch, torch.zeros(1))
+
+
+def test_bounds_are_tighter_than_the_adapter_effect(staged: Stage):
+    """The bound must separate: what the adapter does to the logits is larger than what it allows."""
+    call = staged.calls[CONVERSATION]
+    adapted, base = full_logits(staged, call).double(), staged.bases[call.name].logits_BV[0].double()
+    effect = float((adapted - base).abs().max() / adapted.abs().max())
+    dtype = str(staged.bare.dtype).removeprefix("torch.")
+    assert effect > 2 * BOUNDS[dtype]

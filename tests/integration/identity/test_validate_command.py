@@ -1,0 +1,91 @@
+"""``alora validate`` through the command line: exit codes, the table, and the report file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from alora.cli import main
+from alora.identity.certificate import read_certificate
+from tests.integration.identity.on_disk import POLICY, load, write_adapter_for, write_base
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("validate")
+    base = load(write_base(root / "base"))
+    return {"base": root / "base"} | {
+        kind: write_adapter_for(base, root / kind, kind) for kind in ("alora", "lora", "zero")
+    }
+
+
+def validate(*arguments: str) -> int:
+    return main(["validate", "base.device=cpu", *arguments])
+
+
+def test_an_adapter_that_names_its_base(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    report = tmp_path / "new" / "report.json"
+    assert validate(f"artifact={folders['alora']}", f"output={report}") == 0
+    printed = capsys.readouterr().out
+    assert "KV identity holds" in printed
+    assert printed.count("caught") == 14
+    assert "NOT CAUGHT" not in printed
+    certificate = read_certificate(report)
+    assert certificate.passed
+    assert certificate.engine == "transformers"
+    assert certificate.base == load(folders["base"]).fingerprint
+    assert [entry.name for entry in report.parent.iterdir()] == ["report.json"]
+
+
+def test_an_untrained_adapter_exits_1_with_a_report(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    report = tmp_path / "report.json"
+    assert validate(f"artifact={folders['zero']}", f"output={report}", "identity.dtypes=[float32]") == 1
+    printed = capsys.readouterr().out
+    assert "KV identity FAILS" in printed
+    assert "no difference where one must be" in printed
+    assert json.loads(report.read_text())["passed"] is False
+
+
+def test_a_plain_lora_exits_1_and_is_named(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    report = tmp_path / "report.json"
+    assert validate(f"artifact={folders['lora']}", f"output={report}") == 1
+    assert "plain LoRA" in capsys.readouterr().err
+    assert not report.exists()
+
+
+def test_json_on_standard_output(folders, capsys: pytest.CaptureFixture[str]):
+    assert validate(f"artifact={folders['alora']}", "json=true", "identity.negative_controls=false") == 0
+    certificate = json.loads(capsys.readouterr().out)
+    assert certificate["passed"] is True
+    assert certificate["dtypes"][0]["controls"] == []
+
+
+def test_rows_of_the_users_own_data(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    rows = tmp_path / "test.jsonl"
+    messages = [{"role": "user", "content": "When will it arrive?"}, {"role": "assistant", "content": "Tomorrow."}]
+    rows.write_text(json.dumps({"messages": messages, "label": "violation"}) + "\n")
+    arguments = (f"artifact={folders['alora']}", f"data.test={rows}", "identity.dtypes=[float32]", "json=true")
+    policy = (f"policy.id={POLICY.id}", f"policy.title={POLICY.title}", f"policy.rule='{POLICY.rule}'")
+    assert validate(*arguments) == 2
+    assert "without the policy" in capsys.readouterr().err
+    assert validate(*arguments, *policy) == 0
+    names = [name for name, _, _ in json.loads(capsys.readouterr().out)["lengths"]]
+    assert sorted(names) == ["conversation 1", "left-padded batch", "long prefix", "short prefix"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "artifact=DIR"),
+        (("artifact=.",), "no artifact"),
+        (("artifact={alora}", "identity.conversations=99"), "must lie between 1 and"),
+        (("artifact={alora}", "identity.dtypes=[float8]"), "float8"),
+        (("artifact={alora}", "base.source={empty}"), "base"),
+    ],
+)
+def test_what_the_user_can_mend(folders, arguments, message, tmp_path, monkeypatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    places = {**folders, "empty": tmp_path / "empty"}
+    assert validate(*(argument.format(**places) for argument in arguments)) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,113 @@
+"""The certificate as a file: whole, read back equal, and bound to one base and adapter."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from alora.base.fingerprint import Fingerprint
+from alora.errors import BundleError
+from alora.identity.certificate import (
+    Certificate,
+    ControlRecord,
+    DtypeRecord,
+    Environment,
+    FindingRecord,
+    HandoverRecord,
+    LayerRecord,
+    read_certificate,
+    write_certificate,
+)
+
+BASE = Fingerprint("w" * 64, "t" * 64, "c" * 64)
+RECORD = DtypeRecord(
+    dtype="float32",
+    passed=True,
+    findings=(),
+    layers=(LayerRecord("layer 0 K", True, 100, 0, 10, 10),),
+    handovers=(HandoverRecord("conversation 1", 100, 0, 1e-7, 1e-4, True),),
+    controls=(ControlRecord("B = 0", True, "activation check, conversation 1, row 0, layer 0 K, position 9: none"),),
+)
+CERTIFICATE = Certificate(
+    passed=True,
+    engine="transformers",
+    created="2026-01-02T03:04:05+00:00",
+    base_source="some/base",
+    base=BASE,
+    adapter_digest="a" * 64,
+    invocation_ids=(5, 6),
+    adapted_modules=("k_proj",),
+    environment=Environment("0", "2", "5", "0.21", "3.11", "Linux x86_64", "cpu", 1, "sdpa"),
+    lengths=(("conversation 1", (9,), 12), ("left-padded batch", (3, 9), 12)),
+    dtypes=(RECORD,),
+    notes=("a note",),
+)
+
+
+def test_round_trip(tmp_path: Path):
+    path = tmp_path / "deep" / "identity.json"
+    write_certificate(CERTIFICATE, path)
+    assert read_certificate(path) == CERTIFICATE
+    assert [entry.name for entry in path.parent.iterdir()] == ["identity.json"]
+
+
+def test_it_covers_its_own_base_and_adapter():
+    CERTIFICATE.require(BASE, "a" * 64)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "base", "digest", "said"),
+    [
+        (CERTIFICATE, replace(BASE, weights="x"), "a" * 64, "the base's weights is another one"),
+        (CERTIFICATE, replace(BASE, tokenizer="x"), "a" * 64, "the base's tokenizer is another one"),
+        (CERTIFICATE, replace(BASE, template="x"), "a" * 64, "the base's template is another one"),
+        (CERTIFICATE, replace(BASE, quantization="nf4"), "a" * 64, "the base's quantization is another one"),
+        (CERTIFICATE, BASE, "b" * 64, "digest is bbbbbbbbbbbb, the certificate's is aaaaaaaaaaaa"),
+        (replace(CERTIFICATE, passed=False), BASE, "a" * 64, "says that the check failed"),
+    ],
+)
+def test_it_covers_nothing_else(certificate: Certificate, base: Fingerprint, digest: str, said: str):
+    with pytest.raises(BundleError, match=said):
+        certificate.require(base, digest)
+
+
+def test_failures_name_each_kind():
+    record = replace(
+        RECORD,
+        findings=(FindingRecord("prefix", "conversation 1, row 0, layer 0 K, position 2: 1 element(s) differ"),),
+        handovers=(HandoverRecord("conversation 1", 100, 3, None, 1e-4, False),),
+        controls=(ControlRecord("B = 0", False, "none"),),
+    )
+    assert replace(CERTIFICATE, dtypes=(record,)).failures == (
+        "float32: prefix check, conversation 1, row 0, layer 0 K, position 2: 1 element(s) differ",
+        "float32: handover, conversation 1: 3 element(s) of the cached prefix changed, "
+        "relative error of the logits None (bound 0.0001)",
+        "float32: control not caught: B = 0",
+    )
+    assert CERTIFICATE.failures == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "cannot be read as a certificate"),
+        ('{"format": 1', "cannot be read as a certificate"),
+        ("[]", "certificate format 'list'"),
+        ('{"format": 99}', "certificate format 99 is not 1"),
+        ('{"format": 1}', "damaged certificate"),
+        (json.dumps(CERTIFICATE.as_dict() | {"base": {"weights": "w"}}), "damaged certificate"),
+        (json.dumps(CERTIFICATE.as_dict() | {"surprise": 1}), "damaged certificate"),
+        (json.dumps(CERTIFICATE.as_dict() | {"lengths": [[1]]}), "damaged certificate"),
+    ],
+)
+def test_damaged_files(text: str, said: str, tmp_path: Path):
+    path = tmp_path / "identity.json"
+    path.write_text(text)
+    with pytest.raises(BundleError, match=said):
+        read_certificate(path)
+
+
+def test_missing_file(tmp_path: Path):
+    with pytest.raises(BundleError, match="cannot be read"):
+        read_certificate(tmp_path / "identity.json")

@@ -1,0 +1,105 @@
+"""Integers behind floats, and the places that a comparison names."""
+
+import math
+
+import pytest
+import torch
+
+from alora.identity.capture import Call, Capture, Site, make_call
+from alora.identity.compare import bits_differ, compare, count_sites, inert_findings, prefix_findings
+
+K, V = Site(0, "K"), Site(0, "V")
+CALL = make_call("pair", [[1, 2, 3, 4, 5], [1, 2, 3]], [3, 1], pad_id=0, device="cpu")  # row 1 has two pads
+
+
+def captures(change=None) -> tuple[Capture, Capture]:
+    """A base and an adapted capture that obey the definition, then ``change(K, V)`` on the adapted tensors."""
+    generator = torch.Generator().manual_seed(0)
+    base = {site: torch.randn(2, 5, 2, 4, generator=generator) for site in (K, V)}
+    adapted = {site: tensor.clone() for site, tensor in base.items()}
+    for tensor in adapted.values():
+        tensor[:, 3:] += 1.0
+    if change is not None:
+        change(adapted[K], adapted[V])
+    logits = torch.zeros(2, 7)
+    return Capture(base, logits), Capture(adapted, logits)
+
+
+def test_rows_are_left_padded_and_positions_count_tokens():
+    assert CALL.input_ids_BT.tolist() == [[1, 2, 3, 4, 5], [0, 0, 1, 2, 3]]
+    assert CALL.attention_mask_BT.tolist() == [[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]]
+    assert CALL.position_ids_BT.tolist() == [[0, 1, 2, 3, 4], [0, 0, 0, 1, 2]]
+    assert CALL.activation_B == (3, 3)
+    assert CALL.offsets() == [2, 2]
+    assert CALL.offsets(shift=1) == [1, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_one_ulp_and_signed_zero_differ(dtype: torch.dtype):
+    one = torch.tensor([1.0, 0.0, 5.0, math.nan], dtype=dtype)
+    other = torch.tensor([1.0 + torch.finfo(dtype).eps, -0.0, 5.0, math.nan], dtype=dtype)
+    assert bits_differ(one, other).tolist() == [True, True, False, False]
+    assert torch.equal(one[1], other[1])  # as floats, the zeros would have been equal
+
+
+def test_the_definition_holds():
+    assert compare(CALL, *captures(), reached={K, V}) == []
+
+
+def test_a_changed_prefix_element_is_placed():
+    def change(_keys, values):
+        values[1, 2, 1, 3] += 1e-7
+
+    findings = compare(CALL, *captures(change), reached={K, V})
+    assert [str(finding) for finding in findings] == ["pair, row 1, layer 0 V, position 0: 1 element(s) differ"]
+
+
+def test_padding_is_not_compared():
+    def change(keys, _values):
+        keys[1, 1] += 1.0
+
+    assert compare(CALL, *captures(change), reached={K, V}) == []
+
+
+def test_the_first_position_comes_first():
+    def change(keys, values):
+        keys[0, 2] += 1.0
+        values[0, 1] += 1.0
+
+    findings = prefix_findings(CALL, *captures(change))
+    assert [(finding.site, finding.position, finding.elements) for finding in findings] == [
+        ("layer 0 V", 1, 8),
+        ("layer 0 K", 2, 8),
+    ]
+
+
+def test_no_difference_at_the_activation_is_a_finding_only_where_the_adapter_reaches():
+    base, _ = captures()
+    adapted = captures(lambda keys, _values: keys[1, 3].copy_(base.sites[K][1, 3]))[1]
+    findings = inert_findings(CALL, base, adapted, reached={K, V})
+    assert [(finding.site, finding.row, finding.position) for finding in findings] == [("layer 0 K", 1, 1)]
+    assert inert_findings(CALL, base, adapted, reached={V}) == []
+
+
+def test_counts():
+    def change(keys, _values):
+        keys[0, 0, 0, 0] += 1.0
+
+    counts = count_sites(CALL, *captures(change))
+    assert (counts[K].prefix_elements, counts[K].prefix_different) == (4 * 8, 1)
+    assert (counts[V].activation_elements, counts[V].activation_different) == (16, 16)
+    assert (counts[K] + counts[V]).prefix_elements == 2 * 4 * 8
+
+
+def test_captures_of_different_runs_are_refused():
+    base, adapted = captures()
+    with pytest.raises(ValueError, match="not of the same call and dtype"):
+        compare(CALL, base, Capture({K: adapted.sites[K].half(), V: adapted.sites[V]}, adapted.logits_BV), {K})
+    with pytest.raises(ValueError, match="different layers"):
+        compare(CALL, base, Capture({K: adapted.sites[K]}, adapted.logits_BV), {K})
+
+
+def test_offsets_outside_the_row_are_refused():
+    late = Call("late", CALL.input_ids_BT, CALL.attention_mask_BT, CALL.position_ids_BT, (4, 4), CALL.padding_B)
+    with pytest.raises(ValueError, match="outside a prompt of 5 tokens"):
+        late.offsets(shift=1)
