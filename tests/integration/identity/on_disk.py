@@ -14,10 +14,10 @@ from tests.toy_tokenizers import toy_tokenizer
 POLICY = Policy("late", "Late delivery", "The assistant must not promise a delivery date.")
 
 
-def write_base(folder: Path) -> Path:
+def write_base(folder: Path, seed: int = 0) -> Path:
     """A toy base that :func:`load_base` loads."""
     tokenizer = toy_tokenizer("qwen3")
-    toy_model("qwen3", vocab=len(tokenizer)).save_pretrained(folder)
+    toy_model("qwen3", seed=seed, vocab=len(tokenizer)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -1,12 +1,20 @@
 """``alora validate`` through the command line: exit codes, the table, and the report file."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from alora.adapter.folder import load_adapter
+from alora.bundle.write import BundleContents, write_bundle
 from alora.cli import main
+from alora.config.saved import save_recipe
+from alora.config.schema import BaseSettings, IdentitySettings, PolicySettings, PromptSettings, Recipe
 from alora.identity.certificate import read_certificate
+from alora.identity.certify import certify
+from alora.identity.probes import probe_conversations
+from alora.render import Renderer
 from tests.integration.identity.on_disk import POLICY, load, write_adapter_for, write_base
 
 
@@ -89,3 +97,34 @@ def test_what_the_user_can_mend(folders, arguments, message, tmp_path, monkeypat
     places = {**folders, "empty": tmp_path / "empty"}
     assert validate(*(argument.format(**places) for argument in arguments)) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_run_folder_brings_its_base_and_policy(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    recipe = Recipe(name="late", policy=PolicySettings(id=POLICY.id, title=POLICY.title, rule=POLICY.rule))
+    recipe.base = BaseSettings(source=str(folders["base"]), device="cpu", dtype="float32")
+    save_recipe(recipe, tmp_path / "run.yaml", {"alora": "0"})
+    shutil.copytree(folders["alora"], tmp_path / "adapter")
+    assert validate(f"artifact={tmp_path}", "identity.dtypes=[float32]") == 0
+    assert f"on base {folders['base']}" in capsys.readouterr().out
+
+
+def test_a_bundle_is_validated_on_its_own_base_only(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    base = load(folders["base"])
+    renderer = Renderer(base.tokenizer, PromptSettings())
+    prompts = [renderer.prompt(conversation, POLICY) for conversation in probe_conversations(2)]
+    certificate = certify(base, folders["alora"], prompts, IdentitySettings())
+    contents = BundleContents(
+        base=base,
+        weights=load_adapter(folders["alora"]),
+        policy=POLICY,
+        prompt=PromptSettings(),
+        certificate=certificate,
+    )
+    write_bundle(contents, tmp_path / "bundle")
+    assert validate(f"artifact={tmp_path / 'bundle'}", "identity.dtypes=[bfloat16]") == 2
+    assert "base.source=FOLDER" in capsys.readouterr().err
+    assert validate(f"artifact={tmp_path / 'bundle'}", f"base.source={folders['base']}") == 0
+    assert "KV identity holds" in capsys.readouterr().out
+    other = write_base(tmp_path / "other", seed=1)
+    assert validate(f"artifact={tmp_path / 'bundle'}", f"base.source={other}") == 2
+    assert "does not fit the base" in capsys.readouterr().err
