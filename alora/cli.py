@@ -143,6 +143,7 @@ def _quieten() -> None:
         ("TRANSFORMERS_VERBOSITY", "error"),
         ("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1"),
         ("HF_HUB_DISABLE_TELEMETRY", "1"),
+        ("HF_HUB_VERBOSITY", "error"),
         ("HF_DATASETS_DISABLE_PROGRESS_BARS", "1"),
         ("VLLM_LOGGING_LEVEL", "ERROR"),
         ("VLLM_NO_USAGE_STATS", "1"),

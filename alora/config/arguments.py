@@ -123,11 +123,14 @@ def _name_recipe_files(overrides: list[str], cwd: Path) -> tuple[list[str], list
     files: list[Path] = []
     for item in overrides:
         match = _OVERRIDE.fullmatch(item)
-        if match is None or match["key"] != "recipe" or not match["value"].endswith((".yaml", ".yml")):
+        if match is None or match["key"] != "recipe":
             renamed.append(item)
             continue
         names = []
         for given in match["value"].split(","):
+            if not given.endswith((".yaml", ".yml")):
+                names.append(given)
+                continue
             path = (cwd / Path(given).expanduser()).resolve()
             if not path.is_file():
                 raise ConfigError(f"recipe={given}: there is no file {path}; give a file, or a name such as quickstart")

@@ -26,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from alora.config.arguments import LOCAL_RECIPE, Arguments, local_recipe_name, read_arguments
 from alora.config.explain import explain, unknown_key_message, unknown_keys
 from alora.config.paths import absolute_paths, configs_folder, recipes_folder
+from alora.config.precedence import silenced_choices
 from alora.config.schema import Recipe
 from alora.config.validate import check_recipe
 from alora.errors import ConfigError
@@ -77,12 +78,13 @@ def run_verb(
         if arguments.multirun:
             running = HydraConfig.get()
             note(f"job {running.job.num}: {' '.join(running.overrides.task)}")
-        exit_code = job(lambda: to_recipe(composed, verb, places))
+        overrides = list(HydraConfig.get().overrides.task)
+        exit_code = job(lambda: to_recipe(composed, verb, places, overrides))
         exit_codes.append(exit_code)
         if exit_code and os.getpid() != home:
             raise JobFailed(exit_code)  # a launcher's worker has no other way to tell
 
-    with _explained():
+    with _explained(arguments.recipe_files):
         ConfigStore.instance().store(name="schema", node=Recipe)
         for path in arguments.recipe_files:
             _offer_recipe(path)
@@ -97,18 +99,22 @@ def run_verb(
     return max(exit_codes, default=0)
 
 
-def to_recipe(composed: DictConfig, verb: str, places: Sequence[Path]) -> Recipe:
+def to_recipe(composed: DictConfig, verb: str, places: Sequence[Path], overrides: Sequence[str] = ()) -> Recipe:
     """One composed config as a recipe that ``verb`` can run: typed, with absolute paths, checked.
 
     Raises:
-        ConfigError: unknown keys, wrong types, impossible values, paths that lead nowhere.
+        ConfigError: unknown keys, wrong types, impossible values, paths that lead nowhere, choices without effect.
     """
     with _explained():
         plain = OmegaConf.to_container(composed)
         assert isinstance(plain, dict)
-        unknown = unknown_keys({str(key): value for key, value in plain.items()})
+        plain = {str(key): value for key, value in plain.items()}
+        unknown = unknown_keys(plain)
         if unknown:
             raise ConfigError("\n".join(unknown_key_message(key) for key in unknown))
+        silenced = silenced_choices(overrides, plain, [*places, configs_folder()])
+        if silenced:
+            raise ConfigError("\n".join(silenced))
         recipe = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Recipe), OmegaConf.create(plain)))
     assert isinstance(recipe, Recipe)
     check_recipe(recipe, verb)
@@ -194,8 +200,11 @@ def _command_line(verb: str, arguments: Sequence[str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _explained() -> Iterator[None]:
+def _explained(recipe_files: Sequence[Path] = ()) -> Iterator[None]:
     try:
         yield
     except _COMPOSITION_ERRORS as error:
-        raise ConfigError(explain(error)) from error
+        message = explain(error)
+        for path in recipe_files:
+            message = message.replace(f"recipe/{local_recipe_name(path)}", str(path))
+        raise ConfigError(message) from error

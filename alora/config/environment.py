@@ -41,13 +41,19 @@ def describe_environment() -> dict[str, str]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpus": str(len(os.sched_getaffinity(0))),
-        "command": shlex.join(sys.argv),
+        "command": command_line(),
     }
     commit = source_commit()
     if commit is not None:
         facts["commit"] = commit
     versions = {name: package_version(name) for name in PACKAGES}
     return facts | {name: version for name, version in versions.items() if version is not None}
+
+
+def command_line() -> str:
+    """What the user typed; ``sys.argv`` will not do, because Hydra is given more than that."""
+    words = sys.orig_argv[2:] if sys.orig_argv[1:2] == ["-m"] else sys.orig_argv[1:]
+    return shlex.join([Path(words[0]).name, *words[1:]]) if words else ""
 
 
 def source_commit() -> str | None:

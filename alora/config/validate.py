@@ -103,6 +103,11 @@ def _texts(recipe: Recipe) -> list[str]:
         problems.append(f"base.device is {recipe.base.device!r}; give auto, cpu, cuda or cuda:N")
     if not recipe.adapter.targets or len(set(recipe.adapter.targets)) != len(recipe.adapter.targets):
         problems.append(f"adapter.targets is {recipe.adapter.targets}; list each module to adapt once, at least one")
+    if recipe.policy.file is not None and recipe.policy.rule is not None:
+        problems.append("policy.file and an inline policy are both given; set policy.file=null, or drop the inline one")
+    for key in ("base.source", "policy.file", "data.train", "artifact", "run_dir"):
+        if _get(recipe, key) == "":
+            problems.append(f"{key} is empty; give a value, or {key}=null for none")
     for label, word in recipe.policy.labels.items():
         if word in ("True", "False"):
             problems.append(

