@@ -32,7 +32,7 @@ def read_splits(settings: DataSettings, policy: Policy) -> Splits:
     if settings.validation is not None:
         validation = read_labelled(settings.validation, settings, policy)
     else:
-        train, validation = _hold_out(train, settings.validation_share)
+        train, validation = hold_out(train, settings.validation_share)
     test = read_labelled(settings.test, settings, policy) if settings.test is not None else []
     for name, rows in (("train", train), ("validation", validation)):
         _require_labels(name, rows, policy)
@@ -53,7 +53,7 @@ def rows_digest(rows: Sequence[LabelledConversation]) -> str:
     return digest.hexdigest()
 
 
-def _hold_out(
+def hold_out(
     rows: Sequence[LabelledConversation], share: float
 ) -> tuple[list[LabelledConversation], list[LabelledConversation]]:
     """Split by a hash of the text, so that duplicates stay on one side and a new row moves no other."""
