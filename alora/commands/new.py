@@ -1,0 +1,43 @@
+"""``alora new NAME``: a recipe folder that ``alora train`` runs as it is, to be made the user's own."""
+
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from alora.commands.output import say
+from alora.config.schema import Recipe
+from alora.errors import ConfigError
+from alora.scaffold import scaffold
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+def run(recipe: Recipe) -> int:
+    """Write the folder ``NAME`` here (or ``output``), whole or not at all; the exit code."""
+    if recipe.name == Recipe().name:
+        raise ConfigError("alora new needs a name: alora new my_policy")
+    if not _NAME.fullmatch(recipe.name):
+        raise ConfigError(f"name is {recipe.name!r}; use letters, digits, '_', '-' and '.', as in my_policy")
+    folder = Path(recipe.output) if recipe.output else Path.cwd() / recipe.name
+    if folder.exists() or folder.is_symlink():
+        raise ConfigError(f"{folder} is there already; choose another name, or remove it")
+    try:
+        _write(folder, scaffold(recipe.name))
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written: {error.strerror or error}; choose another place") from error
+    say(f"{folder} holds a recipe, a policy and its rows. Next:\n")
+    say(f"  cd {folder if recipe.output else recipe.name}\n  alora check\n  alora train")
+    return 0
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        for name, text in files.items():
+            (beside / name).write_text(text, encoding="utf-8")
+        beside.chmod(0o755)
+        beside.rename(folder)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
