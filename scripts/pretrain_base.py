@@ -2,16 +2,20 @@
 
     python scripts/pretrain_base.py --corpus corpus.txt.gz --out bases/mine --layers 6 --hidden 384 --minutes 30
 
-The corpus is UTF-8 text, plain or gzipped, with a line ``<|endoftext|>`` between documents.
+The corpus is UTF-8 text, plain or gzipped, with a line ``<|endoftext|>`` between documents. ``--summaries N`` makes a
+base for classifiers: N questions and answers, computed from the text, follow each document.
 """
 
 import argparse
 import gzip
+from collections.abc import Callable
 from pathlib import Path
 
-from transformers import Qwen3ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
+from alora.base.lessons import LessonWriter, study
 from alora.base.pretrain import END_OF_DOCUMENT, Architecture, pretrain, save_base, train_tokenizer
+from alora.base.summaries import summarise
 from alora.errors import AloraError, BaseError
 
 
@@ -47,6 +51,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--sequence-length", type=int, default=512)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--summaries", type=int, default=0, help="exchanges about each document; 0: the text alone")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--save-every", type=int, default=0, help="steps between snapshots OUT-stepN; 0: none")
@@ -67,6 +72,37 @@ def architecture(args: argparse.Namespace) -> Architecture:
     )
 
 
+def train(
+    documents: list[str],
+    tokenizer: PreTrainedTokenizerFast,
+    args: argparse.Namespace,
+    snapshot: Callable[[int, Qwen3ForCausalLM], None],
+) -> Qwen3ForCausalLM:
+    """A base trained on the text alone, or with ``--summaries`` on lessons."""
+    shared = {
+        "steps": args.steps,
+        "learning_rate": args.learning_rate,
+        "seed": args.seed,
+        "threads": args.threads,
+        "time_limit_s": None if args.minutes is None else 60 * args.minutes,
+    }
+    if args.summaries:
+        writer = LessonWriter(tokenizer, args.sequence_length)
+        lessons = [writer.write(document) for document in summarise(documents, args.summaries, args.seed)]
+        batch_tokens = args.batch_size * args.sequence_length
+        return study(lessons, tokenizer, architecture(args), batch_tokens=batch_tokens, **shared)
+    return pretrain(
+        documents,
+        tokenizer,
+        architecture(args),
+        batch_size=args.batch_size,
+        sequence_length=args.sequence_length,
+        checkpoint=snapshot,
+        checkpoint_every=args.save_every,
+        **shared,
+    )
+
+
 def main() -> None:
     args = arguments()
 
@@ -79,20 +115,7 @@ def main() -> None:
         documents = read_documents(args.corpus)
         print(f"{len(documents)} documents; training the tokenizer")
         tokenizer = train_tokenizer(documents, args.vocab)
-        model = pretrain(
-            documents,
-            tokenizer,
-            architecture(args),
-            steps=args.steps,
-            batch_size=args.batch_size,
-            sequence_length=args.sequence_length,
-            learning_rate=args.learning_rate,
-            seed=args.seed,
-            threads=args.threads,
-            time_limit_s=None if args.minutes is None else 60 * args.minutes,
-            checkpoint=snapshot,
-            checkpoint_every=args.save_every,
-        )
+        model = train(documents, tokenizer, args, snapshot)
         print(f"{sum(p.numel() for p in model.parameters()):,} parameters in {save_base(model, tokenizer, args.out)}")
     except AloraError as error:
         raise SystemExit(f"error: {error}") from error
