@@ -21,7 +21,6 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from alora.errors import BaseError
 
 END_OF_DOCUMENT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-IGNORED = -100
 WARMUP_SHARE = 0.05
 
 # A policy's answer must be one token, and role names are in every turn: the tokenizer is made to learn them whole.
@@ -125,6 +124,7 @@ def pretrain(
     batch_size: int,
     sequence_length: int,
     learning_rate: float = 2e-3,
+    answer_weight: float = 1.0,
     seed: int = 0,
     threads: int | None = None,
     progress: bool = True,
@@ -140,6 +140,8 @@ def pretrain(
     documents must be trusted text.
 
     Args:
+        answer_weight: how much a token of an assistant turn counts against any other; answers are few, and are what
+            teaches a small base to look back.
         checkpoint: called as ``checkpoint(step, model)`` every ``checkpoint_every`` steps.
 
     Raises:
@@ -152,6 +154,7 @@ def pretrain(
     torch.manual_seed(seed)
     model = Qwen3ForCausalLM(architecture.config(tokenizer)).to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.05)
+    header = tokenizer.convert_tokens_to_ids([TURN_START, "assistant", TURN_END])
     batches = _batches(rows_NT, batch_size, torch.Generator().manual_seed(seed))
     started = time.monotonic()
     with tqdm(total=steps, desc="pre-training", unit="step", disable=not progress) as bar:
@@ -160,7 +163,7 @@ def pretrain(
             if spent >= 1.0:
                 break
             _set_rate(optimizer, learning_rate * _schedule(max(step / steps, spent)))
-            loss = _step(model, optimizer, next(batches).to(device))
+            loss = _step(model, optimizer, next(batches).to(device), header, answer_weight)
             if not math.isfinite(loss):
                 raise BaseError(f"pre-training: the loss is {loss} at step {step}; lower learning_rate={learning_rate}")
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
@@ -196,6 +199,14 @@ def pack(documents: Sequence[str], tokenizer: PreTrainedTokenizerFast, sequence_
     return rows_NT
 
 
+def document_positions(ids_BT: torch.Tensor, end: int) -> torch.Tensor:
+    """Position of each token within its document; a new one starts behind every ``end`` and every padding (-1)."""
+    place_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
+    opens_BT = torch.ones_like(ids_BT, dtype=torch.bool)
+    opens_BT[:, 1:] = (ids_BT[:, :-1] == end) | (ids_BT[:, :-1] < 0)
+    return place_T - torch.cummax(torch.where(opens_BT, place_T, 0), dim=1).values
+
+
 def _batches(rows_NT: torch.Tensor, batch_size: int, generator: torch.Generator) -> Iterator[torch.Tensor]:
     """Batches for ever, in a new order each epoch; the last batch of an epoch reaches into the next."""
     order: list[int] = []
@@ -218,17 +229,46 @@ def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate
 
 
-def _step(model: Qwen3ForCausalLM, optimizer: torch.optim.Optimizer, ids_BT: torch.Tensor) -> float:
-    """One update; returns the mean next-token loss in nats. Rows are padded on the right, so causality masks them."""
+def _step(
+    model: Qwen3ForCausalLM,
+    optimizer: torch.optim.Optimizer,
+    ids_BT: torch.Tensor,
+    header: list[int],
+    answer_weight: float,
+) -> float:
+    """One update; returns the weighted mean next-token loss in nats.
+
+    Positions start anew in each document; from that transformers (5.19, ``masking_utils``) makes the mask that keeps
+    documents of a row from seeing each other.
+    """
+    end: int = model.config.pad_token_id
     with torch.autocast(ids_BT.device.type, torch.bfloat16, enabled=ids_BT.device.type == "cuda"):
-        logits_BTV = model(input_ids=ids_BT.clamp(min=0), use_cache=False).logits[:, :-1]
-    targets_BT = torch.where(ids_BT >= 0, ids_BT, IGNORED)[:, 1:]
-    loss = functional.cross_entropy(logits_BTV.float().flatten(0, 1), targets_BT.flatten(), ignore_index=IGNORED)
+        logits_BTV = model(
+            input_ids=ids_BT.clamp(min=0), position_ids=document_positions(ids_BT, end), use_cache=False
+        ).logits[:, :-1]
+    targets_BT = ids_BT[:, 1:]
+    weights_BT = torch.where(in_answer(ids_BT, *header), answer_weight, 1.0)[:, 1:] * (targets_BT >= 0)
+    losses = functional.cross_entropy(
+        logits_BTV.float().flatten(0, 1), targets_BT.clamp(min=0).flatten(), reduction="none"
+    )
+    loss = (losses * weights_BT.flatten()).sum() / weights_BT.sum()
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     return loss.item()
+
+
+def in_answer(ids_BT: torch.Tensor, turn_start: int, assistant: int, turn_end: int) -> torch.Tensor:
+    """Which tokens an assistant turn is made of: behind its role and line break, up to and with its end mark."""
+    place_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
+    opens_BT = torch.zeros_like(ids_BT, dtype=torch.bool)
+    opens_BT[:, 3:] = (ids_BT[:, :-3] == turn_start) & (ids_BT[:, 1:-2] == assistant)
+    closes_BT = torch.zeros_like(opens_BT)
+    closes_BT[:, 1:] = ids_BT[:, :-1] == turn_end
+    opened_BT = torch.cummax(torch.where(opens_BT, place_T, -1), dim=1).values
+    closed_BT = torch.cummax(torch.where(closes_BT, place_T, -1), dim=1).values
+    return opened_BT > closed_BT
 
 
 def save_base(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> Path:
