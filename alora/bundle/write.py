@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 import alora
 from alora.adapter.folder import AdapterWeights, replace_folder, save_adapter
@@ -73,18 +76,34 @@ def write_bundle(contents: BundleContents, folder: Path | str, golden_rows: int 
     _require_place(folder)
     _require_invocation(contents)
     stored = _measure(contents, golden_rows)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as workshop:
-            beside = Path(workshop) / folder.name
-            _write_files(beside, contents, stored)
-            _check_reloaded(beside, contents, stored)
-            replace_folder(beside, folder)
-            _flush(folder.parent)
-    except OSError as error:
-        raise BundleError(
-            f"the bundle cannot be written to {folder}: {error.strerror or error}; give a writable output= with space"
-        ) from error
+
+    def fill(beside: Path) -> None:
+        _write_files(beside, contents, stored)
+        _check_reloaded(beside, contents, stored)
+
+    _put(folder, fill)
+    return load_bundle(folder)
+
+
+def copy_bundle(source: Path | str, folder: Path | str) -> Bundle:
+    """Copy a checked bundle, and nothing that lies beside its files; an older bundle at ``folder`` is replaced.
+
+    Raises:
+        BundleError: the bundle is damaged, ``folder`` holds something else, or it cannot be written.
+    """
+    bundle = load_bundle(source)
+    folder = Path(folder).absolute()
+    _require_place(folder)
+
+    def fill(beside: Path) -> None:
+        beside.mkdir()
+        for name in (*bundle.manifest.files, MANIFEST_FILE):
+            if (bundle.folder / name).is_file():  # the card may be gone
+                shutil.copyfile(bundle.folder / name, beside / name)
+                _flush(beside / name)
+        load_bundle(beside)
+
+    _put(folder, fill)
     return load_bundle(folder)
 
 
@@ -93,6 +112,22 @@ def public_source(source: str) -> tuple[str, bool]:
     path = Path(source).expanduser()
     local = source != "tiny" and (path.is_absolute() or path.is_dir() or source.startswith("."))
     return (path.resolve().name, True) if local else (source, False)
+
+
+def _put(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Let ``fill`` write and check a folder beside ``folder``, then rename it there; whatever fails leaves nothing."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as workshop:
+            beside = Path(workshop) / folder.name
+            fill(beside)
+            replace_folder(beside, folder)
+            _flush(folder.parent)
+    except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise BundleError(
+            f"the bundle cannot be written to {folder}: {reason}; give a writable output= with space"
+        ) from error
 
 
 def _require_certificate(contents: BundleContents) -> None:

@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+import resource
 import shutil
 import warnings
 from dataclasses import replace
@@ -136,6 +137,19 @@ def test_what_is_no_bundle_is_never_replaced(contents, tmp_path):
 def test_a_place_that_cannot_be_written(contents):
     with pytest.raises(BundleError, match=r"cannot be written to /proc/.*output="):
         write_bundle(contents, "/proc/alora/bundle")
+
+
+def test_a_disk_that_fills_up(contents, folder, tmp_path):
+    before = (folder / "alora.json").read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))  # the weights are larger
+    try:
+        with pytest.raises(BundleError, match=r"cannot be written to .*with space"):
+            write_bundle(replace(contents, operating_point=replace(POINT, threshold=0.9)), folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (folder / "alora.json").read_bytes() == before
+    assert names(tmp_path) == ["advice"]
 
 
 def test_prompt_settings_of_another_run_are_refused(contents, tmp_path):

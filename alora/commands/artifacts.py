@@ -1,0 +1,136 @@
+"""What ``artifact=`` and ``bundles=`` name, opened: bundles, or an adapter with all that its verdicts depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from alora.commands.output import note
+from alora.config.schema import BaseSettings, DataSettings, PromptSettings, Recipe
+from alora.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from alora.base.load import LoadedBase
+    from alora.bundle.artifact import Artifact
+    from alora.bundle.read import Bundle
+    from alora.policy import Policy
+
+
+@dataclass(frozen=True)
+class BareAdapter:
+    """An adapter that is no bundle yet. ``run`` is the recipe of the run that it lies in."""
+
+    folder: Path
+    base: BaseSettings
+    prompt: PromptSettings
+    policy: Policy
+    run: Recipe | None = None
+
+
+def open_bundles(recipe: Recipe) -> tuple[list[Bundle], BaseSettings]:
+    """The bundles that ``artifact`` and ``bundles`` name (a battery names several), and the base that they share.
+
+    Raises:
+        ConfigError: neither is given, or an artifact holds no bundle.
+        BundleError: a bundle is damaged, or they do not share a base.
+    """
+    from alora.bundle.artifact import Kind, find_artifact
+    from alora.bundle.battery import load_battery, require_one_base
+    from alora.bundle.read import load_bundle
+
+    named = [*([recipe.artifact] if recipe.artifact else []), *recipe.bundles]
+    if not named:
+        raise ConfigError("no bundle is given; add artifact=DIR (a bundle, a run or a battery) or bundles=[A,B]")
+    bundles: list[Bundle] = []
+    bases = []
+    for artifact in map(find_artifact, named):
+        if artifact.kind is Kind.BATTERY:
+            found = load_battery(artifact.folder)
+        elif artifact.bundle is not None:
+            found = [load_bundle(artifact.bundle)]
+        else:
+            raise ConfigError(
+                f"{artifact.folder} holds no bundle, and only a bundle knows its threshold; "
+                "make one with `alora export`"
+            )
+        bundles += found
+        bases.append(base_of_bundle(found[0], artifact, recipe.base))
+    require_one_base(bundles)
+    return bundles, bases[0]
+
+
+def base_of_bundle(bundle: Bundle, artifact: Artifact, given: BaseSettings) -> BaseSettings:
+    """The base to load for ``bundle``: the one given, else the manifest's; of a local one its run knows the place."""
+    if given.source is None and bundle.manifest.base.local and artifact.run_file is not None:
+        from alora.config.saved import load_recipe
+
+        given = replace(given, source=load_recipe(artifact.run_file).base.source)
+    return bundle.base_settings(given)
+
+
+def open_adapter(artifact: Artifact, recipe: Recipe) -> BareAdapter:
+    """The adapter of a run or a bare PEFT folder; base and policy from its run, unless the command gives its own.
+
+    Raises:
+        ConfigError: base or policy are given by neither.
+        RunError: the run has no adapter yet.
+    """
+    from alora.policy import load_policy
+
+    if artifact.adapter is None:
+        raise RunError(f"{artifact.folder} holds no adapter yet; run `alora train` on it to the end")
+    saved = None
+    if artifact.run_file is not None:
+        from alora.config.saved import load_recipe
+
+        saved = load_recipe(artifact.run_file)
+    settings = recipe.policy if recipe.policy.file or recipe.policy.title else saved and saved.policy
+    if settings is None:
+        raise ConfigError(f"{artifact.folder} does not say which policy it answers; add policy.file=FILE.yaml")
+    base = recipe.base if recipe.base.source is not None or saved is None else saved.base
+    if base.source is None:
+        raise ConfigError(f"{artifact.folder} is a bare adapter; say which base it belongs to with base=...")
+    prompt = saved.prompt if saved is not None else recipe.prompt
+    return BareAdapter(artifact.adapter, base, prompt, load_policy(settings), saved)
+
+
+def check_bases(bundles: Sequence[Bundle], base: LoadedBase) -> None:
+    """Check every bundle against the loaded base, and remark on a threshold that was fitted in another precision.
+
+    Raises:
+        BundleError: the base is not the bundles'.
+    """
+    dtype = str(base.model.dtype).removeprefix("torch.")
+    for bundle in bundles:
+        bundle.check_base(base)
+        if bundle.manifest.base.dtype != dtype:
+            note(
+                f"{bundle.policy.id}: its threshold was fitted in {bundle.manifest.base.dtype}, the base runs in "
+                f"{dtype}; add base.dtype={bundle.manifest.base.dtype}, or expect small differences"
+            )
+
+
+def data_settings(recipe: Recipe, run: Recipe | None) -> DataSettings:
+    """The command's data settings; what they leave open (rows, columns, label map) comes from the run.
+
+    Raises:
+        ConfigError: neither names test rows.
+    """
+    given, unset = recipe.data, DataSettings()
+    if run is not None:
+        changed = {name: value for name, value in vars(given).items() if value != getattr(unset, name)}
+        given = replace(run.data, **changed)
+    if given.test is not None:
+        return given
+    raise ConfigError("there are no rows to evaluate on; add data.test=FILE.jsonl")
+
+
+def saved_run(artifact: Artifact) -> Recipe | None:
+    """The recipe of the run that an artifact lies in, or None."""
+    if artifact.run_file is None:
+        return None
+    from alora.config.saved import load_recipe
+
+    return load_recipe(artifact.run_file)

@@ -1,0 +1,144 @@
+"""``alora evaluate artifact=DIR data.test=FILE``: figures on held-out rows, as a table and as ``evaluation.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from alora.bundle.artifact import Artifact, Kind, find_artifact
+from alora.commands.artifacts import (
+    BareAdapter,
+    check_bases,
+    data_settings,
+    open_adapter,
+    open_bundles,
+    saved_run,
+)
+from alora.commands.output import note, say, say_json, table
+from alora.config.schema import DataSettings, Recipe
+from alora.conversation import LabelledConversation, read_multilabelled
+from alora.errors import ConfigError
+from alora.evaluation.calibration import OperatingPoint
+from alora.evaluation.report import (
+    HEADINGS,
+    Evaluation,
+    describe_operating_point,
+    evaluate,
+    table_rows,
+    write_evaluations,
+)
+from alora.policy import Policy
+
+if TYPE_CHECKING:
+    from alora.adapter.folder import AdapterWeights
+
+FILE_NAME = "evaluation.json"
+
+
+def run(recipe: Recipe) -> int:
+    """Evaluate a bundle, battery, run or adapter; beside it a bag of words where ``data.train`` is given."""
+    if recipe.artifact is None:
+        raise ConfigError("alora evaluate needs artifact=DIR: a run folder, an adapter folder, a bundle or a battery")
+    artifact = find_artifact(recipe.artifact)
+    if artifact.bundle is not None or artifact.kind is Kind.BATTERY:
+        evaluations = _of_bundles(recipe, artifact)
+    else:
+        evaluations = _of_adapter(recipe, open_adapter(artifact, recipe))
+    file = _file(recipe)
+    write_evaluations(file, evaluations)
+    if recipe.json:
+        say_json([evaluation.as_dict() for evaluation in evaluations])
+    else:
+        _show(evaluations, file)
+    return 0
+
+
+def _of_bundles(recipe: Recipe, artifact: Artifact) -> list[Evaluation]:
+    from alora.base.load import load_base
+    from alora.evaluation.predict import predict
+    from alora.prefix.scorer import Scorer
+
+    bundles, settings = open_bundles(recipe)
+    policies = [bundle.policy for bundle in bundles]
+    data = data_settings(recipe, saved_run(artifact))
+    rows = _rows(data, policies)
+    base = load_base(settings)
+    check_bases(bundles, base)
+    with Scorer(base, [bundle.weights for bundle in bundles]) as scorer:
+        suffixes = [bundle.suffix for bundle in bundles]
+        predictions = predict(scorer, bundles[0].renderer(base), policies, suffixes, rows)
+    found = []
+    for bundle, predicted in zip(bundles, predictions, strict=True):
+        if len(predicted.label_ids_N) == 0:
+            note(f"{bundle.policy.id}: no test row is labelled for it, so it is left out")
+            continue
+        point, method = bundle.manifest.operating_point, _method(bundle.weights)
+        digest = bundle.weights.digest
+        found.append(evaluate(predicted, point, recipe.evaluation, method=method, adapter_digest=digest))
+        found += _baseline(recipe, data, bundle.policy, rows)
+    return found
+
+
+def _of_adapter(recipe: Recipe, adapter: BareAdapter) -> list[Evaluation]:
+    """An adapter without a manifest has no operating point: temperature 1, threshold one half."""
+    from alora.adapter.folder import load_adapter
+    from alora.base.load import load_base
+    from alora.evaluation.predict import predict
+    from alora.prefix.scorer import Scorer
+    from alora.render import Renderer
+
+    weights = load_adapter(adapter.folder)
+    data = data_settings(recipe, adapter.run)
+    rows = _rows(data, [adapter.policy])
+    base = load_base(adapter.base)
+    renderer = Renderer(base.tokenizer, adapter.prompt, adapter.base.template_kwargs)
+    suffix = renderer.suffix(adapter.policy)
+    invoked_by = weights.spec.invocation_ids
+    if invoked_by is not None and invoked_by != suffix.invocation_ids:
+        raise ConfigError(
+            f"{adapter.folder} is invoked by the tokens {list(invoked_by)}, but suffixes on this base begin with "
+            f"{list(suffix.invocation_ids)}; give the base and prompt settings of its training"
+        )
+    with Scorer(base, [weights]) as scorer:
+        (predicted,) = predict(scorer, renderer, [adapter.policy], [suffix], rows)
+    note(f"{adapter.folder} has no manifest, so no threshold of its own: reported at 0.5, uncalibrated")
+    point = OperatingPoint()
+    found = evaluate(predicted, point, recipe.evaluation, method=_method(weights), adapter_digest=weights.digest)
+    return [found, *_baseline(recipe, data, adapter.policy, rows)]
+
+
+def _rows(data: DataSettings, policies: Sequence[Policy]) -> list[LabelledConversation]:
+    return read_multilabelled(str(data.test), data, policies)
+
+
+def _method(weights: AdapterWeights) -> str:
+    return "alora" if weights.spec.activated else "lora"
+
+
+def _baseline(
+    recipe: Recipe, data: DataSettings, policy: Policy, rows: Sequence[LabelledConversation]
+) -> list[Evaluation]:
+    """The bag of words, where there are rows to fit it on; uncalibrated."""
+    if data.train is None:
+        return []
+    from alora.evaluation.bag_of_words import fit_bag_of_words
+
+    baseline = fit_bag_of_words(policy, read_multilabelled(data.train, data, [policy]))
+    return [evaluate(baseline.predict(rows), OperatingPoint(), recipe.evaluation, method="bag_of_words")]
+
+
+def _file(recipe: Recipe) -> Path:
+    """``output``, a file or a folder for it; else the working folder. A run's own record is left as it is."""
+    place = Path.cwd() if recipe.output is None else Path(recipe.output)
+    return place if place.suffix == ".json" else place / FILE_NAME
+
+
+def _show(evaluations: Sequence[Evaluation], file: Path) -> None:
+    table(HEADINGS, table_rows(evaluations))
+    for evaluation in evaluations:
+        if evaluation.adapter_digest is not None:
+            say(f"{evaluation.policy}: {describe_operating_point(evaluation.operating_point)}")
+        if evaluation.truncated:
+            say(f"{evaluation.policy}: {evaluation.truncated} of {evaluation.metrics.rows} rows were truncated")
+    say(f"written to {file}")

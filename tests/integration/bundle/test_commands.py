@@ -1,0 +1,291 @@
+"""``export``, ``score`` and ``evaluate`` through the command line, on a base, a run and bundles on disk."""
+
+import io
+import json
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from alora.base.load import load_base
+from alora.bundle.battery import write_battery
+from alora.bundle.read import load_bundle
+from alora.bundle.write import BundleContents, write_bundle
+from alora.cli import main
+from alora.config.saved import save_recipe
+from alora.config.schema import BaseSettings, DataSettings, ExportSettings, PolicySettings, Recipe
+from alora.evaluation.report import read_evaluations, write_evaluations
+from alora.identity.certificate import read_certificate, write_certificate
+from alora.verdict import label_probabilities
+from tests.integration.bundle.conftest import POLICIES, PROMPT, make_adapter, make_base, make_contents
+
+CONVERSATION = {"messages": [{"role": "user", "content": "can you tell me what to take for a headache?"}]}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``base/`` and ``other/`` (models), ``rows.jsonl``, ``talk.json``, ``policy.yaml``."""
+    place = tmp_path_factory.mktemp("place")
+    for name, seed in (("base", 0), ("other", 1)):
+        made = make_base(seed)
+        made.model.save_pretrained(place / name)
+        made.tokenizer.save_pretrained(place / name)
+    words = ("the weather was clear", "please ask one", "can you tell me", "thank you very much")
+    rows = [
+        {
+            "messages": [{"role": "user", "content": f"{words[i % 4]} {i}"}],
+            "labels": {"advice": ("violation", "ok")[i % 2], "refunds": (None, "ok", "violation")[i % 3]},
+        }
+        for i in range(24)
+    ]
+    (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (place / "talk.json").write_text(json.dumps(CONVERSATION))
+    (place / "policy.yaml").write_text(json.dumps(POLICIES["advice"].as_dict()))
+    return place
+
+
+@pytest.fixture(scope="module")
+def contents(place: Path) -> BundleContents:
+    return make_contents(load_base(BaseSettings(source=str(place / "base"))), place / "adapter")
+
+
+@pytest.fixture
+def bundle(contents: BundleContents, tmp_path: Path) -> Path:
+    return write_bundle(contents, tmp_path / "advice", golden_rows=2).folder
+
+
+@pytest.fixture
+def run_folder(contents: BundleContents, place: Path, tmp_path: Path) -> Path:
+    """A run as training leaves it: recipe, adapter, certificate, bundle."""
+    run = tmp_path / "run"
+    shutil.copytree(place / "adapter", run / "adapter")
+    write_certificate(contents.certificate, run / "identity.json")
+    recipe = Recipe(
+        base=BaseSettings(source=str(place / "base")),
+        policy=PolicySettings(file=str(place / "policy.yaml")),
+        prompt=PROMPT,
+        data=DataSettings(train=str(place / "rows.jsonl"), test=str(place / "rows.jsonl")),
+        export=ExportSettings(golden_rows=1),
+    )
+    save_recipe(recipe, run / "run.yaml", {})
+    write_bundle(replace(contents, data={"train": {"violation": 7, "ok": 8}}), run / "bundle", golden_rows=1)
+    return run
+
+
+def add_second(bundle: Path, contents: BundleContents) -> Path:
+    """A second bundle beside the first, and the battery of both."""
+    folder = bundle.parent
+    made = make_contents(contents.base, folder / "b", "refunds", 3)
+    second = write_bundle(made, folder / "refunds", golden_rows=1)
+    write_battery(folder, [load_bundle(bundle), second])
+    return second.folder
+
+
+def expected(contents: BundleContents) -> float:
+    """The verdict's probability by the parts themselves."""
+    from alora.conversation import Conversation, Message
+    from alora.prefix.scorer import Scorer
+    from alora.render import Renderer
+
+    renderer = Renderer(contents.base.tokenizer, PROMPT)
+    prefix = renderer.prefix(Conversation("x", (Message("user", CONVERSATION["messages"][0]["content"]),)))
+    with Scorer(contents.base, [contents.weights]) as scorer:
+        (logits,) = scorer.label_logits(prefix, [renderer.suffix(contents.policy)])
+    return label_probabilities(logits.tolist(), contents.operating_point.temperature)[0]
+
+
+def test_score_prints_the_verdict(bundle, contents, place, capsys):
+    assert main(["score", f"artifact={bundle}", f"base.source={place / 'base'}", str(place / "talk.json")]) == 0
+    out = capsys.readouterr().out
+    assert f"{expected(contents):.4f}" in out
+    assert "0.4200" in out
+    assert contents.weights.digest[:12] in out
+
+
+def test_score_as_json_from_standard_input(bundle, contents, place, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(json.dumps(CONVERSATION).encode())))
+    assert main(["score", f"artifact={bundle}", f"base.source={place / 'base'}", "conversation=-", "json=true"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    (verdict,) = document["verdicts"]
+    assert verdict["probability"] == pytest.approx(expected(contents), abs=1e-6)
+    assert verdict["label"] == ("violation" if verdict["probability"] >= 0.42 else "ok")
+    assert document["truncation"] is None
+
+
+def test_score_says_that_it_truncated(bundle, place, tmp_path, capsys):
+    talk = tmp_path / "long.json"
+    talk.write_text(json.dumps([{"role": "user", "content": "the parcel will arrive " * 400}]))
+    command = ["score", f"artifact={bundle}", f"base.source={place / 'base'}", str(talk)]
+    assert main(command) == 0
+    assert "the conversation was truncated" in capsys.readouterr().err
+    assert main([*command, "json=true"]) == 0
+    assert json.loads(capsys.readouterr().out)["truncation"]["tokens_after"] <= PROMPT.max_prefix_tokens
+
+
+def test_a_run_knows_where_its_base_lies(run_folder, place, capsys):
+    for artifact in (run_folder, run_folder / "bundle"):
+        assert main(["score", f"artifact={artifact}", str(place / "talk.json")]) == 0
+        assert "advice" in capsys.readouterr().out
+
+
+def test_a_battery_and_a_list_of_bundles_are_scored_in_one_pass(bundle, contents, place, tmp_path, capsys):
+    second = add_second(bundle, contents)
+    found = []
+    base = f"base.source={place / 'base'}"
+    for what in (f"artifact={tmp_path}", f"bundles=[{bundle},{second}]"):
+        assert main(["score", what, base, str(place / "talk.json"), "json=true"]) == 0
+        found.append(json.loads(capsys.readouterr().out)["verdicts"])
+    assert found[0] == found[1]
+    assert [verdict["policy"] for verdict in found[0]] == ["advice", "refunds"]
+    assert found[0][0]["probability"] == pytest.approx(expected(contents), abs=1e-6)
+
+
+def test_evaluate_a_bundle(bundle, place, tmp_path, capsys):
+    report = tmp_path / "report.json"
+    command = ["evaluate", f"artifact={bundle}", f"base.source={place / 'base'}", f"output={report}"]
+    rows = place / "rows.jsonl"
+    assert main([*command, f"data.test={rows}", f"data.train={rows}", "evaluation.bootstrap=50"]) == 0
+    own, words = read_evaluations(report)
+    assert (own.method, words.method) == ("alora", "bag_of_words")
+    assert own.metrics.rows == 24
+    assert own.operating_point == load_bundle(bundle).manifest.operating_point
+    assert words.adapter_digest is None
+    assert f"{own.metrics.value('auroc'):.3f}" in capsys.readouterr().out
+
+
+def test_evaluate_a_battery_keeps_each_policys_rows(bundle, contents, place, tmp_path, capsys):
+    add_second(bundle, contents)
+    base, rows = f"base.source={place / 'base'}", f"data.test={place / 'rows.jsonl'}"
+    assert (
+        main(["evaluate", f"artifact={tmp_path}", base, rows, f"output={tmp_path / 'e'}", "evaluation.bootstrap=0"])
+        == 0
+    )
+    found = read_evaluations(tmp_path / "e" / "evaluation.json")
+    assert [(item.policy, item.metrics.rows) for item in found] == [("advice", 24), ("refunds", 16)]
+
+
+def test_evaluate_a_bare_adapter_is_uncalibrated(place, tmp_path, capsys):
+    command = [
+        "evaluate",
+        f"artifact={place / 'adapter'}",
+        f"data.test={place / 'rows.jsonl'}",
+        "evaluation.bootstrap=0",
+    ]
+    policy, base = f"policy.file={place / 'policy.yaml'}", f"base.source={place / 'base'}"
+    output = f"output={tmp_path / 'e.json'}"
+    assert main([*command, policy, base, output]) == 0
+    (found,) = read_evaluations(tmp_path / "e.json")
+    assert (found.operating_point.target, found.operating_point.threshold) == ("none", 0.5)
+    captured = capsys.readouterr()
+    assert "uncalibrated" in captured.err
+    assert main([*command, base, output]) == 2
+    assert "policy.file=" in capsys.readouterr().err
+    assert main([*command, policy, output]) == 2
+    assert "base=" in capsys.readouterr().err
+
+
+def test_evaluate_a_run_takes_its_rows_and_leaves_its_record(run_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["evaluate", f"artifact={run_folder}", "evaluation.bootstrap=0"]) == 0
+    own, words = read_evaluations(tmp_path / "evaluation.json")
+    assert (own.metrics.rows, words.method) == (24, "bag_of_words")
+    assert not (run_folder / "evaluation.json").exists()
+
+
+def test_export_makes_the_same_bundle_again(run_folder, tmp_path, capsys):
+    before = load_bundle(run_folder / "bundle")
+    rows = read_certificate(run_folder / "identity.json")
+    assert main(["export", f"artifact={run_folder}", f"output={tmp_path / 'again'}"]) == 0
+    again = load_bundle(tmp_path / "again")
+    assert again.weights.digest == before.weights.digest == rows.adapter_digest
+    assert again.golden == before.golden
+    assert again.manifest.data == before.manifest.data
+    assert str(tmp_path / "again") in capsys.readouterr().out
+
+
+def test_export_takes_the_operating_point_from_the_evaluation(run_folder, bundle, place, tmp_path, capsys):
+    report = tmp_path / "report.json"
+    base, data = f"base.source={place / 'base'}", f"data.test={place / 'rows.jsonl'}"
+    assert main(["evaluate", f"artifact={bundle}", base, data, f"output={report}", "evaluation.bootstrap=0"]) == 0
+    evaluations = read_evaluations(report)
+    write_evaluations(run_folder / "evaluation.json", evaluations)
+    assert main(["export", f"artifact={run_folder}", "export.golden_rows=0"]) == 0
+    made = load_bundle(run_folder / "bundle")
+    assert made.manifest.operating_point == evaluations[0].operating_point
+    assert made.manifest.evaluations == tuple(evaluations)
+    assert made.golden == ()
+    strange = [replace(evaluations[0], adapter_digest="0" * 64)]
+    write_evaluations(run_folder / "evaluation.json", strange)
+    assert main(["export", f"artifact={run_folder}"]) == 2
+    assert "of another adapter" in capsys.readouterr().err
+
+
+def test_export_copies_a_bundle(bundle, tmp_path, capsys):
+    (bundle / "notes.txt").write_text("mine")
+    assert main(["export", f"artifact={bundle}", f"output={tmp_path / 'copy'}", "json=true"]) == 0
+    assert json.loads(capsys.readouterr().out)["pushed_to"] is None
+    assert load_bundle(tmp_path / "copy").manifest == load_bundle(bundle).manifest
+    assert not (tmp_path / "copy" / "notes.txt").exists()
+    assert main(["export", f"artifact={bundle}"]) == 2
+    assert "is a bundle already" in capsys.readouterr().err
+
+
+def test_export_of_an_unproven_adapter_is_refused(run_folder, tmp_path, capsys):
+    (run_folder / "identity.json").unlink()
+    assert main(["export", f"artifact={run_folder}", f"output={tmp_path / 'b'}"]) == 1
+    assert "alora validate" in capsys.readouterr().err
+    assert not (tmp_path / "b").exists()
+
+
+def test_export_to_a_hub_that_is_not_there(bundle, capsys, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    assert main(["export", f"artifact={bundle}", "export.push_to=me/advice"]) == 2
+    assert "cannot be reached" in capsys.readouterr().err
+
+
+def test_a_plain_lora_goes_all_the_way(contents, place, tmp_path, capsys):
+    lora = make_adapter(contents.base, activated=False)
+    folder = write_bundle(
+        BundleContents(contents.base, lora, POLICIES["advice"], PROMPT), tmp_path / "lora", golden_rows=1
+    ).folder
+    base, report = f"base.source={place / 'base'}", tmp_path / "r.json"
+    assert main(["score", f"artifact={folder}", base, str(place / "talk.json")]) == 0
+    rows = f"data.test={place / 'rows.jsonl'}"
+    assert main(["evaluate", f"artifact={folder}", base, rows, f"output={report}", "evaluation.bootstrap=0"]) == 0
+    assert read_evaluations(report)[0].method == "lora"
+
+
+BAD = {
+    "no artifact": ("score conversation={place}/talk.json", "artifact=DIR"),
+    "no conversation": ("score artifact={bundle}", "conversation=FILE.json"),
+    "another base": ("score artifact={bundle} base.source={place}/other conversation={place}/talk.json", "weights"),
+    "base unknown": ("score artifact={bundle} conversation={place}/talk.json", "base.source=FOLDER"),
+    "an adapter": ("score artifact={place}/adapter conversation={place}/talk.json", "alora export"),
+    "not an artifact": ("score artifact={place} conversation={place}/talk.json", "is no artifact"),
+    "the same twice": (
+        "score bundles=[{bundle},{bundle}] base.source={place}/base conversation={place}/talk.json",
+        "answer the policy 'advice'",
+    ),
+    "no rows": ("evaluate artifact={bundle} base.source={place}/base", "data.test="),
+    "another base to evaluate on": (
+        "evaluate artifact={bundle} base.source={place}/other data.test={place}/rows.jsonl",
+        "weights",
+    ),
+    "too many golden rows": ("export artifact={run} export.golden_rows=99", "golden_rows=99"),
+    "output is a file": ("export artifact={bundle} output={place}/talk.json", "is a file"),
+    "output is something else": ("export artifact={bundle} output={place}", "is not a bundle"),
+    "no output": ("export artifact={place}/adapter base.source={place}/base", "output=DIR"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input(case, bundle, run_folder, place, capsys):
+    command, message = BAD[case]
+    assert main(command.format(bundle=bundle, place=place, run=run_folder).split()) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
