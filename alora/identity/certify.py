@@ -25,6 +25,10 @@ from alora.identity.prove import prove
 from alora.render import Prompt
 
 ENGINE = "transformers"
+EXPERTS_NOTE = (
+    "mixture of experts: an expert multiplies tokens of all positions in one kernel call, so where an adapter sends "
+    "suffix tokens to other experts the prefix's rounding changes (measured in float32); identity cannot be expected"
+)
 
 
 def certify(
@@ -52,6 +56,8 @@ def certify(
     records = tuple(
         prove(base.model, adapter_folder, calls, dtype, with_controls=settings.negative_controls) for dtype in dtypes
     )
+    if any(name.endswith(".experts") for name, _ in base.model.named_modules()):
+        notes.append(EXPERTS_NOTE)
     if not settings.negative_controls:
         notes.append("negative controls were not run: identity.negative_controls=false")
     return Certificate(

@@ -30,7 +30,7 @@ class Models:
 
 @dataclass(frozen=True)
 class Control:
-    """One fault: ``run`` gives the faulty capture of a call, ``kinds`` are the findings that count as catching it."""
+    """One fault: ``run`` gives the faulty capture of a call; findings of ``kinds`` catch it, the most telling first."""
 
     name: str
     kinds: tuple[str, ...]
@@ -110,13 +110,15 @@ def run_controls(
 def plant(
     control: Control, models: Models, calls: Sequence[Call], bases: Mapping[str, Capture], reached: Collection[Site]
 ) -> ControlResult:
-    """Run one control on one call after another until it is caught."""
+    """Run one control on one call after another until its most telling kind of finding is there."""
+    others: list[Finding] = []
     for call in calls:
         findings = compare(call, bases[call.name], control.run(models, call), reached)
-        fitting = [finding for finding in findings if finding.check in control.kinds]
-        if fitting:
-            return ControlResult(control.name, True, fitting[0])
-    return ControlResult(control.name, False, None)
+        for finding in findings:
+            if finding.check == control.kinds[0]:
+                return ControlResult(control.name, True, finding)
+        others += [finding for finding in findings if finding.check in control.kinds]
+    return ControlResult(control.name, bool(others), others[0] if others else None)
 
 
 @contextmanager
