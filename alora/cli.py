@@ -39,7 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     _survive_odd_text()
     try:
-        return _dispatch(arguments)
+        exit_code = _dispatch(arguments)
+        sys.stdout.flush()
+        return exit_code
     except SystemExit as request:  # Hydra's own flags and argparse
         return request.code if isinstance(request.code, int) else int(request.code is not None)
     except BaseException as error:

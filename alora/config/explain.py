@@ -9,17 +9,18 @@ from typing import Any, get_type_hints
 from alora.config.schema import Recipe
 
 _OVERRIDDEN = re.compile(r"Could not (?:override|delete) '(?P<key>[^'@=]+)")
+_NOT_A_SECTION = re.compile(r"(?P<kind>\w+) is not a subclass of (?P<section>\w+Settings)\. value: (?P<value>.*)")
 _UNKNOWN = re.compile(r"Key '[^']*' (?:is )?not in|No match in the defaults list")
 
 
-def schema_keys(section: type = Recipe, prefix: str = "") -> Iterator[str]:
-    """Every dotted key of the schema, sections included."""
+def schema_types(section: type = Recipe, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every dotted key of the schema with its type, sections included."""
     hints = get_type_hints(section)
     for field in fields(section):
         kind = hints[field.name]
-        yield prefix + field.name
+        yield prefix + field.name, kind
         if isinstance(kind, type) and is_dataclass(kind):
-            yield from schema_keys(kind, f"{prefix}{field.name}.")
+            yield from schema_types(kind, f"{prefix}{field.name}.")
 
 
 def unknown_keys(values: Mapping[str, Any], section: type = Recipe, prefix: str = "") -> list[str]:
@@ -37,7 +38,7 @@ def unknown_keys(values: Mapping[str, Any], section: type = Recipe, prefix: str 
 
 def nearest_key(key: str) -> str | None:
     """The key of the schema that was probably meant, or None."""
-    known = list(schema_keys())
+    known = [name for name, _ in schema_types()]
     close = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
     if close:
         return close[0]
@@ -52,6 +53,8 @@ def nearest_key(key: str) -> str | None:
 
 def unknown_key_message(key: str) -> str:
     """One sentence on a key that does not exist."""
+    if key == "recipe":
+        return "a recipe's values came out under the key 'recipe'; let its file begin with '# @package _global_'"
     meant = nearest_key(key)
     remedy = f"did you mean '{meant}'?" if meant and meant != key else "--help lists every key"
     return f"unknown key '{key}': {remedy}"
@@ -75,10 +78,18 @@ def explain(error: BaseException) -> str:
             return _about(chain, unknown_key_message(full_key))
         if full_key and "could not be converted" in str(item):
             return _about(chain, f"{full_key}: {_first_line(item)}")
+        section = _NOT_A_SECTION.search(str(item))
+        if section:
+            key = _key_of_section(section["section"])
+            return _about(chain, f"{key} is {section['value']}, but it is a section; write its keys below it")
     override = getattr(chain[0], "override", None)
     if isinstance(override, str):
         return f"{override}: not key=value as Hydra reads it ({_first_line(chain[0])}); quote it: 'key=\"value\"'"
     return str(error).strip() or type(error).__name__
+
+
+def _key_of_section(type_name: str) -> str:
+    return next((key for key, kind in schema_types() if getattr(kind, "__name__", None) == type_name), type_name)
 
 
 def _about(chain: list[BaseException], message: str) -> str:

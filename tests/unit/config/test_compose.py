@@ -1,0 +1,287 @@
+"""From command lines to recipes, through Hydra itself."""
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import yaml
+
+from alora.config.compose import run_verb
+from alora.config.paths import configs_folder, recipes_folder
+from alora.config.saved import load_environment, load_recipe, save_recipe
+from alora.config.schema import Recipe
+from alora.errors import ConfigError
+
+HUB_IDS = {
+    "qwen3_0_6b": "Qwen/Qwen3-0.6B",
+    "qwen3_4b": "Qwen/Qwen3-4B",
+    "qwen3_8b": "Qwen/Qwen3-8B",
+    "llama3_2_1b": "meta-llama/Llama-3.2-1B-Instruct",
+    "gemma3_1b": "google/gemma-3-1b-it",
+    "granite3_3_2b": "ibm-granite/granite-3.3-2b-instruct",
+}
+GROUPS = [path.name for path in configs_folder().iterdir() if path.is_dir() and path.name not in ("hydra", "recipe")]
+OPTIONS = [(group, path.stem) for group in sorted(GROUPS) for path in sorted((configs_folder() / group).glob("*.yaml"))]
+RECIPES = sorted(path.stem for path in recipes_folder().glob("*.yaml"))
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch) -> Path:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def recipes_of(verb: str, *argv: str, notes: list[str] | None = None) -> list[Recipe]:
+    """The recipes that a command line stands for, one per job."""
+    made: list[Recipe] = []
+
+    def job(make_recipe) -> int:
+        made.append(make_recipe())
+        return 0
+
+    assert run_verb(verb, argv, job, (notes if notes is not None else []).append) == 0
+    return made
+
+
+def recipe_of(verb: str, *argv: str) -> Recipe:
+    (recipe,) = recipes_of(verb, *argv)
+    return recipe
+
+
+def test_nothing_chosen_is_the_schema():
+    recipe = recipe_of("doctor")
+    expected = Recipe()
+    expected.run_dir = str(Path.cwd() / "runs/run")
+    assert recipe == expected
+
+
+def test_there_are_options_and_recipes_to_test():
+    assert {"base", "adapter", "policy", "prompt", "training", "evaluation"} <= set(GROUPS)
+    assert {"quickstart", "lora_baseline"} <= set(RECIPES)
+    assert len(OPTIONS) >= 15
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS)
+def test_every_option_loads_and_sets_its_own_keys(group, option):
+    recipe = recipe_of("doctor", f"{group}={option}")
+    section = getattr(recipe, group)
+    values = yaml.safe_load((configs_folder() / group / f"{option}.yaml").read_text())
+    assert values
+    assert {key: getattr(section, key) for key in values} == values
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_loads_with_its_files(name):
+    recipe = recipe_of("train", f"recipe={name}")
+    assert recipe.name == name
+    for path in (recipe.policy.file, recipe.data.train, recipe.data.validation, recipe.data.test):
+        assert path is None or Path(path).is_file()
+
+
+def test_hub_ids_and_thinking_off_for_qwen3():
+    found = {name: recipe_of("doctor", f"base={name}").base for name in HUB_IDS}
+    assert {name: base.source for name, base in found.items()} == HUB_IDS
+    for name, base in found.items():
+        assert base.template_kwargs == ({"enable_thinking": False} if name.startswith("qwen3") else {})
+
+
+def test_a_recipe_on_another_base_and_adapter():
+    recipe = recipe_of("train", "recipe=quickstart", "base=qwen3_4b", "adapter=lora", "adapter.rank=4")
+    assert (recipe.base.source, recipe.adapter.kind, recipe.adapter.rank) == ("Qwen/Qwen3-4B", "lora", 4)
+
+
+@pytest.mark.parametrize("key", ["typo", "training.typo", "base.template", "data.columns.lable"])
+@pytest.mark.parametrize("sign", ["", "+", "++"])
+def test_unknown_key_is_an_error_however_it_is_written(sign, key):
+    with pytest.raises(ConfigError, match=f"unknown key '{key}'"):
+        recipe_of("doctor", f"{sign}{key}=1")
+
+
+def test_all_unknown_keys_at_once():
+    with pytest.raises(ConfigError) as caught:
+        recipe_of("doctor", "+one=1", "+training.two=2")
+    assert "'one'" in str(caught.value)
+    assert "'training.two'" in str(caught.value)
+
+
+def test_open_dictionaries_take_new_keys():
+    recipe = recipe_of("doctor", "+policy.labels.bad=Yes", "+policy.labels.good=No", "+data.label_map.1=bad")
+    assert recipe.policy.labels == {"bad": "Yes", "good": "No"}
+    assert recipe.data.label_map == {"1": "bad"}
+
+
+class TestLocalRecipe:
+    BODY = "defaults:\n  - override /base: tiny\nname: mine\ntraining:\n  epochs: 2\n"
+
+    def test_is_found_in_the_working_folder(self, here):
+        (here / "recipe.yaml").write_text(self.BODY)
+        notes: list[str] = []
+        (recipe,) = recipes_of("score", notes=notes)
+        assert (recipe.name, recipe.base.source, recipe.training.epochs) == ("mine", "tiny", 2.0)
+        assert notes == ["using ./recipe.yaml"]
+
+    def test_the_command_line_still_wins(self, here):
+        (here / "recipe.yaml").write_text(self.BODY)
+        recipe = recipe_of("score", "base=llama3_2_1b", "training.epochs=3")
+        assert (recipe.base.source, recipe.training.epochs) == (HUB_IDS["llama3_2_1b"], 3.0)
+
+    @pytest.mark.parametrize("argv", [["recipe=quickstart"], ["--config-name", "config"], ["--config-dir", "."]])
+    def test_gives_way_to_what_is_named(self, here, argv):
+        (here / "recipe.yaml").write_text(self.BODY)
+        notes: list[str] = []
+        (recipe,) = recipes_of("score", *argv, notes=notes)
+        assert recipe.name != "mine"
+        assert notes == []
+
+    def test_can_lie_elsewhere_with_its_files(self, here):
+        other = here.parent / "other"
+        other.mkdir()
+        (other / "mine.yaml").write_text(self.BODY + "policy:\n  file: policy.yaml\ndata:\n  train: rows.jsonl\n")
+        (other / "policy.yaml").write_text("")
+        (other / "rows.jsonl").write_text("")
+        recipe = recipe_of("train", "recipe=../other/mine.yaml")
+        assert recipe.policy.file == str(other / "policy.yaml")
+        assert recipe.data.train == str(other / "rows.jsonl")
+
+    def test_a_choice_that_it_would_silence_is_refused(self, here):
+        (here / "recipe.yaml").write_text("base:\n  source: tiny\n")
+        assert recipe_of("score").base.source == "tiny"
+        with pytest.raises(ConfigError, match="base=qwen3_4b would have no effect"):
+            recipe_of("score", "base=qwen3_4b")
+        recipe = recipe_of("score", "base=qwen3_4b", "base.source=other/model")
+        assert recipe.base.source == "other/model"
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("name: [", "not readable as YAML.*line 1"),
+            ("- a\n- b\n", "a recipe is a YAML mapping"),
+            ("naem: x\n", "recipe.yaml: unknown key 'naem'"),
+            ("training:\n  epochs: soon\n", "recipe.yaml: training.epochs.*Float"),
+            ("training: 3\n", "training is 3, but it is a section"),
+            ("data:\n  columns: text\n", "data.columns is text, but it is a section"),
+            ("defaults:\n  - override /base: tinyy\n", "base=tinyy: there is no such option; did you mean base=tiny?"),
+            ("name: ${nope}\n", "nope"),
+            ("policy:\n  labels: {bad: Yes, good: No}\n", "put the word in quotes"),
+            ("a: \x00\n", "not readable as YAML"),
+        ],
+    )
+    def test_a_mistake_in_it_is_told(self, here, text, words):
+        (here / "recipe.yaml").write_text(text)
+        with pytest.raises(ConfigError, match=f"(?s){words}"):
+            recipe_of("score")
+
+
+class TestConfigDir:
+    def test_brings_recipes_and_files_of_its_own(self, here):
+        extra = here / "extra"
+        (extra / "recipe").mkdir(parents=True)
+        (extra / "recipe" / "ours.yaml").write_text(
+            "# @package _global_\nname: ours\npolicy:\n  file: rule.yaml\ndata:\n  train: rows.jsonl\n"
+        )
+        (extra / "rule.yaml").write_text("")
+        (extra / "recipe" / "rows.jsonl").write_text("")
+        recipe = recipe_of("train", "--config-dir", "extra", "recipe=ours", "base=tiny")
+        assert recipe.policy.file == str(extra / "rule.yaml")
+        assert recipe.data.train == str(extra / "recipe" / "rows.jsonl")
+
+    def test_a_recipe_without_its_package_line_is_told(self, here):
+        (here / "recipe").mkdir()
+        (here / "recipe" / "ours.yaml").write_text("name: ours\n")
+        with pytest.raises(ConfigError, match="_global_"):
+            recipe_of("score", "--config-dir", ".", "recipe=ours")
+
+
+class TestSavedRun:
+    ENVIRONMENT: ClassVar = {"torch": "2.13.0", "command": "alora train recipe='a: b # c'"}
+
+    @pytest.fixture
+    def saved(self, here) -> tuple[Recipe, Path]:
+        argv = ["recipe=quickstart", "base=qwen3_4b", "training.seed=3", "+data.label_map.yes=violation"]
+        recipe = recipe_of("train", *argv)
+        save_recipe(recipe, here / "run" / "run.yaml", self.ENVIRONMENT)
+        return recipe, here / "run"
+
+    def test_reloads_as_its_own_input(self, saved):
+        recipe, folder = saved
+        assert recipe_of("train", "--config-dir", str(folder), "--config-name", "run") == recipe
+
+    def test_reads_back_typed(self, saved):
+        recipe, folder = saved
+        assert load_recipe(folder / "run.yaml") == recipe
+        assert load_environment(folder / "run.yaml") == self.ENVIRONMENT
+
+    def test_group_choices_still_win_over_it(self, saved):
+        _, folder = saved
+        base = ["--config-dir", str(folder), "--config-name", "run"]
+        assert recipe_of("train", *base, "base=tiny").base.source == "tiny"
+        assert recipe_of("train", *base, "training.seed=4").training.seed == 4
+
+    def test_keys_of_another_version_are_refused(self, saved):
+        _, folder = saved
+        with (folder / "run.yaml").open("a") as file:
+            file.write("retired: 1\n")
+        with pytest.raises(ConfigError, match="retired"):
+            recipe_of("train", "--config-dir", str(folder), "--config-name", "run")
+        with pytest.raises(ConfigError, match="another version of alora"):
+            load_recipe(folder / "run.yaml")
+
+
+class TestSweep:
+    def test_runs_one_job_for_each_value_and_leaves_nothing(self, here):
+        recipes = recipes_of("train", "-m", "recipe=quickstart", "name=a,b", "training.seed=1")
+        assert [recipe.name for recipe in recipes] == ["a", "b"]
+        assert [Path(recipe.run_dir).name for recipe in recipes] == ["a", "b"]
+        assert list(here.iterdir()) == []
+
+    def test_name_may_follow_what_is_swept(self):
+        recipes = recipes_of("train", "-m", "recipe=quickstart", "training.seed=1,2", "name=seed_${training.seed}")
+        assert [recipe.name for recipe in recipes] == ["seed_1", "seed_2"]
+
+    def test_one_run_folder_for_several_jobs_is_refused_before_the_first(self):
+        started = []
+
+        def job(make_recipe) -> int:
+            started.append(make_recipe())
+            return 0
+
+        with pytest.raises(ConfigError, match="one run folder"):
+            run_verb("train", ["-m", "recipe=quickstart", "training.seed=1,2"], job, print)
+        assert started == []
+
+    def test_a_job_that_fails_does_not_lose_the_others(self):
+        seen = []
+
+        def job(make_recipe) -> int:
+            seen.append(make_recipe().name)
+            return {"a": 1, "b": 0, "c": 2}[seen[-1]]
+
+        assert run_verb("train", ["-m", "recipe=quickstart", "name=a,b,c"], job, lambda text: None) == 2
+        assert seen == ["a", "b", "c"]
+
+
+def test_hydra_prints_its_help_and_config(capsys):
+    for argv, words in (
+        (["--help"], ["base: gemma3_1b", "training:", "seed: 0"]),
+        (["--cfg", "job"], ["training:"]),
+        (["--info", "searchpath"], ["structured://"]),
+    ):
+        with contextlib.suppress(SystemExit):
+            assert recipes_of("train", *argv) == []
+        text = capsys.readouterr().out
+        assert all(word in text for word in words)
+
+
+def test_the_surroundings_are_put_back(monkeypatch):
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    argv = list(sys.argv)
+    recipe_of("doctor")
+    with pytest.raises(ConfigError):
+        recipe_of("doctor", "+typo=1")
+    assert sys.argv == argv
+    assert "HYDRA_FULL_ERROR" not in os.environ

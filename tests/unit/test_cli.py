@@ -1,0 +1,163 @@
+"""The command line's outside: verbs, exit codes, one clear message and never a traceback."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from alora import __version__, cli, errors
+from alora.cli import VERBS, main, report
+
+
+def run_alora(*arguments: str, cwd: Path, **options) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "alora", *arguments]
+    return subprocess.run(command, cwd=cwd, text=True, capture_output=True, timeout=120, check=False, **options)
+
+
+def test_help_names_every_verb(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"\n  {verb} " in text for verb in VERBS)
+
+
+def test_help_loads_nothing_heavy(tmp_path):
+    script = (
+        "import sys; from alora.cli import main; code = main(['--help']); "
+        "heavy = {'torch', 'hydra', 'omegaconf', 'transformers', 'yaml', 'numpy'} & set(sys.modules); "
+        "sys.exit(f'loaded {heavy}' if heavy else code)"
+    )
+    result = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+def test_composing_a_config_loads_no_torch(tmp_path):
+    script = (
+        "import sys; from alora.cli import main; code = main(['train', '--cfg', 'job', 'recipe=quickstart']); "
+        "heavy = {'torch', 'transformers', 'numpy'} & set(sys.modules); "
+        "sys.exit(f'loaded {heavy}' if heavy else code)"
+    )
+    result = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"alora {__version__}\n"
+
+
+def test_no_verb_shows_the_help_and_is_a_misuse(capsys):
+    assert main([]) == 2
+    assert "alora <verb>" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("trian", "train"), ("scor", "score"), ("docter", "doctor")])
+def test_unknown_verb_suggests_the_nearest(typed, meant, capsys):
+    assert main([typed]) == 2
+    assert f"did you mean '{meant}'?" in capsys.readouterr().err
+
+
+def test_unknown_verb_like_nothing_lists_all(capsys):
+    assert main(["xyzzy"]) == 2
+    assert ", ".join(VERBS) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code", "words"),
+    [
+        (errors.ConfigError("bad key"), 2, "bad key"),
+        (errors.DataError("bad rows", ["a.jsonl:3: empty"]), 2, "a.jsonl:3: empty"),
+        (errors.CheckFailed("not identical"), 1, "not identical"),
+        (errors.TrainingError("no gradient"), 1, "no gradient"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (OSError(errno.ENOSPC, "No space left on device", "/x/y"), 2, "/x/y: No space left on device"),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), 2, "/x: Permission denied"),
+        (RuntimeError("PytorchStreamWriter failed writing file at inline_container.cc:603"), 2, "free the space"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: tried 8 bytes"), 2, "training=low_memory"),
+        (MemoryError(), 2, "out of memory"),
+        (ZeroDivisionError("division by zero"), 3, "internal error: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_each_kind_of_error_has_its_code_and_message(error, exit_code, words, capsys, monkeypatch):
+    monkeypatch.delenv("ALORA_DEBUG", raising=False)
+    assert report(error) == exit_code
+    text = capsys.readouterr().err
+    assert words in text
+    assert "Traceback" not in text
+
+
+def test_traceback_only_when_debugging(capsys, monkeypatch):
+    monkeypatch.setenv("ALORA_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError) as caught:
+        raise ZeroDivisionError("division by zero")
+    assert report(caught.value) == cli.INTERNAL
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_reader_that_went_away_is_no_error(tmp_path):
+    """Like `alora train --cfg job | head -0`: the pipe's other end is closed before anything is written."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "alora", "train", "--cfg", "job"]
+    try:
+        result = subprocess.run(command, cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(writing)
+    assert result.returncode == cli.BROKEN_PIPE
+    assert result.stderr == ""
+
+
+BAD_COMMAND_LINES = [
+    (["train"], ["no base is chosen", "no policy is chosen", "no training rows are given"]),
+    (["train", "recipe=quickstart", "+typo=1"], ["unknown key 'typo'"]),
+    (["train", "recipe=quickstart", "++training.typo=1"], ["unknown key 'training.typo'"]),
+    (["train", "recipe=quickstart", "train.epochs=1"], ["'train.epochs'", "did you mean 'training.epochs'?"]),
+    (["train", "recipe=quickstart", "training.epcohs=1"], ["did you mean 'training.epochs'?"]),
+    (["train", "recipe=quickstart", "training.epochs=many"], ["training.epochs", "'many'", "Float"]),
+    (["train", "recipe=quickstart", "training.epochs=1=2"], ["training.epochs=1=2", "quote it"]),
+    (["train", "recipe=quickstrat"], ["did you mean recipe=quickstart?"]),
+    (["train", "recipe=missing.yaml"], ["there is no file", "missing.yaml"]),
+    (["train", "recipe=quickstart", "base=qwen3"], ["base=qwen3", "qwen3_4b"]),
+    (["train", "recipe=quickstart", "base=tiny,qwen3_4b"], ["Ambiguous value", "--multirun"]),
+    (["train", "recipe=quickstart", "data.train=no.jsonl"], ["data.train", "no.jsonl", "looked for"]),
+    (["train", "recipe=quickstart", "base.source=./nowhere"], ["base.source", "./nowhere"]),
+    (["train", "recipe=quickstart", "adapter.rank=0", "prompt.layout=turn"], ["adapter.rank is 0", "prompt.layout"]),
+    (["train", "recipe=quickstart", "name=a/b"], ["name is 'a/b'"]),
+    (["train", "recipe=quickstart", "policy=jailbreak"], ["policy.file", "inline policy"]),
+    (["train", "quickstart"], ["'quickstart' is not key=value", "recipe=quickstart"]),
+    (["train", "-m", "recipe=quickstart", "training.seed=0,1"], ["one run folder", "name=seed_${training.seed}"]),
+    (["train", "--config-dir", "nowhere"], ["nowhere", "not found"]),
+    (["train", "--config-name", "nowhere"], ["nowhere"]),
+    (["validate"], ["alora validate needs artifact=DIR"]),
+    (["validate", "artifact=nowhere"], ["artifact", "nowhere", "looked for"]),
+    (["export", "some_folder"], ["artifact=some_folder"]),
+    (["score", "one.json", "two.json"], ["takes one conversation, not 2"]),
+    (["score", "bundle=nowhere", "talk.json"], ["artifact", "conversation", "talk.json"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), BAD_COMMAND_LINES, ids=lambda value: " ".join(value)[:60])
+def test_bad_command_line_gives_one_message_and_leaves_nothing(arguments, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ALORA_DEBUG", raising=False)
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert all(word in captured.err for word in words), captured.err
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_flag_is_told_by_the_parser(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--cfg", "everything"]) == 2
+    assert "invalid choice: 'everything'" in capsys.readouterr().err
+
+
+def test_through_a_real_process(tmp_path):
+    result = run_alora("train", "recipe=quickstart", "+typo=1", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "alora: unknown key 'typo': --help lists every key\n"
+    assert list(tmp_path.iterdir()) == []
