@@ -94,10 +94,9 @@ class _Surgeon:
             system = ["S1"]
         except RenderError:  # no system turn, or it is written somewhere else: we fold the text in ourselves
             head, after_system, system = self.cut(["U1", "A1", "U2"])[0], "\n\n", []
-        *_, user_assistant, assistant_user, close_user = self.cut([*system, "U1", "A1", "U2"])
-        close_assistant = self.cut([*system, "U1", "A1"])[-1]
-        if not close_assistant or not assistant_user.startswith(close_assistant):
-            close_assistant = close_user  # the last answer is left open, or closed in its own way
+        *_, user_assistant, assistant_user, last_user = self.cut([*system, "U1", "A1", "U2"])
+        close_user = self.close(last_user, user_assistant)
+        close_assistant = self.close(self.cut([*system, "U1", "A1"])[-1], assistant_user, close_user)
         open_user = _after(assistant_user, close_assistant, "an assistant turn")
         open_assistant = _after(user_assistant, close_user, "a user turn")
         generation = _after(self.cut([*system, "U1", "A1", "U2"], generation=True)[-1], close_user, "a user turn")
@@ -113,6 +112,17 @@ class _Surgeon:
         template = ChatTemplate(head, opens, closes, generation, self.trims(system), folded)
         self.verify(template, system)
         return template
+
+    def close(self, last: str, between: str, otherwise: str = "") -> str:
+        """What closes a turn, from what follows the ``last`` one and what stands ``between`` two.
+
+        Some templates put an end of text behind the last turn, or leave it open, or close it in a way of its own.
+        """
+        end = str(self.tokenizer.eos_token or "")
+        for candidate in (last, last.removesuffix(end), otherwise):
+            if candidate and between.startswith(candidate):
+                return candidate
+        return last.removesuffix(end)
 
     def later_system(self, closes: Mapping[str, str], opens: Mapping[str, str]) -> str | None:
         """What opens a system turn in the middle of a conversation; None where the template has no such thing."""
@@ -141,8 +151,8 @@ class _Surgeon:
             ours += ("" if opened_by_head else template.open[role]) + _MARKS[name]
             folded = template.folded_system if name == "S1" else None
             ours += template.close[role] if folded is None else folded
-        theirs = self.render(names)
-        if theirs != ours:
+        theirs = self.render(names, generation=True)
+        if theirs not in (ours + template.generation, ours):
             raise RenderError(
                 "the chat template writes different things around a turn at different places of a conversation, "
                 f"so it cannot be taken apart: {_first_difference(ours, theirs)}"

@@ -1,5 +1,8 @@
 """Chat templates of several shapes, taken apart."""
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 
 from alora.config.schema import PromptSettings
@@ -7,7 +10,7 @@ from alora.conversation import Conversation, Message
 from alora.errors import RenderError
 from alora.policy import Policy
 from alora.render import Renderer
-from alora.template import take_apart
+from alora.template import FIXED_DATE, take_apart
 from tests.toy_tokenizers import FAMILIES, toy_tokenizer
 
 LOOP = "{{% for m in messages %}}{body}{{% endfor %}}{{% if add_generation_prompt %}}{{{{ '<A>' }}}}{{% endif %}}"
@@ -80,6 +83,25 @@ def test_a_template_that_ends_the_user_turn_with_the_answer_header():
     assert Renderer(tokenizer, PromptSettings()).suffix(Policy("p", "T", "")).token_ids
 
 
+def test_an_end_of_text_behind_the_last_turn_only():
+    """Phi's shape."""
+    end = "{% if not add_generation_prompt %}{{ eos_token }}{% endif %}"
+    tokenizer = with_template(LOOP.format(body="{{ '<' + m.role + '>' + m.content + '</>' }}") + end)
+    parts = take_apart(tokenizer)
+    assert parts.close == dict.fromkeys(("system", "user", "assistant"), "</>")
+    assert parts.generation == "<A>"
+
+
+def test_turns_that_nothing_closes():
+    """GLM's shape: the next turn's opening ends the one before."""
+    tokenizer = with_template(
+        LOOP.format(body="{{ '<' + m.role + '>' + m.content + ('!' if m.role == 'user' else '') }}")
+    )
+    parts = take_apart(tokenizer)
+    assert parts.close == {"system": "", "user": "!", "assistant": ""}
+    assert parts.open["user"] == "<user>"
+
+
 @pytest.mark.parametrize(
     ("template", "complaint"),
     [
@@ -104,3 +126,47 @@ def test_template_arguments_reach_the_template():
     tokenizer = with_template(LOOP.format(body="{{ ('!' if loud else '?') + m.role + ':' + m.content + ';' }}"))
     assert take_apart(tokenizer, {"loud": True}).open["user"] == "!user:"
     assert take_apart(tokenizer).open["user"] == "?user:"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *["qwen2_5", "qwen3", "qwen3_instruct_2507", "qwen3_5_think", "llama3", "llama3_1", "llama3_2"],
+        *[
+            "gemma3",
+            "gemma4",
+            "phi3",
+            "phi3_5",
+            "cohere2",
+            "deepseekv3",
+            "glm4moe",
+            "gptoss",
+            "nemotron_3_nano",
+        ],
+    ],
+)
+@pytest.mark.parametrize("layout", ["transcript", "turns"])
+def test_the_templates_of_real_models(name, layout):
+    """As TRL ships them. The pieces must give back what the template writes for a harmless conversation."""
+    spec = importlib.util.find_spec("trl")
+    assert spec is not None, "install the extra 'baselines': TRL holds the templates"
+    assert spec.origin is not None
+    template = (Path(spec.origin).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
+    tokenizer = with_template(template, "llama3")
+    renderer = Renderer(tokenizer, PromptSettings(layout=layout), {"enable_thinking": False})
+    policy = Policy("p", "Title", "")
+    messages = tuple(Message(role, f"{role} no.") for role in ("system", "user", "assistant", "user", "assistant"))
+    text = tokenizer.decode(renderer.prompt(Conversation("x", messages), policy).token_ids)
+    question = "Policy check: Title. Does the conversation violate it? Answer Yes or No."
+    assert question in text
+    if layout == "turns":
+        turns = [{"role": message.role, "content": message.content} for message in messages]
+        theirs = tokenizer.apply_chat_template(
+            [*turns, {"role": "user", "content": question}],
+            tokenize=False,
+            add_generation_prompt=True,
+            enable_thinking=False,
+            date_string="26 Jul 2024",
+            strftime_now=FIXED_DATE.strftime,
+        )
+        assert text == theirs
