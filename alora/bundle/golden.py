@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,13 +107,16 @@ def measure(
 
 
 def largest_difference(rows: Sequence[GoldenRow], again: Sequence[GoldenRow]) -> float:
-    """Largest difference of two measurements of the same rows: absolute, relative for logits above 1."""
-    pairs = [
-        (before, after)
+    """Largest difference of two measurements of the same rows: absolute, relative for logits above 1.
+
+    Infinite when a logit is not a number.
+    """
+    differences = [
+        abs(before - after) / max(1.0, abs(before))
         for row, repeat in zip(rows, again, strict=True)
         for before, after in zip(row.label_logits, repeat.label_logits, strict=True)
     ]
-    return max((abs(before - after) / max(1.0, abs(before)) for before, after in pairs), default=0.0)
+    return math.inf if any(map(math.isnan, differences)) else max(differences, default=0.0)
 
 
 def write_golden(file: Path, rows: Sequence[GoldenRow]) -> None:

@@ -143,6 +143,7 @@ def load_bundle(folder: Path | str) -> Bundle:
     _require_files(folder, manifest)
     _compare_markers(folder, manifest)
     _compare_digests(folder, manifest)
+    _require_proof(folder, manifest)
     weights = load_adapter(folder)
     if weights.digest != manifest.adapter_digest:
         raise BundleError(
@@ -161,6 +162,17 @@ def _require_files(folder: Path, manifest: Manifest) -> None:
     missing = sorted(name for name in manifest.files if name != CARD_FILE and not (folder / name).is_file())
     if missing:
         raise BundleError(f"{folder} lacks {', '.join(missing)}; copy or download the whole folder again")
+
+
+def _require_proof(folder: Path, manifest: Manifest) -> None:
+    record = manifest.certificate
+    if manifest.activated and (record is None or not record.passed):
+        state = "no KV identity certificate" if record is None else "a KV identity certificate that failed"
+        raise BundleError(f"{folder} has {state}, so its adapter must not share a cache; export it with alora again")
+    if record is not None and record.sha256 != manifest.files[CERTIFICATE_FILE].sha256:
+        raise BundleError(
+            f"{folder / CERTIFICATE_FILE} is not the certificate that {MANIFEST_FILE} names; export again"
+        )
 
 
 def _compare_markers(folder: Path, manifest: Manifest) -> None:

@@ -1,6 +1,7 @@
 """Every kind of damage, and every wrong base, has its own message. Each case starts from a bundle that loads."""
 
 import json
+import math
 import os
 import shutil
 from dataclasses import replace
@@ -99,6 +100,15 @@ DAMAGE = {
         r"does not list adapter_model.safetensors",
     ),
     "other digest": (lambda f: resign(f, lambda m: m.update(adapter_digest="0" * 64)), r"not the adapter that was"),
+    "no certificate": (lambda f: resign(f, lambda m: m.update(certificate=None)), r"has no KV identity certificate"),
+    "failed certificate": (
+        lambda f: resign(f, lambda m: m["certificate"].update(passed=False)),
+        r"a KV identity certificate that failed",
+    ),
+    "another certificate": (
+        lambda f: resign(f, lambda m: m["certificate"].update(sha256="0" * 64)),
+        r"is not the one that alora.json names",
+    ),
     "missing weights": (lambda f: (f / "adapter_model.safetensors").unlink(), r"lacks adapter_model.safetensors"),
     "missing config": (lambda f: (f / "adapter_config.json").unlink(), r"lacks adapter_config.json"),
     "missing certificate": (lambda f: (f / "identity.json").unlink(), r"lacks identity.json"),
@@ -211,6 +221,9 @@ def test_golden_logits_catch_another_answer(folder, base):
     wrong = replace(row, label_logits=(row.label_logits[0] + 1e-3, *row.label_logits[1:]))
     with pytest.raises(CheckFailed, match="differ by"):
         replace(bundle, golden=(wrong,)).check_golden(base, 1e-5)
+    broken = replace(row, label_logits=(row.label_logits[0], math.nan))
+    with pytest.raises(CheckFailed, match="differ by inf"):
+        replace(bundle, golden=(row, broken)).check_golden(base, 1e-5)
     other = replace(bundle, weights=make_adapter(base, seed=9))
     with pytest.raises(CheckFailed, match="differ by"):
         other.check_golden(base, 1e-2)

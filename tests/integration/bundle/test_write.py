@@ -5,6 +5,10 @@ import json
 import re
 import resource
 import shutil
+import signal
+import subprocess
+import sys
+import time
 import warnings
 from dataclasses import replace
 
@@ -95,6 +99,9 @@ def test_an_adapter_without_a_passed_certificate_is_refused(contents, tmp_path):
     other = make_adapter(contents.base, seed=5)
     with pytest.raises(BundleError, match="does not cover this bundle"):
         write_bundle(replace(contents, weights=other), tmp_path / "b")
+    elsewhere = make_base(seed=1)
+    with pytest.raises(BundleError, match="the base's weights is another one"):
+        write_bundle(replace(contents, base=elsewhere), tmp_path / "b")
     assert names(tmp_path) == []
 
 
@@ -150,6 +157,33 @@ def test_a_disk_that_fills_up(contents, folder, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert (folder / "alora.json").read_bytes() == before
     assert names(tmp_path) == ["advice"]
+
+
+WRITER = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from alora.bundle.write import write_bundle
+from tests.integration.bundle.conftest import POINT, make_base, make_contents
+
+folder = Path(sys.argv[1])
+contents = make_contents(make_base(), folder.parent / "adapter")
+for turn in range(10**6):
+    point = replace(POINT, threshold=(0.1, 0.9)[turn % 2])
+    write_bundle(replace(contents, operating_point=point), folder, golden_rows=1)
+    print(turn, flush=True)
+"""
+
+
+def test_killed_while_writing_leaves_a_whole_bundle(tmp_path):
+    folder = tmp_path / "advice"
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE) as writer:
+        for _ in range(3):
+            assert writer.stdout.readline()
+        time.sleep(0.05)  # somewhere inside the fourth
+        writer.send_signal(signal.SIGKILL)
+    assert load_bundle(folder).calibration.threshold in (0.1, 0.9)
+    assert {name for name in names(tmp_path) if not name.startswith(".")} == {"adapter", "advice"}
 
 
 def test_prompt_settings_of_another_run_are_refused(contents, tmp_path):
