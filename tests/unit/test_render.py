@@ -274,7 +274,7 @@ def test_no_conversation_is_longer_than_the_limit(family, layout, taken_from):
     def longer(conversation):
         return Conversation("x", tuple(Message(m.role, m.content * 7) for m in conversation.messages))
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=15, deadline=None)
     @given(conversations(family).map(longer))
     def check(conversation):
         prefix = renderer.prefix(conversation)
