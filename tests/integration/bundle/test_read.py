@@ -107,7 +107,7 @@ DAMAGE = {
     ),
     "another certificate": (
         lambda f: resign(f, lambda m: m["certificate"].update(sha256="0" * 64)),
-        r"is not the one that alora.json names",
+        r"is not the certificate that alora.json names",
     ),
     "missing weights": (lambda f: (f / "adapter_model.safetensors").unlink(), r"lacks adapter_model.safetensors"),
     "missing config": (lambda f: (f / "adapter_config.json").unlink(), r"lacks adapter_config.json"),
