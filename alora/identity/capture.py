@@ -80,14 +80,15 @@ def twin(model: nn.Module, dtype: torch.dtype | None = None) -> Any:
     """Copy a model's modules but not its weights, which stay shared or, with ``dtype``, are cast once.
 
     PEFT injects itself into the model that it is given; a twin keeps the base at hand untouched. Buffers keep their
-    dtype: rotary frequencies are float32 in a bfloat16 model too. Quantized weights are shared as they are.
+    dtype: rotary frequencies are float32 in a bfloat16 model too. Quantized weights are the exception, they are copied:
+    bitsandbytes 0.50 repacks them in place at the first call on some CPUs, which a twin that shares them cannot follow.
     """
     memo: dict[int, Any] = {}
     for parameter in model.parameters():
-        if type(parameter) is not nn.Parameter or not parameter.is_floating_point():
-            memo[id(parameter)] = parameter
+        if type(parameter) is not nn.Parameter:
             continue
-        data = parameter.data if dtype is None else parameter.data.to(dtype)
+        cast = dtype is not None and parameter.is_floating_point()
+        data = parameter.data.to(dtype) if cast else parameter.data
         memo[id(parameter)] = nn.Parameter(data, requires_grad=False)
     memo.update((id(buffer), buffer) for buffer in model.buffers())
     return copy.deepcopy(model, memo).eval()
