@@ -1,6 +1,7 @@
 """Where alora's own configs and recipes lie, and how the paths of a recipe become absolute."""
 
 import copy
+import os
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
@@ -65,14 +66,14 @@ def _input(key: str, given: str, needed: bool, places: Sequence[Path], problems:
     if found is not None:
         return str(found)
     if needed:
-        looked = dict.fromkeys(str(place / Path(given).expanduser()) for place in places)
+        looked = dict.fromkeys(str(place / _expanded(given)) for place in places)
         problems.append(f"{key}: there is no {given!r}; looked for {', '.join(looked)}")
     return _output(given, places[0])
 
 
 def _find(given: str, places: Sequence[Path]) -> Path | None:
     for place in places:
-        path = place / Path(given).expanduser()
+        path = place / _expanded(given)
         try:
             if path.exists():
                 return path.absolute()
@@ -95,7 +96,11 @@ def _base(given: str | None, places: Sequence[Path], problems: list[str]) -> str
 
 
 def _output(given: str, place: Path) -> str:
-    return given if given == "-" else str((place / Path(given).expanduser()).absolute())
+    return given if given == "-" else str((place / _expanded(given)).absolute())
+
+
+def _expanded(given: str) -> Path:
+    return Path(os.path.expanduser(given))  # noqa: PTH111  (Path.expanduser raises for a user who does not exist)
 
 
 def _get(recipe: Recipe, key: str) -> str | None:

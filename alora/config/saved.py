@@ -5,9 +5,11 @@ commit, command) stands above it in comments: it tells a reader how the run came
 """
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
@@ -29,10 +31,37 @@ def save_recipe(recipe: Recipe, path: str | os.PathLike[str], environment: Mappi
     Raises:
         OSError: the folder cannot be written.
     """
-    facts = yaml.safe_dump(dict(environment), sort_keys=False, allow_unicode=True, width=10**6)
+    facts = _dump(dict(environment))
     comments = "".join(f"#   {line}\n" for line in facts.splitlines())
-    settings = yaml.safe_dump({**_DEFAULTS, **asdict(recipe)}, sort_keys=False, allow_unicode=True, width=10**6)
+    settings = _dump({**_DEFAULTS, **_literal(asdict(recipe))})
     write_text(path, _HEADER + comments + "\n" + settings)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text with the line breaks that only YAML 1.1 knows, which PyYAML writes so that they read as spaces."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = '"' if any(character in text for character in "\x85\u2028\u2029") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def _dump(values: dict[str, Any]) -> str:
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6)
+
+
+def _literal(value: Any) -> Any:
+    """Escape what OmegaConf would take for an interpolation: a recipe's values are resolved already."""
+    if isinstance(value, dict):
+        return {key: _literal(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_literal(item) for item in value]
+    if isinstance(value, str) and "${" in value:
+        return re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + "\\${", value)
+    return value
 
 
 def load_recipe(path: str | os.PathLike[str]) -> Recipe:

@@ -211,6 +211,12 @@ class TestSavedRun:
         recipe, folder = saved
         assert recipe_of("train", "--config-dir", str(folder), "--config-name", "run") == recipe
 
+    def test_text_that_looks_like_an_interpolation_stays_text(self, saved):
+        recipe, folder = saved
+        recipe.export.push_to = "team/${name}\\${x}"
+        save_recipe(recipe, folder / "run.yaml", self.ENVIRONMENT)
+        assert recipe_of("train", "--config-dir", str(folder), "--config-name", "run") == recipe
+
     def test_reads_back_typed(self, saved):
         recipe, folder = saved
         assert load_recipe(folder / "run.yaml") == recipe

@@ -1,0 +1,92 @@
+"""What is typed, sorted into Hydra's flags and overrides."""
+
+from pathlib import Path
+
+import pytest
+
+from alora.config.arguments import Arguments, local_recipe_name, read_arguments
+from alora.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("verb", "argv", "flags", "overrides"),
+    [
+        ("train", ["a=1", "--cfg", "job", "b=2"], ("--cfg", "job"), ("a=1", "b=2")),
+        ("train", ["-m", "a=1,2"], ("-m",), ("a=1,2",)),
+        ("train", ["--config-dir", "x", "-cn", "run", "~base"], ("--config-dir", "x", "-cn", "run"), ("~base",)),
+        ("train", ["--config-dir=x", "a=1"], ("--config-dir=x",), ("a=1",)),
+        ("train", ["--info", "a=1"], ("--info",), ("a=1",)),
+        ("train", ["--info", "searchpath"], ("--info", "searchpath"), ()),
+        ("new", ["guard"], (), ('name="guard"',)),
+        ("score", ["artifact=x", "talk.json"], (), ("artifact=x", 'conversation="talk.json"')),
+        ("score", ["-", "bundle=x"], (), ("artifact=x", 'conversation="-"')),
+        (
+            "score",
+            ["battery=x", 'we "talk", \\o/.json'],
+            (),
+            ("artifact=x", 'conversation="we \\"talk\\", \\\\o/.json"'),
+        ),
+        ("score", ["bundles=[a,b]", "+bundle=c"], (), ("bundles=[a,b]", "+artifact=c")),
+    ],
+)
+def test_sorts_what_is_typed(verb, argv, flags, overrides, tmp_path):
+    found = read_arguments(verb, argv, tmp_path)
+    assert set(found.overrides) == set(overrides)
+    assert found.flags == flags
+
+
+@pytest.mark.parametrize(
+    ("verb", "argv", "words"),
+    [
+        ("train", ["quickstart"], "did you mean recipe=quickstart"),
+        ("validate", ["folder"], "did you mean artifact=folder"),
+        ("new", ["a", "b"], "takes one name, not 2"),
+        ("train", ["recipe=nowhere.yaml"], "there is no file"),
+    ],
+)
+def test_refuses_what_the_verb_does_not_take(verb, argv, words, tmp_path):
+    with pytest.raises(ConfigError, match=words):
+        read_arguments(verb, argv, tmp_path)
+
+
+def test_recipe_files_get_names_that_hydra_can_hold(tmp_path):
+    for name in ("one.yaml", "two words.yaml"):
+        (tmp_path / name).write_text("name: x\n")
+    found = read_arguments("train", ["recipe=one.yaml,quickstart,two words.yaml"], tmp_path)
+    assert found.recipe_files == (tmp_path / "one.yaml", tmp_path / "two words.yaml")
+    first, second = (local_recipe_name(path) for path in found.recipe_files)
+    assert found.overrides == (f"recipe={first},quickstart,{second}",)
+    assert first.isidentifier()
+    assert second.isidentifier()
+
+
+@pytest.mark.parametrize(("verb", "used"), [("train", True), ("score", True), ("new", False), ("doctor", False)])
+def test_recipe_in_the_working_folder(verb, used, tmp_path):
+    (tmp_path / "recipe.yaml").write_text("name: x\n")
+    assert bool(read_arguments(verb, [], tmp_path).recipe_files) is used
+
+
+def test_flag_values():
+    arguments = Arguments(flags=("--config-dir", "a", "--config-name=b", "-m"), overrides=("x=1", "+y.z=2"))
+    assert arguments.flag_value("--config-dir", "-cd") == "a"
+    assert arguments.flag_value("--config-name", "-cn") == "b"
+    assert arguments.flag_value("--config-path") is None
+    assert arguments.multirun
+    assert (arguments.sets("x"), arguments.sets("y.z"), arguments.sets("y")) == (True, True, False)
+
+
+def test_hydra_still_has_these_flags():
+    """The flags that take a value are Hydra's; if it gains one, sorting would take the value for a positional."""
+    from hydra._internal.utils import get_args_parser
+
+    from alora.config import arguments
+
+    known = set()
+    for action in get_args_parser()._actions:
+        if action.option_strings and action.nargs is None:
+            known |= set(action.option_strings)
+    assert known == arguments._VALUE_FLAGS
+
+
+def test_nothing_is_read_from_elsewhere(tmp_path):
+    assert read_arguments("train", [], Path(tmp_path)) == Arguments((), ())

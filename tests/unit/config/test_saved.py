@@ -1,0 +1,60 @@
+"""run.yaml: written, read back, and refused when it is not what it should be."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alora.config.saved import load_environment, load_recipe, save_recipe
+from alora.config.schema import Recipe
+from alora.errors import ConfigError, RunError
+
+texts = st.text(alphabet=st.characters(codec="utf-8"), max_size=40) | st.text(alphabet="a${}\\ :#'\"", max_size=12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(rule=texts, word=texts, command=texts, rate=st.floats(1e-9, 1.0), steps=st.integers(-1, 10**9))
+def test_every_value_comes_back(tmp_path_factory, rule, word, command, rate, steps):
+    path = tmp_path_factory.mktemp("run") / "run.yaml"
+    recipe = Recipe()
+    recipe.policy.rule, recipe.policy.labels = rule, {"bad": word, "good": "No"}
+    recipe.training.learning_rate, recipe.training.max_steps = rate, steps
+    save_recipe(recipe, path, {"command": command, "torch": "2.13.0"})
+    assert load_recipe(path) == recipe
+    assert load_environment(path) == {"command": command, "torch": "2.13.0"}
+
+
+@pytest.mark.parametrize(
+    "text", ["\x85", "a\u2028b\u2029", "\0", "\ufeff", "${", "\\${x}", "\\\\${", "a\n ${\n", "Yes", "#"]
+)
+def test_odd_text_comes_back(text, tmp_path):
+    recipe = Recipe()
+    recipe.policy.rule = text
+    save_recipe(recipe, tmp_path / "run.yaml", {"command": text})
+    assert load_recipe(tmp_path / "run.yaml") == recipe
+    assert load_environment(tmp_path / "run.yaml") == {"command": text}
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "words"),
+    [
+        ("", RunError, "not a YAML mapping"),
+        ("a: [", RunError, "cannot be read"),
+        ("a: \0", RunError, "cannot be read"),
+        ("naem: x", ConfigError, "did you mean 'name'"),
+        ("training: {epochs: soon}", ConfigError, "could not be converted"),
+    ],
+)
+def test_a_damaged_file_is_told(text, error, words, tmp_path):
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(error, match=words):
+        load_recipe(tmp_path / "run.yaml")
+
+
+def test_a_missing_file_is_told(tmp_path):
+    with pytest.raises(RunError, match=r"run\.yaml"):
+        load_recipe(tmp_path / "run.yaml")
+
+
+def test_settings_without_environment(tmp_path):
+    save_recipe(Recipe(), tmp_path / "run.yaml", {})
+    assert load_environment(tmp_path / "run.yaml") == {}
