@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 
 from alora.adapter.folder import AdapterSpec
 from alora.bundle.manifest import Manifest
@@ -96,17 +97,20 @@ def _figures(manifest: Manifest) -> str:
     text = f"## Figures\n\nOperating point: {describe_operating_point(manifest.operating_point)}."
     if not manifest.evaluations:
         return f"{text}\n\nIt was not evaluated on held-out rows."
-    return "\n\n".join([text, *(_evaluation(evaluation) for evaluation in manifest.evaluations)])
-
-
-def _evaluation(evaluation: Evaluation) -> str:
-    heading = (
-        f"{_code(evaluation.method)} on {evaluation.metrics.rows} {_inline(evaluation.split)} rows, "
-        f"{evaluation.metrics.positives} of them positive, with 95 % bootstrap intervals:"
+    first = manifest.evaluations[0]
+    rows = (
+        f"On {first.metrics.rows} {_inline(first.split)} rows, {first.metrics.positives} of them positive, "
+        f"{first.truncated} truncated; with 95 % bootstrap intervals."
     )
-    if evaluation.truncated:
-        heading = f"{heading[:-1]} ({evaluation.truncated} rows were truncated):"
-    return f"{heading}\n\n{_table(('figure', 'value'), figure_rows(evaluation.metrics))}"
+    return f"{text}\n\n{rows}\n\n{_comparison(manifest.evaluations)}"
+
+
+def _comparison(evaluations: Sequence[Evaluation]) -> str:
+    """One column per method, all on the same rows."""
+    columns = [figure_rows(evaluation.metrics) for evaluation in evaluations]
+    names = [name for name, _ in columns[0]]
+    cells = [[name, *(column[i][1] for column in columns)] for i, name in enumerate(names)]
+    return _table(("figure", *(_code(evaluation.method) for evaluation in evaluations)), cells)
 
 
 def _serving(manifest: Manifest) -> str:

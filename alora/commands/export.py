@@ -148,5 +148,5 @@ def _show(bundle: Bundle, pushed: str | None) -> None:
         ("threshold", f"{manifest.operating_point.threshold:.4f}"),
         ("golden rows", f"{len(bundle.golden)}, conversations of alora's own" if bundle.golden else "none"),
     ]
-    table(("what", ""), rows + ([("pushed to", pushed)] if pushed else []))
+    table(("what", "value"), rows + ([("pushed to", pushed)] if pushed else []))
     say("score a conversation with: alora score artifact=" + str(bundle.folder) + " conversation.json")

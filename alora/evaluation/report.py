@@ -16,6 +16,15 @@ from alora.evaluation.metrics import FIGURES, Estimate, Metrics, compute_metrics
 from alora.evaluation.predict import Predictions
 
 HEADINGS = ("policy", "method", "rows", "AUROC", "AUPRC", "F1", "precision", "recall", "R@1%FPR", "R@5%FPR", "ECE")
+_TITLES = {
+    "balanced_accuracy": "balanced accuracy",
+    "f1": "F1",
+    "auroc": "AUROC",
+    "auprc": "AUPRC",
+    "recall_at_1_fpr": "recall at 1 % FPR",
+    "recall_at_5_fpr": "recall at 5 % FPR",
+    "ece": "ECE",
+}
 _COLUMNS = ("auroc", "auprc", "f1", "precision", "recall", "recall_at_1_fpr", "recall_at_5_fpr", "ece")
 
 
@@ -110,7 +119,7 @@ def table_rows(evaluations: Sequence[Evaluation]) -> list[list[str]]:
 
 def figure_rows(metrics: Metrics) -> list[list[str]]:
     """One row per figure of one evaluation, with its 95 % interval."""
-    return [[name.replace("_", " "), _cell(metrics.figures[name], with_interval=True)] for name in FIGURES]
+    return [[_TITLES.get(name, name), _cell(metrics.figures[name], with_interval=True)] for name in FIGURES]
 
 
 def describe_operating_point(point: OperatingPoint) -> str:

@@ -231,7 +231,11 @@ def test_the_card_says_what_matters(contents, tmp_path):
     )
     hostile = replace(contents.policy, rule="No <script>.\n---\n# Not a heading `x`")
     full = replace(
-        contents, policy=hostile, evaluations=(tested,), data={"train": {"violation": 10, "ok": 20}}, revision="abc123"
+        contents,
+        policy=hostile,
+        evaluations=(tested, replace(tested, method="bag_of_words")),
+        data={"train": {"violation": 10, "ok": 20}},
+        revision="abc123",
     )
     bundle = write_bundle(full, tmp_path / "b", golden_rows=1)
     card = (bundle.folder / "README.md").read_text()
@@ -239,7 +243,16 @@ def test_the_card_says_what_matters(contents, tmp_path):
     assert "base_model: toys/qwen3\n" in front
     assert "library_name: peft\n" in front
     assert "- activated-lora\n" in front
-    for part in ("Intended use", "threshold 0.4200", "| auroc | ", "| train | 30 |", "abc123", "**passed**", "Limits"):
+    for part in (
+        "Intended use",
+        "threshold 0.4200",
+        "| figure | `alora` | `bag_of_words` |",
+        "| AUROC | ",
+        "| train | 30 |",
+        "abc123",
+        "**passed**",
+        "Limits",
+    ):
         assert part in body, part
     assert f"{tested.metrics.value('auroc'):.3f}" in body
     assert bundle.manifest.adapter_digest in body

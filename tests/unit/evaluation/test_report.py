@@ -167,7 +167,7 @@ def test_tables():
     assert cells[:2] == ["refunds", "alora"]
     assert cells[3].count(",") == 1
     assert cells[3].startswith(f"{evaluation().metrics.value('auroc'):.3f}")
-    assert ["auroc", cells[3]] in figure_rows(evaluation().metrics)
+    assert ["AUROC", cells[3]] in figure_rows(evaluation().metrics)
 
 
 def test_sentences():
