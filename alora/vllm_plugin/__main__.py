@@ -10,7 +10,7 @@ from alora.vllm_plugin.install import register, status
 def main() -> int:
     register()
     found = status()
-    print(json.dumps(dataclasses.asdict(found), indent=2))
+    sys.stdout.write(json.dumps(dataclasses.asdict(found), indent=2) + "\n")
     return 0 if found.active and found.entry_point else 1
 
 

@@ -7,16 +7,17 @@ message to the user, what the engine core would refuse anyway.
 
 import copy
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from alora.activation import last_occurrence
 from alora.errors import AdapterError
-from alora.vllm_plugin import compat
-from alora.vllm_plugin.adapter_record import AdapterRecord, Records, claims_alora, invocation_tokens, stamp
+from alora.vllm_plugin.adapter_record import AdapterRecord, Records, claims_alora, read_record
 from alora.vllm_plugin.carried_request import carry
 
 _NOT_CHECKED = "the engine was not checked when it started"
+_engines_here: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _searchable_ids(request: Any, name: str) -> Sequence[int]:
@@ -75,11 +76,21 @@ def preprocess_patch(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def preprocess_add_request(self: Any, request: Any) -> Any:
         if request.lora_request is not None:
-            refusal = getattr(self, "_alora_refusal", _NOT_CHECKED)
-            request = carrying(request, engine_records(self), refusal)
+            request = carrying(request, engine_records(self), refusal_of(self))
         return original(self, request)
 
     return preprocess_add_request
+
+
+def note_engine(engine: Any, refusal: str | None) -> None:
+    """Remember an engine core of this process, and why it refuses aLoRA, if it does."""
+    engine._alora_refusal = refusal
+    _engines_here.add(engine)
+
+
+def refusal_of(engine: Any) -> str | None:
+    """Why this engine core refuses aLoRA, or None; one that was never checked refuses."""
+    return getattr(engine, "_alora_refusal", _NOT_CHECKED)
 
 
 def engine_records(engine: Any) -> Records:
@@ -104,7 +115,7 @@ def add_lora_patch(original: Callable[..., Any]) -> Callable[..., Any]:
         except (AdapterError, OSError):
             record = None
         loaded = original(self, lora_request)
-        if record is not None and stamp(compat.adapter_folder(record.path)) != record.stamp:
+        if record is not None and not record.unchanged():
             records.forget(lora_request.lora_int_id)
             raise AdapterError(
                 f"{record.path}: the adapter's files changed while they were being loaded; load it again"
@@ -130,33 +141,41 @@ class _FrontEndTokens:
     """Invocation tokens by adapter path, read again whenever the files change."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[Any, tuple[int, ...]]] = {}
+        self._seen: dict[str, AdapterRecord] = {}
 
     def of(self, path: str) -> tuple[int, ...]:
-        try:
-            folder = compat.adapter_folder(path)
-            now = stamp(folder)
-            if self._seen.get(path, (None, ()))[0] != now:
-                self._seen[path] = (now, invocation_tokens(folder))
-            return self._seen[path][1]
-        except (AdapterError, OSError):
-            return ()  # not readable from here: the engine core decides
+        record = self._seen.get(path)
+        if record is None or not record.unchanged():
+            try:
+                record = self._seen[path] = read_record(path)
+            except (AdapterError, OSError):
+                return ()  # not readable from here: the engine core decides
+        return record.invocation_tokens
 
 
 _front_end_tokens = _FrontEndTokens()
 
 
 def process_inputs_patch(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``InputProcessor.process_inputs`` that refuses, as a user error, a prompt that no aLoRA can run on."""
+    """``InputProcessor.process_inputs`` that refuses, as a user error, what the engine core would refuse.
+
+    Where the engine core lives in this process, a refusal after this point would leave the front end waiting, so all
+    of its checks are made here already.
+    """
 
     @functools.wraps(original)
     def process_inputs(self: Any, *args: Any, **kwargs: Any) -> Any:
         request = original(self, *args, **kwargs)
         lora_request = getattr(request, "lora_request", None)
-        if lora_request is not None:
-            tokens = _front_end_tokens.of(lora_request.lora_path)
-            if tokens:
-                find_activation(request, lora_request.lora_name, tokens)
+        if lora_request is None:
+            return request
+        engine = next((found for found in _engines_here if found.vllm_config is self.vllm_config), None)
+        if engine is not None:
+            carrying(request, engine_records(engine), refusal_of(engine))
+            return request
+        tokens = _front_end_tokens.of(lora_request.lora_path)
+        if tokens:
+            find_activation(request, lora_request.lora_name, tokens)
         return request
 
     return process_inputs

@@ -3,14 +3,14 @@
 Nothing else in ``alora`` knows where a vLLM symbol lives or what a vLLM object's attribute is called. A symbol that has
 moved, or whose parameters have another name or order, raises :class:`Incompatible`, and the plugin stays out.
 
-Run on vLLM 0.27.1, 0.29.0, 0.31.0 and 0.32.0; read in 0.26.0.
+Run on vLLM 0.27.1, 0.29.0, 0.31.0 and 0.32.0; read in 0.26.0 and 0.33.0.
 """
 
 import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -48,7 +48,7 @@ def _method(module: str, owner: str, name: str, *parameters: str) -> Symbol:
 
 PEFT_VALIDATE = _method("vllm.lora.peft_helper", "PEFTHelper", "_validate_features")
 PEFT_FROM_DIR = Symbol("vllm.lora.peft_helper", "PEFTHelper", "from_local_dir", ("lora_path",))
-ENGINE_INIT = _method("vllm.v1.engine.core", "EngineCore", "__init__", "vllm_config", "executor_class")
+ENGINE_INIT_CACHES = _method("vllm.v1.engine.core", "EngineCore", "_initialize_kv_caches", "vllm_config")
 ENGINE_PREPROCESS = _method("vllm.v1.engine.core", "EngineCore", "preprocess_add_request", "request")
 ENGINE_ADD_LORA = _method("vllm.v1.engine.core", "EngineCore", "add_lora", "lora_request")
 ENGINE_REMOVE_LORA = _method("vllm.v1.engine.core", "EngineCore", "remove_lora", "lora_id")
@@ -205,6 +205,8 @@ def engine_refusal(vllm_config: Any) -> str | None:
         return "prefill context parallelism splits a prompt's positions over ranks; set it to 1"
     if getattr(vllm_config.model_config, "is_encoder_decoder", False):
         return "encoder-decoder models have no single prompt to activate in"
+    if getattr(vllm_config, "num_hash_lookahead_tokens", 0):
+        return "this drafter makes a block's key depend on tokens after the block; use n-gram speculation, or none"
     return None
 
 
@@ -277,3 +279,61 @@ def v2_example(lora_request: Any, computed: int, scheduled: int = 16) -> tuple[A
     state.add_request("row", 1, lora_request)
     state._alora_computed = {"row": computed}
     return state, (["row"], np.array([1]), np.array([scheduled]))
+
+
+def engine_core(llm: Any) -> Any:
+    """The engine core of a ``vllm.LLM`` that keeps it in this process."""
+    core = getattr(llm.llm_engine.engine_core, "engine_core", None)
+    if core is None:
+        raise RuntimeError(
+            "the engine core runs in another process, where its cache cannot be read: "
+            "set VLLM_ENABLE_V1_MULTIPROCESSING=0 before vLLM is imported"
+        )
+    return core
+
+
+def kv_tensors(core: Any) -> list[Any]:
+    """The cache tensors of the one worker of an in-process engine, one per layer."""
+    return list(model_runner(core.model_executor.driver_worker).kv_caches)
+
+
+def kv_block_axis(core: Any, tensor: Any) -> int:
+    """The axis of a cache tensor that counts blocks."""
+    count = core.vllm_config.cache_config.num_gpu_blocks
+    axes = [axis for axis in (0, 1) if tensor.shape[axis] == count]
+    if not axes:
+        raise RuntimeError(f"neither leading axis of a cache of shape {tuple(tensor.shape)} counts {count} blocks")
+    return axes[0]
+
+
+def start_request(llm: Any, token_ids: Sequence[int], lora_request: Any) -> None:
+    """Add one request that is still running when its prompt has been computed."""
+    from vllm import SamplingParams
+
+    params = SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True, detokenize=False)
+    llm.llm_engine.add_request(
+        "alora-cache-reader", {"prompt_token_ids": list(token_ids)}, params, lora_request=lora_request
+    )
+
+
+def run_prompt(llm: Any, core: Any) -> Any:
+    """Step the engine until its only request has computed its prompt; that request."""
+    (request,) = core.scheduler.requests.values()
+    while request.num_computed_tokens < request.num_prompt_tokens:
+        llm.llm_engine.step()
+    return request
+
+
+def request_blocks(core: Any, request: Any) -> list[int]:
+    """Cache blocks of a running request, in order; one KV cache group only."""
+    groups = core.scheduler.kv_cache_manager.get_block_ids(request.request_id)
+    if len(groups) != 1:
+        raise RuntimeError(f"the model has {len(groups)} KV cache groups; only one is supported here")
+    return list(groups[0])
+
+
+def abort_all(llm: Any, core: Any) -> None:
+    """End every running request and let the engine take note."""
+    llm.llm_engine.abort_request([request.request_id for request in core.scheduler.requests.values()], internal=True)
+    while llm.llm_engine.has_unfinished_requests():
+        llm.llm_engine.step()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from alora.vllm_plugin import compat
+from alora.vllm_plugin.activation_source import note_engine
 
 _logger = logging.getLogger("vllm.alora")
 
@@ -43,7 +44,7 @@ def worker_refusal(worker: Any) -> str | None:
     return f"the model runner {kind.__module__}.{kind.__qualname__} does not use vLLM's LoRA token mapping"
 
 
-def refusal_of(engine: Any) -> str | None:
+def check_engine(engine: Any) -> str | None:
     """Why this engine core cannot run aLoRA, or None."""
     refusal = compat.engine_refusal(engine.vllm_config)
     if refusal is not None:
@@ -55,16 +56,20 @@ def refusal_of(engine: Any) -> str | None:
     return next((answer for answer in answers if answer is not None), None)
 
 
-def engine_init_patch(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``EngineCore.__init__`` that ends with the check."""
+def engine_start_patch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``EngineCore._initialize_kv_caches``, the first step of a starting engine core with workers to ask.
+
+    Not ``__init__``: in a spawned engine core that is already running when it loads the plugin.
+    """
 
     @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if self.vllm_config.lora_config is None:
-            return
-        self._alora_refusal = refusal_of(self)
-        if self._alora_refusal is not None:
-            _logger.error("This engine refuses aLoRA adapters: %s", self._alora_refusal)
+    def _initialize_kv_caches(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(self, *args, **kwargs)
+        if self.vllm_config.lora_config is not None:
+            refusal = check_engine(self)
+            note_engine(self, refusal)
+            if refusal is not None:
+                _logger.error("This engine refuses aLoRA adapters: %s", refusal)
+        return found
 
-    return __init__
+    return _initialize_kv_caches

@@ -40,6 +40,7 @@ class _State:
         self.registered = False
         self.active = False
         self.reason = "register() has not run in this process"
+        self.vllm_version: str | None = None
         self.patched: tuple[str, ...] = ()
         self.undo: list[Callable[[], None]] = []
 
@@ -53,7 +54,7 @@ def _entry_point_installed() -> bool:
 
 def status() -> Status:
     """The outcome of :func:`register` in this process; imports nothing heavy and changes nothing."""
-    return Status(_state.active, _state.reason, compat.vllm_version(), _entry_point_installed(), _state.patched)
+    return Status(_state.active, _state.reason, _state.vllm_version, _entry_point_installed(), _state.patched)
 
 
 def require_active() -> None:
@@ -90,7 +91,7 @@ def _patches() -> list[tuple[compat.Symbol, Callable[[Any], Any]]]:
         (compat.V2_PREPARE_INPUTS, masking(token_mapping.v2_positions_patch)),
         (compat.EXTRA_KEYS, prefix_hash.extra_keys_patch),
         (compat.BLOCK_HASHER, prefix_hash.block_hasher_patch),
-        (compat.ENGINE_INIT, engine_check.engine_init_patch),
+        (compat.ENGINE_INIT_CACHES, engine_check.engine_start_patch),
         (compat.ENGINE_PREPROCESS, activation_source.preprocess_patch),
         (compat.ENGINE_ADD_LORA, activation_source.add_lora_patch),
         (compat.ENGINE_REMOVE_LORA, activation_source.remove_lora_patch),
@@ -111,7 +112,8 @@ def _shut_gate(reason: str) -> None:
 
 
 def _install() -> None:
-    compat.check_version(compat.vllm_version())
+    _state.vllm_version = compat.vllm_version()
+    compat.check_version(_state.vllm_version)
     patches = [(symbol, compat.current(symbol), patch) for symbol, patch in _patches()]
     compat.current(compat.V1_BATCH_INPUTS)
     for symbol, original, patch in patches:
@@ -139,12 +141,12 @@ def register() -> None:
         _logger.error(
             "aLoRA adapters are refused: %s", _state.reason, exc_info=not isinstance(error, compat.Incompatible)
         )
-        if compat.vllm_version() is not None:
+        if _state.vllm_version is not None:
             _shut_gate(_state.reason)
         return
     _state.active = True
     _state.reason = "active"
-    _logger.info("alora plugin active on vLLM %s", compat.vllm_version())
+    _logger.info("alora plugin active on vLLM %s", _state.vllm_version)
 
 
 def unregister() -> None:

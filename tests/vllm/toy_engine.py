@@ -1,10 +1,9 @@
 """A real vLLM engine in this process, and the few questions that the tests ask it."""
 
-import gc
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -31,10 +30,16 @@ class Answer:
 
 
 class ToyEngine:
-    """``vllm.LLM`` on a toy model; ``settings`` go to ``LLM`` over the defaults below."""
+    """``vllm.LLM`` on a toy model; ``settings`` go to ``LLM`` over the defaults below.
+
+    Engines live as long as the process: one that dies takes the process groups of all others with it.
+    """
+
+    _alive: ClassVar[list["ToyEngine"]] = []
 
     def __init__(self, model: str, **settings: Any) -> None:
-        os.environ.update(ENVIRONMENT)
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
         from vllm import LLM
 
         defaults: dict[str, Any] = {
@@ -50,10 +55,12 @@ class ToyEngine:
             "max_num_batched_tokens": 2048,
             "enable_prefix_caching": True,
             "max_logprobs": VOCABULARY,
+            "num_gpu_blocks_override": 256,
             "seed": 0,
             "disable_log_stats": True,
         }
         self.llm = LLM(model=model, **{**defaults, **settings})
+        self._alive.append(self)
 
     @property
     def core(self) -> Any:
@@ -92,11 +99,6 @@ class ToyEngine:
 
     def ask_one(self, prompt: Sequence[int], adapter: ToyAdapter | None = None, **how: Any) -> Answer:
         return self.ask([prompt], [adapter], **how)[0]
-
-    def close(self) -> None:
-        self.llm.llm_engine.engine_core.shutdown()
-        del self.llm
-        gc.collect()
 
 
 def lora_request(adapter: ToyAdapter | None) -> Any:

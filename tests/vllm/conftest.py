@@ -1,0 +1,54 @@
+"""Fixtures for the tests that run real vLLM. They fail, never skip, where vLLM is missing."""
+
+import os
+
+import pytest
+
+if os.environ.get("ALORA_TEST_RUNNER") == "v2":  # before anything imports Triton
+    from tests.vllm import triton_interpreter
+
+    triton_interpreter.enable()
+
+from tests.vllm import toy_engine
+
+os.environ.update(toy_engine.ENVIRONMENT)
+
+from tests.vllm import toys as toy_store
+
+# vLLM, torch and transformers warn about their own code; none of these can come from ours.
+_THIRD_PARTY = (
+    "ignore::DeprecationWarning",
+    "ignore::PendingDeprecationWarning",
+    "ignore::FutureWarning",
+    "ignore:.*TracerWarning.*",
+    "ignore::ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+    "ignore::UserWarning:torch.*",
+    "ignore::UserWarning:vllm.*",
+    "ignore::UserWarning:peft.*",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent.name == "vllm":
+            for ignored in _THIRD_PARTY:
+                item.add_marker(pytest.mark.filterwarnings(ignored))
+
+
+@pytest.fixture(scope="session")
+def toys() -> toy_store.Toys:
+    return toy_store.toys("qwen3")
+
+
+@pytest.fixture(scope="session")
+def reference():
+    return toy_store.reference("qwen3")
+
+
+@pytest.fixture
+def engine():
+    """The shared Qwen3 engine, with an empty cache."""
+    shared = toy_store.engine("qwen3")
+    shared.clear()
+    return shared

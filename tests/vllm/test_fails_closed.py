@@ -1,0 +1,220 @@
+"""Whatever does not fit keeps aLoRA out, whole: an aLoRA adapter is never served as plain LoRA."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from alora.errors import AdapterError
+from alora.vllm_plugin import cache_reader, compat, engine_check, install, register, self_test, status, token_mapping
+from alora.vllm_plugin.carried_request import CarriedLoRARequest
+from tests.vllm.toy_engine import lora_request
+from tests.vllm.toy_models import edit_config
+from tests.vllm.toys import prompt
+
+SYMBOLS = [symbol for symbol in vars(compat).values() if isinstance(symbol, compat.Symbol)]
+
+
+@pytest.fixture
+def reinstalled():
+    """Take the plugin out for a test, and put it back in after it."""
+    install.unregister()
+    yield
+    install.unregister()
+    register()
+    assert status().active, status().reason
+
+
+def stock_functions() -> dict[str, object]:
+    return {symbol.path: vars(compat.holder(symbol))[symbol.name] for symbol in SYMBOLS if symbol != compat.PEFT_FROM_DIR}
+
+
+def load(path: str):
+    """What every vLLM worker calls to read an adapter's configuration."""
+    return compat.holder(compat.PEFT_FROM_DIR).from_local_dir(path, max_position_embeddings=None)
+
+
+def assert_out(stock: dict[str, object], path: str, reason: str) -> None:
+    found = status()
+    assert not found.active
+    assert reason in found.reason
+    assert stock_functions() == stock, "something of the plugin was left behind"
+    with pytest.raises(AdapterError, match="would apply it as plain LoRA"):
+        load(path)
+
+
+def test_registering_twice_changes_nothing(toys):
+    register()
+    once = stock_functions()
+    register()
+    assert stock_functions() == once
+    assert status().active
+    assert status().entry_point, "vLLM finds the plugin by itself"
+
+
+@pytest.mark.parametrize("version", ["0.25.1", "0.34.0", "1.0.0", "dev", None])
+def test_an_unknown_version_keeps_it_out(reinstalled, toys, monkeypatch, version):
+    stock = stock_functions()
+    with monkeypatch.context() as patch:
+        patch.setattr(compat, "vllm_version", lambda: version)
+        register()
+        assert not status().active
+        assert status().reason
+        assert stock_functions() == stock
+
+
+@pytest.mark.parametrize("version", ["0.26.0", "0.27.1+cpu", "0.33.0", "0.32.0.post2"])
+def test_known_versions_are_taken(version):
+    compat.check_version(version)
+
+
+@pytest.mark.parametrize("symbol", [one for one in SYMBOLS if one != compat.PEFT_FROM_DIR], ids=lambda one: one.name)
+def test_a_symbol_that_changed_its_parameters_keeps_everything_out(reinstalled, toys, monkeypatch, symbol):
+    place = compat.holder(symbol)
+    with monkeypatch.context() as patch:
+        patch.setattr(place, symbol.name, lambda quite, other: None)
+        stock = stock_functions()
+        register()
+        assert_out(stock, toys["linear"].path, symbol.name)
+
+
+@pytest.mark.parametrize("symbol", [compat.EXTRA_KEYS, compat.V1_ACTIVE_LORAS], ids=lambda symbol: symbol.name)
+def test_a_symbol_that_is_gone_keeps_everything_out(reinstalled, toys, monkeypatch, symbol):
+    with monkeypatch.context() as patch:
+        patch.setattr(compat.holder(symbol), symbol.name, None)
+        stock = stock_functions()
+        register()
+        assert_out(stock, toys["linear"].path, symbol.name)
+
+
+@pytest.mark.parametrize("broken", ["mask", "hash"])
+def test_hash_and_mask_go_in_together_or_not_at_all(reinstalled, toys, monkeypatch, broken):
+    stock = stock_functions()
+    with monkeypatch.context() as patch:
+        if broken == "mask":
+            patch.setattr(token_mapping, "mask_tokens", lambda tokens, rows, scheduled: tokens)
+        else:
+            from alora.vllm_plugin import prefix_hash
+
+            patch.setattr(prefix_hash, "extra_keys_patch", lambda original: original)
+        register()
+        assert_out(stock, toys["linear"].path, "SelfTestFailed")
+
+
+def test_plain_lora_loads_where_the_plugin_is_out(reinstalled, toys, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(compat, "NEWEST", (0, 26))
+        patch.setattr(compat, "OLDEST", (0, 26))
+        register()
+        assert not status().active
+        assert load(toys["plain"].path).r == 8
+        with pytest.raises(AdapterError):
+            load(toys["linear"].path)
+
+
+def test_the_self_test_passes_as_installed():
+    self_test.run_self_test()
+
+
+def test_an_engine_whose_runner_is_not_masked_refuses(engine, toys, monkeypatch):
+    class OtherRunner:
+        lora_state = None
+
+    worker = SimpleNamespace(model_runner=OtherRunner())
+    assert "OtherRunner" in engine_check.worker_refusal(worker)
+    assert engine_check.worker_refusal(SimpleNamespace(model_runner=engine.runner)) is None
+    monkeypatch.setattr(engine.core, "_alora_refusal", engine_check.worker_refusal(worker))
+    with pytest.raises(AdapterError, match="does not use vLLM's LoRA token mapping"):
+        engine.ask_one(prompt(40), toys["linear"])
+    engine.ask_one(prompt(40), toys["plain"])
+    engine.ask_one(prompt(40))
+
+
+def test_an_engine_that_was_never_checked_refuses(engine, toys, monkeypatch):
+    monkeypatch.delattr(engine.core, "_alora_refusal")
+    with pytest.raises(AdapterError, match="not checked"):
+        engine.ask_one(prompt(40), toys["linear"])
+
+
+def test_a_worker_that_cannot_be_asked_refuses(engine):
+    def nobody(_):
+        raise RuntimeError("no such worker")
+
+    deaf = SimpleNamespace(
+        vllm_config=engine.core.vllm_config, model_executor=SimpleNamespace(collective_rpc=nobody)
+    )
+    assert "no such worker" in engine_check.check_engine(deaf)
+    assert engine_check.check_engine(engine.core) is None
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        ("lora_config", "specialize_active_lora", True),
+        ("lora_config", "enable_tower_connector_lora", True),
+        ("parallel_config", "prefill_context_parallel_size", 2),
+    ],
+    ids=lambda setting: setting[1],
+)
+def test_settings_that_would_answer_wrong_are_refused(engine, monkeypatch, setting):
+    section, name, value = setting
+    config = engine.core.vllm_config
+    assert compat.engine_refusal(config) is None
+    monkeypatch.setattr(getattr(config, section), name, value, raising=False)
+    assert compat.engine_refusal(config)
+
+
+def test_an_alora_request_without_an_activation_never_reaches_the_model(toys):
+    bare = lora_request(toys["linear"])
+    with pytest.raises(AdapterError, match="without an activation"):
+        token_mapping.mask_tokens((2, 2), [(bare, 0)], [2])
+    assert token_mapping.mask_tokens((5, 5), [(lora_request(toys["plain"]), 0)], [2]) == (5, 5)
+
+
+def test_a_carried_request_unpickles_only_where_the_plugin_is_active(reinstalled):
+    carried = CarriedLoRARequest(lora_name="a", lora_int_id=1, lora_path="/a", activation_index=7, weights_digest="d")
+    frozen = pickle.dumps(carried)
+    with pytest.raises(RuntimeError, match="not active"):
+        pickle.loads(frozen)  # noqa: S301 (bytes made two lines above)
+    register()
+    thawed = pickle.loads(frozen)  # noqa: S301
+    assert (thawed.activation_index, thawed.weights_digest, thawed.lora_name) == (7, "d", "a")
+
+
+@pytest.mark.parametrize("tokens", ["##A", [1, -2], [True], {"a": 1}])
+def test_a_damaged_configuration_is_refused_and_not_taken_for_plain(engine, toys, tmp_path, tokens):
+    import shutil
+
+    from tests.vllm.toy_models import ToyAdapter
+
+    broken = tmp_path / "broken"
+    shutil.copytree(toys["linear"].path, broken)
+    edit_config(str(broken), alora_invocation_tokens=tokens)
+    with pytest.raises(AdapterError, match="not a list of token ids"):
+        engine.ask_one(prompt(40), ToyAdapter("broken", 90, str(broken), ()))
+
+
+def test_the_cache_reader_wants_the_engine_here():
+    remote = SimpleNamespace(llm_engine=SimpleNamespace(engine_core=SimpleNamespace()))
+    with pytest.raises(RuntimeError, match="VLLM_ENABLE_V1_MULTIPROCESSING=0"):
+        cache_reader.CacheReader(remote)
+
+
+def test_importing_the_package_imports_neither_vllm_nor_torch():
+    code = "import sys, alora.vllm_plugin as p; assert not p.status().active; print(int('torch' in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0"
+
+
+def test_the_command_tells_whether_vllm_would_find_the_plugin():
+    done = subprocess.run(
+        [sys.executable, "-m", "alora.vllm_plugin"], capture_output=True, text=True, env=dict(os.environ), check=False
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout[done.stdout.index("{") :])
+    assert told["active"]
+    assert told["entry_point"]

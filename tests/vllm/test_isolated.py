@@ -1,0 +1,162 @@
+"""What may not be shared is not shared."""
+
+import itertools
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from alora.errors import AdapterError
+from alora.vllm_plugin import compat
+from alora.vllm_plugin.carried_request import CarriedLoRARequest
+from tests.vllm import toys as store
+from tests.vllm.toy_engine import lora_request
+from tests.vllm.toy_models import ALL_LINEAR, ToyAdapter, write_adapter
+from tests.vllm.toys import INVOCATION, filler, prompt
+
+NUMBERS = itertools.count(50)  # LoRA ids that no other test uses
+
+
+@pytest.mark.parametrize("first", [None, "plain", "linear"])
+def test_plain_lora_shares_no_block(engine, toys, first):
+    ids = prompt(70, suffix=40)
+    engine.ask_one(ids, toys[first] if first else None)
+    assert engine.ask_one(ids, toys["plain2"]).cached_tokens == 0
+    assert engine.ask_one(ids, toys["plain2"]).cached_tokens == 96, "but its own, it does"
+
+
+@pytest.mark.parametrize("second", ["linear", None])
+def test_nothing_takes_blocks_of_plain_lora(engine, toys, second):
+    ids = prompt(70, suffix=40)
+    engine.ask_one(ids, toys["plain"])
+    assert engine.ask_one(ids, toys[second] if second else None).cached_tokens == 0
+
+
+def test_after_the_activation_no_two_adapters_share(engine, toys):
+    ids = prompt(40, suffix=100)
+    engine.ask_one(ids, toys["linear"])
+    assert engine.ask_one(ids, toys["wide"]).cached_tokens == 32
+    assert engine.ask_one(ids).cached_tokens == 32
+    assert engine.ask_one(ids, toys["linear"]).cached_tokens == 128, "its own blocks go on"
+
+
+@pytest.mark.parametrize("name", [None, "linear", "plain"])
+def test_cache_salt_separates_tenants(engine, toys, name):
+    ids, adapter = prompt(70, suffix=40), toys[name] if name else None
+    engine.ask_one(ids, adapter, salt="tenant one")
+    assert engine.ask_one(ids, adapter, salt="tenant two").cached_tokens == 0
+    assert engine.ask_one(ids, adapter).cached_tokens == 0
+    assert engine.ask_one(ids, adapter, salt="tenant one").cached_tokens == 96 if name != "linear" else 96
+
+
+def test_a_salted_prefix_is_shared_within_its_tenant(engine, toys):
+    ids = prompt(70)
+    engine.ask_one(ids, salt="tenant one")
+    assert engine.ask_one(ids, toys["linear"], salt="tenant one").cached_tokens == 64
+    assert engine.ask_one(ids, toys["linear"], salt="tenant two").cached_tokens == 0
+
+
+def test_history_written_under_an_adapter_is_not_reused_as_base(engine, toys, reference):
+    adapter = toys["linear"]
+    first = prompt(40, suffix=10)
+    answer = engine.ask_one(first, adapter, max_tokens=60, logprobs=None)
+    turn = first + list(answer.token_ids) + filler(3, 9)
+    assert engine.ask_one(turn).cached_tokens == 32, "the base reuses only what came before the activation"
+    engine.clear()
+    engine.ask_one(first, adapter, max_tokens=60, logprobs=None)
+    again = (
+        turn + list(INVOCATION) + filler(4, 8)
+    )  # the activation is later now, so the history is the base's to compute
+    found = engine.ask_one(again, adapter)
+    assert found.cached_tokens == 32
+    assert float((found.logprobs_V - reference.logprobs_V(again, adapter)).abs().max()) < 1e-4
+
+
+@pytest.fixture
+def rewritable(toys):
+    """An adapter folder of its own, and a way to give it new weights."""
+    home = store.folder() / "rewritable"
+    shutil.rmtree(home, ignore_errors=True)
+
+    def write(seed: int, invocation: tuple[int, ...] = INVOCATION) -> str:
+        fresh = write_adapter(home.with_name(f"fresh{seed}"), toys.base, invocation, seed=seed, targets=ALL_LINEAR)
+        shutil.rmtree(home, ignore_errors=True)
+        Path(fresh).rename(home)
+        return str(home)
+
+    return write
+
+
+@pytest.mark.parametrize("invocation", [INVOCATION, ()], ids=["aLoRA", "plain"])
+def test_new_weights_at_the_same_path_under_the_same_name_reuse_nothing(engine, rewritable, invocation):
+    ids, shared = prompt(40, suffix=60), 32 if invocation else 0
+    old = ToyAdapter("rewritten", next(NUMBERS), rewritable(71, invocation), invocation)
+    before = engine.ask_one(ids, old)
+    new = ToyAdapter(
+        "rewritten", next(NUMBERS), rewritable(72, invocation), invocation
+    )  # a server gives a new id on each load
+    after = engine.ask_one(ids, new)
+    assert after.cached_tokens == shared
+    assert float((before.logprobs_V - after.logprobs_V).abs().max()) > 0.1
+
+
+def test_weights_changed_under_a_loaded_adapter_are_refused(engine, rewritable):
+    adapter = ToyAdapter("changed", next(NUMBERS), rewritable(73), INVOCATION)
+    ids = prompt(40, suffix=60)
+    before = engine.ask_one(ids, adapter)
+    rewritable(74)
+    with pytest.raises(AdapterError, match="changed after their weights were loaded"):
+        engine.ask_one(ids, adapter)
+    core_request = lora_request(adapter)
+    core_request.load_inplace = True
+    engine.core.add_lora(core_request)
+    after = engine.ask_one(ids, adapter)
+    assert after.cached_tokens == 32
+    assert float((before.logprobs_V - after.logprobs_V).abs().max()) > 0.1
+
+
+def test_one_id_for_two_adapters_is_refused(engine, toys):
+    impostor = ToyAdapter("impostor", toys["linear"].number, toys["wide"].path, INVOCATION)
+    engine.ask_one(prompt(40), toys["linear"])
+    with pytest.raises(AdapterError, match="give every adapter an id of its own"):
+        engine.ask_one(prompt(40), impostor)
+    engine.core.remove_lora(toys["linear"].number)
+    engine.ask_one(prompt(40), impostor)
+    engine.core.remove_lora(toys["linear"].number)
+
+
+def _keys(start: int, end: int, activation: int | None, **extra):
+    """The extra keys that vLLM makes for one block of a request, under an aLoRA or, with None, under the base."""
+    from types import SimpleNamespace
+
+    carried = None
+    if activation is not None:
+        carried = CarriedLoRARequest(
+            lora_name="a", lora_int_id=1, lora_path="/a", activation_index=activation, weights_digest="d"
+        )
+    request = SimpleNamespace(
+        **{
+            "lora_request": carried,
+            "mm_features": [],
+            "cache_salt": None,
+            "prompt_embeds": None,
+            "_prompt_embeds_per_block_hashes": {},
+            **extra,
+        }
+    )
+    return compat.current(compat.EXTRA_KEYS)(request, start, end, 0)
+
+
+def test_multimodal_and_prompt_embeds_keys_stay_in_every_block():
+    from types import SimpleNamespace
+
+    image = SimpleNamespace(identifier="image", mm_position=SimpleNamespace(offset=4, length=40))
+    embeds = torch.arange(128.0).reshape(64, 2)
+    for extra in ({"mm_features": [image]}, {"prompt_embeds": embeds}, {"cache_salt": "tenant"}):
+        first_base, _ = _keys(0, 32, None, **extra)
+        assert first_base, "this block has a key of its own under the base"
+        assert _keys(0, 32, 32, **extra)[0] == first_base
+        adapted, _ = _keys(0, 32, 31, **extra)
+        assert set(first_base) < set(adapted), "an adapted block keeps those keys and adds the adapter's"
+    assert _keys(32, 64, 32, mm_features=[image])[1] == _keys(32, 64, None, mm_features=[image])[1]

@@ -1,0 +1,60 @@
+"""The same answers from a multiprocess engine and from vLLM's V2 model runner, each in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(arguments: list[str], seconds: int, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def multiprocess(tmp_path_factory):
+    out = tmp_path_factory.mktemp("multiprocess") / "found.json"
+    done = run(["-m", "tests.vllm.run_multiprocess", str(out)], 240)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return json.loads(out.read_text())
+
+
+def test_multiprocess_engine_answers_right(multiprocess):
+    assert not multiprocess["core_in_this_process"]
+    assert multiprocess["async_scheduling"]
+    assert max(multiprocess["distances"]) < 1e-4
+    assert multiprocess["generated"] == multiprocess["wanted"]
+    assert multiprocess["cached"] == [0, 64, 64, 64, 0]
+
+
+def test_multiprocess_engine_outlives_a_refused_prompt(multiprocess):
+    assert "are not in the prompt" in multiprocess["missing"]
+    assert multiprocess["after_refusal"] < 1e-4
+
+
+V2_TESTS = [
+    "tests/vllm/test_right.py",
+    "tests/vllm/test_shared.py",
+    "tests/vllm/test_identical.py",
+    "tests/vllm/test_regimes.py",
+    "tests/vllm/test_engine_check.py",
+]
+
+
+def test_the_v2_model_runner_passes_the_same_tests():
+    arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "--show-capture=no", "-k", "not llama"]
+    done = run([*arguments, *V2_TESTS], 400, ALORA_TEST_RUNNER="v2")
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert "skipped" not in done.stdout

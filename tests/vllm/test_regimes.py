@@ -1,0 +1,130 @@
+"""Right in every regime in which vLLM cuts, interrupts and mixes requests."""
+
+import functools
+
+import pytest
+
+from alora.errors import AdapterError
+from tests.vllm import toys as store
+from tests.vllm.toy_engine import ToyEngine
+from tests.vllm.toys import INVOCATION, filler, prompt
+
+TOLERANCE = 1e-4
+CHUNK = 48
+
+
+@functools.cache
+def chunked() -> ToyEngine:
+    """Prefill in chunks of at most 48 tokens."""
+    return ToyEngine(
+        store.toys("qwen3").base, max_num_batched_tokens=CHUNK, max_num_seqs=8, enable_chunked_prefill=True
+    )
+
+
+@functools.cache
+def cramped() -> ToyEngine:
+    """A cache of twelve blocks: generating requests push each other out."""
+    return ToyEngine(store.toys("qwen3").base, num_gpu_blocks_override=12, max_model_len=320, max_num_seqs=8)
+
+
+@functools.cache
+def guessing() -> ToyEngine:
+    """n-gram speculation."""
+    return ToyEngine(
+        store.toys("qwen3").base,
+        speculative_config={"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3},
+    )
+
+
+def distance(answer, wanted) -> float:
+    return float((answer.logprobs_V - wanted).abs().max())
+
+
+@pytest.mark.parametrize("activation", [CHUNK - 2, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK - 1, 2 * CHUNK + 20, 10])
+def test_chunks_end_before_at_inside_and_after_the_activation(toys, reference, activation):
+    engine, ids = chunked(), prompt(activation, suffix=60)
+    engine.clear()
+    for name in ("linear", "attention"):
+        assert distance(engine.ask_one(ids, toys[name]), reference.logprobs_V(ids, toys[name])) < TOLERANCE
+    assert distance(engine.ask_one(ids), reference.logprobs_V(ids)) < TOLERANCE
+
+
+def test_chunked_prompts_of_several_adapters_in_one_batch(toys, reference):
+    engine = chunked()
+    engine.clear()
+    adapters = [toys["linear"], None, toys["wide"], toys["plain"], toys["attention"]]
+    prompts = [prompt(30 + 17 * row, suffix=20, seed=row) for row in range(len(adapters))]
+    for answer, ids, adapter in zip(engine.ask(prompts, adapters), prompts, adapters, strict=True):
+        assert distance(answer, reference.logprobs_V(ids, adapter)) < TOLERANCE, adapter
+
+
+def test_generation_over_block_boundaries(engine, toys, reference):
+    ids = prompt(50, suffix=5)
+    for name in ("linear", "attention"):
+        answer = engine.ask_one(ids, toys[name], max_tokens=40)
+        assert list(answer.token_ids) == reference.greedy(ids, toys[name], 40)
+        assert list(answer.token_ids) != reference.greedy(ids, None, 40)
+
+
+def test_preempted_requests_come_back_right(toys, reference, monkeypatch):
+    engine = cramped()
+    engine.clear()
+    preempted = []
+    stock = engine.core.scheduler._preempt_request
+
+    def counted(request, *rest, **more):
+        preempted.append(request.request_id)
+        return stock(request, *rest, **more)
+
+    monkeypatch.setattr(engine.core.scheduler, "_preempt_request", counted)
+    adapters = [toys["linear"], toys["attention"], None, toys["wide"], toys["plain"]]
+    prompts = [prompt(60, suffix=6, seed=row) for row in range(len(adapters))]
+    answers = engine.ask(prompts, adapters, max_tokens=60)
+    assert preempted, "the cache is too large for this test"
+    for answer, ids, adapter in zip(answers, prompts, adapters, strict=True):
+        assert list(answer.token_ids) == reference.greedy(ids, adapter, 60), adapter
+
+
+def test_ngram_speculation(toys, reference):
+    engine = guessing()
+    engine.clear()
+    drafts = []
+    propose = engine.runner.propose_draft_token_ids
+
+    def counted(*args, **kwargs):
+        found = propose(*args, **kwargs)
+        drafts.extend(found if isinstance(found, list) else [])
+        return found
+
+    engine.runner.propose_draft_token_ids = counted
+    phrase = filler(8, 3)
+    ids = phrase * 6 + list(INVOCATION) + phrase * 2
+    adapters = [toys["linear"], None, toys["wide"]]
+    answers = engine.ask([ids] * 3, adapters, max_tokens=40)
+    assert any(drafts), "nothing was speculated"
+    for answer, adapter in zip(answers, adapters, strict=True):
+        assert list(answer.token_ids) == reference.greedy(ids, adapter, 40), adapter
+
+
+def test_a_prompt_without_invocation_is_refused_and_the_engine_lives(engine, toys, reference):
+    ids = filler(50)
+    for wrong in (ids, [*ids, 2, 2], [2, 32, *ids]):
+        with pytest.raises(AdapterError, match=r"invocation tokens .* are not in the prompt"):
+            engine.ask_one(wrong, toys["linear"])
+    engine.ask_one(ids)  # an aborted request must not be left behind
+    good = prompt(50)
+    assert distance(engine.ask_one(good, toys["linear"]), reference.logprobs_V(good, toys["linear"])) < TOLERANCE
+
+
+def test_many_tokens_sampled_at_once_from_one_prompt(engine, toys, reference):
+    from vllm import SamplingParams
+
+    from tests.vllm.toy_engine import lora_request
+
+    ids = prompt(50)
+    params = SamplingParams(n=3, temperature=1.0, top_k=1, max_tokens=8, ignore_eos=True, detokenize=False)
+    (output,) = engine.llm.generate(
+        [{"prompt_token_ids": ids}], params, lora_request=lora_request(toys["linear"]), use_tqdm=False
+    )
+    wanted = reference.greedy(ids, toys["linear"], 8)
+    assert [list(completion.token_ids) for completion in output.outputs] == [wanted] * 3

@@ -1,0 +1,89 @@
+"""Every aLoRA answer on vLLM is PEFT's own, within 1e-4 over the whole vocabulary in float32."""
+
+import pytest
+import torch
+
+from tests.vllm import toys as store
+from tests.vllm.peft_reference import PeftReference
+from tests.vllm.toy_engine import ToyEngine
+from tests.vllm.toy_models import write_adapter, write_model
+from tests.vllm.toys import INVOCATION, filler, prompt
+
+TOLERANCE = 1e-4
+ALORA = ("attention", "linear", "wide", "other")
+
+
+def distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    assert torch.isfinite(one).all(), "vLLM did not return the whole vocabulary"
+    return float((one - other).abs().max())
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama"])
+@pytest.mark.parametrize("activation", [5, 64, 90])
+def test_every_adapter_answers_as_peft_does(family, activation):
+    toys, reference, engine = store.toys(family), store.reference(family), store.engine(family)
+    engine.clear()
+    for name in (*ALORA, "plain", None):
+        adapter = toys[name] if name else None
+        ids = prompt(activation, invocation=(adapter and adapter.invocation) or INVOCATION)
+        wanted = reference.logprobs_V(ids, adapter)
+        assert distance(engine.ask_one(ids, adapter).logprobs_V, wanted) < TOLERANCE, name
+        if name:  # the adapter matters, so that this test can fail
+            assert distance(wanted, reference.logprobs_V(ids)) > 0.1
+
+
+def test_adapters_of_all_kinds_answer_right_in_one_batch(engine, toys, reference):
+    names = ["attention", "linear", "wide", "plain", None]
+    adapters = [toys[name] if name else None for name in names]
+    prompts = [prompt(40 + 9 * row, seed=row) for row in range(len(names))]
+    for answer, ids, adapter in zip(engine.ask(prompts, adapters), prompts, adapters, strict=True):
+        assert distance(answer.logprobs_V, reference.logprobs_V(ids, adapter)) < TOLERANCE, adapter
+
+
+@pytest.mark.parametrize(
+    ("ids", "activation"),
+    [
+        pytest.param([*filler(20), *INVOCATION, *filler(30, 1), *INVOCATION, *filler(4, 2)], 53, id="repeated"),
+        pytest.param([*filler(20), *INVOCATION, *filler(9, 1), 2, 2, *filler(4, 2)], 20, id="partial after it"),
+        pytest.param([*filler(20), 2, 2, 2, 2, 32, *filler(4, 2)], 22, id="overlapping"),
+        pytest.param([*filler(20), 2, 2, 32, 2, 2, 32], 23, id="at the very end"),
+        pytest.param([*INVOCATION, *filler(30, 2)], 0, id="at the very start"),
+    ],
+)
+def test_activation_is_where_peft_finds_it(engine, toys, reference, ids, activation):
+    adapter = toys["linear"]
+    answer = engine.ask_one(ids, adapter)
+    assert distance(answer.logprobs_V, reference.logprobs_V(ids, adapter)) < TOLERANCE
+    base_hit = engine.ask_one(ids).cached_tokens
+    assert base_hit == min(activation // 32, (len(ids) - 1) // 32) * 32
+
+
+def test_more_adapters_than_slots_answer_right(engine, toys, reference):
+    ids = prompt(70)
+    adapters = [toys[name] for name in ("attention", "linear", "wide", "plain", "plain2")] * 2
+    assert len({adapter.name for adapter in adapters}) > 4, "the engine has four slots"
+    for answer, adapter in zip(engine.ask([ids] * len(adapters), adapters), adapters, strict=True):
+        assert distance(answer.logprobs_V, reference.logprobs_V(ids, adapter)) < TOLERANCE, adapter
+
+
+def test_base_tokens_keep_the_base_when_every_slot_is_full(engine, toys, reference):
+    adapters = [toys[name] for name in ("attention", "linear", "wide", "plain")]
+    engine.ask([prompt(33)] * 4, adapters)  # all four slots hold an adapter now
+    engine.clear()
+    ids = prompt(64, seed=3)
+    for adapter in (None, *adapters):
+        assert distance(engine.ask_one(ids, adapter).logprobs_V, reference.logprobs_V(ids, adapter)) < TOLERANCE
+
+
+def test_bfloat16_is_as_near_as_the_base_itself():
+    home = store.folder() / "bfloat16"
+    base = write_model(home / "base", "qwen3", dtype=torch.bfloat16)
+    adapter = store.ToyAdapter("b16", 1, write_adapter(home / "b16", base, INVOCATION, seed=1), INVOCATION)
+    reference = PeftReference(base, [adapter], dtype=torch.bfloat16)
+    engine = ToyEngine(base, dtype="bfloat16")
+    prompts = [prompt(20 + 11 * row, seed=row) for row in range(8)]
+    base_gap = max(distance(engine.ask_one(ids).logprobs_V, reference.logprobs_V(ids)) for ids in prompts)
+    gap = max(distance(engine.ask_one(ids, adapter).logprobs_V, reference.logprobs_V(ids, adapter)) for ids in prompts)
+    effect = min(distance(reference.logprobs_V(ids, adapter), reference.logprobs_V(ids)) for ids in prompts)
+    print(f"bfloat16: base {base_gap:.4f}, aLoRA {gap:.4f}, effect {effect:.4f}")
+    assert gap <= base_gap < effect / 4
