@@ -148,8 +148,12 @@ def _bases(recipe: Recipe) -> tuple[dict[str, str], list[Finding]]:
     from huggingface_hub import constants
 
     hub_cache = Path(constants.HF_HUB_CACHE)
-    facts = {"alora cache": _folder_state(cache_root()), "hub cache": _folder_state(hub_cache)}
-    findings = []
+    state, findings = _tiny_base()
+    facts = {
+        "tiny base": state,
+        "alora cache": _folder_state(cache_root()),
+        "hub cache": _folder_state(hub_cache),
+    }
     for what, folder in (("alora cache", cache_root()), ("hub cache", hub_cache)):
         if not _writable(folder):
             remedy = "set ALORA_CACHE" if what == "alora cache" else "set HF_HOME"
@@ -169,6 +173,18 @@ def _bases(recipe: Recipe) -> tuple[dict[str, str], list[Finding]]:
             remedy = "use base=tiny or a folder, or check the network, HF_ENDPOINT and HF_HUB_OFFLINE"
             findings.append(Finding(f"the hub does not answer ({fault})", remedy))
     return facts, findings
+
+
+def _tiny_base() -> tuple[str, list[Finding]]:
+    """Whether the tiny base is built. Asking loads transformers, and a doctor must outlive what is broken."""
+    try:
+        from alora.base.tiny import tiny_base_folder
+    except Exception as error:
+        fault = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        remedy = "install torch and transformers again, of versions that fit"
+        return "unknown", [Finding(f"no base can be loaded ({fault})", remedy, broken=True)]
+    folder = tiny_base_folder()
+    return str(folder) if folder.is_dir() else "not built yet; base=tiny builds it once, in a minute or two", []
 
 
 def _hub_fault() -> str | None:

@@ -1,0 +1,50 @@
+"""alora doctor on this machine as it is, and with a planted fault."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ENVIRONMENT = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+
+
+def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "alora", "doctor", *arguments]
+    return subprocess.run(
+        command, env=ENVIRONMENT | environment, capture_output=True, text=True, timeout=400, check=False
+    )
+
+
+def test_tells_versions_caches_and_the_plugin(tmp_path: Path):
+    result = doctor(
+        "json=true", "strict=true", "base=qwen3_4b", ALORA_CACHE=str(tmp_path), HF_HOME=str(tmp_path / "hf")
+    )
+    told = json.loads(result.stdout)
+    assert result.returncode == 0, result.stdout
+    assert told["environment"]["transformers"]
+    assert told["environment"]["command"].startswith("alora doctor json=true")
+    assert told["vllm"]["vllm plugin"].startswith("active on vLLM")
+    assert told["bases"]["tiny base"].startswith("not built yet")
+    assert told["bases"]["base Qwen/Qwen3-4B"] == "not in the hub cache"
+    assert told["bases"]["hub"] == "HF_HUB_OFFLINE is set"
+    assert not any(finding["broken"] for finding in told["findings"])
+    assert any("Qwen/Qwen3-4B is not here yet" in finding["what"] for finding in told["findings"])
+
+
+def test_planted_faults_are_found_and_fail(tmp_path: Path):
+    """A torchvision for another torch is the commonest broken install: transformers dies on import. Beside it a cache in no place."""
+    record = tmp_path / "torchvision-0.99.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: torchvision\nVersion: 0.99\n")
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision" / "__init__.py").write_text(
+        "raise RuntimeError('operator torchvision::nms does not exist')\n"
+    )
+    (tmp_path / "file").write_text("in the way")
+    result = doctor(PYTHONPATH=str(tmp_path), ALORA_CACHE=str(tmp_path / "file" / "cache"))
+    assert result.returncode == 1
+    assert "torchvision 0.99 does not load (operator torchvision::nms does not exist)" in result.stdout
+    assert "pip uninstall torchvision" in result.stdout
+    assert "set ALORA_CACHE to a folder of yours" in result.stdout
+    assert "Traceback" not in result.stdout + result.stderr
