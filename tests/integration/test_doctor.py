@@ -33,7 +33,7 @@ def test_tells_versions_caches_and_the_plugin(tmp_path: Path):
 
 
 def test_planted_faults_are_found_and_fail(tmp_path: Path):
-    """A torchvision for another torch is the commonest broken install: transformers dies on import. Beside it a cache in no place."""
+    """A torchvision for another torch (the commonest broken install: transformers dies on import), and a bad cache."""
     record = tmp_path / "torchvision-0.99.dist-info"
     record.mkdir()
     (record / "METADATA").write_text("Metadata-Version: 2.1\nName: torchvision\nVersion: 0.99\n")
