@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -97,6 +97,22 @@ def load_policy(settings: PolicySettings) -> Policy:
     if settings.labels:
         changes |= _labels(settings.labels, "policy.labels")
     return replace(policy, **changes)
+
+
+def load_battery_policies(settings: PolicySettings, ids: Sequence[str]) -> list[Policy]:
+    """The policies of ``settings.file`` that ``ids`` name, in that order; ``*`` names all of them.
+
+    Raises:
+        PolicyError: no file is given, it cannot be read, or it lacks one of ``ids``.
+    """
+    if settings.file is None:
+        raise PolicyError("policies= picks from a file of policies; set policy.file=FILE.yaml")
+    known = {policy.id: policy for policy in load_policies(Path(settings.file))}
+    wanted = list(known) if list(ids) == ["*"] else list(dict.fromkeys(ids))
+    missing = [name for name in wanted if name not in known]
+    if missing:
+        raise PolicyError(f"{settings.file} has no policy {', '.join(missing)}; it has {', '.join(known)}")
+    return [known[name] for name in wanted]
 
 
 def load_policies(path: str | Path) -> list[Policy]:

@@ -1,13 +1,15 @@
 """The three splits of a run: training rows, validation rows (to stop and to calibrate by), test rows."""
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from alora.config.schema import DataSettings
-from alora.conversation import Conversation, LabelledConversation, read_labelled
+from alora.conversation import Conversation, LabelledConversation, Message, read_labelled, read_multilabelled
 from alora.errors import ConfigError, DataError
 from alora.policy import Policy
+
+POLICY_PLACE = "{policy}"  # in a source's name: one file per policy
 
 
 @dataclass(frozen=True)
@@ -26,17 +28,66 @@ def read_splits(settings: DataSettings, policy: Policy) -> Splits:
         ConfigError: ``data.train`` is not set, or ``validation_share`` is not a share.
         DataError: rows that cannot be used, or a split that lacks a label of the policy.
     """
+    splits = _read(settings, lambda source: read_labelled(source, settings, policy))
+    _require_labels(splits, policy)
+    return splits
+
+
+def read_battery_splits(settings: DataSettings, policies: Sequence[Policy]) -> tuple[Splits, dict[str, str]]:
+    """Read the rows of several policies, and say why a policy must be left out.
+
+    A source with ``{policy}`` in its name is one file per policy; any other holds rows of all of them. Rows that hold
+    the same conversation become one, so that their policies share its prefix.
+
+    Returns:
+        The splits, and per unusable policy the reason.
+
+    Raises:
+        ConfigError: ``data.train`` is not set, or ``validation_share`` is not a share.
+        DataError: a file of several policies cannot be used.
+    """
+    left_out: dict[str, str] = {}
+
+    def read(source: str) -> list[LabelledConversation]:
+        if POLICY_PLACE not in source:
+            return read_multilabelled(source, settings, policies)
+        rows: list[LabelledConversation] = []
+        for policy in policies:
+            try:
+                rows += read_labelled(source.replace(POLICY_PLACE, policy.id), settings, policy)
+            except DataError as error:
+                left_out.setdefault(policy.id, str(error))
+        return _merge(rows)
+
+    splits = _read(settings, read)
+    for policy in policies:
+        try:
+            _require_labels(splits, policy)
+        except DataError as error:
+            left_out.setdefault(policy.id, str(error))
+    return splits, left_out
+
+
+def _read(settings: DataSettings, read: Callable[[str], list[LabelledConversation]]) -> Splits:
     if settings.train is None:
         raise ConfigError("no training rows: set data.train=FILE (JSONL or Parquet) or data.train=hub:NAME")
-    train = read_labelled(settings.train, settings, policy)
+    train = read(settings.train)
     if settings.validation is not None:
-        validation = read_labelled(settings.validation, settings, policy)
+        validation = read(settings.validation)
     else:
         train, validation = hold_out(train, settings.validation_share)
-    test = read_labelled(settings.test, settings, policy) if settings.test is not None else []
-    for name, rows in (("train", train), ("validation", validation)):
-        _require_labels(name, rows, policy)
+    test = read(settings.test) if settings.test is not None else []
     return Splits(tuple(train), tuple(validation), tuple(test))
+
+
+def _merge(rows: Sequence[LabelledConversation]) -> list[LabelledConversation]:
+    """One row per conversation, with the labels of all its rows; of two labels for one policy the first stays."""
+    merged: dict[tuple[Message, ...], LabelledConversation] = {}
+    for row in rows:
+        known = merged.get(row.conversation.messages)
+        labels = dict(row.labels) if known is None else {**row.labels, **known.labels}
+        merged[row.conversation.messages] = replace(known or row, labels=labels)
+    return list(merged.values())
 
 
 def text_digest(conversation: Conversation) -> str:
@@ -66,11 +117,13 @@ def hold_out(
     return train, validation
 
 
-def _require_labels(name: str, rows: Sequence[LabelledConversation], policy: Policy) -> None:
-    found = {row.labels[policy.id] for row in rows if policy.id in row.labels}
-    missing = [label for label in policy.labels if label not in found]
-    if missing:
-        raise DataError(
-            f"the {name} rows ({len(rows)}) hold no {' and no '.join(map(repr, missing))} of policy {policy.id!r}; "
-            "a classifier needs rows of every label: add some, or set data.validation_share higher"
-        )
+def _require_labels(splits: Splits, policy: Policy) -> None:
+    for name in ("train", "validation"):
+        rows = [row for row in getattr(splits, name) if policy.id in row.labels]
+        found = {row.labels[policy.id] for row in rows}
+        missing = [label for label in policy.labels if label not in found]
+        if missing:
+            raise DataError(
+                f"the {name} rows ({len(rows)}) hold no {' and no '.join(map(repr, missing))} of policy {policy.id!r}; "
+                "a classifier needs rows of every label: add some, or set data.validation_share higher"
+            )

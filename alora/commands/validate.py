@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from alora.commands.artifacts import base_of_bundle
 from alora.commands.output import say, say_json, table, write_json
 from alora.config.schema import BaseSettings, PromptSettings, Recipe
 from alora.errors import AdapterError, BundleError, ConfigError
@@ -70,7 +71,7 @@ def find_subject(recipe: Recipe) -> Subject:
     artifact = find_artifact(recipe.artifact)
     if artifact.bundle is not None:
         bundle = load_bundle(artifact.bundle)
-        settings = bundle.base_settings(recipe.base)
+        settings = base_of_bundle(bundle, artifact, recipe.base)
         return Subject(artifact.bundle, settings, bundle.manifest.prompt, bundle.policy, bundle)
     if artifact.adapter is None:
         raise BundleError(

@@ -136,6 +136,7 @@ class Recipe:
     base: BaseSettings = field(default_factory=BaseSettings)
     adapter: AdapterSettings = field(default_factory=AdapterSettings)
     policy: PolicySettings = field(default_factory=PolicySettings)
+    policies: list[str] = field(default_factory=list)  # train a battery: ids in policy.file ("*": all of them)
     data: DataSettings = field(default_factory=DataSettings)
     prompt: PromptSettings = field(default_factory=PromptSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)

@@ -68,7 +68,7 @@ def fit(
         train_dataset=list(train),
         eval_dataset=list(validation),
         data_collator=collate,
-        callbacks=[GradientWatch(bank), PolicyClip(bank, settings.max_grad_norm), *callbacks],
+        callbacks=[GradientWatch(bank, tracker), PolicyClip(bank, settings.max_grad_norm), *callbacks],
         tracker=tracker,
         max_suffix_tokens=settings.max_suffix_tokens,
     )

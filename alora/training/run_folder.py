@@ -9,7 +9,8 @@
     identity.json    the KV identity certificate
     bundle/          what is shipped
 
-Each stage's output appears whole or not at all, so "is it there" is "is it done".
+A run of several policies has the middle five per policy, below ``policies/ID/``, and ships ``battery/``: a bundle
+per policy and ``battery.json``. Each stage's output appears whole or not at all, so "is it there" is "is it done".
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,31 @@ from alora.atomic import write_json
 from alora.config.schema import Recipe
 from alora.errors import RunError
 
-OUTPUTS = ("checkpoints", "adapter", "training.json", "evaluation.json", "identity.json", "bundle")
+OUTPUTS = (
+    "checkpoints",
+    "adapter",
+    "training.json",
+    "evaluation.json",
+    "identity.json",
+    "bundle",
+    "policies",
+    "battery",
+)
 _INPUTS = "inputs.json"
+LOCK = ".lock"
 # Settings that change nothing a stage has made: where it lies, and what a call prints or scores besides.
 _FREE = ("run_dir", "artifact", "bundles", "conversation", "output", "json", "strict", "force")
+
+
+@dataclass(frozen=True)
+class PolicyPlaces:
+    """Where one policy's outputs lie."""
+
+    adapter: Path
+    training: Path
+    evaluation: Path
+    identity: Path
+    bundle: Path
 
 
 class RunFolder:
@@ -45,7 +67,7 @@ class RunFolder:
         self._recipe = recipe
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = FileLock(self.path / ".lock", timeout=0)
+            self._lock = FileLock(self.path / LOCK, timeout=0)
             self._lock.acquire()
         except Timeout as error:
             raise RunError(f"another alora process works in {self.path}; wait for it, or set run_dir=") from error
@@ -60,13 +82,32 @@ class RunFolder:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
-    checkpoints = property(lambda self: self.path / "checkpoints")
-    adapter = property(lambda self: self.path / "adapter")
-    training = property(lambda self: self.path / "training.json")
-    evaluation = property(lambda self: self.path / "evaluation.json")
-    identity = property(lambda self: self.path / "identity.json")
-    bundle = property(lambda self: self.path / "bundle")
-    settings = property(lambda self: self.path / "run.yaml")
+    @property
+    def settings(self) -> Path:
+        """The reloadable recipe."""
+        return self.path / "run.yaml"
+
+    @property
+    def checkpoints(self) -> Path:
+        """What training goes on from."""
+        return self.path / "checkpoints"
+
+    @property
+    def battery(self) -> Path:
+        """The bundles of a run of several policies."""
+        return self.path / "battery"
+
+    def places(self, policy: str) -> PolicyPlaces:
+        """Where the outputs of one policy lie: the folder itself when the run has only one."""
+        several = bool(self._recipe.policies)
+        home = self.path / "policies" / policy if several else self.path
+        return PolicyPlaces(
+            adapter=home / "adapter",
+            training=home / "training.json",
+            evaluation=home / "evaluation.json",
+            identity=home / "identity.json",
+            bundle=self.battery / policy if several else home / "bundle",
+        )
 
     def claim(self, inputs: Mapping[str, str]) -> bool:
         """Bind the folder to this recipe and these input digests; True when it already was (a resume).
@@ -75,6 +116,7 @@ class RunFolder:
             RunError: the folder holds a run with other settings or inputs, and ``force`` is not set.
         """
         claimed = {"settings": self._fixed_settings(), "inputs": dict(inputs)}
+        self._sweep()
         before = self._read_claim()
         if before == claimed:
             return True
@@ -88,6 +130,14 @@ class RunFolder:
         self._clear()
         write_json(self.path / _INPUTS, claimed)
         return False
+
+    def _sweep(self) -> None:
+        """Remove what a killed process was writing beside its place."""
+        for home in (self.path, self.battery, *self.path.glob("policies/*")):
+            for leftover in home.glob(".*"):
+                if leftover.name == LOCK:
+                    continue
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
     def _fixed_settings(self) -> dict[str, Any]:
         settings = asdict(self._recipe)

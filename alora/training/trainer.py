@@ -180,8 +180,8 @@ class GradientWatch(TrainerCallback):
     the activation were missing, the hooks did not fire, or the base's kernels lost the gradient.
     """
 
-    def __init__(self, bank: Bank) -> None:
-        self._bank = bank
+    def __init__(self, bank: Bank, tracker: Tracker) -> None:
+        self._bank, self._tracker = bank, tracker
         self._seen = False
 
     def on_pre_optimizer_step(
@@ -191,7 +191,7 @@ class GradientWatch(TrainerCallback):
         if self._seen:
             return
         self._seen = True
-        for policy in range(len(self._bank.specs)):
+        for policy in sorted(self._tracker.active):
             dead = [name for name, (da, db) in self._bank.gradients(policy).items() if not (db.any() or da.any())]
             if dead:
                 raise TrainingError(

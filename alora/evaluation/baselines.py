@@ -1,0 +1,86 @@
+"""Policies' adapters beside what they must beat: the same base untrained, and a bag of words, on the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from alora.adapter.folder import AdapterWeights, new_adapter
+from alora.config.schema import EvaluationSettings
+from alora.conversation import LabelledConversation
+from alora.errors import AloraError
+from alora.evaluation.bag_of_words import fit_bag_of_words
+from alora.evaluation.calibration import fit_operating_point
+from alora.evaluation.predict import Predictions, predict
+from alora.evaluation.report import Evaluation, evaluate
+from alora.policy import Policy
+from alora.prefix.scorer import Scorer
+
+if TYPE_CHECKING:
+    from alora.base.load import LoadedBase
+    from alora.render import Renderer
+    from alora.splits import Splits
+
+
+def compare_with_baselines(
+    base: LoadedBase,
+    renderer: Renderer,
+    policies: Sequence[Policy],
+    adapters: Sequence[AdapterWeights],
+    splits: Splits,
+    settings: EvaluationSettings,
+    seed: int,
+) -> tuple[dict[str, list[Evaluation]], dict[str, AloraError]]:
+    """Evaluate every policy on the test rows (validation rows without any), calibrated on validation rows.
+
+    The first evaluation of a policy is its adapter's. A policy whose figures cannot be had is in the second mapping.
+    """
+    held_out, split = (splits.test, "test") if splits.test else (splits.validation, "validation")
+    untrained = [new_adapter(adapter.spec, base.model, seed) for adapter in adapters]
+    answers = {}
+    for method, weights in (("trained", adapters), ("untrained", untrained)):
+        with Scorer(base, weights) as scorer:
+            suffixes = [renderer.suffix(policy) for policy in policies]
+            answers[method] = [
+                predict(scorer, renderer, policies, suffixes, rows) for rows in (splits.validation, held_out)
+            ]
+    found: dict[str, list[Evaluation]] = {}
+    failed: dict[str, AloraError] = {}
+    for place, (policy, adapter) in enumerate(zip(policies, adapters, strict=True)):
+        kind = "alora" if adapter.spec.activated else "lora"
+        try:
+            pairs = {
+                kind: tuple(part[place] for part in answers["trained"]),
+                "untrained": tuple(part[place] for part in answers["untrained"]),
+                "bag_of_words": _bag_of_words(policy, splits, held_out, seed),
+            }
+            found[policy.id] = [
+                _calibrated(method, known, asked, settings, split, adapter.digest if method == kind else None, seed)
+                for method, (known, asked) in pairs.items()
+            ]
+        except AloraError as error:
+            failed[policy.id] = error
+    return found, failed
+
+
+def _bag_of_words(
+    policy: Policy, splits: Splits, held_out: Sequence[LabelledConversation], seed: int
+) -> tuple[Predictions, Predictions]:
+    def labelled(rows: Sequence[LabelledConversation]) -> list[LabelledConversation]:
+        return [row for row in rows if policy.id in row.labels]
+
+    bag = fit_bag_of_words(policy, labelled(splits.train), seed)
+    return bag.predict(labelled(splits.validation)), bag.predict(labelled(held_out))
+
+
+def _calibrated(
+    method: str,
+    known: Predictions,
+    asked: Predictions,
+    settings: EvaluationSettings,
+    split: str,
+    digest: str | None,
+    seed: int,
+) -> Evaluation:
+    point = fit_operating_point(known.logits_NL, known.label_ids_N, settings, seed)
+    return evaluate(asked, point, settings, method=method, split=split, adapter_digest=digest, seed=seed)

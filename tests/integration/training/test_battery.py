@@ -1,0 +1,151 @@
+"""A battery: several policies in one run, each as good as alone, none hurt by another."""
+
+import json
+
+import pytest
+import torch
+
+from alora.adapter.folder import AdapterSpec, load_adapter, new_adapter
+from alora.base.fingerprint import Fingerprint
+from alora.base.load import LoadedBase
+from alora.config.schema import TrainingSettings
+from alora.training.examples import Example, Target
+from alora.training.optimise import fit
+from tests.peft_reference import ALL_TARGETS, ATTENTION_TARGETS, relative_error
+from tests.toy_models import toy_model
+from tests.toy_recipe import run_alora, toy_overrides
+
+INVOCATION, LABELS = (5, 6, 7), (11, 12)
+SHAPES = ((4, ALL_TARGETS), (2, ATTENTION_TARGETS), (6, ("down_proj", "q_proj")))
+
+
+def _base(dtype=torch.float64) -> LoadedBase:
+    return LoadedBase(toy_model("qwen3", dtype), None, Fingerprint("w", "t", "c"), "toy")  # pyright: ignore[reportArgumentType]
+
+
+def _fresh(base, place):
+    rank, targets = SHAPES[place]
+    return new_adapter(AdapterSpec(rank, 2.0 * rank, tuple(sorted(targets)), INVOCATION), base.model, seed=place)
+
+
+def _rows(count: int, policies, first: int = 0) -> list[Example]:
+    rows = []
+    for number in range(first, first + count):
+        generator = torch.Generator().manual_seed(number)
+        prefix = tuple(torch.randint(20, 190, (5 + number % 7,), generator=generator).tolist())
+        targets = [
+            Target(place, (*INVOCATION, *range(30 + policy, 33 + 2 * policy)), LABELS, (number >> policy) % 2)
+            for place, policy in enumerate(policies)
+        ]
+        rows.append(Example(prefix, tuple(targets)))
+    return rows
+
+
+def _fit(folder, policies, steps=50, learning_rate=3e-3, **kwargs):
+    base = _base()
+    settings = TrainingSettings(
+        max_steps=steps,
+        batch_size=4,
+        learning_rate=learning_rate,
+        early_stopping_patience=0,
+        max_suffix_tokens=40,
+        **kwargs,
+    )
+    adapters = [_fresh(base, policy) for policy in policies]
+    return fit(base, adapters, _rows(40, policies), _rows(8, policies, 90), settings, folder, progress=False)
+
+
+def _distance(ours, theirs) -> float:
+    assert ours.tensors.keys() == theirs.tensors.keys()
+    pairs = zip(ours.tensors.values(), theirs.tensors.values(), strict=True)
+    return max(relative_error(o, t) for mine, other in pairs for o, t in zip(mine, other, strict=True))
+
+
+def test_each_policy_equals_itself_trained_alone(tmp_path):
+    together = _fit(tmp_path / "together", (0, 1, 2))
+    for policy in range(3):
+        alone = _fit(tmp_path / f"alone{policy}", (policy,))
+        assert _distance(together.adapters[policy], alone.adapters[0]) <= 1e-6
+        assert together.standings[policy].best_step == alone.standings[0].best_step
+
+
+def test_another_seed_is_far_away(tmp_path):
+    """Negative control: 1e-6 is not what any two runs have."""
+    one, other = _fit(tmp_path / "one", (0,)), _fit(tmp_path / "other", (0,), seed=1)
+    assert _distance(one.adapters[0], other.adapters[0]) > 1e-3
+
+
+def test_a_policy_that_diverges_is_dropped_and_hurts_nobody(tmp_path):
+    alone = _fit(tmp_path / "alone", (0,), steps=12)
+    base = _base()
+    settings = TrainingSettings(
+        max_steps=12, batch_size=4, learning_rate=3e-3, early_stopping_patience=0, max_suffix_tokens=40
+    )
+    sick = _fresh(base, 1)
+    sick = type(sick)(sick.spec, {name: (a, b + float("inf")) for name, (a, b) in sick.tensors.items()})
+    fitted = fit(
+        base,
+        [_fresh(base, 0), sick],
+        _rows(40, (0, 1)),
+        _rows(8, (0, 1), 90),
+        settings,
+        tmp_path / "both",
+        progress=False,
+    )
+    assert fitted.standings[1].dropped == "training loss is not finite at step 0"
+    assert fitted.standings[0].dropped is None
+    assert _distance(fitted.adapters[0], alone.adapters[0]) <= 1e-6
+
+
+def _policies(folder):
+    (folder / "policy.yaml").write_text(
+        "policies:\n"
+        "- {id: red, title: No red, rule: Nobody says red.}\n"
+        "- {id: blue, title: No blue, rule: Nobody says blue.}\n"
+        "- {id: rare, title: Never seen, rule: Nobody says anything.}\n"
+    )
+    for split in ("train", "test"):
+        rows = [json.loads(line) for line in (folder / f"{split}.jsonl").read_text().splitlines()]
+        for row in rows:
+            red = row.pop("label") == "violation"
+            del row["policy"]
+            row["labels"] = {
+                "red": "violation" if red else "ok",
+                "blue": None if row["id"].endswith("5") else ("ok" if red else "violation"),
+                "rare": "ok",
+            }
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture(scope="module")
+def battery(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("battery")
+    overrides = toy_overrides(folder, folder / "run")
+    _policies(folder)
+    code, output, errors = run_alora("train", *overrides, "policies=[red,blue,rare]", cache=folder / "cache")
+    return folder, code, output, errors
+
+
+def test_the_battery_is_trained_and_the_unusable_policy_is_named(battery):
+    folder, code, output, errors = battery
+    assert code == 1, errors
+    assert "rare" in output
+    assert "hold no 'violation' of policy 'rare'" in output
+    listed = json.loads((folder / "run/battery/battery.json").read_text())["bundles"]
+    assert listed == ["red", "blue"]
+    for name in listed:
+        assert load_adapter(folder / "run/battery" / name).spec.activated
+        for file in ("adapter/adapter_model.safetensors", "training.json", "evaluation.json", "identity.json"):
+            assert (folder / "run/policies" / name / file).exists()
+
+
+def test_one_pass_gives_every_verdict(battery, tmp_path):
+    folder = battery[0]
+    conversation = tmp_path / "conversation.json"
+    conversation.write_text(json.dumps({"messages": [{"role": "user", "content": "message 3 says red"}]}))
+    code, output, errors = run_alora(
+        "score", f"battery={folder / 'run/battery'}", str(conversation), f"base.source={folder / 'base'}", "json=true",
+        cache=folder / "cache",
+    )  # fmt: skip
+    assert code == 0, errors
+    assert [verdict["policy"] for verdict in json.loads(output)["verdicts"]] == ["red", "blue"]

@@ -1,0 +1,108 @@
+"""A run that is killed goes on with the same command and ends with the same bytes."""
+
+import random
+import shutil
+import time
+
+import pytest
+
+from alora.adapter.folder import WEIGHTS_FILE
+from alora.training.optimise import last_whole_checkpoint
+from tests.toy_recipe import run_alora, start_alora, toy_overrides
+
+CHECKPOINTS = (2, 6)  # one every two steps, two kept
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run that nobody disturbed: its folder, its command and its adapter's bytes."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    overrides = toy_overrides(folder, folder / "run")
+    code, output, errors = run_alora("train", *overrides, cache=folder / "cache")
+    assert code == 0, errors
+    assert "KV identity: proven" in output
+    return folder, overrides, (folder / "run/adapter" / WEIGHTS_FILE).read_bytes()
+
+
+def _kill_when(process, reached) -> None:
+    deadline = time.monotonic() + 120
+    while process.poll() is None and not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.kill()  # SIGKILL
+    process.communicate()
+
+
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_killed_behind_a_checkpoint(finished, tmp_path, checkpoint):
+    folder, overrides, wanted = finished
+    run = tmp_path / "run"
+    again = [f"run_dir={run}" if item.startswith("run_dir=") else item for item in overrides]
+    process = start_alora("train", *again, cache=folder / "cache")
+    _kill_when(process, lambda: (run / f"checkpoints/checkpoint-{checkpoint}/complete.json").exists())
+    assert not (run / "adapter").exists()
+    code, _, errors = run_alora("train", *again, cache=folder / "cache")
+    assert code == 0, errors
+    assert "going on in" in errors
+    assert (run / "adapter" / WEIGHTS_FILE).read_bytes() == wanted
+
+
+def test_killed_at_random_again_and_again(finished, tmp_path):
+    folder, overrides, wanted = finished
+    run = tmp_path / "run"
+    again = [f"run_dir={run}" if item.startswith("run_dir=") else item for item in overrides]
+    chance = random.Random(0)
+    for _ in range(3):
+        process = start_alora("train", *again, cache=folder / "cache")
+        _kill_when(process, lambda: (run / "run.yaml").exists())
+        process = start_alora("train", *again, cache=folder / "cache")
+        until = time.monotonic() + chance.uniform(3, 12)
+        _kill_when(process, lambda until=until: time.monotonic() > until)
+    code, _, errors = run_alora("train", *again, cache=folder / "cache")
+    assert code == 0, errors
+    assert (run / "adapter" / WEIGHTS_FILE).read_bytes() == wanted
+    assert not [place.name for place in run.iterdir() if place.name.startswith(".") and place.name != ".lock"]
+
+
+def test_a_checkpoint_that_was_cut_off_is_not_used(tmp_path):
+    for step, whole in ((3, True), (6, False)):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        if whole:
+            (tmp_path / f"checkpoint-{step}" / "complete.json").write_text("{}")
+    assert last_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-3"
+    assert not (tmp_path / "checkpoint-6").exists()
+
+
+def test_another_seed_is_another_adapter(finished, tmp_path):
+    """Negative control: equal bytes mean something."""
+    folder, overrides, wanted = finished
+    other = [
+        *(item for item in overrides if not item.startswith("run_dir=")),
+        f"run_dir={tmp_path}/run",
+        "training.seed=1",
+    ]
+    code, _, errors = run_alora("train", *other, cache=folder / "cache")
+    assert code == 0, errors
+    assert (tmp_path / "run/adapter" / WEIGHTS_FILE).read_bytes() != wanted
+
+
+def test_other_settings_in_the_same_folder_are_refused(finished, tmp_path):
+    folder, overrides, _ = finished
+    copied = shutil.copytree(folder / "run", tmp_path / "run")
+    again = [f"run_dir={copied}" if item.startswith("run_dir=") else item for item in overrides]
+    code, _, errors = run_alora("train", *again, "adapter.rank=8", cache=folder / "cache")
+    assert code == 2
+    assert "adapter.rank: 16 -> 8" in errors
+    assert "force=true" in errors
+
+
+def test_a_finished_run_is_skipped_and_reloads_from_its_own_settings(finished):
+    folder, _, wanted = finished
+    before = (folder / "run/bundle/alora.json").stat().st_mtime_ns
+    code, output, errors = run_alora(
+        "train", "--config-dir", str(folder / "run"), "--config-name", "run", cache=folder / "cache"
+    )
+    assert code == 0, errors
+    assert "verdict on conversation" in output
+    assert (folder / "run/bundle/alora.json").stat().st_mtime_ns == before
+    assert (folder / "run/adapter" / WEIGHTS_FILE).read_bytes() == wanted
