@@ -48,7 +48,7 @@ One guardrail policy: `policy.yaml` says what is forbidden, the `.jsonl` files s
 Make it your own: write your rule into `policy.yaml`, and put your conversations into the rows, one JSON object per
 line with `messages` (roles system, user, assistant) and `label` (one of the policy's). The rows here are an example of
 the format and too few for a policy that has to hold. A few hundred of each label are a start, worded as your users word
-them; keep the test rows apart from the others. Then choose a real base: `alora train base=qwen3_4b`.
+them; keep the test rows apart from the others. Then choose a real base: write `qwen3_4b` for `tiny` in `recipe.yaml`.
 """
 
 _COMPLAINTS = {
