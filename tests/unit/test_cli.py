@@ -156,6 +156,13 @@ def test_bad_flag_is_told_by_the_parser(tmp_path, monkeypatch, capsys):
     assert "invalid choice: 'everything'" in capsys.readouterr().err
 
 
+def test_hydra_tells_its_search_path(tmp_path):
+    """In a process of its own, because ``--info`` sets up logging for good."""
+    result = run_alora("train", "--info", "searchpath", cwd=tmp_path)
+    assert result.returncode == 0
+    assert "structured://" in result.stdout
+
+
 def test_through_a_real_process(tmp_path):
     result = run_alora("train", "recipe=quickstart", "+typo=1", cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")

@@ -275,7 +275,6 @@ def test_hydra_prints_its_help_and_config(capsys):
     for argv, words in (
         (["--help"], ["base: gemma3_1b", "training:", "seed: 0"]),
         (["--cfg", "job"], ["training:"]),
-        (["--info", "searchpath"], ["structured://"]),
     ):
         with contextlib.suppress(SystemExit):
             assert recipes_of("train", *argv) == []
