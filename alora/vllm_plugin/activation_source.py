@@ -13,11 +13,17 @@ from typing import Any
 
 from alora.activation import last_occurrence
 from alora.errors import AdapterError
+from alora.vllm_plugin import compat
 from alora.vllm_plugin.adapter_record import AdapterRecord, Records, claims_alora, read_record
 from alora.vllm_plugin.carried_request import carry
 
+_ValidationError: Any = compat.validation_error_class()
 _NOT_CHECKED = "the engine was not checked when it started"
 _engines_here: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class RefusedRequest(_ValidationError, AdapterError):
+    """A request that no aLoRA can serve: HTTP 400 from vLLM's server, an AdapterError to everyone else."""
 
 
 def _searchable_ids(request: Any, name: str) -> Sequence[int]:
@@ -156,6 +162,16 @@ class _FrontEndTokens:
 _front_end_tokens = _FrontEndTokens()
 
 
+def _check_here(vllm_config: Any, request: Any) -> None:
+    engine = next((found for found in _engines_here if found.vllm_config is vllm_config), None)
+    if engine is not None:
+        carrying(request, engine_records(engine), refusal_of(engine))
+        return
+    tokens = _front_end_tokens.of(request.lora_request.lora_path)
+    if tokens:
+        find_activation(request, request.lora_request.lora_name, tokens)
+
+
 def process_inputs_patch(original: Callable[..., Any]) -> Callable[..., Any]:
     """``InputProcessor.process_inputs`` that refuses, as a user error, what the engine core would refuse.
 
@@ -169,13 +185,10 @@ def process_inputs_patch(original: Callable[..., Any]) -> Callable[..., Any]:
         lora_request = getattr(request, "lora_request", None)
         if lora_request is None:
             return request
-        engine = next((found for found in _engines_here if found.vllm_config is self.vllm_config), None)
-        if engine is not None:
-            carrying(request, engine_records(engine), refusal_of(engine))
-            return request
-        tokens = _front_end_tokens.of(lora_request.lora_path)
-        if tokens:
-            find_activation(request, lora_request.lora_name, tokens)
+        try:
+            _check_here(self.vllm_config, request)
+        except (AdapterError, OSError) as error:
+            raise RefusedRequest(str(error)) from error
         return request
 
     return process_inputs

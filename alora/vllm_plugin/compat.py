@@ -38,76 +38,48 @@ class Symbol:
         return ".".join(part for part in (self.module, self.owner, self.name) if part)
 
 
-def _function(module: str, name: str, *parameters: str) -> Symbol:
-    return Symbol(module, "", name, parameters)
+def _function(module: str, name: str, parameters: str) -> Symbol:
+    return Symbol(module, "", name, tuple(parameters.split()))
 
 
-def _method(module: str, owner: str, name: str, *parameters: str) -> Symbol:
-    return Symbol(module, owner, name, ("self", *parameters))
+def _method(module: str, name: str, parameters: str) -> Symbol:
+    owner, _, method = name.partition(".")
+    return Symbol(module, owner, method, ("self", *parameters.split()))
 
 
-PEFT_VALIDATE = _method("vllm.lora.peft_helper", "PEFTHelper", "_validate_features")
+_CORE = "vllm.v1.engine.core"
+_CACHE = "vllm.v1.core.kv_cache_utils"
+_WORKER = "vllm.v1.worker"
+_OPS = "vllm.lora.ops.torch_ops.lora_ops"
+_BGMV = "inputs lora_b_weights output_tensor lora_indices_tensor"
+
+PEFT_VALIDATE = _method("vllm.lora.peft_helper", "PEFTHelper._validate_features", "")
 PEFT_FROM_DIR = Symbol("vllm.lora.peft_helper", "PEFTHelper", "from_local_dir", ("lora_path",))
-ENGINE_INIT_CACHES = _method("vllm.v1.engine.core", "EngineCore", "_initialize_kv_caches", "vllm_config")
-ENGINE_PREPROCESS = _method("vllm.v1.engine.core", "EngineCore", "preprocess_add_request", "request")
-ENGINE_ADD_LORA = _method("vllm.v1.engine.core", "EngineCore", "add_lora", "lora_request")
-ENGINE_REMOVE_LORA = _method("vllm.v1.engine.core", "EngineCore", "remove_lora", "lora_id")
-PROCESS_INPUTS = _method(
-    "vllm.v1.engine.input_processor", "InputProcessor", "process_inputs", "request_id", "prompt", "params"
-)
-EXTRA_KEYS = _function(
-    "vllm.v1.core.kv_cache_utils",
-    "generate_block_hash_extra_keys",
-    "request",
-    "start_token_idx",
-    "end_token_idx",
-    "start_mm_idx",
-)
-BLOCK_HASHER = _function(
-    "vllm.v1.core.kv_cache_utils", "get_request_block_hasher", "hash_block_size", "caching_hash_fn"
-)
+ENGINE_INIT_CACHES = _method(_CORE, "EngineCore._initialize_kv_caches", "vllm_config")
+ENGINE_PREPROCESS = _method(_CORE, "EngineCore.preprocess_add_request", "request")
+ENGINE_ADD_LORA = _method(_CORE, "EngineCore.add_lora", "lora_request")
+ENGINE_REMOVE_LORA = _method(_CORE, "EngineCore.remove_lora", "lora_id")
+PROCESS_INPUTS = _method("vllm.v1.engine.input_processor", "InputProcessor.process_inputs", "request_id prompt params")
+EXTRA_KEYS = _function(_CACHE, "generate_block_hash_extra_keys", "request start_token_idx end_token_idx start_mm_idx")
+BLOCK_HASHER = _function(_CACHE, "get_request_block_hasher", "hash_block_size caching_hash_fn")
 V1_ACTIVE_LORAS = _method(
-    "vllm.v1.worker.lora_model_runner_mixin",
-    "LoRAModelRunnerMixin",
-    "set_active_loras",
-    "input_batch",
-    "num_scheduled_tokens",
-    "num_sampled_tokens",
-    "mapping_type",
+    f"{_WORKER}.lora_model_runner_mixin",
+    "LoRAModelRunnerMixin.set_active_loras",
+    "input_batch num_scheduled_tokens num_sampled_tokens mapping_type",
 )
 V1_BATCH_INPUTS = _method(
-    "vllm.v1.worker.gpu_input_batch", "InputBatch", "make_lora_inputs", "num_scheduled_tokens", "num_sampled_tokens"
+    f"{_WORKER}.gpu_input_batch", "InputBatch.make_lora_inputs", "num_scheduled_tokens num_sampled_tokens"
 )
 V2_LORA_INPUTS = _method(
-    "vllm.v1.worker.gpu.lora_utils",
-    "LoraState",
-    "make_lora_inputs",
-    "req_ids",
-    "idx_mapping",
-    "num_scheduled_tokens",
+    f"{_WORKER}.gpu.lora_utils", "LoraState.make_lora_inputs", "req_ids idx_mapping num_scheduled_tokens"
 )
-V2_PREPARE_INPUTS = _method("vllm.v1.worker.gpu.model_runner", "GPUModelRunner", "prepare_inputs", "scheduler_output")
+V2_PREPARE_INPUTS = _method(f"{_WORKER}.gpu.model_runner", "GPUModelRunner.prepare_inputs", "scheduler_output")
 PUNICA_INIT = _method(
-    "vllm.lora.punica_wrapper.punica_base", "PunicaWrapperBase", "__init__", "max_num_batched_tokens", "max_batches"
+    "vllm.lora.punica_wrapper.punica_base", "PunicaWrapperBase.__init__", "max_num_batched_tokens max_batches"
 )
-_OPS = "vllm.lora.ops.torch_ops.lora_ops"
-BGMV_SHRINK = _function(
-    _OPS, "bgmv_shrink", "inputs", "lora_b_weights", "output_tensor", "lora_indices_tensor", "scaling"
-)
-BGMV_EXPAND = _function(
-    _OPS, "bgmv_expand", "inputs", "lora_b_weights", "output_tensor", "lora_indices_tensor", "add_inputs"
-)
-BGMV_EXPAND_SLICE = _function(
-    _OPS,
-    "bgmv_expand_slice",
-    "inputs",
-    "lora_b_weights",
-    "output_tensor",
-    "lora_indices_tensor",
-    "slice_offset",
-    "slice_size",
-    "add_inputs",
-)
+BGMV_SHRINK = _function(_OPS, "bgmv_shrink", f"{_BGMV} scaling")
+BGMV_EXPAND = _function(_OPS, "bgmv_expand", f"{_BGMV} add_inputs")
+BGMV_EXPAND_SLICE = _function(_OPS, "bgmv_expand_slice", f"{_BGMV} slice_offset slice_size add_inputs")
 
 
 def vllm_version() -> str | None:
@@ -172,6 +144,13 @@ def lora_request_class() -> Any:
     return LoRARequest
 
 
+def validation_error_class() -> Any:
+    """The error that vLLM's servers answer with HTTP 400."""
+    from vllm.exceptions import VLLMValidationError
+
+    return VLLMValidationError
+
+
 def adapter_folder(lora_path: str) -> str:
     """Local folder of an adapter that may be named by a hub id, as vLLM itself resolves it."""
     from vllm.lora.utils import get_adapter_absolute_path
@@ -217,7 +196,7 @@ def model_runner(worker: Any) -> Any:
 
 @contextmanager
 def block_hashing(block_size: int) -> Iterator[Callable[..., list[bytes]]]:
-    """Block hashes of a prompt as a real ``Request`` computes them, for the self-test: ``hashes(ids, lora, salt)``.
+    """Block hashes of a prompt as a real ``Request`` computes them, for the self-test: ``hashes(ids, lora, salt, answer)``.
 
     The seed that vLLM keeps in a global is left as it was found.
     """
@@ -232,7 +211,9 @@ def block_hashing(block_size: int) -> Iterator[Callable[..., list[bytes]]]:
     kv_cache_utils.init_none_hash(function)
     hasher = kv_cache_utils.get_request_block_hasher(block_size, function)
 
-    def hashes(token_ids: list[int], lora_request: Any = None, salt: str | None = None) -> list[bytes]:
+    def hashes(
+        token_ids: list[int], lora_request: Any = None, salt: str | None = None, answer: Sequence[int] = ()
+    ) -> list[bytes]:
         request = Request(
             request_id="self-test",
             prompt_token_ids=list(token_ids),
@@ -242,6 +223,8 @@ def block_hashing(block_size: int) -> Iterator[Callable[..., list[bytes]]]:
             cache_salt=salt,
             block_hasher=hasher,
         )
+        for token in answer:
+            request.append_output_token_ids(token)
         return list(request.block_hashes)
 
     try:
@@ -251,7 +234,7 @@ def block_hashing(block_size: int) -> Iterator[Callable[..., list[bytes]]]:
             if name in before:
                 setattr(kv_cache_utils, name, before[name])
             else:
-                vars(kv_cache_utils).pop(name, None)
+                kv_cache_utils.__dict__.pop(name, None)
 
 
 def v1_example(lora_request: Any, scheduled: int = 16) -> tuple[Any, Any]:
@@ -259,7 +242,7 @@ def v1_example(lora_request: Any, scheduled: int = 16) -> tuple[Any, Any]:
     import numpy as np
     from vllm.v1.worker.gpu_input_batch import InputBatch
 
-    batch = SimpleNamespace(
+    batch: Any = SimpleNamespace(
         num_reqs=1,
         req_ids=["row"],
         num_computed_tokens_cpu=np.zeros(1, dtype=np.int32),
@@ -275,7 +258,7 @@ def v2_example(lora_request: Any, computed: int, scheduled: int = 16) -> tuple[A
     import numpy as np
     from vllm.v1.worker.gpu.lora_utils import LoraState
 
-    state = LoraState(2)
+    state: Any = LoraState(2)
     state.add_request("row", 1, lora_request)
     state._alora_computed = {"row": computed}
     return state, (["row"], np.array([1]), np.array([scheduled]))

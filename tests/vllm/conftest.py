@@ -36,6 +36,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.filterwarnings(ignored))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def plugin():
+    """The plugin as vLLM itself would have registered it."""
+    from alora.vllm_plugin import register, status
+
+    register()
+    assert status().active, status().reason
+
+
 @pytest.fixture(scope="session")
 def toys() -> toy_store.Toys:
     return toy_store.toys("qwen3")

@@ -14,8 +14,8 @@ from tests.vllm import toy_engine
 os.environ.update(toy_engine.ENVIRONMENT)
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
 
-from tests.vllm import toys as store  # noqa: E402
-from tests.vllm.toys import filler, prompt  # noqa: E402
+from tests.vllm import toys as store
+from tests.vllm.toys import filler, prompt
 
 
 def distance(answer, wanted) -> float:

@@ -30,7 +30,9 @@ def reinstalled():
 
 
 def stock_functions() -> dict[str, object]:
-    return {symbol.path: vars(compat.holder(symbol))[symbol.name] for symbol in SYMBOLS if symbol != compat.PEFT_FROM_DIR}
+    return {
+        symbol.path: vars(compat.holder(symbol))[symbol.name] for symbol in SYMBOLS if symbol != compat.PEFT_FROM_DIR
+    }
 
 
 def load(path: str):
@@ -144,9 +146,7 @@ def test_a_worker_that_cannot_be_asked_refuses(engine):
     def nobody(_):
         raise RuntimeError("no such worker")
 
-    deaf = SimpleNamespace(
-        vllm_config=engine.core.vllm_config, model_executor=SimpleNamespace(collective_rpc=nobody)
-    )
+    deaf = SimpleNamespace(vllm_config=engine.core.vllm_config, model_executor=SimpleNamespace(collective_rpc=nobody))
     assert "no such worker" in engine_check.check_engine(deaf)
     assert engine_check.check_engine(engine.core) is None
 

@@ -1,0 +1,85 @@
+"""Base block hashes that requests share are the very ones that stock vLLM computes."""
+
+import random
+
+import pytest
+
+from alora.vllm_plugin import compat, install, register
+from alora.vllm_plugin.carried_request import CarriedLoRARequest
+
+BLOCK = 4
+
+
+def carried(activation: int, digest: str = "d") -> CarriedLoRARequest:
+    return CarriedLoRARequest(
+        lora_name="a", lora_int_id=1, lora_path="/a", activation_index=activation, weights_digest=digest
+    )
+
+
+def random_prompts(seed: int) -> list[list[int]]:
+    """Prompts that begin like one another for a while: the case in which sharing could go wrong."""
+    draw = random.Random(seed)
+    trunk = [draw.randrange(50) for _ in range(60)]
+    prompts = []
+    for _ in range(12):
+        cut = draw.randrange(61)
+        prompts.append(trunk[:cut] + [draw.randrange(50) for _ in range(draw.randrange(1, 30))])
+    return prompts
+
+
+@pytest.fixture
+def stock_hashes():
+    """Hashes of prompts under stock vLLM, which the plugin leaves for a moment."""
+
+    def compute(prompts, salt):
+        install.unregister()
+        try:
+            with compat.block_hashing(BLOCK) as hashes:
+                return [hashes(prompt, salt=salt) for prompt in prompts]
+        finally:
+            register()
+
+    return compute
+
+
+@pytest.mark.parametrize("salt", [None, "tenant"])
+@pytest.mark.parametrize("seed", range(5))
+def test_shared_hashes_equal_stock(stock_hashes, seed, salt):
+    prompts = random_prompts(seed)
+    wanted = stock_hashes(prompts, salt)
+    with compat.block_hashing(BLOCK) as hashes:
+        assert [hashes(prompt, salt=salt) for prompt in prompts] == wanted
+        for prompt, stock in zip(prompts, wanted, strict=True):
+            for activation in (0, 3, 4, 9, len(prompt)):
+                shared = activation // BLOCK
+                found = hashes(prompt, carried(activation), salt)
+                assert found[:shared] == stock[:shared]
+                assert not set(found[shared:]) & set(stock)
+
+
+def test_prompts_of_two_tenants_never_share():
+    prompt = list(range(40))
+    with compat.block_hashing(BLOCK) as hashes:
+        seen = [hashes(prompt, salt=salt) for salt in ("one", "two", None)]
+    assert not set(seen[0]) & set(seen[1])
+    assert not set(seen[0]) & set(seen[2])
+
+
+def test_a_request_extended_by_its_answer_hashes_on_as_stock(stock_hashes):
+    prompt = list(range(10))
+    with compat.block_hashing(BLOCK) as hashes:
+        grown = hashes(prompt, answer=list(range(90, 99)))
+    (wanted,) = stock_hashes([prompt + list(range(90, 99))], None)
+    assert grown == wanted
+
+
+def test_many_prompts_do_not_grow_the_memory_without_bound():
+    from alora.vllm_plugin.prefix_hash import BasePrefixes
+
+    kept = BasePrefixes(BLOCK, capacity=3)
+    from types import SimpleNamespace
+
+    for start in range(10):
+        request = SimpleNamespace(cache_salt=None, prompt_token_ids=list(range(start, start + 8)))
+        kept.remember(request, [b"1", b"2"])
+    assert len(kept._prompts) == 3
