@@ -105,7 +105,7 @@ class EvaluationSettings:
     """Metrics and the operating point."""
 
     target: str = "f1"  # f1, fpr, recall: what the threshold is chosen for, on validation rows
-    target_value: float = 0.05  # the rate to hold when target is fpr (at most) or recall (at least)
+    target_value: float | None = None  # rate to hold; None: fpr at most 0.01, recall at least 0.95
     bootstrap: int = 1000
 
 

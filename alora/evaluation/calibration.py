@@ -16,7 +16,7 @@ from alora.evaluation.resampling import COVERAGE, Flags, Floats, Sweep, draw_cou
 from alora.verdict import Calibration
 
 TEMPERATURE_BOUNDS = (0.05, 20.0)
-TARGETS = ("f1", "fpr", "recall")
+TARGETS: Mapping[str, float | None] = {"f1": None, "fpr": 0.01, "recall": 0.95}  # with the rate held by default
 
 
 @dataclass(frozen=True)
@@ -94,18 +94,15 @@ def choose_threshold(
 ) -> tuple[float, float, float]:
     """The threshold for ``settings.target`` with the bounds of its bootstrap interval.
 
-    ``f1``: the highest F1. ``fpr``: the highest recall whose false positive rate is at most ``target_value``.
-    ``recall``: the fewest false positives whose recall is at least ``target_value``. Among equals the highest
-    threshold; it lies midway between two rows' probabilities.
+    ``f1``: the highest F1. ``fpr``: the highest recall whose false positive rate is at most the :func:`target_value`.
+    ``recall``: the fewest false positives whose recall is at least that. Among equals the highest threshold; it lies
+    midway between two rows' probabilities.
 
     Raises:
         ConfigError: unknown target, or a ``target_value`` outside (0, 1).
         DataError: the rows hold one class only.
     """
-    if settings.target not in TARGETS:
-        raise ConfigError(f"evaluation.target={settings.target} is not one of {', '.join(TARGETS)}")
-    if settings.target != "f1" and not 0 < settings.target_value < 1:
-        raise ConfigError(f"evaluation.target_value={settings.target_value} must lie between 0 and 1")
+    rate = target_value(settings)
     positive_N = np.asarray(positive_N, dtype=bool)
     if positive_N.all() or not positive_N.any():
         raise DataError(
@@ -116,7 +113,7 @@ def choose_threshold(
     def pick(counts_SN: Floats) -> Floats:
         curve = sweep(positive_N, probability_N, counts_SN)
         both_S = (curve.positives_S1 * curve.negatives_S1)[:, 0] > 0  # a resample of one class chooses nothing
-        return _thresholds(curve.values_K)[_best_column(curve, settings)[both_S]]
+        return _thresholds(curve.values_K)[_best_column(curve, settings.target, rate)[both_S]]
 
     chosen = float(pick(np.ones((1, len(positive_N))))[0])
     resampled = [pick(counts) for counts in draw_counts(len(positive_N), settings.bootstrap, seed)]
@@ -126,15 +123,31 @@ def choose_threshold(
     return chosen, min(float(low), chosen), max(float(high), chosen)
 
 
-def _best_column(curve: Sweep, settings: EvaluationSettings) -> NDArray[np.int64]:
+def target_value(settings: EvaluationSettings) -> float | None:
+    """The rate that the threshold has to hold: the one given, else the target's own default; None for ``f1``.
+
+    Raises:
+        ConfigError: unknown target, or a ``target_value`` outside (0, 1).
+    """
+    if settings.target not in TARGETS:
+        raise ConfigError(f"evaluation.target={settings.target} is not one of {', '.join(TARGETS)}")
+    default = TARGETS[settings.target]
+    if default is None or settings.target_value is None:
+        return default
+    if not 0 < settings.target_value < 1:
+        raise ConfigError(f"evaluation.target_value={settings.target_value} must lie between 0 and 1")
+    return settings.target_value
+
+
+def _best_column(curve: Sweep, target: str, rate: float | None) -> NDArray[np.int64]:
     """Per resample the column of the sweep that serves the target best; the first (highest threshold) among equals."""
     hits, alarms = curve.hits_SK1, curve.alarms_SK1
-    if settings.target == "f1":
+    if rate is None:
         return np.argmax(ratio(2 * hits, hits + alarms + curve.positives_S1, empty=0.0), axis=1)
-    if settings.target == "fpr":
-        allowed = ratio(alarms, curve.negatives_S1, empty=0.0) <= settings.target_value
+    if target == "fpr":
+        allowed = ratio(alarms, curve.negatives_S1, empty=0.0) <= rate
         return np.argmax(np.where(allowed, hits, -1.0), axis=1)
-    return np.argmax(ratio(hits, curve.positives_S1, empty=1.0) >= settings.target_value, axis=1)
+    return np.argmax(ratio(hits, curve.positives_S1, empty=1.0) >= rate, axis=1)
 
 
 def _thresholds(values_K: Floats) -> Floats:
@@ -166,7 +179,7 @@ def fit_operating_point(
         threshold_low=low,
         threshold_high=high,
         target=settings.target,
-        target_value=None if settings.target == "f1" else settings.target_value,
+        target_value=target_value(settings),
         rows=len(positive_N),
         positives=int(positive_N.sum()),
     )

@@ -114,6 +114,19 @@ def test_more_rows_narrow_the_interval():
     assert widths[1] < widths[0] / 2
 
 
+def test_each_target_has_a_rate_of_its_own():
+    """One default for both would ask for a recall of 1 %, or allow 95 % of false alarms."""
+    logits, label_ids = validation(3, 400)
+    for target, rate in (("fpr", 0.01), ("recall", 0.95)):
+        own = fit_operating_point(logits, label_ids, EvaluationSettings(target=target, bootstrap=20))
+        given = EvaluationSettings(target=target, target_value=rate, bootstrap=20)
+        assert own == fit_operating_point(logits, label_ids, given)
+        assert own.target_value == rate
+        other = EvaluationSettings(target=target, target_value=0.5, bootstrap=20)
+        assert own.threshold != fit_operating_point(logits, label_ids, other).threshold
+    assert fit_operating_point(logits, label_ids, EvaluationSettings(bootstrap=20)).target_value is None
+
+
 def test_a_rate_that_no_threshold_holds_never_fires():
     positive = np.array([True, False, True, False])
     probability = np.array([0.2, 1.0, 0.3, 0.9])
