@@ -40,7 +40,9 @@ def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging as transformers_logging
 
+    transformers_logging.disable_progress_bar()  # a bar per shard says nothing; downloads keep theirs
     location = _locate(settings, progress)
     tokenizer = load_tokenizer(settings, progress)
     device = _device(settings.device)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import TrainerCallback, TrainingArguments
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.trainer_callback import PrinterCallback
 
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights
@@ -20,6 +20,7 @@ from alora.errors import TrainingError
 from alora.prefix.packed import PackedModel
 from alora.prefix.store import PrefixStore
 from alora.training.examples import Example, collate
+from alora.training.progress import TrainingBar
 from alora.training.track import Standing, Tracker
 from alora.training.trainer import COMPLETE, GradientWatch, PolicyClip, SplitModel, SplitTrainer
 
@@ -64,7 +65,7 @@ def fit(
     tracker = Tracker(bank, settings.early_stopping_patience)
     trainer = SplitTrainer(
         model=SplitModel(packed, store),
-        args=_arguments(settings, checkpoints, len(train), packed.device, progress),
+        args=_arguments(settings, checkpoints, len(train), packed.device),
         train_dataset=list(train),
         eval_dataset=list(validation),
         data_collator=collate,
@@ -73,8 +74,8 @@ def fit(
         max_suffix_tokens=settings.max_suffix_tokens,
     )
     trainer.remove_callback(PrinterCallback)
-    if not progress:
-        trainer.remove_callback(ProgressCallback)
+    if progress:
+        trainer.add_callback(TrainingBar())
     resume = last_whole_checkpoint(checkpoints)
     try:
         trainer.train(resume_from_checkpoint=str(resume) if resume else None)
@@ -109,9 +110,7 @@ def _bank_dtype(base_dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if base_dtype == torch.float64 else torch.float32
 
 
-def _arguments(
-    settings: TrainingSettings, checkpoints: Path, rows: int, device: torch.device, progress: bool
-) -> TrainingArguments:
+def _arguments(settings: TrainingSettings, checkpoints: Path, rows: int, device: torch.device) -> TrainingArguments:
     per_step = settings.batch_size * settings.gradient_accumulation_steps
     steps_per_epoch = math.ceil(rows / per_step)
     total = settings.max_steps if settings.max_steps > 0 else math.ceil(steps_per_epoch * settings.epochs)
@@ -145,5 +144,5 @@ def _arguments(
         label_names=["labels"],
         dataloader_pin_memory=device.type == "cuda",
         use_cpu=device.type == "cpu",
-        disable_tqdm=not progress,
+        disable_tqdm=True,
     )
