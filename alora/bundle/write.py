@@ -17,7 +17,7 @@ import alora
 from alora.adapter.folder import AdapterWeights, replace_folder, save_adapter
 from alora.base.load import LoadedBase
 from alora.bundle.card import model_card
-from alora.bundle.golden import GoldenRow, measure, probe_conversations, write_golden
+from alora.bundle.golden import GoldenRow, measure, write_golden
 from alora.bundle.manifest import (
     CARD_FILE,
     CERTIFICATE_FILE,
@@ -35,6 +35,7 @@ from alora.evaluation.calibration import OperatingPoint
 from alora.evaluation.report import Evaluation
 from alora.identity.certificate import Certificate, write_certificate
 from alora.policy import Policy
+from alora.probes import probe_conversations
 from alora.render import Renderer
 
 RELOAD_TOLERANCE = 1e-5
@@ -168,7 +169,7 @@ def _measure(contents: BundleContents, probes: int) -> tuple[GoldenRow, ...]:
     renderer = _renderer(contents)
     suffix = renderer.suffix(contents.policy)
     with Scorer(contents.base, [contents.weights]) as scorer:
-        return measure(scorer, renderer, suffix, probe_conversations(probes))
+        return measure(scorer, renderer, suffix, probe_conversations(probes, "export.golden_rows"))
 
 
 def _renderer(contents: BundleContents) -> Renderer:

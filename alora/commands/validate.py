@@ -116,12 +116,12 @@ def make_prompts(recipe: Recipe, subject: Subject, base: LoadedBase, invocation_
         ConfigError: ``data.test`` is given, but no policy that its labels belong to.
     """
     from alora.conversation import read_labelled
-    from alora.identity.probes import bare_suffix, probe_conversations
+    from alora.identity.probes import bare_suffix, identity_probes
     from alora.render import Prompt, Renderer
 
     count = recipe.identity.conversations
     if recipe.data.test is None:
-        conversations = probe_conversations(count)
+        conversations = identity_probes(count)
     elif subject.policy is None:
         raise ConfigError("data.test is given without the policy of its labels; add policy.file=FILE, or leave it out")
     else:

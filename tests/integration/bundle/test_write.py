@@ -19,7 +19,6 @@ from peft import PeftModel
 
 from alora.activation import peft_offset
 from alora.bundle import write
-from alora.bundle.golden import probe_conversations
 from alora.bundle.manifest import Manifest, content_digest, manifest_from_dict
 from alora.bundle.read import load_bundle
 from alora.bundle.write import BundleContents, public_source, write_bundle
@@ -27,6 +26,7 @@ from alora.config.schema import EvaluationSettings, PromptSettings
 from alora.errors import BundleError, CheckFailed, ConfigError
 from alora.evaluation.predict import Predictions
 from alora.evaluation.report import evaluate
+from alora.probes import probe_conversations
 from alora.render import Renderer
 from tests.integration.bundle.conftest import POINT, POLICIES, PROMPT, make_adapter, make_base, make_contents
 
@@ -83,9 +83,9 @@ def test_golden_rows_are_probes_and_may_be_left_out(contents, tmp_path, base):
     assert "golden.jsonl" not in names(bundle.folder)
     bundle.check_base(base)
     with_all = write_bundle(contents, tmp_path / "all", golden_rows=12)
-    assert [row.conversation for row in with_all.golden] == list(probe_conversations(12))
+    assert [row.conversation for row in with_all.golden] == list(probe_conversations(12, "export.golden_rows"))
     assert len({row.label_logits for row in with_all.golden}) == 12
-    with pytest.raises(ConfigError, match=r"golden_rows=13 must lie between 0 \(none\) and 12"):
+    with pytest.raises(ConfigError, match=r"golden_rows=13 must lie between 0 and 12"):
         write_bundle(contents, tmp_path / "more", golden_rows=13)
     assert names(tmp_path) == ["all", "none"]
 

@@ -13,7 +13,7 @@ from alora.config.saved import save_recipe
 from alora.config.schema import BaseSettings, IdentitySettings, PolicySettings, PromptSettings, Recipe
 from alora.identity.certificate import read_certificate
 from alora.identity.certify import certify
-from alora.identity.probes import probe_conversations
+from alora.identity.probes import identity_probes
 from alora.render import Renderer
 from tests.integration.identity.on_disk import POLICY, load, write_adapter_for, write_base
 
@@ -111,7 +111,7 @@ def test_a_run_folder_brings_its_base_and_policy(folders, tmp_path: Path, capsys
 def test_a_bundle_is_validated_on_its_own_base_only(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     base = load(folders["base"])
     renderer = Renderer(base.tokenizer, PromptSettings())
-    prompts = [renderer.prompt(conversation, POLICY) for conversation in probe_conversations(2)]
+    prompts = [renderer.prompt(conversation, POLICY) for conversation in identity_probes(2)]
     certificate = certify(base, folders["alora"], prompts, IdentitySettings())
     contents = BundleContents(
         base=base,

@@ -5,7 +5,7 @@ import pytest
 from alora.config.schema import PromptSettings
 from alora.errors import AdapterError, ConfigError
 from alora.identity.cases import LONG_PREFIX_TOKENS, make_calls
-from alora.identity.probes import bare_suffix, probe_conversations
+from alora.identity.probes import bare_suffix, identity_probes
 from alora.render import Prefix, Prompt, Renderer, Suffix
 from tests.toy_models import toy_model
 from tests.toy_tokenizers import FAMILIES, toy_tokenizer
@@ -67,7 +67,7 @@ def test_a_single_token_suffix_is_refused():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_probes_render_on_every_family_and_differ_in_length(family: str):
     renderer = Renderer(toy_tokenizer(family), PromptSettings())
-    prefixes = [renderer.prefix(conversation) for conversation in probe_conversations(3)]
+    prefixes = [renderer.prefix(conversation) for conversation in identity_probes(3)]
     assert len({len(prefix.token_ids) for prefix in prefixes}) == 3
     invocation = prefixes[0].token_ids[-3:]
     suffix = bare_suffix(invocation, prefixes[0])
@@ -78,4 +78,4 @@ def test_probes_render_on_every_family_and_differ_in_length(family: str):
 @pytest.mark.parametrize("count", [0, 99])
 def test_more_probes_than_there_are(count: int):
     with pytest.raises(ConfigError, match=f"identity.conversations={count}"):
-        probe_conversations(count)
+        identity_probes(count)
