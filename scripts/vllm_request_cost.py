@@ -135,11 +135,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         paths = [write_adapter(Path(scratch, f"a{number}")) for number in range(given.adapters)]
         rows = [measure(tokens, given.adapters, given.repeats, paths) for tokens in given.prefix_tokens]
-    from vllm.version import __version__ as vllm_version
+    from alora.vllm_plugin import compat
 
     told = {
         "what": "Python milliseconds per request in EngineCore.preprocess_add_request, medians",
-        "vllm": vllm_version,
+        "vllm": compat.vllm_version(),
         "python": platform.python_version(),
         "block_size": BLOCK,
         "repeats": given.repeats,

@@ -15,6 +15,7 @@ from alora.errors import AdapterError
 from alora.vllm_plugin import compat
 
 _CONFIG = "adapter_config.json"
+_MANIFEST = "alora.json"
 _PREFIXES = ("adapter_model.", "new_embeddings.")
 
 
@@ -71,6 +72,11 @@ def invocation_tokens(folder: str) -> tuple[int, ...]:
         raise AdapterError(f"{file}: not a readable PEFT configuration ({error})") from error
     tokens = config.get("alora_invocation_tokens") if isinstance(config, dict) else None
     if not tokens:
+        if _exported_as_alora(folder):
+            raise AdapterError(
+                f"{file} has no alora_invocation_tokens, but {_MANIFEST} beside it says that this is an aLoRA: a tool "
+                "deleted the key, and the adapter would run as a wrong plain LoRA; restore the file"
+            )
         return ()
     if not isinstance(tokens, list) or not all(type(token) is int and token >= 0 for token in tokens):
         raise AdapterError(f"{file}: alora_invocation_tokens is {tokens!r}, not a list of token ids")
@@ -80,10 +86,20 @@ def invocation_tokens(folder: str) -> tuple[int, ...]:
 def claims_alora(path: str) -> bool:
     """Whether an adapter claims to be an aLoRA, however badly; what cannot be read claims nothing."""
     try:
-        config = json.loads(Path(compat.adapter_folder(path), _CONFIG).read_text(encoding="utf-8"))
+        folder = compat.adapter_folder(path)
+        config = json.loads(Path(folder, _CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(config, dict) and bool(config.get("alora_invocation_tokens"))
+    return isinstance(config, dict) and (bool(config.get("alora_invocation_tokens")) or _exported_as_alora(folder))
+
+
+def _exported_as_alora(folder: str) -> bool:
+    """Whether the folder is one of alora's own bundles, of an aLoRA: tools that drop PEFT's key leave this one."""
+    try:
+        manifest = json.loads(Path(folder, _MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(manifest, dict) and manifest.get("activated") is True
 
 
 def _digest(folder: str) -> str:

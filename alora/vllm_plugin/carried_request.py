@@ -15,10 +15,18 @@ class CarriedLoRARequest(_LoRARequest):
     """``vllm.lora.request.LoRARequest`` plus what this one request needs.
 
     Plain LoRA is the case ``activation_index == 0``: every token is adapted and every block is the adapter's own.
+    Equality is by id, under which the workers keep the weights, not by name as upstream: an adapter that is reloaded
+    under its old name while its last request still runs would otherwise vanish from the batch and end the engine.
     """
 
     activation_index: int = 0
     weights_digest: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CarriedLoRARequest) and self.lora_int_id == other.lora_int_id
+
+    def __hash__(self) -> int:
+        return hash(self.lora_int_id)
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = {name: getattr(self, name) for name in self.__struct_fields__}

@@ -18,6 +18,7 @@ from typing import Any
 
 OLDEST = (0, 26)
 NEWEST = (0, 33)
+KEYED_BY_BLOCK_HASH = ("OffloadingConnector", "SimpleCPUOffloadConnector")
 
 
 class Incompatible(Exception):
@@ -184,6 +185,9 @@ def engine_refusal(vllm_config: Any) -> str | None:
         return "prefill context parallelism splits a prompt's positions over ranks; set it to 1"
     if getattr(vllm_config.model_config, "is_encoder_decoder", False):
         return "encoder-decoder models have no single prompt to activate in"
+    connector = getattr(getattr(vllm_config, "kv_transfer_config", None), "kv_connector", None)
+    if connector is not None and connector not in KEYED_BY_BLOCK_HASH:
+        return f"{connector} may key KV by tokens alone; aLoRA needs one of {', '.join(KEYED_BY_BLOCK_HASH)}, or none"
     if getattr(vllm_config, "num_hash_lookahead_tokens", 0):
         return "this drafter makes a block's key depend on tokens after the block; use n-gram speculation, or none"
     return None
@@ -196,7 +200,7 @@ def model_runner(worker: Any) -> Any:
 
 @contextmanager
 def block_hashing(block_size: int) -> Iterator[Callable[..., list[bytes]]]:
-    """Block hashes of a prompt as a real ``Request`` computes them, for the self-test: ``hashes(ids, lora, salt, answer)``.
+    """Block hashes as a real ``Request`` computes them, for the self-test: ``hashes(ids, lora, salt, answer)``.
 
     The seed that vLLM keeps in a global is left as it was found.
     """

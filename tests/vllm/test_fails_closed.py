@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from alora.errors import AdapterError
 from alora.vllm_plugin import cache_reader, compat, engine_check, install, register, self_test, status, token_mapping
 from alora.vllm_plugin.carried_request import CarriedLoRARequest
 from tests.vllm.toy_engine import lora_request
-from tests.vllm.toy_models import edit_config
+from tests.vllm.toy_models import ToyAdapter, edit_config
 from tests.vllm.toys import prompt
 
 SYMBOLS = [symbol for symbol in vars(compat).values() if isinstance(symbol, compat.Symbol)]
@@ -157,6 +158,7 @@ def test_a_worker_that_cannot_be_asked_refuses(engine):
         ("lora_config", "specialize_active_lora", True),
         ("lora_config", "enable_tower_connector_lora", True),
         ("parallel_config", "prefill_context_parallel_size", 2),
+        ("kv_transfer_config", "kv_connector", "LMCacheConnectorV1"),
     ],
     ids=lambda setting: setting[1],
 )
@@ -164,6 +166,8 @@ def test_settings_that_would_answer_wrong_are_refused(engine, monkeypatch, setti
     section, name, value = setting
     config = engine.core.vllm_config
     assert compat.engine_refusal(config) is None
+    if getattr(config, section) is None:
+        monkeypatch.setattr(config, section, SimpleNamespace())
     monkeypatch.setattr(getattr(config, section), name, value, raising=False)
     assert compat.engine_refusal(config)
 
@@ -187,15 +191,21 @@ def test_a_carried_request_unpickles_only_where_the_plugin_is_active(reinstalled
 
 @pytest.mark.parametrize("tokens", ["##A", [1, -2], [True], {"a": 1}])
 def test_a_damaged_configuration_is_refused_and_not_taken_for_plain(engine, toys, tmp_path, tokens):
-    import shutil
-
-    from tests.vllm.toy_models import ToyAdapter
-
     broken = tmp_path / "broken"
     shutil.copytree(toys["linear"].path, broken)
     edit_config(str(broken), alora_invocation_tokens=tokens)
     with pytest.raises(AdapterError, match="not a list of token ids"):
         engine.ask_one(prompt(40), ToyAdapter("broken", 90, str(broken), ()))
+
+
+def test_a_bundle_that_lost_its_invocation_tokens_is_refused(engine, toys, tmp_path):
+    stripped = tmp_path / "stripped"
+    shutil.copytree(toys["linear"].path, stripped)
+    edit_config(str(stripped), alora_invocation_tokens=None)
+    engine.ask_one(prompt(40), ToyAdapter("was plain", 91, str(stripped), ()))  # nothing tells it from plain LoRA
+    (stripped / "alora.json").write_text(json.dumps({"activated": True}))
+    with pytest.raises(AdapterError, match="a tool deleted the key"):
+        engine.ask_one(prompt(40), ToyAdapter("stripped", 92, str(stripped), ()))
 
 
 def test_the_cache_reader_wants_the_engine_here():

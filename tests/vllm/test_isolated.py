@@ -116,6 +116,15 @@ def test_weights_changed_under_a_loaded_adapter_are_refused(engine, rewritable):
     assert float((before.logprobs_V - after.logprobs_V).abs().max()) > 0.1
 
 
+def test_one_name_under_two_ids_in_one_batch(engine, toys, reference):
+    old = ToyAdapter("reloaded", next(NUMBERS), toys["linear"].path, INVOCATION)
+    new = ToyAdapter("reloaded", next(NUMBERS), toys["wide"].path, INVOCATION)
+    ids = prompt(40, suffix=60)
+    answers = engine.ask([ids, ids], [old, new])
+    for answer, name in zip(answers, ("linear", "wide"), strict=True):
+        assert float((answer.logprobs_V - reference.logprobs_V(ids, toys[name])).abs().max()) < 1e-4
+
+
 def test_one_id_for_two_adapters_is_refused(engine, toys):
     impostor = ToyAdapter("impostor", toys["linear"].number, toys["wide"].path, INVOCATION)
     engine.ask_one(prompt(40), toys["linear"])

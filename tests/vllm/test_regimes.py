@@ -7,7 +7,7 @@ import pytest
 from alora.errors import AdapterError
 from tests.vllm import toys as store
 from tests.vllm.toy_engine import ToyEngine
-from tests.vllm.toys import INVOCATION, filler, prompt
+from tests.vllm.toys import filler, prompt
 
 TOLERANCE = 1e-4
 CHUNK = 48
@@ -25,15 +25,6 @@ def chunked() -> ToyEngine:
 def cramped() -> ToyEngine:
     """A cache of twelve blocks: generating requests push each other out."""
     return ToyEngine(store.toys("qwen3").base, num_gpu_blocks_override=12, max_model_len=320, max_num_seqs=8)
-
-
-@functools.cache
-def guessing() -> ToyEngine:
-    """n-gram speculation."""
-    return ToyEngine(
-        store.toys("qwen3").base,
-        speculative_config={"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3},
-    )
 
 
 def distance(answer, wanted) -> float:
@@ -83,27 +74,6 @@ def test_preempted_requests_come_back_right(toys, reference, monkeypatch):
     assert preempted, "the cache is too large for this test"
     for answer, ids, adapter in zip(answers, prompts, adapters, strict=True):
         assert list(answer.token_ids) == reference.greedy(ids, adapter, 60), adapter
-
-
-def test_ngram_speculation(toys, reference, monkeypatch):
-    engine = guessing()
-    engine.clear()
-    drafts = []
-    schedule = engine.core.scheduler.schedule
-
-    def counted(*args, **kwargs):
-        step = schedule(*args, **kwargs)
-        drafts.extend(step.scheduled_spec_decode_tokens.values())
-        return step
-
-    monkeypatch.setattr(engine.core.scheduler, "schedule", counted)
-    phrase = filler(8, 3)
-    ids = phrase * 6 + list(INVOCATION) + phrase * 2
-    adapters = [toys["linear"], None, toys["wide"]]
-    answers = engine.ask([ids] * 3, adapters, max_tokens=40)
-    assert drafts, "nothing was speculated"
-    for answer, adapter in zip(answers, adapters, strict=True):
-        assert list(answer.token_ids) == reference.greedy(ids, adapter, 40), adapter
 
 
 def test_a_prompt_without_invocation_is_refused_and_the_engine_lives(engine, toys, reference):

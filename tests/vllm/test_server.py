@@ -1,4 +1,4 @@
-"""vLLM's OpenAI server over HTTP: two adapters at start, others loaded and unloaded while it runs, a plain OpenAI client."""
+"""vLLM's OpenAI server: two adapters at start, others loaded and unloaded while it runs, a plain OpenAI client."""
 
 import contextlib
 import os
