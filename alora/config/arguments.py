@@ -14,6 +14,7 @@ from alora.errors import ConfigError
 POSITIONAL = {"new": "name", "score": "conversation"}
 ALIASES = {"bundle": "artifact", "battery": "artifact"}
 LOCAL_RECIPE = "recipe.yaml"
+OF_ARTIFACT = ("validate", "evaluate", "export", "score")  # verbs on something that names its own base
 
 # Hydra's flags that take the next argument as their value (hydra._internal.utils.get_args_parser, 1.3).
 _VALUE_FLAGS = frozenset(
@@ -28,11 +29,15 @@ _OVERRIDE = re.compile(r"(?P<sign>\+{0,2})(?P<key>[^=+~]+)=(?P<value>.*)", re.DO
 
 @dataclass(frozen=True)
 class Arguments:
-    """One command line. ``flags`` and ``overrides`` are Hydra's; ``recipe_files`` are the files behind ``recipe=``."""
+    """One command line. ``flags`` and ``overrides`` are Hydra's; ``recipe_files`` are the files behind ``recipe=``.
+
+    ``local`` says that nobody asked for a recipe, and the one in the working folder is taken.
+    """
 
     flags: tuple[str, ...]
     overrides: tuple[str, ...]
     recipe_files: tuple[Path, ...] = ()
+    local: bool = False
 
     def flag_value(self, *names: str) -> str | None:
         """Value of the last of ``names`` given, as ``--name value`` or ``--name=value``."""
@@ -67,10 +72,11 @@ def read_arguments(verb: str, argv: Sequence[str], cwd: Path) -> Arguments:
     overrides = [_unalias(item) for item in overrides]
     arguments = Arguments(tuple(flags), tuple(overrides))
     chosen_elsewhere = arguments.has_flag("--config-name", "-cn", "--config-dir", "-cd") or arguments.sets("recipe")
-    if not chosen_elsewhere and verb not in ("new", "doctor") and (cwd / LOCAL_RECIPE).is_file():
+    local = not chosen_elsewhere and verb not in ("new", "doctor") and (cwd / LOCAL_RECIPE).is_file()
+    if local:
         overrides.insert(0, f"recipe={LOCAL_RECIPE}")
     overrides, files = _name_recipe_files(overrides, cwd)
-    return Arguments(tuple(flags), tuple(overrides), tuple(files))
+    return Arguments(tuple(flags), tuple(overrides), tuple(files), local)
 
 
 def local_recipe_name(path: Path) -> str:

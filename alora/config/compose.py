@@ -23,10 +23,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from alora.config.arguments import LOCAL_RECIPE, Arguments, local_recipe_name, read_arguments
+from alora.config.arguments import LOCAL_RECIPE, OF_ARTIFACT, Arguments, local_recipe_name, read_arguments
 from alora.config.explain import explain, unknown_key_message, unknown_keys
 from alora.config.paths import absolute_paths, configs_folder, recipes_folder
-from alora.config.precedence import silenced_choices
+from alora.config.precedence import chosen_section, silenced_choices
 from alora.config.schema import Recipe
 from alora.config.validate import check_recipe
 from alora.errors import ConfigError
@@ -67,8 +67,9 @@ def run_verb(
         SystemExit: Hydra's own flags (``--help``, ``--cfg``) have printed what was asked for.
     """
     arguments = read_arguments(verb, argv, Path.cwd())
-    if f"recipe={local_recipe_name(Path(LOCAL_RECIPE).resolve())}" in arguments.overrides:
+    if arguments.local:
         note(f"using ./{LOCAL_RECIPE}")
+    foreign = ["base"] if arguments.local and verb in OF_ARTIFACT else []
     places = _places(arguments)
 
     exit_codes: list[int] = []
@@ -79,7 +80,7 @@ def run_verb(
             running = HydraConfig.get()
             note(f"job {running.job.num}: {' '.join(running.overrides.task)}")
         overrides = list(HydraConfig.get().overrides.task)
-        exit_code = job(lambda: to_recipe(composed, verb, places, overrides))
+        exit_code = job(lambda: to_recipe(composed, verb, places, overrides, foreign))
         exit_codes.append(exit_code)
         if exit_code and os.getpid() != home:
             raise JobFailed(exit_code)  # a launcher's worker has no other way to tell
@@ -99,8 +100,16 @@ def run_verb(
     return max(exit_codes, default=0)
 
 
-def to_recipe(composed: DictConfig, verb: str, places: Sequence[Path], overrides: Sequence[str] = ()) -> Recipe:
+def to_recipe(
+    composed: DictConfig,
+    verb: str,
+    places: Sequence[Path],
+    overrides: Sequence[str] = (),
+    foreign: Sequence[str] = (),
+) -> Recipe:
     """One composed config as a recipe that ``verb`` can run: typed, with absolute paths, checked.
+
+    ``foreign`` sections hold what ``overrides`` choose and nothing else.
 
     Raises:
         ConfigError: unknown keys, wrong types, impossible values, paths that lead nowhere, choices without effect.
@@ -112,6 +121,8 @@ def to_recipe(composed: DictConfig, verb: str, places: Sequence[Path], overrides
         unknown = unknown_keys(plain)
         if unknown:
             raise ConfigError("\n".join(unknown_key_message(key) for key in unknown))
+        for section in foreign:
+            plain[section] = chosen_section(section, overrides, plain, [*places, configs_folder()])
         silenced = silenced_choices(overrides, plain, [*places, configs_folder()])
         if silenced:
             raise ConfigError("\n".join(silenced))

@@ -1,7 +1,7 @@
-"""Catch a choice on the command line that would change nothing.
+"""What the command line itself chooses, apart from the recipe under it.
 
 A recipe's own values come after the groups, as in any Hydra experiment file. So ``base=qwen3_4b`` on top of a recipe
-that spells out ``base.source`` would be ignored without a word.
+that spells out ``base.source`` would be ignored without a word; such a choice is caught here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +34,20 @@ def silenced_choices(overrides: Sequence[str], values: Mapping[str, Any], folder
                     f"or override {key} itself"
                 )
     return messages
+
+
+def chosen_section(
+    section: str, overrides: Sequence[str], values: Mapping[str, Any], folders: Sequence[Path]
+) -> dict[str, Any]:
+    """What the command line sets in ``section``, by a group's option or key by key; a recipe's share is left out.
+
+    Arguments as for :func:`silenced_choices`.
+    """
+    given = dict(item.lstrip("+").split("=", 1) for item in overrides if "=" in item)
+    option = _option(section, given.get(section, ""), folders)
+    chosen = dict(option) if isinstance(option, Mapping) else {}
+    keys = {key.split(".")[1] for key in given if key.startswith(f"{section}.")}
+    return chosen | {key: _at(values, f"{section}.{key}") for key in keys}
 
 
 def _covers(override: str, key: str) -> bool:

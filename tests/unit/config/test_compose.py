@@ -9,10 +9,11 @@ from typing import ClassVar
 import pytest
 import yaml
 
+from alora.config.arguments import OF_ARTIFACT
 from alora.config.compose import run_verb
 from alora.config.paths import configs_folder, recipes_folder
 from alora.config.saved import load_environment, load_recipe, save_recipe
-from alora.config.schema import Recipe
+from alora.config.schema import BaseSettings, Recipe
 from alora.errors import ConfigError
 
 HUB_IDS = {
@@ -122,13 +123,29 @@ class TestLocalRecipe:
         (here / "recipe.yaml").write_text(self.BODY)
         notes: list[str] = []
         (recipe,) = recipes_of("score", notes=notes)
-        assert (recipe.name, recipe.base.source, recipe.training.epochs) == ("mine", "tiny", 2.0)
+        assert (recipe.name, recipe.training.epochs) == ("mine", 2.0)
         assert notes == ["using ./recipe.yaml"]
 
     def test_the_command_line_still_wins(self, here):
         (here / "recipe.yaml").write_text(self.BODY)
         recipe = recipe_of("score", "base=llama3_2_1b", "training.epochs=3")
         assert (recipe.base.source, recipe.training.epochs) == (HUB_IDS["llama3_2_1b"], 3.0)
+
+    def test_leaves_the_base_of_an_artifact_alone(self, here):
+        """What was trained before belongs to its own base, whatever the recipe says by now."""
+        (here / "recipe.yaml").write_text(self.BODY + "base:\n  revision: old\n  dtype: float64\n")
+        for verb in OF_ARTIFACT:
+            needed = [] if verb == "score" else ["artifact=."]
+            assert recipe_of(verb, *needed).base == BaseSettings()
+            given = recipe_of(verb, *needed, "base=qwen3_4b", "base.dtype=bfloat16").base
+            assert (given.source, given.dtype, given.revision) == (HUB_IDS["qwen3_4b"], "bfloat16", None)
+            assert given.template_kwargs == {"enable_thinking": False}
+            assert recipe_of(verb, *needed, "base.device=cpu").base == BaseSettings(device="cpu")
+        assert recipe_of("score", "recipe=recipe.yaml").base.source == "tiny"
+        (here / "rows.jsonl").write_text("")
+        rest = ("+policy.title=x", "data.train=rows.jsonl")
+        trained = recipe_of("train", *rest).base
+        assert (trained.source, trained.revision, trained.dtype) == ("tiny", "old", "float64")
 
     @pytest.mark.parametrize("argv", [["recipe=quickstart"], ["--config-name", "config"], ["--config-dir", "."]])
     def test_gives_way_to_what_is_named(self, here, argv):
@@ -150,10 +167,11 @@ class TestLocalRecipe:
 
     def test_a_choice_that_it_would_silence_is_refused(self, here):
         (here / "recipe.yaml").write_text("base:\n  source: tiny\n")
-        assert recipe_of("score").base.source == "tiny"
+        named = "recipe=recipe.yaml"
+        assert recipe_of("score", named).base.source == "tiny"
         with pytest.raises(ConfigError, match="base=qwen3_4b would have no effect"):
-            recipe_of("score", "base=qwen3_4b")
-        recipe = recipe_of("score", "base=qwen3_4b", "base.source=other/model")
+            recipe_of("score", named, "base=qwen3_4b")
+        recipe = recipe_of("score", named, "base=qwen3_4b", "base.source=other/model")
         assert recipe.base.source == "other/model"
 
     @pytest.mark.parametrize(
