@@ -4,12 +4,11 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from alora.config.paths import POLICY_PLACE
 from alora.config.schema import DataSettings
 from alora.conversation import Conversation, LabelledConversation, Message, read_labelled, read_multilabelled
 from alora.errors import ConfigError, DataError
 from alora.policy import Policy
-
-POLICY_PLACE = "{policy}"  # in a source's name: one file per policy
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ def read_splits(settings: DataSettings, policy: Policy) -> Splits:
 def read_battery_splits(settings: DataSettings, policies: Sequence[Policy]) -> tuple[Splits, dict[str, str]]:
     """Read the rows of several policies, and say why a policy must be left out.
 
-    A source with ``{policy}`` in its name is one file per policy; any other holds rows of all of them. Rows that hold
+    A source with ``%policy%`` in its name is one file per policy; any other holds rows of all of them. Rows that hold
     the same conversation become one, so that their policies share its prefix.
 
     Returns:

@@ -26,7 +26,7 @@ from alora.config.environment import describe_environment
 from alora.config.saved import save_recipe
 from alora.config.schema import Recipe
 from alora.conversation import read_conversation
-from alora.errors import AloraError, CheckFailed, TrainingError
+from alora.errors import AloraError, CheckFailed, DataError
 from alora.evaluation.baselines import compare_with_baselines
 from alora.evaluation.report import (
     HEADINGS,
@@ -128,7 +128,7 @@ def _train(this: _Run) -> None:
     recipe, folder = this.recipe, this.folder
     policies = this.going
     if not policies:
-        raise TrainingError("; ".join(f"{name}: {reason}" for name, reason in this.left_out.items()))
+        raise DataError("no policy can be trained", [f"{name}: {why}" for name, why in this.left_out.items()])
     if not all(folder.places(policy.id).training.exists() for policy in policies):
         rows = {
             name: examples(getattr(this.splits, name), policies, this.renderer, this.activated)

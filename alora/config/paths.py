@@ -10,6 +10,7 @@ import alora
 from alora.config.schema import Recipe
 from alora.errors import ConfigError
 
+POLICY_PLACE = "%policy%"  # in the name of a data source: one file per policy of a battery
 _INPUTS = ("policy.file", "data.train", "data.validation", "data.test", "artifact", "conversation")
 _NEEDED = {
     "check": ("policy.file", "data.train", "data.validation", "data.test"),
@@ -62,13 +63,22 @@ def absolute_paths(recipe: Recipe, verb: str, places: Sequence[Path]) -> Recipe:
 def _input(key: str, given: str, needed: bool, places: Sequence[Path], problems: list[str]) -> str:
     if given == "-" or given.startswith("hub:"):
         return given
-    found = _find(given, places)
+    found = _find_family(given, places) if POLICY_PLACE in given else _find(given, places)
     if found is not None:
         return str(found)
     if needed:
         looked = dict.fromkeys(str(place / _expanded(given)) for place in places)
         problems.append(f"{key}: there is no {given!r}; looked for {', '.join(looked)}")
     return _output(given, places[0])
+
+
+def _find_family(given: str, places: Sequence[Path]) -> Path | None:
+    """A name with a place for the policy's id stands for several files; their folder must be there."""
+    folder, name = os.path.split(given)
+    if POLICY_PLACE in folder:
+        return None
+    found = _find(folder or ".", places)
+    return found / name if found is not None else None
 
 
 def _find(given: str, places: Sequence[Path]) -> Path | None:

@@ -13,7 +13,7 @@ from alora.training.examples import Example, Target
 from alora.training.optimise import fit
 from tests.peft_reference import ALL_TARGETS, ATTENTION_TARGETS, relative_error
 from tests.toy_models import toy_model
-from tests.toy_recipe import run_alora, toy_overrides
+from tests.toy_recipe import QUICK, run_alora, toy_overrides
 
 INVOCATION, LABELS = (5, 6, 7), (11, 12)
 SHAPES = ((4, ALL_TARGETS), (2, ATTENTION_TARGETS), (6, ("down_proj", "q_proj")))
@@ -149,3 +149,28 @@ def test_one_pass_gives_every_verdict(battery, tmp_path):
     )  # fmt: skip
     assert code == 0, errors
     assert [verdict["policy"] for verdict in json.loads(output)["verdicts"]] == ["red", "blue"]
+
+
+def test_one_file_per_policy_and_a_missing_one(battery, tmp_path):
+    folder = battery[0]
+    for name in ("red", "blue"):
+        for split in ("train", "test"):
+            rows = []
+            for line in (folder / f"{split}.jsonl").read_text().splitlines():
+                row = json.loads(line)
+                if row["labels"][name] is not None:
+                    rows.append(json.dumps({"messages": row["messages"], "label": row["labels"][name]}))
+            (tmp_path / f"{name}.{split}.jsonl").write_text("\n".join(rows))
+    arguments = [
+        f"base.source={folder / 'base'}",
+        f"policy.file={folder / 'policy.yaml'}",
+        "policies=[*]",
+        "name=several",
+        f"data.train={tmp_path}/%policy%.train.jsonl",
+        f"data.validation={tmp_path}/%policy%.test.jsonl",
+        f"run_dir={tmp_path / 'run'}",
+    ]
+    code, output, errors = run_alora("train", *arguments, *QUICK, cache=folder / "cache")
+    assert code == 1, errors
+    assert "rare.train.jsonl" in output
+    assert json.loads((tmp_path / "run/battery/battery.json").read_text())["bundles"] == ["red", "blue"]
