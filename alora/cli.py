@@ -8,6 +8,7 @@ import difflib
 import importlib
 import importlib.util
 import io
+import logging
 import os
 import sys
 import traceback
@@ -16,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from alora import __version__
+from alora.config.environment import debugging
 from alora.errors import AloraError, MissingDependency
 
 if TYPE_CHECKING:
@@ -66,11 +68,6 @@ def report(error: BaseException) -> int:
     return _fail(
         f"internal error: {kind}: {text}\nrun it with ALORA_DEBUG=1 for the traceback, and report it", INTERNAL
     )
-
-
-def debugging() -> bool:
-    """Whether the user asked for tracebacks and for what the libraries below have to say."""
-    return os.environ.get("ALORA_DEBUG", "") not in ("", "0")
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -140,6 +137,7 @@ def _quieten() -> None:
     if debugging():
         return
     warnings.filterwarnings("ignore")
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # on import it tells of a faster kernel it did not find
     for name, value in (
         ("TOKENIZERS_PARALLELISM", "false"),
         ("TRANSFORMERS_VERBOSITY", "error"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alora.base.fingerprint import Fingerprint, fingerprint_base
+from alora.config.environment import debugging
 from alora.config.schema import BaseSettings
 from alora.errors import BaseError
 
@@ -43,6 +46,8 @@ def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()  # a bar per shard says nothing; downloads keep theirs
+    if settings.quantization != "none":
+        raise BaseError(f"base.quantization={settings.quantization} is not supported yet; use base.quantization=none")
     location = _locate(settings, progress)
     tokenizer = load_tokenizer(settings, progress)
     device = _device(settings.device)
@@ -55,15 +60,14 @@ def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
             torch.manual_seed(0)
             model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
         else:
-            model = AutoModelForCausalLM.from_pretrained(
-                location, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, **options
-            )
+            with _quiet_bars():
+                model = AutoModelForCausalLM.from_pretrained(
+                    location, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, **options
+                )
     except BaseError:
         raise
     except Exception as error:
         raise BaseError(_unreadable(settings.source, error)) from error
-    if settings.quantization != "none":
-        raise BaseError(f"base.quantization={settings.quantization} is not supported yet; use base.quantization=none")
     model.to(device=device)  # pyright: ignore[reportCallIssue, reportArgumentType] wrapped by transformers
     model.eval().requires_grad_(False)
     if settings.weights == "random":
@@ -86,6 +90,21 @@ def load_tokenizer(settings: BaseSettings, progress: bool = True) -> PreTrainedT
             "or add chat_template.jinja to its folder"
         )
     return tokenizer
+
+
+@contextlib.contextmanager
+def _quiet_bars() -> Iterator[None]:
+    """Hide transformers' bar over tensors that are on disk already; the bars of a download are the hub's and stay."""
+    from transformers.utils import logging
+
+    if debugging():
+        yield
+        return
+    before = logging.set_tqdm_hook(lambda make, args, options: make(*args, **options | {"disable": True}))
+    try:
+        yield
+    finally:
+        logging.set_tqdm_hook(before)
 
 
 def _locate(settings: BaseSettings, progress: bool) -> str:

@@ -1,4 +1,4 @@
-"""What a run depends on besides its settings: versions, machine, commit, command."""
+"""What a run depends on besides its settings: versions, machine, commit, command; and whether it is being debugged."""
 
 import os
 import platform
@@ -24,6 +24,11 @@ PACKAGES = (
     "bitsandbytes",
     "trl",
 )
+
+
+def debugging() -> bool:
+    """Whether the user asked for tracebacks and for what the libraries below have to say (``ALORA_DEBUG=1``)."""
+    return os.environ.get("ALORA_DEBUG", "") not in ("", "0")
 
 
 def package_version(name: str) -> str | None:
