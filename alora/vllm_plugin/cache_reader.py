@@ -41,13 +41,21 @@ class CacheReader:
         """
         if fresh:
             self._forget()
-        compat.start_request(self._llm, token_ids, lora_request)
+        self._start(token_ids, lora_request)
         try:
             request = compat.run_prompt(self._llm, self._core)
             blocks = torch.tensor(compat.request_blocks(self._core, request))
             return [self._bytes(tensor, blocks) for tensor in compat.kv_tensors(self._core)]
         finally:
             compat.abort_all(self._llm, self._core)
+
+    def _start(self, token_ids: Sequence[int], lora_request: Any) -> None:
+        """Add one request that is still running when its prompt has been computed."""
+        from vllm import SamplingParams
+
+        params = SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True, detokenize=False)
+        prompt = {"prompt_token_ids": list(token_ids)}
+        self._llm.llm_engine.add_request("alora-cache-reader", prompt, params, lora_request=lora_request)
 
     def _forget(self) -> None:
         if self._llm.reset_prefix_cache() is False:

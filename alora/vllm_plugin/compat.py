@@ -36,7 +36,7 @@ class Symbol:
 
     @property
     def path(self) -> str:
-        return ".".join(part for part in (self.module, self.owner, self.name) if part)
+        return ".".join(filter(None, (self.module, self.owner, self.name)))
 
 
 def _function(module: str, name: str, parameters: str) -> Symbol:
@@ -291,16 +291,6 @@ def kv_block_axis(core: Any, tensor: Any) -> int:
     if not axes:
         raise RuntimeError(f"neither leading axis of a cache of shape {tuple(tensor.shape)} counts {count} blocks")
     return axes[0]
-
-
-def start_request(llm: Any, token_ids: Sequence[int], lora_request: Any) -> None:
-    """Add one request that is still running when its prompt has been computed."""
-    from vllm import SamplingParams
-
-    params = SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True, detokenize=False)
-    llm.llm_engine.add_request(
-        "alora-cache-reader", {"prompt_token_ids": list(token_ids)}, params, lora_request=lora_request
-    )
 
 
 def run_prompt(llm: Any, core: Any) -> Any:

@@ -10,6 +10,12 @@ from alora.vllm_plugin.carried_request import CarriedLoRARequest
 BLOCK = 4
 
 
+@pytest.fixture(autouse=True)
+def one_seed(monkeypatch):
+    """One seed for all hashes: older builds of vLLM draw another each time it is asked to hash."""
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+
+
 def carried(activation: int, digest: str = "d") -> CarriedLoRARequest:
     return CarriedLoRARequest(
         lora_name="a", lora_int_id=1, lora_path="/a", activation_index=activation, weights_digest=digest
