@@ -9,6 +9,7 @@ from alora.config.schema import Recipe
 from alora.errors import ConfigError
 
 CHOICES: dict[str, tuple[str, ...]] = {
+    "training.prefix_cache": ("off", "memory", "disk"),
     "base.dtype": ("auto", "float32", "bfloat16", "float64"),
     "base.weights": ("pretrained", "random"),
     "base.quantization": ("none", "nf4"),
@@ -51,6 +52,7 @@ RANGES: dict[str, _Rule] = {
     "training.evaluations_per_epoch": _at_least_one,
     "training.early_stopping_patience": _not_negative,
     "training.max_suffix_tokens": _at_least_one,
+    "training.prefix_cache_bytes": _not_negative,
     "training.threads": _at_least_one,
     "evaluation.target_value": _share,
     "evaluation.bootstrap": _not_negative,

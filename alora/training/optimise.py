@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import shutil
 from collections.abc import Sequence
@@ -15,10 +16,11 @@ from transformers.trainer_callback import PrinterCallback
 
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights
+from alora.base.cache import cache_folder
 from alora.config.schema import TrainingSettings
 from alora.errors import TrainingError
 from alora.prefix.packed import PackedModel
-from alora.prefix.store import PrefixStore
+from alora.prefix.store import DiskStore, MemoryStore, PrefixStore
 from alora.training.examples import Example, collate
 from alora.training.progress import TrainingBar
 from alora.training.track import Standing, Tracker
@@ -61,7 +63,7 @@ def fit(
     packed = PackedModel(base.model, bank)
     if settings.gradient_checkpointing:
         packed.checkpoint_activations()
-    store = PrefixStore(settings.prefix_cache_bytes) if settings.prefix_cache == "memory" else None
+    store = _store(settings, base, packed.device)
     tracker = Tracker(bank, settings.early_stopping_patience)
     trainer = SplitTrainer(
         model=SplitModel(packed, store),
@@ -69,7 +71,7 @@ def fit(
         train_dataset=list(train),
         eval_dataset=list(validation),
         data_collator=collate,
-        callbacks=[GradientWatch(bank, tracker), PolicyClip(bank, settings.max_grad_norm), *callbacks],
+        callbacks=[GradientWatch(bank, tracker), *_clip(bank, settings), *callbacks],
         tracker=tracker,
         max_suffix_tokens=settings.max_suffix_tokens,
     )
@@ -108,6 +110,21 @@ def last_whole_checkpoint(checkpoints: Path) -> Path | None:
 def _bank_dtype(base_dtype: torch.dtype) -> torch.dtype:
     """Adapters train in float32 on a half-precision base, as PEFT's ``autocast_adapter_dtype`` has it."""
     return torch.float64 if base_dtype == torch.float64 else torch.float32
+
+
+def _clip(bank: Bank, settings: TrainingSettings) -> list[TrainerCallback]:
+    return [PolicyClip(bank, settings.max_grad_norm)] if settings.max_grad_norm else []
+
+
+def _store(settings: TrainingSettings, base: LoadedBase, device: torch.device) -> PrefixStore | None:
+    if settings.prefix_cache == "off":
+        return None
+    if settings.prefix_cache == "memory":
+        return MemoryStore(settings.prefix_cache_bytes)
+    # KV is a function of these and the ids; another torch or device may round otherwise.
+    parts = [*sorted(base.fingerprint.as_dict().values()), str(base.model.dtype), str(device), torch.__version__]
+    name = hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
+    return DiskStore(cache_folder("prefix_kv") / name, settings.prefix_cache_bytes, device)
 
 
 def _arguments(settings: TrainingSettings, checkpoints: Path, rows: int, device: torch.device) -> TrainingArguments:

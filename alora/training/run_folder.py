@@ -15,6 +15,7 @@ per policy and ``battery.json``. Each stage's output appears whole or not at all
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -65,6 +66,7 @@ class RunFolder:
     def __init__(self, recipe: Recipe) -> None:
         self.path = Path(recipe.run_dir)
         self._recipe = recipe
+        self._made = not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(self.path / LOCK, timeout=0)
@@ -80,6 +82,10 @@ class RunFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._made and [item.name for item in self.path.iterdir()] == [LOCK]:  # it failed before it began
+            with contextlib.suppress(OSError):
+                (self.path / LOCK).unlink()
+                self.path.rmdir()
         self._lock.release()
 
     @property
@@ -113,14 +119,14 @@ class RunFolder:
         """Bind the folder to this recipe and these input digests; True when it already was (a resume).
 
         Raises:
-            RunError: the folder holds a run with other settings or inputs, and ``force`` is not set.
+            RunError: the folder holds outputs of a run with other settings or inputs, and ``force`` is not set.
         """
         claimed = {"settings": self._fixed_settings(), "inputs": dict(inputs)}
         self._sweep()
         before = self._read_claim()
         if before == claimed:
             return True
-        if before is not None and not self._recipe.force:
+        if before is not None and not self._recipe.force and self._has_outputs():
             changed = _changed(before, claimed)
             raise RunError(
                 f"{self.path} holds a run with other settings: {'; '.join(changed[:5])}"
@@ -152,6 +158,10 @@ class RunFolder:
             return None
         except (ValueError, OSError) as error:
             raise RunError(f"{self.path / _INPUTS} cannot be read ({error}); start over with force=true") from error
+
+    def _has_outputs(self) -> bool:
+        places = [self.path / name for name in OUTPUTS]
+        return any(place.is_file() or (place.is_dir() and any(place.iterdir())) for place in places)
 
     def _clear(self) -> None:
         (self.path / _INPUTS).unlink(missing_ok=True)
