@@ -14,7 +14,7 @@ from torch.nn import functional
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from alora.base.pretrain import Architecture, _schedule
+from alora.base.pretrain import Architecture, make_optimizers, set_rates
 from alora.base.summaries import SummarisedDocument
 from alora.errors import BaseError
 from alora.render import HEADING, SYSTEM_TEXT
@@ -23,7 +23,6 @@ from alora.tokens import TextEncoder
 ANSWER_WEIGHT = 2
 TEXT_SHARE = 0.5
 SORTED_TOGETHER = 2048  # lessons sorted by length at a time: little padding, batches still random
-MUON_RATE_FACTOR = 10  # Muon's steps are orthogonal matrices; its rate is this many times AdamW's
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ def study(
     model = Qwen3ForCausalLM(architecture.config(tokenizer))
     model.to(device)  # pyright: ignore[reportArgumentType] a decorator of transformers hides the method from it
     model.train()
-    optimizers = _optimizers(model, learning_rate)
+    optimizers = make_optimizers(model, learning_rate)
     batches = _batches(lessons, batch_tokens, torch.Generator().manual_seed(seed))
     started = time.monotonic()
     with tqdm(total=steps, desc="pre-training", unit="step", disable=not progress) as bar:
@@ -103,26 +102,13 @@ def study(
             spent = 0.0 if time_limit_s is None else (time.monotonic() - started) / time_limit_s
             if spent >= 1.0:
                 break
-            for optimizer in optimizers:
-                for group in optimizer.param_groups:
-                    group["lr"] = group["peak"] * _schedule(max(step / steps, spent))
+            set_rates(optimizers, max(step / steps, spent))
             text_loss, answer_loss = _step(model, optimizers, next(batches))
             if not text_loss + answer_loss < float("inf"):
                 raise BaseError(f"pre-training: no finite loss at step {step}; lower learning_rate={learning_rate}")
             bar.set_postfix(text=f"{text_loss:.3f}", answers=f"{answer_loss:.3f}", refresh=False)
             bar.update()
     return model.eval()
-
-
-def _optimizers(model: Qwen3ForCausalLM, learning_rate: float) -> list[torch.optim.Optimizer]:
-    """Muon (Jordan et al. 2024, ``torch.optim.Muon``) is made for hidden matrices only; embeddings and norms: AdamW."""
-    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
-    others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
-    muon_rate = MUON_RATE_FACTOR * learning_rate
-    return [
-        torch.optim.Muon([{"params": matrices, "peak": muon_rate}], lr=muon_rate, weight_decay=0.0),
-        torch.optim.AdamW([{"params": others, "peak": learning_rate}], betas=(0.9, 0.95), weight_decay=0.0),
-    ]
 
 
 def _batches(

@@ -18,10 +18,12 @@ from torch.nn import functional
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from alora.base.packing import document_positions, in_answer, pack
 from alora.errors import BaseError
 
 END_OF_DOCUMENT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 WARMUP_SHARE = 0.05
+MUON_RATE_FACTOR = 10  # Muon's steps are orthogonal matrices; its rate is this many times AdamW's
 
 # A policy's answer must be one token, and role names are in every turn: the tokenizer is made to learn them whole.
 LABEL_WORDS = ("Yes", "No", "yes", "no", " Yes", " No", " yes", " no", " violation", "violation", " ok", "ok")
@@ -66,8 +68,8 @@ class Architecture:
             head_dim=self.head_dim,
             max_position_embeddings=self.max_positions,
             tie_word_embeddings=True,
-            pad_token_id=tokenizer.convert_tokens_to_ids(END_OF_DOCUMENT),
-            eos_token_id=tokenizer.convert_tokens_to_ids(TURN_END),
+            pad_token_id=tokenizer.get_vocab()[END_OF_DOCUMENT],
+            eos_token_id=tokenizer.get_vocab()[TURN_END],
             bos_token_id=None,
         )
 
@@ -112,7 +114,7 @@ def _with_label_words(texts: Iterable[str]) -> Iterator[str]:
             text = text.replace(special, "\n")
         yield text
     for word in (*LABEL_WORDS, *ROLE_WORDS):
-        yield from [f"{word}\n"] * 50_000 if word.startswith(" ") else [f"\n{word}\n"] * 50_000
+        yield from [f"{word}\n"] * 5_000 if word.startswith(" ") else [f"\n{word}\n"] * 5_000
 
 
 def pretrain(
@@ -125,6 +127,7 @@ def pretrain(
     sequence_length: int,
     learning_rate: float = 2e-3,
     answer_weight: float = 1.0,
+    text_share: float = 1.0,
     seed: int = 0,
     threads: int | None = None,
     progress: bool = True,
@@ -134,7 +137,7 @@ def pretrain(
 ) -> Qwen3ForCausalLM:
     """Train a base from random weights by next-token loss over packed documents.
 
-    AdamW, linear warm-up, cosine decay to zero. Float32 on CPU; on CUDA float32 weights under bfloat16 autocast.
+    Muon and AdamW, linear warm-up, cosine decay to zero. Float32 on CPU; on CUDA under bfloat16 autocast.
     The same arguments give the same weights on the same machine, unless ``time_limit_s`` is set: then the schedule
     follows whichever runs out first, steps or seconds. Special tokens written in a document count as such, so
     documents must be trusted text.
@@ -142,6 +145,8 @@ def pretrain(
     Args:
         answer_weight: how much a token of an assistant turn counts against any other; answers are few, and are what
             teaches a small base to look back.
+        text_share: share of the other tokens, drawn anew each step, that are predicted at all; the head is a third of
+            a small model's cost.
         checkpoint: called as ``checkpoint(step, model)`` every ``checkpoint_every`` steps.
 
     Raises:
@@ -152,9 +157,10 @@ def pretrain(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     rows_NT = pack(documents, tokenizer, sequence_length)
     torch.manual_seed(seed)
-    model = Qwen3ForCausalLM(architecture.config(tokenizer)).to(device).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.05)
-    header = tokenizer.convert_tokens_to_ids([TURN_START, "assistant", TURN_END])
+    model = Qwen3ForCausalLM(architecture.config(tokenizer)).train()
+    model.to(device)  # pyright: ignore[reportArgumentType] a decorator of transformers hides the method from it
+    optimizers = make_optimizers(model, learning_rate)
+    answer_marks = [tokenizer.get_vocab()[text] for text in (TURN_START, "assistant", TURN_END)]
     batches = _batches(rows_NT, batch_size, torch.Generator().manual_seed(seed))
     started = time.monotonic()
     with tqdm(total=steps, desc="pre-training", unit="step", disable=not progress) as bar:
@@ -162,8 +168,8 @@ def pretrain(
             spent = 0.0 if time_limit_s is None else (time.monotonic() - started) / time_limit_s
             if spent >= 1.0:
                 break
-            _set_rate(optimizer, learning_rate * _schedule(max(step / steps, spent)))
-            loss = _step(model, optimizer, next(batches).to(device), header, answer_weight)
+            set_rates(optimizers, max(step / steps, spent))
+            loss = _step(model, optimizers, next(batches).to(device), answer_marks, answer_weight, text_share)
             if not math.isfinite(loss):
                 raise BaseError(f"pre-training: the loss is {loss} at step {step}; lower learning_rate={learning_rate}")
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
@@ -171,40 +177,6 @@ def pretrain(
             if checkpoint is not None and checkpoint_every and (step + 1) % checkpoint_every == 0:
                 checkpoint(step + 1, model)
     return model.eval()
-
-
-def pack(documents: Sequence[str], tokenizer: PreTrainedTokenizerFast, sequence_length: int) -> torch.Tensor:
-    """Token ids as rows of ``sequence_length``, padded with -1: every row opens at the start of a document.
-
-    A document that no longer fits opens the next row (cutting it would part a summary from what it sums up); one
-    longer than a row is cut into pieces. Each ends with ``<|endoftext|>``. Returns int32 ``rows_NT``.
-
-    Raises:
-        BaseError: there is no document.
-    """
-    end = tokenizer.convert_tokens_to_ids(END_OF_DOCUMENT)
-    rows: list[list[int]] = [[]]
-    for ids in tokenizer(list(documents), add_special_tokens=False)["input_ids"] if documents else []:
-        ids = [*ids, end]
-        for start in range(0, len(ids), sequence_length):
-            piece = ids[start : start + sequence_length]
-            if len(rows[-1]) + len(piece) > sequence_length:
-                rows.append([])
-            rows[-1].extend(piece)
-    if not rows[0]:
-        raise BaseError("pre-training: the corpus holds no document; give a text file with at least one")
-    rows_NT = torch.full((len(rows), sequence_length), -1, dtype=torch.int32)
-    for row_T, ids in zip(rows_NT, rows, strict=True):
-        row_T[: len(ids)] = torch.tensor(ids, dtype=torch.int32)
-    return rows_NT
-
-
-def document_positions(ids_BT: torch.Tensor, end: int) -> torch.Tensor:
-    """Position of each token within its document; a new one starts behind every ``end`` and every padding (-1)."""
-    place_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
-    opens_BT = torch.ones_like(ids_BT, dtype=torch.bool)
-    opens_BT[:, 1:] = (ids_BT[:, :-1] == end) | (ids_BT[:, :-1] < 0)
-    return place_T - torch.cummax(torch.where(opens_BT, place_T, 0), dim=1).values
 
 
 def _batches(rows_NT: torch.Tensor, batch_size: int, generator: torch.Generator) -> Iterator[torch.Tensor]:
@@ -217,58 +189,64 @@ def _batches(rows_NT: torch.Tensor, batch_size: int, generator: torch.Generator)
         yield rows_NT[taken].long()
 
 
-def _schedule(progress: float) -> float:
-    """Share of the peak learning rate at ``progress`` in [0, 1]: linear warm-up, then cosine to zero."""
+def make_optimizers(model: Qwen3ForCausalLM, learning_rate: float) -> list[torch.optim.Optimizer]:
+    """Muon (Jordan et al. 2024, ``torch.optim.Muon``) for hidden matrices, which it is made for; AdamW for the rest.
+
+    At these sizes AdamW alone needs several times the steps before answers leave chance.
+    """
+    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
+    others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
+    muon_rate = MUON_RATE_FACTOR * learning_rate
+    return [
+        torch.optim.Muon([{"params": matrices, "peak": muon_rate}], lr=muon_rate, weight_decay=0.0),
+        torch.optim.AdamW([{"params": others, "peak": learning_rate}], betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+
+
+def set_rates(optimizers: Sequence[torch.optim.Optimizer], progress: float) -> None:
+    """Learning rates at ``progress`` in [0, 1]: linear warm-up to each group's peak, then cosine to zero."""
     if progress < WARMUP_SHARE:
-        return (progress + 1e-3) / (WARMUP_SHARE + 1e-3)
-    return 0.5 * (1 + math.cos(math.pi * (progress - WARMUP_SHARE) / (1 - WARMUP_SHARE)))
-
-
-def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = rate
+        share = (progress + 1e-3) / (WARMUP_SHARE + 1e-3)
+    else:
+        share = 0.5 * (1 + math.cos(math.pi * (progress - WARMUP_SHARE) / (1 - WARMUP_SHARE)))
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = share * group["peak"]
 
 
 def _step(
     model: Qwen3ForCausalLM,
-    optimizer: torch.optim.Optimizer,
+    optimizers: Sequence[torch.optim.Optimizer],
     ids_BT: torch.Tensor,
-    header: list[int],
+    answer_marks: list[int],
     answer_weight: float,
+    text_share: float,
 ) -> float:
     """One update; returns the weighted mean next-token loss in nats.
 
     Positions start anew in each document; from that transformers (5.19, ``masking_utils``) makes the mask that keeps
     documents of a row from seeing each other.
     """
-    end: int = model.config.pad_token_id
+    positions_BT = document_positions(ids_BT, model.config.pad_token_id or 0)
+    targets_BT, answers_BT = ids_BT[:, 1:], in_answer(ids_BT, *answer_marks)[:, 1:]
+    # Drawn on the CPU, so that the same seed draws the same tokens on any device.
+    drawn_BT = answers_BT | (torch.rand(targets_BT.shape) < text_share).to(ids_BT.device)
+    drawn_BT &= targets_BT >= 0
     with torch.autocast(ids_BT.device.type, torch.bfloat16, enabled=ids_BT.device.type == "cuda"):
-        logits_BTV = model(
-            input_ids=ids_BT.clamp(min=0), position_ids=document_positions(ids_BT, end), use_cache=False
-        ).logits[:, :-1]
-    targets_BT = ids_BT[:, 1:]
-    weights_BT = torch.where(in_answer(ids_BT, *header), answer_weight, 1.0)[:, 1:] * (targets_BT >= 0)
-    losses = functional.cross_entropy(
-        logits_BTV.float().flatten(0, 1), targets_BT.clamp(min=0).flatten(), reduction="none"
-    )
-    loss = (losses * weights_BT.flatten()).sum() / weights_BT.sum()
-    optimizer.zero_grad(set_to_none=True)
+        hidden_BTD = model.model(
+            input_ids=ids_BT.clamp(min=0), position_ids=positions_BT, use_cache=False
+        ).last_hidden_state[:, :-1]
+        logits_NV = model.lm_head(hidden_BTD[drawn_BT])
+    losses_N = functional.cross_entropy(logits_NV.float(), targets_BT[drawn_BT], reduction="none")
+    weights_N = torch.where(answers_BT[drawn_BT], answer_weight, 1.0)
+    loss = (losses_N * weights_N).sum() / weights_N.sum()
+    for optimizer in optimizers:
+        optimizer.zero_grad(set_to_none=True)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
+    for optimizer in optimizers:
+        optimizer.step()
     return loss.item()
-
-
-def in_answer(ids_BT: torch.Tensor, turn_start: int, assistant: int, turn_end: int) -> torch.Tensor:
-    """Which tokens an assistant turn is made of: behind its role and line break, up to and with its end mark."""
-    place_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
-    opens_BT = torch.zeros_like(ids_BT, dtype=torch.bool)
-    opens_BT[:, 3:] = (ids_BT[:, :-3] == turn_start) & (ids_BT[:, 1:-2] == assistant)
-    closes_BT = torch.zeros_like(opens_BT)
-    closes_BT[:, 1:] = ids_BT[:, :-1] == turn_end
-    opened_BT = torch.cummax(torch.where(opens_BT, place_T, -1), dim=1).values
-    closed_BT = torch.cummax(torch.where(closes_BT, place_T, -1), dim=1).values
-    return opened_BT > closed_BT
 
 
 def save_base(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> Path:

@@ -27,11 +27,12 @@ class TinyRecipe:
     version: int = RECIPE_VERSION
     architecture: Architecture = field(default_factory=Architecture)
     documents: int = 4000
-    steps: int = 300
-    batch_size: int = 4
-    sequence_length: int = 320
-    learning_rate: float = 3e-3
-    answer_weight: float = 8.0
+    steps: int = 270
+    batch_size: int = 2
+    sequence_length: int = 640
+    learning_rate: float = 2.5e-3
+    answer_weight: float = 30.0
+    text_share: float = 0.25
     seed: int = 0
 
     def digest(self) -> str:
@@ -61,6 +62,7 @@ def build_tiny_base(folder: Path, progress: bool = True, recipe: TinyRecipe = RE
         sequence_length=recipe.sequence_length,
         learning_rate=recipe.learning_rate,
         answer_weight=recipe.answer_weight,
+        text_share=recipe.text_share,
         seed=recipe.seed,
         progress=progress,
     )

@@ -13,7 +13,7 @@ does. Policy checks in this corpus ask about greetings and thanks only, so that 
 import random
 
 from alora.base.pretrain import TURN_END, TURN_START
-from alora.base.tiny_talk import CORPUS, KINDS, Talk, random_acts, write_talk
+from alora.base.tiny_talk import CORPUS, KINDS, Talk, random_acts, write_exchange, write_talk
 from alora.base.tiny_words import HEALTH, OTHERS, TOPICS
 from alora.render import HEADING, SYSTEM_TEXT
 
@@ -27,7 +27,8 @@ SYSTEMS = (
     "",
 )
 HEADINGS = (*[HEADING] * 4, "", "The conversation:\n\n", "Read this conversation.\n\n")
-QUESTIONS_PER_DOCUMENT = 3
+QUESTIONS_PER_DOCUMENT = 2
+GLOSSARY_SHARE, GLOSSARY_ENTRIES = 0.4, 6
 
 Answered = tuple[str, str]
 
@@ -39,6 +40,30 @@ def documents(count: int, seed: int = 0) -> list[str]:
 
 
 def write_document(rng: random.Random) -> str:
+    """A conversation with questions, or one time in three a glossary."""
+    return write_glossary(rng) if rng.random() < GLOSSARY_SHARE else write_conversation(rng)
+
+
+def write_glossary(rng: random.Random) -> str:
+    """Phrases and single lines with what they are about: the cheapest way to learn what words mean."""
+    turns: list[str] = []
+    for _ in range(GLOSSARY_ENTRIES):
+        topic, kind = random_acts(rng, most=1)[0]
+        exchange = write_exchange(topic, kind, CORPUS, rng)
+        entry = rng.choice(
+            (
+                (rng.choice(topic.problems), topic.name),
+                (rng.choice(topic.actions), topic.name),
+                (rng.choice(topic.experts), topic.name),
+                (f"User: {exchange.request}", topic.name),
+                (f"Assistant: {exchange.reply}", kind),
+            )
+        )
+        turns += [turn("user", entry[0]), turn("assistant", entry[1])]
+    return "".join(turns).rstrip("\n")
+
+
+def write_conversation(rng: random.Random) -> str:
     """One conversation in a user turn, then question and answer turns."""
     talk = write_talk(random_acts(rng), CORPUS, rng)
     lines = [f"{message['role'].capitalize()}: {message['content']}" for message in talk.messages()]
@@ -57,7 +82,7 @@ def turn(role: str, content: str) -> str:
 
 def ask(talk: Talk, rng: random.Random) -> list[Answered]:
     """Questions of different sorts in random order; the list of turns is always among them."""
-    sorts = [_kind_somewhere, _topic_somewhere, _joined, _joined, _joined, _last_turn, _last_turn, _policy_form]
+    sorts = [_kind_somewhere, _topic_somewhere, _joined, _last_turn, _last_turn, _policy_form]
     picked = [_list_of_turns, *rng.choices(sorts, k=QUESTIONS_PER_DOCUMENT - 1)]
     rng.shuffle(picked)
     return [sort(talk, rng) for sort in picked]

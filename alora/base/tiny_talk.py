@@ -242,6 +242,6 @@ def random_acts(rng: random.Random, most: int = 3) -> list[tuple[Topic, str]]:
     acts: list[tuple[Topic, str]] = []
     for _ in range(min(most, rng.choice((1, 1, 1, 2, 2, 3)))):
         stay = acts and rng.random() < 0.4
-        topic = acts[-1][0] if stay else (TOPICS[0] if rng.random() < 0.25 else rng.choice(TOPICS))
+        topic = acts[-1][0] if stay else (TOPICS[0] if rng.random() < 0.15 else rng.choice(TOPICS))
         acts.append((topic, rng.choice(KINDS)))
     return acts
