@@ -10,6 +10,9 @@ BIN := $(VENV)/bin
 export PYTHON VENV ALORA_TORCH
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
+# Two processes of one thread each: toy models are too small for more threads to help.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart static check test gpu vllm-matrix clean
 
@@ -29,10 +32,11 @@ static: setup # format, lint, types, import contracts
 	$(BIN)/lint-imports
 
 check: static ## format, lint, types, import contracts, unit tests
-	$(BIN)/pytest tests/unit
+	$(PYTEST) tests/unit
 
 test: static ## everything that needs no GPU, real vLLM on CPU included
-	$(BIN)/pytest tests/unit tests/integration tests/vllm
+	$(PYTEST) tests/unit tests/integration
+	$(BIN)/pytest tests/vllm
 
 gpu: setup ## the tests that need an NVIDIA GPU
 	$(BIN)/pytest tests/gpu
