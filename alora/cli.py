@@ -31,6 +31,7 @@ VERBS = {
     "evaluate": "artifact=DIR: metrics on test rows",
     "export": "artifact=DIR: a bundle that PEFT and vLLM load as it is",
     "score": "artifact=DIR FILE (or - for standard input): verdicts on one conversation",
+    "bench": "training: packed training and scoring against PEFT, Trainer, TRL and LoRA, on equal work or not at all",
     "doctor": "versions, devices, base and cache state, and what will not work here",
 }
 MISUSED, INTERNAL, INTERRUPTED, BROKEN_PIPE = 2, 3, 130, 141

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from alora.errors import ConfigError
 
-POSITIONAL = {"new": "name", "score": "conversation"}
+POSITIONAL = {"new": "name", "score": "conversation", "bench": "bench.workload"}
 ALIASES = {"bundle": "artifact", "battery": "artifact"}
 LOCAL_RECIPE = "recipe.yaml"
 OF_ARTIFACT = ("validate", "evaluate", "export", "score")  # verbs on something that names its own base
@@ -72,7 +72,7 @@ def read_arguments(verb: str, argv: Sequence[str], cwd: Path) -> Arguments:
     overrides = [_unalias(item) for item in overrides]
     arguments = Arguments(tuple(flags), tuple(overrides))
     chosen_elsewhere = arguments.has_flag("--config-name", "-cn", "--config-dir", "-cd") or arguments.sets("recipe")
-    local = not chosen_elsewhere and verb not in ("new", "doctor") and (cwd / LOCAL_RECIPE).is_file()
+    local = not chosen_elsewhere and verb not in ("new", "doctor", "bench") and (cwd / LOCAL_RECIPE).is_file()
     if local:
         overrides.insert(0, f"recipe={LOCAL_RECIPE}")
     overrides, files = _name_recipe_files(overrides, cwd)

@@ -128,6 +128,27 @@ class ExportSettings:
 
 
 @dataclass
+class BenchSettings:
+    """Measurements on a base of random weights; speed does not depend on the values."""
+
+    workload: str = "training"
+    shape: str = "27m"  # toy, 27m, qwen3_0_6b, qwen3_4b
+    prefixes: list[int] = field(default_factory=lambda: [2000])  # tokens
+    suffixes: list[int] = field(default_factory=lambda: [16, 48])  # tokens
+    policies: list[int] = field(default_factory=lambda: [1, 8, 32, 100])
+    baselines: list[str] = field(default_factory=lambda: ["peft", "trainer", "trl"])
+    rank: int = 8
+    rounds: int = 3
+    scoring_prefix: int = 2000
+    scoring_suffix: int = 32
+    scoring_adapters: list[int] = field(default_factory=lambda: [10, 50, 100])  # []: no scoring
+    lora_prefills: int = 10  # run in each round; more adapters are extrapolated from them, and marked
+    memory: bool = True  # peak memory, each arm in a process of its own
+    seed: int = 0
+    threads: int = 1
+
+
+@dataclass
 class Recipe:
     """Everything that one ``alora`` command knows."""
 
@@ -143,10 +164,11 @@ class Recipe:
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     identity: IdentitySettings = field(default_factory=IdentitySettings)
     export: ExportSettings = field(default_factory=ExportSettings)
+    bench: BenchSettings = field(default_factory=BenchSettings)
     artifact: str | None = None  # validate, evaluate, export, score: an adapter folder, a bundle or a run folder
     bundles: list[str] = field(default_factory=list)  # score: several bundles on one conversation
     conversation: str | None = None  # train, score: a JSON file, "-" for standard input
-    output: str | None = None  # validate, evaluate, export: where the report or bundle is written
-    json: bool = False  # score, check, doctor: machine-readable output
+    output: str | None = None  # validate, evaluate, export, bench: where the report or bundle is written
+    json: bool = False  # score, check, doctor, bench: machine-readable output
     strict: bool = False  # check: warnings fail too
     force: bool = False  # train: start over in a run folder that holds other settings

@@ -18,6 +18,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "prompt.instruction": ("title", "rule"),
     "prompt.truncation": ("middle", "start"),
     "evaluation.target": ("f1", "fpr", "recall"),
+    "bench.workload": ("training",),
+    "bench.shape": ("toy", "27m", "qwen3_0_6b", "qwen3_4b"),
 }
 SCHEDULERS = (
     "linear",
@@ -34,6 +36,7 @@ _positive: _Rule = (lambda value: value > 0, "more than 0")
 _not_negative: _Rule = (lambda value: value >= 0, "0 or more")
 _share: _Rule = (lambda value: 0 < value < 1, "between 0 and 1, both excluded")
 _at_least_one: _Rule = (lambda value: value >= 1, "1 or more")
+_room_for_invocation: _Rule = (lambda value: value >= 4, "4 or more, to hold the invocation tokens and one more")
 
 RANGES: dict[str, _Rule] = {
     "adapter.rank": _at_least_one,
@@ -58,6 +61,13 @@ RANGES: dict[str, _Rule] = {
     "evaluation.bootstrap": _not_negative,
     "identity.conversations": _at_least_one,
     "export.golden_rows": _not_negative,
+    "bench.rank": _at_least_one,
+    "bench.rounds": _at_least_one,
+    "bench.scoring_prefix": _at_least_one,
+    "bench.scoring_suffix": _room_for_invocation,
+    "bench.lora_prefills": _at_least_one,
+    "bench.seed": (lambda value: 0 <= value < 2**32, "between 0 and 4294967295"),
+    "bench.threads": _at_least_one,
 }
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _NAME = re.compile(r"[^/\\\0]+")
@@ -69,7 +79,7 @@ def check_recipe(recipe: Recipe, verb: str) -> None:
     Raises:
         ConfigError: with one line per problem.
     """
-    problems = [*_choices(recipe), *_ranges(recipe), *_texts(recipe), *_needs(recipe, verb)]
+    problems = [*_choices(recipe), *_ranges(recipe), *_texts(recipe), *_bench(recipe), *_needs(recipe, verb)]
     if problems:
         raise ConfigError("\n".join(problems))
 
@@ -115,6 +125,20 @@ def _texts(recipe: Recipe) -> list[str]:
             problems.append(
                 f"policy.labels.{label} is {word!r}: YAML reads a bare Yes or No as a boolean; put the word in quotes"
             )
+    return problems
+
+
+def _bench(recipe: Recipe) -> list[str]:
+    settings, problems = recipe.bench, []
+    for key, smallest in (("prefixes", 1), ("suffixes", 4), ("policies", 1)):
+        values = getattr(settings, key)
+        if not values or min(values) < smallest or len(set(values)) != len(values):
+            problems.append(f"bench.{key} is {list(values)}; list different numbers of {smallest} or more")
+    if any(count < 1 for count in settings.scoring_adapters):
+        problems.append(f"bench.scoring_adapters is {list(settings.scoring_adapters)}; list numbers of 1 or more")
+    known = ("peft", "trainer", "trl")
+    if not settings.baselines or any(name not in known for name in settings.baselines):
+        problems.append(f"bench.baselines is {list(settings.baselines)}; list some of {', '.join(known)}")
     return problems
 
 

@@ -1,0 +1,164 @@
+"""What is timed: an arm runs one step (forward and backward), and says which pairs it ran and what came out."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from transformers import PreTrainedModel, TrainingArguments
+
+from alora.adapter.bank import Bank
+from alora.adapter.folder import AdapterWeights
+from alora.bench.workload import Workload, pair_digest
+from alora.prefix.packed import PackedModel, Pair
+from alora.training.examples import Batch
+from alora.training.track import Tracker
+from alora.training.trainer import SplitModel, SplitTrainer
+
+Gradients = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Work:
+    """One pair that a step ran: the digest of its tokens and answer, and the length of its prompt."""
+
+    digest: str
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step computed for one pair. ``objective`` names the loss: over the label tokens, or the vocabulary."""
+
+    digest: str
+    objective: str
+    loss: float
+    gradients: Gradients
+
+
+class Arm(Protocol):
+    """One way to do the work. ``step`` is what the clock sees; everything else is done before or after."""
+
+    name: str
+
+    def step(self) -> None:
+        """Forward and backward of all its pairs."""
+        ...
+
+    def clear(self) -> None:
+        """Drop the gradients, so that every step starts alike."""
+        ...
+
+    def work(self) -> list[Work]:
+        """The pairs of a step, from the tensors that the model is given."""
+        ...
+
+
+class PackedArm:
+    """Ours: P policies behind one prefix, by the ``training_step`` of :class:`~alora.training.trainer.SplitTrainer`.
+
+    Args:
+        base: shared with other packed arms; hooks without a route cost nothing that a clock sees.
+        vocabulary: train the answer against the whole vocabulary, as language-model trainers do, instead of against
+            the label tokens; to compare with those.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        base: PreTrainedModel,
+        adapters: Sequence[AdapterWeights],
+        workload: Workload,
+        scratch: Path,
+        max_suffix_tokens: int = 4096,
+        vocabulary: bool = False,
+    ) -> None:
+        self.name = name
+        self.objective = "vocabulary" if vocabulary else "labels"
+        self._bank = Bank(base, adapters, trainable=True)
+        self._model = SplitModel(PackedModel(base, self._bank), store=None)
+        self._batch = self._batch_of(workload, base.config.vocab_size)
+        self._trainer = SplitTrainer(
+            model=self._model,
+            args=quiet_arguments(scratch, base.device),
+            tracker=Tracker(self._bank, patience=0),
+            max_suffix_tokens=max_suffix_tokens,
+        )
+        self._trainer.current_gradient_accumulation_steps = 1  # set by the training loop, which is not timed
+
+    def _batch_of(self, workload: Workload, vocab: int) -> Batch:
+        pairs, labels = workload.pairs, workload.labels
+        if self.objective == "vocabulary":
+            pairs = tuple(Pair(0, pair.policy, pair.suffix_ids, tuple(range(vocab))) for pair in pairs)
+            labels = tuple(workload.answer(policy) for policy in range(workload.policies))
+        return Batch((workload.prefix_ids,), pairs, labels, (1.0,) * len(pairs))
+
+    def on(self, workload: Workload) -> PackedArm:
+        """The same arm, adapters and gradients on other prompts."""
+        other = copy.copy(self)
+        other._batch = self._batch_of(workload, self._model.packed.base.config.vocab_size)
+        return other
+
+    def step(self) -> None:
+        """Prefix once without gradient, then all suffixes, pass by pass."""
+        self._trainer.training_step(self._model, {"batch": self._batch})
+
+    def clear(self) -> None:
+        """Drop the bank's gradients."""
+        self._bank.zero_grad(set_to_none=True)
+
+    def work(self) -> list[Work]:
+        """One entry per pair."""
+        batch, found = self._batch, []
+        for pair, label in zip(batch.pairs, batch.labels, strict=True):
+            prompt = batch.prefixes[pair.prefix] + pair.suffix_ids
+            found.append(Work(pair_digest(prompt, pair.label_token_ids[label]), len(prompt)))
+        return found
+
+    @torch.no_grad()
+    def _losses(self) -> list[float]:
+        logits_nL = self._model.eval()(self._batch.prefixes, self._batch.pairs)
+        labels_n = torch.tensor(self._batch.labels, device=logits_nL.device)
+        return torch.nn.functional.cross_entropy(logits_nL, labels_n, reduction="none").tolist()
+
+    def outcomes(self, policies: Sequence[int]) -> list[Outcome]:
+        """Loss and gradients of some policies, from one step of the arm itself."""
+        self.clear()
+        self.step()
+        losses, work = self._losses(), self.work()
+        found = []
+        for policy in policies:
+            copied = {name: (a.clone(), b.clone()) for name, (a, b) in self._bank.gradients(policy).items()}
+            found.append(Outcome(work[policy].digest, self.objective, losses[policy], copied))
+        self.clear()
+        return found
+
+    def close(self) -> None:
+        """Take the bank's hooks off the base."""
+        self._bank.release()
+
+
+def quiet_arguments(scratch: Path, device: torch.device) -> TrainingArguments:
+    """What every trainer of a benchmark is given: batch of one conversation, float32 as loaded, nothing written."""
+    options = trainer_options(scratch, device)
+    return TrainingArguments(**options)
+
+
+def trainer_options(scratch: Path, device: torch.device) -> dict[str, Any]:
+    """The options behind :func:`quiet_arguments`, for subclasses of ``TrainingArguments``."""
+    return {
+        "output_dir": str(scratch),
+        "per_device_train_batch_size": 1,
+        "report_to": [],
+        "save_strategy": "no",
+        "logging_strategy": "no",
+        "disable_tqdm": True,
+        "dataloader_pin_memory": False,
+        "remove_unused_columns": False,
+        "label_names": ["labels"],
+        "use_cpu": device.type == "cpu",
+    }

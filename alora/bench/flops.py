@@ -1,0 +1,91 @@
+"""Floating-point operations of both ways to train a pair, so that a measured ratio stands beside the possible one.
+
+One multiply-add counts two. Counted are the matrix products: the base's linear layers, attention over the pairs of
+positions that see each other, the adapters and the head. Left out are norms, softmax and the rotary embedding, which
+both ways have in the same proportion.
+
+- Backward through a frozen linear layer is one product (the gradient of its input) where forward is one.
+- Attention is two products forward and five backward; through a constant prefix three, because the gradients of its
+  keys and values are not needed.
+- An adapter is one product forward and two backward per factor.
+- The first layer's input is an embedding without gradient, which saves its q, k and v a product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from alora.bench.shapes import BaseShape
+
+_FORWARD, _BACKWARD, _BACKWARD_PREFIX = 2, 5, 3  # products of attention
+_READ_INPUT = ("q_proj", "k_proj", "v_proj")
+
+
+@dataclass(frozen=True)
+class FlopCount:
+    """Counts of one model shape with adapters of one rank on ``targets``."""
+
+    shape: BaseShape
+    rank: int
+    targets: Sequence[str]
+
+    @property
+    def linear(self) -> int:
+        """Forward of all linear layers, for one token."""
+        return 2 * self.shape.layers * sum(i * o for i, o in self.shape.linears.values())
+
+    @property
+    def adapter(self) -> int:
+        """Forward of one adapter on all its layers, for one token."""
+        sizes = (sum(self.shape.linears[name]) for name in self.targets)
+        return 2 * self.shape.layers * self.rank * sum(sizes)
+
+    @property
+    def saved(self) -> int:
+        """What backward need not do for one token: the first layer's q, k and v."""
+        return 2 * sum(self.shape.linears[name][0] * self.shape.linears[name][1] for name in _READ_INPUT)
+
+    def attention(self, seen: int, products: int) -> int:
+        """``products`` matrix products over ``seen`` pairs (query position, key position)."""
+        return 2 * products * self.shape.layers * self.shape.heads * self.shape.width * seen
+
+    def head(self, rows: int, tokens: int) -> int:
+        """Forward and backward of the head: logits of ``tokens`` vocabulary entries at ``rows`` positions."""
+        return 4 * rows * tokens * self.shape.hidden
+
+    def full_sequence(self, prefix: int, suffix: int, logit_rows: int) -> int:
+        """Training one pair over the whole prompt; logits of the vocabulary at ``logit_rows`` positions."""
+        tokens = prefix + suffix
+        layers = tokens * (2 * self.linear - self.saved) + 3 * suffix * self.adapter
+        return layers + self.attention(_causal(tokens), _FORWARD + _BACKWARD) + self.head(logit_rows, self.shape.vocab)
+
+    def prefix(self, prefix: int) -> int:
+        """The shared part: the base's forward over the prefix, without gradient."""
+        return prefix * self.linear + self.attention(_causal(prefix), _FORWARD)
+
+    def suffix(self, prefix: int, suffix: int, labels: int) -> int:
+        """Training one pair behind a prefix that is there already; the floor of a pair when P goes to infinity."""
+        layers = suffix * (2 * self.linear - self.saved) + 3 * suffix * self.adapter
+        own = self.attention(_causal(suffix), _FORWARD + _BACKWARD)
+        return layers + own + self.attention(suffix * prefix, _FORWARD + _BACKWARD_PREFIX) + self.head(1, labels)
+
+    def packed(self, prefix: int, suffix: int, labels: int, policies: int) -> float:
+        """Training one pair of P behind one prefix."""
+        return self.prefix(prefix) / policies + self.suffix(prefix, suffix, labels)
+
+    def lora_prefill(self, prefix: int, suffix: int) -> int:
+        """Scoring one standard LoRA, adapted from token 0: the whole prompt, logits at its end."""
+        tokens = prefix + suffix
+        forward = tokens * (self.linear + self.adapter) + self.attention(_causal(tokens), _FORWARD)
+        return forward + self.head(1, self.shape.vocab) // 2
+
+    def scored_suffix(self, prefix: int, suffix: int, labels: int) -> int:
+        """Scoring one adapter behind a prefix that is there already."""
+        layers = suffix * (self.linear + self.adapter)
+        seen = suffix * prefix + _causal(suffix)
+        return layers + self.attention(seen, _FORWARD) + self.head(1, labels) // 2
+
+
+def _causal(tokens: int) -> int:
+    return tokens * (tokens + 1) // 2

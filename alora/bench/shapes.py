@@ -1,0 +1,75 @@
+"""Bases of random weights in a given shape: a benchmark of speed needs no download."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+
+@dataclass(frozen=True)
+class BaseShape:
+    """A Qwen3 model's sizes. ``width`` is of one attention head; the embedding is tied to the head."""
+
+    vocab: int
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    width: int
+
+    @property
+    def linears(self) -> dict[str, tuple[int, int]]:
+        """``(in, out)`` of each linear module of a layer."""
+        hidden, wide = self.hidden, self.intermediate
+        query, kv = self.heads * self.width, self.kv_heads * self.width
+        return {
+            "q_proj": (hidden, query), "k_proj": (hidden, kv), "v_proj": (hidden, kv), "o_proj": (query, hidden),
+            "gate_proj": (hidden, wide), "up_proj": (hidden, wide), "down_proj": (wide, hidden),
+        }  # fmt: skip
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the matrices (norms left out)."""
+        return self.layers * sum(i * o for i, o in self.linears.values()) + self.vocab * self.hidden
+
+
+SHAPES = {
+    "toy": BaseShape(vocab=199, hidden=32, intermediate=48, layers=2, heads=4, kv_heads=2, width=8),
+    "27m": BaseShape(vocab=4096, hidden=512, intermediate=1536, layers=8, heads=8, kv_heads=4, width=64),
+    "qwen3_0_6b": BaseShape(vocab=151_936, hidden=1024, intermediate=3072, layers=28, heads=16, kv_heads=8, width=128),
+    "qwen3_4b": BaseShape(vocab=151_936, hidden=2560, intermediate=9728, layers=36, heads=32, kv_heads=8, width=128),
+}
+
+
+def random_base(shape: BaseShape, device: torch.device, dtype: torch.dtype, seed: int) -> PreTrainedModel:
+    """A frozen Qwen3 of ``shape`` in eval mode with sdpa attention; the weights follow from ``seed`` alone."""
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=shape.vocab,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.width,
+        max_position_embeddings=40_960,
+        tie_word_embeddings=True,
+        attn_implementation="sdpa",  # pyright: ignore[reportCallIssue] taken by the parent's **kwargs
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    model = Qwen3ForCausalLM(config)
+    model.to(device=device, dtype=dtype)  # pyright: ignore[reportCallIssue, reportArgumentType] wrapped by transformers
+    return model.eval().requires_grad_(False)
+
+
+def copy_of(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy that a baseline may wrap and patch, with the stock attention."""
+    copied = copy.deepcopy(model)
+    copied.set_attn_implementation("sdpa")
+    return copied
