@@ -212,7 +212,9 @@ def _read_yaml(path: Path) -> Any:
     import yaml
 
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+        text = path.read_text(encoding="utf-8-sig")
+        _refuse_twice(yaml.compose(text, Loader=yaml.SafeLoader), path)
+        return yaml.safe_load(text)
     except OSError as error:
         raise PolicyError(f"{path}: {error.strerror or error}; give a YAML file with id, title and rule") from error
     except UnicodeDecodeError as error:
@@ -222,6 +224,23 @@ def _read_yaml(path: Path) -> Any:
         raise PolicyError(f"{path}{line}: not YAML: {error.problem}; put texts with ':' or '#' in quotes") from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise PolicyError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+
+
+def _refuse_twice(root: Any, path: Path) -> None:
+    """YAML lets the last of two equal keys win without a word; a label would be lost."""
+    waiting, known = [root], set()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in known or not hasattr(node, "value") or isinstance(node.value, str):
+            continue
+        known.add(id(node))  # an alias leads to the same node again
+        pairs = [item for item in node.value if isinstance(item, tuple)]
+        keys = [key.value for key, _ in pairs if isinstance(key.value, str)]
+        for key, _ in pairs:
+            if key.value != "<<" and keys.count(key.value) > 1:
+                line = key.start_mark.line + 1
+                raise PolicyError(f"{path}:{line}: the key {key.value!r} is there twice; rename or remove one")
+        waiting += [part for item in node.value for part in (item if isinstance(item, tuple) else (item,))]
 
 
 def _pick(policies: list[Policy], name: str | None, file: str) -> Policy:

@@ -77,7 +77,11 @@ class _Surgeon:
         try:
             text = self.render(names, generation)
         except Exception as error:  # a template is foreign code: anything can come out of it
-            raise RenderError(f"the chat template fails on {' '.join(names)}: {error}") from error
+            turns = ", ".join(_ROLES[name[0]] for name in names)
+            raise RenderError(
+                f"the base's chat template fails on the turns {turns}: {error}; mend its chat_template.jinja, or "
+                "choose another base"
+            ) from error
         pieces = []
         for name in names:
             piece, found, text = text.partition(_MARKS[name])

@@ -30,6 +30,8 @@ from torch.utils.hooks import RemovableHandle
 from alora.adapter.folder import AdapterSpec, AdapterWeights
 from alora.errors import AdapterError
 
+_FOREIGN = "the adapter belongs to another base: give the base that it was trained on, base.source=ID_OR_FOLDER"
+
 
 @dataclass(frozen=True)
 class Route:
@@ -95,7 +97,7 @@ class Bank(nn.Module):
         for place, name in enumerate(self._names):
             module = modules.get(name)
             if not isinstance(module, nn.Linear):
-                raise AdapterError(f"the base has no linear layer {name!r}; the adapter belongs to another base")
+                raise AdapterError(f"the base has no linear layer {name!r}; {_FOREIGN}")
             a_PRD, b_POR = _stack(name, module, adapters, dtype)
             self.a_PRD.append(nn.Parameter(a_PRD, requires_grad=trainable))
             self.b_POR.append(nn.Parameter(b_POR, requires_grad=trainable))
@@ -208,7 +210,7 @@ def _stack(
         if a_RD.shape[1] != module.in_features or b_OR.shape[0] != module.out_features:
             raise AdapterError(
                 f"adapter of {name} is {a_RD.shape[1]} -> {b_OR.shape[0]}, the base's layer "
-                f"{module.in_features} -> {module.out_features}; the adapter belongs to another base"
+                f"{module.in_features} -> {module.out_features}; {_FOREIGN}"
             )
         a_PRD[policy, : a_RD.shape[0]] = a_RD
         b_POR[policy, :, : b_OR.shape[1]] = b_OR

@@ -95,7 +95,9 @@ def _names(file: Path) -> list[str]:
     except FileNotFoundError as error:
         raise BundleError(f"{file.parent} has no {file.name}, so it is not a battery") from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BundleError(f"{file} cannot be read ({error!r}); write the battery again") from error
+        raise BundleError(
+            f"{file} cannot be read ({type(error).__name__}: {error}); write the battery again"
+        ) from error
     if version != SCHEMA_VERSION:
         raise BundleError(f"{file}: schema_version is {version!r}, and this alora reads {SCHEMA_VERSION}; upgrade it")
     if not isinstance(names, list) or not all(isinstance(n, str) and n == Path(n).name and n != ".." for n in names):

@@ -91,5 +91,7 @@ def read_golden(file: Path) -> tuple[GoldenRow, ...]:
             logits = tuple(float(logit) for logit in content["label_logits"])
             rows.append(GoldenRow(Conversation(str(content["id"]), messages), str(content["prefix_sha256"]), logits))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise BundleError(f"{file.name}:{number}: not a golden row ({error!r}); export the bundle again") from error
+            raise BundleError(
+                f"{file}:{number}: not a golden row ({type(error).__name__}: {error}); export the bundle again"
+            ) from error
     return tuple(rows)

@@ -160,7 +160,9 @@ def manifest_from_dict(content: Any, where: str) -> Manifest:
     try:
         return _manifest(content)
     except (AloraError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BundleError(f"{where} is not a valid manifest: {error!r}; export the bundle again") from error
+        raise BundleError(
+            f"{where} is not a valid manifest: {type(error).__name__}: {error}; export the bundle again"
+        ) from error
 
 
 def _manifest(content: Mapping[str, Any]) -> Manifest:

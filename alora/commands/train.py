@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import torch
 
-from alora.adapter.folder import AdapterSpec, load_adapter, new_adapter, save_adapter
+from alora.adapter.folder import AdapterSpec, load_adapter, new_adapter, save_adapter, target_modules
 from alora.base.load import LoadedBase, load_base
 from alora.bundle.battery import write_battery
 from alora.bundle.hub import push_bundle
@@ -25,7 +25,7 @@ from alora.commands.output import note, say, table, write_json
 from alora.config.environment import describe_environment
 from alora.config.saved import save_recipe
 from alora.config.schema import Recipe
-from alora.conversation import read_conversation
+from alora.conversation import Conversation, read_conversation
 from alora.errors import AloraError, CheckFailed, DataError
 from alora.evaluation.baselines import compare_with_baselines
 from alora.evaluation.report import (
@@ -40,6 +40,7 @@ from alora.identity.certificate import Certificate, read_certificate, write_cert
 from alora.identity.certify import certify
 from alora.policy import Policy, load_battery_policies, load_policy
 from alora.prefix.scorer import Scorer
+from alora.probes import probe_conversations
 from alora.render import Prompt, Renderer
 from alora.splits import Splits, read_battery_splits, read_splits, rows_digest
 from alora.training import RunFolder, examples, fit
@@ -58,6 +59,7 @@ class _Run:
     policies: tuple[Policy, ...]
     splits: Splits
     renderer: Renderer
+    conversation: Conversation | None  # scored at the end; None: the first held-out row
     left_out: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -88,10 +90,12 @@ def run(recipe: Recipe) -> int:
     if recipe.training.threads:
         torch.set_num_threads(recipe.training.threads)
     policies, splits, left_out = _read(recipe)
+    conversation = None if recipe.conversation is None else read_conversation(recipe.conversation)
     with RunFolder(recipe) as folder:
         base = load_base(recipe.base)
         renderer = Renderer(base.tokenizer, recipe.prompt, recipe.base.template_kwargs)
-        this = _Run(recipe, folder, base, tuple(policies), splits, renderer, left_out)
+        this = _Run(recipe, folder, base, tuple(policies), splits, renderer, conversation, left_out)
+        _require_ready(this)
         if folder.claim(_inputs(this)):
             note(f"going on in {folder.path}")
         save_recipe(recipe, folder.settings, describe_environment())
@@ -114,6 +118,13 @@ def _read(recipe: Recipe) -> tuple[list[Policy], Splits, dict[str, str]]:
     policies = load_battery_policies(recipe.policy, recipe.policies)
     splits, left_out = read_battery_splits(recipe.data, policies)
     return policies, splits, left_out
+
+
+def _require_ready(this: _Run) -> None:
+    """What would fail after the training fails before it: words and targets that the base lacks, golden rows."""
+    this.each(_spec)
+    target_modules(this.base.model, this.recipe.adapter.targets)
+    probe_conversations(this.recipe.export.golden_rows, "export.golden_rows")
 
 
 def _inputs(this: _Run) -> dict[str, str]:
@@ -275,10 +286,7 @@ def _describe(certificate: Certificate) -> str:
 
 def _show_verdicts(this: _Run, bundles: Sequence[Bundle]) -> None:
     """The verdicts on the recipe's conversation, else on the first held-out row, from one pass."""
-    if this.recipe.conversation is not None:
-        conversation = read_conversation(this.recipe.conversation)
-    else:
-        conversation = (this.splits.test or this.splits.validation)[0].conversation
+    conversation = this.conversation or (this.splits.test or this.splits.validation)[0].conversation
     with Scorer(this.base, [bundle.weights for bundle in bundles]) as scorer:
         logits = scorer.label_logits(this.renderer.prefix(conversation), [bundle.suffix for bundle in bundles])
     for bundle, logits_L in zip(bundles, logits, strict=True):

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from alora.atomic import write_text
-from alora.config.explain import unknown_key_message, unknown_keys
+from alora.config.explain import explain, unknown_key_message, unknown_keys
 from alora.config.schema import Recipe
 from alora.errors import ConfigError, RunError
 
@@ -85,7 +85,7 @@ def load_recipe(path: str | os.PathLike[str]) -> Recipe:
     try:
         recipe = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Recipe), values))
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{path}: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"{path}: {explain(error)}; train again or edit the file") from error
     assert isinstance(recipe, Recipe)
     return recipe
 

@@ -162,7 +162,9 @@ def read_evaluations(file: Path) -> list[Evaluation]:
     except FileNotFoundError as error:
         raise RunError(f"{file} does not exist; run `alora evaluate` or `alora train` first") from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise RunError(f"{file} is not an evaluation of this version of alora ({error!r}); evaluate again") from error
+        raise RunError(
+            f"{file} is not an evaluation of this version of alora ({type(error).__name__}: {error}); evaluate again"
+        ) from error
 
 
 def _cell(estimate: Estimate, with_interval: bool) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ class Fitted:
     adapters: tuple[AdapterWeights, ...]
     standings: tuple[Standing, ...]
     steps: int
-    history: tuple[dict[str, float], ...]
+    history: tuple[dict[str, float | None], ...]  # None: not finite
 
 
 def fit(
@@ -83,6 +83,12 @@ def fit(
         trainer.train(resume_from_checkpoint=str(resume) if resume else None)
         if tracker.active and trainer.last_evaluated != trainer.state.global_step:
             trainer.evaluate()
+        if all(standing.dropped for standing in tracker.standings):
+            reasons = dict.fromkeys(str(standing.dropped) for standing in tracker.standings)
+            raise TrainingError(f"{'; '.join(reasons)}; lower training.learning_rate, or take base.dtype=float32")
+    except TrainingError:
+        shutil.rmtree(checkpoints, ignore_errors=True)  # it would fail again: nothing to go on from
+        raise
     finally:
         bank.release()
         if settings.gradient_checkpointing:
@@ -92,8 +98,13 @@ def fit(
         adapters=tuple(tracker.best(place) for place in range(len(adapters))),
         standings=tuple(tracker.standings),
         steps=trainer.state.global_step,
-        history=tuple(trainer.state.log_history),
+        history=tuple(map(_finite, trainer.state.log_history)),
     )
+
+
+def _finite(entry: Mapping[str, float]) -> dict[str, float | None]:
+    """A log entry that JSON can hold: a policy that diverged has losses that it cannot."""
+    return {name: value if math.isfinite(value) else None for name, value in entry.items()}
 
 
 def last_whole_checkpoint(checkpoints: Path) -> Path | None:

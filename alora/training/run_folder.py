@@ -42,7 +42,7 @@ OUTPUTS = (
 _INPUTS = "inputs.json"
 LOCK = ".lock"
 # Settings that change nothing a stage has made: where it lies, and what a call prints or scores besides.
-_FREE = ("run_dir", "artifact", "bundles", "conversation", "output", "json", "strict", "force")
+_FREE = ("run_dir", "artifact", "bundles", "engine", "conversation", "output", "json", "strict", "force")
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class RunFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._made and [item.name for item in self.path.iterdir()] == [LOCK]:  # it failed before it began
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            if self._made and [item.name for item in self.path.iterdir()] == [LOCK]:  # it failed before it began
                 (self.path / LOCK).unlink()
                 self.path.rmdir()
         self._lock.release()

@@ -1,0 +1,230 @@
+"""Bases, adapters, bundles and runs that are damaged, foreign, refused or of another version."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE, AdapterSpec, new_adapter, save_adapter
+from alora.bundle.manifest import content_digest
+from tests.integration.bad_input.conftest import Case
+from tests.toy_models import toy_model
+from tests.toy_tokenizers import toy_tokenizer
+
+Damage = Callable[[Path], object]
+
+
+def edit(file: str, change: Callable[[dict], object]) -> Damage:
+    """Change a JSON file in place."""
+
+    def damage(folder: Path) -> None:
+        content = json.loads((folder / file).read_text())
+        change(content)
+        (folder / file).write_text(json.dumps(content))
+
+    return damage
+
+
+def cut(file: str, share: float = 0.5) -> Damage:
+    return lambda folder: (folder / file).write_bytes(
+        (folder / file).read_bytes()[: int(share * (folder / file).stat().st_size)]
+    )
+
+
+def write(file: str, text: str) -> Damage:
+    return lambda folder: (folder / file).write_text(text)
+
+
+def remove(file: str) -> Damage:
+    return lambda folder: (folder / file).unlink()
+
+
+def quantized(method: str) -> Damage:
+    settings = {"quant_method": method, "bits": 4, "group_size": 32, "dataset": "c4"}
+    return edit("config.json", lambda config: config.update(quantization_config=settings))
+
+
+def pickled(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04.")
+
+
+def newer(manifest: dict) -> None:
+    manifest["schema_version"] += 1
+    manifest["sha256"] = content_digest(manifest)
+
+
+BASES = {
+    "no chat template": (remove("chat_template.jinja"), ["no chat template", "chat_template.jinja"]),
+    "quantized with GPTQ": (quantized("gptq"), ["quantized with gptq", "refuses", "use its bf16 base"]),
+    "quantized with HQQ": (quantized("hqq"), ["quantized with hqq", "refuses", "use its bf16 base"]),
+    "quantized with AWQ": (quantized("awq"), ["quantized with awq", "refuses", "use its bf16 base"]),
+    "broken config": (write("config.json", "{"), ["cannot be loaded", "config.json", "check base.source"]),
+    "no config": (remove("config.json"), ["cannot be loaded", "check base.source"]),
+    "unknown architecture": (
+        edit("config.json", lambda config: config.update(model_type="nothing", architectures=["Nothing"])),
+        ["cannot be loaded", "nothing", "check base.source"],
+    ),
+    "no weights": (remove("model.safetensors"), ["cannot be loaded", "check base.source"]),
+    "pickled weights": (pickled, ["cannot be loaded", "safetensors", "check base.source"]),
+    "truncated weights": (cut("model.safetensors"), ["cannot be loaded", "check base.source"]),
+    "broken tokenizer": (write("tokenizer.json", "{}"), ["cannot be loaded", "check base.source"]),
+    "broken template": (
+        write("chat_template.jinja", "{% if %}"),
+        ["chat template fails", "mend its chat_template.jinja"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_bases(name, place, here, refused):
+    damage, words = BASES[name]
+    damage(shutil.copytree(place / "base", here / "base"))
+    refused(Case("train base.source={here}/base", words))
+
+
+BUNDLES = {
+    "truncated adapter": (cut(WEIGHTS_FILE), [f"{WEIGHTS_FILE} is cut short", "copy or download it again"]),
+    "changed adapter config": (
+        edit(CONFIG_FILE, lambda config: config.update(r=3)),
+        [CONFIG_FILE, "copy or download it again"],
+    ),
+    "invocation stripped": (
+        edit(CONFIG_FILE, lambda config: config.pop("alora_invocation_tokens")),
+        [CONFIG_FILE, "a tool deleted the key", "copy the original file back"],
+    ),
+    "no weights": (remove(WEIGHTS_FILE), [f"lacks {WEIGHTS_FILE}", "copy or download"]),
+    "manifest of a newer alora": (edit("alora.json", newer), ["schema_version 2", "pip install -U"]),
+    "edited manifest": (
+        edit("alora.json", lambda manifest: manifest["operating_point"].update(threshold=0.01)),
+        ["was changed after it was written", "export the bundle again"],
+    ),
+    "broken manifest": (cut("alora.json"), ["alora.json cannot be read as JSON", "export the bundle again"]),
+    "manifest of something else": (write("alora.json", "[]"), ["no bundle manifest", "export it again"]),
+    "truncated golden rows": (cut("golden.jsonl"), ["golden.jsonl is cut short", "copy or download it again"]),
+    "no certificate": (remove("identity.json"), ["lacks identity.json", "copy or download"]),
+}
+
+
+@pytest.mark.parametrize("verb", ["score conversation={place}/talk.json", "validate"])
+@pytest.mark.parametrize("name", BUNDLES)
+def test_bundles(name, verb, place, here, refused):
+    damage, words = BUNDLES[name]
+    damage(shutil.copytree(place / "run/bundle", here / "bundle"))
+    refused(Case(f"{verb} artifact={{here}}/bundle base.source={{place}}/base", words))
+
+
+def other_tokenizer(folder: Path) -> None:
+    tokenizer = toy_tokenizer("llama3")
+    tokenizer.chat_template = toy_tokenizer("qwen3").chat_template
+    tokenizer.save_pretrained(folder)
+
+
+STRANGE_BASES = {
+    "other weights": (lambda folder: None, "other", ["weights are not those"]),
+    "other width": (lambda folder: None, "wide", ["weights are not those"]),
+    "other tokenizer": (other_tokenizer, "base", ["tokenizer is another one"]),
+    "other template": (write("chat_template.jinja", "{{ messages[0].content }}"), "base", ["chat template is another"]),
+}
+
+
+@pytest.mark.parametrize(
+    "verb", ["score conversation={place}/talk.json", "validate", "evaluate data.test={place}/test.jsonl"]
+)
+@pytest.mark.parametrize("name", STRANGE_BASES)
+def test_a_bundle_on_another_base(name, verb, place, here, refused):
+    damage, start, words = STRANGE_BASES[name]
+    damage(shutil.copytree(place / start, here / "base"))
+    refused(Case(f"{verb} artifact={{place}}/run base.source={{here}}/base", [*words, "does not fit the base"]))
+
+
+ADAPTERS = {
+    "truncated weights": (cut(WEIGHTS_FILE), [WEIGHTS_FILE, "is damaged", "export the adapter again"]),
+    "no safetensors at all": (write(WEIGHTS_FILE, "\x80" * 99), [WEIGHTS_FILE, "is damaged"]),
+    "no weights": (remove(WEIGHTS_FILE), [f"has no {WEIGHTS_FILE}", "save it again with PEFT"]),
+    "broken config": (cut(CONFIG_FILE), [f"{CONFIG_FILE} cannot be read", "export the adapter again"]),
+    "another rank": (edit(CONFIG_FILE, lambda c: c.update(r=3)), ["rank 3", "do not belong together"]),
+    "DoRA": (edit(CONFIG_FILE, lambda c: c.update(use_dora=True)), ["use_dora", "train it without"]),
+    "no LoRA": (edit(CONFIG_FILE, lambda c: c.update(peft_type="IA3")), ["peft_type is not LORA"]),
+    "no invocation tokens": (
+        edit(CONFIG_FILE, lambda c: c.update(alora_invocation_tokens=[])),
+        ["alora_invocation_tokens must be"],
+    ),
+}
+
+
+@pytest.mark.parametrize("verb", ["evaluate data.test={place}/test.jsonl policy.file={place}/policy.yaml", "validate"])
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_adapters(name, verb, place, here, refused):
+    damage, words = ADAPTERS[name]
+    damage(shutil.copytree(place / "run/adapter", here / "adapter"))
+    refused(Case(f"{verb} artifact={{here}}/adapter base.source={{place}}/base", words))
+
+
+@pytest.mark.parametrize("verb", ["evaluate data.test={place}/test.jsonl policy.file={place}/policy.yaml", "validate"])
+def test_an_adapter_of_another_width(verb, place, here, refused):
+    shutil.copytree(place / "run/adapter", here / "adapter")
+    refused(
+        Case(f"{verb} artifact={{here}}/adapter base.source={{place}}/wide", ["o_proj", "the base that it was trained"])
+    )
+
+
+RUNS = {
+    "no bundle yet": (
+        lambda run: shutil.rmtree(run / "bundle"),
+        Case("score artifact={here}/run {place}/talk.json", ["holds no bundle", "alora export"]),
+    ),
+    "no adapter yet": (
+        lambda run: [shutil.rmtree(run / name) for name in ("bundle", "adapter")],
+        Case("evaluate artifact={here}/run", ["holds no adapter yet", "alora train"]),
+    ),
+    "settings of another version": (
+        lambda run: (run / "run.yaml").write_text((run / "run.yaml").read_text() + "epochs_total: 3\n"),
+        Case("score artifact={here}/run {place}/talk.json", ["run.yaml: unknown key 'epochs_total'", "train again"]),
+    ),
+    "settings that are no YAML": (
+        lambda run: (run / "run.yaml").write_text("name: ["),
+        Case("score artifact={here}/run {place}/talk.json", ["run.yaml", "cannot be read", "train again"]),
+    ),
+    "settings of a wrong type": (
+        lambda run: (run / "run.yaml").write_text("training: {epochs: many}"),
+        Case(
+            "score artifact={here}/run {place}/talk.json",
+            ["run.yaml: training.epochs", "'many'", "train again or edit"],
+        ),
+    ),
+    "an evaluation of another adapter": (
+        edit("evaluation.json", lambda content: content["evaluations"][0].update(adapter_digest="0" * 64)),
+        Case("export artifact={here}/run", ["evaluation.json is of another adapter", "train again"]),
+    ),
+    "a damaged evaluation": (
+        cut("evaluation.json"),
+        Case("export artifact={here}/run", ["evaluation.json", "evaluate again"]),
+    ),
+    "a damaged certificate": (
+        cut("identity.json"),
+        Case("export artifact={here}/run", ["identity.json", "alora validate"]),
+    ),
+    "no certificate": (
+        remove("identity.json"),
+        Case("export artifact={here}/run", ["no KV identity certificate", "alora validate"], exit_code=1),
+    ),
+    "other settings": (lambda run: None, Case("train adapter.rank=8", ["adapter.rank: 16 -> 8", "force=true"])),
+    "a damaged claim": (cut("inputs.json"), Case("train", ["inputs.json cannot be read", "force=true"])),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_runs(name, place, here, refused):
+    damage, case = RUNS[name]
+    damage(shutil.copytree(place / "run", here / "run", ignore=shutil.ignore_patterns(".lock")))
+    refused(case)
+
+
+def test_a_plain_lora_has_no_identity_to_prove(place, here, refused):
+    model = toy_model("qwen3", vocab=len(toy_tokenizer("qwen3")))
+    save_adapter(new_adapter(AdapterSpec(4, 8.0, ("q_proj",), None), model, seed=0), here / "lora", "toy")
+    words = ["plain LoRA", "from token 0"]
+    refused(Case("validate artifact={here}/lora base.source={place}/base", words, exit_code=1))

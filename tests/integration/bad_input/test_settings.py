@@ -1,0 +1,129 @@
+"""Settings that cannot run, places that cannot be written, and a machine that gives out."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from alora.training.run_folder import LOCK
+from tests.integration.bad_input.conftest import Case, arguments, check_refusal, tree
+
+SETTINGS = {
+    "unknown verb": Case("trian", ["no verb 'trian'", "did you mean 'train'?"]),
+    "unknown key": Case("train training.epcohs=3", ["training.epcohs", "did you mean 'training.epochs'?"]),
+    "unknown key, added": Case("train +typo=1", ["unknown key 'typo'", "--help"]),
+    "bad type": Case("train training.epochs=many", ["training.epochs", "'many'"]),
+    "unknown option of a group": Case("train training=fast", ["training=fast", "There are: ", "quick"]),
+    "several mistakes, at once": Case(
+        "train adapter.rank=0 training.batch_size=0 prompt.layout=turn",
+        ["adapter.rank is 0", "training.batch_size is 0", "choose one of transcript, turns"],
+    ),
+    "quantization that is not there": Case("train base.quantization=int3", ["base.quantization is 'int3'", "choose"]),
+    "no such device": Case("train base.device=tpu", ["base.device is 'tpu'", "cuda:N"]),
+    "no base": Case("train base.source={here}/base", ["base.source", "there is no folder", "base=tiny"]),
+    "targets that match nothing": Case("train adapter.targets=[c_attn]", ["'c_attn' matches no", "it has", "q_proj"]),
+    "no rows": Case("train data.train=null", ["no training rows are given", "data.train=FILE.jsonl"]),
+    "more golden rows than there are": Case("train export.golden_rows=99", ["export.golden_rows=99", "between 0 and"]),
+    "no artifact": Case("validate artifact={here}/none", ["artifact", "looked for"]),
+    "an artifact of something else": Case("validate artifact={place}/base", ["is no artifact of alora", "run.yaml"]),
+    "nothing to score": Case("score artifact={place}/run", ["no conversation is given", "standard input"]),
+    "a report that cannot be written": Case(
+        "evaluate artifact={place}/run output={place}/policy.yaml/report.json", ["report.json", "writable output="]
+    ),
+    "a certificate that cannot be written": Case(
+        "validate artifact={place}/run output={place}/policy.yaml/report.json", ["policy.yaml", "choose a place"]
+    ),
+    "a bundle that cannot be written": Case(
+        "export artifact={place}/run output={place}/policy.yaml/bundle", ["policy.yaml/bundle", "writable output="]
+    ),
+    "a bundle in the way of something": Case("export artifact={place}/run output={place}", ["is not a bundle"]),
+    "a scaffold in the way of something": Case("new base output={place}/base", ["is there already", "another name"]),
+    "a scaffold that cannot be written": Case(
+        "new mine output={place}/policy.yaml/mine", ["cannot be written", "another place"]
+    ),
+    "a run folder below a file": Case("train run_dir={place}/policy.yaml/run", ["policy.yaml/run", "set run_dir="]),
+    "a file for a run folder": Case("train run_dir={place}/policy.yaml", ["policy.yaml", "set run_dir="]),
+    "a run folder where nobody can write": Case("train run_dir=/proc/run", ["/proc/run", "set run_dir="]),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings(name, refused):
+    refused(SETTINGS[name])
+
+
+def test_a_run_folder_that_another_process_holds(here, refused):
+    (here / "run").mkdir()
+    with FileLock(here / "run" / LOCK):
+        refused(Case("train", ["another alora process works in", "set run_dir="]))
+
+
+def test_a_learning_rate_that_diverges(place, here, capsys):
+    """The run stops with a reason; what it leaves is no adapter, and no obstacle to better settings."""
+    from alora.cli import main
+
+    assert main(arguments("train training.learning_rate=1e30", place, here)) == 1
+    output, errors = capsys.readouterr()
+    assert "loss is nan at step 2" in errors
+    assert "lower training.learning_rate" in errors
+    assert "Traceback" not in errors + output
+    assert not (here / "run/adapter").exists()
+    assert main(arguments("train training.learning_rate=1e-3", place, here)) == 0
+
+
+def run_limited(case: Case, place: Path, here: Path, limit: int | None = None, **options) -> None:
+    """Run a case in a process that cannot write files above ``limit`` bytes, and check what it says."""
+
+    def set_limit() -> None:
+        if limit is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    command = [sys.executable, "-m", "alora", *arguments(case.command, place, here)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    result = subprocess.run(
+        command, cwd=here, env=environment, text=True, timeout=300, check=False, preexec_fn=set_limit, **streams
+    )
+    check_refusal(case, result.returncode, result.stdout or "", result.stderr)
+
+
+def test_a_full_disk_while_exporting(place, here):
+    case = Case("export artifact={place}/run output={here}/bundle", ["bundle cannot be written", "with space"])
+    before = tree(place)
+    run_limited(case, place, here, limit=20_000)
+    assert tree(here) == {}
+    assert tree(place) == before
+
+
+def test_a_full_disk_while_training(place, here):
+    """What was whole stays; the same command goes on when there is space."""
+    run_limited(Case("train", ["free the space"]), place, here, limit=20_000)
+    left = sorted(path.name for path in (here / "run").iterdir() if path.name != LOCK)
+    assert set(left) <= {"run.yaml", "inputs.json", "checkpoints"}
+    assert json.loads((here / "run/inputs.json").read_text())
+
+
+def test_a_full_disk_for_the_output(place, here):
+    with Path("/dev/full").open("w") as full:
+        case = Case("score artifact={place}/run conversation={place}/talk.json", ["No space left", "free the space"])
+        run_limited(case, place, here, stdout=full)
+    assert tree(here) == {}
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("data.train=hub:nobody/nothing", ["hub:nobody/nothing", "cannot be loaded", "check name and network"]),
+        ("base.source=nobody/nothing", ["'nobody/nothing' cannot be loaded", "base=tiny"]),
+    ],
+    ids=["data set", "base"],
+)
+def test_a_hub_that_cannot_be_reached(setting, words, refused, monkeypatch):
+    for module in ("huggingface_hub.constants", "datasets.config"):
+        monkeypatch.setattr(f"{module}.HF_HUB_OFFLINE", True)
+    refused(Case(f"train {setting}", words))
