@@ -34,6 +34,8 @@ VERBS = {
     "bench": "training: packed training and scoring against PEFT, Trainer, TRL and LoRA, on equal work or not at all",
     "doctor": "versions, devices, base and cache state, and what will not work here",
 }
+# How safetensors and torch, which raise errors of their own, tell that a file could not be written.
+_DISK_SIGNS = ("No space left on device", "StorageFull", "File too large", "inline_container")
 MISUSED, INTERNAL, INTERRUPTED, BROKEN_PIPE = 2, 3, 130, 141
 
 
@@ -109,7 +111,7 @@ def _surroundings(error: BaseException) -> str | None:
         place = f"{error.filename}: " if error.filename else ""
         reason = error.strerror or text or type(error).__name__
         return f"{place}{reason}; free the space, or choose a place that can be read and written"
-    if "No space left on device" in text or "StorageFull" in text or "inline_container" in text:
+    if any(sign in text for sign in _DISK_SIGNS):
         return f"a file could not be written ({text[:200]}); free the space and run the same command again"
     if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text:
         return (

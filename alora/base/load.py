@@ -43,9 +43,7 @@ def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
-    from transformers.utils import logging as transformers_logging
 
-    transformers_logging.disable_progress_bar()  # a bar per shard says nothing; downloads keep theirs
     if settings.quantization != "none":
         raise BaseError(f"base.quantization={settings.quantization} is not supported yet; use base.quantization=none")
     location = _locate(settings, progress)
