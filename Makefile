@@ -42,7 +42,7 @@ gpu: setup ## the tests that need an NVIDIA GPU
 	$(BIN)/pytest tests/gpu
 
 vllm-matrix: setup ## the vLLM tests on every vLLM version that this torch serves
-	scripts/vllm_matrix.sh
+	$(BIN)/python scripts/vllm_matrix.py --out benchmarks/results/vllm_matrix.json
 
 clean: ## remove caches and builds; .venv and runs stay
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

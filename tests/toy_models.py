@@ -18,7 +18,13 @@ WINDOW = 8  # shorter than the test prompts, so that the sliding window really s
 
 
 def toy_model(
-    family: str, dtype: torch.dtype = torch.float32, seed: int = 0, vocab: int = 199, heads: int = 4, kv_heads: int = 2
+    family: str,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    vocab: int = 199,
+    heads: int = 4,
+    kv_heads: int = 2,
+    head_dim: int = 8,
 ) -> PreTrainedModel:
     """A frozen random model in eval mode with sdpa attention."""
     torch.manual_seed(seed)
@@ -29,7 +35,7 @@ def toy_model(
         "num_hidden_layers": 3,
         "num_attention_heads": heads,
         "num_key_value_heads": kv_heads,
-        "head_dim": 8,
+        "head_dim": head_dim,
         "max_position_embeddings": 512,
         "initializer_range": 0.15,
         "attn_implementation": "sdpa",

@@ -21,10 +21,10 @@ QUICK = (
 )
 
 
-def toy_base_folder(folder: Path) -> Path:
+def toy_base_folder(folder: Path, head_dim: int = 8) -> Path:
     """A random Qwen3-shaped base with its tokenizer."""
     tokenizer = toy_tokenizer("qwen3")
-    toy_model("qwen3", vocab=len(tokenizer)).save_pretrained(folder)
+    toy_model("qwen3", vocab=len(tokenizer), head_dim=head_dim).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -46,9 +46,9 @@ def toy_rows(file: Path, count: int, seed: int = 0, policy: str = "toy") -> Path
     return file
 
 
-def toy_overrides(folder: Path, run: Path) -> list[str]:
+def toy_overrides(folder: Path, run: Path, head_dim: int = 8) -> list[str]:
     """Overrides of ``alora train`` for rows and base below ``folder``; both are made."""
-    base = toy_base_folder(folder / "base")
+    base = toy_base_folder(folder / "base", head_dim)
     train = toy_rows(folder / "train.jsonl", 32)
     test = toy_rows(folder / "test.jsonl", 12, seed=1)
     policy = folder / "policy.yaml"

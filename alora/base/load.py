@@ -46,7 +46,7 @@ def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
 
     if settings.quantization != "none":
         raise BaseError(f"base.quantization={settings.quantization} is not supported yet; use base.quantization=none")
-    location = _locate(settings, progress)
+    location = base_location(settings, progress)
     tokenizer = load_tokenizer(settings, progress)
     device = _device(settings.device)
     dtype = _dtype(settings.dtype, device)
@@ -77,7 +77,7 @@ def load_tokenizer(settings: BaseSettings, progress: bool = True) -> PreTrainedT
     """Load the base's tokenizer alone; BaseError when it cannot be read or has no chat template."""
     from transformers import AutoTokenizer
 
-    location = _locate(settings, progress)
+    location = base_location(settings, progress)
     try:
         tokenizer = AutoTokenizer.from_pretrained(location, **_load_options(settings))
     except Exception as error:
@@ -105,7 +105,12 @@ def _quiet_bars() -> Iterator[None]:
         logging.set_tqdm_hook(before)
 
 
-def _locate(settings: BaseSettings, progress: bool) -> str:
+def base_location(settings: BaseSettings, progress: bool = True) -> str:
+    """The folder or hub id that any loader takes for ``settings``; the tiny base is built when it is not there.
+
+    Raises:
+        BaseError: no base is chosen, or its folder does not exist.
+    """
     if settings.source is None:
         raise BaseError("no base chosen; add base=tiny (offline), base=qwen3_4b, ... or base.source=ID_OR_FOLDER")
     if settings.source == TINY:

@@ -12,12 +12,18 @@ from alora.errors import ConfigError
 from alora.verdict import Verdict, make_verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from alora.base.load import LoadedBase
+    from alora.bundle.read import Bundle
     from alora.render import Prefix
 
 
 def run(recipe: Recipe) -> int:
     """Score one conversation with every policy; the verdict is the output, not the exit code."""
-    from alora.base.load import load_base
+    from alora.base.load import base_location, load_base
     from alora.conversation import read_conversation
     from alora.prefix.scorer import Scorer
 
@@ -28,8 +34,11 @@ def run(recipe: Recipe) -> int:
     base = load_base(settings)
     check_bases(bundles, base)
     prefix = bundles[0].renderer(base).prefix(conversation)
-    with Scorer(base, [bundle.weights for bundle in bundles]) as scorer:
-        logits_PL = scorer.label_logits(prefix, [bundle.suffix for bundle in bundles])
+    if recipe.engine == "vllm":
+        logits_PL = _ask_vllm(bundles, base, base_location(settings), prefix)
+    else:
+        with Scorer(base, [bundle.weights for bundle in bundles]) as scorer:
+            logits_PL = scorer.label_logits(prefix, [bundle.suffix for bundle in bundles])
     verdicts = [
         make_verdict(bundle.policy, logits_L.tolist(), bundle.calibration, bundle.weights.digest)
         for bundle, logits_L in zip(bundles, logits_PL, strict=True)
@@ -39,6 +48,18 @@ def run(recipe: Recipe) -> int:
     else:
         _show(verdicts, prefix)
     return 0
+
+
+def _ask_vllm(bundles: Sequence[Bundle], base: LoadedBase, location: str, prefix: Prefix) -> list[torch.Tensor]:
+    from alora.serving.engine import Engine, ServedAdapter
+
+    adapters = [
+        ServedAdapter(f"{bundle.policy.id}@{bundle.weights.digest[:16]}", bundle.folder, bundle.weights.spec.rank)
+        for bundle in bundles
+    ]
+    engine = Engine(location, adapters, str(base.model.dtype).removeprefix("torch."))
+    suffixes = [bundle.suffix for bundle in bundles]
+    return engine.label_logits(prefix, suffixes, [adapter.name for adapter in adapters])
 
 
 def _document(name: str, prefix: Prefix, verdicts: list[Verdict]) -> dict[str, object]:

@@ -37,7 +37,7 @@ class Subject:
 def run(recipe: Recipe) -> int:
     """Prove KV identity, print what was checked, write the certificate to ``output``; 0 when it holds, 1 when not."""
     from alora.adapter.folder import load_adapter
-    from alora.base.load import load_base
+    from alora.base.load import base_location, load_base
     from alora.identity.certify import certify, require_activated
 
     subject = find_subject(recipe)
@@ -47,7 +47,13 @@ def run(recipe: Recipe) -> int:
     if subject.bundle is not None:
         subject.bundle.check_base(base)
     prompts = make_prompts(recipe, subject, base, weights.spec.invocation_ids or ())
-    certificate = certify(base, subject.folder, prompts, recipe.identity)
+    if recipe.engine == "vllm":
+        from alora.serving.prove import certify_in_vllm
+
+        location = base_location(subject.base)
+        certificate = certify_in_vllm(base, location, weights, prompts, recipe.identity.negative_controls)
+    else:
+        certificate = certify(base, subject.folder, prompts, recipe.identity)
     if recipe.output is not None:
         write_json(recipe.output, certificate.as_dict())
     if recipe.json:
@@ -135,7 +141,7 @@ def make_prompts(recipe: Recipe, subject: Subject, base: LoadedBase, invocation_
 
 def report(certificate: Certificate, output: str | None = None) -> None:
     """Print the table of checks by dtype, what failed first, and the outcome in one line."""
-    rows = [row for record in certificate.dtypes for row in _rows(record)]
+    rows = [row for record in certificate.dtypes for row in _rows(record, certificate.engine)]
     table(("check", "dtype", "result"), rows)
     say()
     failures = certificate.failures
@@ -150,7 +156,9 @@ def report(certificate: Certificate, output: str | None = None) -> None:
     say(f"KV identity {outcome}: adapter {digest} on base {certificate.base_source}, {certificate.engine}{where}")
 
 
-def _rows(record: DtypeRecord) -> list[tuple[str, str, str]]:
+def _rows(record: DtypeRecord, engine: str) -> list[tuple[str, str, str]]:
+    from alora.identity.certify import ENGINE
+
     seen = {finding.check for finding in record.findings}
     compared = sum(layer.prefix_elements for layer in record.layers)
     reached = sum(layer.must_differ for layer in record.layers)
@@ -162,10 +170,15 @@ def _rows(record: DtypeRecord) -> list[tuple[str, str, str]]:
         ("the base repeats itself", "repeat" not in seen, ""),
         ("prefix equal as integers", "prefix" not in seen, f"{compared} elements"),
         ("difference at the activation token", "activation" not in seen, f"{reached} tensors must"),
-        ("PEFT's search finds the activation", "search" not in seen, ""),
-        ("cached prefix unchanged by the adapter", not changed, f"{len(record.handovers)} prompts"),
-        ("logits after the cached prefix", not far, f"relative error {worst}"),
     ]
+    if engine == ENGINE:
+        checks += [
+            ("PEFT's search finds the activation", "search" not in seen, ""),
+            ("cached prefix unchanged by the adapter", not changed, f"{len(record.handovers)} prompts"),
+            ("logits after the cached prefix", not far, f"relative error {worst}"),
+        ]
+    else:
+        checks.append(("cached prefix unchanged by the adapter", "handover" not in seen, ""))
     lines = [(name, record.dtype, _outcome("ok" if good else "FAILED", extra)) for name, good, extra in checks]
     return lines + [
         (f"control: {one.name}", record.dtype, _outcome("caught" if one.caught else "NOT CAUGHT", ""))

@@ -167,6 +167,7 @@ class Recipe:
     bench: BenchSettings = field(default_factory=BenchSettings)
     artifact: str | None = None  # validate, evaluate, export, score: an adapter folder, a bundle or a run folder
     bundles: list[str] = field(default_factory=list)  # score: several bundles on one conversation
+    engine: str = "transformers"  # score, validate: transformers (in-process), vllm
     conversation: str | None = None  # train, score: a JSON file, "-" for standard input
     output: str | None = None  # validate, evaluate, export, bench: where the report or bundle is written
     json: bool = False  # score, check, doctor, bench: machine-readable output

@@ -17,6 +17,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "prompt.layout": ("transcript", "turns"),
     "prompt.instruction": ("title", "rule"),
     "prompt.truncation": ("middle", "start"),
+    "engine": ("transformers", "vllm"),
     "evaluation.target": ("f1", "fpr", "recall"),
     "bench.workload": ("training",),
     "bench.shape": ("toy", "27m", "qwen3_0_6b", "qwen3_4b"),

@@ -1,0 +1,127 @@
+"""vLLM in this process: the same prompts and verdicts as the in-process scorer, from the engine that serves traffic."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from alora.errors import AdapterError, CheckFailed, MissingDependency
+from alora.render import Prefix, Suffix
+
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM's max_lora_rank takes (vllm.config.lora, 0.26 to 0.33)
+
+
+@dataclass(frozen=True)
+class ServedAdapter:
+    """One PEFT folder as vLLM knows it. The name holds the digest: vLLM keys cached blocks by name and path."""
+
+    name: str
+    folder: Path
+    rank: int
+
+
+class Engine:
+    """An offline ``vllm.LLM`` with adapters.
+
+    Args:
+        base: a model folder or hub id.
+        adapters: what will be asked for, at most; the largest rank is reserved for each.
+        dtype: "float32", "bfloat16", ...
+
+    Raises:
+        MissingDependency: vLLM is not installed.
+        CheckFailed: the plugin is not active, so an aLoRA would not be served as one.
+        AdapterError: a rank that vLLM does not serve.
+    """
+
+    def __init__(self, base: str, adapters: Sequence[ServedAdapter], dtype: str, max_model_len: int = 4608) -> None:
+        _prepare_environment()
+        try:
+            from vllm import LLM
+        except ImportError as error:
+            raise MissingDependency(f"engine=vllm needs vLLM ({error}); pip install 'alora-toolkit[vllm]'") from error
+        from alora.vllm_plugin import register, status
+
+        register()
+        if not status().active:
+            raise CheckFailed(f"the vLLM plugin is not active: {status().reason}; `alora doctor` says more")
+        # Tokens of a cache block: the smallest that the attention backends of each platform take.
+        self.block = 16 if torch.cuda.is_available() else 32
+        self._ids = {adapter.name: number for number, adapter in enumerate(adapters, start=1)}
+        self._adapters = {adapter.name: adapter for adapter in adapters}
+        # logprobs over the label tokens alone need the processed mode: raw ones hold the top tokens, not ours.
+        self.longest = min(max_model_len, _longest(base) or max_model_len)
+        settings: Any = {"dtype": dtype}  # typed as a literal by vLLM
+        self.llm: Any = LLM(
+            model=base,
+            **settings,
+            enable_lora=True,
+            max_loras=min(len(adapters), 16),
+            max_cpu_loras=max(len(adapters), 16),
+            max_lora_rank=_served_rank(max(adapter.rank for adapter in adapters)),
+            max_model_len=self.longest,
+            block_size=self.block,
+            enable_prefix_caching=True,
+            enforce_eager=True,
+            logprobs_mode="processed_logprobs",
+            disable_log_stats=True,
+            seed=0,
+        )
+
+    def request(self, name: str) -> Any:
+        """vLLM's own request object for one adapter."""
+        from vllm.lora.request import LoRARequest
+
+        return LoRARequest(name, self._ids[name], str(self._adapters[name].folder))
+
+    def label_logits(self, prefix: Prefix, suffixes: Sequence[Suffix], names: Sequence[str]) -> list[torch.Tensor]:
+        """Log-probabilities ``[L]`` over each policy's labels: logits but for a constant, which no verdict sees."""
+        from vllm import SamplingParams
+
+        prompts = [{"prompt_token_ids": [*prefix.token_ids, *suffix.token_ids]} for suffix in suffixes]
+        params = [
+            SamplingParams(
+                temperature=0.0,
+                max_tokens=1,
+                logprobs=len(suffix.label_token_ids),
+                allowed_token_ids=list(suffix.label_token_ids),
+                detokenize=False,
+            )
+            for suffix in suffixes
+        ]
+        requests = [self.request(name) for name in names]
+        outputs = self.llm.generate(prompts, params, lora_request=requests, use_tqdm=False)
+        rows = []
+        for suffix, output in zip(suffixes, outputs, strict=True):
+            found = output.outputs[0].logprobs[0]
+            rows.append(torch.tensor([found[token].logprob for token in suffix.label_token_ids]))
+        return rows
+
+
+def _prepare_environment() -> None:
+    """Settings that vLLM reads at import. The engine core stays in this process, where its cache can be read."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # standard output is for verdicts
+    if not torch.cuda.is_available():
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+
+
+def _served_rank(rank: int) -> int:
+    for served in RANKS:
+        if rank <= served:
+            return served
+    raise AdapterError(f"rank {rank} is more than vLLM serves ({RANKS[-1]}); train a smaller adapter")
+
+
+def _longest(base: str) -> int | None:
+    from transformers import AutoConfig
+
+    return getattr(AutoConfig.from_pretrained(base), "max_position_embeddings", None)

@@ -1,0 +1,236 @@
+"""KV identity in vLLM's own cache: blocks before the activation are the base's, byte for byte.
+
+The definition is that of :mod:`alora.identity.compare`, with the cache block as the unit, because how a block lays its
+tokens out is the attention backend's business. Prompts are cut so that the activation is the first token of a block
+(where an adapter that starts early shows) and the last of one (where a late one does). The seven negative controls are
+the same; the two that move the activation by a token do it through the adapter's invocation tokens.
+"""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import alora
+from alora.activation import shareable_blocks
+from alora.adapter.folder import AdapterWeights, save_adapter
+from alora.config.environment import package_version
+from alora.identity.capture import OUTPUT
+from alora.identity.certificate import Certificate, ControlRecord, DtypeRecord, Environment, FindingRecord, LayerRecord
+from alora.identity.reach import reached_sites
+from alora.render import Prompt
+from alora.serving.engine import Engine, ServedAdapter
+from alora.vllm_plugin.cache_reader import CacheReader
+
+if TYPE_CHECKING:
+    from alora.base.load import LoadedBase
+
+_HONEST, _ULP, _OFF = "honest", "one element changed by 1 ulp", "adapter silently off"
+CONTROLS = ("standard LoRA", "LoRA with B scaled by 1e-4", "activation one token early", "activation one token late",
+            _ULP, "B = 0", _OFF)  # fmt: skip
+_GARBAGE = 3.0  # what the cache holds before each run, so that every byte compared was computed
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One prompt: its ids, where the adapter starts, and per layer the blocks of the base and under the adapter."""
+
+    ids: tuple[int, ...]
+    activation: int
+    shared: int  # whole blocks before the activation
+    base: list[torch.Tensor]
+    adapted: list[torch.Tensor]
+
+
+def certify_in_vllm(
+    base: LoadedBase, location: str, weights: AdapterWeights, prompts: Sequence[Prompt], controls: bool = True
+) -> Certificate:
+    """Run the adapter and the base in vLLM on the same prompts and compare what its cache holds.
+
+    Raises:
+        MissingDependency, CheckFailed: see :class:`~alora.serving.engine.Engine`.
+    """
+    dtype = str(base.model.dtype).removeprefix("torch.")
+    reached = {site.layer for site in reached_sites(weights.tensors, _layer_count(base)) - {OUTPUT}}
+    with _variants(weights, prompts[0], base.source) as variants:
+        run = _Runner(Engine(location, list(variants.values()), dtype), variants)
+        cases = [run.case(ids, activation) for ids, activation in _cut(prompts, run.block, run.longest)]
+        findings = [finding for case in cases for finding in _findings(case, case.adapted, reached)]
+        findings += [finding for case in cases for finding in _stability(run, case)]
+        caught = tuple(_control(name, run, cases, reached) for name in CONTROLS if controls)
+    passed = not findings and all(record.caught for record in caught)
+    return Certificate(
+        passed=passed,
+        engine=f"vllm {_version('vllm')}",
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        base_source=base.source,
+        base=base.fingerprint,
+        adapter_digest=weights.digest,
+        invocation_ids=weights.spec.invocation_ids or (),
+        adapted_modules=weights.spec.targets,
+        environment=_environment(base),
+        lengths=tuple((f"prompt {n}", (case.activation,), len(case.ids)) for n, case in enumerate(cases, start=1)),
+        dtypes=(DtypeRecord(dtype, passed, tuple(findings), _layers(cases, reached), (), caught),),
+        notes=(f"bytes of whole cache blocks of {run.block} tokens, read out of vLLM's own cache",),
+    )
+
+
+class _Runner:
+    """The engine, its cache, and the adapter's variants."""
+
+    def __init__(self, engine: Engine, variants: Mapping[str, ServedAdapter]) -> None:
+        self._engine, self._variants = engine, variants
+        self._reader = CacheReader(engine.llm)
+        self.block, self.longest = engine.block, engine.longest - 2  # two tokens are generated
+
+    def read(self, ids: Sequence[int], variant: str | None, garbage: float = _GARBAGE) -> list[torch.Tensor]:
+        """Per layer the bytes of the prompt's blocks, all computed in this run, in a cache full of ``garbage``."""
+        self._reader.scrub(garbage)
+        return self._reader.read(ids, self._request(variant))
+
+    def read_behind(self, ids: Sequence[int], variant: str) -> list[torch.Tensor]:
+        """The same where the base's prefix is in the cache and is handed to the adapter."""
+        self.read(ids, None)
+        return self._reader.read(ids, self._request(variant), fresh=False)
+
+    def _request(self, variant: str | None) -> Any:
+        return None if variant is None else self._engine.request(self._variants[variant].name)
+
+    def case(self, ids: tuple[int, ...], activation: int) -> _Case:
+        shared = shareable_blocks(activation, self.block)
+        return _Case(ids, activation, shared, self.read(ids, None), self.read(ids, _HONEST))
+
+
+def _cut(prompts: Sequence[Prompt], block: int, longest: int) -> list[tuple[tuple[int, ...], int]]:
+    """Prompts as they are, and without their first tokens: activation at the start and at the end of a block."""
+    cases = []
+    for prompt in prompts:
+        suffix = prompt.suffix.token_ids
+        prefix = prompt.prefix.token_ids[max(0, len(prompt.token_ids) - longest) :]
+        for extra in (0, len(prefix) % block, (len(prefix) + 1) % block):
+            kept = prefix[extra:] if len(prefix) - extra >= block else prefix
+            case = (kept + suffix, len(kept))
+            if case not in cases:
+                cases.append(case)
+    return cases
+
+
+def _differing(one: torch.Tensor, other: torch.Tensor) -> list[int]:
+    """Blocks of one layer that differ in any byte."""
+    return (one != other).any(dim=1).nonzero().squeeze(1).tolist()
+
+
+def _findings(case: _Case, blocks: list[torch.Tensor], reached: Collection[int]) -> list[FindingRecord]:
+    """Every breach of the definition by ``blocks``, which an adapter left behind."""
+    found = []
+    for layer, (base, adapted) in enumerate(zip(case.base, blocks, strict=True)):
+        differing = _differing(base, adapted)
+        early = [block for block in differing if block < case.shared]
+        if early:
+            found.append(
+                FindingRecord("prefix", f"layer {layer}: block {early[0]} ends before token {case.activation}")
+            )
+        if layer in reached and case.shared not in differing:
+            found.append(
+                FindingRecord("activation", f"layer {layer}: nothing changes in the block of {case.activation}")
+            )
+    return found
+
+
+def _stability(run: _Runner, case: _Case) -> list[FindingRecord]:
+    """Does the base repeat itself over another cache content, and does a cached prefix stay what it was?"""
+    whole = len(case.ids) // run.block
+    again, behind = run.read(case.ids, None, garbage=2 * _GARBAGE), run.read_behind(case.ids, _HONEST)
+    found = []
+    for layer, base in enumerate(case.base):
+        if not torch.equal(base[:whole], again[layer][:whole]):
+            found.append(FindingRecord("repeat", f"layer {layer}: two runs of the base differ"))
+        if not torch.equal(base[: case.shared], behind[layer][: case.shared]):
+            found.append(FindingRecord("handover", f"layer {layer}: the adapter changed the cached prefix"))
+    return found
+
+
+def _layers(cases: Sequence[_Case], reached: Collection[int]) -> tuple[LayerRecord, ...]:
+    records = []
+    for layer in range(len(cases[0].base)):
+        counts = [0, 0, 0, 0]
+        for case in cases:
+            different = case.base[layer] != case.adapted[layer]
+            parts = (different[: case.shared], different[case.shared : case.shared + 1])
+            for place, part in zip((0, 2), parts, strict=True):
+                counts[place] += part.numel()
+                counts[place + 1] += int(part.sum())
+        records.append(LayerRecord(f"layer {layer} KV", layer in reached, *counts))
+    return tuple(records)
+
+
+def _control(name: str, run: _Runner, cases: Sequence[_Case], reached: Collection[int]) -> ControlRecord:
+    """Plant one fault in one case after another until it is caught."""
+    for case in cases:
+        if name == _ULP:
+            blocks = [layer.clone() for layer in case.adapted]
+            blocks[0][0, 0] ^= 1
+        else:
+            blocks = run.read(case.ids, None if name == _OFF else name)
+        findings = _findings(case, blocks, reached)
+        if findings:
+            return ControlRecord(name, True, f"{findings[0].check}: {findings[0].detail}")
+    return ControlRecord(name, False, "")
+
+
+@contextmanager
+def _variants(weights: AdapterWeights, prompt: Prompt, source: str) -> Iterator[dict[str, ServedAdapter]]:
+    """The adapter and its faulty twins as PEFT folders, which vanish with the block."""
+    spec, invocation = weights.spec, weights.spec.invocation_ids or ()
+    plain = replace(spec, invocation_ids=None)
+    made = {
+        _HONEST: weights,
+        "standard LoRA": AdapterWeights(plain, weights.tensors),
+        "LoRA with B scaled by 1e-4": _scaled(AdapterWeights(plain, weights.tensors), 1e-4),
+        "activation one token early": replace(
+            weights, spec=replace(spec, invocation_ids=(prompt.prefix.token_ids[-1], *invocation))
+        ),
+        "activation one token late": replace(weights, spec=replace(spec, invocation_ids=invocation[1:])),
+        "B = 0": _scaled(weights, 0.0),
+    }
+    with tempfile.TemporaryDirectory(prefix="alora-") as top:
+        served = {}
+        for number, (name, variant) in enumerate(made.items()):
+            folder = Path(top) / f"variant-{number}"
+            save_adapter(variant, folder, source)
+            served[name] = ServedAdapter(f"variant-{number}", folder, spec.rank)
+        yield served
+
+
+def _scaled(weights: AdapterWeights, factor: float) -> AdapterWeights:
+    return replace(weights, tensors={name: (a, b * factor) for name, (a, b) in weights.tensors.items()})
+
+
+def _version(name: str) -> str:
+    return next((found for found in (package_version(name), package_version(f"{name}-cpu")) if found), "unknown")
+
+
+def _layer_count(base: LoadedBase) -> int:
+    return base.model.config.get_text_config().num_hidden_layers
+
+
+def _environment(base: LoadedBase) -> Environment:
+    return Environment(
+        alora=alora.__version__,
+        torch=torch.__version__,
+        transformers=_version("transformers"),
+        peft=_version("peft"),
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.machine()}",
+        device=torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        threads=torch.get_num_threads(),
+        attention="vllm",
+    )
