@@ -106,8 +106,8 @@ def test_turns_that_nothing_closes():
     ("template", "complaint"),
     [
         (None, "has no chat template"),
-        ("{{ messages[0].nothing.at_all }}", "the chat template fails on U1 A1 U2"),
-        ("{% if %}", "the chat template fails"),
+        ("{{ messages[0].nothing.at_all }}", "chat template fails on the turns user, assistant, user"),
+        ("{% if %}", "chat template fails"),
         (LOOP.format(body="{{ m.role + m.content[:3] }}"), "drops, moves or repeats content"),
         (LOOP.format(body="{{ m.role + m.content + m.content }}"), "drops, moves or repeats content"),
         (

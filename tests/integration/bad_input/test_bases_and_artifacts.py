@@ -9,7 +9,8 @@ import pytest
 
 from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE, AdapterSpec, new_adapter, save_adapter
 from alora.bundle.manifest import content_digest
-from tests.integration.bad_input.conftest import Case
+from alora.cli import main
+from tests.integration.bad_input.conftest import Case, arguments
 from tests.toy_models import toy_model
 from tests.toy_tokenizers import toy_tokenizer
 
@@ -138,6 +139,14 @@ def test_a_bundle_on_another_base(name, verb, place, here, refused):
     damage, start, words = STRANGE_BASES[name]
     damage(shutil.copytree(place / start, here / "base"))
     refused(Case(f"{verb} artifact={{place}}/run base.source={{here}}/base", [*words, "does not fit the base"]))
+
+
+def test_a_recipe_in_the_working_folder_does_not_change_the_base(place, here, refused):
+    (here / "recipe.yaml").write_text(f"base:\n  source: {place / 'other'}\n")
+    for verb in ("score conversation={place}/talk.json", "validate"):
+        command = f"{verb} artifact={{place}}/run"
+        assert main(arguments(command, place, here)) == 0
+        refused(Case(f"{command} base.source={{place}}/other", ["weights are not those"]))
 
 
 ADAPTERS = {
