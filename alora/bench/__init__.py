@@ -10,5 +10,6 @@ In the order in which things happen:
    :mod:`alora.bench.flops` says what the ratio could be, :mod:`alora.bench.memory` what each arm needs.
 5. :mod:`alora.bench.report` writes it all down.
 
-:mod:`alora.bench.training` and :mod:`alora.bench.scoring` tell the two stories from top to bottom.
+:mod:`alora.bench.cell` and :mod:`alora.bench.scoring` tell the two stories, training and scoring;
+:mod:`alora.bench.training` runs them.
 """

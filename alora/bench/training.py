@@ -1,59 +1,26 @@
-"""``alora bench training``: packed training against three full-sequence trainers, and scoring against LoRA prefills.
-
-One cell is a prefix and a suffix length. Per cell: make the arms, compare what they compute, time them interleaved
-with a null arm, and write ratios for the baselines whose work, loss and gradients are the same as ours.
-"""
+"""``alora bench training``: packed training against three full-sequence trainers, and scoring against LoRA prefills."""
 
 from __future__ import annotations
 
-import gc
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel
 
-from alora.adapter.folder import AdapterWeights
 from alora.bench import guards, scoring
-from alora.bench.arms import PackedArm
-from alora.bench.baselines import PeftArm, TrainerArm, TrlArm, peft_model
+from alora.bench.baselines import peft_model
+from alora.bench.cell import CHUNK, Bench, baseline_flops, measure_cell, null_repeats, ratio_entry
 from alora.bench.flops import FlopCount
-from alora.bench.measure import Clock, Interval, Sample, Turn, by_round, measure, paired_ratio, seconds_of
+from alora.bench.measure import Clock
 from alora.bench.memory import MemoryCase, extra_peak
 from alora.bench.shapes import SHAPES, random_base
-from alora.bench.workload import LABELS, Workload, draw_adapter, draw_workload
+from alora.bench.workload import LABELS, draw_adapter
 from alora.config.schema import BenchSettings
 
-NULL = "null"  # the cheapest packed arm once more, under another name
-NULL_PAIRS = 8  # samples of the null arm: its interval then covers 99 %, so it cries wolf once in a hundred cells
-CHUNK = 4096  # suffix tokens of a packed pass, as in training
 _TARGETS = ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
-
-
-@dataclass
-class Bench:
-    """What all cells share."""
-
-    settings: BenchSettings
-    base: PreTrainedModel
-    adapters: list[AdapterWeights]
-    flops: FlopCount
-    clock: Clock
-    tolerance: float
-    scratch: Path
-    bar: tqdm
-
-    def workload(self, prefix: int, suffix: int, policies: int) -> Workload:
-        """The prompts of a cell."""
-        return draw_workload(self.flops.shape, prefix, suffix, policies, self.settings.seed)
-
-    def done(self, flops: float) -> None:
-        """Move the bar on by work, which predicts the time left better than steps do."""
-        self.bar.update(flops / 1e12)
 
 
 def run_training(settings: BenchSettings, device: torch.device, dtype: torch.dtype, progress: bool = True) -> dict:
@@ -71,7 +38,7 @@ def run_training(settings: BenchSettings, device: torch.device, dtype: torch.dty
         with tempfile.TemporaryDirectory() as scratch, tqdm(total=total, disable=not progress, bar_format=form) as bar:
             tolerance = guards.tolerance_of(dtype)
             bench = Bench(settings, base, adapters, flops, Clock(device), tolerance, Path(scratch), bar)
-            cells = [_cell(bench, p, s) for p in settings.prefixes for s in settings.suffixes]
+            cells = [measure_cell(bench, p, s) for p in settings.prefixes for s in settings.suffixes]
             scored = _scoring(bench) if settings.scoring_adapters else None
             bar.set_description("memory")
             memory = _memory(settings, device, dtype) if settings.memory else []
@@ -88,115 +55,6 @@ def run_training(settings: BenchSettings, device: torch.device, dtype: torch.dty
         "scoring": scored,
         "memory": memory,
     }
-
-
-def _cell(bench: Bench, prefix: int, suffix: int) -> dict[str, Any]:
-    bench.bar.set_description(f"{prefix}/{suffix}")
-    settings, made = bench.settings, sorted(set(bench.settings.policies))
-    packed = {}
-    for policies in made:
-        own = bench.adapters[:policies]
-        workload = bench.workload(prefix, suffix, policies)
-        packed[policies] = PackedArm(f"packed P={policies}", bench.base, own, workload, bench.scratch, CHUNK)
-    baselines = _baselines(bench, bench.workload(prefix, suffix, max(made)))
-    costs = {arm.name: bench.flops.packed(prefix, suffix, len(LABELS), p) * p for p, arm in packed.items()}
-    costs |= {name: _baseline_flops(bench.flops, name, prefix, suffix) for name in baselines}
-    costs[NULL] = costs[packed[made[0]].name]
-    worst = _agreement(bench, packed, baselines, prefix, suffix)
-    samples = _time(bench, packed, baselines, lambda sample: bench.done(costs[sample.arm]))
-    for arm in packed.values():
-        arm.close()
-    first = packed[made[0]].name
-    null = paired_ratio(seconds_of(samples, NULL), seconds_of(samples, first))
-    ratios = []
-    for name, baseline in baselines.items():
-        for policies, arm in packed.items():
-            reasons = (
-                guards.unequal_work(arm.work(), baseline.work()),
-                guards.unequal_results(worst[name], bench.tolerance),
-                guards.biased_null(null),
-            )
-            fast = [seconds / policies for seconds in by_round(samples, arm.name)]
-            ratio = paired_ratio(by_round(samples, name), fast)
-            ratios.append(ratio_entry(name, policies, ratio, [reason for reason in reasons if reason]) | {
-                "flop_ratio": costs[name] / (costs[arm.name] / policies),
-                "limit": costs[name] / bench.flops.suffix(prefix, suffix, len(LABELS)),
-            })  # fmt: skip
-    gc.collect()
-    return {
-        "prefix": prefix,
-        "suffix": suffix,
-        "pairs": {arm.name: policies for policies, arm in packed.items()} | dict.fromkeys(baselines, 1),
-        "flops": costs,
-        "worst_difference": worst,
-        "null": null.as_dict(),
-        "ratios": ratios,
-        "samples": [asdict(sample) for sample in samples],
-        "rounds": settings.rounds,
-    }
-
-
-def ratio_entry(baseline: str, policies: int, ratio: Interval, reasons: Sequence[str]) -> dict[str, Any]:
-    """A ratio for the report; without a number when there is a reason to refuse it."""
-    measured = None if reasons else ratio.as_dict()
-    return {"baseline": baseline, "policies": policies, "ratio": measured, "refused": list(reasons)}
-
-
-def _baselines(bench: Bench, workload: Workload) -> dict[str, PeftArm | TrainerArm]:
-    spec, first = bench.adapters[0].spec, bench.adapters[0]
-    made: dict[str, PeftArm | TrainerArm] = {}
-    for name in bench.settings.baselines:
-        model = peft_model(bench.base, spec)
-        if name == "peft":
-            made[name] = PeftArm(name, model, first, workload, policy=0)
-        else:
-            kind = TrlArm if name == "trl" else TrainerArm
-            made[name] = kind(name, model, first, workload, bench.scratch)
-    return made
-
-
-def _agreement(
-    bench: Bench, packed: dict[int, PackedArm], baselines: dict[str, Any], prefix: int, suffix: int
-) -> dict[str, float]:
-    """Worst relative difference of each baseline to ours; also every arm's warm-up.
-
-    ``peft`` is compared for the first and the last policy, with every number of policies that holds them. The other
-    two train against the whole vocabulary, so they are compared with ours doing the same for the first policy.
-    """
-    worst: dict[str, float] = {}
-    checked = sorted({0, max(packed) - 1})
-    ours = {p: arm.outcomes([place for place in checked if place < p]) for p, arm in packed.items()}
-    for name, arm in baselines.items():
-        if arm.objective == "labels":
-            reference = {}
-            for place in checked:
-                arm.train_policy(bench.adapters[place], place)
-                outcome = arm.outcome()
-                reference[outcome.digest] = outcome
-            arm.train_policy(bench.adapters[0], 0)
-            worst[name] = max(guards.disagreement(o, reference[o.digest]) for found in ours.values() for o in found)
-        else:
-            one = bench.workload(prefix, suffix, 1)
-            wide = PackedArm("wide", bench.base, bench.adapters[:1], one, bench.scratch, CHUNK, vocabulary=True)
-            worst[name] = guards.disagreement(wide.outcomes([0])[0], arm.outcome())
-            wide.close()
-    return worst
-
-
-def _time(
-    bench: Bench, packed: dict[int, PackedArm], baselines: dict[str, Any], done: Callable[[Sample], None]
-) -> list[Sample]:
-    settings, cheapest = bench.settings, packed[min(packed)]
-    turns = [Turn(arm.name, arm.step, arm.clear) for arm in [*packed.values(), *baselines.values()]]
-    repeats = -(-NULL_PAIRS // settings.rounds)
-    turns += [Turn(NULL, cheapest.step, cheapest.clear)] * repeats
-    turns += [Turn(cheapest.name, cheapest.step, cheapest.clear)] * (repeats - 1)
-    return measure(turns, settings.rounds, settings.seed, bench.clock, done)
-
-
-def _baseline_flops(flops: FlopCount, name: str, prefix: int, suffix: int) -> int:
-    rows = {"peft": 1, "trainer": prefix + suffix + 1, "trl": 1}[name]  # positions whose logits are computed
-    return flops.full_sequence(prefix, suffix, rows)
 
 
 def _scoring(bench: Bench) -> dict[str, Any]:
@@ -269,12 +127,12 @@ def _memory(settings: BenchSettings, device: torch.device, dtype: torch.dtype) -
 def _planned(settings: BenchSettings, flops: FlopCount) -> float:
     """FLOPs of all timed steps, for the bar."""
     total = 0.0
-    repeats = -(-NULL_PAIRS // settings.rounds)
+    repeats = null_repeats(settings)
     for prefix in settings.prefixes:
         for suffix in settings.suffixes:
             each = [flops.packed(prefix, suffix, len(LABELS), p) * p for p in settings.policies]
             each.append((2 * repeats - 1) * flops.packed(prefix, suffix, len(LABELS), min(settings.policies)))
-            each += [_baseline_flops(flops, name, prefix, suffix) for name in settings.baselines]
+            each += [baseline_flops(flops, name, prefix, suffix) for name in settings.baselines]
             total += settings.rounds * sum(each)
     prefix, suffix = settings.scoring_prefix, settings.scoring_suffix
     for count in settings.scoring_adapters:

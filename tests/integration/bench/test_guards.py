@@ -8,9 +8,9 @@ import torch
 from alora.bench import guards
 from alora.bench.arms import PackedArm
 from alora.bench.baselines import PeftArm, TrainerArm, TrlArm, peft_model
+from alora.bench.cell import ratio_entry
 from alora.bench.measure import Clock, Turn, measure, median_interval, paired_ratio, seconds_of
 from alora.bench.shapes import SHAPES, random_base
-from alora.bench.training import ratio_entry
 from alora.bench.workload import draw_adapter, draw_workload
 
 SHAPE = SHAPES["toy"]
