@@ -29,7 +29,8 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-_BLOCK_BYTES = 512 * 1024  # of one block of backward scores: small enough to stay in a core's cache
+# Of one block of backward scores: small enough to stay in a core's cache, large enough to fill a GPU.
+_BLOCK_BYTES = {"cpu": 1024**2, "cuda": 64 * 1024**2}
 
 
 @dataclass(frozen=True)
@@ -137,21 +138,30 @@ def _backward_prefix(
     scaling: float,
     visible_NT: torch.Tensor | None,
 ) -> torch.Tensor:
-    """dq ``[H, N, E]`` through the prefix, in blocks of query rows so that no ``Q x T`` matrix is stored."""
+    """dq ``[H, N, E]`` through the prefix, in blocks of query rows so that no ``Q x T`` matrix is stored.
+
+    Two blocks of scores are all the memory it takes; every product is written into one of them, with the subtraction
+    of ``L`` or ``D`` folded into the product.
+    """
     groups, dtype = k.shape[0], _compute_dtype(q)
-    q_GQE, (do, d, lse) = _fold(q, groups).to(dtype), (_fold(row, groups) for row in rows)
-    k_GTE, v_GET = k.to(dtype), v.to(dtype).transpose(-1, -2)
+    q_GQE, (do, d, lse) = _fold(q, groups).to(dtype), (_fold(row, groups).contiguous() for row in rows)
+    k_GTE, v_GTE = k.to(dtype), v.to(dtype)
     hidden = None if visible_NT is None else ~visible_NT.repeat(q.shape[0] // groups, 1)
-    dq = torch.empty_like(q_GQE)
-    block = max(16, _BLOCK_BYTES // max(1, k.shape[1] * q_GQE.element_size()))
-    for start in range(0, q_GQE.shape[1], block):
-        part = slice(start, start + block)
-        weights = _scores(q_GQE[:, part], k_GTE, scaling).sub_(lse[:, part, None]).exp_()
-        if hidden is not None:
-            weights.masked_fill_(hidden[part], 0.0)
-        ds = torch.matmul(do[:, part], v_GET).sub_(d[:, part, None]).mul_(weights)
-        dq[:, part] = torch.matmul(ds, k_GTE).mul_(scaling)
-    return dq.reshape(q.shape)
+    dq = torch.empty_like(q_GQE, memory_format=torch.contiguous_format)
+    count, length = q_GQE.shape[1], k_GTE.shape[1]
+    size = min(count, max(16, _BLOCK_BYTES.get(q.device.type, 1024**2) // (length * q_GQE.element_size())))
+    scratch = q_GQE.new_empty(2, size, length)
+    for group in range(groups):
+        for start in range(0, count, size):
+            part = slice(start, min(start + size, count))
+            weights, ds = scratch[:, : part.stop - start]
+            own = q_GQE[group, part]
+            torch.addmm(lse[group, part, None], own, k_GTE[group].T, beta=-1, alpha=scaling, out=weights).exp_()
+            if hidden is not None:
+                weights.masked_fill_(hidden[part], 0.0)
+            torch.addmm(d[group, part, None], do[group, part], v_GTE[group].T, beta=-1, out=ds).mul_(weights)
+            torch.mm(ds, k_GTE[group], out=dq[group, part])
+    return dq.mul_(scaling).reshape(q.shape)
 
 
 class _Padding:
