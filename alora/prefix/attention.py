@@ -149,7 +149,7 @@ def _backward_prefix(
     hidden = None if visible_NT is None else ~visible_NT.repeat(q.shape[0] // groups, 1)
     dq = torch.empty_like(q_GQE, memory_format=torch.contiguous_format)
     count, length = q_GQE.shape[1], k_GTE.shape[1]
-    size = min(count, max(16, _BLOCK_BYTES.get(q.device.type, 1024**2) // (length * q_GQE.element_size())))
+    size = min(count, max(16, _BLOCK_BYTES.get(q.device.type, 1024**2) // max(1, length * q_GQE.element_size())))
     scratch = q_GQE.new_empty(2, size, length)
     for group in range(groups):
         for start in range(0, count, size):
