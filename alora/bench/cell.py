@@ -22,11 +22,11 @@ from alora.bench.baselines import PeftArm, TrainerArm, TrlArm, peft_model
 from alora.bench.flops import FlopCount
 from alora.bench.measure import Clock, Interval, Sample, Turn, by_round, measure, paired_ratio, seconds_of
 from alora.bench.workload import LABELS, Workload, draw_workload
-from alora.config.schema import BenchSettings
+from alora.config.schema import BenchSettings, TrainingSettings
 
 NULL = "null"  # the cheapest packed arm once more, under another name
 NULL_PAIRS = 8  # samples of the null arm: its interval then covers 99 %, so it cries wolf once in a hundred cells
-CHUNK = 4096  # suffix tokens of a packed pass, as in training
+CHUNK = TrainingSettings().max_suffix_tokens  # of a packed pass
 
 
 @dataclass

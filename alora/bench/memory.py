@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import re
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from alora.bench.workload import draw_adapter, draw_workload
 from alora.errors import BaseError
 
 _MIB = 1024**2
+# glibc otherwise keeps freed memory, so that the resident set would follow its habits and not the arm's need.
+_RETURN_FREED = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ def extra_peak(case: MemoryCase) -> float:
         BaseError: the process failed; most likely memory ran out.
     """
     command = [sys.executable, "-m", "alora.bench.memory", json.dumps(asdict(case))]
-    result = subprocess.run(command, capture_output=True, text=True)
+    result = subprocess.run(command, capture_output=True, text=True, env=os.environ | _RETURN_FREED)
     if result.returncode != 0:
         raise BaseError(
             f"measuring the memory of {case.arm} at {case.prefix}/{case.suffix} failed with exit code "

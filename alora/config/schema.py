@@ -94,7 +94,7 @@ class TrainingSettings:
     evaluations_per_epoch: int = 2
     early_stopping_patience: int = 4  # evaluations without a better validation loss; 0: never stop early
     gradient_checkpointing: bool = False
-    max_suffix_tokens: int = 4096  # suffix tokens of one packed pass: bounds memory whatever the number of policies
+    max_suffix_tokens: int = 2048  # suffix tokens of one packed pass: bounds memory whatever the number of policies
     prefix_cache: str = "memory"  # off, memory, disk: prefix KV kept across epochs (disk: and runs)
     prefix_cache_bytes: int = 2 * 1024**3
     threads: int | None = None  # None: torch's own choice
