@@ -83,7 +83,7 @@ DAMAGE = {
         r"schema_version 2 was made by a newer alora.*upgrade",
     ),
     "no schema": (lambda f: resign(f, lambda m: m.pop("schema_version")), r"schema_version is None"),
-    "key missing": (lambda f: resign(f, lambda m: m.pop("policy")), r"not a valid manifest: KeyError\('policy'\)"),
+    "key missing": (lambda f: resign(f, lambda m: m.pop("policy")), r"not a valid manifest: KeyError: 'policy'"),
     "policy broken": (lambda f: resign(f, lambda m: m["policy"].update(labels={"a": "Yes"})), r"at least two"),
     "marker is a word": (lambda f: resign(f, lambda m: m.update(activated="yes")), r"activated is 'yes'"),
     "marker false": (lambda f: resign(f, lambda m: m.update(activated=False)), r"says that this is a plain LoRA"),
