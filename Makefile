@@ -14,7 +14,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart static check test gpu vllm-matrix clean
+.PHONY: help setup quickstart static check test vllm-matrix clean
 
 help: ## the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -37,9 +37,6 @@ check: static ## format, lint, types, import contracts, unit tests
 test: static ## everything that needs no GPU, real vLLM on CPU included
 	$(PYTEST) tests/unit tests/integration
 	$(BIN)/pytest tests/vllm
-
-gpu: setup ## the tests that need an NVIDIA GPU
-	$(BIN)/pytest tests/gpu
 
 vllm-matrix: setup ## the vLLM tests on every vLLM version that this torch serves
 	$(BIN)/python scripts/vllm_matrix.py --out benchmarks/results/vllm_matrix.json

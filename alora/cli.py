@@ -129,7 +129,7 @@ def _help() -> str:
         f"{verbs}\n\n"
         "  alora train recipe=quickstart         the whole story on a tiny base, without GPU or hub\n"
         "  alora train --help                    every group and key; --cfg job shows what would run\n"
-        "  alora train -m training.seed=0,1,2    one run for each value\n"
+        "  alora train -m training.seed=0,1 'name=seed_${training.seed}'    one run for each value\n"
         "  alora --version\n\n"
         "ALORA_DEBUG=1 shows tracebacks and what the libraries below have to say.\n"
     )

@@ -163,6 +163,8 @@ class Bank(nn.Module):
     def clip_gradients(self, limit: float) -> None:
         """Scale each policy's gradient down to the norm ``limit``, as ``clip_grad_norm_`` does for one model."""
         grads = [p.grad for p in self.parameters() if p.grad is not None]
+        if not grads:  # no policy had a row in this step
+            return
         norms_P = torch.stack([grad.flatten(1).norm(dim=1) for grad in grads]).norm(dim=0)
         factors_P = (limit / (norms_P + 1e-6)).clamp(max=1.0)
         for grad in grads:

@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+
+_NOT_COMPUTING = ("architectures", "dtype", "torch_dtype", "transformers_version", "use_cache", "pad_token_id")
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """sha256 digests of a base's weights, tokenizer and chat template, and its quantization ("none", "nf4").
+    """sha256 digests of a base's weights, tokenizer, chat template and config, and its quantization ("none", "nf4").
+
+    The config counts where it departs from its class's defaults, so that a new default elsewhere is no difference.
 
     The weights' digest is over names, dtypes, shapes and bytes of the stored tensors, in the order of their names, so
     it does not depend on sharding or on the dtype that the base is run in.
@@ -26,6 +31,7 @@ class Fingerprint:
     tokenizer: str
     template: str
     quantization: str = "none"
+    config: str = ""
 
     def as_dict(self) -> dict[str, str]:
         """Plain form for manifests and certificates."""
@@ -44,6 +50,7 @@ def fingerprint_base(folder: Path | None, model: PreTrainedModel, tokenizer: Pre
         weights=_stored_weights(files) if files else _tensors_digest(_memory_tensors(model)),
         tokenizer=tokenizer_digest(tokenizer),
         template=_text_digest(str(tokenizer.chat_template or "")),
+        config=_config_digest(model.config),
     )
 
 
@@ -56,6 +63,13 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     state.pop("truncation", None)
     state.pop("padding", None)
     return _text_digest(json.dumps(state, sort_keys=True, ensure_ascii=True))
+
+
+def _config_digest(config: PretrainedConfig) -> str:
+    """Digest of what the config says about the computation; where it came from and how it is run stays out."""
+    told = json.loads(config.to_json_string(use_diff=True))
+    kept = {key: value for key, value in told.items() if not key.startswith("_") and key not in _NOT_COMPUTING}
+    return _text_digest(json.dumps(kept, sort_keys=True))
 
 
 def _hub_files(model: PreTrainedModel) -> list[Path]:

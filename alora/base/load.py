@@ -152,6 +152,12 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def _refuse_by_name(config: Any, location: str) -> None:
+    moving = _rope_types(getattr(config, "rope_parameters", None)) & {"dynamic", "longrope"}
+    if moving:
+        raise BaseError(
+            f"base {location} uses {moving.pop()} RoPE, whose frequencies depend on the length of the whole prompt, so "
+            "a prefix's KV is not its own; use a base with another rope_type"
+        )
     quantization = getattr(config, "quantization_config", None)
     if quantization is not None:
         method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization.quant_method
@@ -161,6 +167,14 @@ def _refuse_by_name(config: Any, location: str) -> None:
             raise BaseError(
                 f"base {location} is quantized with {method}, which alora refuses: {reason}; use its bf16 base"
             )
+
+
+def _rope_types(parameters: Any) -> set[str]:
+    """The ``rope_type`` of a config, or of each kind of layer."""
+    if not isinstance(parameters, dict):
+        return set()
+    nested = [_rope_types(value) for value in parameters.values()]
+    return {str(parameters["rope_type"])}.union(*nested) if "rope_type" in parameters else set().union(*nested)
 
 
 def _unreadable(source: str | None, error: Exception) -> str:

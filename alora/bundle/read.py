@@ -32,6 +32,7 @@ _DIFFERENT_BASE = {
     "weights": "the base's weights are not those that the adapter was trained on; load {source}",
     "tokenizer": "the base's tokenizer is another one, so text gives other token ids; load {source} with its own",
     "template": "the base's chat template is another one, so prompts differ; restore the template of {source}",
+    "config": "the base's config.json computes otherwise (RoPE, norms or the like); restore that of {source}",
     "quantization": "the base is quantized in another way than the threshold was fitted for; set base.quantization",
 }  # fmt: skip
 

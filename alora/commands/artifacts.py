@@ -93,7 +93,21 @@ def open_adapter(artifact: Artifact, recipe: Recipe) -> BareAdapter:
     if base.source is None:
         raise ConfigError(f"{artifact.folder} is a bare adapter; say which base it belongs to with base=...")
     prompt = saved.prompt if saved is not None else recipe.prompt
-    return BareAdapter(artifact.adapter, base, prompt, load_policy(settings), saved)
+    policy = load_policy(settings)
+    if artifact.run_file is not None:
+        _require_trained_policy(policy, artifact.run_file.parent)
+    return BareAdapter(artifact.adapter, base, prompt, policy, saved)
+
+
+def _require_trained_policy(policy: Policy, run: Path) -> None:
+    """RunError when ``policy`` is not, word for word, the one that the run was trained on."""
+    from alora.training.run_folder import trained_policy
+
+    if trained_policy(run, policy.id) != repr(policy.as_dict()):
+        raise RunError(
+            f"policy {policy.id!r} is not the one that {run} was trained on: its text or labels have changed since; "
+            "put them back, or train again"
+        )
 
 
 def check_bases(bundles: Sequence[Bundle], base: LoadedBase) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alora.bundle.artifact import Artifact, Kind, find_artifact
+from alora.bundle.artifact import RUN_FILE, Artifact, Kind, find_artifact
 from alora.commands.artifacts import (
     BareAdapter,
     check_bases,
@@ -131,7 +131,10 @@ def _baseline(
 def _file(recipe: Recipe) -> Path:
     """``output``, a file or a folder for it; else the working folder. A run's own record is left as it is."""
     place = Path.cwd() if recipe.output is None else Path(recipe.output)
-    return place if place.suffix == ".json" else place / FILE_NAME
+    file = place if place.suffix == ".json" else place / FILE_NAME
+    if file.name == FILE_NAME and (file.parent / RUN_FILE).exists():
+        raise ConfigError(f"{file} is the run's own record, which its bundle is made from; give another output=")
+    return file
 
 
 def _show(evaluations: Sequence[Evaluation], file: Path) -> None:

@@ -17,7 +17,7 @@ class BaseSettings:
     dtype: str = "auto"  # auto (float32 on CPU, bfloat16 on GPU), float32, bfloat16, float64
     device: str = "auto"  # auto, cpu, cuda, cuda:1
     weights: str = "pretrained"  # pretrained, or random: the shape alone, for benchmarks
-    quantization: str = "none"  # none, nf4
+    quantization: str = "none"  # none; nf4 is refused by name until it is supported
     trust_remote_code: bool = False
     template_kwargs: dict[str, bool] = field(default_factory=dict)  # passed to the chat template (enable_thinking)
 

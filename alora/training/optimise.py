@@ -80,8 +80,9 @@ def fit(
         trainer.add_callback(TrainingBar())
     resume = last_whole_checkpoint(checkpoints)
     try:
-        trainer.train(resume_from_checkpoint=str(resume) if resume else None)
-        if tracker.active and trainer.last_evaluated != trainer.state.global_step:
+        if resume is None or not trainer.restore_finished(resume, _total_steps(settings, len(train))):
+            trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+        if tracker.active and tracker.judged != trainer.state.global_step:
             trainer.evaluate()
         if all(standing.dropped for standing in tracker.standings):
             reasons = dict.fromkeys(str(standing.dropped) for standing in tracker.standings)
@@ -138,10 +139,18 @@ def _store(settings: TrainingSettings, base: LoadedBase, device: torch.device) -
     return DiskStore(cache_folder("prefix_kv") / name, settings.prefix_cache_bytes, device)
 
 
+def _steps_per_epoch(settings: TrainingSettings, rows: int) -> int:
+    return math.ceil(rows / (settings.batch_size * settings.gradient_accumulation_steps))
+
+
+def _total_steps(settings: TrainingSettings, rows: int) -> int:
+    if settings.max_steps > 0:
+        return settings.max_steps
+    return math.ceil(_steps_per_epoch(settings, rows) * settings.epochs)
+
+
 def _arguments(settings: TrainingSettings, checkpoints: Path, rows: int, device: torch.device) -> TrainingArguments:
-    per_step = settings.batch_size * settings.gradient_accumulation_steps
-    steps_per_epoch = math.ceil(rows / per_step)
-    total = settings.max_steps if settings.max_steps > 0 else math.ceil(steps_per_epoch * settings.epochs)
+    steps_per_epoch, total = _steps_per_epoch(settings, rows), _total_steps(settings, rows)
     interval = max(1, min(total, steps_per_epoch // max(1, settings.evaluations_per_epoch)))
     options: dict[str, Any] = {
         "output_dir": str(checkpoints),

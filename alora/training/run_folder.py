@@ -68,6 +68,7 @@ class RunFolder:
         self._recipe = recipe
         self._made = not self.path.exists()
         try:
+            self._refuse_foreign()
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(self.path / LOCK, timeout=0)
             self._lock.acquire()
@@ -77,6 +78,19 @@ class RunFolder:
             raise RunError(
                 f"run folder {self.path} cannot be written ({error.strerror}); set run_dir= elsewhere"
             ) from error
+
+    def _refuse_foreign(self) -> None:
+        """A folder without a claim must be empty but for what a run killed before its claim leaves: nothing is ours."""
+        if self._made or (self.path / _INPUTS).exists():
+            return
+        foreign = sorted(
+            item.name for item in self.path.iterdir() if item.name != LOCK and not item.name.startswith(f".{_INPUTS}.")
+        )
+        if foreign:
+            raise RunError(
+                f"{self.path} is no run folder and is not empty (it holds {foreign[0]}); alora keeps a run in a folder "
+                "of its own: choose another run_dir="
+            )
 
     def __enter__(self) -> RunFolder:
         return self
@@ -138,12 +152,12 @@ class RunFolder:
         return False
 
     def _sweep(self) -> None:
-        """Remove what a killed process was writing beside its place."""
-        for home in (self.path, self.battery, *self.path.glob("policies/*")):
-            for leftover in home.glob(".*"):
-                if leftover.name == LOCK:
-                    continue
-                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        """Remove what a killed process was writing beside its place, and no other file."""
+        written = (*OUTPUTS, _INPUTS, "run.yaml")
+        leftovers = [item for name in written for item in self.path.glob(f".{name}.*")]
+        leftovers += [item for home in (self.battery, *self.path.glob("policies/*")) for item in home.glob(".*")]
+        for leftover in leftovers:
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
     def _fixed_settings(self) -> dict[str, Any]:
         settings = asdict(self._recipe)
@@ -171,6 +185,15 @@ class RunFolder:
                 shutil.rmtree(place)
             else:
                 place.unlink(missing_ok=True)
+
+
+def trained_policy(folder: Path, policy_id: str) -> str | None:
+    """The text of the policy that the run in ``folder`` was claimed for; None when it has no such policy."""
+    try:
+        claim = json.loads((folder / _INPUTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return claim.get("inputs", {}).get(f"policy {policy_id}") if isinstance(claim, dict) else None
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any], where: str = "") -> list[str]:

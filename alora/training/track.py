@@ -45,6 +45,8 @@ class Tracker:
     def __init__(self, bank: Bank, patience: int) -> None:
         self._bank, self._patience = bank, patience
         self.standings = [Standing() for _ in bank.specs]
+        self.judged: int | None = None  # the step of the last evaluation
+        self.trained: set[int] = set()  # policies that had a row since the last optimiser step
         self._best: dict[int, AdapterWeights] = {}
 
     @property
@@ -54,6 +56,7 @@ class Tracker:
 
     def judge(self, losses: Mapping[int, float], step: int) -> None:
         """Take in one evaluation's validation loss per policy."""
+        self.judged = step
         for place in self.active & losses.keys():
             standing, loss = self.standings[place], losses[place]
             if not math.isfinite(loss):
@@ -83,11 +86,14 @@ class Tracker:
             for half, tensor in zip("AB", pair, strict=True)
         }
         save_file(tensors, folder / _WEIGHTS)
-        write_json(folder / _STATE, [asdict(standing) for standing in self.standings])
+        standings = [asdict(standing) for standing in self.standings]
+        write_json(folder / _STATE, {"judged": self.judged, "standings": standings})
 
     def load(self, folder: Path) -> None:
         """Inverse of :meth:`save`."""
-        self.standings = [Standing(**entry) for entry in json.loads((folder / _STATE).read_text())]
+        state = json.loads((folder / _STATE).read_text())
+        self.judged = state["judged"]
+        self.standings = [Standing(**entry) for entry in state["standings"]]
         halves: dict[int, dict[str, dict[str, torch.Tensor]]] = {}
         for key, tensor in load_file(folder / _WEIGHTS).items():
             place, name, half = key.split("|")

@@ -63,7 +63,6 @@ class SplitTrainer(Trainer):
         super().__init__(**kwargs)
         self.model_accepts_loss_kwargs = False
         self._tracker, self._limit = tracker, max_suffix_tokens
-        self.last_evaluated: int | None = None
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         """Forward and backward of one batch, pass by pass; returns the batch's loss."""
@@ -81,6 +80,7 @@ class SplitTrainer(Trainer):
             weights_n = losses_n.new_tensor([batch.weights[place] for place in part])
             loss = (weights_n * losses_n).sum() / self.current_gradient_accumulation_steps
             self.accelerator.backward(loss)
+            self._tracker.trained.update(batch.pairs[place].policy for place in part)
             total += loss.detach().to(total.dtype)
         return total
 
@@ -99,7 +99,6 @@ class SplitTrainer(Trainer):
             torch.distributed.all_reduce(sums)
             tally.sums = sums.cpu()
         losses = tally.means()
-        self.last_evaluated = self.state.global_step
         self._tracker.judge(losses, self.state.global_step)
         mean = sum(losses.values()) / max(1, len(losses))
         metrics = {f"{metric_key_prefix}_loss": mean}
@@ -154,6 +153,19 @@ class SplitTrainer(Trainer):
             folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
             write_json(folder / COMPLETE, {"step": self.state.global_step})
 
+    def restore_finished(self, checkpoint: Path, total_steps: int) -> bool:
+        """Take up ``checkpoint`` when nothing is left to train behind it; False, and nothing changed, when there is.
+
+        The parent's loop would take one more step.
+        """
+        state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        self._tracker.load(checkpoint)
+        if state.global_step < total_steps and self._tracker.active:
+            return False
+        self.split_model.load_state_dict(load_file(checkpoint / _WEIGHTS))
+        self.state = state
+        return True
+
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         folder = Path(resume_from_checkpoint)
         self.split_model.load_state_dict(load_file(folder / _WEIGHTS))
@@ -174,7 +186,7 @@ class PolicyClip(TrainerCallback):
 
 
 class GradientWatch(TrainerCallback):
-    """Stop a run that does not learn: after the first backward every policy must have a gradient.
+    """Stop a run that does not learn: after its first rows every policy must have a gradient.
 
     B starts at zero, so A's first gradient is zero by construction and B's is the one that must not be. It would be if
     the activation were missing, the hooks did not fire, or the base's kernels lost the gradient.
@@ -182,16 +194,16 @@ class GradientWatch(TrainerCallback):
 
     def __init__(self, bank: Bank, tracker: Tracker) -> None:
         self._bank, self._tracker = bank, tracker
-        self._seen = False
+        self._seen: set[int] = set()
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Called by the trainer between backward and the optimiser's step."""
-        if self._seen:
-            return
-        self._seen = True
-        for policy in sorted(self._tracker.active):
+        fresh = self._tracker.trained - self._seen
+        self._seen |= fresh
+        self._tracker.trained.clear()
+        for policy in sorted(fresh & self._tracker.active):
             dead = [name for name, (da, db) in self._bank.gradients(policy).items() if not (db.any() or da.any())]
             if dead:
                 raise TrainingError(

@@ -106,3 +106,32 @@ def test_a_finished_run_is_skipped_and_reloads_from_its_own_settings(finished):
     assert "verdict on conversation" in output
     assert (folder / "run/bundle/alora.json").stat().st_mtime_ns == before
     assert (folder / "run/adapter" / WEIGHTS_FILE).read_bytes() == wanted
+
+
+def test_a_folder_with_other_files_is_refused_and_left_alone(finished, tmp_path):
+    folder, overrides, _ = finished
+    kept = [tmp_path / ".git/config", tmp_path / "policies/mine.yaml", tmp_path / "battery/keep.txt", tmp_path / ".env"]
+    for file in kept:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("mine")
+    again = [f"run_dir={tmp_path}" if item.startswith("run_dir=") else item for item in overrides]
+    for force in ("force=false", "force=true"):
+        code, _, errors = run_alora("train", *again, force, cache=folder / "cache")
+        assert code == 2
+        assert "is no run folder and is not empty" in errors
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(kept)
+
+
+def test_a_changed_policy_is_not_exported_with_the_old_threshold(finished, tmp_path):
+    folder, _, _ = finished
+    copied = shutil.copytree(folder, tmp_path / "copy")
+    policy = folder / "policy.yaml"
+    before = policy.read_text()
+    policy.write_text(before.replace("No red", "Something else") + 'labels: {ok: "Yes", violation: "No"}\n')
+    code, _, errors = run_alora(
+        "export", f"artifact={copied / 'run'}", f"output={tmp_path}/out", cache=folder / "cache"
+    )
+    policy.write_text(before)
+    assert code == 2
+    assert "is not the one that" in errors
+    assert not (tmp_path / "out").exists()

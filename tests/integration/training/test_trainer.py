@@ -14,6 +14,7 @@ from alora.config.schema import TrainingSettings
 from alora.errors import TrainingError
 from alora.training.examples import Example, Target
 from alora.training.optimise import fit
+from alora.training.track import Tracker
 from tests.peft_reference import ALL_TARGETS, peft_gradients, peft_label_logits, peft_model, relative_error
 from tests.toy_models import toy_model
 
@@ -132,3 +133,49 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
 def test_no_rows_is_an_error(tmp_path):
     with pytest.raises(TrainingError, match="0 training"):
         fit(_base(), [_fresh(_base())], [], _examples(2), TrainingSettings(), tmp_path, progress=False)
+
+
+class _Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"max_steps": 4, "scheduler": "constant"},
+        {"epochs": 0.7},
+        {"epochs": 6, "early_stopping_patience": 1, "learning_rate": 0.3},
+    ],
+    ids=["in-mid-epoch", "part-of-an-epoch", "stopped-early"],
+)
+def test_a_run_cut_off_behind_its_last_checkpoint_is_the_same(tmp_path, monkeypatch, how):
+    settings = TrainingSettings(**({"batch_size": 4, "learning_rate": 1e-2} | how))
+    base, rows, held_out = _base(dtype=torch.float32), _examples(24), _examples(8, 100)
+    whole = fit(base, [_fresh(base)], rows, held_out, settings, tmp_path / "whole", progress=False)
+
+    def killed(self, place):
+        raise _Killed
+
+    monkeypatch.setattr(Tracker, "best", killed)
+    with pytest.raises(_Killed):
+        fit(base, [_fresh(base)], rows, held_out, settings, tmp_path / "cut", progress=False)
+    monkeypatch.undo()
+    again = fit(base, [_fresh(base)], rows, held_out, settings, tmp_path / "cut", progress=False)
+    assert again.steps == whole.steps
+    assert again.standings == whole.standings
+    assert again.adapters[0].digest == whole.adapters[0].digest
+
+
+def test_a_policy_may_have_no_row_in_a_step(tmp_path):
+    """More policies than rows in a batch, each with rows of its own, and a policy that stops before the other."""
+    base = _base(dtype=torch.float32)
+
+    def rows(count, first):
+        return [
+            Example(row.prefix_ids, (Target(number % 3, (*INVOCATION, 30, 31), LABELS, row.targets[0].label),))
+            for number, row in enumerate(_examples(count, first))
+        ]
+
+    settings = TrainingSettings(epochs=4, batch_size=2, early_stopping_patience=1, learning_rate=0.1)
+    fitted = fit(base, [_fresh(base)] * 3, rows(30, 0), rows(12, 100), settings, tmp_path, progress=False)
+    assert all(standing.best_step is not None for standing in fitted.standings)
