@@ -101,9 +101,10 @@ def open_adapter(artifact: Artifact, recipe: Recipe) -> BareAdapter:
 
 def _require_trained_policy(policy: Policy, run: Path) -> None:
     """RunError when ``policy`` is not, word for word, the one that the run was trained on."""
-    from alora.training.run_folder import trained_policy
+    from alora.training.run_folder import trained_on
 
-    if trained_policy(run, policy.id) != repr(policy.as_dict()):
+    record = trained_on(run)
+    if record is not None and record.get(f"policy {policy.id}") != repr(policy.as_dict()):
         raise RunError(
             f"policy {policy.id!r} is not the one that {run} was trained on: its text or labels have changed since; "
             "put them back, or train again"

@@ -187,13 +187,13 @@ class RunFolder:
                 place.unlink(missing_ok=True)
 
 
-def trained_policy(folder: Path, policy_id: str) -> str | None:
-    """The text of the policy that the run in ``folder`` was claimed for; None when it has no such policy."""
+def trained_on(folder: Path) -> dict[str, str] | None:
+    """Digests and policy texts that the run in ``folder`` was claimed for; None when it has no such record."""
     try:
         claim = json.loads((folder / _INPUTS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return claim.get("inputs", {}).get(f"policy {policy_id}") if isinstance(claim, dict) else None
+    return claim.get("inputs") if isinstance(claim, dict) else None
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any], where: str = "") -> list[str]:
