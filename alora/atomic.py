@@ -1,5 +1,7 @@
-"""Files that are whole or not there: written beside their place, flushed, then renamed."""
+"""Files and folders that are whole or not there: written beside their place, flushed, then renamed."""
 
+import ctypes
+import errno
 import json
 import os
 import tempfile
@@ -38,6 +40,43 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     except BaseException:
         Path(beside).unlink(missing_ok=True)
         raise
+
+
+def replace_folder(beside: Path, folder: Path) -> None:
+    """Put the finished folder ``beside`` in the place of ``folder``, which is there, old or new, at every moment.
+
+    An old folder is left at ``beside``, for the caller to remove. Where the system cannot exchange two names in one
+    step (renameat2, Linux 3.15; not every file system has it), the old folder moves away first, and a kill between
+    the two renames leaves it beside, whole, under ``beside``'s name and ``.old``.
+
+    Raises:
+        OSError: the folder that holds them cannot be written, or they lie on different file systems.
+    """
+    if not folder.exists():
+        beside.replace(folder)
+    elif not _exchange(beside, folder):
+        old = beside.with_name(beside.name + ".old")
+        folder.replace(old)
+        beside.replace(folder)
+        old.replace(beside)
+
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EPERM)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Swap two names in one step; False where the system has no such step."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    if renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _NO_EXCHANGE:
+        return False
+    raise OSError(code, os.strerror(code), str(second))
 
 
 def json_text(value: Any) -> str:

@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from alora.atomic import replace_folder
 from alora.errors import AdapterError
 
 CONFIG_FILE = "adapter_config.json"
@@ -135,17 +136,6 @@ def save_adapter(weights: AdapterWeights, folder: Path, base_source: str) -> Non
         replace_folder(beside, folder)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-
-
-def replace_folder(beside: Path, folder: Path) -> None:
-    """Put the finished folder ``beside`` in the place of ``folder``."""
-    if folder.exists():
-        old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.old."))
-        folder.replace(old / folder.name)
-        beside.replace(folder)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        beside.replace(folder)
 
 
 def load_adapter(folder: Path) -> AdapterWeights:

@@ -14,7 +14,8 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 import alora
-from alora.adapter.folder import AdapterWeights, replace_folder, save_adapter
+from alora.adapter.folder import AdapterWeights, save_adapter
+from alora.atomic import replace_folder
 from alora.base.load import LoadedBase
 from alora.bundle.card import model_card
 from alora.bundle.golden import GoldenRow, measure, write_golden

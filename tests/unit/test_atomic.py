@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from alora.atomic import json_text, write_json, write_text
+import alora.atomic
+from alora.atomic import json_text, replace_folder, write_json, write_text
 
 
 def test_writes_into_folders_that_are_not_there_yet(tmp_path):
@@ -66,3 +67,55 @@ def test_a_reader_never_sees_half_of_it(tmp_path):
 
 def test_text_stays_readable():
     assert json_text({"a": "é"}) == '{\n  "a": "é"\n}'
+
+
+def filled(folder, text):
+    folder.mkdir()
+    (folder / "file").write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("in_one_step", [True, False])
+def test_a_folder_takes_the_place_of_another(tmp_path, monkeypatch, in_one_step):
+    if not in_one_step:
+        monkeypatch.setattr(alora.atomic, "_RENAME_EXCHANGE", 2**10)  # EINVAL, as on a file system without it
+    folder, beside = filled(tmp_path / "place", "old"), filled(tmp_path / "beside", "new")
+    replace_folder(beside, folder)
+    assert ((folder / "file").read_text(), (beside / "file").read_text()) == ("new", "old")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["beside", "place"]
+
+
+def missing_while_replaced(tmp_path, times):
+    """How often a reader found no file while a folder was replaced ``times`` times."""
+    folder, beside = filled(tmp_path / "place", "old"), filled(tmp_path / "beside", "new")
+    done, looks = threading.Event(), [0, 0]
+
+    def look():
+        while not done.is_set():
+            looks[(folder / "file").exists()] += 1
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    for _ in range(times):
+        replace_folder(beside, folder)
+        if looks[False]:
+            break
+    done.set()
+    reader.join()
+    assert looks[True]
+    return looks[False]
+
+
+def test_a_replaced_folder_is_there_at_every_moment(tmp_path):
+    assert missing_while_replaced(tmp_path, 2000) == 0
+
+
+def test_two_renames_would_be_seen(tmp_path, monkeypatch):
+    monkeypatch.setattr(alora.atomic, "_exchange", lambda first, second: False)
+    assert missing_while_replaced(tmp_path, 20000) > 0
+
+
+def test_a_folder_that_cannot_be_replaced_is_an_error(tmp_path):
+    with pytest.raises(OSError, match="place"):
+        replace_folder(tmp_path / "nothing", filled(tmp_path / "place", "old"))
+    assert (tmp_path / "place" / "file").read_text() == "old"
