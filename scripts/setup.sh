@@ -59,7 +59,7 @@ if [ "$choice" = cpu ]; then
   cpu_torch
   pip install --quiet --no-deps --no-build-isolation -e .
 else
-  pip install --quiet -e '.[vllm,baselines,quantization,tracking,dev]'
+  pip install --quiet -e '.[vllm,baselines,quantization,tracking,plots,launchers,docs,notebooks,dev]'
 fi
 echo "$stamp" >"$stamp_file"
 echo "setup: done; $VENV/bin/alora --help"
