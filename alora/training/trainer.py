@@ -2,7 +2,7 @@
 
 What it keeps from its parent: data order, schedules, accumulation, checkpoints, callbacks, resume. What it replaces:
 the training step (one backward per pass of suffix tokens, so memory follows the pass and not the number of policies),
-evaluation and clipping (policy by policy), and what a checkpoint holds (the bank alone, as safetensors).
+evaluation, clipping and the optimiser (policy by policy), and what a checkpoint holds (the bank alone, as safetensors).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from alora.prefix.packed import PackedModel, Pair, passes
 from alora.prefix.store import PrefixStore
 from alora.training.examples import Batch
 from alora.training.loss import Answers, label_losses
+from alora.training.optimiser import PolicyAdamW
 from alora.training.track import Tally, Tracker
 
 COMPLETE = "complete.json"  # written last: a checkpoint without it was cut off
@@ -63,6 +64,23 @@ class SplitTrainer(Trainer):
         super().__init__(**kwargs)
         self.model_accepts_loss_kwargs = False
         self._tracker, self._limit = tracker, max_suffix_tokens
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """AdamW policy by policy: a policy without a row in a step is not moved by it."""
+        if self.optimizer is None:
+            args = self.args
+            self.optimizer = PolicyAdamW(
+                [
+                    parameter
+                    for parameter in (self.model if model is None else model).parameters()
+                    if parameter.requires_grad
+                ],
+                lr=args.learning_rate,
+                betas=(args.adam_beta1, args.adam_beta2),
+                eps=args.adam_epsilon,
+                weight_decay=args.weight_decay,
+            )
+        return self.optimizer
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         """Forward and backward of one batch, pass by pass; returns the batch's loss."""

@@ -11,6 +11,7 @@ from alora.base.load import LoadedBase
 from alora.config.schema import TrainingSettings
 from alora.training.examples import Example, Target
 from alora.training.optimise import fit
+from tests.integration.training.last_weights import LastWeights
 from tests.peft_reference import ALL_TARGETS, ATTENTION_TARGETS, relative_error
 from tests.toy_models import toy_model
 from tests.toy_recipe import QUICK, run_alora, toy_overrides
@@ -51,8 +52,9 @@ def _fit(folder, policies, steps=50, learning_rate=3e-3, **kwargs):
         max_suffix_tokens=40,
         **kwargs,
     )
-    adapters = [_fresh(base, policy) for policy in policies]
-    return fit(base, adapters, _rows(40, policies), _rows(8, policies, 90), settings, folder, progress=False)
+    adapters, last = [_fresh(base, policy) for policy in policies], LastWeights()
+    rows = (_rows(40, policies), _rows(8, policies, 90))
+    return fit(base, adapters, *rows, settings, folder, progress=False, callbacks=[last]), last.adapters
 
 
 def _distance(ours, theirs) -> float:
@@ -62,21 +64,22 @@ def _distance(ours, theirs) -> float:
 
 
 def test_each_policy_equals_itself_trained_alone(tmp_path):
-    together = _fit(tmp_path / "together", (0, 1, 2))
+    together, last = _fit(tmp_path / "together", (0, 1, 2))
     for policy in range(3):
-        alone = _fit(tmp_path / f"alone{policy}", (policy,))
+        alone, (alone_last,) = _fit(tmp_path / f"alone{policy}", (policy,))
         assert _distance(together.adapters[policy], alone.adapters[0]) <= 1e-6
+        assert _distance(last[policy], alone_last) <= 1e-6
         assert together.standings[policy].best_step == alone.standings[0].best_step
 
 
 def test_another_seed_is_far_away(tmp_path):
     """Negative control: 1e-6 is not what any two runs have."""
-    one, other = _fit(tmp_path / "one", (0,)), _fit(tmp_path / "other", (0,), seed=1)
-    assert _distance(one.adapters[0], other.adapters[0]) > 1e-3
+    (_, one), (_, other) = _fit(tmp_path / "one", (0,)), _fit(tmp_path / "other", (0,), seed=1)
+    assert _distance(one[0], other[0]) > 1e-3
 
 
 def test_a_policy_that_diverges_is_dropped_and_hurts_nobody(tmp_path):
-    alone = _fit(tmp_path / "alone", (0,), steps=12)
+    alone, _ = _fit(tmp_path / "alone", (0,), steps=12)
     base = _base()
     settings = TrainingSettings(
         max_steps=12, batch_size=4, learning_rate=3e-3, early_stopping_patience=0, max_suffix_tokens=40

@@ -1,0 +1,82 @@
+"""AdamW over a bank: one optimiser per policy, in one set of stacked tensors.
+
+A bank's parameter holds P policies in its first dimension. Loshchilov and Hutter's AdamW (2019, algorithm 2; as in
+``torch.optim.AdamW`` 2.13) is applied to each slice by itself, with a step count of its own:
+
+    theta_p <- theta_p (1 - lr * decay) - lr * mhat_p / (sqrt(vhat_p) + eps),      mhat_p = m_p / (1 - beta1^t_p), ...
+
+A policy without a row in a step has no gradient there. Stacked, its gradient would be zeros, and momentum, weight decay
+and step count would go on; alone, it would have had no step at all. So its slice is left untouched, and its trajectory
+is the one that it has alone. The learning rate is the run's: it follows the run's progress, not ``t_p``, since
+how many steps of a run a policy will have rows in is not known before the rows are drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class PolicyAdamW(torch.optim.Optimizer):
+    """AdamW whose state and step count are each policy's own.
+
+    Args:
+        parameters: stacked parameters ``[P, ...]`` of one bank.
+        lr: learning rate, the ``lr`` that schedulers write to.
+        betas: decay of the first and second moment.
+        eps: added to the root of the second moment.
+        weight_decay: decoupled, so it does not enter the moments.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Move the policies that have a gradient.
+
+        After a reduction over processes that is any policy with a row on any of them.
+        """
+        if closure is not None:
+            raise ValueError("PolicyAdamW takes no closure")
+        parameters = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        if not parameters:  # no policy had a row
+            return
+        moved_P = torch.stack([p.grad.flatten(1).ne(0).any(1) for p in parameters]).any(0)
+        rows = None if bool(moved_P.all()) else moved_P.nonzero().flatten()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._move(parameter, group, rows)
+
+    def _move(self, parameter: nn.Parameter, group: dict[str, Any], rows: torch.Tensor | None) -> None:
+        """Move the slices ``rows`` of one parameter; None is all of them."""
+        state, (beta1, beta2) = self.state[parameter], group["betas"]
+        if not state:
+            state["steps_P"] = parameter.new_zeros(parameter.shape[0])
+            state["first"], state["second"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        kept = (parameter.data, parameter.grad, state["steps_P"], state["first"], state["second"])
+        weights, gradient, steps_P, first, second = kept if rows is None else (x.index_select(0, rows) for x in kept)
+        each = (-1, *[1] * (weights.dim() - 1))
+        counts_P = steps_P.add_(1).double()
+        weights.mul_(1 - group["lr"] * group["weight_decay"])
+        first.lerp_(gradient, 1 - beta1)
+        second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        rate_P = (group["lr"] / (1 - beta1**counts_P)).to(weights.dtype)
+        root_P = (1 - beta2**counts_P).sqrt().to(weights.dtype)
+        spread = (second.sqrt() / root_P.view(each)).add_(group["eps"])
+        weights.sub_(first / spread * rate_P.view(each))
+        if rows is not None:
+            for whole, part in zip(kept, (weights, None, steps_P, first, second), strict=True):
+                if part is not None:
+                    whole.index_copy_(0, rows, part)

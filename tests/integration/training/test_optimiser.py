@@ -1,0 +1,125 @@
+"""A policy in a battery moves as it would alone, also when most steps hold no row of it."""
+
+import pytest
+import torch
+from torch import nn
+
+from alora.base.fingerprint import Fingerprint
+from alora.base.load import LoadedBase
+from alora.config.schema import TrainingSettings
+from alora.training.examples import Example, Target
+from alora.training.optimise import fit
+from alora.training.optimiser import PolicyAdamW
+from tests.integration.training.last_weights import LastWeights
+from tests.peft_reference import random_adapter, relative_error
+from tests.toy_models import toy_model
+
+INVOCATION, LABELS = (5, 6, 7), (11, 12)
+SEEN = ((0, 1, 2), (1,), (0, 2), (), (2,), (1, 2), (0,), (0, 1, 2))  # policies with a row, step by step
+DECAY = {"lr": 0.05, "weight_decay": 0.1}
+
+
+def _gradient(step: int) -> torch.Tensor:
+    """``[3, 4, 5]`` with zeros for the policies that have no row."""
+    gradient = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+    gradient[[policy for policy in range(3) if policy not in SEEN[step]]] = 0.0
+    return gradient
+
+
+def _moved(make) -> torch.Tensor:
+    stacked = nn.Parameter(torch.ones(3, 4, 5, dtype=torch.float64))
+    optimiser = make([stacked])
+    for step in range(len(SEEN)):
+        optimiser.param_groups[0]["lr"] = 0.05 / (1 + step)
+        stacked.grad = _gradient(step) if SEEN[step] else None
+        optimiser.step()
+    return stacked.detach()
+
+
+def _alone(policy: int) -> torch.Tensor:
+    """torch's AdamW on one slice, called at the steps that hold a row of the policy."""
+    own = nn.Parameter(torch.ones(4, 5, dtype=torch.float64))
+    optimiser = torch.optim.AdamW([own], **DECAY)
+    for step, seen in enumerate(SEEN):
+        if policy in seen:
+            optimiser.param_groups[0]["lr"] = 0.05 / (1 + step)
+            own.grad = _gradient(step)[policy]
+            optimiser.step()
+    return own.detach()
+
+
+@pytest.mark.parametrize("policy", range(3))
+def test_each_slice_is_torch_adamw_at_its_own_steps(policy):
+    ours = _moved(lambda parameters: PolicyAdamW(parameters, **DECAY))
+    assert relative_error(ours[policy], _alone(policy)) <= 1e-14
+
+
+def test_one_adamw_over_the_stack_is_not():
+    """Negative control: momentum and decay move policies that have no row."""
+    stacked = _moved(lambda parameters: torch.optim.AdamW(parameters, **DECAY))
+    assert min(relative_error(stacked[policy], _alone(policy)) for policy in range(3)) > 1e-3
+
+
+def test_its_state_comes_back_exactly():
+    whole, cut = (nn.Parameter(torch.ones(3, 4, 5)) for _ in range(2))
+    optimisers = [PolicyAdamW([whole], **DECAY), PolicyAdamW([cut], **DECAY)]
+    for step in range(len(SEEN)):
+        if step == 4:
+            state = optimisers[1].state_dict()
+            optimisers[1] = PolicyAdamW([cut], **DECAY)
+            optimisers[1].load_state_dict(state)
+        for parameter, optimiser in zip((whole, cut), optimisers, strict=True):
+            parameter.grad = _gradient(step).float()
+            optimiser.step()
+    assert torch.equal(whole, cut)
+
+
+def _rows(count: int, policies: tuple[int, ...], first: int = 0) -> list[Example]:
+    """Conversation ``n`` is labelled for policy 0, 1 or 2 alone; those of other policies keep their place, empty."""
+    rows = []
+    for number in range(first, first + count):
+        generator = torch.Generator().manual_seed(number)
+        prefix = tuple(torch.randint(20, 190, (5 + number % 7,), generator=generator).tolist())
+        own = (0, 1, 1, 2, 1, 1, 1)[number % 7]
+        targets = [
+            Target(place, (*INVOCATION, *range(30 + own, 33 + 2 * own)), LABELS, number // 7 % 2)
+            for place, policy in enumerate(policies)
+            if policy == own
+        ]
+        rows.append(Example(prefix, tuple(targets)))
+    return rows
+
+
+def _fit(folder, policies, **kwargs):
+    base = LoadedBase(toy_model("qwen3", torch.float64), None, Fingerprint("w", "t", "c"), "toy")  # pyright: ignore[reportArgumentType]
+    settings = TrainingSettings(
+        max_steps=50, batch_size=2, learning_rate=3e-3, weight_decay=0.1, early_stopping_patience=0, **kwargs
+    )
+    adapters = [random_adapter(base.model, rank=2 + 2 * policy, seed=policy) for policy in policies]
+    train, validation = _rows(42, policies), _rows(14, policies, 70)
+    last = LastWeights()
+    fit(base, adapters, train, validation, settings, folder, progress=False, callbacks=[last])
+    return last.adapters
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory):
+    return _fit(tmp_path_factory.mktemp("together"), (0, 1, 2))
+
+
+def _distance(ours, theirs) -> float:
+    pairs = zip(ours.tensors.values(), theirs.tensors.values(), strict=True)
+    return max(relative_error(o, t) for mine, other in pairs for o, t in zip(mine, other, strict=True))
+
+
+@pytest.mark.parametrize("policy", range(3))
+def test_a_policy_with_rows_of_its_own_equals_itself_trained_alone(together, tmp_path, policy):
+    (alone,) = _fit(tmp_path, (policy,))
+    assert _distance(together[policy], alone) <= 1e-6
+
+
+def test_with_one_optimiser_for_all_it_does_not(together, tmp_path, monkeypatch):
+    """Negative control: AdamW over the stack as it is."""
+    monkeypatch.setattr("alora.training.trainer.PolicyAdamW", torch.optim.AdamW)
+    stacked = _fit(tmp_path, (0, 1, 2))
+    assert _distance(together[0], stacked[0]) > 1e-3
