@@ -31,7 +31,10 @@ _KEY_PREFIX = "base_model.model."
 
 # Settings of a LoraConfig that change what the adapter computes in a way that the bank does not.
 _UNSUPPORTED = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "lora_bias", "layer_replication",
-                "fan_in_fan_out", "target_parameters", "use_qalora")  # fmt: skip
+                "fan_in_fan_out", "target_parameters", "use_qalora", "use_bdlora", "trainable_token_indices",
+                "arrow_config", "kasa_config", "monteclora_config")  # fmt: skip
+# Ways to begin that leave the base's weights alone; PEFT's others (PiSSA, OLoRA, LoftQ, ...) change them on loading.
+_BASE_UNCHANGED = (True, False, None, "gaussian", "eva", "orthogonal")
 
 
 @dataclass(frozen=True)
@@ -182,6 +185,13 @@ def _spec(config: dict[str, Any], folder: Path) -> AdapterSpec:
     used = [name for name in _UNSUPPORTED if config.get(name)]
     if config.get("bias", "none") != "none":
         used.append(f"bias={config['bias']}")
+    if config.get("init_lora_weights", True) not in _BASE_UNCHANGED:
+        used.append(f"init_lora_weights={config['init_lora_weights']}")
+    if "invocation_string" in config and not config.get("alora_invocation_tokens"):
+        raise AdapterError(
+            f"{folder / CONFIG_FILE} has an invocation_string: it was made by the first aLoRA package, which activates "
+            "one token later than PEFT does, so it would run as a wrong plain LoRA here; train the adapter again"
+        )
     if used:
         raise AdapterError(f"{folder / CONFIG_FILE} uses {', '.join(used)}, which alora does not run; train it without")
     targets = config.get("target_modules")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from alora.commands.output import note
 from alora.config.schema import BaseSettings, DataSettings, PromptSettings, Recipe
-from alora.errors import ConfigError, RunError
+from alora.errors import AdapterError, ConfigError, RunError
 
 if TYPE_CHECKING:
     from alora.base.load import LoadedBase
@@ -90,13 +90,30 @@ def open_adapter(artifact: Artifact, recipe: Recipe) -> BareAdapter:
     if settings is None:
         raise ConfigError(f"{artifact.folder} does not say which policy it answers; add policy.file=FILE.yaml")
     base = recipe.base if recipe.base.source is not None or saved is None else saved.base
+    if saved is not None:
+        base = replace(base, quantization=recipe.base.quantization or saved.base.quantization)
     if base.source is None:
         raise ConfigError(f"{artifact.folder} is a bare adapter; say which base it belongs to with base=...")
     prompt = saved.prompt if saved is not None else recipe.prompt
     policy = load_policy(settings)
-    if artifact.run_file is not None:
+    if saved is not None and artifact.run_file is not None:
         _require_trained_policy(policy, artifact.run_file.parent)
+        require_trained_kind(artifact.adapter, saved)
     return BareAdapter(artifact.adapter, base, prompt, policy, saved)
+
+
+def require_trained_kind(adapter: Path, run: Recipe) -> None:
+    """AdapterError when the run trained an aLoRA and its folder says no more where it is activated.
+
+    Tools that rewrite a PEFT config delete the key they do not know, and what is left runs as a wrong standard LoRA.
+    """
+    from alora.adapter.folder import CONFIG_FILE, load_adapter
+
+    if run.adapter.kind == "alora" and not load_adapter(adapter).spec.activated:
+        raise AdapterError(
+            f"{adapter / CONFIG_FILE}: alora_invocation_tokens is gone, but the run trained an activated LoRA; "
+            "copy the original file back"
+        )
 
 
 def _require_trained_policy(policy: Policy, run: Path) -> None:

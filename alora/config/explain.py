@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
 
+from alora.config.elsewhere import advice
 from alora.config.schema import Recipe
 
 _OVERRIDDEN = re.compile(r"Could not (?:override|delete) '(?P<key>[^'@=]+)")
@@ -52,9 +53,11 @@ def nearest_key(key: str) -> str | None:
 
 
 def unknown_key_message(key: str) -> str:
-    """One sentence on a key that does not exist."""
+    """One sentence on a key that does not exist: a slip, or a setting of another library."""
     if key == "recipe":
         return "a recipe's values came out under the key 'recipe'; let its file begin with '# @package _global_'"
+    if known_elsewhere := advice(key):
+        return known_elsewhere
     meant = nearest_key(key)
     remedy = f"did you mean '{meant}'?" if meant and meant != key else "--help lists every key"
     return f"unknown key '{key}': {remedy}"

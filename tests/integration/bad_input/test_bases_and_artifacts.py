@@ -156,6 +156,14 @@ ADAPTERS = {
     "broken config": (cut(CONFIG_FILE), [f"{CONFIG_FILE} cannot be read", "export the adapter again"]),
     "another rank": (edit(CONFIG_FILE, lambda c: c.update(r=3)), ["rank 3", "do not belong together"]),
     "DoRA": (edit(CONFIG_FILE, lambda c: c.update(use_dora=True)), ["use_dora", "train it without"]),
+    "PiSSA": (
+        edit(CONFIG_FILE, lambda c: c.update(init_lora_weights="pissa")),
+        ["init_lora_weights=pissa", "train it without"],
+    ),
+    "the first aLoRA package": (
+        edit(CONFIG_FILE, lambda c: (c.pop("alora_invocation_tokens"), c.update(invocation_string="<|im_start|>"))),
+        ["invocation_string", "one token later", "train the adapter again"],
+    ),
     "no LoRA": (edit(CONFIG_FILE, lambda c: c.update(peft_type="IA3")), ["peft_type is not LORA"]),
     "no invocation tokens": (
         edit(CONFIG_FILE, lambda c: c.update(alora_invocation_tokens=[])),
@@ -180,7 +188,16 @@ def test_an_adapter_of_another_width(verb, place, here, refused):
     )
 
 
+def no_invocation(config: dict) -> None:
+    """What tools do that delete keys which they do not know."""
+    config.pop("alora_invocation_tokens")
+
+
 RUNS = {
+    "an adapter whose invocation was stripped": (
+        lambda run: (shutil.rmtree(run / "bundle"), edit("adapter/" + CONFIG_FILE, no_invocation)(run)),
+        Case("evaluate artifact={here}/run", ["alora_invocation_tokens is gone", "copy the original file back"]),
+    ),
     "no bundle yet": (
         lambda run: shutil.rmtree(run / "bundle"),
         Case("score artifact={here}/run {place}/talk.json", ["holds no bundle", "alora export"]),
