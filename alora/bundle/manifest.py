@@ -52,12 +52,13 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class CertificateRecord:
-    """What ``identity.json`` certifies, and the sha256 of the file."""
+    """What ``identity.json`` certifies, and the sha256 of the file; ``vllm`` is the vLLM that it was proven on too."""
 
     sha256: str
     passed: bool
     created: str
     dtypes: tuple[str, ...]
+    vllm: str | None = None
 
 
 @dataclass(frozen=True)

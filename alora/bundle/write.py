@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from safetensors import SafetensorError
-
 import alora
 from alora.adapter.folder import AdapterWeights, save_adapter
-from alora.atomic import replace_folder
 from alora.base.load import LoadedBase
 from alora.bundle.card import model_card
 from alora.bundle.golden import GoldenRow, measure, write_golden
@@ -29,6 +24,7 @@ from alora.bundle.manifest import (
     Manifest,
     file_record,
 )
+from alora.bundle.place import flush, put_folder, require_place
 from alora.bundle.read import Bundle, load_bundle
 from alora.config.schema import PromptSettings
 from alora.errors import BundleError, CheckFailed
@@ -75,7 +71,7 @@ def write_bundle(contents: BundleContents, folder: Path | str, golden_rows: int 
     """
     folder = Path(folder).absolute()
     _require_certificate(contents)
-    _require_place(folder)
+    require_place(folder)
     _require_invocation(contents)
     stored = _measure(contents, golden_rows)
 
@@ -83,7 +79,7 @@ def write_bundle(contents: BundleContents, folder: Path | str, golden_rows: int 
         _write_files(beside, contents, stored)
         _check_reloaded(beside, contents, stored)
 
-    _put(folder, fill)
+    put_folder(folder, fill)
     return load_bundle(folder)
 
 
@@ -95,17 +91,17 @@ def copy_bundle(source: Path | str, folder: Path | str) -> Bundle:
     """
     bundle = load_bundle(source)
     folder = Path(folder).absolute()
-    _require_place(folder)
+    require_place(folder)
 
     def fill(beside: Path) -> None:
         beside.mkdir()
         for name in (*bundle.manifest.files, MANIFEST_FILE):
             if (bundle.folder / name).is_file():  # the card may be gone
                 shutil.copyfile(bundle.folder / name, beside / name)
-                _flush(beside / name)
+                flush(beside / name)
         load_bundle(beside)
 
-    _put(folder, fill)
+    put_folder(folder, fill)
     return load_bundle(folder)
 
 
@@ -114,22 +110,6 @@ def public_source(source: str) -> tuple[str, bool]:
     path = Path(source).expanduser()
     local = source != "tiny" and (path.is_absolute() or path.is_dir() or source.startswith("."))
     return (path.resolve().name, True) if local else (source, False)
-
-
-def _put(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Let ``fill`` write and check a folder beside ``folder``, then rename it there; whatever fails leaves nothing."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as workshop:
-            beside = Path(workshop) / folder.name
-            fill(beside)
-            replace_folder(beside, folder)
-            _flush(folder.parent)
-    except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise BundleError(
-            f"the bundle cannot be written to {folder}: {reason}; give a writable output= with space"
-        ) from error
 
 
 def _require_certificate(contents: BundleContents) -> None:
@@ -153,14 +133,6 @@ def _require_invocation(contents: BundleContents) -> None:
             f"the adapter is invoked by the tokens {list(invoked_by)}, but these prompt settings open its suffix with "
             f"{list(opens_with)}; export with the base and prompt settings of the training run"
         )
-
-
-def _require_place(folder: Path) -> None:
-    """Only a bundle or nothing is ever replaced."""
-    if folder.is_dir() and not (folder / MANIFEST_FILE).exists() and any(folder.iterdir()):
-        raise BundleError(f"{folder} exists and is not a bundle; give another output= or remove it")
-    if folder.exists() and not folder.is_dir():
-        raise BundleError(f"{folder} is a file; give another output=")
 
 
 def _measure(contents: BundleContents, probes: int) -> tuple[GoldenRow, ...]:
@@ -210,11 +182,11 @@ def _write_files(folder: Path, contents: BundleContents, golden: tuple[GoldenRow
     )
     (folder / CARD_FILE).write_text(model_card(manifest, contents.weights.spec), encoding="utf-8")
     for file in folder.iterdir():
-        _flush(file)
+        flush(file)
     manifest = replace(manifest, files={file.name: file_record(file) for file in folder.iterdir()})
     (folder / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
-    _flush(folder / MANIFEST_FILE)
-    _flush(folder)
+    flush(folder / MANIFEST_FILE)
+    flush(folder)
 
 
 def _certificate_record(certificate: Certificate | None, file: Path) -> CertificateRecord | None:
@@ -234,12 +206,3 @@ def _check_reloaded(folder: Path, contents: BundleContents, stored: tuple[Golden
         raise CheckFailed(f"{folder.name}: the golden rows read back from disk are not those that were written")
     measured = stored or _measure(contents, 1)
     replace(bundle, golden=measured).check_golden(contents.base, RELOAD_TOLERANCE)
-
-
-def _flush(path: Path) -> None:
-    """Bring a file, or a folder's entries, to the disk, so that the rename cannot outrun the content."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

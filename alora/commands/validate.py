@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alora.commands.artifacts import base_of_bundle
-from alora.commands.output import say, say_json, table, write_json
+from alora.commands.output import note, say, say_json, table, write_json
 from alora.config.schema import BaseSettings, PromptSettings, Recipe
 from alora.errors import AdapterError, BundleError, ConfigError
 
 if TYPE_CHECKING:
     from alora.base.load import LoadedBase
     from alora.bundle.read import Bundle
-    from alora.identity.certificate import Certificate, DtypeRecord
+    from alora.identity.certificate import Certificate, DtypeRecord, ParityRecord
     from alora.policy import Policy
     from alora.render import Prompt
 
@@ -48,10 +48,14 @@ def run(recipe: Recipe) -> int:
         subject.bundle.check_base(base)
     prompts = make_prompts(recipe, subject, base, weights.spec.invocation_ids or ())
     if recipe.engine == "vllm":
+        from alora.serving.engine import require_unquantized
         from alora.serving.prove import certify_in_vllm
 
-        location = base_location(subject.base)
-        certificate = certify_in_vllm(base, location, weights, prompts, recipe.identity.negative_controls)
+        require_unquantized(base)
+        location, controls = base_location(subject.base), recipe.identity.negative_controls
+        certificate = certify_in_vllm(base, location, weights, prompts, controls, subject.bundle)
+        if subject.bundle is not None and certificate.passed and controls:
+            keep_proof(subject.bundle, certificate)
     else:
         certificate = certify(base, subject.folder, prompts, recipe.identity)
     if recipe.output is not None:
@@ -61,6 +65,18 @@ def run(recipe: Recipe) -> int:
     else:
         report(certificate, recipe.output)
     return 0 if certificate.passed else 1
+
+
+def keep_proof(bundle: Bundle, proof: Certificate) -> None:
+    """Write what vLLM has proven into the bundle's own certificate; a bundle that cannot be written stays as it is."""
+    from alora.bundle.proof import add_vllm_proof
+
+    try:
+        add_vllm_proof(bundle, proof)
+    except BundleError as error:
+        note(f"the proof is not in the bundle's certificate: {error}")
+    else:
+        note(f"the proof is in {bundle.folder / 'identity.json'}, section 'vllm'")
 
 
 def find_subject(recipe: Recipe) -> Subject:
@@ -94,6 +110,7 @@ def _of_run(adapter: Path, run_file: Path, recipe: Recipe) -> Subject:
 
     saved = load_recipe(run_file)
     base = recipe.base if recipe.base.source is not None else saved.base
+    base = replace(base, quantization=recipe.base.quantization or saved.base.quantization)
     return Subject(adapter, base, saved.prompt, _given_policy(recipe) or _given_policy(saved))
 
 
@@ -142,6 +159,8 @@ def make_prompts(recipe: Recipe, subject: Subject, base: LoadedBase, invocation_
 def report(certificate: Certificate, output: str | None = None) -> None:
     """Print the table of checks by dtype, what failed first, and the outcome in one line."""
     rows = [row for record in certificate.dtypes for row in _rows(record, certificate.engine)]
+    if certificate.parity is not None:
+        rows += _parity_rows(certificate.parity)
     table(("check", "dtype", "result"), rows)
     say()
     failures = certificate.failures
@@ -153,7 +172,10 @@ def report(certificate: Certificate, output: str | None = None) -> None:
         say(f"note: {remark}")
     outcome = "holds" if certificate.passed else "FAILS"
     digest, where = certificate.adapter_digest[:12], f"; report: {output}" if output else ""
-    say(f"KV identity {outcome}: adapter {digest} on base {certificate.base_source}, {certificate.engine}{where}")
+    named = certificate.base_source
+    if certificate.base.quantization != "none":
+        named += f" in {certificate.base.quantization}"
+    say(f"KV identity {outcome}: adapter {digest} on base {named}, {certificate.engine}{where}")
 
 
 def _rows(record: DtypeRecord, engine: str) -> list[tuple[str, str, str]]:
@@ -183,6 +205,19 @@ def _rows(record: DtypeRecord, engine: str) -> list[tuple[str, str, str]]:
     return lines + [
         (f"control: {one.name}", record.dtype, _outcome("caught" if one.caught else "NOT CAUGHT", ""))
         for one in record.controls
+    ]
+
+
+def _parity_rows(parity: ParityRecord) -> list[tuple[str, str, str]]:
+    far = parity.difference is None or parity.difference > parity.tolerance
+    found = "not finite" if parity.difference is None else f"{parity.difference:.1e}"
+    extra = f"{parity.rows} rows, largest difference {found}, tolerance {parity.tolerance:g}"
+    return [
+        ("the golden rows' answers", parity.dtype, _outcome("FAILED" if far else "ok", extra)),
+        *(
+            (f"golden control: {one.name}", parity.dtype, "caught" if one.caught else "NOT CAUGHT")
+            for one in parity.controls
+        ),
     ]
 
 

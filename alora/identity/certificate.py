@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import alora
 from alora.atomic import write_json
 from alora.base.fingerprint import Fingerprint
+from alora.config.environment import package_version
 from alora.errors import BundleError
 
 FORMAT = 1
@@ -29,6 +32,23 @@ class Environment:
     device: str
     threads: int
     attention: str
+
+    @classmethod
+    def here(cls, device: str, attention: str) -> Environment:
+        """This process, with the device and the attention kernels that the caller ran on."""
+        import torch
+
+        return cls(
+            alora=alora.__version__,
+            torch=torch.__version__,
+            transformers=package_version("transformers") or "unknown",
+            peft=package_version("peft") or "unknown",
+            python=platform.python_version(),
+            platform=f"{platform.system()} {platform.machine()}",
+            device=device,
+            threads=torch.get_num_threads(),
+            attention=attention,
+        )
 
 
 @dataclass(frozen=True)
@@ -91,11 +111,30 @@ class DtypeRecord:
 
 
 @dataclass(frozen=True)
+class ParityRecord:
+    """Answers of this engine on a bundle's golden rows against the stored ones, which the in-process scorer gave.
+
+    ``difference`` is the largest of two log-probabilities over a row's labels: absolute, relative above 1; None when
+    not finite. ``dtype`` is the engine's, ``stored_dtype`` that of the stored answers.
+    """
+
+    rows: int
+    dtype: str
+    stored_dtype: str
+    difference: float | None
+    tolerance: float
+    passed: bool
+    controls: tuple[ControlRecord, ...] = ()
+
+
+@dataclass(frozen=True)
 class Certificate:
     """KV identity of one adapter on one base.
 
     ``engine`` is what ran the pairs; ``lengths`` has one ``(name, activation index of each row, padded tokens)`` per
     call; ``adapter_digest`` and ``base`` are compared with a bundle's own by :meth:`require`. ``created`` is UTC.
+    ``parity`` is there when an engine other than the scorer's was asked for a bundle's golden rows, and ``vllm`` when
+    the same adapter was proven in vLLM's cache too.
     """
 
     passed: bool
@@ -110,6 +149,8 @@ class Certificate:
     lengths: tuple[tuple[str, tuple[int, ...], int], ...]
     dtypes: tuple[DtypeRecord, ...]
     notes: tuple[str, ...] = ()
+    parity: ParityRecord | None = None
+    vllm: Certificate | None = None
     format: int = field(default=FORMAT)
 
     @property
@@ -125,6 +166,8 @@ class Certificate:
                 if not one.passed
             ]
             lines += [f"{record.dtype}: control not caught: {c.name}" for c in record.controls if not c.caught]
+        if self.parity is not None and not self.parity.passed:
+            lines += _parity_failures(self.parity)
         return tuple(lines)
 
     def require(self, base: Fingerprint, adapter_digest: str) -> None:
@@ -149,6 +192,17 @@ class Certificate:
     def as_dict(self) -> dict[str, Any]:
         """Plain form, as written to ``identity.json``."""
         return asdict(self)
+
+
+def _parity_failures(parity: ParityRecord) -> list[str]:
+    lines = [f"golden rows: control not caught: {control.name}" for control in parity.controls if not control.caught]
+    if parity.difference is None or parity.difference > parity.tolerance:
+        lines.insert(
+            0,
+            f"golden rows: answers in {parity.dtype} differ from the bundle's in {parity.stored_dtype} by "
+            f"{parity.difference} (tolerance {parity.tolerance})",
+        )
+    return lines
 
 
 def write_certificate(certificate: Certificate, path: Path) -> None:
@@ -181,9 +235,11 @@ def certificate_from_mapping(raw: Any, where: str) -> Certificate:
                 "lengths": tuple((name, tuple(indices), tokens) for name, indices, tokens in raw["lengths"]),
                 "dtypes": tuple(_dtype_record(entry) for entry in raw["dtypes"]),
                 "notes": tuple(raw["notes"]),
+                "parity": _parity_record(raw.get("parity")),
+                "vllm": certificate_from_mapping(raw["vllm"], f"{where}: vllm") if raw.get("vllm") else None,
             }
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BundleError(f"{where}: damaged certificate ({error}); run 'alora validate' again") from error
 
 
@@ -197,3 +253,9 @@ def _dtype_record(raw: Mapping[str, Any]) -> DtypeRecord:
             "controls": tuple(ControlRecord(**entry) for entry in raw["controls"]),
         }
     )
+
+
+def _parity_record(raw: Mapping[str, Any] | None) -> ParityRecord | None:
+    if raw is None:
+        return None
+    return ParityRecord(**{**raw, "controls": tuple(ControlRecord(**entry) for entry in raw["controls"])})

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import peft
 import torch
-import transformers
 from torch import nn
 
-import alora
 from alora.adapter.folder import AdapterWeights, load_adapter, target_modules
 from alora.base.load import LoadedBase
 from alora.config.schema import IdentitySettings
@@ -69,7 +64,7 @@ def certify(
         adapter_digest=weights.digest,
         invocation_ids=invocation_ids,
         adapted_modules=weights.spec.targets,
-        environment=_environment(base.model),
+        environment=Environment.here(_device(base.model), str(base.model.config._attn_implementation)),
         lengths=tuple(
             (call.name, tuple(i - p for i, p in zip(call.activation_B, call.padding_B, strict=True)), call.tokens)
             for call in calls
@@ -109,19 +104,10 @@ def _dtypes(base: LoadedBase, settings: IdentitySettings) -> tuple[list[torch.dt
     if unknown or not settings.dtypes:
         raise ConfigError(f"identity.dtypes={list(settings.dtypes)}: choose one or more of {', '.join(BOUNDS)}")
     if base.fingerprint.quantization != "none":
-        return [None], [f"base quantized as {base.fingerprint.quantization}: proven in its own dtype only"]
+        return [None], [f"base quantized as {base.fingerprint.quantized_as}: proven in its own dtype only"]
     return [getattr(torch, name) for name in dict.fromkeys(settings.dtypes)], []
 
 
-def _environment(model: Any) -> Environment:
-    return Environment(
-        alora=alora.__version__,
-        torch=torch.__version__,
-        transformers=transformers.__version__,
-        peft=peft.__version__,
-        python=platform.python_version(),
-        platform=f"{platform.system()} {platform.machine()}",
-        device=torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else model.device.type,
-        threads=torch.get_num_threads(),
-        attention=str(model.config._attn_implementation),
-    )
+def _device(model: nn.Module) -> str:
+    device = next(model.parameters()).device
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

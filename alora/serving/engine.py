@@ -6,14 +6,32 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from alora.errors import AdapterError, CheckFailed, MissingDependency
+from alora.errors import AdapterError, BaseError, CheckFailed, MissingDependency
 from alora.render import Prefix, Suffix
 
+if TYPE_CHECKING:
+    from alora.base.load import LoadedBase
+    from alora.bundle.read import Bundle
+
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM's max_lora_rank takes (vllm.config.lora, 0.26 to 0.33)
+
+
+def require_unquantized(base: LoadedBase) -> None:
+    """BaseError for a quantized base: vLLM runs the stored weights, on which a threshold fitted here says nothing.
+
+    The same adapter on the stored weights needs a parity run and a threshold of its own first.
+    """
+    quantization = base.fingerprint.quantization
+    if quantization != "none":
+        raise BaseError(
+            f"engine=vllm runs base {base.source} as it is stored, and this one is loaded in {quantization}; make a "
+            "bundle for the stored base first, with its own parity run and threshold: "
+            "alora recalibrate artifact=DIR base.quantization=none"
+        )
 
 
 @dataclass(frozen=True)
@@ -23,6 +41,11 @@ class ServedAdapter:
     name: str
     folder: Path
     rank: int
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> ServedAdapter:
+        """A bundle under the name that launcher and clients agree on, ``policy@`` and 12 digits of its digest."""
+        return cls(f"{bundle.policy.id}@{bundle.weights.digest[:12]}", bundle.folder, bundle.weights.spec.rank)
 
 
 class Engine:
@@ -63,7 +86,7 @@ class Engine:
             enable_lora=True,
             max_loras=min(len(adapters), 16),
             max_cpu_loras=max(len(adapters), 16),
-            max_lora_rank=_served_rank(max(adapter.rank for adapter in adapters)),
+            max_lora_rank=served_rank(max(adapter.rank for adapter in adapters)),
             max_model_len=self.longest,
             block_size=self.block,
             enable_prefix_caching=True,
@@ -73,13 +96,17 @@ class Engine:
             seed=0,
         )
 
-    def request(self, name: str) -> Any:
-        """vLLM's own request object for one adapter."""
+    def request(self, name: str | None) -> Any:
+        """vLLM's own request object for one adapter; None for the base."""
         from vllm.lora.request import LoRARequest
 
+        if name is None:
+            return None
         return LoRARequest(name, self._ids[name], str(self._adapters[name].folder))
 
-    def label_logits(self, prefix: Prefix, suffixes: Sequence[Suffix], names: Sequence[str]) -> list[torch.Tensor]:
+    def label_logits(
+        self, prefix: Prefix, suffixes: Sequence[Suffix], names: Sequence[str | None]
+    ) -> list[torch.Tensor]:
         """Log-probabilities ``[L]`` over each policy's labels: logits but for a constant, which no verdict sees."""
         from vllm import SamplingParams
 
@@ -114,7 +141,8 @@ def _prepare_environment() -> None:
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
 
-def _served_rank(rank: int) -> int:
+def served_rank(rank: int) -> int:
+    """The smallest ``max_lora_rank`` that holds an adapter of ``rank``; AdapterError above vLLM's largest."""
     for served in RANKS:
         if rank <= served:
             return served

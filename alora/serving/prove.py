@@ -8,7 +8,6 @@ the same; the two that move the activation by a token do it through the adapter'
 
 from __future__ import annotations
 
-import platform
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,23 +18,32 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-import alora
 from alora.activation import shareable_blocks
 from alora.adapter.folder import AdapterWeights, save_adapter
 from alora.config.environment import package_version
 from alora.identity.capture import OUTPUT
-from alora.identity.certificate import Certificate, ControlRecord, DtypeRecord, Environment, FindingRecord, LayerRecord
+from alora.identity.certificate import (
+    Certificate,
+    ControlRecord,
+    DtypeRecord,
+    Environment,
+    FindingRecord,
+    LayerRecord,
+    ParityRecord,
+)
 from alora.identity.reach import reached_sites
 from alora.render import Prompt
 from alora.serving.engine import Engine, ServedAdapter
+from alora.serving.parity import OFF, PLAIN, parity
 from alora.vllm_plugin.cache_reader import CacheReader
 
 if TYPE_CHECKING:
     from alora.base.load import LoadedBase
+    from alora.bundle.read import Bundle
 
-_HONEST, _ULP, _OFF = "honest", "one element changed by 1 ulp", "adapter silently off"
-CONTROLS = ("standard LoRA", "LoRA with B scaled by 1e-4", "activation one token early", "activation one token late",
-            _ULP, "B = 0", _OFF)  # fmt: skip
+_HONEST, _BUNDLE, _ULP = "honest", "bundle", "one element changed by 1 ulp"
+CONTROLS = (PLAIN, "LoRA with B scaled by 1e-4", "activation one token early", "activation one token late",
+            _ULP, "B = 0", OFF)  # fmt: skip
 _GARBAGE = 3.0  # what the cache holds before each run, so that every byte compared was computed
 
 
@@ -51,9 +59,16 @@ class _Case:
 
 
 def certify_in_vllm(
-    base: LoadedBase, location: str, weights: AdapterWeights, prompts: Sequence[Prompt], controls: bool = True
+    base: LoadedBase,
+    location: str,
+    weights: AdapterWeights,
+    prompts: Sequence[Prompt],
+    controls: bool = True,
+    bundle: Bundle | None = None,
 ) -> Certificate:
     """Run the adapter and the base in vLLM on the same prompts and compare what its cache holds.
+
+    With a ``bundle`` that has golden rows, its folder is loaded as it is and must give their answers too.
 
     Raises:
         MissingDependency, CheckFailed: see :class:`~alora.serving.engine.Engine`.
@@ -61,12 +76,16 @@ def certify_in_vllm(
     dtype = str(base.model.dtype).removeprefix("torch.")
     reached = {site.layer for site in reached_sites(weights.tensors, _layer_count(base)) - {OUTPUT}}
     with _variants(weights, prompts[0], base.source) as variants:
+        if bundle is not None:
+            variants[_BUNDLE] = ServedAdapter.of(bundle)
         run = _Runner(Engine(location, list(variants.values()), dtype), variants)
         cases = [run.case(ids, activation) for ids, activation in _cut(prompts, run.block, run.longest)]
         findings = [finding for case in cases for finding in _findings(case, case.adapted, reached)]
         findings += [finding for case in cases for finding in _stability(run, case)]
         caught = tuple(_control(name, run, cases, reached) for name in CONTROLS if controls)
-    passed = not findings and all(record.caught for record in caught)
+        answers = run.parity(bundle, base, dtype, controls) if bundle is not None and bundle.golden else None
+    identical = not findings and all(record.caught for record in caught)
+    passed = identical and (answers is None or answers.passed)
     return Certificate(
         passed=passed,
         engine=f"vllm {_version('vllm')}",
@@ -76,10 +95,11 @@ def certify_in_vllm(
         adapter_digest=weights.digest,
         invocation_ids=weights.spec.invocation_ids or (),
         adapted_modules=weights.spec.targets,
-        environment=_environment(base),
+        environment=Environment.here(torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu", "vllm"),
         lengths=tuple((f"prompt {n}", (case.activation,), len(case.ids)) for n, case in enumerate(cases, start=1)),
-        dtypes=(DtypeRecord(dtype, passed, tuple(findings), _layers(cases, reached), (), caught),),
+        dtypes=(DtypeRecord(dtype, identical, tuple(findings), _layers(cases, reached), (), caught),),
         notes=(f"bytes of whole cache blocks of {run.block} tokens, read out of vLLM's own cache",),
+        parity=answers,
     )
 
 
@@ -103,6 +123,14 @@ class _Runner:
 
     def _request(self, variant: str | None) -> Any:
         return None if variant is None else self._engine.request(self._variants[variant].name)
+
+    def parity(self, bundle: Bundle, base: LoadedBase, dtype: str, controls: bool) -> ParityRecord:
+        """The bundle's own folder on its golden rows; which rows a plain LoRA shows on depends on a coarse dtype."""
+        faults: dict[str, str | None] = {OFF: None} if controls else {}
+        if controls and dtype == "float32":
+            faults[PLAIN] = self._variants[PLAIN].name
+        honest = self._variants[_BUNDLE].name
+        return parity(bundle, bundle.renderer(base), self._engine.label_logits, dtype, honest, faults)
 
     def case(self, ids: tuple[int, ...], activation: int) -> _Case:
         shared = shareable_blocks(activation, self.block)
@@ -179,7 +207,7 @@ def _control(name: str, run: _Runner, cases: Sequence[_Case], reached: Collectio
             blocks = [layer.clone() for layer in case.adapted]
             blocks[0][0, 0] ^= 1
         else:
-            blocks = run.read(case.ids, None if name == _OFF else name)
+            blocks = run.read(case.ids, None if name == OFF else name)
         findings = _findings(case, blocks, reached)
         if findings:
             return ControlRecord(name, True, f"{findings[0].check}: {findings[0].detail}")
@@ -193,7 +221,7 @@ def _variants(weights: AdapterWeights, prompt: Prompt, source: str) -> Iterator[
     plain = replace(spec, invocation_ids=None)
     made = {
         _HONEST: weights,
-        "standard LoRA": AdapterWeights(plain, weights.tensors),
+        PLAIN: AdapterWeights(plain, weights.tensors),
         "LoRA with B scaled by 1e-4": _scaled(AdapterWeights(plain, weights.tensors), 1e-4),
         "activation one token early": replace(
             weights, spec=replace(spec, invocation_ids=(prompt.prefix.token_ids[-1], *invocation))
@@ -220,17 +248,3 @@ def _version(name: str) -> str:
 
 def _layer_count(base: LoadedBase) -> int:
     return base.model.config.get_text_config().num_hidden_layers
-
-
-def _environment(base: LoadedBase) -> Environment:
-    return Environment(
-        alora=alora.__version__,
-        torch=torch.__version__,
-        transformers=_version("transformers"),
-        peft=_version("peft"),
-        python=platform.python_version(),
-        platform=f"{platform.system()} {platform.machine()}",
-        device=torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        threads=torch.get_num_threads(),
-        attention="vllm",
-    )

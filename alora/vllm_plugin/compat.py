@@ -91,6 +91,13 @@ def vllm_version() -> str | None:
         return None
 
 
+def load_plugins() -> None:
+    """Load plugins as vLLM does in each of its processes, with its own choice among them (``VLLM_PLUGINS``)."""
+    from vllm.plugins import load_general_plugins
+
+    load_general_plugins()
+
+
 def check_version(version: str | None) -> None:
     """Raise :class:`Incompatible` unless ``version`` lies in the range that the plugin was made for."""
     if version is None:

@@ -7,6 +7,7 @@ on as stock, and aLoRA adapters are refused.
 
 import importlib.metadata
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ _logger = logging.getLogger("vllm.alora")
 
 ENTRY_POINT_GROUP = "vllm.general_plugins"
 ENTRY_POINT = "alora.vllm_plugin:register"
+ENTRY_POINT_NAME = "alora"
+CHOICE = "VLLM_PLUGINS"  # the names that vLLM may load, by commas; unset: all of them
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class _State:
     def __init__(self) -> None:
         self.registered = False
         self.active = False
-        self.reason = "register() has not run in this process"
+        self.reason = ""
         self.vllm_version: str | None = None
         self.patched: tuple[str, ...] = ()
         self.undo: list[Callable[[], None]] = []
@@ -54,13 +57,23 @@ def _entry_point_installed() -> bool:
 
 def status() -> Status:
     """The outcome of :func:`register` in this process; imports nothing heavy and changes nothing."""
-    return Status(_state.active, _state.reason, _state.vllm_version, _entry_point_installed(), _state.patched)
+    reason = _state.reason if _state.registered else _why_not_registered()
+    return Status(_state.active, reason, _state.vllm_version, _entry_point_installed(), _state.patched)
+
+
+def _why_not_registered() -> str:
+    chosen = os.environ.get(CHOICE)
+    if chosen is not None and ENTRY_POINT_NAME not in chosen.split(","):
+        return f"{CHOICE}={chosen!r} keeps it out; unset it, or add {ENTRY_POINT_NAME}"
+    return "register() has not run in this process"
 
 
 def require_active() -> None:
     """Raise RuntimeError where the plugin is not active: called by whatever would be wrong without the mask."""
     if not _state.active:
-        raise RuntimeError(f"an aLoRA request reached a process where the alora plugin is not active: {_state.reason}")
+        raise RuntimeError(
+            f"an aLoRA request reached a process where the alora plugin is not active: {status().reason}"
+        )
 
 
 def _put(symbol: compat.Symbol, original: Any, replacement: Any) -> None:

@@ -1,0 +1,67 @@
+"""Add to a bundle what was proven about it after it was written.
+
+Only ``identity.json`` and ``alora.json`` become new files. The others stay the files that they are, so that a server
+that has the bundle loaded does not take its adapter for a changed one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from alora.bundle.manifest import CERTIFICATE_FILE, MANIFEST_FILE, file_record
+from alora.bundle.place import flush, put_folder
+from alora.bundle.read import Bundle, load_bundle
+from alora.errors import BundleError
+from alora.identity.certificate import Certificate, read_certificate, write_certificate
+
+_NEW = (CERTIFICATE_FILE, MANIFEST_FILE)
+
+
+def add_vllm_proof(bundle: Bundle, proof: Certificate) -> Bundle:
+    """Put ``proof`` into the bundle's certificate, in place of an earlier one, and return the bundle as read back.
+
+    Raises:
+        BundleError: the proof failed or is of another adapter or base, the bundle has no certificate of its own, its
+            folder holds folders (a checkout's ``.git``), or cannot be written. It is then as it was.
+    """
+    manifest = bundle.manifest
+    proof.require(manifest.base.fingerprint, manifest.adapter_digest)
+    record = manifest.certificate
+    if record is None:
+        raise BundleError(f"{bundle.folder} is a plain LoRA without a certificate, so nothing can be added to one")
+    inner = next((entry.name for entry in bundle.folder.iterdir() if not entry.is_file()), None)
+    if inner is not None:
+        raise BundleError(f"{bundle.folder} holds {inner!r}, which is no part of a bundle; take it out, or use a copy")
+    certificate = replace(read_certificate(bundle.folder / CERTIFICATE_FILE), vllm=proof)
+
+    def fill(beside: Path) -> None:
+        beside.mkdir()
+        for file in bundle.folder.iterdir():
+            if file.name not in _NEW:
+                _same_file(file, beside / file.name)
+        write_certificate(certificate, beside / CERTIFICATE_FILE)
+        file = file_record(beside / CERTIFICATE_FILE)
+        changed = replace(
+            manifest,
+            certificate=replace(record, sha256=file.sha256, vllm=proof.engine),
+            files={**manifest.files, CERTIFICATE_FILE: file},
+        )
+        (beside / MANIFEST_FILE).write_text(changed.to_json(), encoding="utf-8")
+        flush(beside / MANIFEST_FILE)
+        flush(beside)
+        load_bundle(beside)
+
+    put_folder(bundle.folder.absolute(), fill)
+    return load_bundle(bundle.folder)
+
+
+def _same_file(file: Path, beside: Path) -> None:
+    """The same file under a second name; a copy where the file system has no second names."""
+    try:
+        os.link(file.resolve(), beside)
+    except OSError:
+        shutil.copy2(file, beside)
+        flush(beside)

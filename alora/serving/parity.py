@@ -1,0 +1,73 @@
+"""Golden rows on another engine: the answers that a bundle stores, asked of vLLM.
+
+Kernels, and the dtype that the base is served in, round differently, so answers are compared within a tolerance that
+belongs to the dtype; for the difference to mean something, an engine that leaves the adapter out must be seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from alora.bundle.golden import GoldenRow, largest_difference
+from alora.identity.certificate import ControlRecord, ParityRecord
+
+if TYPE_CHECKING:
+    from alora.bundle.read import Bundle
+    from alora.render import Prefix, Renderer, Suffix
+
+# Of a log-probability over the labels; relative above 1. float32: sums in another order, over a model's depth.
+# bfloat16: a logit between 16 and 32 has steps of 0.125, and two of them make a difference.
+TOLERANCES = {"float32": 1e-3, "bfloat16": 0.25, "float16": 0.05, "float64": 1e-3}
+OFF, PLAIN = "adapter silently off", "standard LoRA"
+LabelLogits = Callable[["Prefix", Sequence["Suffix"], Sequence[str | None]], list[torch.Tensor]]
+
+
+def tolerance(dtype: str, stored_dtype: str) -> float:
+    """The coarser of the two dtypes' tolerances."""
+    return max(TOLERANCES[dtype], TOLERANCES[stored_dtype])
+
+
+def parity(
+    bundle: Bundle, renderer: Renderer, ask: LabelLogits, dtype: str, honest: str, controls: dict[str, str | None]
+) -> ParityRecord:
+    """Ask an engine for a bundle's golden rows, as ``honest`` and as each of ``controls``, which must differ.
+
+    Args:
+        ask: label log-probabilities of a prefix and suffixes under adapters by name (None: the base).
+        dtype: what the engine computes in.
+        honest: the name under which the engine has the bundle's adapter.
+        controls: faulty adapters: what is wrong with each, and the engine's name for it.
+    """
+    stored_dtype = bundle.manifest.base.dtype
+    bound = tolerance(dtype, stored_dtype)
+    stored = normalised(bundle.golden)
+    difference = largest_difference(stored, _asked(bundle, renderer, ask, honest))
+    seen = []
+    for fault, name in controls.items():
+        far = largest_difference(stored, _asked(bundle, renderer, ask, name))
+        seen.append(ControlRecord(fault, far > bound, f"golden rows: differ by {far:.2e}"))
+    passed = difference <= bound and all(control.caught for control in seen)
+    finite = difference if math.isfinite(difference) else None
+    return ParityRecord(len(stored), dtype, stored_dtype, finite, bound, passed, tuple(seen))
+
+
+def normalised(rows: Sequence[GoldenRow]) -> list[GoldenRow]:
+    """Golden rows with log-probabilities over their labels in place of logits, which engines know up to a constant."""
+    return [
+        replace(row, label_logits=tuple(torch.tensor(row.label_logits, dtype=torch.float64).log_softmax(0).tolist()))
+        for row in rows
+    ]
+
+
+def _asked(bundle: Bundle, renderer: Renderer, ask: LabelLogits, name: str | None) -> list[GoldenRow]:
+    """The bundle's golden rows with an engine's answers."""
+    answers = []
+    for row in bundle.golden:
+        (logits_L,) = ask(renderer.prefix(row.conversation), [bundle.suffix], [name])
+        answers.append(replace(row, label_logits=tuple(logits_L.tolist())))
+    return normalised(answers)

@@ -1,0 +1,72 @@
+"""What vLLM has proven goes into a bundle's certificate, and everything else of the bundle stays what it is."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from alora.bundle.manifest import CERTIFICATE_FILE, MANIFEST_FILE
+from alora.bundle.proof import add_vllm_proof
+from alora.bundle.read import load_bundle
+from alora.errors import BundleError
+from alora.identity.certificate import ControlRecord, ParityRecord, read_certificate
+from alora.vllm_plugin.adapter_record import _stamp
+
+PARITY = ParityRecord(3, "float32", "float32", 1e-6, 1e-3, True, (ControlRecord("adapter silently off", True, "1"),))
+
+
+@pytest.fixture
+def proof(contents):
+    return replace(contents.certificate, engine="vllm 0.32.0", parity=PARITY)
+
+
+def test_the_proof_is_in_the_certificate_and_the_bundle_loads(folder, proof):
+    own = read_certificate(folder / CERTIFICATE_FILE)
+    bundle = add_vllm_proof(load_bundle(folder), proof)
+    assert bundle.manifest.certificate.vllm == "vllm 0.32.0"
+    kept = read_certificate(folder / CERTIFICATE_FILE)
+    assert kept.vllm == proof
+    assert replace(kept, vllm=None) == own, "the certificate of the in-process check stays"
+    assert kept.vllm.parity == PARITY
+    again = add_vllm_proof(bundle, replace(proof, engine="vllm 0.33.0"))
+    assert again.manifest.certificate.vllm == "vllm 0.33.0"
+    assert sorted(file.name for file in folder.parent.iterdir()) == [folder.name], "nothing is left beside it"
+
+
+def test_a_server_does_not_take_the_adapter_for_a_changed_one(folder, proof):
+    before = _stamp(str(folder))
+    add_vllm_proof(load_bundle(folder), proof)
+    assert _stamp(str(folder)) == before
+
+
+def test_a_failed_or_foreign_proof_is_refused_and_changes_nothing(folder, proof):
+    bundle, before = load_bundle(folder), {file.name: file.read_bytes() for file in folder.iterdir()}
+    for wrong in (replace(proof, passed=False), replace(proof, adapter_digest="0" * 64)):
+        with pytest.raises(BundleError, match="does not cover this bundle"):
+            add_vllm_proof(bundle, wrong)
+    (folder / ".git").mkdir()
+    with pytest.raises(BundleError, match=r"holds '\.git'"):
+        add_vllm_proof(bundle, proof)
+    (folder / ".git").rmdir()
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_an_edited_proof_is_found(folder, proof):
+    add_vllm_proof(load_bundle(folder), proof)
+    file = folder / CERTIFICATE_FILE
+    told = json.loads(file.read_text())
+    told["vllm"]["parity"]["difference"] = 0.0
+    file.write_text(json.dumps(told))
+    with pytest.raises(BundleError, match=CERTIFICATE_FILE):
+        load_bundle(folder)
+
+
+def test_a_failed_parity_says_why(contents):
+    off = ControlRecord("adapter silently off", False, "")
+    parity = replace(PARITY, difference=0.5, passed=False, controls=(off,))
+    failed = replace(contents.certificate, passed=False, parity=parity)
+    assert failed.failures == (
+        "golden rows: answers in float32 differ from the bundle's in float32 by 0.5 (tolerance 0.001)",
+        "golden rows: control not caught: adapter silently off",
+    )
+    assert (contents.certificate.failures, MANIFEST_FILE) == ((), "alora.json")
