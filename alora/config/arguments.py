@@ -14,7 +14,8 @@ from alora.errors import ConfigError
 POSITIONAL = {"new": "name", "score": "conversation", "bench": "bench.workload"}
 ALIASES = {"bundle": "artifact", "battery": "artifact"}
 LOCAL_RECIPE = "recipe.yaml"
-OF_ARTIFACT = ("validate", "evaluate", "export", "score")  # verbs on something that names its own base
+# Verbs on something that names its own base.
+OF_ARTIFACT = ("validate", "evaluate", "export", "score", "recalibrate", "fleet")
 
 # Hydra's flags that take the next argument as their value (hydra._internal.utils.get_args_parser, 1.3).
 _VALUE_FLAGS = frozenset(
@@ -108,7 +109,7 @@ def _split(argv: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
 def _positional(verb: str, values: list[str]) -> str:
     key = POSITIONAL.get(verb)
     if key is None:
-        hint = "artifact" if verb in ("validate", "evaluate", "export") else "recipe"
+        hint = "artifact" if verb in OF_ARTIFACT else "recipe"
         raise ConfigError(f"alora {verb}: {values[0]!r} is not key=value; did you mean {hint}={values[0]}?")
     if len(values) > 1:
         raise ConfigError(f"alora {verb} takes one {key}, not {len(values)}: {' '.join(values)}")

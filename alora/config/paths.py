@@ -11,13 +11,16 @@ from alora.config.schema import Recipe
 from alora.errors import ConfigError
 
 POLICY_PLACE = "%policy%"  # in the name of a data source: one file per policy of a battery
-_INPUTS = ("policy.file", "data.train", "data.validation", "data.test", "artifact", "conversation")
+_INPUTS = ("policy.file", "data.train", "data.validation", "data.test", "artifact", "conversation", "fleet.against")
 _NEEDED = {
     "check": ("policy.file", "data.train", "data.validation", "data.test"),
     "train": ("policy.file", "data.train", "data.validation", "data.test", "conversation"),
     "validate": ("artifact",),
     "evaluate": ("artifact", "policy.file", "data.test"),
     "export": ("artifact",),
+    "compare": ("policy.file", "data.train", "data.validation", "data.test"),
+    "recalibrate": ("artifact", "data.validation"),
+    "fleet": ("artifact", "data.test", "fleet.against"),
     "score": ("artifact", "conversation", "bundles"),
 }
 

@@ -17,7 +17,7 @@ class BaseSettings:
     dtype: str = "auto"  # auto (float32 on CPU, bfloat16 on GPU), float32, bfloat16, float64
     device: str = "auto"  # auto, cpu, cuda, cuda:1
     weights: str = "pretrained"  # pretrained, or random: the shape alone, for benchmarks
-    quantization: str = "none"  # none; nf4 is refused by name until it is supported
+    quantization: str | None = None  # none, nf4 (4 bits, QLoRA); None: what the artifact names, else none
     trust_remote_code: bool = False
     template_kwargs: dict[str, bool] = field(default_factory=dict)  # passed to the chat template (enable_thinking)
 
@@ -98,15 +98,68 @@ class TrainingSettings:
     prefix_cache: str = "memory"  # off, memory, disk: prefix KV kept across epochs (disk: and runs)
     prefix_cache_bytes: int = 2 * 1024**3
     threads: int | None = None  # None: torch's own choice
+    engine: str = "alora"  # alora (the split), trl (a standard LoRA by TRL's SFTTrainer, as others train it)
+
+
+@dataclass
+class TrackingSettings:
+    """Where a run's figures go besides its folder. Nothing is sent anywhere unless ``kind`` asks for it."""
+
+    kind: str = "none"  # none, wandb, tensorboard
+    every: int = 1  # optimiser steps from one recorded training loss to the next
+    project: str = "alora"  # wandb
+    entity: str | None = None  # wandb: the team or account; None: the one that is logged in
+    group: str | None = None  # wandb: runs shown together; None: the recipe's name
+    tags: list[str] = field(default_factory=list)  # wandb
+    mode: str | None = None  # wandb: online, offline; None: what WANDB_MODE says, else online
 
 
 @dataclass
 class EvaluationSettings:
     """Metrics and the operating point."""
 
-    target: str = "f1"  # f1, fpr, recall: what the threshold is chosen for, on validation rows
+    target: str = "f1"  # f1, fpr, recall, cost: what the threshold is chosen for, on validation rows
     target_value: float | None = None  # rate to hold; None: fpr at most 0.01, recall at least 0.95
+    false_positive_cost: float = 1.0  # target=cost: what a false alarm costs ...
+    false_negative_cost: float = 1.0  # ... and a missed violation; only their ratio counts
     bootstrap: int = 1000
+
+
+@dataclass
+class CompareSettings:
+    """``alora compare``: the methods, on the same rows, seeds and budget."""
+
+    arms: list[str] = field(default_factory=lambda: ["alora", "lora", "prompt", "probe", "bag_of_words"])  # and judge
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])  # of alora and lora; the others draw nothing
+    ranks: list[int] = field(default_factory=list)  # of alora and lora; empty: adapter.rank alone
+    learning_rates: dict[str, float] = field(default_factory=dict)  # alora, lora; else training.learning_rate
+    rows: int | None = None  # training rows of a policy at most; None: all
+
+
+@dataclass
+class JudgeSettings:
+    """A language model behind an OpenAI-compatible endpoint that is asked for the verdict. Nothing is sent without a
+    URL."""
+
+    url: str | None = None  # up to the version: https://HOST/v1
+    model: str | None = None
+    api_key_env: str = "OPENAI_API_KEY"  # the environment variable that holds the key
+    timeout: float = 60.0  # seconds for one request
+    retries: int = 5  # of a request that failed, and once more of an answer that cannot be read
+    concurrency: int = 4  # requests at a time
+    max_tokens: int = 200  # of an answer
+    max_characters: int = 20_000  # of a conversation; the middle of a longer one is left out
+    input_price: float | None = None  # for a million tokens, in any currency; both prices: cost is reported
+    output_price: float | None = None
+
+
+@dataclass
+class FleetSettings:
+    """``alora fleet``: the report on a battery, and when it fails."""
+
+    against: str | None = None  # the battery's last version: drift is measured on the same rows
+    figures: list[str] = field(default_factory=lambda: ["auroc", "f1"])  # that must not fall
+    tolerance: float = 0.02  # by more than this
 
 
 @dataclass
@@ -161,13 +214,17 @@ class Recipe:
     data: DataSettings = field(default_factory=DataSettings)
     prompt: PromptSettings = field(default_factory=PromptSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
+    tracking: TrackingSettings = field(default_factory=TrackingSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     identity: IdentitySettings = field(default_factory=IdentitySettings)
     export: ExportSettings = field(default_factory=ExportSettings)
     bench: BenchSettings = field(default_factory=BenchSettings)
+    compare: CompareSettings = field(default_factory=CompareSettings)
+    judge: JudgeSettings = field(default_factory=JudgeSettings)
+    fleet: FleetSettings = field(default_factory=FleetSettings)
     artifact: str | None = None  # validate, evaluate, export, score: an adapter folder, a bundle or a run folder
     bundles: list[str] = field(default_factory=list)  # score: several bundles on one conversation
-    engine: str = "transformers"  # score, validate: transformers (in-process), vllm
+    engine: str = "transformers"  # score, validate, recalibrate: transformers (in-process), vllm
     conversation: str | None = None  # train, score: a JSON file, "-" for standard input
     output: str | None = None  # validate, evaluate, export, bench: where the report or bundle is written
     json: bool = False  # score, check, doctor, bench: machine-readable output

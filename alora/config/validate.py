@@ -5,11 +5,14 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
+from alora.config.elsewhere import REFUSED_VALUES
 from alora.config.schema import Recipe
 from alora.errors import ConfigError
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "training.prefix_cache": ("off", "memory", "disk"),
+    "training.engine": ("alora", "trl"),
+    "tracking.kind": ("none", "wandb", "tensorboard"),
     "base.dtype": ("auto", "float32", "bfloat16", "float64"),
     "base.weights": ("pretrained", "random"),
     "base.quantization": ("none", "nf4"),
@@ -18,10 +21,13 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "prompt.instruction": ("title", "rule"),
     "prompt.truncation": ("middle", "start"),
     "engine": ("transformers", "vllm"),
-    "evaluation.target": ("f1", "fpr", "recall"),
+    "evaluation.target": ("f1", "fpr", "recall", "cost"),
     "bench.workload": ("training",),
     "bench.shape": ("toy", "27m", "qwen3_0_6b", "qwen3_4b"),
 }
+ARMS = ("alora", "lora", "prompt", "judge", "probe", "bag_of_words")
+FIGURES = ("accuracy", "balanced_accuracy", "f1", "precision", "recall", "auroc", "auprc", "recall_at_1_fpr",
+           "recall_at_5_fpr")  # fmt: skip
 SCHEDULERS = (
     "linear",
     "cosine",
@@ -58,8 +64,20 @@ RANGES: dict[str, _Rule] = {
     "training.max_suffix_tokens": _at_least_one,
     "training.prefix_cache_bytes": _not_negative,
     "training.threads": _at_least_one,
+    "tracking.every": _at_least_one,
     "evaluation.target_value": _share,
     "evaluation.bootstrap": _not_negative,
+    "evaluation.false_positive_cost": _positive,
+    "evaluation.false_negative_cost": _positive,
+    "compare.rows": _at_least_one,
+    "judge.timeout": _positive,
+    "judge.retries": _not_negative,
+    "judge.concurrency": _at_least_one,
+    "judge.max_tokens": _at_least_one,
+    "judge.max_characters": _at_least_one,
+    "judge.input_price": _not_negative,
+    "judge.output_price": _not_negative,
+    "fleet.tolerance": _not_negative,
     "identity.conversations": _at_least_one,
     "export.golden_rows": _not_negative,
     "bench.rank": _at_least_one,
@@ -80,16 +98,17 @@ def check_recipe(recipe: Recipe, verb: str) -> None:
     Raises:
         ConfigError: with one line per problem.
     """
-    problems = [*_choices(recipe), *_ranges(recipe), *_texts(recipe), *_bench(recipe), *_needs(recipe, verb)]
+    problems = [*_choices(recipe), *_ranges(recipe), *_texts(recipe), *_training(recipe), *_bench(recipe)]
+    problems += [*_compare(recipe), *_needs(recipe, verb)]
     if problems:
         raise ConfigError("\n".join(problems))
 
 
 def _choices(recipe: Recipe) -> list[str]:
     problems = [
-        f"{key} is {value!r}; choose one of {', '.join(allowed)}"
+        f"{key} is {value!r}; {REFUSED_VALUES.get((key, value)) or 'choose one of ' + ', '.join(allowed)}"
         for key, allowed in CHOICES.items()
-        if (value := _get(recipe, key)) not in allowed
+        if (value := _get(recipe, key)) is not None and value not in allowed
     ]
     if recipe.training.scheduler not in SCHEDULERS:
         problems.append(f"training.scheduler is {recipe.training.scheduler!r}; choose one of {', '.join(SCHEDULERS)}")
@@ -129,6 +148,19 @@ def _texts(recipe: Recipe) -> list[str]:
     return problems
 
 
+def _training(recipe: Recipe) -> list[str]:
+    problems = []
+    if recipe.training.engine == "trl" and recipe.adapter.kind != "lora":
+        problems.append(
+            f"training.engine=trl with adapter.kind={recipe.adapter.kind}: SFTTrainer passes no activation index on, so "
+            "an aLoRA would be searched for in every row, and one that is not found trains nothing without a word; "
+            "train it with training.engine=alora, or choose adapter=lora"
+        )
+    if recipe.tracking.mode not in (None, "online", "offline"):
+        problems.append(f"tracking.mode is {recipe.tracking.mode!r}; choose online or offline")
+    return problems
+
+
 def _bench(recipe: Recipe) -> list[str]:
     settings, problems = recipe.bench, []
     for key, smallest in (("prefixes", 1), ("suffixes", 4), ("policies", 1)):
@@ -143,9 +175,33 @@ def _bench(recipe: Recipe) -> list[str]:
     return problems
 
 
+def _compare(recipe: Recipe) -> list[str]:
+    settings, judge, problems = recipe.compare, recipe.judge, []
+    if not settings.arms or any(arm not in ARMS for arm in settings.arms):
+        problems.append(f"compare.arms is {list(settings.arms)}; list some of {', '.join(ARMS)}")
+    for key, smallest in (("seeds", 0), ("ranks", 1)):
+        values = getattr(settings, key)
+        if len(set(values)) != len(values) or any(value < smallest for value in values):
+            problems.append(f"compare.{key} is {list(values)}; list different numbers of {smallest} or more")
+    if not settings.seeds:
+        problems.append("compare.seeds is empty; list at least one")
+    strange = [name for name, rate in settings.learning_rates.items() if name not in ("alora", "lora") or rate <= 0]
+    if strange:
+        problems.append(f"compare.learning_rates.{strange[0]}: give alora or lora a rate above 0")
+    if judge.url is None and "judge" in settings.arms:
+        problems.append("compare.arms holds judge, but no endpoint is given; add judge.url=https://HOST/v1")
+    if judge.url is not None and not re.match(r"https?://[^/\s]", judge.url):
+        problems.append(f"judge.url is {judge.url!r}; give it as https://HOST/v1")
+    if judge.url is not None and not judge.model:
+        problems.append("judge.url is given, but no judge.model=NAME for it to run")
+    if not recipe.fleet.figures or any(name not in FIGURES for name in recipe.fleet.figures):
+        problems.append(f"fleet.figures is {list(recipe.fleet.figures)}; list some of {', '.join(FIGURES)}")
+    return problems
+
+
 def _needs(recipe: Recipe, verb: str) -> list[str]:
     problems = []
-    if verb in ("train", "check"):
+    if verb in ("train", "check", "compare"):
         if recipe.base.source is None:
             problems.append(
                 "no base is chosen; give base=tiny, base=qwen3_4b (--help lists them) or base.source=FOLDER"
@@ -156,7 +212,7 @@ def _needs(recipe: Recipe, verb: str) -> list[str]:
             )
         if recipe.data.train is None:
             problems.append("no training rows are given; give data.train=FILE.jsonl, or start from recipe=quickstart")
-    if verb in ("validate", "evaluate", "export") and recipe.artifact is None:
+    if verb in ("validate", "evaluate", "export", "recalibrate", "fleet") and recipe.artifact is None:
         problems.append(f"alora {verb} needs artifact=DIR: a run folder, an adapter folder or a bundle")
     return problems
 

@@ -42,7 +42,8 @@ OUTPUTS = (
 _INPUTS = "inputs.json"
 LOCK = ".lock"
 # Settings that change nothing a stage has made: where it lies, and what a call prints or scores besides.
-_FREE = ("run_dir", "artifact", "bundles", "engine", "conversation", "output", "json", "strict", "force")
+_FREE = ("run_dir", "artifact", "bundles", "engine", "conversation", "output", "json", "strict", "force",
+         "compare", "judge", "fleet", "tracking")  # fmt: skip
 
 
 @dataclass(frozen=True)

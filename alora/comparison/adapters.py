@@ -1,0 +1,87 @@
+"""The arms that train: aLoRA and standard LoRA, all policies of the task in one run.
+
+Both see the same rows in the same batches and order, with the same initial A, and stop by the same rule; only where
+the adapter starts differs (and the learning rate, where ``compare.learning_rates`` gives an arm its own).
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from alora.adapter.folder import AdapterSpec, new_adapter, save_adapter
+from alora.comparison.scores import Scores, row_scores
+from alora.comparison.task import Unit, Workbench
+from alora.evaluation.predict import predict
+from alora.policy import Policy
+from alora.prefix.scorer import Scorer
+from alora.training import examples, fit
+
+
+def train_and_score(bench: Workbench, unit: Unit, home: Path) -> dict[str, Scores]:
+    """Train every policy's adapter and score its validation and test rows; the adapters are kept below ``home``.
+
+    A policy whose training diverged is not in the result.
+
+    Raises:
+        TrainingError: see :func:`alora.training.fit`.
+    """
+    task, activated = bench.task, unit.arm == "alora"
+    recipe, splits = task.recipe, task.splits
+    settings = replace(
+        recipe.training,
+        seed=unit.seed or 0,
+        learning_rate=recipe.compare.learning_rates.get(unit.arm, recipe.training.learning_rate),
+    )
+    started = time.process_time()
+    rows = [examples(part, task.policies, bench.renderer, activated) for part in (splits.train, splits.validation)]
+    fresh = [new_adapter(_spec(bench, unit, policy), bench.base.model, settings.seed) for policy in task.policies]
+    checkpoints = home / "checkpoints"
+    fitted = fit(bench.base, fresh, *rows, settings, checkpoints)
+    trained = time.process_time()
+    going = [place for place, standing in enumerate(fitted.standings) if standing.dropped is None]
+    policies = [task.policies[place] for place in going]
+    adapters = [fitted.adapters[place] for place in going]
+    with Scorer(bench.base, adapters) as scorer:
+        suffixes = [bench.renderer.suffix(policy) for policy in policies]
+        answers = [
+            predict(scorer, bench.renderer, policies, suffixes, part) for part in (splits.validation, splits.test)
+        ]
+    facts = {
+        "learning_rate": settings.learning_rate,
+        "steps": fitted.steps,
+        "training_rows": sum(bool(row.targets) for row in rows[0]),
+        "cpu_seconds_training_all_policies": round(trained - started, 1),
+        "cpu_seconds_scoring_all_policies": round(time.process_time() - trained, 1),
+    }
+    found = {}
+    for place, policy, adapter, known, asked in zip(going, policies, adapters, *answers, strict=True):
+        save_adapter(adapter, home / "adapters" / policy.id, bench.base.source)
+        standing = fitted.standings[place]
+        own = {"best_step": standing.best_step, "best_validation_loss": standing.best_loss, "digest": adapter.digest}
+        found[policy.id] = Scores(
+            arm=unit.arm,
+            policy=policy.id,
+            seed=unit.seed,
+            rank=unit.rank,
+            validation=row_scores(known, splits.validation),
+            test=row_scores(asked, splits.test),
+            facts=facts | own,
+        )
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    return found
+
+
+def _spec(bench: Workbench, unit: Unit, policy: Policy) -> AdapterSpec:
+    settings = bench.task.recipe.adapter
+    rank = unit.rank or settings.rank
+    # alpha over rank stays what the recipe has, so that a sweep changes the rank and not the step.
+    alpha = 2.0 * rank if settings.alpha is None else settings.alpha * rank / settings.rank
+    return AdapterSpec(
+        rank=rank,
+        alpha=alpha,
+        targets=tuple(sorted(settings.targets)),
+        invocation_ids=bench.renderer.suffix(policy).invocation_ids if unit.arm == "alora" else None,
+    )

@@ -1,0 +1,130 @@
+"""A comparison's folder: what each unit scored, so that a comparison which was cut off goes on.
+
+run.yaml            the recipe, reloadable
+inputs.json         digests of rows, policies and base, and the settings that a score depends on
+arms/UNIT/          POLICY.json with the scores; adapters/POLICY as PEFT folders, where the arm trains
+compare.json        figures, tests and every raw score
+compare.md          the tables
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from alora.atomic import write_json
+from alora.comparison.scores import Scores, read_scores, write_scores
+from alora.comparison.task import Unit
+from alora.config.schema import Recipe
+from alora.errors import RunError
+
+_INPUTS, _LEFT_OUT = "inputs.json", "left_out.json"
+# The settings that a score depends on; which arms, seeds and ranks are run may grow from call to call.
+_FIXED = ("base", "adapter", "policy", "prompt", "training")
+
+
+class ComparisonFolder:
+    """One comparison's folder, held by one process at a time (use as a context manager).
+
+    Raises:
+        RunError: it cannot be written, another process holds it, or it holds something else.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.path = Path(recipe.run_dir)
+        self._recipe = recipe
+        foreign = self.path.is_dir() and any(item.name != ".lock" for item in self.path.iterdir())
+        if foreign and not (self.path / _INPUTS).exists():
+            raise RunError(f"{self.path} is not empty and holds no comparison; choose another run_dir=")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = FileLock(self.path / ".lock", timeout=0)
+            self._lock.acquire()
+        except Timeout as error:
+            raise RunError(f"another alora process works in {self.path}; wait for it, or set run_dir=") from error
+        except OSError as error:
+            raise RunError(
+                f"run folder {self.path} cannot be written ({error.strerror}); set run_dir= elsewhere"
+            ) from error
+
+    def __enter__(self) -> ComparisonFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    @property
+    def settings(self) -> Path:
+        """The reloadable recipe."""
+        return self.path / "run.yaml"
+
+    def claim(self, digests: Mapping[str, str]) -> bool:
+        """Bind the folder to these rows and settings; True when it already was, and finished units are kept.
+
+        Raises:
+            RunError: it holds scores of other rows or settings, and ``force`` is not set.
+        """
+        claimed = {"settings": self._fixed_settings(), "inputs": dict(digests)}
+        before = self._read_claim()
+        if before == claimed:
+            return True
+        if before is not None and not self._recipe.force:
+            parts = [f"{part}.{name}" for part in claimed for name in _differing(before.get(part), claimed[part])]
+            raise RunError(
+                f"{self.path} holds a comparison with other {', '.join(parts[:6]) or 'contents'}; choose another "
+                "run_dir= (or name=), or start over with force=true"
+            )
+        shutil.rmtree(self.path / "arms", ignore_errors=True)
+        write_json(self.path / _INPUTS, claimed)
+        return False
+
+    def home(self, unit: Unit) -> Path:
+        """Where one unit's outputs lie."""
+        return self.path / "arms" / unit.name
+
+    def write(self, unit: Unit, found: Mapping[str, Scores], failed: Mapping[str, str]) -> None:
+        """Keep what a unit scored; the list of what it could not comes last and marks the unit as finished."""
+        for policy, scores in found.items():
+            write_scores(self.home(unit) / f"{policy}.json", scores)
+        write_json(self.home(unit) / _LEFT_OUT, dict(failed))
+
+    def read(self, unit: Unit) -> tuple[list[Scores], dict[str, str]] | None:
+        """What a finished unit scored and why policies are missing; None when it has not finished."""
+        home = self.home(unit)
+        try:
+            failed = json.loads((home / _LEFT_OUT).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise RunError(f"{home / _LEFT_OUT} cannot be read ({error}); remove {home} and run again") from error
+        return [read_scores(file) for file in sorted(home.glob("*.json")) if file.name != _LEFT_OUT], failed
+
+    def _fixed_settings(self) -> dict[str, Any]:
+        settings = asdict(self._recipe)
+        kept = {name: settings[name] for name in _FIXED}
+        for section, names in (("adapter", ("kind", "rank")), ("training", ("seed", "threads"))):
+            for name in names:
+                kept[section].pop(name)
+        kept["policy"].pop("file")  # its text is among the digests
+        kept["compare"] = {name: settings["compare"][name] for name in ("learning_rates", "rows")}
+        return json.loads(json.dumps(kept))
+
+    def _read_claim(self) -> dict[str, Any] | None:
+        try:
+            content = json.loads((self.path / _INPUTS).read_text(encoding="utf-8"))
+            return content if isinstance(content, dict) else {}
+        except FileNotFoundError:
+            return None
+        except (ValueError, OSError) as error:
+            raise RunError(f"{self.path / _INPUTS} cannot be read ({error}); start over with force=true") from error
+
+
+def _differing(before: Any, now: Mapping[str, Any]) -> list[str]:
+    before = before if isinstance(before, dict) else {}
+    return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))

@@ -1,0 +1,100 @@
+"""The arm that trains no part of the model: logistic regression on the base's hidden state at its place of answer.
+
+The state is the last token's, behind conversation and policy, after the final norm (what the head reads). A probe that
+is as good as an adapter says that the base knew already, and the adapter only reads it out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from alora.comparison.scores import RowScores, Scores, labelled_for
+from alora.comparison.task import Unit, Workbench
+from alora.conversation import LabelledConversation
+from alora.errors import DataError
+from alora.evaluation.predict import labels_of
+from alora.evaluation.resampling import Floats
+from alora.policy import Policy
+
+if TYPE_CHECKING:
+    from sklearn.pipeline import Pipeline
+
+STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # inverse regularisation; the best on validation rows is taken
+FLOOR = -50.0  # log-probability of a label that no training row has
+
+
+def fit_and_score(bench: Workbench, unit: Unit) -> dict[str, Scores]:
+    """Fit one probe per policy and score its validation and test rows.
+
+    Raises:
+        DataError: a policy's training rows hold one label only.
+    """
+    found = {}
+    for policy in bench.task.policies:
+        started = time.process_time()
+        splits = bench.task.splits
+        rows = {name: labelled_for(policy, getattr(splits, name)) for name in ("train", "validation", "test")}
+        states = {name: hidden_states(bench, policy, part) for name, part in rows.items()}
+        labels = {name: labels_of(policy, part) for name, part in rows.items()}
+        probe, strength = _best_probe(policy, states, labels)
+        parts = {
+            name: RowScores(
+                tuple(row.conversation.id for row in rows[name]),
+                labels[name],
+                _log_probabilities(probe, states[name], len(policy.labels)),
+                len(rows[name]),
+            )
+            for name in ("validation", "test")
+        }
+        facts = {"strength": strength, "training_rows": len(rows["train"])}
+        facts["cpu_seconds"] = round(time.process_time() - started, 1)
+        found[policy.id] = Scores(unit.arm, policy.id, None, None, **parts, facts=facts)
+    return found
+
+
+def hidden_states(bench: Workbench, policy: Policy, rows: Sequence[LabelledConversation]) -> Floats:
+    """``states_ND``: the base's last hidden state of each row's prompt, in float64 on the CPU."""
+    import torch
+    from tqdm.auto import tqdm
+
+    decoder: Any = bench.base.model.get_decoder()
+    suffix_ids = bench.renderer.suffix(policy).token_ids
+    states = []
+    with torch.inference_mode():
+        for row in tqdm(rows, desc=f"probing {policy.id}", unit="row", disable=len(rows) < 2):
+            ids = bench.renderer.prefix(row.conversation).token_ids + suffix_ids
+            output = decoder(input_ids=torch.tensor([ids], device=bench.base.model.device), use_cache=False)
+            states.append(output.last_hidden_state[0, -1].double().cpu().numpy())
+    return np.array(states).reshape(len(rows), -1)
+
+
+def _best_probe(
+    policy: Policy, states: dict[str, Floats], labels: dict[str, NDArray[np.int64]]
+) -> tuple[Pipeline, float]:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    if len(np.unique(labels["train"])) < 2:
+        raise DataError(f"policy {policy.id!r}: a probe needs training rows of two labels")
+    made = {}
+    for strength in STRENGTHS:
+        probe = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=2000))
+        probe.fit(states["train"], labels["train"])
+        known = _log_probabilities(probe, states["validation"], len(policy.labels))
+        made[strength] = (-float(known[np.arange(len(known)), labels["validation"]].mean()), probe)
+    best = min(made, key=lambda strength: made[strength][0])
+    return made[best][1], best
+
+
+def _log_probabilities(probe: Pipeline, states_ND: Floats, labels: int) -> Floats:
+    logits_NL = np.full((len(states_ND), labels), FLOOR)
+    seen: Any = probe.classes_
+    if len(states_ND):
+        logits_NL[:, seen] = np.maximum(probe.predict_log_proba(states_ND), FLOOR)
+    return logits_NL

@@ -1,0 +1,48 @@
+"""The arm that trains nothing: the base reads conversation, title and rule, and its label words' logits answer."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from alora.adapter.folder import AdapterSpec, new_adapter
+from alora.comparison.scores import Scores, row_scores
+from alora.comparison.task import Unit, Workbench
+from alora.evaluation.predict import predict
+from alora.prefix.scorer import Scorer
+from alora.render import Renderer
+
+
+def score_prompted(bench: Workbench, unit: Unit) -> dict[str, Scores]:
+    """Scores of every policy, with the whole rule in the suffix whatever ``prompt.instruction`` says.
+
+    Temperature and threshold are fitted on validation rows afterwards, as for every arm; a preference that points the
+    wrong way stays wrong.
+    """
+    task, base = bench.task, bench.base
+    renderer = Renderer(
+        base.tokenizer, replace(task.recipe.prompt, instruction="rule"), task.recipe.base.template_kwargs
+    )
+    suffixes = [renderer.suffix(policy) for policy in task.policies]
+    targets = tuple(sorted(task.recipe.adapter.targets))
+    # A new adapter's B is zero, so it answers as the base does, by the scorer that every other arm uses.
+    silent = [new_adapter(AdapterSpec(1, 1.0, targets, s.invocation_ids), base.model, seed=0) for s in suffixes]
+    started = time.process_time()
+    with Scorer(base, silent) as scorer:
+        known, asked = (
+            predict(scorer, renderer, task.policies, suffixes, rows)
+            for rows in (task.splits.validation, task.splits.test)
+        )
+    facts = {"cpu_seconds_scoring_all_policies": round(time.process_time() - started, 1)}
+    return {
+        policy.id: Scores(
+            arm=unit.arm,
+            policy=policy.id,
+            seed=None,
+            rank=None,
+            validation=row_scores(known[place], task.splits.validation),
+            test=row_scores(asked[place], task.splits.test),
+            facts=facts | {"suffix_tokens": len(suffixes[place].token_ids)},
+        )
+        for place, policy in enumerate(task.policies)
+    }

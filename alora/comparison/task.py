@@ -1,0 +1,112 @@
+"""What is equal for every arm: policies, rows, base and prompt settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from alora.config.schema import Recipe
+from alora.config.validate import ARMS
+from alora.conversation import LabelledConversation
+from alora.errors import ConfigError, DataError
+from alora.policy import Policy, load_battery_policies, load_policy
+from alora.splits import Splits, read_battery_splits, read_splits, rows_digest, text_digest
+
+if TYPE_CHECKING:
+    from alora.base.load import LoadedBase
+    from alora.render import Renderer
+
+TRAINED = ("alora", "lora")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One arm's run over all policies; ``seed`` and ``rank`` are None where an arm has none."""
+
+    arm: str
+    seed: int | None = None
+    rank: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Its folder."""
+        rank = "" if self.rank is None else f"-rank{self.rank}"
+        return f"{self.arm}{rank}" + ("" if self.seed is None else f"-seed{self.seed}")
+
+
+@dataclass(frozen=True)
+class Task:
+    """The rows are the arms' only source: training rows to learn, validation rows to stop and calibrate by, test rows
+    to be compared on."""
+
+    recipe: Recipe
+    policies: tuple[Policy, ...]
+    splits: Splits
+    left_out: Mapping[str, str]
+
+    def digests(self, base: LoadedBase) -> dict[str, str]:
+        """What a resumed comparison must find unchanged."""
+        rows = {f"{name} rows": rows_digest(getattr(self.splits, name)) for name in ("train", "validation", "test")}
+        weights = {f"base {name}": value for name, value in base.fingerprint.as_dict().items()}
+        return rows | weights | {f"policy {policy.id}": repr(policy.as_dict()) for policy in self.policies}
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """A task with its base in memory."""
+
+    task: Task
+    base: LoadedBase
+    renderer: Renderer
+
+
+def read_task(recipe: Recipe) -> Task:
+    """Read policies and rows; at most ``compare.rows`` training rows of each policy, the same for every arm.
+
+    Raises:
+        ConfigError: no test rows are given.
+        DataError: no policy has rows to compare on.
+    """
+    if recipe.data.test is None:
+        raise ConfigError("alora compare measures on held-out rows; add data.test=FILE.jsonl")
+    if recipe.policies:
+        policies = load_battery_policies(recipe.policy, recipe.policies)
+        splits, left_out = read_battery_splits(recipe.data, policies)
+    else:
+        policies, left_out = [load_policy(recipe.policy)], {}
+        splits = read_splits(recipe.data, policies[0])
+    for policy in policies:
+        found = {row.labels[policy.id] for row in splits.test if policy.id in row.labels}
+        if policy.positive not in found or len(found) < 2:
+            left_out.setdefault(policy.id, "its test rows do not hold both its positive label and another")
+    going = tuple(policy for policy in policies if policy.id not in left_out)
+    if not going:
+        raise DataError("no policy can be compared", [f"{name}: {why}" for name, why in left_out.items()])
+    if recipe.compare.rows is not None:
+        splits = replace(splits, train=tuple(at_most(splits.train, going, recipe.compare.rows)))
+    return Task(recipe, going, splits, left_out)
+
+
+def at_most(rows: Sequence[LabelledConversation], policies: Sequence[Policy], limit: int) -> list[LabelledConversation]:
+    """``rows`` with ``limit`` labels of each policy at most, the first by a hash of the text; order is kept."""
+    ranked = sorted(rows, key=lambda row: text_digest(row.conversation))
+    kept: dict[str, dict[str, str]] = {}
+    for policy in policies:
+        for row in [row for row in ranked if policy.id in row.labels][:limit]:
+            kept.setdefault(row.where, {})[policy.id] = row.labels[policy.id]
+    return [replace(row, labels=kept[row.where]) for row in rows if row.where in kept]
+
+
+def units(recipe: Recipe) -> list[Unit]:
+    """Every unit that the recipe asks for: what costs little first, then seed by seed, so that a first table is early.
+
+    A judge is asked only where ``judge.url`` is given.
+    """
+    settings = recipe.compare
+    arms = list(dict.fromkeys([*settings.arms, *(["judge"] if recipe.judge.url is not None else [])]))
+    found = [Unit(arm) for arm in reversed(ARMS) if arm in arms and arm not in TRAINED]
+    for seed in settings.seeds:
+        for rank in settings.ranks or [recipe.adapter.rank]:
+            found += [Unit(arm, seed, rank) for arm in TRAINED if arm in arms]
+    return found
