@@ -112,6 +112,19 @@ def count_sites(call: Call, base: Capture, adapted: Capture) -> dict[Site, SiteC
     return {site: SiteCount(*counts) for site, counts in totals.items()}
 
 
+def changed_shares(call: Call, base: Capture, adapted: Capture) -> dict[str, dict[str, list[float]]]:
+    """Where a pair differs, to look at: row name → site → per token the share of elements with other bits.
+
+    Padding is left out, so the first entry is the row's own first token.
+    """
+    rows: dict[str, dict[str, list[float]]] = {}
+    for site, row, count_T in _differences(call, base, adapted, bits_differ):
+        width = base.sites[site][0, 0].numel()
+        shares_T = count_T[call.padding_B[row] :].double() / width
+        rows.setdefault(f"{call.name}, row {row}", {})[str(site)] = shares_T.tolist()
+    return rows
+
+
 def _differences(call: Call, base: Capture, adapted: Capture, differs: Differs) -> Iterator[tuple[Site, int, Tensor]]:
     """Yield (site, row, number of differing elements at each position of the row)."""
     if base.sites.keys() != adapted.sites.keys():

@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from alora.identity.capture import Call, Capture, Site, make_call
-from alora.identity.compare import bits_differ, compare, count_sites, inert_findings, prefix_findings
+from alora.identity.compare import (
+    bits_differ,
+    changed_shares,
+    compare,
+    count_sites,
+    inert_findings,
+    prefix_findings,
+)
 
 K, V = Site(0, "K"), Site(0, "V")
 CALL = make_call("pair", [[1, 2, 3, 4, 5], [1, 2, 3]], [3, 1], pad_id=0, device="cpu")  # row 1 has two pads
@@ -103,3 +110,13 @@ def test_offsets_outside_the_row_are_refused():
     late = Call("late", CALL.input_ids_BT, CALL.attention_mask_BT, CALL.position_ids_BT, (4, 4), CALL.padding_B)
     with pytest.raises(ValueError, match="outside a prompt of 5 tokens"):
         late.offsets(shift=1)
+
+
+def test_shares_to_look_at_start_at_the_rows_own_first_token():
+    def change(_keys, values):
+        values[1, 2, 1, 3] += 1e-7  # one of eight elements, in the first token of the padded row
+
+    shares = changed_shares(CALL, *captures(change))
+    assert list(shares) == ["pair, row 0", "pair, row 1"]
+    assert shares["pair, row 0"] == {str(site): [0.0, 0.0, 0.0, 1.0, 1.0] for site in (K, V)}
+    assert shares["pair, row 1"] == {str(K): [0.0, 1.0, 1.0], str(V): [1 / 8, 1.0, 1.0]}

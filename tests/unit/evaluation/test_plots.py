@@ -1,0 +1,111 @@
+"""What a figure shows is what was measured."""
+
+import io
+import sys
+
+import numpy as np
+import pytest
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import roc_auc_score, roc_curve
+
+from alora.errors import MissingDependency
+from alora.evaluation.metrics import CALIBRATION_BINS
+from alora.evaluation.plots import (
+    Interval,
+    calibration_figure,
+    difference_figure,
+    gap_figure,
+    lines_figure,
+    reliability_points,
+    roc_figure,
+    roc_points,
+)
+
+
+@pytest.fixture
+def scored():
+    rng = np.random.default_rng(0)
+    positive_N = rng.random(300) < 0.4
+    score_N = np.round(np.clip(0.3 * positive_N + 0.7 * rng.random(300), 0, 1), 2)  # rounded: many ties
+    return positive_N, score_N
+
+
+def png(figure) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
+
+
+def test_roc_points_are_scikit_learns(scored):
+    alarms, hits = roc_points(*scored)
+    expected_alarms, expected_hits, _ = roc_curve(*scored, drop_intermediate=False)
+    np.testing.assert_allclose(alarms, expected_alarms, rtol=0, atol=1e-15)
+    np.testing.assert_allclose(hits, expected_hits, rtol=0, atol=1e-15)
+    assert np.trapezoid(hits, alarms) == pytest.approx(roc_auc_score(*scored), abs=1e-12)
+
+
+def test_roc_of_scores_turned_around_lies_below(scored):
+    positive_N, score_N = scored
+    alarms, hits = roc_points(positive_N, -score_N)
+    assert np.trapezoid(hits, alarms) == pytest.approx(1 - roc_auc_score(*scored), abs=1e-12)
+
+
+def test_reliability_points_are_scikit_learns(scored):
+    positive_N, score_N = scored
+    score_N = score_N * 0.97 + 0.011  # off the bins' edges, which scikit-learn counts to the lower bin
+    meant, happened = reliability_points(positive_N, score_N)
+    expected_happened, expected_meant = calibration_curve(positive_N, score_N, n_bins=CALIBRATION_BINS)
+    np.testing.assert_allclose(meant, expected_meant, atol=1e-12)
+    np.testing.assert_allclose(happened, expected_happened, atol=1e-12)
+
+
+def test_the_lines_drawn_are_the_points(scored):
+    figure = roc_figure({"a": scored, "b": (scored[0], 1 - scored[1])}, "title")
+    whole = figure.axes[0]
+    drawn = {str(line.get_label()): np.column_stack(line.get_data()) for line in whole.lines}
+    np.testing.assert_array_equal(drawn["a"], np.column_stack(roc_points(*scored)))
+    assert not np.array_equal(drawn["a"], drawn["b"])
+
+
+def test_a_gap_is_drawn_at_its_value_between_its_bounds():
+    figure = gap_figure({"one": Interval(0.02, -0.01, 0.05), "two": Interval(-0.1, -0.2, 0.0)}, margin=0.01)
+    axes = figure.axes[0]
+    spans = [list(line.get_xdata()) for line in axes.lines if len(line.get_xdata()) == 2]
+    assert [-0.01, 0.05] in spans
+    assert [-0.2, 0.0] in spans
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["one", "two"]
+
+
+@pytest.mark.parametrize("panels", [1, 3, 4, 7, 8])
+def test_one_changed_element_of_many_is_seen(panels):
+    quiet = {"layer 0 K": [0.0] * 9, "output": [0.0] * 9}
+    touched = {"layer 0 K": [0.0] * 4 + [1 / 4096] + [0.0] * 4, "output": [1.0] * 9}
+    maps = {f"panel {i}": quiet for i in range(panels - 1)} | {"touched": touched}
+    figure = difference_figure(maps, activation=5)
+    shown = {axes.get_title(): np.asarray(axes.images[0].get_array()) for axes in figure.axes if axes.images}
+    assert len(shown) == panels
+    assert shown["touched"][0, 4] > 0.25
+    assert shown["touched"][0].sum() == shown["touched"][0, 4]
+    assert shown["touched"][1].tolist() == [1.0] * 9
+    assert all(not shown[f"panel {i}"].any() for i in range(panels - 1))
+
+
+def test_every_figure_becomes_a_small_png(scored):
+    point = Interval(2.0, 1.5, 2.5)
+    figures = [
+        roc_figure({"a": scored}),
+        calibration_figure({"a": scored}),
+        gap_figure({}),
+        gap_figure({"one": point}),
+        lines_figure({"a": {1: point, 8: Interval(16, 15, 17)}}, ("policies", "times faster")),
+    ]
+    for figure in figures:
+        content = png(figure)
+        assert content.startswith(b"\x89PNG")
+        assert len(content) < 60_000
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingDependency, match=r"alora-toolkit\[plots\]"):
+        gap_figure({})
