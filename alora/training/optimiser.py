@@ -61,12 +61,14 @@ class PolicyAdamW(torch.optim.Optimizer):
 
     def _move(self, parameter: nn.Parameter, group: dict[str, Any], rows: torch.Tensor | None) -> None:
         """Move the slices ``rows`` of one parameter; None is all of them."""
-        state, (beta1, beta2) = self.state[parameter], group["betas"]
+        state, gradient, (beta1, beta2) = self.state[parameter], parameter.grad, group["betas"]
+        assert gradient is not None
         if not state:
             state["steps_P"] = parameter.new_zeros(parameter.shape[0])
             state["first"], state["second"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-        kept = (parameter.data, parameter.grad, state["steps_P"], state["first"], state["second"])
-        weights, gradient, steps_P, first, second = kept if rows is None else (x.index_select(0, rows) for x in kept)
+        kept = (parameter.data, state["steps_P"], state["first"], state["second"])
+        weights, steps_P, first, second = kept if rows is None else (whole.index_select(0, rows) for whole in kept)
+        gradient = gradient if rows is None else gradient.index_select(0, rows)
         each = (-1, *[1] * (weights.dim() - 1))
         counts_P = steps_P.add_(1).double()
         weights.mul_(1 - group["lr"] * group["weight_decay"])
@@ -77,6 +79,5 @@ class PolicyAdamW(torch.optim.Optimizer):
         spread = (second.sqrt() / root_P.view(each)).add_(group["eps"])
         weights.sub_(first / spread * rate_P.view(each))
         if rows is not None:
-            for whole, part in zip(kept, (weights, None, steps_P, first, second), strict=True):
-                if part is not None:
-                    whole.index_copy_(0, rows, part)
+            for whole, part in zip(kept, (weights, steps_P, first, second), strict=True):
+                whole.index_copy_(0, rows, part)

@@ -68,13 +68,10 @@ class SplitTrainer(Trainer):
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """AdamW policy by policy: a policy without a row in a step is not moved by it."""
         if self.optimizer is None:
-            args = self.args
+            args, trained = self.args, self.model if model is None else model
+            assert trained is not None
             self.optimizer = PolicyAdamW(
-                [
-                    parameter
-                    for parameter in (self.model if model is None else model).parameters()
-                    if parameter.requires_grad
-                ],
+                [parameter for parameter in trained.parameters() if parameter.requires_grad],
                 lr=args.learning_rate,
                 betas=(args.adam_beta1, args.adam_beta2),
                 eps=args.adam_epsilon,
