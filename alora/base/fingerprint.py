@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
-_NOT_COMPUTING = ("architectures", "dtype", "torch_dtype", "transformers_version", "use_cache", "pad_token_id")
+_NOT_COMPUTING = ("architectures", "dtype", "torch_dtype", "transformers_version", "use_cache", "pad_token_id",
+                  "quantization_config")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class Fingerprint:
     The config counts where it departs from its class's defaults, so that a new default elsewhere is no difference.
 
     The weights' digest is over names, dtypes, shapes and bytes of the stored tensors, in the order of their names, so
-    it does not depend on sharding or on the dtype that the base is run in.
+    it does not depend on sharding or on the dtype that the base is run in. Of a quantized base too they are those of
+    the unquantized one; how it was made from that is in ``quantization_settings``.
     """
 
     weights: str
@@ -32,15 +34,24 @@ class Fingerprint:
     template: str
     quantization: str = "none"
     config: str = ""
+    quantization_settings: str = ""
 
     def as_dict(self) -> dict[str, str]:
         """Plain form for manifests and certificates."""
         return asdict(self)
 
     def differences(self, other: Fingerprint) -> tuple[str, ...]:
-        """Names of the fields in which two bases differ."""
+        """Names of the fields in which two bases differ; another quantization has other settings anyway."""
         mine, theirs = self.as_dict(), other.as_dict()
-        return tuple(name for name in mine if mine[name] != theirs[name])
+        differing = tuple(name for name in mine if mine[name] != theirs[name])
+        return tuple(name for name in differing if name != "quantization_settings" or "quantization" not in differing)
+
+    @property
+    def quantized_as(self) -> str:
+        """The quantization in words: "none", or its name and settings."""
+        return (
+            f"{self.quantization} ({self.quantization_settings})" if self.quantization_settings else self.quantization
+        )
 
 
 def fingerprint_base(folder: Path | None, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Fingerprint:

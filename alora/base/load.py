@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alora.base.fingerprint import Fingerprint, fingerprint_base
+from alora.base.quantize import NF4, SETTINGS, keep_gradients, nf4_config, quantize_in_place
 from alora.config.environment import debugging
 from alora.config.schema import BaseSettings
-from alora.errors import BaseError
+from alora.errors import AloraError, BaseError
 
 if TYPE_CHECKING:
     import torch
@@ -40,37 +41,75 @@ def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
 
     Raises:
         BaseError: it cannot be found or read, or alora refuses it by name (GPTQ, HQQ, AWQ; unknown dtype).
+        MissingDependency: it is to be quantized, and bitsandbytes is not installed.
     """
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
-    if settings.quantization != "none":
-        raise BaseError(f"base.quantization={settings.quantization} is not supported yet; use base.quantization=none")
     location = base_location(settings, progress)
     tokenizer = load_tokenizer(settings, progress)
     device = _device(settings.device)
     dtype = _dtype(settings.dtype, device)
     options = _load_options(settings)
+    quantized = settings.quantization == NF4
     try:
         config = AutoConfig.from_pretrained(location, **options)
         _refuse_by_name(config, location)
         if settings.weights == "random":
-            torch.manual_seed(0)
-            model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+            model = _random_weights(config, dtype, device, quantized)
         else:
-            with _quiet_bars():
-                model = AutoModelForCausalLM.from_pretrained(
-                    location, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, **options
-                )
-    except BaseError:
+            model = _stored_weights(location, dtype, device, quantized, options)
+    except AloraError:
         raise
     except Exception as error:
         raise BaseError(_unreadable(settings.source, error)) from error
-    model.to(device=device)  # pyright: ignore[reportCallIssue, reportArgumentType] wrapped by transformers
     model.eval().requires_grad_(False)
-    if settings.weights == "random":
-        return LoadedBase(model, tokenizer, fingerprint_base(None, model, tokenizer), str(settings.source))
-    return LoadedBase(model, tokenizer, fingerprint_base(Path(location), model, tokenizer), str(settings.source))
+    folder = None if settings.weights == "random" else Path(location)
+    fingerprint = fingerprint_base(folder, model, tokenizer)
+    if quantized:
+        fingerprint = replace(fingerprint, quantization=NF4, quantization_settings=SETTINGS)
+    return LoadedBase(model, tokenizer, fingerprint, str(settings.source))
+
+
+def _random_weights(config: Any, dtype: torch.dtype, device: torch.device, quantized: bool) -> PreTrainedModel:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    if quantized:
+        quantize_in_place(model, dtype, device)
+    return _moved(model, device)
+
+
+def _stored_weights(
+    location: str, dtype: torch.dtype, device: torch.device, quantized: bool, options: dict[str, Any]
+) -> PreTrainedModel:
+    from transformers import AutoModelForCausalLM
+
+    extra: dict[str, Any] = dict(options)
+    if quantized:  # tensor by tensor while loading: the unquantized base is never in memory as a whole
+        extra |= {"quantization_config": nf4_config(dtype), "device_map": {"": _numbered(device)}}
+    with _quiet_bars():
+        model = AutoModelForCausalLM.from_pretrained(
+            location, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, **extra
+        )
+    if not quantized:
+        return _moved(model, device)
+    keep_gradients(model)
+    return model
+
+
+def _moved(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
+    return model.to(device=device)  # pyright: ignore[reportCallIssue, reportArgumentType] wrapped by transformers
+
+
+def _numbered(device: torch.device) -> torch.device:
+    """A device map wants to know which GPU."""
+    import torch
+
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
 
 
 def load_tokenizer(settings: BaseSettings, progress: bool = True) -> PreTrainedTokenizerBase:
@@ -88,6 +127,27 @@ def load_tokenizer(settings: BaseSettings, progress: bool = True) -> PreTrainedT
             "or add chat_template.jinja to its folder"
         )
     return tokenizer
+
+
+def load_skeleton(settings: BaseSettings) -> PreTrainedModel:
+    """The base's modules without their weights (meta device): enough to know names and shapes, in seconds.
+
+    Raises:
+        BaseError: its config cannot be read, or alora refuses it by name.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    location = base_location(settings)
+    try:
+        config = AutoConfig.from_pretrained(location, **_load_options(settings))
+        _refuse_by_name(config, location)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=settings.trust_remote_code)
+    except AloraError:
+        raise
+    except Exception as error:
+        raise BaseError(_unreadable(settings.source, error)) from error
 
 
 @contextlib.contextmanager
@@ -162,11 +222,11 @@ def _refuse_by_name(config: Any, location: str) -> None:
     if quantization is not None:
         method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization.quant_method
         method = str(getattr(method, "value", method)).lower()
-        reason = _UNSUPPORTED_QUANTIZATION.get(method)
-        if reason:
-            raise BaseError(
-                f"base {location} is quantized with {method}, which alora refuses: {reason}; use its bf16 base"
-            )
+        reason = _UNSUPPORTED_QUANTIZATION.get(method, "alora has checked no gradient through its kernels")
+        raise BaseError(
+            f"base {location} is quantized with {method}, which alora refuses: {reason}; use its bf16 base, with "
+            "base.quantization=nf4 for a base in four bits"
+        )
 
 
 def _rope_types(parameters: Any) -> set[str]:

@@ -125,7 +125,7 @@ def _serving(manifest: Manifest) -> str:
         [[part, _code(getattr(fingerprint, part))] for part in ("weights", "tokenizer", "template")],
     )
     return (
-        f"## How to use it\n\nBase: {origin}, quantization {_code(fingerprint.quantization)}; threshold fitted in "
+        f"## How to use it\n\nBase: {origin}, quantization {_code(fingerprint.quantized_as)}; threshold fitted in "
         f"{manifest.base.dtype}. alora refuses to load the adapter on any other base, tokenizer or chat template.\n\n"
         f"{digests}\n\n```console\n$ pip install alora-toolkit\n"
         f"$ alora score artifact=THIS_FOLDER conversation.json{override}\n```\n\n"

@@ -33,7 +33,11 @@ _DIFFERENT_BASE = {
     "tokenizer": "the base's tokenizer is another one, so text gives other token ids; load {source} with its own",
     "template": "the base's chat template is another one, so prompts differ; restore the template of {source}",
     "config": "the base's config.json computes otherwise (RoPE, norms or the like); restore that of {source}",
-    "quantization": "the base is quantized in another way than the threshold was fitted for; set base.quantization",
+    "quantization": "the base is quantized in another way ({found}) than the one that the adapter was trained, proven "
+    "and given its threshold on ({made}); add base.quantization={made}, or make a bundle for this base, with its own "
+    "parity run and threshold: alora recalibrate artifact=DIR base.quantization={found}",
+    "quantization_settings": "the base is quantized with other settings ({found_settings}) than the adapter was "
+    "trained on ({made_settings}); install the alora and bitsandbytes that made it, or train again",
 }  # fmt: skip
 
 
@@ -69,13 +73,13 @@ class Bundle:
         """
         record = self.manifest.base
         template_kwargs = dict(self.manifest.template_kwargs)
+        quantization = given.quantization or record.fingerprint.quantization
         if given.source is not None:
-            return replace(given, template_kwargs=template_kwargs)
+            return replace(given, quantization=quantization, template_kwargs=template_kwargs)
         if record.local:
             raise BundleError(
                 f"{self.folder}: its base was a local folder, {record.source!r}; say where it is: base.source=FOLDER"
             )
-        quantization = record.fingerprint.quantization
         return replace(
             given,
             source=record.source,
@@ -97,7 +101,10 @@ class Bundle:
         """
         differences = self.manifest.base.fingerprint.differences(base.fingerprint)
         if differences:
-            lines = [_DIFFERENT_BASE[name].format(source=self.manifest.base.source) for name in differences]
+            made, found = self.manifest.base.fingerprint, base.fingerprint
+            facts = {"source": self.manifest.base.source, "made": made.quantization, "found": found.quantization}
+            facts |= {"made_settings": made.quantization_settings, "found_settings": found.quantization_settings}
+            lines = [_DIFFERENT_BASE[name].format(**facts) for name in differences]
             raise BundleError("\n  ".join([f"{self.folder} does not fit the base {base.source}:", *lines]))
         renderer = self.renderer(base)
         same = renderer.suffix(self.policy) == self.suffix and all(

@@ -51,8 +51,9 @@ def run(recipe: Recipe) -> int:
 
 
 def _ask_vllm(bundles: Sequence[Bundle], base: LoadedBase, location: str, prefix: Prefix) -> list[torch.Tensor]:
-    from alora.serving.engine import Engine, ServedAdapter
+    from alora.serving.engine import Engine, ServedAdapter, require_unquantized
 
+    require_unquantized(base)
     adapters = [
         ServedAdapter(f"{bundle.policy.id}@{bundle.weights.digest[:16]}", bundle.folder, bundle.weights.spec.rank)
         for bundle in bundles
