@@ -63,7 +63,7 @@ def count_labels(rows: Rows, policy: Policy) -> dict[str, int]:
     return {label: counted[label] for label in policy.labels}
 
 
-def check_duplicates(splits: Mapping[str, Rows], policy: Policy) -> list[Finding]:
+def check_duplicates(splits: Mapping[str, Rows], *policies: Policy) -> list[Finding]:
     """Conversations that read the same: twice in a split, with two labels, or in two splits (leakage).
 
     Sameness is blind to case and white space (:func:`alora.splits.text_digest`). Across splits, rows that differ in
@@ -77,7 +77,7 @@ def check_duplicates(splits: Mapping[str, Rows], policy: Policy) -> list[Finding
             text = f"{extra} of {len(splits[name])} rows repeat another row's conversation ({_places(repeated)})"
             findings.append(Finding(WARNING, name, text))
     everywhere = _by_digest([row for rows in splits.values() for row in rows], text_digest)
-    torn = [group for group in everywhere.values() if len({row.labels.get(policy.id) for row in group}) > 1]
+    torn = [group for group in everywhere.values() if any(_disagree(group, policy) for policy in policies)]
     if torn:
         text = f"{len(torn)} conversations have two different labels ({_places(torn)}); decide on one"
         findings.append(Finding(WARNING, "labels", text))
@@ -97,34 +97,43 @@ def check_duplicates(splits: Mapping[str, Rows], policy: Policy) -> list[Finding
     return findings
 
 
+def _disagree(group: Rows, policy: Policy) -> bool:
+    return len({row.labels[policy.id] for row in group if policy.id in row.labels}) > 1
+
+
 def check_prompts(
-    name: str, rows: Iterable[LabelledConversation], policy: Policy, renderer: Renderer, longest_input: int
+    name: str, rows: Iterable[LabelledConversation], policies: Sequence[Policy], renderer: Renderer, longest_input: int
 ) -> tuple[TokenLengths, list[Finding]]:
-    """Render every row: one activation, at the end of the prefix, also after truncation; and count the tokens.
+    """Render every row for each of ``policies`` that it is labelled for: one activation, at the end of the prefix, also
+    after truncation; and count the tokens, of its longest prompt.
 
     ``longest_input`` is the most tokens that the base takes.
     """
-    suffix = renderer.suffix(policy)
+    suffixes = {policy.id: renderer.suffix(policy) for policy in policies}
     findings: list[Finding] = []
     lengths: list[int] = []
     cut: list[tuple[int, int, str]] = []
     prefix_tokens = 0
     for row in rows:
+        wanted = [suffixes[policy] for policy in row.labels if policy in suffixes]
+        if not wanted:
+            continue
         try:
-            prompt = renderer.prompt(row.conversation, policy)
+            prefix = renderer.prefix(row.conversation)
         except RenderError as error:
             findings.append(Finding(ERROR, row.where, str(error)))
             continue
-        found = last_occurrence(prompt.token_ids, suffix.invocation_ids)
-        if found != prompt.activation_index:
-            text = f"the adapter would start at token {found}, not at {prompt.activation_index}; please report this"
+        starts = {last_occurrence(prefix.token_ids + suffix.token_ids, suffix.invocation_ids) for suffix in wanted}
+        for found in starts - {len(prefix.token_ids)}:
+            text = f"the adapter would start at token {found}, not at {len(prefix.token_ids)}; please report this"
             findings.append(Finding(ERROR, row.where, text))
-        if len(prompt.token_ids) > longest_input:
-            text = f"{len(prompt.token_ids)} tokens, the base takes {longest_input}; lower prompt.max_prefix_tokens"
+        longest = len(prefix.token_ids) + max(len(suffix.token_ids) for suffix in wanted)
+        if longest > longest_input:
+            text = f"{longest} tokens, the base takes {longest_input}; lower prompt.max_prefix_tokens"
             findings.append(Finding(ERROR, row.where, text))
-        lengths.append(len(prompt.token_ids))
-        truncation = prompt.prefix.truncation
-        prefix_tokens += truncation.tokens_before if truncation else len(prompt.prefix.token_ids)
+        lengths.append(longest)
+        truncation = prefix.truncation
+        prefix_tokens += truncation.tokens_before if truncation else len(prefix.token_ids)
         if truncation:
             cut.append((truncation.tokens_before - truncation.tokens_after, truncation.tokens_before, row.where))
     lost = sum(tokens for tokens, _, _ in cut)

@@ -27,9 +27,37 @@ def read_splits(settings: DataSettings, policy: Policy) -> Splits:
         ConfigError: ``data.train`` is not set, or ``validation_share`` is not a share.
         DataError: rows that cannot be used, or a split that lacks a label of the policy.
     """
-    splits = _read(settings, lambda source: read_labelled(source, settings, policy))
+    splits = _read(settings, lambda source: read_labelled(source_of(source, policy), settings, policy))
     _require_labels(splits, policy)
     return splits
+
+
+def source_of(source: str, policy: Policy) -> str:
+    """The source that holds ``policy``'s rows: ``%policy%`` in a name stands for its id."""
+    return source.replace(POLICY_PLACE, policy.id)
+
+
+def read_policy_rows(
+    source: str, settings: DataSettings, policies: Sequence[Policy]
+) -> tuple[list[LabelledConversation], dict[str, DataError]]:
+    """Rows of ``policies``, as they stand, from one source or (``%policy%``) from one file for each.
+
+    Returns:
+        The rows, and per policy whose own file cannot be used the reason.
+
+    Raises:
+        DataError: a source of several policies cannot be used.
+    """
+    if POLICY_PLACE not in source:
+        return read_multilabelled(source, settings, policies), {}
+    rows: list[LabelledConversation] = []
+    unusable: dict[str, DataError] = {}
+    for policy in policies:
+        try:
+            rows += read_labelled(source_of(source, policy), settings, policy)
+        except DataError as error:
+            unusable[policy.id] = error
+    return rows, unusable
 
 
 def read_battery_splits(settings: DataSettings, policies: Sequence[Policy]) -> tuple[Splits, dict[str, str]]:
@@ -48,15 +76,10 @@ def read_battery_splits(settings: DataSettings, policies: Sequence[Policy]) -> t
     left_out: dict[str, str] = {}
 
     def read(source: str) -> list[LabelledConversation]:
-        if POLICY_PLACE not in source:
-            return read_multilabelled(source, settings, policies)
-        rows: list[LabelledConversation] = []
-        for policy in policies:
-            try:
-                rows += read_labelled(source.replace(POLICY_PLACE, policy.id), settings, policy)
-            except DataError as error:
-                left_out.setdefault(policy.id, str(error))
-        return _merge(rows)
+        rows, unusable = read_policy_rows(source, settings, policies)
+        for name, error in unusable.items():
+            left_out.setdefault(name, str(error))
+        return merge_rows(rows) if POLICY_PLACE in source else rows
 
     splits = _read(settings, read)
     for policy in policies:
@@ -79,7 +102,7 @@ def _read(settings: DataSettings, read: Callable[[str], list[LabelledConversatio
     return Splits(tuple(train), tuple(validation), tuple(test))
 
 
-def _merge(rows: Sequence[LabelledConversation]) -> list[LabelledConversation]:
+def merge_rows(rows: Sequence[LabelledConversation]) -> list[LabelledConversation]:
     """One row per conversation, with the labels of all its rows; of two labels for one policy the first stays."""
     merged: dict[tuple[Message, ...], LabelledConversation] = {}
     for row in rows:

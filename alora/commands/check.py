@@ -1,4 +1,7 @@
-"""``alora check``: every row, label, token and length, before any money is spent. Needs the base's tokenizer only."""
+"""``alora check``: every row, label, token and length, before any money is spent. No weights are loaded.
+
+With ``policies=[...]`` it looks at a battery: one file per policy (``%policy%``) or rows of all of them.
+"""
 
 import re
 import sys
@@ -8,12 +11,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tqdm.auto import tqdm
 
-from alora.base.load import load_tokenizer
+from alora.adapter.folder import target_modules
+from alora.base.load import load_skeleton, load_tokenizer
 from alora.commands.output import say, say_json, table
+from alora.config.paths import POLICY_PLACE
 from alora.config.schema import DataSettings, Recipe
 from alora.conversation import LabelledConversation, read_labelled
 from alora.data_check import (
     ERROR,
+    WARNING,
     Finding,
     Rows,
     TokenLengths,
@@ -23,14 +29,15 @@ from alora.data_check import (
     count_labels,
 )
 from alora.errors import AloraError
-from alora.policy import Policy, load_policy
+from alora.policy import Policy, load_battery_policies, load_policy
 from alora.render import Renderer
-from alora.splits import hold_out
+from alora.splits import hold_out, merge_rows, read_policy_rows, source_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 FAILED = 2
+SPLITS = ("train", "validation", "test")
 NEEDED = ("train", "validation")
 _PLACE = re.compile(r"(?P<place>\S+:\d+): (?P<problem>.*)", re.DOTALL)
 _T = TypeVar("_T")
@@ -39,33 +46,50 @@ _T = TypeVar("_T")
 def run(recipe: Recipe) -> int:
     """Print every finding and a summary; 0 when a run may start, 2 when it may not (``strict``: warnings count)."""
     findings: list[Finding] = []
-    policy = _try("policy", findings, lambda: load_policy(recipe.policy))
-    splits = _read(recipe.data, policy, findings) if policy else {}
+    policies = _try("policy", findings, lambda: _policies(recipe)) or []
+    battery = bool(recipe.policies)
+    splits = _read(recipe.data, policies, battery, findings) if policies else {}
+    findings += _check_rows(recipe.data, splits, policies, battery)
     lengths: dict[str, TokenLengths] = {}
-    if policy:
-        for name, rows in splits.items():
-            findings += check_balance(name, rows, policy, needed=name in NEEDED)
-        findings += check_duplicates(splits, policy)
     tokenizer = _try("base", findings, lambda: load_tokenizer(recipe.base))
-    if policy and tokenizer:
-        lengths = _check_tokens(recipe, policy, splits, tokenizer, findings)
+    if policies and tokenizer:
+        lengths = _check_tokens(recipe, policies, splits, tokenizer, findings)
+    if tokenizer and (base := _try("base", findings, lambda: load_skeleton(recipe.base))):
+        _try("adapter.targets", findings, lambda: target_modules(base, recipe.adapter.targets))
     errors = sum(finding.severity == ERROR for finding in findings)
     failed = bool(errors or (recipe.strict and findings))
     if recipe.json:
-        say_json(_report(policy, splits, lengths, findings, ready=not failed))
+        say_json(_report(policies, battery, splits, lengths, findings, ready=not failed))
     else:
-        _show(policy, splits, lengths, findings)
+        _show(policies, battery, splits, lengths, findings)
         say(f"{errors} errors, {len(findings) - errors} warnings: {'not ready' if failed else 'ready'} to train")
     return FAILED if failed else 0
 
 
-def _read(settings: DataSettings, policy: Policy, findings: list[Finding]) -> dict[str, Rows]:
-    """The rows of each split that can be read; validation rows held out as a run would."""
+def _policies(recipe: Recipe) -> list[Policy]:
+    return load_battery_policies(recipe.policy, recipe.policies) if recipe.policies else [load_policy(recipe.policy)]
+
+
+def _read(settings: DataSettings, policies: list[Policy], battery: bool, findings: list[Finding]) -> dict[str, Rows]:
+    """The rows of each split that can be read; validation rows held out as a run would.
+
+    A policy of a battery whose own file is unusable is told, and then taken out of ``policies``, as a run would.
+    """
+
+    def read(name: str, source: str) -> Rows:
+        if not battery:
+            return read_labelled(source_of(source, policies[0]), settings, policies[0])
+        rows, unusable = read_policy_rows(source, settings, policies)
+        for policy, error in unusable.items():
+            findings.extend(_findings(f"{policy}: {name}", error))
+        policies[:] = [policy for policy in policies if policy.id not in unusable]
+        return rows
+
     splits: dict[str, Rows] = {}
-    for name in ("train", "validation", "test"):
+    for name in SPLITS:
         source = getattr(settings, name)
         if source is not None:
-            rows = _try(name, findings, lambda source=source: read_labelled(source, settings, policy))
+            rows = _try(name, findings, lambda name=name, source=source: read(name, source))
             splits |= {name: rows} if rows else {}
     if settings.validation is None and "train" in splits:
         train, validation = hold_out(splits["train"], settings.validation_share)
@@ -73,24 +97,44 @@ def _read(settings: DataSettings, policy: Policy, findings: list[Finding]) -> di
     return splits
 
 
+def _check_rows(
+    data: DataSettings, splits: dict[str, Rows], policies: list[Policy], battery: bool
+) -> Iterable[Finding]:
+    """Balance of each policy's rows; duplicates and leakage among them, or, where they share a file, among all rows."""
+    own_files = any(POLICY_PLACE in str(getattr(data, name)) for name in SPLITS)
+    for policy in policies:
+        mine = {name: [row for row in rows if policy.id in row.labels] for name, rows in splits.items()}
+        title = f"{policy.id}: " if battery else ""
+        for name, rows in mine.items():
+            if battery and not rows:
+                severity = ERROR if name in NEEDED else WARNING
+                yield Finding(severity, f"{title}{name}", "no row is labelled for it; add rows, or leave it out")
+                continue
+            for finding in check_balance(name, rows, policy, needed=name in NEEDED):
+                yield Finding(finding.severity, f"{title}{finding.where}", finding.problem)
+        if own_files or not battery:
+            for finding in check_duplicates(mine, policy):
+                yield Finding(finding.severity, f"{title}{finding.where}", finding.problem)
+    if battery and not own_files:
+        yield from check_duplicates(splits, *policies)
+
+
 def _check_tokens(
     recipe: Recipe,
-    policy: Policy,
+    policies: list[Policy],
     splits: dict[str, Rows],
     tokenizer: "PreTrainedTokenizerBase",
     findings: list[Finding],
 ) -> dict[str, TokenLengths]:
-    def make() -> Renderer:
-        renderer = Renderer(tokenizer, recipe.prompt, recipe.base.template_kwargs)
-        renderer.suffix(policy)
-        return renderer
-
-    renderer = _try("prompt", findings, make)
+    renderer = _try("prompt", findings, lambda: Renderer(tokenizer, recipe.prompt, recipe.base.template_kwargs))
     lengths: dict[str, TokenLengths] = {}
-    for name, rows in splits.items() if renderer else ():
-        assert renderer is not None
-        bar = _with_bar(name, rows)
-        lengths[name], found = check_prompts(name, bar, policy, renderer, tokenizer.model_max_length)
+    if renderer is None:
+        return lengths
+    suffix_of = renderer.suffix
+    usable = [policy for policy in policies if _try("prompt", findings, lambda policy=policy: suffix_of(policy))]
+    for name, rows in splits.items() if usable else ():
+        bar = _with_bar(name, merge_rows(rows) if recipe.policies else rows)
+        lengths[name], found = check_prompts(name, bar, usable, renderer, tokenizer.model_max_length)
         findings += found
     return lengths
 
@@ -104,45 +148,66 @@ def _try(where: str, findings: list[Finding], make: Callable[[], _T]) -> _T | No
     try:
         return make()
     except AloraError as error:
-        texts = getattr(error, "findings", ()) or str(error).splitlines()
-    for text in texts:
-        match = _PLACE.fullmatch(text)
-        findings.append(Finding(ERROR, *match.group("place", "problem")) if match else Finding(ERROR, where, text))
+        findings += _findings(where, error)
     return None
 
 
+def _findings(where: str, error: AloraError) -> list[Finding]:
+    found = []
+    for text in getattr(error, "findings", ()) or str(error).splitlines():
+        match = _PLACE.fullmatch(text)
+        found.append(Finding(ERROR, *match.group("place", "problem")) if match else Finding(ERROR, where, text))
+    return found
+
+
 def _show(
-    policy: Policy | None, splits: dict[str, Rows], lengths: dict[str, TokenLengths], findings: list[Finding]
+    policies: list[Policy],
+    battery: bool,
+    splits: dict[str, Rows],
+    lengths: dict[str, TokenLengths],
+    findings: list[Finding],
 ) -> None:
     for finding in findings:
         say(f"{finding.severity}: {finding.where}: {finding.problem}")
-    if policy is None or not splits:
+    if not policies or not splits:
         return
+    say()
+    labels = () if battery else policies[0].labels
     rows = []
     for name, members in splits.items():
         tokens = lengths.get(name)
-        counts = list(count_labels(members, policy).values())
+        counts = [] if battery else list(count_labels(members, policies[0]).values())
         cells = [tokens.median, tokens.p95, tokens.longest, tokens.truncated_rows] if tokens else [None] * 4
         lost = f"{tokens.lost_tokens / max(tokens.prefix_tokens, 1):.1%}" if tokens else None
-        rows.append([name, len(members), *counts, *cells, lost])
+        rows.append([name, len(merge_rows(members)) if battery else len(members), *counts, *cells, lost])
+    first = "conversations" if battery else "rows"
+    table(("split", first, *labels, "tokens p50", "p95", "max", "truncated", "text lost"), rows)
     say()
-    table(("split", "rows", *policy.labels, "tokens p50", "p95", "max", "truncated", "text lost"), rows)
-    say()
+    if battery:
+        table(("policy", "labels", *splits), [_count_row(policy, splits) for policy in policies])
+        say()
+
+
+def _count_row(policy: Policy, splits: dict[str, Rows]) -> list[str]:
+    counts = [" / ".join(map(str, count_labels(rows, policy).values())) for rows in splits.values()]
+    return [policy.id, " / ".join(policy.labels), *counts]
 
 
 def _report(
-    policy: Policy | None,
+    policies: list[Policy],
+    battery: bool,
     splits: dict[str, Rows],
     lengths: dict[str, TokenLengths],
     findings: list[Finding],
     ready: bool,
 ) -> dict[str, object]:
-    summary = {
-        name: {
-            "rows": len(rows),
-            "labels": count_labels(rows, policy) if policy else {},
+    """The summary as JSON; ``labels`` counts the one policy's labels, or those of each policy of a battery."""
+    summary = {}
+    for name, rows in splits.items():
+        counts = {policy.id: count_labels(rows, policy) for policy in policies}
+        summary[name] = {
+            "rows": len(merge_rows(rows)) if battery else len(rows),
+            "labels": counts if battery else counts[policies[0].id],
             "tokens": asdict(lengths[name]) if name in lengths else None,
         }
-        for name, rows in splits.items()
-    }
     return {"ready": ready, "findings": [asdict(finding) for finding in findings], "splits": summary}

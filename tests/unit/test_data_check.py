@@ -72,12 +72,12 @@ def test_near_leakage_is_told_apart_from_leakage():
 def test_lengths_and_truncation_of_prompts():
     renderer = Renderer(toy_tokenizer("qwen3"), PromptSettings(max_prefix_tokens=200))
     short = row("Hi")
-    lengths, findings = check_prompts("train", [short, short], POLICY, renderer, 10_000)
+    lengths, findings = check_prompts("train", [short, short], [POLICY], renderer, 10_000)
     assert not findings
     assert lengths.truncated_rows == 0
     assert lengths.median == lengths.longest == len(renderer.prompt(short.conversation, POLICY).token_ids)
     lengths, findings = check_prompts(
-        "train", [short, row("x " * 2**19, where="train.jsonl:7")], POLICY, renderer, 10_000
+        "train", [short, row("x " * 2**19, where="train.jsonl:7")], [POLICY], renderer, 10_000
     )
     assert lengths.truncated_rows == 1
     assert 0 < lengths.lost_tokens < lengths.prefix_tokens
@@ -88,7 +88,7 @@ def test_lengths_and_truncation_of_prompts():
 
 def test_prompts_longer_than_the_base_takes():
     renderer = Renderer(toy_tokenizer("llama3"), PromptSettings())
-    _, findings = check_prompts("train", [row("word " * 100, where="train.jsonl:2")], POLICY, renderer, 50)
+    _, findings = check_prompts("train", [row("word " * 100, where="train.jsonl:2")], [POLICY], renderer, 50)
     assert (findings[0].severity, findings[0].where) == (ERROR, "train.jsonl:2")
     assert "the base takes 50" in findings[0].problem
 
@@ -96,7 +96,7 @@ def test_prompts_longer_than_the_base_takes():
 def test_rows_that_do_not_render_are_told_and_the_rest_counted():
     renderer = Renderer(toy_tokenizer("granite"), PromptSettings())
     rows = [row("a\ud800", where=f"train.jsonl:{i}") for i in range(25)]
-    _, findings = check_prompts("train", rows, POLICY, renderer, 10_000)
+    _, findings = check_prompts("train", rows, [POLICY], renderer, 10_000)
     assert len(findings) == 21
     assert "... and 5 more" in findings[-1].problem
 
@@ -106,7 +106,7 @@ def test_a_prompt_that_activates_elsewhere_is_an_error():
     renderer = Renderer(toy_tokenizer("qwen3"), PromptSettings())
     suffix = renderer.suffix(POLICY)
     object.__setattr__(suffix, "token_ids", suffix.token_ids + suffix.invocation_ids)
-    _, findings = check_prompts("train", [row("Hi")], POLICY, renderer, 10_000)
+    _, findings = check_prompts("train", [row("Hi")], [POLICY], renderer, 10_000)
     assert [f.severity for f in findings] == [ERROR]
     assert "the adapter would start at token" in findings[0].problem
     with pytest.raises(RenderError, match="PEFT would start the adapter elsewhere"):

@@ -1,11 +1,13 @@
 """``alora check`` on folders of files: one run tells everything."""
 
 import json
+import shutil
 
 import pytest
 
 from alora.commands.check import run
 from alora.config.schema import BaseSettings, DataSettings, PolicySettings, Recipe
+from tests.toy_models import toy_model
 from tests.toy_tokenizers import toy_tokenizer
 
 
@@ -13,6 +15,7 @@ from tests.toy_tokenizers import toy_tokenizer
 def base(tmp_path_factory):
     folder = tmp_path_factory.mktemp("base")
     toy_tokenizer("qwen3").save_pretrained(folder)
+    toy_model("qwen3").config.save_pretrained(folder)  # its weights are not looked at
     return str(folder)
 
 
@@ -102,3 +105,79 @@ def test_a_policy_that_is_wrong(tmp_path, base, capsys):
     wrong.policy = PolicySettings(file=str(tmp_path / "none.yaml"))
     assert run(wrong) == 2
     assert "error: policy: " in capsys.readouterr().out
+
+
+def policies_file(folder, *names):
+    return write(folder, "policies.yaml", [f"- {{id: {name}, title: No {name}}}" for name in names])
+
+
+def battery(base, folder, data, *names, **more):
+    return Recipe(
+        base=BaseSettings(source=base),
+        policy=PolicySettings(file=policies_file(folder, *names)),
+        policies=["*"],
+        data=data,
+        **more,
+    )
+
+
+def test_a_battery_with_a_file_for_each_policy(tmp_path, base, capsys):
+    for name in ("red", "blue", "grey"):
+        write(tmp_path, f"{name}.jsonl", [*rows(40), *rows(40, "chat")])  # the same conversations for all three
+    write(tmp_path, "grey.jsonl", ["{", row("x", "maybe")])
+    write(tmp_path, "blue.jsonl", [*rows(40), row("talk aa", "ok")])
+    data = DataSettings(train=str(tmp_path / "%policy%.jsonl"), validation_share=0.3)
+    assert run(battery(base, tmp_path, data, "red", "blue", "grey", "green")) == 2
+    out = capsys.readouterr().out
+    assert "error: grey.jsonl:1: not JSON" in out
+    assert "error: grey.jsonl:2: label 'maybe'" in out
+    assert "error: green: train: " in out
+    assert "green.jsonl: no such file" in out
+    assert "warning: blue: labels: 1 conversations have two different labels (blue.jsonl:1 = blue.jsonl:41)" in out
+    assert "red: train" not in out  # the other policies' rows are no duplicates of its own
+    assert "3 errors, " in out
+    assert any(line.split()[:4] == ["red", "violation", "/", "ok"] for line in out.splitlines())
+
+
+def test_a_battery_in_one_file(tmp_path, base, capsys):
+    def labelled(text, **labels):
+        return {"messages": [{"role": "user", "content": text}], "labels": labels}
+
+    names = "abcdefghijklmnopqrstuvwxyz"
+    texts = [f"talk {one} {other}" for one in names[:20] for other in names[:5]]
+    content = [labelled(text, red=("violation", "ok")[i % 2], blue=None, grey=None) for i, text in enumerate(texts)]
+    content += [labelled(f"chat {text}", grey=("violation", "ok")[i % 2]) for i, text in enumerate(texts)]
+    content.append(labelled("talk a a", red="ok"))
+    data = DataSettings(train=write(tmp_path, "rows.jsonl", content))
+    assert run(battery(base, tmp_path, data, "red", "grey")) == 0
+    out = capsys.readouterr().out
+    assert out.count("two different labels") == 1
+    assert "0 errors, " in out
+    assert run(battery(base, tmp_path, data, "red", "blue", "grey")) == 2
+    assert "error: blue: train: no row is labelled for it" in capsys.readouterr().out
+    assert run(battery(base, tmp_path, data, "red", "grey", json=True)) == 0
+    report = json.loads(capsys.readouterr().out)["splits"]
+    assert report["train"]["rows"] + report["validation"]["rows"] == 200
+    assert set(report["train"]["labels"]) == {"red", "grey"}
+
+
+def test_the_place_of_the_policy_in_a_name_stands_for_one_policy_too(tmp_path, base):
+    write(tmp_path, "title.jsonl", rows(80))
+    assert run(recipe(base, DataSettings(train=str(tmp_path / "%policy%.jsonl")))) == 0
+
+
+def test_targets_that_the_base_does_not_have(tmp_path, base, capsys):
+    wrong = recipe(base, DataSettings(train=write(tmp_path, "train.jsonl", rows(80))))
+    wrong.adapter.targets = ["q_proj", "c_attn"]
+    assert run(wrong) == 2
+    out = capsys.readouterr().out
+    assert "error: adapter.targets: adapter target 'c_attn' matches no linear layer of this base; it has down" in out
+    assert "1 errors, " in out
+
+
+def test_a_base_that_is_refused_by_name(tmp_path, base, capsys):
+    folder = shutil.copytree(base, tmp_path / "base")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq"}}))
+    assert run(recipe(str(folder), DataSettings(train=write(tmp_path, "train.jsonl", rows(80))))) == 2
+    assert "quantized with gptq" in capsys.readouterr().out
