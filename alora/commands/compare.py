@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from alora.commands.output import note
-from alora.comparison.arms import run_unit
-from alora.comparison.folder import ComparisonFolder
-from alora.comparison.task import Workbench, read_task, units
-from alora.config.environment import describe_environment
-from alora.config.saved import save_recipe
+from alora.commands.output import note, say, say_json, table, write_json, write_text
 from alora.config.schema import Recipe
+from alora.errors import DataError
+
+if TYPE_CHECKING:
+    from alora.comparison.folder import ComparisonFolder
+    from alora.comparison.scores import Scores
+    from alora.comparison.task import Task
+
+SETTINGS = ("adapter", "prompt", "training", "evaluation", "compare")
 
 
 def run(recipe: Recipe) -> int:
-    """Run every unit that is not there yet."""
+    """Run every unit that is not there yet, then compare all; 1 when a policy is missing somewhere."""
+    import torch
+
     from alora.base.load import load_base
+    from alora.comparison.arms import run_unit
+    from alora.comparison.folder import ComparisonFolder
+    from alora.comparison.task import Workbench, read_task, units
+    from alora.config.environment import describe_environment
+    from alora.config.saved import save_recipe
     from alora.render import Renderer
 
     if recipe.training.threads:
@@ -27,8 +39,65 @@ def run(recipe: Recipe) -> int:
         if folder.claim(task.digests(base)):
             note(f"going on in {folder.path}")
         save_recipe(recipe, folder.settings, describe_environment())
+        scores: list[Scores] = []
+        left_out: dict[str, Mapping[str, str]] = {"every arm": dict(task.left_out)}
         for unit in units(recipe):
-            if folder.read(unit) is None:
+            finished = folder.read(unit)
+            if finished is None:
                 note(f"running {unit.name}")
-                folder.write(unit, *run_unit(bench, unit, folder.home(unit)))
-    return 0
+                found, failed = run_unit(bench, unit, folder.home(unit))
+                folder.write(unit, found, failed)
+                finished = [*found.values()], failed
+            scores += finished[0]
+            left_out[unit.name] = finished[1]
+        _report(task, folder, scores, left_out, base.source)
+    return int(any(left_out.values()))
+
+
+def _report(
+    task: Task,
+    folder: ComparisonFolder,
+    scores: list[Scores],
+    left_out: Mapping[str, Mapping[str, str]],
+    base: str,
+) -> None:
+    from alora.bundle.write import public_source
+    from alora.comparison.figures import compare
+    from alora.comparison.report import document, markdown
+    from alora.config.environment import describe_environment
+
+    recipe = task.recipe
+    if not scores:
+        raise DataError(
+            "no arm has a score", [f"{u}: {p}: {why}" for u, all_ in left_out.items() for p, why in all_.items()]
+        )
+    main_rank = (recipe.compare.ranks or [recipe.adapter.rank])[0]
+    if recipe.adapter.rank in recipe.compare.ranks:
+        main_rank = recipe.adapter.rank
+    comparison = compare(scores, recipe.evaluation, main_rank, recipe.training.seed)
+    name = public_source(base)[0]
+    settings: dict[str, Any] = {"base": name} | {part: asdict(getattr(recipe, part)) for part in SETTINGS}
+    content = document(comparison, scores, left_out, settings, describe_environment())
+    write_json(folder.path / "compare.json", content)
+    write_text(folder.path / "compare.md", markdown(comparison, scores, left_out, name))
+    if recipe.json:
+        say_json({key: value for key, value in content.items() if key != "scores"})
+    else:
+        _show(comparison, left_out)
+        say(f"\nwritten to {folder.path}: compare.md, and compare.json with every raw score")
+
+
+def _show(comparison: Any, left_out: Mapping[str, Mapping[str, str]]) -> None:
+    from alora.comparison import report
+
+    table(report.POLICY_HEADINGS, report.policy_rows(comparison))
+    say("\nmean of the policies")
+    table(report.BATTERY_HEADINGS, report.battery_rows(comparison))
+    if rows := report.rank_rows(comparison):
+        say()
+        table(report.RANK_HEADINGS, rows)
+    say()
+    table(report.GAP_HEADINGS, report.gap_rows(comparison))
+    if rows := report.left_out_rows(left_out):
+        say()
+        table(("left out of", "policy", "why"), rows)

@@ -81,9 +81,11 @@ def compute_metrics(
     rows = len(positive_N)
     if rows == 0:
         raise DataError("there are no rows to evaluate: give data.test a file with rows labelled for this policy")
-    point_1F = _figures(positive_N, probability_N, threshold, np.ones((1, rows)))
-    chunks = [_figures(positive_N, probability_N, threshold, counts) for counts in draw_counts(rows, resamples, seed)]
-    low_F, high_F = _interval(np.vstack(chunks)) if chunks else np.full((2, len(FIGURES)), np.nan)
+    point_1F = figure_samples(positive_N, probability_N, threshold, np.ones((1, rows)))
+    chunks = [
+        figure_samples(positive_N, probability_N, threshold, counts) for counts in draw_counts(rows, resamples, seed)
+    ]
+    low_F, high_F = interval(np.vstack(chunks)) if chunks else np.full((2, len(FIGURES)), np.nan)
     figures = {
         name: Estimate(*(None if math.isnan(x) else float(x) for x in (point_1F[0, i], low_F[i], high_F[i])))
         for i, name in enumerate(FIGURES)
@@ -91,7 +93,7 @@ def compute_metrics(
     return Metrics(rows, int(positive_N.sum()), threshold, figures)
 
 
-def _interval(samples_SF: Floats) -> Floats:
+def interval(samples_SF: Floats) -> Floats:
     """Lower and upper bound per figure; resamples that leave a figure undefined do not count."""
     bounds_2F = np.full((2, samples_SF.shape[1]), np.nan)
     for column, values_S in enumerate(samples_SF.T):
@@ -101,8 +103,8 @@ def _interval(samples_SF: Floats) -> Floats:
     return bounds_2F
 
 
-def _figures(positive_N: Flags, probability_N: Floats, threshold: float, counts_SN: Floats) -> Floats:
-    """``figures_SF`` in the order of :data:`FIGURES`."""
+def figure_samples(positive_N: Flags, probability_N: Floats, threshold: float, counts_SN: Floats) -> Floats:
+    """``figures_SF`` of resamples, in the order of :data:`FIGURES`; NaN where one is not defined."""
     curve = sweep(positive_N, probability_N, counts_SN)
     total_P, total_N = curve.positives_S1[:, 0], curve.negatives_S1[:, 0]
     column = int((curve.values_K >= threshold).sum())

@@ -59,8 +59,7 @@ def predict(
 ) -> list[Predictions]:
     """Score ``rows`` with the scorer's adapters, adapter ``i`` answering ``policies[i]`` at ``suffixes[i]``.
 
-    A row is scored once for all policies; a policy keeps the rows that carry its label, and a row without any is
-    skipped.
+    A row is scored once, by the policies that it carries a label for; a row without any is skipped.
 
     Raises:
         ConfigError: policies and suffixes do not pair.
@@ -75,11 +74,10 @@ def predict(
     wanted = [row for row in rows if any(policy.id in row.labels for policy in policies)]
     for row in tqdm(wanted, desc="evaluating", unit="row", disable=not progress or len(wanted) < 2):
         prefix = renderer.prefix(row.conversation)
-        logits_PL = scorer.label_logits(prefix, suffixes)
-        for i, policy in enumerate(policies):
-            if policy.id in row.labels:
-                kept_P[i].append([float(logit) for logit in logits_PL[i]])
-                truncated_P[i] += prefix.truncation is not None
+        asked = [i for i, policy in enumerate(policies) if policy.id in row.labels]
+        for i, logits_L in zip(asked, scorer.label_logits(prefix, [suffixes[i] for i in asked], asked), strict=True):
+            kept_P[i].append([float(logit) for logit in logits_L])
+            truncated_P[i] += prefix.truncation is not None
     return [
         Predictions(
             policy,

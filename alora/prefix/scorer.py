@@ -44,13 +44,20 @@ class Scorer:
         """Take the adapters off the base."""
         self._model.bank.release()
 
-    def label_logits(self, prefix: Prefix, suffixes: Sequence[Suffix]) -> list[torch.Tensor]:
-        """Logits ``[L]`` of each policy's labels, one suffix per adapter, in their order, on CPU."""
-        if len(suffixes) != len(self._adapters):
-            raise ValueError(f"{len(suffixes)} suffixes for {len(self._adapters)} adapters")
+    def label_logits(
+        self, prefix: Prefix, suffixes: Sequence[Suffix], asked: Sequence[int] | None = None
+    ) -> list[torch.Tensor]:
+        """Logits ``[L]`` of each policy's labels, one suffix per adapter, in their order, on CPU.
+
+        ``asked`` are the places of the adapters that answer, one per suffix; all of them where it is None.
+        """
+        asked = range(len(self._adapters)) if asked is None else asked
+        if len(suffixes) != len(asked):
+            raise ValueError(f"{len(suffixes)} suffixes for {len(asked)} adapters")
         pairs, shared = [], PrefixCache(self._model)
-        for policy, (adapter, suffix) in enumerate(zip(self._adapters, suffixes, strict=True)):
-            place, own = shared.place(prefix.token_ids, suffix.token_ids, adapter.spec.activated)
+        for policy, suffix in zip(asked, suffixes, strict=True):
+            activated = self._adapters[policy].spec.activated
+            place, own = shared.place(prefix.token_ids, suffix.token_ids, activated)
             pairs.append(Pair(place, policy, own, suffix.label_token_ids))
         rows: list[torch.Tensor] = []
         with torch.inference_mode():

@@ -1,0 +1,220 @@
+"""Scores → figures and tests: everything here is computed again from ``compare.json``'s raw scores alone.
+
+Every operating point is fitted on validation rows, arm by arm and seed by seed. Intervals resample the test rows, the
+same resample for all seeds of an arm; the spread over seeds stands beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from alora.comparison.scores import RowScores, Scores
+from alora.config.schema import EvaluationSettings
+from alora.evaluation.calibration import OperatingPoint, fit_operating_point, positive_probability
+from alora.evaluation.metrics import FIGURES, Estimate, figure_samples, interval
+from alora.evaluation.paired import Difference, holm, paired_auroc, two_sided
+from alora.evaluation.resampling import Floats, draw_counts
+
+Method = tuple[str, int | None]  # an arm and its rank
+
+
+@dataclass(frozen=True)
+class MethodFigures:
+    """One method on one policy, or over the battery (``policy`` is None): mean over seeds, interval over rows.
+
+    ``spread`` is the standard deviation over seeds, None for a single run; ``unanswered`` the share of test rows
+    without an answer, which only a judge leaves.
+    """
+
+    arm: str
+    rank: int | None
+    policy: str | None
+    rows: int
+    positives: int
+    runs: int
+    figures: Mapping[str, Estimate]
+    spread: Mapping[str, float | None]
+    operating_points: tuple[OperatingPoint, ...] = ()
+    unanswered: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """AUROC of the first method minus the second's on the rows both answered; over the battery, the mean gap.
+
+    ``p_holm`` adjusts DeLong's p for the policies of the same pair of methods.
+    """
+
+    first: Method
+    second: Method
+    policy: str | None
+    value: float
+    low: float
+    high: float
+    p_bootstrap: float
+    p_delong: float | None = None
+    p_holm: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All figures and tests of a comparison."""
+
+    methods: tuple[MethodFigures, ...]
+    gaps: tuple[Gap, ...]
+
+    def of(self, method: Method, policy: str | None) -> MethodFigures | None:
+        """One method's figures for a policy, or over the battery."""
+        return next((m for m in self.methods if (m.arm, m.rank) == method and m.policy == policy), None)
+
+
+def compare(scores: Sequence[Scores], settings: EvaluationSettings, main_rank: int, seed: int = 0) -> Comparison:
+    """Figures of every method, and the gap of aLoRA at ``main_rank`` to every other arm, and to LoRA at every rank.
+
+    Raises:
+        DataError: scores that cannot be used: validation rows of one class, logits that are not finite.
+    """
+    groups: dict[Method, dict[str, list[Scores]]] = {}
+    for item in scores:
+        groups.setdefault((item.arm, item.rank), {}).setdefault(item.policy, []).append(item)
+    made: list[MethodFigures] = []
+    chances: dict[tuple[Method, str], Floats] = {}
+    for method, policies in groups.items():
+        parts = []
+        for place, (policy, runs) in enumerate(sorted(policies.items())):
+            figures, samples_SF, chances_KN = _one_policy(method, policy, runs, settings, seed + place)
+            chances[method, policy] = chances_KN
+            parts.append((figures, samples_SF))
+        made += [figures for figures, _ in parts]
+        made.append(_over_battery(method, parts))
+    gaps = [gap for pair in _pairs(groups, main_rank) for gap in _gaps(pair, groups, chances, settings, seed)]
+    return Comparison(tuple(made), tuple(gaps))
+
+
+def _one_policy(
+    method: Method, policy: str, runs: Sequence[Scores], settings: EvaluationSettings, seed: int
+) -> tuple[MethodFigures, Floats, Floats]:
+    """The method's figures, their resampled means over the runs, and the runs' probabilities."""
+    test = runs[0].test
+    points, chances, point_figures = [], [], []
+    samples_SF = np.zeros((settings.bootstrap, len(FIGURES)))
+    for run in runs:
+        point = fit_operating_point(run.validation.logits_NL, run.validation.label_ids_N, settings, seed)
+        chance_N = positive_probability(run.test.logits_NL, point.temperature)
+        points.append(point)
+        chances.append(chance_N)
+        positive_N = run.test.positive_N
+        ones = np.ones((1, len(positive_N)))
+        point_figures.append(figure_samples(positive_N, chance_N, point.threshold, ones)[0])
+        chunks = [
+            figure_samples(positive_N, chance_N, point.threshold, counts)
+            for counts in draw_counts(len(positive_N), settings.bootstrap, seed)
+        ]
+        samples_SF += np.vstack([np.empty((0, len(FIGURES))), *chunks]) / len(runs)
+    point_KF = np.array(point_figures)
+    figures = MethodFigures(
+        *method,
+        policy=policy,
+        rows=len(test.ids),
+        positives=int(test.positive_N.sum()),
+        runs=len(runs),
+        figures=_estimates(point_KF.mean(axis=0), samples_SF),
+        spread=_spread(point_KF),
+        operating_points=tuple(points),
+        unanswered=1 - len(test.ids) / max(1, test.asked),
+    )
+    return figures, samples_SF, np.array(chances)
+
+
+def _over_battery(method: Method, parts: Sequence[tuple[MethodFigures, Floats]]) -> MethodFigures:
+    """The mean over policies, each of the same weight; rows of different policies are resampled apart."""
+    each = [figures for figures, _ in parts]
+    mean_F = np.mean([[_number(item.figures[name].value) for name in FIGURES] for item in each], axis=0)
+    return MethodFigures(
+        *method,
+        policy=None,
+        rows=sum(item.rows for item in each),
+        positives=sum(item.positives for item in each),
+        runs=min(item.runs for item in each),
+        figures=_estimates(mean_F, np.mean([samples for _, samples in parts], axis=0)),
+        spread=dict.fromkeys(FIGURES),
+        unanswered=float(np.mean([item.unanswered for item in each])),
+    )
+
+
+def _pairs(methods: Iterable[Method], main_rank: int) -> list[tuple[Method, Method]]:
+    known = list(methods)
+    found = []
+    for method in known:
+        arm, rank = method
+        first = ("alora", main_rank if rank is None else rank)
+        if arm != "alora" and first in known:
+            found.append((first, method))
+    return found
+
+
+def _gaps(
+    pair: tuple[Method, Method],
+    groups: Mapping[Method, Mapping[str, Sequence[Scores]]],
+    chances: Mapping[tuple[Method, str], Floats],
+    settings: EvaluationSettings,
+    seed: int,
+) -> list[Gap]:
+    shared = sorted(groups[pair[0]].keys() & groups[pair[1]].keys())
+    differences: dict[str, Difference] = {}
+    for place, policy in enumerate(shared):
+        first, second = (groups[method][policy][0].test for method in pair)
+        one, other = _common(first, second)
+        if 0 < first.positive_N[one].sum() < len(one):
+            scores = (chances[pair[0], policy][:, one], chances[pair[1], policy][:, other])
+            differences[policy] = paired_auroc(first.positive_N[one], *scores, settings.bootstrap, seed + place)
+    adjusted = holm([difference.p_delong for difference in differences.values()])
+    found = [
+        Gap(*pair, policy, d.value, d.low, d.high, d.p_bootstrap, d.p_delong, p)
+        for (policy, d), p in zip(differences.items(), adjusted, strict=True)
+    ]
+    if found:
+        size = min(len(difference.samples_S) for difference in differences.values())
+        mean_S = np.mean([difference.samples_S[:size] for difference in differences.values()], axis=0)
+        low, high = np.percentile(mean_S, (2.5, 97.5)) if size else (np.nan, np.nan)
+        value = float(np.mean([gap.value for gap in found]))
+        found.append(Gap(*pair, None, value, float(low), float(high), two_sided(mean_S)))
+    return found
+
+
+def _common(first: RowScores, second: RowScores) -> tuple[list[int], list[int]]:
+    """Places of the rows that both answered, in the first one's order."""
+    places = {name: place for place, name in enumerate(second.ids)}
+    pairs = [(place, places[name]) for place, name in enumerate(first.ids) if name in places]
+    return [one for one, _ in pairs], [other for _, other in pairs]
+
+
+def _estimates(point_F: Floats, samples_SF: Floats) -> dict[str, Estimate]:
+    bounds_2F = interval(samples_SF) if len(samples_SF) else np.full((2, len(FIGURES)), np.nan)
+    columns = (point_F, *bounds_2F)
+    return {
+        name: Estimate(*(None if np.isnan(column[place]) else float(column[place]) for column in columns))
+        for place, name in enumerate(FIGURES)
+    }
+
+
+def _spread(point_KF: Floats) -> dict[str, float | None]:
+    if len(point_KF) < 2:
+        return dict.fromkeys(FIGURES)
+    return {name: float(value) for name, value in zip(FIGURES, point_KF.std(axis=0, ddof=1), strict=True)}
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value

@@ -1,0 +1,221 @@
+"""A comparison as a JSON document and as tables; neither holds a word of any conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from alora.comparison.figures import Comparison, Gap, Method
+from alora.comparison.scores import Scores
+from alora.evaluation.metrics import Estimate
+
+SCHEMA_VERSION = 1
+COLUMNS = {
+    "auroc": "AUROC",
+    "auprc": "AUPRC",
+    "accuracy": "accuracy",
+    "f1": "F1",
+    "recall_at_1_fpr": "R@1%FPR",
+    "recall_at_5_fpr": "R@5%FPR",
+    "ece": "ECE",
+}
+TITLES = {
+    "alora": "aLoRA",
+    "lora": "standard LoRA",
+    "prompt": "rule in the prompt",
+    "judge": "LLM judge",
+    "probe": "linear probe",
+    "bag_of_words": "bag of words",
+}
+
+
+def document(
+    comparison: Comparison,
+    scores: Sequence[Scores],
+    left_out: Mapping[str, Mapping[str, str]],
+    settings: Mapping[str, Any],
+    environment: Mapping[str, str],
+) -> dict[str, Any]:
+    """``compare.json``: settings, figures, tests, and every raw score by row id, so that all can be computed again."""
+    return _finite(
+        {
+            "schema_version": SCHEMA_VERSION,
+            "settings": dict(settings),
+            "environment": dict(environment),
+            "methods": [item.as_dict() for item in comparison.methods],
+            "gaps": [gap.as_dict() for gap in comparison.gaps],
+            "left_out": {unit: dict(reasons) for unit, reasons in left_out.items() if reasons},
+            "scores": [item.as_dict() for item in scores],
+        }
+    )
+
+
+def title(method: Method, ranks: int = 1) -> str:
+    """A method's name; with its rank where there are several."""
+    arm, rank = method
+    return TITLES.get(arm, arm) + (f", rank {rank}" if rank is not None and ranks > 1 else "")
+
+
+def battery_rows(comparison: Comparison) -> list[list[str]]:
+    """Per method the means over the policies, AUROC with its interval."""
+    ranks = _ranks(comparison)
+    return [
+        [title((item.arm, item.rank), ranks), *(_cell(item.figures[name], name == "auroc") for name in COLUMNS)]
+        for item in comparison.methods
+        if item.policy is None
+    ]
+
+
+def policy_rows(comparison: Comparison) -> list[list[str]]:
+    """Per policy and method every figure, AUROC with its interval and its spread over seeds."""
+    ranks, found = _ranks(comparison), []
+    for policy in _policies(comparison):
+        for item in (item for item in comparison.methods if item.policy == policy):
+            cells = [_cell(item.figures[name], name == "auroc") for name in COLUMNS]
+            spread = item.spread["auroc"]
+            cells.insert(1, "" if spread is None else f"{spread:.3f}")
+            found.append([policy, title((item.arm, item.rank), ranks), f"{item.rows} ({item.positives}+)", *cells])
+    return found
+
+
+def gap_rows(comparison: Comparison, among: Sequence[str] | None = None) -> list[list[str]]:
+    """Per pair of methods and policy the AUROC gap and its tests; the mean over policies last."""
+    ranks = _ranks(comparison)
+    return [
+        [
+            f"{title(gap.first, ranks)} - {title(gap.second, ranks)}",
+            gap.policy or "mean of all",
+            f"{gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]",
+            *(_p(value) for value in (gap.p_bootstrap, gap.p_delong, gap.p_holm)),
+        ]
+        for gap in comparison.gaps
+        if among is None or gap.second[0] in among
+    ]
+
+
+def rank_rows(comparison: Comparison) -> list[list[str]]:
+    """Per rank the battery's mean AUROC of both adapters, and their gap; empty without a sweep."""
+    if _ranks(comparison) < 2:
+        return []
+    found = []
+    for rank in sorted({item.rank for item in comparison.methods if item.rank is not None}):
+        cells = [comparison.of((arm, rank), None) for arm in ("alora", "lora")]
+        gap = next(
+            (g for g in comparison.gaps if (g.first, g.second, g.policy) == (("alora", rank), ("lora", rank), None)),
+            None,
+        )
+        auroc = ["" if item is None else _cell(item.figures["auroc"], True) for item in cells]
+        found.append([str(rank), *auroc, "" if gap is None else _interval(gap)])
+    return found
+
+
+BATTERY_HEADINGS = ("method", *COLUMNS.values())
+POLICY_HEADINGS = ("policy", "method", "rows", "AUROC", "sd over seeds", *list(COLUMNS.values())[1:])
+GAP_HEADINGS = ("AUROC gap", "policy", "gap [95 %]", "p bootstrap", "p DeLong", "p Holm")
+RANK_HEADINGS = ("rank", "aLoRA", "standard LoRA", "gap [95 %]")
+
+
+def markdown(
+    comparison: Comparison, scores: Sequence[Scores], left_out: Mapping[str, Mapping[str, str]], base: str
+) -> str:
+    """``compare.md``."""
+    policies = _policies(comparison)
+    runs = max((item.runs for item in comparison.methods), default=1)
+    parts = [
+        "# Methods side by side",
+        f"{len(policies)} policies on the base {base}; figures are means over {runs} seeds where an arm trains. "
+        "Thresholds and temperatures are fitted on validation rows; intervals are 95 % by bootstrap over test rows.",
+        "## Over the battery (mean of the policies)",
+        _table(BATTERY_HEADINGS, battery_rows(comparison)),
+        "## Paired tests",
+        "Both methods on the same rows. P Holm adjusts DeLong's p for the number of policies.",
+        _table(GAP_HEADINGS, gap_rows(comparison)),
+    ]
+    if sweep := rank_rows(comparison):
+        parts += ["## Ranks", _table(RANK_HEADINGS, sweep)]
+    parts += ["## Policy by policy", _table(POLICY_HEADINGS, policy_rows(comparison))]
+    if facts := fact_rows(scores):
+        parts += ["## How they came about", _table(("run", "facts"), facts)]
+    if reasons := left_out_rows(left_out):
+        parts += ["## Left out", _table(("run", "policy", "why"), reasons)]
+    return "\n\n".join(parts) + "\n"
+
+
+def left_out_rows(left_out: Mapping[str, Mapping[str, str]]) -> list[list[str]]:
+    """What is missing, and why."""
+    return [
+        [unit, policy, reason.splitlines()[0]]
+        for unit, reasons in left_out.items()
+        for policy, reason in reasons.items()
+    ]
+
+
+def fact_rows(scores: Sequence[Scores]) -> list[list[str]]:
+    """Per run what all its policies share (seconds, steps); numbers that differ by policy are summed."""
+    runs: dict[str, list[Mapping[str, Any]]] = {}
+    for item in scores:
+        rank = "" if item.rank is None else f", rank {item.rank}"
+        name = title((item.arm, None)) + rank + ("" if item.seed is None else f", seed {item.seed}")
+        runs.setdefault(name, []).append(item.facts)
+    found = []
+    for name, facts in runs.items():
+        shared = {key: value for key, value in facts[0].items() if all(f.get(key) == value for f in facts)}
+        summed = {
+            key: round(sum(fact.get(key) or 0 for fact in facts), 2)
+            for key, value in facts[0].items()
+            if key not in shared and isinstance(value, int | float) and key in _SUMMED
+        }
+        words = [f"{key.replace('_', ' ')} {value:g}" for key, value in (shared | summed).items() if _is_number(value)]
+        found.append([name, ", ".join(words)])
+    return found
+
+
+_SUMMED = ("cpu_seconds", "requests", "failed_requests", "unreadable_answers", "input_tokens", "output_tokens", "cost",
+           "training_rows")  # fmt: skip
+
+
+def _policies(comparison: Comparison) -> list[str]:
+    return list(dict.fromkeys(item.policy for item in comparison.methods if item.policy is not None))
+
+
+def _ranks(comparison: Comparison) -> int:
+    return len({item.rank for item in comparison.methods if item.rank is not None})
+
+
+def _interval(gap: Gap) -> str:
+    return f"{gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
+
+
+def _cell(estimate: Estimate, with_interval: bool) -> str:
+    if estimate.value is None:
+        return "n/a"
+    if not with_interval or estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.3f}"
+    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+def _p(value: float | None) -> str:
+    if value is None or np.isnan(value):
+        return ""
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _finite(value: Any) -> Any:
+    """NaN, which JSON does not have, as None."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines)

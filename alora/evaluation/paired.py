@@ -1,0 +1,127 @@
+"""Whether two methods differ on the same rows: the difference of their AUROC, by bootstrap and by DeLong's test.
+
+A method may have several runs (seeds). Its AUROC is then the mean of theirs, and rows are what is resampled: the tests
+answer "would other rows have said the same of these runs", and the spread over seeds is told beside them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import norm, rankdata
+
+from alora.errors import DataError
+from alora.evaluation.resampling import COVERAGE, Flags, Floats, draw_counts, ratio, sweep
+
+
+@dataclass(frozen=True)
+class Difference:
+    """AUROC of the first method minus that of the second. ``samples_S`` are the bootstrap's differences.
+
+    ``p_bootstrap`` and ``p_delong`` are two-sided: how often chance alone shows a difference like this.
+    """
+
+    value: float
+    low: float
+    high: float
+    p_bootstrap: float
+    p_delong: float
+    samples_S: Floats
+
+
+def paired_auroc(
+    positive_N: Flags, first_KN: Floats, second_JN: Floats, resamples: int = 1000, seed: int = 0
+) -> Difference:
+    """Compare K runs of one method with J runs of another on the same N rows; scores are higher for positives.
+
+    Raises:
+        DataError: the rows are of one class, or the scores are not of these rows.
+    """
+    positive_N = np.asarray(positive_N, dtype=bool)
+    first_KN, second_JN = (np.atleast_2d(np.asarray(x, dtype=np.float64)) for x in (first_KN, second_JN))
+    if first_KN.shape[1] != len(positive_N) or second_JN.shape[1] != len(positive_N):
+        raise DataError(
+            f"{len(positive_N)} rows, but scores of {first_KN.shape[1]} and {second_JN.shape[1]}; a paired test needs "
+            "both methods' scores of the same rows"
+        )
+    if positive_N.all() or not positive_N.any():
+        raise DataError(f"the {len(positive_N)} rows are all of one class, so they cannot tell two methods apart")
+    value = mean_auroc(positive_N, first_KN) - mean_auroc(positive_N, second_JN)
+    chunks = [
+        _auroc_samples(positive_N, first_KN, counts) - _auroc_samples(positive_N, second_JN, counts)
+        for counts in draw_counts(len(positive_N), resamples, seed)
+    ]
+    samples_S = np.concatenate(chunks) if chunks else np.empty(0)
+    samples_S = samples_S[~np.isnan(samples_S)]  # a resample of one class has no AUROC
+    low, high = np.percentile(samples_S, COVERAGE) if samples_S.size else (math.nan, math.nan)
+    return Difference(
+        value=value,
+        low=float(low),
+        high=float(high),
+        p_bootstrap=two_sided(samples_S),
+        p_delong=_delong(positive_N, first_KN, second_JN),
+        samples_S=samples_S,
+    )
+
+
+def mean_auroc(positive_N: Flags, scores_KN: Floats) -> float:
+    """The mean AUROC of K runs on the same rows."""
+    return float(_auroc_samples(positive_N, scores_KN, np.ones((1, len(positive_N))))[0])
+
+
+def two_sided(samples_S: Floats) -> float:
+    """Twice the share of resampled differences on the far side of zero, never below what S resamples can tell."""
+    if not samples_S.size:
+        return math.nan
+    beyond = min(int((samples_S <= 0).sum()), int((samples_S >= 0).sum()))
+    return min(1.0, 2 * (beyond + 1) / (samples_S.size + 1))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P values of several tests, adjusted so that any false alarm among them is as likely as they say (Holm 1979)."""
+    order = np.argsort(p_values, kind="stable")
+    adjusted, highest = [0.0] * len(p_values), 0.0
+    for place, index in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - place) * p_values[index]))
+        adjusted[index] = highest
+    return adjusted
+
+
+def _auroc_samples(positive_N: Flags, scores_KN: Floats, counts_SN: Floats) -> Floats:
+    """Per resample the mean AUROC of the runs; NaN where a resample is of one class."""
+    total_S = np.zeros(len(counts_SN))
+    for scores_N in scores_KN:
+        curve = sweep(positive_N, scores_N, counts_SN)
+        gained_SK, raised_SK = np.diff(curve.hits_SK1), np.diff(curve.alarms_SK1)
+        below_SK = curve.hits_SK1[:, :-1] + gained_SK / 2  # ties count half
+        pairs_S = curve.positives_S1[:, 0] * curve.negatives_S1[:, 0]
+        total_S += ratio((raised_SK * below_SK).sum(axis=1), pairs_S)
+    return total_S / len(scores_KN)
+
+
+def _delong(positive_N: Flags, first_KN: Floats, second_JN: Floats) -> float:
+    """DeLong et al. 1988, by midranks (Sun and Xu 2014). Placements are linear in the runs, so a mean AUROC has the
+    mean of its runs' placements."""
+    ours, theirs = _placements(positive_N, first_KN), _placements(positive_N, second_JN)
+    gaps = [one - other for one, other in zip(ours, theirs, strict=True)]
+    if min(map(len, gaps)) < 2:
+        return math.nan
+    difference = float(gaps[0].mean())
+    variance = sum(float(gap.var(ddof=1)) / len(gap) for gap in gaps)
+    if variance <= 0:
+        return 1.0 if difference == 0 else 0.0
+    return float(2 * norm.sf(abs(difference) / math.sqrt(variance)))
+
+
+def _placements(positive_N: Flags, scores_KN: Floats) -> tuple[Floats, Floats]:
+    """Per positive the share of negatives below it, and per negative the share of positives above, over the runs."""
+    above, below = [], []
+    for scores_N in scores_KN:
+        hits, misses = scores_N[positive_N], scores_N[~positive_N]
+        ranks = rankdata(np.r_[hits, misses])
+        above.append((ranks[: len(hits)] - rankdata(hits)) / len(misses))
+        below.append(1 - (ranks[len(hits) :] - rankdata(misses)) / len(hits))
+    return np.mean(above, axis=0), np.mean(below, axis=0)
