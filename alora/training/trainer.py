@@ -64,6 +64,7 @@ class SplitTrainer(Trainer):
         super().__init__(**kwargs)
         self.model_accepts_loss_kwargs = False
         self._tracker, self._limit = tracker, max_suffix_tokens
+        self._unlogged = Tally(len(tracker.standings))  # training losses since the last log entry
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """AdamW policy by policy: a policy without a row in a step is not moved by it."""
@@ -95,6 +96,7 @@ class SplitTrainer(Trainer):
             weights_n = losses_n.new_tensor([batch.weights[place] for place in part])
             loss = (weights_n * losses_n).sum() / self.current_gradient_accumulation_steps
             self.accelerator.backward(loss)
+            self._unlogged.add([batch.pairs[place].policy for place in part], losses_n.tolist())
             self._tracker.trained.update(batch.pairs[place].policy for place in part)
             total += loss.detach().to(total.dtype)
         return total
@@ -109,11 +111,7 @@ class SplitTrainer(Trainer):
                 for part in self._passes(batch, self._tracker.active):
                     losses = self._losses(model, batch, part).tolist()
                     tally.add([batch.pairs[place].policy for place in part], losses)
-        if self.args.world_size > 1:
-            sums = tally.sums.to(self.args.device)
-            torch.distributed.all_reduce(sums)
-            tally.sums = sums.cpu()
-        losses = tally.means()
+        losses = self._over_processes(tally).means()
         self._tracker.judge(losses, self.state.global_step)
         mean = sum(losses.values()) / max(1, len(losses))
         metrics = {f"{metric_key_prefix}_loss": mean}
@@ -124,6 +122,22 @@ class SplitTrainer(Trainer):
         if not self._tracker.active:
             self.control.should_training_stop = True
         return metrics
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Log; a training loss of several policies goes with each policy's own mean since the last entry."""
+        if "loss" in logs and len(self._tracker.standings) > 1:
+            means = self._over_processes(self._unlogged).means()
+            logs |= {f"loss_{place}": loss for place, loss in means.items()}
+        if "loss" in logs:
+            self._unlogged = Tally(len(self._tracker.standings))
+        super().log(logs, *args, **kwargs)
+
+    def _over_processes(self, tally: Tally) -> Tally:
+        if self.args.world_size > 1:
+            sums = tally.sums.to(self.args.device)
+            torch.distributed.all_reduce(sums)
+            tally.sums = sums.cpu()
+        return tally
 
     @property
     def split_model(self) -> SplitModel:
