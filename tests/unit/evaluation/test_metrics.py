@@ -7,7 +7,7 @@ import pytest
 from sklearn import metrics as reference
 
 from alora.errors import DataError
-from alora.evaluation.metrics import FIGURES, Metrics, _figures, compute_metrics
+from alora.evaluation.metrics import FIGURES, Metrics, compute_metrics, figure_samples
 from alora.evaluation.resampling import draw_counts
 
 
@@ -49,7 +49,7 @@ def test_point_estimates_equal_scikit_learn(levels, threshold):
 def test_every_resample_equals_scikit_learn(levels):
     positive, probability = rows(2, size=40, levels=levels)
     counts = np.vstack(list(draw_counts(len(positive), 25, seed=3)))
-    got = _figures(positive, probability, 0.45, counts)
+    got = figure_samples(positive, probability, 0.45, counts)
     for sample, weight in zip(got, counts, strict=True):
         want = sklearn_figures(positive, probability, 0.45, weight)
         for name, value in want.items():

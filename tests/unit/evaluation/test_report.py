@@ -91,9 +91,11 @@ class _LengthScorer:
     """Adapter ``i`` answers with the length of the text in its label ``i``: a scorer of the same interface."""
 
     calls = 0
+    asked = ()
 
-    def label_logits(self, prefix, suffixes):
+    def label_logits(self, prefix, suffixes, asked):
         self.calls += 1
+        self.asked = (*self.asked, tuple(asked))
         return [np.eye(3 if suffix == "tone" else 2)[0] * len(prefix.text) for suffix in suffixes]
 
 
@@ -107,6 +109,7 @@ def test_predict_scores_a_row_once_and_keeps_it_where_it_is_labelled():
     scorer = _LengthScorer()
     refunds, tone = predict(scorer, _Renderer(), [REFUNDS, TONE], ["refunds", "tone"], rows, progress=False)
     assert scorer.calls == 3
+    assert scorer.asked == ((0, 1), (1,), (0,))
     assert refunds.logits_NL.tolist() == [[2, 0], [8, 0]]
     assert refunds.label_ids_N.tolist() == [1, 0]
     assert (refunds.truncated, tone.truncated) == (1, 0)
