@@ -14,7 +14,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart static check test vllm-matrix clean
+.PHONY: help setup quickstart static check test vllm-matrix docs notebooks clean
 
 help: ## the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -35,12 +35,20 @@ check: static ## format, lint, types, import contracts, unit tests
 	$(PYTEST) tests/unit
 
 test: static ## everything that needs no GPU, real vLLM on CPU included
-	$(PYTEST) tests/unit tests/integration
+	$(PYTEST) tests/unit tests/integration tests/docs tests/notebooks
 	$(BIN)/pytest tests/vllm
 
 vllm-matrix: setup ## the vLLM tests on every vLLM version that this torch serves
 	$(BIN)/python scripts/vllm_matrix.py --out benchmarks/results/vllm_matrix.json
 
+docs: setup ## run every command of the README and of docs/, then build the site into site/ with its links checked
+	$(BIN)/python scripts/write_reference.py --check
+	$(BIN)/python scripts/run_docs.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+notebooks: setup ## run the notebooks and write their outputs back
+	$(BIN)/python scripts/run_notebooks.py
+
 clean: ## remove caches and builds; .venv and runs stay
-	rm -rf build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf build dist site .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find alora tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +

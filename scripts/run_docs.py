@@ -246,7 +246,7 @@ def _short(page: Path) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the pages that are named, or all; exit code 1 when one of them is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("pages", nargs="*", type=Path, help="default: README.md, CONTRIBUTING.md and docs/*.md")
     given = [page.resolve() for page in parser.parse_args(argv).pages]
     pages = given or [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]

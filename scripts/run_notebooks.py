@@ -58,7 +58,7 @@ def clean(notebook: Any) -> Any:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the notebooks that are named, or all of them, and write them back."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("notebooks", nargs="*", type=Path)
     for file in parser.parse_args(argv).notebooks or sorted(FOLDER.glob("*.ipynb")):
         started = time.monotonic()

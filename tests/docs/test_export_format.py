@@ -1,0 +1,77 @@
+"""docs/export_format.md names every key of alora.json, and no other."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from alora.base.fingerprint import Fingerprint
+from alora.bundle.manifest import BaseRecord, CertificateRecord, FileRecord, Manifest
+from alora.config.schema import EvaluationSettings, PromptSettings
+from alora.evaluation.calibration import OperatingPoint
+from alora.evaluation.predict import Predictions
+from alora.evaluation.report import evaluate
+from alora.policy import Policy
+from alora.render import Suffix
+from scripts.run_docs import ROOT
+
+PAGE = ROOT / "docs" / "export_format.md"
+_ROW = re.compile(r"^\| `(?P<key>[\w.\[\]]+)` \|", re.MULTILINE)
+
+
+def documented() -> set[str]:
+    text = PAGE.read_text(encoding="utf-8")
+    return set(_ROW.findall(text[text.index("## alora.json") : text.index("## What is checked")]))
+
+
+def keys(value: Any, known: set[str], path: str = "") -> Iterator[str]:
+    """Dotted keys of ``value``, with the page's own words for lists and for maps of any name; as deep as it goes."""
+    if path in known:
+        yield path
+    elif isinstance(value, dict):
+        any_name = f"{path}.NAME" in known or any(key.startswith(f"{path}.NAME.") for key in known)
+        for name, child in value.items():
+            step = "NAME" if any_name else name
+            yield from keys(child, known, f"{path}.{step}" if path else step)
+    elif isinstance(value, list):
+        for child in value:
+            yield from keys(child, known, f"{path}[]")
+    else:
+        yield path
+
+
+def manifest() -> Manifest:
+    policy = Policy("toy", "No red", "Nobody says red.")
+    point = OperatingPoint(1.0, 0.5, 0.4, 0.6, "fpr", 0.01, 4, 2)
+    predictions = Predictions(policy, np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([0, 1]))
+    return Manifest(
+        activated=True,
+        policy=policy,
+        prompt=PromptSettings(),
+        template_kwargs={"enable_thinking": False},
+        suffix=Suffix((5, 6), (5,), (7, 8)),
+        base=BaseRecord("tiny", Fingerprint("w", "t", "c"), "float32"),
+        adapter_digest="d",
+        operating_point=point,
+        files={"README.md": FileRecord(1, "a")},
+        versions={"alora": "1"},
+        created="now",
+        certificate=CertificateRecord("s", True, "now", ("float32",)),
+        evaluations=(evaluate(predictions, point, EvaluationSettings(bootstrap=2), method="alora"),),
+        data={"train": {"ok": 1}},
+    )
+
+
+def test_the_page_names_every_key_and_no_other():
+    known = documented()
+    assert len(known) > 40
+    assert set(keys(manifest().as_dict(), known)) == known
+
+
+def test_a_key_that_the_page_lacks_is_found():
+    known = documented()
+    content = manifest().as_dict()
+    content["base"]["new"] = 1
+    assert set(keys(content, known)) ^ set(keys(manifest().as_dict(), known)) == {"base.new"}
+    assert "activated" in set(keys(content, known - {"activated"}))

@@ -1,0 +1,147 @@
+"""The runner of the documentation's commands finds the page that is wrong."""
+
+import os
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from scripts.run_docs import PageError, alora_commands, main, read_blocks, run_page
+
+
+def page(folder: Path, text: str) -> Path:
+    file = folder / "page.md"
+    file.write_text(textwrap.dedent(text), encoding="utf-8")
+    return file
+
+
+def test_a_false_command_fails_with_its_place(tmp_path, capsys):
+    file = page(
+        tmp_path,
+        """\
+        # A page
+
+        ```bash
+        echo fine
+        ```
+
+        ```bash
+        alora trian recipe=quickstart
+        ```
+        """,
+    )
+    assert main([str(file)]) == 1
+    said = capsys.readouterr()
+    assert "FAILED" in said.out
+    assert "page.md:7: alora trian recipe=quickstart: exit code 2, the page says 0" in said.err
+    assert "did you mean 'train'?" in said.err
+
+
+def test_the_second_of_two_commands_counts_too(tmp_path):
+    with pytest.raises(PageError, match="exit code 1"):
+        run_page(page(tmp_path, "```bash\nfalse\necho never reached\n```\n"))
+
+
+def test_folder_variables_and_files_carry_over(tmp_path):
+    file = page(
+        tmp_path,
+        """\
+        ```bash
+        mkdir rows && cd rows
+        export WORD="two words"
+        ```
+
+        ```yaml title="nested/policy.yaml"
+        id: toy
+        ```
+
+        ```bash
+        test "$WORD" = "two words"
+        test "$(cat nested/policy.yaml)" = "id: toy"
+        test "$(basename "$PWD")" = rows
+        ```
+
+        ```python
+        from pathlib import Path
+
+        assert Path("nested/policy.yaml").read_text() == "id: toy\\n"
+        ```
+        """,
+    )
+    assert run_page(file) == []
+
+
+def test_a_false_script_fails(tmp_path):
+    with pytest.raises(PageError, match="AssertionError"):
+        run_page(page(tmp_path, "```python\nassert 1 == 2\n```\n"))
+
+
+@pytest.mark.parametrize(("code", "right"), [(3, True), (0, False), (4, False)])
+def test_a_page_says_with_which_code_a_command_ends(tmp_path, code, right):
+    file = page(tmp_path, f"<!-- exit code: {code} -->\n```bash\nexit 3\n```\n")
+    if right:
+        assert run_page(file) == []
+    else:
+        with pytest.raises(PageError, match=f"exit code 3, the page says {code}"):
+            run_page(file)
+
+
+def test_what_is_not_run_is_listed_with_its_reason(tmp_path, capsys):
+    file = page(
+        tmp_path, "<!-- not run: needs a GPU -->\n```bash\nexit 1\nalora train recipe=quickstart base=qwen3_4b\n```\n"
+    )
+    assert main([str(file)]) == 0
+    said = capsys.readouterr().out
+    assert "page.md:2: exit 1\n      needs a GPU" in said
+
+
+def test_what_is_not_run_is_still_composed(tmp_path):
+    text = "<!-- not run: needs a GPU -->\n```bash\nalora train recipe=quickstart training.leerning_rate=1\n```\n"
+    with pytest.raises(PageError, match=r"did you mean 'training\.learning_rate'"):
+        run_page(page(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("```\nalora train\n```\n", "names no language"),
+        ("```\nsome text\n```\n", "names no language"),
+        ("```text\nalora train recipe=quickstart\n```\n", "looks like a command"),
+        ("```text\n$ make quickstart\n```\n", "looks like a command"),
+        ("```bash\nalora train\n", "has no end"),
+    ],
+)
+def test_no_command_hides(tmp_path, text, problem):
+    with pytest.raises(PageError, match=problem):
+        read_blocks(page(tmp_path, text))
+
+
+def test_an_indented_block_is_run_without_its_indent(tmp_path):
+    (block,) = read_blocks(page(tmp_path, "- a list\n\n    ```bash\n    echo one\n    ```\n"))
+    assert block.text == "echo one\n"
+    assert block.runs
+
+
+def test_what_a_block_leaves_running_is_ended(tmp_path):
+    place = tmp_path / "pid"
+    run_page(page(tmp_path, f"```bash\nsleep 600 &\necho $! >{place}\n```\n"))
+    pid = int(place.read_text())
+    for _ in range(100):
+        if not Path(f"/proc/{pid}").exists() or "State:\tZ" in Path(f"/proc/{pid}/status").read_text():
+            return
+        time.sleep(0.05)
+    os.kill(pid, 9)
+    pytest.fail("the page's background process outlived it")
+
+
+def test_a_clone_holds_the_tracked_files_alone(tmp_path):
+    file = page(
+        tmp_path, "<!-- run in: a clone -->\n```bash\ntest -f Makefile && test ! -e .venv && test ! -e .git\n```\n"
+    )
+    assert run_page(file) == []
+
+
+def test_commands_are_read_as_a_shell_reads_them():
+    text = "alora train a=1 \\\n  'b=[x, y]'  # why\necho alora no\nalora --help\nalora train -m seed=0,1\n"
+    assert alora_commands(text) == [["alora", "train", "a=1", "b=[x, y]"], ["alora", "train", "seed=0,1"]]
