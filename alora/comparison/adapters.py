@@ -1,7 +1,7 @@
 """The arms that train: aLoRA and standard LoRA, all policies of the task in one run.
 
 Both see the same rows in the same batches and order, with the same initial A, and stop by the same rule; only where
-the adapter starts differs (and the learning rate, where ``compare.learning_rates`` gives an arm its own).
+the adapter starts differs (and the learning rate, where ``compare.lora_learning_rate`` or its fellow gives an arm its own).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def train_and_score(bench: Workbench, unit: Unit, home: Path) -> dict[str, Score
     settings = replace(
         recipe.training,
         seed=unit.seed or 0,
-        learning_rate=recipe.compare.learning_rates.get(unit.arm, recipe.training.learning_rate),
+        learning_rate=getattr(recipe.compare, f"{unit.arm}_learning_rate") or recipe.training.learning_rate,
     )
     started = time.process_time()
     rows = [examples(part, task.policies, bench.renderer, activated) for part in (splits.train, splits.validation)]

@@ -28,6 +28,10 @@ def run_unit(bench: Workbench, unit: Unit, home: Path) -> tuple[dict[str, Scores
         from alora.comparison.probe import fit_and_score
 
         found = fit_and_score(bench, unit)
+    elif unit.arm == "judge":
+        from alora.comparison.judge import ask_and_score
+
+        found = ask_and_score(bench.task, unit, home)
     elif unit.arm == "bag_of_words":
         found, failed = _bags(bench, unit)
     else:

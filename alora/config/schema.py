@@ -132,7 +132,8 @@ class CompareSettings:
     arms: list[str] = field(default_factory=lambda: ["alora", "lora", "prompt", "probe", "bag_of_words"])  # and judge
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])  # of alora and lora; the others draw nothing
     ranks: list[int] = field(default_factory=list)  # of alora and lora; empty: adapter.rank alone
-    learning_rates: dict[str, float] = field(default_factory=dict)  # alora, lora; else training.learning_rate
+    alora_learning_rate: float | None = None  # None: training.learning_rate
+    lora_learning_rate: float | None = None  # likewise: a LoRA adapts every token and often wants a lower one
     rows: int | None = None  # training rows of a policy at most; None: all
 
 
@@ -181,6 +182,18 @@ class ExportSettings:
 
 
 @dataclass
+class ServingSettings:
+    """``alora serve``: stock vLLM's OpenAI server with bundles in it."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    max_loras: int | None = None  # adapters in one step of the engine, each with its memory; None: all of them
+    room: int = 8  # adapters that may be loaded besides while it runs (VLLM_ALLOW_RUNTIME_LORA_UPDATING=1)
+    max_model_len: int | None = None  # tokens; None: the base's own
+    arguments: list[str] = field(default_factory=list)  # options of vLLM's server, as they are: [--api-key,SECRET]
+
+
+@dataclass
 class BenchSettings:
     """Measurements on a base of random weights; speed does not depend on the values."""
 
@@ -218,15 +231,16 @@ class Recipe:
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     identity: IdentitySettings = field(default_factory=IdentitySettings)
     export: ExportSettings = field(default_factory=ExportSettings)
+    serving: ServingSettings = field(default_factory=ServingSettings)
     bench: BenchSettings = field(default_factory=BenchSettings)
     compare: CompareSettings = field(default_factory=CompareSettings)
     judge: JudgeSettings = field(default_factory=JudgeSettings)
     fleet: FleetSettings = field(default_factory=FleetSettings)
     artifact: str | None = None  # validate, evaluate, export, score: an adapter folder, a bundle or a run folder
     bundles: list[str] = field(default_factory=list)  # score: several bundles on one conversation
-    engine: str = "transformers"  # score, validate, recalibrate: transformers (in-process), vllm
+    engine: str = "transformers"  # score, validate, recalibrate: transformers (in-process), vllm; score: http://HOST:PORT too
     conversation: str | None = None  # train, score: a JSON file, "-" for standard input
-    output: str | None = None  # validate, evaluate, export, bench: where the report or bundle is written
+    output: str | None = None  # where a report, verdicts or the bundle are written, besides what is printed
     json: bool = False  # score, check, doctor, bench: machine-readable output
     strict: bool = False  # check: warnings fail too
     force: bool = False  # train: start over in a run folder that holds other settings

@@ -20,7 +20,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "prompt.layout": ("transcript", "turns"),
     "prompt.instruction": ("title", "rule"),
     "prompt.truncation": ("middle", "start"),
-    "engine": ("transformers", "vllm"),
     "evaluation.target": ("f1", "fpr", "recall", "cost"),
     "bench.workload": ("training",),
     "bench.shape": ("toy", "27m", "qwen3_0_6b", "qwen3_4b"),
@@ -70,6 +69,8 @@ RANGES: dict[str, _Rule] = {
     "evaluation.false_positive_cost": _positive,
     "evaluation.false_negative_cost": _positive,
     "compare.rows": _at_least_one,
+    "compare.alora_learning_rate": _positive,
+    "compare.lora_learning_rate": _positive,
     "judge.timeout": _positive,
     "judge.retries": _not_negative,
     "judge.concurrency": _at_least_one,
@@ -79,6 +80,10 @@ RANGES: dict[str, _Rule] = {
     "judge.output_price": _not_negative,
     "fleet.tolerance": _not_negative,
     "identity.conversations": _at_least_one,
+    "serving.port": (lambda value: 1 <= value <= 65535, "between 1 and 65535"),
+    "serving.max_loras": _at_least_one,
+    "serving.max_model_len": _at_least_one,
+    "serving.room": _not_negative,
     "export.golden_rows": _not_negative,
     "bench.rank": _at_least_one,
     "bench.rounds": _at_least_one,
@@ -99,7 +104,7 @@ def check_recipe(recipe: Recipe, verb: str) -> None:
         ConfigError: with one line per problem.
     """
     problems = [*_choices(recipe), *_ranges(recipe), *_texts(recipe), *_training(recipe), *_bench(recipe)]
-    problems += [*_compare(recipe), *_needs(recipe, verb)]
+    problems += [*_compare(recipe), *_engine(recipe, verb), *_needs(recipe, verb)]
     if problems:
         raise ConfigError("\n".join(problems))
 
@@ -148,6 +153,15 @@ def _texts(recipe: Recipe) -> list[str]:
     return problems
 
 
+def _engine(recipe: Recipe, verb: str) -> list[str]:
+    remote = re.match(r"https?://[^/\s]", recipe.engine) is not None
+    if remote and verb != "score":
+        return [f"engine is {recipe.engine!r}, but only alora score asks a server; choose transformers or vllm"]
+    if remote or recipe.engine in ("transformers", "vllm"):
+        return []
+    return [f"engine is {recipe.engine!r}; choose one of transformers, vllm, or for alora score http://HOST:PORT"]
+
+
 def _training(recipe: Recipe) -> list[str]:
     problems = []
     if recipe.training.engine == "trl" and recipe.adapter.kind != "lora":
@@ -185,9 +199,6 @@ def _compare(recipe: Recipe) -> list[str]:
             problems.append(f"compare.{key} is {list(values)}; list different numbers of {smallest} or more")
     if not settings.seeds:
         problems.append("compare.seeds is empty; list at least one")
-    strange = [name for name, rate in settings.learning_rates.items() if name not in ("alora", "lora") or rate <= 0]
-    if strange:
-        problems.append(f"compare.learning_rates.{strange[0]}: give alora or lora a rate above 0")
     if judge.url is None and "judge" in settings.arms:
         problems.append("compare.arms holds judge, but no endpoint is given; add judge.url=https://HOST/v1")
     if judge.url is not None and not re.match(r"https?://[^/\s]", judge.url):
