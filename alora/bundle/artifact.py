@@ -56,7 +56,7 @@ class Artifact:
 
 
 def find_artifact(folder: Path | str) -> Artifact:
-    """Tell what ``folder`` is.
+    """Tell what ``folder`` is. A run of several policies is its battery.
 
     Raises:
         BundleError: it is missing, or holds none of the files that mark an artifact.
@@ -66,6 +66,8 @@ def find_artifact(folder: Path | str) -> Artifact:
         raise BundleError(f"artifact {folder} is not a folder; give a run folder, a bundle, a battery or an adapter")
     for kind in Kind:
         if (folder / kind.value).is_file():
-            return Artifact(kind, folder)
+            battery = folder / "battery"
+            of_several = kind is Kind.RUN and (battery / BATTERY_FILE).is_file()
+            return Artifact(Kind.BATTERY, battery) if of_several else Artifact(kind, folder)
     marks = ", ".join(kind.value for kind in Kind)
     raise BundleError(f"{folder} is no artifact of alora: it holds none of {marks}")

@@ -26,9 +26,18 @@ def load_battery(folder: Path | str) -> list[Bundle]:
             base and prompt settings.
     """
     folder = Path(folder)
-    bundles = [load_bundle(folder / name) for name in _names(folder / BATTERY_FILE)]
+    bundles = [load_bundle(path) for path in battery_folders(folder)]
     require_one_base(bundles)
     return bundles
+
+
+def battery_folders(folder: Path | str) -> list[Path]:
+    """The folders of the bundles that ``battery.json`` lists, in its order, not opened yet.
+
+    Raises:
+        BundleError: the list is missing, damaged or newer than this alora.
+    """
+    return [Path(folder) / name for name in _names(Path(folder) / BATTERY_FILE)]
 
 
 def write_battery(folder: Path | str, bundles: Sequence[Bundle]) -> None:

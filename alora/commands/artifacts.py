@@ -32,8 +32,10 @@ class BareAdapter:
 def open_bundles(recipe: Recipe) -> tuple[list[Bundle], BaseSettings]:
     """The bundles that ``artifact`` and ``bundles`` name (a battery names several), and the base that they share.
 
+    Of a battery, ``policies`` takes only those that it lists.
+
     Raises:
-        ConfigError: neither is given, or an artifact holds no bundle.
+        ConfigError: neither is given, an artifact holds no bundle, or a battery none of ``policies``.
         BundleError: a bundle is damaged, or they do not share a base.
     """
     from alora.bundle.artifact import Kind, find_artifact
@@ -47,7 +49,7 @@ def open_bundles(recipe: Recipe) -> tuple[list[Bundle], BaseSettings]:
     bases = []
     for artifact in map(find_artifact, named):
         if artifact.kind is Kind.BATTERY:
-            found = load_battery(artifact.folder)
+            found = chosen(load_battery(artifact.folder), recipe.policies, artifact.folder)
         elif artifact.bundle is not None:
             found = [load_bundle(artifact.bundle)]
         else:
@@ -59,6 +61,23 @@ def open_bundles(recipe: Recipe) -> tuple[list[Bundle], BaseSettings]:
         bases.append(base_of_bundle(found[0], artifact, recipe.base))
     require_one_base(bundles)
     return bundles, bases[0]
+
+
+def chosen(bundles: list[Bundle], policies: Sequence[str], battery: Path) -> list[Bundle]:
+    """Those of a battery's bundles that ``policies`` name, all when it names none or ``*``; a remark on what it lacks.
+
+    Raises:
+        ConfigError: it has none of them.
+    """
+    if not policies or "*" in policies:
+        return bundles
+    known = {bundle.policy.id: bundle for bundle in bundles}
+    missing = [name for name in policies if name not in known]
+    if len(missing) == len(policies):
+        raise ConfigError(f"{battery} has no policy {', '.join(missing)}; it has {', '.join(known)}")
+    if missing:
+        note(f"{battery} has no policy {', '.join(missing)}; going on without")
+    return [bundle for name, bundle in known.items() if name in policies]
 
 
 def base_of_bundle(bundle: Bundle, artifact: Artifact, given: BaseSettings) -> BaseSettings:

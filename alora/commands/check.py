@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 
 from alora.adapter.folder import target_modules
 from alora.base.load import load_skeleton, load_tokenizer
-from alora.commands.output import say, say_json, table
+from alora.commands.output import say, say_json, table, write_json
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import DataSettings, Recipe
 from alora.conversation import LabelledConversation, read_labelled
@@ -58,8 +58,11 @@ def run(recipe: Recipe) -> int:
         _try("adapter.targets", findings, lambda: target_modules(base, recipe.adapter.targets))
     errors = sum(finding.severity == ERROR for finding in findings)
     failed = bool(errors or (recipe.strict and findings))
+    report = _report(policies, battery, splits, lengths, findings, ready=not failed)
+    if recipe.output is not None:
+        write_json(recipe.output, report)
     if recipe.json:
-        say_json(_report(policies, battery, splits, lengths, findings, ready=not failed))
+        say_json(report)
     else:
         _show(policies, battery, splits, lengths, findings)
         say(f"{errors} errors, {len(findings) - errors} warnings: {'not ready' if failed else 'ready'} to train")

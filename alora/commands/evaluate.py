@@ -1,8 +1,12 @@
-"""``alora evaluate artifact=DIR data.test=FILE``: figures on held-out rows, as a table and as ``evaluation.json``."""
+"""``alora evaluate artifact=DIR data.test=FILE``: figures on held-out rows, as a table and as ``evaluation.json``.
+
+Of a battery (or a run of one) each policy on its own rows; ``policies=[...]`` takes some of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,15 +14,17 @@ from alora.bundle.artifact import RUN_FILE, Artifact, Kind, find_artifact
 from alora.commands.artifacts import (
     BareAdapter,
     check_bases,
+    chosen,
     data_settings,
     open_adapter,
     open_bundles,
     saved_run,
 )
 from alora.commands.output import note, say, say_json, table
+from alora.config.paths import POLICY_PLACE
 from alora.config.schema import DataSettings, Recipe
-from alora.conversation import LabelledConversation, read_multilabelled
-from alora.errors import ConfigError
+from alora.conversation import LabelledConversation
+from alora.errors import ConfigError, DataError
 from alora.evaluation.calibration import OperatingPoint
 from alora.evaluation.report import (
     HEADINGS,
@@ -29,6 +35,7 @@ from alora.evaluation.report import (
     write_evaluations,
 )
 from alora.policy import Policy
+from alora.splits import merge_rows, read_policy_rows
 
 if TYPE_CHECKING:
     from alora.adapter.folder import AdapterWeights
@@ -37,32 +44,48 @@ FILE_NAME = "evaluation.json"
 
 
 def run(recipe: Recipe) -> int:
-    """Evaluate a bundle, battery, run or adapter; beside it a bag of words where ``data.train`` is given."""
+    """Evaluate a bundle, battery, run or adapter; beside it a bag of words where ``data.train`` is given.
+
+    1 when a policy's own rows could not be read, and it was left out.
+    """
     if recipe.artifact is None:
         raise ConfigError("alora evaluate needs artifact=DIR: a run folder, an adapter folder, a bundle or a battery")
     artifact = find_artifact(recipe.artifact)
+    file = _file(recipe)
+    unusable: dict[str, DataError] = {}
     if artifact.bundle is not None or artifact.kind is Kind.BATTERY:
-        evaluations = _of_bundles(recipe, artifact)
+        evaluations, unusable = _of_bundles(recipe, artifact)
     else:
         evaluations = _of_adapter(recipe, open_adapter(artifact, recipe))
-    file = _file(recipe)
     write_evaluations(file, evaluations)
     if recipe.json:
         say_json([evaluation.as_dict() for evaluation in evaluations])
     else:
         _show(evaluations, file)
-    return 0
+    return int(bool(unusable))
 
 
-def _of_bundles(recipe: Recipe, artifact: Artifact) -> list[Evaluation]:
+def _of_bundles(recipe: Recipe, artifact: Artifact) -> tuple[list[Evaluation], dict[str, DataError]]:
     from alora.base.load import load_base
     from alora.evaluation.predict import predict
     from alora.prefix.scorer import Scorer
 
-    bundles, settings = open_bundles(recipe)
-    policies = [bundle.policy for bundle in bundles]
+    everyone, settings = open_bundles(replace(recipe, policies=[]))
     data = data_settings(recipe, saved_run(artifact))
-    rows = _rows(data, policies)
+    # Rows are read for the whole battery, whose policies a row may name, and only then are policies chosen.
+    of_battery = [bundle.policy for bundle in everyone]
+    if artifact.kind is Kind.BATTERY:
+        everyone = chosen(everyone, recipe.policies, artifact.folder)
+    wanted = {bundle.policy.id for bundle in everyone}
+    rows, unread = _rows(data.test, data, of_battery)
+    unusable = {name: error for name, error in unread.items() if name in wanted}
+    for name, error in unusable.items():
+        note(f"{name} is left out: {error}")
+    bundles = [bundle for bundle in everyone if bundle.policy.id not in unusable]
+    if not bundles:
+        raise DataError("no policy has rows to evaluate on; give data.test=")
+    train, _ = _rows(data.train, data, of_battery)
+    policies = [bundle.policy for bundle in bundles]
     base = load_base(settings)
     check_bases(bundles, base)
     with Scorer(base, [bundle.weights for bundle in bundles]) as scorer:
@@ -76,8 +99,8 @@ def _of_bundles(recipe: Recipe, artifact: Artifact) -> list[Evaluation]:
         point, method = bundle.manifest.operating_point, _method(bundle.weights)
         digest = bundle.weights.digest
         found.append(evaluate(predicted, point, recipe.evaluation, method=method, adapter_digest=digest))
-        found += _baseline(recipe, data, bundle.policy, rows)
-    return found
+        found += _baseline(recipe, bundle.policy, train, rows)
+    return found, unusable
 
 
 def _of_adapter(recipe: Recipe, adapter: BareAdapter) -> list[Evaluation]:
@@ -90,7 +113,10 @@ def _of_adapter(recipe: Recipe, adapter: BareAdapter) -> list[Evaluation]:
 
     weights = load_adapter(adapter.folder)
     data = data_settings(recipe, adapter.run)
-    rows = _rows(data, [adapter.policy])
+    rows, unusable = _rows(data.test, data, [adapter.policy])
+    train, not_train = _rows(data.train, data, [adapter.policy])
+    for error in (*unusable.values(), *not_train.values()):
+        raise error
     base = load_base(adapter.base)
     renderer = Renderer(base.tokenizer, adapter.prompt, adapter.base.template_kwargs)
     suffix = renderer.suffix(adapter.policy)
@@ -105,11 +131,17 @@ def _of_adapter(recipe: Recipe, adapter: BareAdapter) -> list[Evaluation]:
     note(f"{adapter.folder} has no manifest, so no threshold of its own: reported at 0.5, uncalibrated")
     point = OperatingPoint()
     found = evaluate(predicted, point, recipe.evaluation, method=_method(weights), adapter_digest=weights.digest)
-    return [found, *_baseline(recipe, data, adapter.policy, rows)]
+    return [found, *_baseline(recipe, adapter.policy, train, rows)]
 
 
-def _rows(data: DataSettings, policies: Sequence[Policy]) -> list[LabelledConversation]:
-    return read_multilabelled(str(data.test), data, policies)
+def _rows(
+    source: str | None, data: DataSettings, policies: Sequence[Policy]
+) -> tuple[list[LabelledConversation], dict[str, DataError]]:
+    """Rows of all policies, and the policies whose own file cannot be used."""
+    if source is None:
+        return [], {}
+    rows, unusable = read_policy_rows(source, data, policies)
+    return merge_rows(rows) if POLICY_PLACE in source else rows, unusable
 
 
 def _method(weights: AdapterWeights) -> str:
@@ -117,14 +149,18 @@ def _method(weights: AdapterWeights) -> str:
 
 
 def _baseline(
-    recipe: Recipe, data: DataSettings, policy: Policy, rows: Sequence[LabelledConversation]
+    recipe: Recipe, policy: Policy, train: Sequence[LabelledConversation], rows: Sequence[LabelledConversation]
 ) -> list[Evaluation]:
     """The bag of words, where there are rows to fit it on; uncalibrated."""
-    if data.train is None:
+    if not any(policy.id in row.labels for row in train):
         return []
     from alora.evaluation.bag_of_words import fit_bag_of_words
 
-    baseline = fit_bag_of_words(policy, read_multilabelled(data.train, data, [policy]))
+    try:
+        baseline = fit_bag_of_words(policy, train)
+    except DataError as error:
+        note(f"no bag of words: {error}")
+        return []
     return [evaluate(baseline.predict(rows), OperatingPoint(), recipe.evaluation, method="bag_of_words")]
 
 

@@ -1,4 +1,7 @@
-"""``alora validate artifact=DIR [output=report.json]``: KV identity of an adapter or bundle against its base."""
+"""``alora validate artifact=DIR [output=report.json]``: KV identity of an adapter or bundle against its base.
+
+Of a battery, or a run of one, every bundle is certified.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alora.commands.artifacts import base_of_bundle
+from alora.commands.artifacts import base_of_bundle, require_trained_kind
 from alora.commands.output import note, say, say_json, table, write_json
 from alora.config.schema import BaseSettings, PromptSettings, Recipe
 from alora.errors import AdapterError, BundleError, ConfigError
@@ -36,14 +39,45 @@ class Subject:
 
 def run(recipe: Recipe) -> int:
     """Prove KV identity, print what was checked, write the certificate to ``output``; 0 when it holds, 1 when not."""
-    from alora.adapter.folder import load_adapter
-    from alora.base.load import base_location, load_base
-    from alora.identity.certify import certify, require_activated
+    from alora.base.load import load_base
+    from alora.bundle.artifact import Kind, find_artifact
 
+    if recipe.artifact is not None and (artifact := find_artifact(recipe.artifact)).kind is Kind.BATTERY:
+        from alora.commands.validate_battery import validate_battery
+
+        return validate_battery(recipe, artifact, lambda *given: _certify(recipe, _of_bundle(*given[:2]), given[2]))
     subject = find_subject(recipe)
+    _require_activated(subject)
+    certificate = _certify(recipe, subject, load_base(subject.base))
+    if recipe.output is not None:
+        write_json(recipe.output, certificate.as_dict())
+    if recipe.json:
+        say_json(certificate.as_dict())
+    else:
+        report(certificate, recipe.output)
+    return 0 if certificate.passed else 1
+
+
+def _require_activated(subject: Subject) -> None:
+    from alora.adapter.folder import load_adapter
+    from alora.identity.certify import require_activated
+
+    require_activated(load_adapter(subject.folder), subject.folder)
+
+
+def _certify(recipe: Recipe, subject: Subject, base: LoadedBase) -> Certificate:
+    """The certificate of one adapter on the loaded base, by the engine that the recipe names.
+
+    Raises:
+        CheckFailed: it is a plain LoRA.
+        BundleError: it belongs to another base.
+    """
+    from alora.adapter.folder import load_adapter
+    from alora.base.load import base_location
+    from alora.identity.certify import certify
+
+    _require_activated(subject)
     weights = load_adapter(subject.folder)
-    require_activated(weights, subject.folder)
-    base = load_base(subject.base)
     if subject.bundle is not None:
         subject.bundle.check_base(base)
     prompts = make_prompts(recipe, subject, base, weights.spec.invocation_ids or ())
@@ -56,15 +90,8 @@ def run(recipe: Recipe) -> int:
         certificate = certify_in_vllm(base, location, weights, prompts, controls, subject.bundle)
         if subject.bundle is not None and certificate.passed and controls:
             keep_proof(subject.bundle, certificate)
-    else:
-        certificate = certify(base, subject.folder, prompts, recipe.identity)
-    if recipe.output is not None:
-        write_json(recipe.output, certificate.as_dict())
-    if recipe.json:
-        say_json(certificate.as_dict())
-    else:
-        report(certificate, recipe.output)
-    return 0 if certificate.passed else 1
+        return certificate
+    return certify(base, subject.folder, prompts, recipe.identity)
 
 
 def keep_proof(bundle: Bundle, proof: Certificate) -> None:
@@ -93,22 +120,24 @@ def find_subject(recipe: Recipe) -> Subject:
     artifact = find_artifact(recipe.artifact)
     if artifact.bundle is not None:
         bundle = load_bundle(artifact.bundle)
-        settings = base_of_bundle(bundle, artifact, recipe.base)
-        return Subject(artifact.bundle, settings, bundle.manifest.prompt, bundle.policy, bundle)
+        return _of_bundle(bundle, base_of_bundle(bundle, artifact, recipe.base))
     if artifact.adapter is None:
-        raise BundleError(
-            f"{artifact.folder} holds no single adapter; validate one of its bundles or adapters at a time"
-        )
+        raise BundleError(f"{artifact.folder} holds no adapter yet; run `alora train` on it to the end")
     if artifact.run_file is not None:
         return _of_run(artifact.adapter, artifact.run_file, recipe)
     source = recipe.base.source or _named_base(artifact.adapter / "adapter_config.json")
     return Subject(artifact.adapter, replace(recipe.base, source=source), recipe.prompt, _given_policy(recipe))
 
 
+def _of_bundle(bundle: Bundle, settings: BaseSettings) -> Subject:
+    return Subject(bundle.folder, settings, bundle.manifest.prompt, bundle.policy, bundle)
+
+
 def _of_run(adapter: Path, run_file: Path, recipe: Recipe) -> Subject:
     from alora.config.saved import load_recipe
 
     saved = load_recipe(run_file)
+    require_trained_kind(adapter, saved)
     base = recipe.base if recipe.base.source is not None else saved.base
     base = replace(base, quantization=recipe.base.quantization or saved.base.quantization)
     return Subject(adapter, base, saved.prompt, _given_policy(recipe) or _given_policy(saved))
