@@ -1,7 +1,7 @@
 """The arms that train: aLoRA and standard LoRA, all policies of the task in one run.
 
 Both see the same rows in the same batches and order, with the same initial A, and stop by the same rule; only where
-the adapter starts differs (and the learning rate, where ``compare.lora_learning_rate`` or its fellow gives an arm its own).
+the adapter starts differs, and the learning rate where ``compare.lora_learning_rate`` or its fellow is given.
 """
 
 from __future__ import annotations

@@ -112,7 +112,8 @@ class ComparisonFolder:
             for name in names:
                 kept[section].pop(name)
         kept["policy"].pop("file")  # its text is among the digests
-        kept["compare"] = {name: settings["compare"][name] for name in ("alora_learning_rate", "lora_learning_rate", "rows")}
+        own = ("alora_learning_rate", "lora_learning_rate", "rows")
+        kept["compare"] = {name: settings["compare"][name] for name in own}
         return json.loads(json.dumps(kept))
 
     def _read_claim(self) -> dict[str, Any] | None:
