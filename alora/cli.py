@@ -34,7 +34,8 @@ VERBS = {
     "fleet": "battery=DIR data.test=FILE: every policy's figures, drift, and who fires on whose positives",
     "export": "artifact=DIR: a bundle that PEFT and vLLM load as it is",
     "score": "artifact=DIR FILE (or - for standard input): verdicts on one conversation",
-    "bench": "training: packed training and scoring against PEFT, Trainer, TRL and LoRA, on equal work or not at all",
+    "serve": "battery=DIR: stock vLLM's OpenAI server with the bundles in it, if it takes the plugin",
+    "bench": "serving: aLoRA, LoRA, base and packed scorer on one engine; training: against PEFT, Trainer, TRL; compare A B",
     "doctor": "versions, devices, base and cache state, and what will not work here",
 }
 # How safetensors and torch, which raise errors of their own, tell that a file could not be written.
@@ -88,7 +89,7 @@ def _dispatch(arguments: list[str]) -> int:
         close = difflib.get_close_matches(verb, VERBS, n=1, cutoff=0.5)
         meant = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(VERBS)}"
         return _fail(f"there is no verb {verb!r}; {meant}", MISUSED)
-    _quieten()
+    _quieten(verb)
     from alora.config.compose import run_verb
 
     return run_verb(verb, rest, lambda make_recipe: _job(verb, make_recipe), note=_say)
@@ -96,7 +97,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _job(verb: str, make_recipe: Callable[[], "Recipe"]) -> int:
     """Run one command; a failure is told here, because in a sweep only an exit code finds its way back."""
-    _quieten()
+    _quieten(verb)
     try:
         recipe = make_recipe()
         module = f"alora.commands.{verb}"
@@ -138,7 +139,7 @@ def _help() -> str:
     )
 
 
-def _quieten() -> None:
+def _quieten(verb: str) -> None:
     """Settings for the libraries below, read at import: gentle threads, and no remarks unless they are asked for."""
     # Read when torch loads: threads that spin at a barrier make a shared machine several times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -156,7 +157,8 @@ def _quieten() -> None:
         ("VLLM_LOGGING_LEVEL", "ERROR"),
         ("VLLM_NO_USAGE_STATS", "1"),
     ):
-        os.environ.setdefault(name, value)
+        if verb != "serve" or not name.startswith("VLLM_LOGGING"):  # a server's own log is its user's business
+            os.environ.setdefault(name, value)
 
 
 def _survive_odd_text() -> None:

@@ -60,7 +60,7 @@ def fingerprint_base(folder: Path | None, model: PreTrainedModel, tokenizer: Pre
     return Fingerprint(
         weights=_stored_weights(files) if files else _tensors_digest(_memory_tensors(model)),
         tokenizer=tokenizer_digest(tokenizer),
-        template=_text_digest(str(tokenizer.chat_template or "")),
+        template=template_digest(tokenizer),
         config=_config_digest(model.config),
     )
 
@@ -74,6 +74,11 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     state.pop("truncation", None)
     state.pop("padding", None)
     return _text_digest(json.dumps(state, sort_keys=True, ensure_ascii=True))
+
+
+def template_digest(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Digest of the chat template."""
+    return _text_digest(str(tokenizer.chat_template or ""))
 
 
 def _config_digest(config: PretrainedConfig) -> str:

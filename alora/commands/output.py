@@ -2,11 +2,16 @@
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from alora.atomic import json_text, write_json, write_text
+from alora.errors import ConfigError
 
-__all__ = ["note", "say", "say_json", "table", "write_json", "write_text"]
+__all__ = ["note", "report_file", "say", "say_json", "table", "write_json", "write_text"]
+
+_RECORDS = ("run.yaml", "inputs.json", "training.json", "evaluation.json", "identity.json", "battery.json",
+            "alora.json", "adapter_config.json")  # fmt: skip
 
 
 def say(text: str = "") -> None:
@@ -19,6 +24,18 @@ def note(text: str) -> None:
     """A remark beside the result, on standard error: it never mixes with what a pipe reads."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
+
+
+def report_file(output: str | Path) -> Path:
+    """``output`` as a place for a report.
+
+    Raises:
+        ConfigError: it is one of the records that a run keeps, which its bundles are made from.
+    """
+    file = Path(output)
+    if file.name in _RECORDS and any((folder / "run.yaml").exists() for folder in file.absolute().parents):
+        raise ConfigError(f"{file} is the run's own record, which its bundle is made from; give another output=")
+    return file
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -1,4 +1,7 @@
-"""``alora score artifact=DIR conversation.json``: the verdicts of a bundle or a battery, from one pass."""
+"""``alora score artifact=DIR conversation.json``: the verdicts of a bundle or a battery, from one pass.
+
+``engine=vllm`` asks vLLM in this process, ``engine=http://HOST:PORT`` a server that ``alora serve`` started.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from alora.commands.artifacts import check_bases, open_bundles
-from alora.commands.output import note, say_json, table
-from alora.config.schema import Recipe
+from alora.commands.output import note, report_file, say_json, table, write_json
+from alora.config.schema import BaseSettings, Recipe
 from alora.errors import ConfigError
 from alora.verdict import Verdict, make_verdict
 
@@ -18,46 +21,76 @@ if TYPE_CHECKING:
 
     from alora.base.load import LoadedBase
     from alora.bundle.read import Bundle
+    from alora.conversation import Conversation
     from alora.render import Prefix
 
 
 def run(recipe: Recipe) -> int:
     """Score one conversation with every policy; the verdict is the output, not the exit code."""
-    from alora.base.load import base_location, load_base
     from alora.conversation import read_conversation
-    from alora.prefix.scorer import Scorer
 
     if recipe.conversation is None:
         raise ConfigError("no conversation is given; add conversation=FILE.json, or - to read standard input")
     bundles, settings = open_bundles(recipe)
     conversation = read_conversation(recipe.conversation)
-    base = load_base(settings)
-    check_bases(bundles, base)
-    prefix = bundles[0].renderer(base).prefix(conversation)
-    if recipe.engine == "vllm":
-        logits_PL = _ask_vllm(bundles, base, base_location(settings), prefix)
+    if recipe.engine.startswith("http"):
+        prefix, logits_PL = _ask_server(recipe.engine, bundles, settings, conversation)
     else:
-        with Scorer(base, [bundle.weights for bundle in bundles]) as scorer:
-            logits_PL = scorer.label_logits(prefix, [bundle.suffix for bundle in bundles])
+        prefix, logits_PL = _run_here(recipe.engine, bundles, settings, conversation)
     verdicts = [
         make_verdict(bundle.policy, logits_L.tolist(), bundle.calibration, bundle.weights.digest)
         for bundle, logits_L in zip(bundles, logits_PL, strict=True)
     ]
+    document = _document(conversation.id, prefix, verdicts)
+    if recipe.output is not None:
+        write_json(report_file(recipe.output), document)
     if recipe.json:
-        say_json(_document(conversation.id, prefix, verdicts))
+        say_json(document)
     else:
         _show(verdicts, prefix)
     return 0
+
+
+def _run_here(
+    engine: str, bundles: Sequence[Bundle], settings: BaseSettings, conversation: Conversation
+) -> tuple[Prefix, list[torch.Tensor]]:
+    """One pass over all policies, in this process: alora's own, or vLLM's."""
+    from alora.base.load import base_location, load_base
+    from alora.prefix.scorer import Scorer
+
+    base = load_base(settings)
+    check_bases(bundles, base)
+    prefix = bundles[0].renderer(base).prefix(conversation)
+    if engine == "vllm":
+        return prefix, _ask_vllm(bundles, base, base_location(settings), prefix)
+    with Scorer(base, [bundle.weights for bundle in bundles]) as scorer:
+        return prefix, scorer.label_logits(prefix, [bundle.suffix for bundle in bundles])
+
+
+def _ask_server(
+    url: str, bundles: Sequence[Bundle], settings: BaseSettings, conversation: Conversation
+) -> tuple[Prefix, list[torch.Tensor]]:
+    """All policies at once, from a server that has shown first what it runs; only the base's tokenizer is read here."""
+    from alora.base.describe import describe_prompts
+    from alora.serving.client import RemoteEngine
+    from alora.serving.engine import ServedAdapter
+
+    base = describe_prompts(settings, bundles[0].manifest.base.fingerprint)
+    for bundle in bundles:
+        bundle.check_base(base)
+    renderer = bundles[0].renderer(base)
+    server = RemoteEngine(url)
+    server.prove(bundles, renderer)
+    prefix = renderer.prefix(conversation)
+    names = [ServedAdapter.of(bundle).name for bundle in bundles]
+    return prefix, server.label_logits(prefix, [bundle.suffix for bundle in bundles], names)
 
 
 def _ask_vllm(bundles: Sequence[Bundle], base: LoadedBase, location: str, prefix: Prefix) -> list[torch.Tensor]:
     from alora.serving.engine import Engine, ServedAdapter, require_unquantized
 
     require_unquantized(base)
-    adapters = [
-        ServedAdapter(f"{bundle.policy.id}@{bundle.weights.digest[:16]}", bundle.folder, bundle.weights.spec.rank)
-        for bundle in bundles
-    ]
+    adapters = [ServedAdapter.of(bundle) for bundle in bundles]
     engine = Engine(location, adapters, str(base.model.dtype).removeprefix("torch."))
     suffixes = [bundle.suffix for bundle in bundles]
     return engine.label_logits(prefix, suffixes, [adapter.name for adapter in adapters])

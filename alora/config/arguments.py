@@ -15,7 +15,7 @@ POSITIONAL = {"new": "name", "score": "conversation", "bench": "bench.workload"}
 ALIASES = {"bundle": "artifact", "battery": "artifact"}
 LOCAL_RECIPE = "recipe.yaml"
 # Verbs on something that names its own base.
-OF_ARTIFACT = ("validate", "evaluate", "export", "score", "recalibrate", "fleet")
+OF_ARTIFACT = ("validate", "evaluate", "export", "score", "serve", "recalibrate", "fleet")
 
 # Hydra's flags that take the next argument as their value (hydra._internal.utils.get_args_parser, 1.3).
 _VALUE_FLAGS = frozenset(
@@ -69,7 +69,7 @@ def read_arguments(verb: str, argv: Sequence[str], cwd: Path) -> Arguments:
     """
     flags, overrides, positional = _split(argv)
     if positional:
-        overrides += [_positional(verb, positional)]
+        overrides += _positional(verb, positional)
     overrides = [_unalias(item) for item in overrides]
     arguments = Arguments(tuple(flags), tuple(overrides))
     chosen_elsewhere = arguments.has_flag("--config-name", "-cn", "--config-dir", "-cd") or arguments.sets("recipe")
@@ -106,15 +106,18 @@ def _split(argv: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
     return flags, overrides, positional
 
 
-def _positional(verb: str, values: list[str]) -> str:
+def _positional(verb: str, values: list[str]) -> list[str]:
     key = POSITIONAL.get(verb)
     if key is None:
         hint = "artifact" if verb in OF_ARTIFACT else "recipe"
         raise ConfigError(f"alora {verb}: {values[0]!r} is not key=value; did you mean {hint}={values[0]}?")
+    if verb == "bench" and values[0] == "compare":
+        runs = ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values[1:])
+        return ["bench.workload=compare", f"bench.runs=[{runs}]"]
     if len(values) > 1:
         raise ConfigError(f"alora {verb} takes one {key}, not {len(values)}: {' '.join(values)}")
     escaped = values[0].replace("\\", "\\\\").replace('"', '\\"')
-    return f'{key}="{escaped}"'
+    return [f'{key}="{escaped}"']
 
 
 def _unalias(item: str) -> str:

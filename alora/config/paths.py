@@ -11,7 +11,16 @@ from alora.config.schema import Recipe
 from alora.errors import ConfigError
 
 POLICY_PLACE = "%policy%"  # in the name of a data source: one file per policy of a battery
-_INPUTS = ("policy.file", "data.train", "data.validation", "data.test", "artifact", "conversation", "fleet.against")
+_INPUTS = (
+    "policy.file",
+    "data.train",
+    "data.validation",
+    "data.test",
+    "artifact",
+    "conversation",
+    "fleet.against",
+    "bench.battery",
+)
 _NEEDED = {
     "check": ("policy.file", "data.train", "data.validation", "data.test"),
     "train": ("policy.file", "data.train", "data.validation", "data.test", "conversation"),
@@ -22,6 +31,8 @@ _NEEDED = {
     "recalibrate": ("artifact", "data.validation"),
     "fleet": ("artifact", "data.test", "fleet.against"),
     "score": ("artifact", "conversation", "bundles"),
+    "serve": ("artifact", "bundles"),
+    "bench": ("bench.battery",),
 }
 
 

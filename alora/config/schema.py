@@ -98,6 +98,7 @@ class TrainingSettings:
     prefix_cache: str = "memory"  # off, memory, disk: prefix KV kept across epochs (disk: and runs)
     prefix_cache_bytes: int = 2 * 1024**3
     threads: int | None = None  # None: torch's own choice
+    shard_base: bool = False  # under torchrun: each process holds a part of the frozen base (FSDP2)
     engine: str = "alora"  # alora (the split), trl (a standard LoRA by TRL's SFTTrainer, as others train it)
 
 
@@ -194,10 +195,50 @@ class ServingSettings:
 
 
 @dataclass
+class ServingBenchSettings:
+    """``alora bench serving``: arms on one engine in one run. The values here are those of the documented CPU run."""
+
+    engine: str = "auto"  # auto (vllm where it is installed), vllm, scorer (in this process, without a server)
+    workloads: list[str] = field(default_factory=lambda: ["grid", "warm", "conversation", "pipeline", "open_loop"])
+    arms: list[str] = field(default_factory=lambda: ["lora", "alora", "base", "packed"])
+    targets: list[str] = field(default_factory=lambda: ["q_proj", "k_proj", "v_proj", "o_proj"])  # of random adapters
+    lengths: list[int] = field(default_factory=lambda: [1000, 2000, 4000])  # tokens of the conversation
+    adapters: list[int] = field(default_factory=lambda: [1, 10, 50])
+    cross: bool = True  # the first length with every number of adapters, the most adapters with every length; or all
+    warm_lengths: list[int] = field(default_factory=lambda: [1000])
+    suffix: int = 24  # tokens of an adapter's instruction, invocation included
+    policy_tokens: int = 96  # tokens of a policy's text, which the base alone needs
+    # standard LoRA's prompt tokens in a round, about: a part of the battery, another one in each round; None: all of it
+    lora_tokens: int | None = 10000
+    checked: int = 2  # policies whose verdicts are compared with PEFT's at every length
+    turns: int = 4
+    turn_tokens: int = 250
+    turn_adapters: int = 10
+    pipeline_length: int = 1000
+    pipeline_tokens: int = 16  # that the base makes in each of its stages
+    open_loop_arms: list[str] = field(default_factory=lambda: ["alora", "lora"])
+    open_loop_length: int = 200
+    target_ms: float = 4000.0  # p95 of a conversation, all verdicts back
+    fires: list[int] = field(default_factory=lambda: [5, 10])  # policies that a conversation fires, from and to
+    populations: list[int] = field(default_factory=lambda: [50, 200])  # of policies; the smallest fits the slots
+    zipf: float = 1.0  # exponent of the policies' popularity
+    batteries: int = 16  # conversations of one tried rate
+    probes: int = 4  # rates to try
+    step_tokens: int = 1024  # vLLM's max_num_batched_tokens
+    step_requests: int = 128  # vLLM's max_num_seqs
+    kv_gib: float = 2.0  # memory of the KV cache on CPU
+    gpu_share: float = 0.7  # of the GPU's memory for vLLM; the packed scorer's base needs some besides
+    graphs: bool = True  # CUDA graphs, on a GPU
+
+
+@dataclass
 class BenchSettings:
     """Measurements on a base of random weights; speed does not depend on the values."""
 
-    workload: str = "training"
+    workload: str = "serving"  # serving, training; compare: of two runs in bench.runs
+    runs: list[str] = field(default_factory=list)  # compare: two bench.json
+    battery: str | None = None  # serving: real bundles, a folder with battery.json; None: random adapters
+    serving: ServingBenchSettings = field(default_factory=ServingBenchSettings)
     shape: str = "27m"  # toy, 27m, qwen3_0_6b, qwen3_4b
     prefixes: list[int] = field(default_factory=lambda: [2000])  # tokens
     suffixes: list[int] = field(default_factory=lambda: [16, 48])  # tokens
@@ -238,7 +279,7 @@ class Recipe:
     fleet: FleetSettings = field(default_factory=FleetSettings)
     artifact: str | None = None  # validate, evaluate, export, score: an adapter folder, a bundle or a run folder
     bundles: list[str] = field(default_factory=list)  # score: several bundles on one conversation
-    engine: str = "transformers"  # score, validate, recalibrate: transformers (in-process), vllm; score: http://HOST:PORT too
+    engine: str = "transformers"  # transformers (in-process), vllm; score also http://HOST:PORT
     conversation: str | None = None  # train, score: a JSON file, "-" for standard input
     output: str | None = None  # where a report, verdicts or the bundle are written, besides what is printed
     json: bool = False  # score, check, doctor, bench: machine-readable output

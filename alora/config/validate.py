@@ -6,7 +6,7 @@ from functools import reduce
 from typing import Any
 
 from alora.config.elsewhere import REFUSED_VALUES
-from alora.config.schema import Recipe
+from alora.config.schema import Recipe, ServingBenchSettings
 from alora.errors import ConfigError
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -21,8 +21,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "prompt.instruction": ("title", "rule"),
     "prompt.truncation": ("middle", "start"),
     "evaluation.target": ("f1", "fpr", "recall", "cost"),
-    "bench.workload": ("training",),
-    "bench.shape": ("toy", "27m", "qwen3_0_6b", "qwen3_4b"),
+    "bench.workload": ("serving", "training", "compare"),
+    "bench.serving.engine": ("auto", "vllm", "scorer"),
+    "bench.shape": ("toy", "mini", "27m", "qwen3_0_6b", "qwen3_4b"),
 }
 ARMS = ("alora", "lora", "prompt", "judge", "probe", "bag_of_words")
 FIGURES = ("accuracy", "balanced_accuracy", "f1", "precision", "recall", "auroc", "auprc", "recall_at_1_fpr",
@@ -86,6 +87,24 @@ RANGES: dict[str, _Rule] = {
     "serving.room": _not_negative,
     "export.golden_rows": _not_negative,
     "bench.rank": _at_least_one,
+    "bench.serving.suffix": _room_for_invocation,
+    "bench.serving.policy_tokens": _at_least_one,
+    "bench.serving.lora_tokens": _at_least_one,
+    "bench.serving.checked": _at_least_one,
+    "bench.serving.turns": _at_least_one,
+    "bench.serving.turn_tokens": _at_least_one,
+    "bench.serving.turn_adapters": _at_least_one,
+    "bench.serving.pipeline_length": _at_least_one,
+    "bench.serving.pipeline_tokens": _at_least_one,
+    "bench.serving.open_loop_length": _at_least_one,
+    "bench.serving.target_ms": _positive,
+    "bench.serving.zipf": _not_negative,
+    "bench.serving.batteries": _at_least_one,
+    "bench.serving.probes": _at_least_one,
+    "bench.serving.step_tokens": _at_least_one,
+    "bench.serving.step_requests": _at_least_one,
+    "bench.serving.kv_gib": _positive,
+    "bench.serving.gpu_share": _share,
     "bench.rounds": _at_least_one,
     "bench.scoring_prefix": _at_least_one,
     "bench.scoring_suffix": _room_for_invocation,
@@ -183,6 +202,9 @@ def _bench(recipe: Recipe) -> list[str]:
             problems.append(f"bench.{key} is {list(values)}; list different numbers of {smallest} or more")
     if any(count < 1 for count in settings.scoring_adapters):
         problems.append(f"bench.scoring_adapters is {list(settings.scoring_adapters)}; list numbers of 1 or more")
+    problems += _serving_bench(settings.serving)
+    if settings.workload == "compare" and len(settings.runs) != 2:
+        problems.append("alora bench compare needs two runs: alora bench compare one/bench.json other/bench.json")
     known = ("peft", "trainer", "trl")
     if not settings.baselines or any(name not in known for name in settings.baselines):
         problems.append(f"bench.baselines is {list(settings.baselines)}; list some of {', '.join(known)}")
@@ -207,6 +229,27 @@ def _compare(recipe: Recipe) -> list[str]:
         problems.append("judge.url is given, but no judge.model=NAME for it to run")
     if not recipe.fleet.figures or any(name not in FIGURES for name in recipe.fleet.figures):
         problems.append(f"fleet.figures is {list(recipe.fleet.figures)}; list some of {', '.join(FIGURES)}")
+    return problems
+
+
+def _serving_bench(serving: ServingBenchSettings) -> list[str]:
+    problems = []
+    for key in ("lengths", "adapters", "warm_lengths", "populations"):
+        values = getattr(serving, key)
+        if not values or min(values) < 1 or len(set(values)) != len(values):
+            problems.append(f"bench.serving.{key} is {list(values)}; list different numbers of 1 or more")
+    for key, known in (
+        ("workloads", ("grid", "warm", "conversation", "open_loop", "pipeline")),
+        ("arms", ("lora", "alora", "base", "packed")),
+        ("open_loop_arms", ("lora", "alora", "base")),
+    ):
+        values = getattr(serving, key)
+        if not values or any(name not in known for name in values) or len(set(values)) != len(values):
+            problems.append(f"bench.serving.{key} is {list(values)}; list some of {', '.join(known)}")
+    if len(serving.fires) != 2 or not 1 <= serving.fires[0] <= serving.fires[1]:
+        problems.append(f"bench.serving.fires is {list(serving.fires)}; give two numbers, from and to: [5,20]")
+    if not serving.targets:
+        problems.append("bench.serving.targets is empty; list modules to adapt, such as q_proj")
     return problems
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from alora.base.load import LoadedBase
     from alora.bundle.read import Bundle
 
+CPU_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM's max_lora_rank takes (vllm.config.lora, 0.26 to 0.33)
 
 
@@ -73,8 +74,7 @@ class Engine:
         register()
         if not status().active:
             raise CheckFailed(f"the vLLM plugin is not active: {status().reason}; `alora doctor` says more")
-        # Tokens of a cache block: the smallest that the attention backends of each platform take.
-        self.block = 16 if torch.cuda.is_available() else 32
+        self.block = block_size()
         self._ids = {adapter.name: number for number, adapter in enumerate(adapters, start=1)}
         self._adapters = {adapter.name: adapter for adapter in adapters}
         # logprobs over the label tokens alone need the processed mode: raw ones hold the top tokens, not ours.
@@ -136,9 +136,19 @@ def _prepare_environment() -> None:
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # standard output is for verdicts
-    if not torch.cuda.is_available():
-        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    if not on_gpu():
+        for name, value in CPU_ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+
+
+def on_gpu() -> bool:
+    """Whether vLLM runs on a GPU here."""
+    return torch.cuda.is_available()
+
+
+def block_size() -> int:
+    """Tokens of a cache block: the smallest that the attention backends of each platform take."""
+    return 16 if on_gpu() else 32
 
 
 def served_rank(rank: int) -> int:

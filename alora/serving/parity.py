@@ -46,10 +46,10 @@ def parity(
     stored_dtype = bundle.manifest.base.dtype
     bound = tolerance(dtype, stored_dtype)
     stored = normalised(bundle.golden)
-    difference = largest_difference(stored, _asked(bundle, renderer, ask, honest))
+    difference = largest_difference(stored, answers_of(bundle.golden, bundle.suffix, renderer, ask, honest))
     seen = []
     for fault, name in controls.items():
-        far = largest_difference(stored, _asked(bundle, renderer, ask, name))
+        far = largest_difference(stored, answers_of(bundle.golden, bundle.suffix, renderer, ask, name))
         seen.append(ControlRecord(fault, far > bound, f"golden rows: differ by {far:.2e}"))
     passed = difference <= bound and all(control.caught for control in seen)
     finite = difference if math.isfinite(difference) else None
@@ -64,10 +64,12 @@ def normalised(rows: Sequence[GoldenRow]) -> list[GoldenRow]:
     ]
 
 
-def _asked(bundle: Bundle, renderer: Renderer, ask: LabelLogits, name: str | None) -> list[GoldenRow]:
-    """The bundle's golden rows with an engine's answers."""
+def answers_of(
+    rows: Sequence[GoldenRow], suffix: Suffix, renderer: Renderer, ask: LabelLogits, name: str | None
+) -> list[GoldenRow]:
+    """Golden rows with an engine's answers, :func:`normalised`."""
     answers = []
-    for row in bundle.golden:
-        (logits_L,) = ask(renderer.prefix(row.conversation), [bundle.suffix], [name])
+    for row in rows:
+        (logits_L,) = ask(renderer.prefix(row.conversation), [suffix], [name])
         answers.append(replace(row, label_logits=tuple(logits_L.tolist())))
     return normalised(answers)

@@ -1,50 +1,13 @@
 """vLLM's OpenAI server: two adapters at start, others loaded and unloaded while it runs, a plain OpenAI client."""
 
-import contextlib
-import os
-import socket
-import subprocess
 import sys
-import time
-from pathlib import Path
 
-import httpx
 import openai
 import pytest
 
-from tests.vllm import toy_engine
+from tests.vllm.http_server import Server, free_port, serving
 from tests.vllm.toy_models import BLOCK
 from tests.vllm.toys import INVOCATION, filler, prompt
-
-ROOT = Path(__file__).parents[2]
-
-
-class Server:
-    """A running server and its client."""
-
-    def __init__(self, port: int, log: Path, process: subprocess.Popen) -> None:
-        self.url, self.log, self.process = f"http://127.0.0.1:{port}", log, process
-        self.client = openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
-
-    def wait(self, seconds: int) -> None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            assert self.process.poll() is None, self.log.read_text()[-4000:]
-            with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(f"{self.url}/health", timeout=2).status_code == 200:
-                    return
-            time.sleep(0.5)
-        raise AssertionError(self.log.read_text()[-4000:])
-
-    def complete(self, model: str, ids: list[int]):
-        answer = self.client.completions.create(model=model, prompt=ids, max_tokens=1, temperature=0, logprobs=5)
-        return answer.choices[0].logprobs.top_logprobs[0], answer.usage.prompt_tokens_details
-
-    def load(self, name: str, path: str) -> httpx.Response:
-        return httpx.post(f"{self.url}/v1/load_lora_adapter", json={"lora_name": name, "lora_path": path}, timeout=60)
-
-    def unload(self, name: str) -> httpx.Response:
-        return httpx.post(f"{self.url}/v1/unload_lora_adapter", json={"lora_name": name}, timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -52,17 +15,8 @@ def server(tmp_path_factory):
     from tests.vllm import toys as store
 
     toys = store.toys("qwen3")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     log = tmp_path_factory.mktemp("server") / "log"
-    environment = {
-        **os.environ,
-        **toy_engine.ENVIRONMENT,
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
-        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
-        "VLLM_LOGGING_LEVEL": "INFO",
-    }
     arguments = [
         *("--served-model-name", "base", "--port", str(port), "--host", "127.0.0.1"),
         *("--dtype", "float32", "--enforce-eager", "--block-size", str(BLOCK), "--max-model-len", "1024"),
@@ -70,22 +24,9 @@ def server(tmp_path_factory):
         *("--num-gpu-blocks-override", "256", "--return-tokens-as-token-ids"),
         *("--lora-modules", f"linear={toys['linear'].path}", f"attention={toys['attention'].path}"),
     ]
-    with log.open("wb") as sink:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", toys.base, *arguments],
-            cwd=ROOT,
-            env=environment,
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-        )
-        running = Server(port, log, process)
-        try:
-            running.wait(180)
-            yield running
-        finally:
-            running.client.close()
-            process.terminate()
-            process.wait(30)
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", toys.base, *arguments]
+    with serving(command, port, log) as running:
+        yield running
 
 
 def logprob_gap(server: Server, model: str, ids: list[int], wanted_V) -> float:

@@ -1,0 +1,57 @@
+"""The command line of stock vLLM's OpenAI server with bundles in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from alora.config.environment import package_version
+from alora.config.schema import ServingSettings
+from alora.serving.engine import CPU_ENVIRONMENT, ServedAdapter, block_size, on_gpu, served_rank
+
+_MOST_LOGPROBS = 20  # vLLM's own default
+
+
+def server_command(
+    folder: Path, name: str, adapters: Sequence[ServedAdapter], labels: int, dtype: str, settings: ServingSettings
+) -> list[str]:
+    """The command line of vLLM's OpenAI server.
+
+    Args:
+        folder: the base's, served under ``name``.
+        labels: most labels of a policy, whose log-probabilities one request asks for.
+        dtype: what the base runs in.
+    """
+    modules = [json.dumps({"name": adapter.name, "path": str(adapter.folder)}) for adapter in adapters]
+    chosen = {
+        "--host": settings.host,
+        "--port": settings.port,
+        "--served-model-name": name,
+        "--dtype": dtype,
+        "--block-size": block_size(),
+        "--max-loras": settings.max_loras or len(adapters),
+        "--max-cpu-loras": max(len(adapters), settings.max_loras or 0) + settings.room,
+        "--max-lora-rank": served_rank(max(adapter.rank for adapter in adapters)),
+        "--max-logprobs": max(labels, _MOST_LOGPROBS),
+        # Log-probabilities over the label tokens alone; raw ones hold the most likely tokens, which need not be ours.
+        "--logprobs-mode": "processed_logprobs",
+        **({"--max-model-len": settings.max_model_len} if settings.max_model_len else {}),
+    }
+    options = [word for option, value in chosen.items() for word in (option, str(value))]
+    flags = ["--enable-lora", "--enable-prefix-caching", "--lora-modules", *modules]
+    return [*_server(folder), *options, *flags, *settings.arguments]
+
+
+def server_environment() -> dict[str, str]:
+    """This process's environment, with what vLLM needs on a machine without a GPU."""
+    return {**({} if on_gpu() else CPU_ENVIRONMENT), **os.environ}
+
+
+def _server(folder: Path) -> list[str]:
+    """``vllm serve``; the CPU builds' own, which look for a distribution called vllm, do not start."""
+    if package_version("vllm") is not None:
+        return [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder)]
+    return [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]

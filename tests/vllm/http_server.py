@@ -1,0 +1,75 @@
+"""A server process and a plain OpenAI client of it."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import httpx
+import openai
+
+from tests.vllm import toy_engine
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {
+    **toy_engine.ENVIRONMENT,
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+    "VLLM_LOGGING_LEVEL": "INFO",
+}
+
+
+class Server:
+    """A running server and its client."""
+
+    def __init__(self, port: int, log: Path, process: subprocess.Popen) -> None:
+        self.url, self.log, self.process = f"http://127.0.0.1:{port}", log, process
+        self.client = openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
+
+    def wait(self, seconds: int) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            assert self.process.poll() is None, self.log.read_text()[-4000:]
+            with contextlib.suppress(httpx.HTTPError):
+                if httpx.get(f"{self.url}/health", timeout=2).status_code == 200:
+                    return
+            time.sleep(0.5)
+        raise AssertionError(self.log.read_text()[-4000:])
+
+    def complete(self, model: str, ids: Sequence[int], **extra):
+        answer = self.client.completions.create(
+            model=model, prompt=list(ids), max_tokens=1, temperature=0, logprobs=5, extra_body=extra
+        )
+        return answer.choices[0].logprobs.top_logprobs[0], answer.usage.prompt_tokens_details
+
+    def load(self, name: str, path: str) -> httpx.Response:
+        return httpx.post(f"{self.url}/v1/load_lora_adapter", json={"lora_name": name, "lora_path": path}, timeout=60)
+
+    def unload(self, name: str) -> httpx.Response:
+        return httpx.post(f"{self.url}/v1/unload_lora_adapter", json={"lora_name": name}, timeout=60)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def serving(command: Sequence[str], port: int, log: Path, **environment: str) -> Iterator[Server]:
+    """Run ``command``, which listens at ``port``, until the block ends."""
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **ENVIRONMENT, **environment}, stdout=sink, stderr=subprocess.STDOUT
+        )
+        running = Server(port, log, process)
+        try:
+            running.wait(420)
+            yield running
+        finally:
+            running.client.close()
+            process.terminate()
+            process.wait(30)
