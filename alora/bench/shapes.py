@@ -39,6 +39,7 @@ class BaseShape:
 
 SHAPES = {
     "toy": BaseShape(vocab=199, hidden=32, intermediate=48, layers=2, heads=4, kv_heads=2, width=8),
+    "mini": BaseShape(vocab=512, hidden=64, intermediate=96, layers=2, heads=2, kv_heads=1, width=32),  # vLLM runs it
     "27m": BaseShape(vocab=4096, hidden=512, intermediate=1536, layers=8, heads=8, kv_heads=4, width=64),
     "qwen3_0_6b": BaseShape(vocab=151_936, hidden=1024, intermediate=3072, layers=28, heads=16, kv_heads=8, width=128),
     "qwen3_4b": BaseShape(vocab=151_936, hidden=2560, intermediate=9728, layers=36, heads=32, kv_heads=8, width=128),

@@ -1,13 +1,12 @@
-"""``alora bench training``: measure packed training and scoring against what a user would otherwise run."""
+"""``alora bench``: serving (aLoRA against standard LoRA on one engine), training, and compare (of two runs)."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from alora.bench.report import markdown, refusals
-from alora.bench.training import run_training
 from alora.commands.output import note, say, say_json, write_json, write_text
 from alora.config.environment import describe_environment
 from alora.config.schema import BaseSettings, Recipe
@@ -15,24 +14,80 @@ from alora.errors import BaseError
 
 
 def run(recipe: Recipe) -> int:
+    """Measure, or compare; 1 when a ratio had to be withheld or verdicts disagree."""
+    return {"training": _training, "serving": _serving, "compare": _compare}[recipe.bench.workload](recipe)
+
+
+def _training(recipe: Recipe) -> int:
     """Write ``bench.json`` and ``bench.md``; 1 when a ratio had to be withheld."""
-    settings = recipe.bench
+    from alora.bench.report import markdown, refusals
+    from alora.bench.training import run_training
+
     device, dtype = _place(recipe.base)
-    results = {"benchmark": settings.workload, "environment": describe_environment()}
-    results |= run_training(settings, device, dtype)
-    folder = Path(recipe.output or Path("runs") / f"bench_{settings.workload}").absolute()
-    report = markdown(results)
+    results = {"benchmark": "training", "environment": describe_environment()}
+    results |= run_training(recipe.bench, device, dtype)
+    folder, report = _folder(recipe), markdown(results)
     write_json(folder / "bench.json", results)
     write_text(folder / "bench.md", report)
+    _show(recipe, results, report)
+    note(f"written to {folder}: bench.md, and bench.json with every sample")
+    return _withheld(refusals(results))
+
+
+def _serving(recipe: Recipe) -> int:
+    """Write ``bench.json``, ``bench.md``, plots and one HTML page; 1 when a ratio was withheld for a fault."""
+    from alora.bench.serving.page import html_page
+    from alora.bench.serving.plots import write_plots
+    from alora.bench.serving.report import faults, json_lines, markdown
+    from alora.bench.serving.run import run_serving
+
+    device, dtype = _place(recipe.base)
+    results: dict[str, Any] = {"benchmark": "serving", "environment": describe_environment()}
+    results |= run_serving(recipe.bench, recipe.base, device, dtype)
+    folder, report = _folder(recipe), markdown(results)
+    write_text(folder / "bench.json", json_lines(results))
+    write_text(folder / "bench.md", report)
+    plots = write_plots(results, folder)
+    write_text(folder / "bench.html", html_page(results, report, plots))
+    _show(recipe, results, report)
+    if results["engine"]["name"] == "scorer":
+        note(
+            "without vLLM: the in-process scorer against PEFT's LoRA; pip install 'alora-toolkit[vllm]' for the server"
+        )
+    if not plots:
+        note("no plots: matplotlib is not installed; pip install 'alora-toolkit[plots]'")
+    note(f"written to {folder}: bench.html, bench.md, {len(plots)} plots, and bench.json with every sample")
+    return _withheld(faults(results))
+
+
+def _compare(recipe: Recipe) -> int:
+    """Print two runs side by side; 1 when ours became slower beyond the noise."""
+    from alora.bench.serving.compare import compare_runs, load_run
+
+    one, other = (load_run(Path(path).expanduser().absolute()) for path in recipe.bench.runs)
+    found = compare_runs(one, other)
+    if recipe.json:
+        say_json(found.as_dict())
+    else:
+        say(found.text())
+    return int(found.slower)
+
+
+def _folder(recipe: Recipe) -> Path:
+    return Path(recipe.output or Path("runs") / f"bench_{recipe.bench.workload}").absolute()
+
+
+def _show(recipe: Recipe, results: dict[str, Any], report: str) -> None:
     if recipe.json:
         say_json(results)
     else:
         say(report)
-    note(f"written to {folder}: bench.md, and bench.json with every sample")
-    withheld = refusals(results)
-    if withheld:
-        note(f"{len(withheld)} ratio(s) withheld; bench.md says why")
-    return int(bool(withheld))
+
+
+def _withheld(reasons: list[str]) -> int:
+    if reasons:
+        note(f"{len(reasons)} ratio(s) withheld; bench.md says why")
+    return int(bool(reasons))
 
 
 def _place(settings: BaseSettings) -> tuple[torch.device, torch.dtype]:

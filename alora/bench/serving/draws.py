@@ -1,0 +1,57 @@
+"""What a seed decides: token ids of conversations, who arrives when, and which policies a request fires."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+FIRST_CONTENT = 20  # token ids below are kept for invocation and labels
+
+
+def token_ids(vocab: int, count: int, seed: int, banned: frozenset[int] = frozenset()) -> tuple[int, ...]:
+    """``count`` random ids that hold no reserved and no ``banned`` token; a longer draw begins with a shorter one."""
+    generator = random.Random(f"tokens {seed}")
+    found: list[int] = []
+    while len(found) < count:
+        token = generator.randrange(FIRST_CONTENT, vocab)
+        if token not in banned:
+            found.append(token)
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A conversation that arrives ``at`` seconds after the start and fires the policies at ``places``."""
+
+    at: float
+    conversation: int
+    places: tuple[int, ...]
+
+
+def zipf_weights(population: int, exponent: float) -> np.ndarray:
+    """Chance of each policy of a population, the most popular first: proportional to ``1 / rank ** exponent``."""
+    weights = 1.0 / np.arange(1, population + 1) ** exponent
+    return weights / weights.sum()
+
+
+def arrivals(
+    count: int, rate: float, population: int, fires: Sequence[int], exponent: float, seed: int
+) -> list[Arrival]:
+    """A Poisson process of ``rate`` conversations a second; each fires from ``fires[0]`` to ``fires[1]`` policies.
+
+    The policies of one conversation are distinct. For one seed, another rate stretches the same arrivals in time, so
+    that two rates are compared on the same conversations and policies.
+    """
+    generator = np.random.default_rng(seed)
+    weights = zipf_weights(population, exponent)
+    gaps = generator.exponential(1.0, size=count) / rate
+    found, at = [], 0.0
+    for number in range(count):
+        at += float(gaps[number])
+        many = int(generator.integers(fires[0], min(fires[1], population) + 1))
+        places = generator.choice(population, size=min(many, population), replace=False, p=weights)
+        found.append(Arrival(at, number, tuple(int(place) for place in places)))
+    return found

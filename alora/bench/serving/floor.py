@@ -1,0 +1,93 @@
+"""What this machine could do at best: arithmetic over its measured matmul rate, bytes over its measured bandwidth."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from alora.bench.flops import FlopCount
+from alora.bench.serving.clock import BenchClock
+from alora.bench.serving.material import Material
+
+_COPIED = 256 * 1024**2  # bytes, several times a last-level cache
+_REPEATS = 5
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Best measured rates: FLOPs a second in the base's dtype on its own matrices, bytes a second of a copy."""
+
+    flops: float
+    bytes: float
+
+
+def measure_machine(material: Material, clock: BenchClock) -> Machine:
+    """The best of a few repeats, which is kind to the floor: it can only look further away."""
+    device, dtype, shape = material.model.device, material.model.dtype, material.shape
+    tokens = 2048 if device.type == "cpu" else 8192
+    x_TD = torch.randn(tokens, shape.hidden, device=device, dtype=dtype)
+    w_DO = torch.randn(shape.hidden, shape.intermediate, device=device, dtype=dtype)
+    source = torch.empty(_COPIED, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    matmul = _best(lambda: x_TD @ w_DO, device, clock)
+    copy = _best(lambda: target.copy_(source), device, clock)
+    return Machine(2 * tokens * shape.hidden * shape.intermediate / matmul, 2 * _COPIED / copy)
+
+
+def _best(run: Callable[[], object], device: torch.device, clock: BenchClock) -> float:
+    run()
+    found = []
+    for _ in range(_REPEATS):
+        _finish(device)
+        start = clock.now()
+        run()
+        _finish(device)
+        found.append(clock.now() - start)
+    return max(min(found), time.get_clock_info("process_time").resolution)
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+@dataclass(frozen=True)
+class Floors:
+    """Least seconds of a cold battery of one output token, per arm."""
+
+    material: Material
+    machine: Machine
+
+    def of(self, arm: str, length: int, adapters: int) -> float:
+        """Seconds below which no implementation of this arm can come with this arithmetic and these bytes."""
+        material, shape = self.material, self.material.shape
+        spec = material.adapters[0].spec
+        count = FlopCount(shape, spec.rank, spec.targets)
+        suffix = len(material.policy_texts[0] if arm == "base" else material.suffixes[0])
+        labels = len(material.labels[0])
+        if arm == "lora":
+            flops = adapters * count.lora_prefill(length, suffix)
+        elif arm == "base":
+            bare = FlopCount(shape, 0, spec.targets)
+            flops = bare.prefix(length) + adapters * bare.scored_suffix(length, suffix, labels)
+        else:
+            flops = count.prefix(length) + adapters * count.scored_suffix(length, suffix, labels)
+        return max(flops / self.machine.flops, self._bytes(arm, length, adapters) / self.machine.bytes)
+
+    def _bytes(self, arm: str, length: int, adapters: int) -> float:
+        """The base's weights once, each adapter once, and the prefix's keys and values once per policy."""
+        size = self.material.model.dtype.itemsize
+        weights = self.material.shape.parameters * size
+        adapter = sum(a.numel() + b.numel() for a, b in self.material.adapters[0].tensors.values()) * size
+        held = kv_bytes(self.material) * length
+        shared = 0 if arm == "lora" else adapters * held
+        return weights + (0 if arm == "base" else adapters * adapter) + shared
+
+
+def kv_bytes(material: Material) -> int:
+    """Bytes of one token's keys and values in all layers."""
+    shape = material.shape
+    return 2 * shape.layers * shape.kv_heads * shape.width * material.model.dtype.itemsize

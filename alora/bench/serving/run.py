@@ -1,0 +1,223 @@
+"""``alora bench serving``: the whole story, from a seed to plain data for the report."""
+
+from __future__ import annotations
+
+import importlib.util
+import resource
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+
+from alora.bench.serving import guards
+from alora.bench.serving.arms import NULL, Arm, PackedArm, PeftLoraArm, VllmArm
+from alora.bench.serving.clock import BenchClock
+from alora.bench.serving.context import Bench
+from alora.bench.serving.conversation import run_conversation
+from alora.bench.serving.engine import BenchEngine, EngineOptions
+from alora.bench.serving.evaluate import evaluate
+from alora.bench.serving.floor import Floors, kv_bytes, measure_machine
+from alora.bench.serving.grid import grid_cells, run_grid, run_warm
+from alora.bench.serving.material import Material, bundle_material, random_material
+from alora.bench.serving.open_loop import run_open_loop
+from alora.bench.serving.pipeline import run_pipeline
+from alora.bench.serving.reference import ask_references
+from alora.config.schema import BaseSettings, BenchSettings
+from alora.errors import ConfigError
+
+NEEDS_ENGINE = ("warm", "open_loop", "pipeline")
+_FORM = "{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} left"
+
+
+def run_serving(
+    settings: BenchSettings, base: BaseSettings, device: torch.device, dtype: torch.dtype, progress: bool = True
+) -> dict[str, Any]:
+    """Measure everything that ``settings`` ask for.
+
+    Raises:
+        ConfigError: more adapters are asked for than the battery has, or no workload can run here.
+        MissingDependency: ``bench.serving.engine=vllm`` without vLLM.
+    """
+    settings = _for_this_place(settings)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(settings.threads)
+    clock = BenchClock(cpu=device.type == "cpu" and settings.threads == 1)
+    try:
+        with tempfile.TemporaryDirectory(prefix="alora-bench-") as scratch:
+            material = _material(settings, base, device, dtype, Path(scratch))
+            machine = measure_machine(material, clock)
+            bench = _bench(settings, material, dtype, clock, progress)
+            more = _run_workloads(bench)
+            found = evaluate(bench, Floors(material, machine))
+            bench.bar.close()
+    finally:
+        torch.set_num_threads(threads)
+    return {
+        "settings": asdict(settings),
+        "base": {"name": material.name, **asdict(material.shape), "parameters": material.shape.parameters},
+        "adapter": asdict(material.adapters[0].spec) | {"count": len(material.adapters)},
+        "prompt": {"suffix": len(material.suffixes[0]), "policy_text": len(material.policy_texts[0])},
+        "engine": _engine_facts(bench),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "dtype": str(dtype).removeprefix("torch."),
+        "clock": clock.name,
+        "tolerance": bench.tolerance,
+        "machine": asdict(machine),
+        "memory": _memory(device, material),
+        **found,
+        "open_loop": more,
+    }
+
+
+def _for_this_place(settings: BenchSettings) -> BenchSettings:
+    """The same settings with the engine decided, and without what it cannot run."""
+    serving = settings.serving
+    engine = serving.engine
+    if engine == "auto":
+        engine = "vllm" if importlib.util.find_spec("vllm") is not None else "scorer"
+    workloads, arms = list(serving.workloads), list(serving.arms)
+    if engine == "scorer":
+        workloads = [name for name in workloads if name not in NEEDS_ENGINE]
+        arms = [name for name in arms if name in ("lora", "packed")]
+    if not workloads:
+        raise ConfigError(f"bench.serving.workloads={list(serving.workloads)} all need vLLM; install it or add grid")
+    return replace(settings, serving=replace(serving, engine=engine, workloads=workloads, arms=arms))
+
+
+def _material(
+    settings: BenchSettings, base: BaseSettings, device: torch.device, dtype: torch.dtype, scratch: Path
+) -> Material:
+    if settings.battery is None:
+        return random_material(settings, base, device, dtype, _adapters_needed(settings), scratch)
+    material = bundle_material(settings, base, scratch)
+    needed, held = _adapters_needed(settings), len(material.adapters)
+    if needed > held:
+        raise ConfigError(
+            f"bench.battery={settings.battery} holds {held} bundles, and the workloads ask for {needed}; lower "
+            "bench.serving.adapters, turn_adapters and populations, or leave workloads out"
+        )
+    return material
+
+
+def _adapters_needed(settings: BenchSettings) -> int:
+    serving = settings.serving
+    counts = {"grid": max(serving.adapters), "warm": max(serving.adapters), "conversation": serving.turn_adapters}
+    counts |= {"open_loop": max(serving.populations), "pipeline": 1}
+    return max(counts[name] for name in serving.workloads)
+
+
+def _compared(settings: BenchSettings) -> int:
+    """Adapters that are timed beside each other; a larger population is meant to outgrow the slots."""
+    serving = settings.serving
+    counts = [1, *(serving.adapters if {"grid", "warm"} & set(serving.workloads) else ())]
+    counts += [serving.turn_adapters] if "conversation" in serving.workloads else []
+    counts += [min(serving.populations)] if "open_loop" in serving.workloads else []
+    return max(counts)
+
+
+def _bench(settings: BenchSettings, material: Material, dtype: torch.dtype, clock: BenchClock, progress: bool) -> Bench:
+    serving = settings.serving
+    bar = tqdm(total=_planned(settings), disable=not progress, bar_format=_FORM, desc="references")
+    lengths = sorted({*serving.lengths, *(serving.warm_lengths if "warm" in serving.workloads else ())})
+    places = sorted({0, max(serving.adapters) - 1})[: serving.checked]
+    prefixes = [material.conversation(length, settings.seed + 1000) for length in lengths]
+    references = ask_references(material, prefixes, places)
+    engine = None
+    if serving.engine == "vllm":
+        bar.set_description("engine starts")
+        engine = BenchEngine(_engine_options(settings, material, dtype), material.folders, clock)
+    arms = {name: _arm(name, material, engine, clock) for name in serving.arms}
+    ours = "alora" if "alora" in arms else "packed"
+    if ours in arms:
+        arms[NULL] = _arm(ours, material, engine, clock, NULL) if engine is not None else arms[ours]
+    return Bench(settings, material, arms, engine, clock, references, guards.tolerance_of(dtype), bar)
+
+
+def _arm(name: str, material: Material, engine: BenchEngine | None, clock: BenchClock, called: str = "") -> Arm:
+    if name == "packed":
+        return PackedArm(material, clock)
+    if engine is None:
+        return PeftLoraArm(material, clock)
+    return VllmArm(called or name, None if name == "base" else name, engine, material)
+
+
+def _engine_options(settings: BenchSettings, material: Material, dtype: torch.dtype) -> EngineOptions:
+    serving = settings.serving
+    tail = max(len(ids) for ids in (*material.suffixes, *material.policy_texts))
+    lengths = [*serving.lengths, *serving.warm_lengths, serving.turns * serving.turn_tokens, serving.open_loop_length]
+    longest = max(lengths) + tail + 2 * serving.pipeline_tokens + 8
+    longest = max(longest, serving.pipeline_length + tail + 2 * serving.pipeline_tokens + 8)
+    return EngineOptions(
+        base=material.base,
+        dtype=str(dtype).removeprefix("torch."),
+        rank=max(adapter.spec.rank for adapter in material.adapters),
+        slots=2 * _compared(settings),
+        adapters=2 * len(material.adapters),
+        longest=longest,
+        tokens=max(serving.step_tokens, 64),
+        requests=serving.step_requests,
+        kv_gib=serving.kv_gib,
+        gpu_share=serving.gpu_share,
+        graphs=serving.graphs,
+        seed=settings.seed,
+        tokenizer=material.tokenizer,
+    )
+
+
+def _run_workloads(bench: Bench) -> list[dict[str, Any]]:
+    more: list[dict[str, Any]] = []
+    for name in bench.settings.serving.workloads:
+        if name == "grid":
+            run_grid(bench)
+        elif name == "warm":
+            run_warm(bench)
+        elif name == "conversation":
+            run_conversation(bench)
+        elif name == "pipeline":
+            run_pipeline(bench)
+        else:
+            more = run_open_loop(bench)
+    packed = bench.arms.get("packed")
+    if isinstance(packed, PackedArm):
+        packed.close()
+    return more
+
+
+def _planned(settings: BenchSettings) -> int:
+    """Prompt tokens of the timed rounds of the grid, about; the bar predicts by them."""
+    serving, total = settings.serving, 0
+    for length, adapters in grid_cells(serving):
+        shared = length + adapters * serving.suffix
+        lora = adapters * (length + serving.suffix)
+        if serving.lora_tokens is not None:
+            lora = min(lora, max(serving.lora_tokens, length))
+        total += len(serving.arms) * shared + lora
+    warm = sum(3 * length + 3 * max(serving.adapters) * serving.suffix for length in serving.warm_lengths)
+    total += warm * 3 if "warm" in serving.workloads else 0
+    if "conversation" in serving.workloads:
+        total += serving.turns * serving.turn_tokens * (serving.turn_adapters + 3)
+    return settings.rounds * total
+
+
+def _engine_facts(bench: Bench) -> dict[str, Any]:
+    if bench.engine is None:
+        return {"name": "scorer"}
+    facts = asdict(bench.engine.options) | {"name": "vllm", "block": bench.engine.block}
+    return {name: value for name, value in facts.items() if name not in ("base", "seed")}
+
+
+def _memory(device: torch.device, material: Material) -> dict[str, float]:
+    found = {"kv_bytes_per_token": float(kv_bytes(material))}
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return found | {"gpu_used_mib": (total - free) / 2**20, "gpu_total_mib": total / 2**20}
+    return found | {"resident_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+def arms_of(cells: Sequence[dict[str, Any]]) -> list[str]:
+    """Names of all arms that were run, in order."""
+    return list(dict.fromkeys(arm for cell in cells for arm in cell["arms"]))
