@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import os
 import re
 import shlex
@@ -33,6 +34,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_SECONDS = 900
+SETUP_INPUTS = ("scripts/requirements-cpu.txt", "pyproject.toml", "scripts/setup.sh")  # of setup.sh's own stamp
 COMMANDS = ("alora", "make", "pip", "python", "pytest", "vllm", "mkdocs", "curl")  # what opens a line that is a command
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>[\w+-]*)(?P<rest>.*)$")
 _TITLE = re.compile(r'title="(?P<title>[^"]+)"')
@@ -132,6 +134,7 @@ class Shell:
     def __init__(self, folder: Path) -> None:
         self._state = folder / "state"
         self.here = folder / "page"
+        self.variables: dict[str, str] = {}
         self._groups: list[int] = []
         for place in (self._state, self.here):
             place.mkdir()
@@ -151,7 +154,7 @@ class Shell:
             command = ["bash", "-c", f"{source}; exec python {shlex.quote(str(script))}"]
         with log.open("wb") as output:
             process = subprocess.Popen(
-                command, cwd=self.here, env=_environment(), stdin=subprocess.DEVNULL, stdout=output,
+                command, cwd=self.here, env=_environment() | self.variables, stdin=subprocess.DEVNULL, stdout=output,
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
             self._groups.append(process.pid)
@@ -165,9 +168,10 @@ class Shell:
         return code, said
 
     def enter_clone(self) -> None:
-        """Go to a copy of the repository's tracked files."""
+        """Go to a copy of the repository's tracked files, where `make setup` has been run already."""
         clone = self._state.parent / "clone"
         if not clone.exists():
+            self.variables = stand_in_for_setup(self._state.parent / "venv")
             tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
             for name in filter(None, tracked.stdout.split("\0")):
                 if (ROOT / name).exists():
@@ -185,12 +189,22 @@ class Shell:
 def _environment() -> dict[str, str]:
     """The reader's environment with this interpreter's commands first, and no hub."""
     inherited = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
-    binaries = Path(sys.executable).parent
-    return inherited | {
-        "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
-        "VENV": str(binaries.parent),
-        "HF_HUB_OFFLINE": "1",
-    }
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return inherited | {"PATH": path, "HF_HUB_OFFLINE": "1"}
+
+
+def stand_in_for_setup(venv: Path) -> dict[str, str]:
+    """The environment at hand as the one that `make setup` would make: its stamp is current, so nothing is installed.
+
+    Returns:
+        The variables that tell make so.
+    """
+    venv.mkdir()
+    for name in ("bin", "lib", "pyvenv.cfg"):
+        (venv / name).symlink_to(Path(sys.prefix) / name)
+    content = b"".join((ROOT / name).read_bytes() for name in SETUP_INPUTS)
+    (venv / ".alora-setup").write_text(f"cpu {hashlib.sha256(content).hexdigest()}\n")
+    return {"VENV": str(venv), "ALORA_TORCH": "cpu"}
 
 
 def run_page(page: Path) -> list[Block]:

@@ -142,6 +142,11 @@ def test_a_clone_holds_the_tracked_files_alone(tmp_path):
     assert run_page(file) == []
 
 
+def test_a_clone_is_set_up_already(tmp_path):
+    file = page(tmp_path, "<!-- run in: a clone -->\n```bash\nmake setup >said\ntest ! -s said\n```\n")
+    assert run_page(file) == []
+
+
 def test_commands_are_read_as_a_shell_reads_them():
     text = "alora train a=1 \\\n  'b=[x, y]'  # why\necho alora no\nalora --help\nalora train -m seed=0,1\n"
     assert alora_commands(text) == [["alora", "train", "a=1", "b=[x, y]"], ["alora", "train", "seed=0,1"]]

@@ -1,0 +1,144 @@
+"""Each notebook runs in a real kernel, defines nothing, and shows what it found without being run."""
+
+import ast
+import base64
+import re
+import socket
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient.exceptions import CellExecutionError
+
+from scripts.run_notebooks import FOLDER, clean, execute
+
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+NAMES = ["kv_identity", "serving_speed"]
+_FOREIGN = re.compile(r"/(?:home|root|tmp|work|Users|mnt|opt)/|[A-Z]:\\")
+_WIDEST_PNG, _LARGEST_NOTEBOOK = 100_000, 400_000  # bytes
+
+
+def code(notebook) -> list[str]:
+    return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def definitions(source: str) -> list[str]:
+    """What a cell defines beside values."""
+    lines = "\n".join(line for line in source.splitlines() if not line.startswith("%"))
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+    return [type(node).__name__ for node in ast.walk(ast.parse(lines)) if isinstance(node, kinds)]
+
+
+def shown(notebook) -> list[tuple[str, str]]:
+    """(kind, content) of every committed output."""
+    found = []
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if "text" in output:
+                found.append(("text", output.text))
+            found += list(output.get("data", {}).items())
+    return found
+
+
+def problems(notebook) -> list[str]:
+    """What keeps a committed notebook from being read without running it, or tells of the machine that ran it."""
+    found = []
+    for kind, content in shown(notebook):
+        if kind == "image/png":
+            if len(base64.b64decode(content)) > _WIDEST_PNG:
+                found.append("a picture is too large")
+            continue
+        found += [f"names a place of one machine: {match[0]}" for match in _FOREIGN.finditer(content)]
+        if socket.gethostname() in content and len(socket.gethostname()) > 4:
+            found.append("names the machine")
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and cell.execution_count is not None:
+            found.append("keeps an execution count")
+        if any(output.output_type == "error" for output in cell.get("outputs", [])):
+            found.append("shows an error")
+    return found
+
+
+def test_every_notebook_is_here():
+    assert [file.stem for file in NOTEBOOKS] == NAMES
+
+
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+def test_it_imports_alora_and_defines_nothing(file):
+    notebook = nbformat.read(file, as_version=4)
+    assert [kind for source in code(notebook) for kind in definitions(source)] == []
+    assert any(line.startswith("from alora") for source in code(notebook) for line in source.splitlines())
+
+
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+def test_it_reads_well_without_running(file):
+    notebook = nbformat.read(file, as_version=4)
+    nbformat.validate(notebook)
+    assert problems(notebook) == []
+    assert any(kind == "image/png" for kind, _ in shown(notebook))
+    assert file.stat().st_size < _LARGEST_NOTEBOOK
+
+
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+def test_it_runs_and_shows_as_much_as_is_committed(file):
+    committed, made = nbformat.read(file, as_version=4), execute(file)
+    assert problems(made) == []
+    assert [cell.source for cell in made.cells] == [cell.source for cell in committed.cells]
+    assert [kind for kind, _ in shown(made)] == [kind for kind, _ in shown(committed)]
+
+
+def one_cell(source: str, *outputs) -> nbformat.NotebookNode:
+    return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source, outputs=list(outputs))])
+
+
+def test_a_cell_that_raises_is_found(tmp_path):
+    file = tmp_path / "broken.ipynb"
+    nbformat.write(
+        one_cell("from alora.activation import shareable_blocks\nassert shareable_blocks(40, 16) == 3"), file
+    )
+    with pytest.raises(CellExecutionError, match="AssertionError"):
+        execute(file)
+
+
+@pytest.mark.parametrize(
+    ("source", "kinds"),
+    [
+        ("%matplotlib inline\nx = [y for y in range(3)]", []),
+        ("def f():\n    return 1", ["FunctionDef"]),
+        ("class A:\n    pass", ["ClassDef"]),
+        ("f = lambda x: x", ["Lambda"]),
+        ("if True:\n    async def f():\n        pass", ["AsyncFunctionDef"]),
+    ],
+)
+def test_a_definition_is_found(source, kinds):
+    assert definitions(source) == kinds
+
+
+@pytest.mark.parametrize(
+    ("output", "problem"),
+    [
+        (nbformat.v4.new_output("stream", text=str(Path("/home/someone/runs"))), "place of one machine"),
+        (nbformat.v4.new_output("error", ename="E", evalue="", traceback=[]), "shows an error"),
+        (
+            nbformat.v4.new_output("display_data", data={"image/png": base64.b64encode(bytes(200_000)).decode()}),
+            "too large",
+        ),
+    ],
+)
+def test_a_bad_output_is_found(output, problem):
+    assert problem in " ".join(problems(one_cell("1", output)))
+
+
+def test_what_differs_from_run_to_run_is_taken_out():
+    stream = [nbformat.v4.new_output("stream", name=name, text=f"{name}\n") for name in ("stdout", "stderr")]
+    result = nbformat.v4.new_output("execute_result", data={"text/plain": "1"}, execution_count=7)
+    notebook = one_cell("1", *stream, result)
+    notebook.cells[0].execution_count = 7
+    notebook.metadata["widgets"] = {"state": 1}
+    assert "keeps an execution count" in problems(notebook)
+    cleaned = clean(notebook)
+    assert problems(cleaned) == []
+    assert [content for _, content in shown(cleaned)] == ["stdout\n", "1"]
+    assert cleaned.cells[0].outputs[1].execution_count is None
+    assert set(cleaned.metadata) == {"kernelspec", "language_info"}
+    nbformat.validate(cleaned)
