@@ -80,5 +80,5 @@ def start_alora(*arguments: str, cache: Path) -> subprocess.Popen[str]:
 def run_alora(*arguments: str, cache: Path) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of one command."""
     process = start_alora(*arguments, cache=cache)
-    output, errors = process.communicate(timeout=300)
+    output, errors = process.communicate(timeout=900)
     return process.returncode, output, errors

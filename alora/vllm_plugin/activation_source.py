@@ -116,11 +116,18 @@ def add_lora_patch(original: Callable[..., Any]) -> Callable[..., Any]:
         if not fresh:
             records.of(lora_request)
             return original(self, lora_request)
+        before = records.known(lora_request.lora_int_id)
         try:
             record: AdapterRecord | None = records.take(lora_request)
-        except (AdapterError, OSError):
+        except (AdapterError, OSError) as error:
+            if claims_alora(lora_request.lora_path):
+                raise AdapterError(str(error)) from error
             record = None
-        loaded = original(self, lora_request)
+        try:
+            loaded = original(self, lora_request)
+        except BaseException:  # the workers hold what they held
+            records.put_back(lora_request.lora_int_id, before)
+            raise
         if record is not None and not record.unchanged():
             records.forget(lora_request.lora_int_id)
             raise AdapterError(

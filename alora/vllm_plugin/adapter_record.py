@@ -17,6 +17,16 @@ from alora.vllm_plugin import compat
 _CONFIG = "adapter_config.json"
 _MANIFEST = "alora.json"
 _PREFIXES = ("adapter_model.", "new_embeddings.")
+_MEANINGFUL = (
+    "rank_pattern",
+    "alpha_pattern",
+    "lora_bias",
+    "layer_replication",
+    "use_bdlora",
+    "use_qalora",
+    "use_dora",
+)
+_BASE_CHANGED = ("pissa", "olora", "corda", "loftq")
 
 
 @dataclass(frozen=True)
@@ -71,16 +81,30 @@ def invocation_tokens(folder: str) -> tuple[int, ...]:
     except (OSError, ValueError) as error:
         raise AdapterError(f"{file}: not a readable PEFT configuration ({error})") from error
     tokens = config.get("alora_invocation_tokens") if isinstance(config, dict) else None
-    if not tokens:
+    if tokens is None:
         if _exported_as_alora(folder):
             raise AdapterError(
                 f"{file} has no alora_invocation_tokens, but {_MANIFEST} beside it says that this is an aLoRA: a tool "
                 "deleted the key, and the adapter would run as a wrong plain LoRA; restore the file"
             )
         return ()
-    if not isinstance(tokens, list) or not all(type(token) is int and token >= 0 for token in tokens):
+    if not isinstance(tokens, list) or not tokens or not all(type(token) is int and token >= 0 for token in tokens):
         raise AdapterError(f"{file}: alora_invocation_tokens is {tokens!r}, not a list of token ids")
+    _require_read(config, file)
     return tuple(tokens)
+
+
+def _require_read(config: dict[str, Any], file: Path) -> None:
+    """AdapterError for what changes an adapter's meaning and this vLLM would drop: older ones know few keys."""
+    used = [key for key in _MEANINGFUL if config.get(key)]
+    if str(config.get("init_lora_weights", True)).split("_")[0].lower() in _BASE_CHANGED:
+        used.append("init_lora_weights")
+    dropped = sorted(set(used) - compat.peft_fields())
+    if dropped:
+        raise AdapterError(
+            f"{file} sets {', '.join(dropped)}, which vLLM {compat.vllm_version()} does not read, so the adapter would "
+            "answer wrong; serve it with a newer vLLM, or train it without"
+        )
 
 
 def claims_alora(path: str) -> bool:
@@ -90,7 +114,9 @@ def claims_alora(path: str) -> bool:
         config = json.loads(Path(folder, _CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(config, dict) and (bool(config.get("alora_invocation_tokens")) or _exported_as_alora(folder))
+    return isinstance(config, dict) and (
+        config.get("alora_invocation_tokens") is not None or _exported_as_alora(folder)
+    )
 
 
 def _exported_as_alora(folder: str) -> bool:
@@ -161,6 +187,12 @@ class Records:
         record = read_record(lora_request.lora_path)
         self._by_id[lora_request.lora_int_id] = record
         return record
+
+    def put_back(self, lora_id: int, record: AdapterRecord | None) -> None:
+        """The adapter that the id holds after all, where loading another one failed."""
+        self.forget(lora_id)
+        if record is not None:
+            self._by_id[lora_id] = record
 
     def known(self, lora_id: int) -> AdapterRecord | None:
         return self._by_id.get(lora_id)

@@ -159,6 +159,13 @@ def validation_error_class() -> Any:
     return VLLMValidationError
 
 
+def peft_fields() -> frozenset[str]:
+    """Keys of an ``adapter_config.json`` that this vLLM reads; it drops all others without a word."""
+    from vllm.lora.peft_helper import PEFTHelper
+
+    return frozenset(PEFTHelper.__dataclass_fields__)
+
+
 def adapter_folder(lora_path: str) -> str:
     """Local folder of an adapter that may be named by a hub id, as vLLM itself resolves it."""
     from vllm.lora.utils import get_adapter_absolute_path

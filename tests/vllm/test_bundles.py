@@ -1,10 +1,27 @@
-"""What ``alora train`` exports is what vLLM serves: same verdicts, and the same proof from vLLM's own cache."""
+"""What alora exports is what vLLM serves: same verdicts, and the same proof from vLLM's own cache."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from alora.bundle.battery import load_battery
+from alora.bundle.read import load_bundle
+from alora.errors import BaseError
+from alora.serving.engine import Engine, ServedAdapter, require_unquantized
+from alora.serving.parity import OFF, TOLERANCES, parity, tolerance
 from tests.toy_recipe import run_alora, toy_overrides
+from tests.vllm import bundles as store
+
+CONTROLS = [
+    "standard LoRA",
+    "LoRA with B scaled by 1e-4",
+    "activation one token early",
+    "activation one token late",
+    "one element changed by 1 ulp",
+    "B = 0",
+    "adapter silently off",
+]
 
 
 @pytest.fixture(scope="module")
@@ -16,47 +33,93 @@ def trained(tmp_path_factory):
     return folder
 
 
-def _score(folder, text, engine):
-    conversation = folder / "conversation.json"
-    conversation.write_text(json.dumps({"messages": [{"role": "user", "content": text}]}))
-    code, output, errors = run_alora(
-        "score",
-        f"artifact={folder / 'run'}",
-        str(conversation),
-        "json=true",
-        f"engine={engine}",
-        cache=folder / "cache",
-    )
-    assert code == 0, errors
-    return json.loads(output)["verdicts"]
-
-
-def test_the_same_verdict_from_both_engines(trained):
-    for text in ("message 3 says red", "a long story about nothing that says blue in the end"):
-        (ours,), (theirs,) = _score(trained, text, "transformers"), _score(trained, text, "vllm")
-        assert ours["label"] == theirs["label"]
-        assert ours["adapter_digest"] == theirs["adapter_digest"]
-        assert ours["probability"] == pytest.approx(theirs["probability"], abs=1e-4)
-        assert 0 < ours["probability"] < 1
-
-
-def test_kv_identity_is_proven_in_vllms_cache(trained):
+@pytest.fixture(scope="module")
+def validated(trained):
+    """The outcome of ``alora validate engine=vllm`` on the trained bundle."""
     report = trained / "vllm.json"
     code, output, errors = run_alora(
         "validate", f"artifact={trained / 'run/bundle'}", "engine=vllm", f"output={report}", cache=trained / "cache"
     )
     assert code == 0, output + errors
-    certificate = json.loads(report.read_text())
+    return json.loads(report.read_text()), output
+
+
+def test_one_call_scores_a_battery_with_the_same_verdicts(tmp_path):
+    conversation = tmp_path / "conversation.json"
+    conversation.write_text(json.dumps({"messages": [{"role": "user", "content": "Shall I take two of these?"}]}))
+    told = {}
+    for engine in ("transformers", "vllm"):
+        code, output, errors = run_alora(
+            *("score", f"battery={store.battery()}", f"base.source={store.base_folder()}", str(conversation)),
+            *("json=true", f"engine={engine}"),
+            cache=tmp_path,
+        )
+        assert code == 0, errors
+        told[engine] = json.loads(output)["verdicts"]
+    assert [verdict["policy"] for verdict in told["vllm"]] == [policy.id for policy in store.POLICIES]
+    for ours, theirs in zip(told["transformers"], told["vllm"], strict=True):
+        assert (ours["label"], ours["adapter_digest"]) == (theirs["label"], theirs["adapter_digest"])
+        assert ours["probability"] == pytest.approx(theirs["probability"], abs=1e-4)
+        assert 0 < ours["probability"] < 1
+
+
+def test_kv_identity_is_proven_in_vllms_cache(validated):
+    certificate, output = validated
     assert certificate["engine"].startswith("vllm ")
     (record,) = certificate["dtypes"]
-    assert [control["name"] for control in record["controls"] if control["caught"]] == [
-        "standard LoRA",
-        "LoRA with B scaled by 1e-4",
-        "activation one token early",
-        "activation one token late",
-        "one element changed by 1 ulp",
-        "B = 0",
-        "adapter silently off",
-    ]
+    assert [control["name"] for control in record["controls"] if control["caught"]] == CONTROLS
     assert all(layer["prefix_elements"] > 0 and layer["prefix_different"] == 0 for layer in record["layers"])
     assert "PEFT's search" not in output
+
+
+def test_the_golden_rows_are_answered_as_the_bundle_says(validated):
+    certificate, output = validated
+    found = certificate["parity"]
+    assert (found["rows"], found["passed"], found["tolerance"]) == (2, True, TOLERANCES["float32"])
+    assert found["difference"] < 1e-4
+    assert [(control["name"], control["caught"]) for control in found["controls"]] == [
+        ("adapter silently off", True),
+        ("standard LoRA", True),
+    ]
+    assert "the golden rows' answers" in output
+
+
+def test_both_proofs_are_in_the_bundles_own_certificate(trained, validated):
+    bundle = load_bundle(trained / "run/bundle")
+    written = json.loads((bundle.folder / "identity.json").read_text())
+    assert written["engine"] == "transformers"
+    assert written["vllm"] == validated[0]
+    assert bundle.manifest.certificate.vllm == validated[0]["engine"]
+
+
+@pytest.fixture(scope="module")
+def engine():
+    bundles = load_battery(store.battery())
+    return Engine(str(store.base_folder()), [ServedAdapter.of(bundle) for bundle in bundles], "float32", 512)
+
+
+def test_parity_fails_where_it_should(engine):
+    """Another adapter behind the name, an adapter that is left out, and a control that cannot be told apart."""
+    bundle, other = load_battery(store.battery())
+    renderer, ask = bundle.renderer(store.base()), engine.label_logits
+    honest, stranger = ServedAdapter.of(bundle).name, ServedAdapter.of(other).name
+    good = parity(bundle, renderer, ask, "float32", honest, {OFF: None})
+    assert good.passed
+    assert good.difference is not None
+    assert good.difference < 1e-4
+    assert not parity(bundle, renderer, ask, "float32", stranger, {OFF: None}).passed
+    blind = parity(bundle, renderer, ask, "float32", honest, {OFF: honest})
+    assert not blind.passed
+    assert [control.caught for control in blind.controls] == [False]
+
+
+def test_tolerances_follow_the_coarser_dtype():
+    assert tolerance("float32", "float32") == 1e-3
+    assert tolerance("bfloat16", "float32") == tolerance("float32", "bfloat16") == 0.25
+
+
+def test_a_base_that_is_quantized_here_is_not_compared_with_vllms():
+    base = store.base()
+    require_unquantized(base)
+    with pytest.raises(BaseError, match="loaded in nf4"):
+        require_unquantized(replace(base, fingerprint=replace(base.fingerprint, quantization="nf4")))

@@ -12,6 +12,7 @@ import pytest
 
 from alora.errors import AdapterError
 from alora.vllm_plugin import cache_reader, compat, engine_check, install, register, self_test, status, token_mapping
+from alora.vllm_plugin.adapter_record import read_record
 from alora.vllm_plugin.carried_request import CarriedLoRARequest
 from tests.vllm.toy_engine import lora_request
 from tests.vllm.toy_models import ToyAdapter, edit_config
@@ -189,13 +190,30 @@ def test_a_carried_request_unpickles_only_where_the_plugin_is_active(reinstalled
     assert (thawed.activation_index, thawed.weights_digest, thawed.lora_name) == (7, "d", "a")
 
 
-@pytest.mark.parametrize("tokens", ["##A", [1, -2], [True], {"a": 1}])
+@pytest.mark.parametrize("tokens", ["##A", [1, -2], [True], {"a": 1}, [], "", 0])
 def test_a_damaged_configuration_is_refused_and_not_taken_for_plain(engine, toys, tmp_path, tokens):
     broken = tmp_path / "broken"
     shutil.copytree(toys["linear"].path, broken)
     edit_config(str(broken), alora_invocation_tokens=tokens)
     with pytest.raises(AdapterError, match="not a list of token ids"):
         engine.ask_one(prompt(40), ToyAdapter("broken", 90, str(broken), ()))
+    with pytest.raises(AdapterError, match="not a list of token ids"):
+        engine.core.add_lora(lora_request(ToyAdapter("broken", 93, str(broken), ())))
+
+
+def test_what_this_vllm_would_drop_from_a_configuration_is_refused(toys, tmp_path, monkeypatch):
+    """vLLM before 0.32 knows six keys and drops the others without a word."""
+    few = frozenset(["r", "lora_alpha", "target_modules", "bias", "modules_to_save", "use_rslora", "use_dora"])
+    monkeypatch.setattr(compat, "peft_fields", lambda: few)
+    for key, value in (("alpha_pattern", {"q_proj": 4}), ("lora_bias", True), ("init_lora_weights", "pissa_niter_4")):
+        folder = tmp_path / key
+        shutil.copytree(toys["linear"].path, folder)
+        assert read_record(str(folder)).is_alora
+        edit_config(str(folder), **{key: value})
+        with pytest.raises(AdapterError, match=f"sets {key}, which vLLM .* does not read"):
+            read_record(str(folder))
+        edit_config(str(folder), alora_invocation_tokens=None)
+        assert not read_record(str(folder)).is_alora, "plain LoRA is vLLM's own business"
 
 
 def test_a_bundle_that_lost_its_invocation_tokens_is_refused(engine, toys, tmp_path):

@@ -116,6 +116,24 @@ def test_weights_changed_under_a_loaded_adapter_are_refused(engine, rewritable):
     assert float((before.logprobs_V - after.logprobs_V).abs().max()) > 0.1
 
 
+def test_a_failed_reload_in_place_leaves_nothing_mixed(engine, rewritable, toys):
+    """Old weights with the new files' activation and digest would poison the cache; no answer comes instead."""
+    adapter = ToyAdapter("half", next(NUMBERS), rewritable(75), INVOCATION)
+    ids = prompt(40, suffix=60)
+    engine.ask_one(ids, adapter)
+    home = rewritable(76)
+    write_adapter(Path(home), toys.base, INVOCATION, seed=76, rank=32)  # more than the engine's max_lora_rank
+    again = lora_request(adapter)
+    again.load_inplace = True
+    with pytest.raises(ValueError, match="rank"):
+        engine.core.add_lora(again)
+    with pytest.raises(AdapterError, match="changed after their weights were loaded"):
+        engine.ask_one(ids, adapter)
+    rewritable(77)
+    engine.core.add_lora(again)
+    assert engine.ask_one(ids, adapter).cached_tokens == 32
+
+
 def test_one_name_under_two_ids_in_one_batch(engine, toys, reference):
     old = ToyAdapter("reloaded", next(NUMBERS), toys["linear"].path, INVOCATION)
     new = ToyAdapter("reloaded", next(NUMBERS), toys["wide"].path, INVOCATION)

@@ -20,7 +20,7 @@ def told(tmp_path_factory):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=1800,
         check=False,
     )
     assert out.exists(), done.stdout[-3000:] + done.stderr[-3000:]

@@ -26,7 +26,7 @@ def run(arguments: list[str], seconds: int, **environment: str) -> subprocess.Co
 @pytest.fixture(scope="module")
 def multiprocess(tmp_path_factory):
     out = tmp_path_factory.mktemp("multiprocess") / "found.json"
-    done = run(["-m", "tests.vllm.run_multiprocess", str(out)], 240)
+    done = run(["-m", "tests.vllm.run_multiprocess", str(out)], 900)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return json.loads(out.read_text())
 
@@ -57,6 +57,6 @@ NOT_ON_V2 = "not llama and not sampled_at_once"
 
 def test_the_v2_model_runner_passes_the_same_tests():
     arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "--show-capture=no", "-k", NOT_ON_V2]
-    done = run([*arguments, *V2_TESTS], 400, ALORA_TEST_RUNNER="v2")
+    done = run([*arguments, *V2_TESTS], 1800, ALORA_TEST_RUNNER="v2")
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert "skipped" not in done.stdout

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from alora.errors import AdapterError
+from alora.vllm_plugin import compat
 from tests.vllm import toys as store
 from tests.vllm.peft_reference import PeftReference
 from tests.vllm.toy_engine import ToyEngine
@@ -38,6 +40,20 @@ def test_adapters_of_all_kinds_answer_right_in_one_batch(engine, toys, reference
     prompts = [prompt(40 + 9 * row, seed=row) for row in range(len(names))]
     for answer, ids, adapter in zip(engine.ask(prompts, adapters), prompts, adapters, strict=True):
         assert distance(answer.logprobs_V, reference.logprobs_V(ids, adapter)) < TOLERANCE, adapter
+
+
+def test_ranks_mixed_within_an_adapter_answer_right_or_are_refused(engine, toys):
+    """vLLM reads rank_pattern and alpha_pattern since 0.32; before, it would drop them."""
+    home = store.folder() / "patterned"
+    pattern = {"rank_pattern": {"q_proj": 2, "down_proj": 12}, "alpha_pattern": {"down_proj": 3}}
+    path = write_adapter(home, toys.base, INVOCATION, seed=31, rank=8, **pattern)
+    adapter, ids = store.ToyAdapter("patterned", 40, path, INVOCATION), prompt(70)
+    if "rank_pattern" not in compat.peft_fields():
+        with pytest.raises(AdapterError, match="does not read"):
+            engine.ask_one(ids, adapter)
+        return
+    wanted = PeftReference(toys.base, [adapter]).logprobs_V(ids, adapter)
+    assert distance(engine.ask_one(ids, adapter).logprobs_V, wanted) < TOLERANCE
 
 
 @pytest.mark.parametrize(
