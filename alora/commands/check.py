@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 
 from alora.adapter.folder import target_modules
 from alora.base.load import load_skeleton, load_tokenizer
-from alora.commands.output import say, say_json, table, write_json
+from alora.commands.output import report_file, say, say_json, table, write_json
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import DataSettings, Recipe
 from alora.conversation import LabelledConversation, read_labelled
@@ -60,7 +60,7 @@ def run(recipe: Recipe) -> int:
     failed = bool(errors or (recipe.strict and findings))
     report = _report(policies, battery, splits, lengths, findings, ready=not failed)
     if recipe.output is not None:
-        write_json(recipe.output, report)
+        write_json(report_file(recipe.output), report)
     if recipe.json:
         say_json(report)
     else:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alora.bundle.artifact import RUN_FILE, Artifact, Kind, find_artifact
+from alora.bundle.artifact import Artifact, Kind, find_artifact
 from alora.commands.artifacts import (
     BareAdapter,
     check_bases,
@@ -20,7 +20,7 @@ from alora.commands.artifacts import (
     open_bundles,
     saved_run,
 )
-from alora.commands.output import note, say, say_json, table
+from alora.commands.output import note, report_file, say, say_json, table
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import DataSettings, Recipe
 from alora.conversation import LabelledConversation
@@ -167,10 +167,7 @@ def _baseline(
 def _file(recipe: Recipe) -> Path:
     """``output``, a file or a folder for it; else the working folder. A run's own record is left as it is."""
     place = Path.cwd() if recipe.output is None else Path(recipe.output)
-    file = place if place.suffix == ".json" else place / FILE_NAME
-    if file.name == FILE_NAME and (file.parent / RUN_FILE).exists():
-        raise ConfigError(f"{file} is the run's own record, which its bundle is made from; give another output=")
-    return file
+    return report_file(place if place.suffix == ".json" else place / FILE_NAME)
 
 
 def _show(evaluations: Sequence[Evaluation], file: Path) -> None:

@@ -35,6 +35,19 @@ SETTINGS = {
     "a report that cannot be written": Case(
         "evaluate artifact={place}/run output={place}/policy.yaml/report.json", ["report.json", "writable output="]
     ),
+    "a report over the run's own": Case("evaluate artifact={place}/run output={place}/run", ["the run's own record"]),
+    "verdicts over the run's own": Case(
+        "score artifact={place}/run {place}/talk.json output={place}/run/bundle/alora.json", ["the run's own record"]
+    ),
+    "verdicts that cannot be written": Case(
+        "score artifact={place}/run {place}/talk.json output={place}/policy.yaml/v.json", ["policy.yaml", "choose a"]
+    ),
+    "packing, as TRL has it": Case("train training.packing=true", ["'training.packing'", "only the last one adapted"]),
+    "beam search, added": Case("train +training.num_beams=4", ["'training.num_beams'", "no beam search"]),
+    "dropout, as PEFT has it": Case("train adapter.lora_dropout=0.1", ["'adapter.lora_dropout'", "weight_decay"]),
+    "a base to be quantized by GPTQ": Case(
+        "train base.quantization=gptq", ["base.quantization is 'gptq'", "silently trains a plain LoRA", "bf16"]
+    ),
     "a certificate that cannot be written": Case(
         "validate artifact={place}/run output={place}/policy.yaml/report.json", ["policy.yaml", "choose a place"]
     ),

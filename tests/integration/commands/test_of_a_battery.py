@@ -1,0 +1,131 @@
+"""check, train, validate, evaluate and score on a battery with a file for each policy, by its run and by its folder."""
+
+import json
+import shutil
+
+import pytest
+
+from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE
+from alora.cli import main
+from alora.evaluation.report import read_evaluations
+from tests.toy_recipe import QUICK, toy_base_folder, toy_rows
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """``base/``, ``red.train.jsonl`` and so on, ``policies.yaml``, ``talk.json`` and the finished ``run/``."""
+    place = tmp_path_factory.mktemp("battery")
+    toy_base_folder(place / "base")
+    for number, name in enumerate(("red", "blue")):
+        toy_rows(place / f"{name}.train.jsonl", 24, seed=number, policy=name)
+        toy_rows(place / f"{name}.test.jsonl", 12 + 4 * number, seed=10 + number, policy=name)
+    (place / "policies.yaml").write_text("- {id: red, title: No red}\n- {id: blue, title: No blue}\n")
+    (place / "talk.json").write_text(json.dumps({"messages": [{"role": "user", "content": "message 3 says red"}]}))
+    assert main(["check", *recipe(place)]) == 0
+    assert main(["train", *recipe(place)]) == 0
+    return place
+
+
+def recipe(place):
+    return [
+        f"base.source={place / 'base'}",
+        f"policy.file={place / 'policies.yaml'}",
+        "policies=[red,blue]",
+        f"data.train={place}/%policy%.train.jsonl",
+        f"data.validation={place}/%policy%.test.jsonl",
+        f"data.test={place}/%policy%.test.jsonl",
+        f"run_dir={place / 'run'}",
+        *QUICK,
+    ]
+
+
+def at(place, which):
+    """The artifact's setting, as a run or as its battery; the battery alone does not know where a local base lies."""
+    return {"run": f"artifact={place / 'run'}", "battery": f"battery={place / 'run/battery'}"}[which]
+
+
+@pytest.mark.parametrize("which", ["run", "battery"])
+def test_score(place, which, tmp_path, capsys):
+    output = tmp_path / "verdicts.json"
+    assert main(["score", at(place, which), str(place / "talk.json"), f"output={output}"]) == 0
+    printed = capsys.readouterr().out
+    verdicts = json.loads(output.read_text())["verdicts"]
+    assert [verdict["policy"] for verdict in verdicts] == ["red", "blue"]
+    assert all(verdict["adapter_digest"][:12] in printed for verdict in verdicts)
+
+
+def test_score_with_one_of_them(place, capsys):
+    command = ["score", at(place, "run"), str(place / "talk.json"), "json=true"]
+    assert main([*command, "policies=[blue]"]) == 0
+    assert [verdict["policy"] for verdict in json.loads(capsys.readouterr().out)["verdicts"]] == ["blue"]
+    assert main([*command, "policies=[grey]"]) == 2
+    assert "has no policy grey; it has red, blue" in capsys.readouterr().err
+
+
+def test_evaluate_each_policy_on_its_own_rows(place, tmp_path):
+    output = tmp_path / "evaluation.json"
+    assert main(["evaluate", at(place, "battery"), f"output={output}", "evaluation.bootstrap=0"]) == 0
+    found = [(one.policy, one.method, one.metrics.rows) for one in read_evaluations(output)]
+    assert found == [
+        *[("red", "alora", 12), ("red", "bag_of_words", 12)],
+        *[("blue", "alora", 16), ("blue", "bag_of_words", 16)],
+    ]
+    recorded = read_evaluations(place / "run/policies/red/evaluation.json")
+    assert read_evaluations(output)[0].metrics.value("auroc") == recorded[0].metrics.value("auroc")
+
+
+def test_evaluate_leaves_out_what_has_no_rows_and_says_so(place, tmp_path, capsys):
+    shutil.copy(place / "red.test.jsonl", tmp_path)
+    command = ["evaluate", at(place, "run"), f"data.test={tmp_path}/%policy%.test.jsonl", "evaluation.bootstrap=0"]
+    output = tmp_path / "e.json"
+    assert main([*command, f"output={output}"]) == 1
+    assert "blue is left out: " in capsys.readouterr().err
+    assert {one.policy for one in read_evaluations(output)} == {"red"}
+    assert main([*command, f"output={tmp_path / 'blue.json'}", "policies=[blue]"]) == 2
+    assert main([*command, f"output={tmp_path / 'red.json'}", "policies=[red]"]) == 0
+    assert not (tmp_path / "blue.json").exists()
+
+
+@pytest.mark.parametrize("name", ["run", "run/evaluation.json", "run/policies/red/evaluation.json"])
+def test_evaluate_never_writes_over_a_runs_own_record(place, name, capsys, monkeypatch):
+    """Also where the working folder is the run. Nothing is computed first."""
+    before = (place / "run/policies/red/evaluation.json").read_bytes()
+    monkeypatch.chdir(place / "run")
+    for where in ([f"output={place / name}"], []):
+        assert main(["evaluate", at(place, "run"), "evaluation.bootstrap=0", *where]) == 2
+        assert "the run's own record" in capsys.readouterr().err
+    assert (place / "run/policies/red/evaluation.json").read_bytes() == before
+    assert not (place / "run/evaluation.json").exists()
+
+
+def test_validate_every_bundle(place, tmp_path, capsys):
+    report = tmp_path / "report.json"
+    assert main(["validate", at(place, "run"), f"output={report}", *QUICK[-4:-2]]) == 0
+    assert "KV identity holds for 2 of 2 adapters" in capsys.readouterr().out
+    written = json.loads(report.read_text())
+    assert (written["passed"], written["failures"], list(written["certificates"])) == (True, {}, ["red", "blue"])
+    assert all(certificate["passed"] for certificate in written["certificates"].values())
+
+
+def damaged(folder):
+    (folder / WEIGHTS_FILE).write_bytes((folder / WEIGHTS_FILE).read_bytes()[:-9])
+
+
+def stripped(folder):
+    config = json.loads((folder / CONFIG_FILE).read_text())
+    del config["alora_invocation_tokens"]
+    (folder / CONFIG_FILE).write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(("damage", "words"), [(damaged, "is cut short"), (stripped, "a tool deleted the key")])
+def test_validate_names_the_one_that_fails_and_certifies_the_other(place, damage, words, tmp_path, capsys):
+    battery = shutil.copytree(place / "run/battery", tmp_path / "battery")
+    damage(battery / "red")
+    command = ["validate", f"battery={battery}", f"base.source={place / 'base'}", "json=true", *QUICK[-4:-2]]
+    assert main(command) == 1
+    captured = capsys.readouterr()
+    report = json.loads(captured.out)
+    assert (report["passed"], list(report["certificates"])) == (False, ["blue"])
+    assert words in report["failures"]["red"]
+    assert "Traceback" not in captured.err
+    assert main([*command, "policies=[blue]"]) == 0
