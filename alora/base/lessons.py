@@ -5,16 +5,14 @@ of their own, batched by length. The document's tokens weigh 1 in the loss and h
 head is a third of a small model's cost), an answer's tokens weigh ``ANSWER_WEIGHT``, a question's nothing.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
-from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from alora.base.pretrain import Architecture, make_optimizers, set_rates
+from alora.base.pretrain import Architecture, fresh_model, make_optimizers, run_steps
 from alora.base.summaries import SummarisedDocument
 from alora.errors import BaseError
 from alora.render import HEADING, SYSTEM_TEXT
@@ -87,27 +85,15 @@ def study(
     """
     if not lessons:
         raise BaseError("pre-training: the corpus holds no document; give a text file with at least one")
-    if threads is not None:
-        torch.set_num_threads(threads)
-    torch.manual_seed(seed)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = Qwen3ForCausalLM(architecture.config(tokenizer))
-    model.to(device)  # pyright: ignore[reportArgumentType] a decorator of transformers hides the method from it
-    model.train()
+    model = fresh_model(architecture, tokenizer, seed, threads)
     optimizers = make_optimizers(model, learning_rate)
     batches = _batches(lessons, batch_tokens, torch.Generator().manual_seed(seed))
-    started = time.monotonic()
-    with tqdm(total=steps, desc="pre-training", unit="step", disable=not progress) as bar:
-        for step in range(steps):
-            spent = 0.0 if time_limit_s is None else (time.monotonic() - started) / time_limit_s
-            if spent >= 1.0:
-                break
-            set_rates(optimizers, max(step / steps, spent))
-            text_loss, answer_loss = _step(model, optimizers, next(batches))
-            if not text_loss + answer_loss < float("inf"):
-                raise BaseError(f"pre-training: no finite loss at step {step}; lower learning_rate={learning_rate}")
-            bar.set_postfix(text=f"{text_loss:.3f}", answers=f"{answer_loss:.3f}", refresh=False)
-            bar.update()
+
+    def take_step(_: int) -> dict[str, float]:
+        text, answers = _step(model, optimizers, next(batches))
+        return {"text": text, "answers": answers}
+
+    run_steps(take_step, optimizers, steps, time_limit_s, progress)
     return model.eval()
 
 

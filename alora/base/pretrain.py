@@ -8,7 +8,7 @@ import math
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -152,16 +152,47 @@ def pretrain(
     Raises:
         BaseError: no documents, or the loss is no longer finite.
     """
-    if threads is not None:
-        torch.set_num_threads(threads)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     rows_NT = pack(documents, tokenizer, sequence_length)
-    torch.manual_seed(seed)
-    model = Qwen3ForCausalLM(architecture.config(tokenizer)).train()
-    model.to(device)  # pyright: ignore[reportArgumentType] a decorator of transformers hides the method from it
+    model = fresh_model(architecture, tokenizer, seed, threads)
     optimizers = make_optimizers(model, learning_rate)
     answer_marks = [tokenizer.get_vocab()[text] for text in (TURN_START, "assistant", TURN_END)]
     batches = _batches(rows_NT, batch_size, torch.Generator().manual_seed(seed))
+
+    def take_step(step: int) -> dict[str, float]:
+        ids_BT = next(batches).to(model.device)
+        loss = _step(model, optimizers, ids_BT, answer_marks, answer_weight, text_share)
+        if checkpoint is not None and checkpoint_every and (step + 1) % checkpoint_every == 0 and math.isfinite(loss):
+            checkpoint(step + 1, model)
+        return {"loss": loss}
+
+    run_steps(take_step, optimizers, steps, time_limit_s, progress)
+    return model.eval()
+
+
+def fresh_model(
+    architecture: Architecture, tokenizer: PreTrainedTokenizerFast, seed: int, threads: int | None
+) -> Qwen3ForCausalLM:
+    """A model of random weights in train mode, on the GPU where there is one; seeds what is drawn from then on."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    torch.manual_seed(seed)
+    model = Qwen3ForCausalLM(architecture.config(tokenizer)).train()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return model.to(device)  # pyright: ignore[reportArgumentType] a decorator of transformers hides the method from it
+
+
+def run_steps(
+    take_step: Callable[[int], Mapping[str, float]],
+    optimizers: Sequence[torch.optim.Optimizer],
+    steps: int,
+    time_limit_s: float | None,
+    progress: bool,
+) -> None:
+    """Call ``take_step(step)``, which updates the weights and returns losses by name, until steps or seconds run out.
+
+    Raises:
+        BaseError: a loss is not finite.
+    """
     started = time.monotonic()
     with tqdm(total=steps, desc="pre-training", unit="step", disable=not progress) as bar:
         for step in range(steps):
@@ -169,14 +200,11 @@ def pretrain(
             if spent >= 1.0:
                 break
             set_rates(optimizers, max(step / steps, spent))
-            loss = _step(model, optimizers, next(batches).to(device), answer_marks, answer_weight, text_share)
-            if not math.isfinite(loss):
-                raise BaseError(f"pre-training: the loss is {loss} at step {step}; lower learning_rate={learning_rate}")
-            bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
+            losses = take_step(step)
+            if not all(map(math.isfinite, losses.values())):
+                raise BaseError(f"pre-training: the loss is not finite at step {step}; lower learning_rate")
+            bar.set_postfix({name: f"{loss:.3f}" for name, loss in losses.items()}, refresh=False)
             bar.update()
-            if checkpoint is not None and checkpoint_every and (step + 1) % checkpoint_every == 0:
-                checkpoint(step + 1, model)
-    return model.eval()
 
 
 def _batches(rows_NT: torch.Tensor, batch_size: int, generator: torch.Generator) -> Iterator[torch.Tensor]:
