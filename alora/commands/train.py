@@ -9,84 +9,41 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TypeVar
+from collections.abc import Sequence
+from dataclasses import asdict
 
 import torch
 
-from alora.adapter.folder import AdapterSpec, load_adapter, new_adapter, save_adapter, target_modules
-from alora.base.load import LoadedBase, load_base
+from alora.adapter.folder import AdapterSpec, AdapterWeights, load_adapter, new_adapter, save_adapter, target_modules
+from alora.base.load import load_base
 from alora.bundle.battery import write_battery
 from alora.bundle.hub import push_bundle
 from alora.bundle.read import Bundle, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
-from alora.commands.output import note, say, table, write_json
+from alora.commands.output import note, say, write_json
+from alora.commands.training_run import TrainingRun, show_results
 from alora.config.environment import describe_environment
 from alora.config.saved import save_recipe
 from alora.config.schema import Recipe
-from alora.conversation import Conversation, read_conversation
-from alora.errors import AloraError, CheckFailed, DataError
+from alora.conversation import read_conversation
+from alora.errors import CheckFailed, DataError
 from alora.evaluation.baselines import compare_with_baselines
-from alora.evaluation.report import (
-    HEADINGS,
-    Evaluation,
-    describe_operating_point,
-    read_evaluations,
-    table_rows,
-    write_evaluations,
-)
+from alora.evaluation.report import Evaluation, read_evaluations, write_evaluations
 from alora.identity.certificate import Certificate, read_certificate, write_certificate
 from alora.identity.certify import certify
 from alora.policy import Policy, load_battery_policies, load_policy
-from alora.prefix.scorer import Scorer
 from alora.probes import probe_conversations
 from alora.render import Prompt, Renderer
 from alora.splits import Splits, read_battery_splits, read_splits, rows_digest
-from alora.training import RunFolder, examples, fit
-from alora.verdict import make_verdict
-
-Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class _Run:
-    """What every stage needs; ``left_out`` grows as policies fail."""
-
-    recipe: Recipe
-    folder: RunFolder
-    base: LoadedBase
-    policies: tuple[Policy, ...]
-    splits: Splits
-    renderer: Renderer
-    conversation: Conversation | None  # scored at the end; None: the first held-out row
-    left_out: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def activated(self) -> bool:
-        return self.recipe.adapter.kind == "alora"
-
-    @property
-    def going(self) -> list[Policy]:
-        """The policies that have not failed."""
-        return [policy for policy in self.policies if policy.id not in self.left_out]
-
-    def each(self, stage: Callable[[_Run, Policy], Result]) -> dict[str, Result]:
-        """Run a stage for every policy; in a battery an error costs its own policy only."""
-        results = {}
-        for policy in self.going:
-            try:
-                results[policy.id] = stage(self, policy)
-            except AloraError as error:
-                if not self.recipe.policies:
-                    raise
-                self.left_out[policy.id] = str(error)
-        return results
+from alora.tracking import Tracking, TrackingCallback, require_tracking, start_tracking
+from alora.training import Example, Fitted, RunFolder, examples, fit
+from alora.training.track import Standing
 
 
 def run(recipe: Recipe) -> int:
     """Train from recipe to bundles; the exit code is 1 when a policy of a battery was left out."""
     started = time.monotonic()
+    require_tracking(recipe.tracking)
     if recipe.training.threads:
         torch.set_num_threads(recipe.training.threads)
     policies, splits, left_out = _read(recipe)
@@ -94,19 +51,21 @@ def run(recipe: Recipe) -> int:
     with RunFolder(recipe) as folder:
         base = load_base(recipe.base)
         renderer = Renderer(base.tokenizer, recipe.prompt, recipe.base.template_kwargs)
-        this = _Run(recipe, folder, base, tuple(policies), splits, renderer, conversation, left_out)
+        this = TrainingRun(recipe, folder, base, tuple(policies), splits, renderer, conversation, left_out)
         _require_ready(this)
-        if folder.claim(_inputs(this)):
+        resumed = folder.claim(_inputs(this))
+        if resumed:
             note(f"going on in {folder.path}")
         save_recipe(recipe, folder.settings, describe_environment())
-        _train(this)
-        evaluations = _evaluate(this)
+        with start_tracking(recipe, folder.path, resumed, note) as tracking:
+            _train(this, tracking)
+            evaluations = _evaluate(this, tracking)
         certificates = this.each(_prove)
         bundles = this.each(lambda _, policy: _export(this, policy, evaluations[policy.id], certificates[policy.id]))
         if recipe.policies and bundles:
             write_battery(folder.battery, list(bundles.values()))
         _push(this, bundles)
-        _show(this, evaluations, certificates, bundles)
+        show_results(this, evaluations, certificates, bundles)
     say(f"done in {time.monotonic() - started:.0f} s")
     return 1 if this.left_out else 0
 
@@ -120,48 +79,85 @@ def _read(recipe: Recipe) -> tuple[list[Policy], Splits, dict[str, str]]:
     return policies, splits, left_out
 
 
-def _require_ready(this: _Run) -> None:
+def _require_ready(this: TrainingRun) -> None:
     """What would fail after the training fails before it: words and targets that the base lacks, golden rows."""
     this.each(_spec)
     target_modules(this.base.model, this.recipe.adapter.targets)
     probe_conversations(this.recipe.export.golden_rows, "export.golden_rows")
 
 
-def _inputs(this: _Run) -> dict[str, str]:
+def _inputs(this: TrainingRun) -> dict[str, str]:
     """Digests of all that the run reads, so that a resume on other data or another base is refused."""
     rows = {f"{name} rows": rows_digest(getattr(this.splits, name)) for name in ("train", "validation", "test")}
     base = {f"base {name}": value for name, value in this.base.fingerprint.as_dict().items()}
     return rows | base | {f"policy {policy.id}": repr(policy.as_dict()) for policy in this.policies}
 
 
-def _train(this: _Run) -> None:
-    """All policies at once, each from its own row order and seed; what training gives up is left out."""
-    recipe, folder = this.recipe, this.folder
+def _train(this: TrainingRun, tracking: Tracking) -> None:
+    """Every policy from its own row order and seed; what training gives up is left out."""
     policies = this.going
     if not policies:
         raise DataError("no policy can be trained", [f"{name}: {why}" for name, why in this.left_out.items()])
-    if not all(folder.places(policy.id).training.exists() for policy in policies):
-        rows = {
-            name: examples(getattr(this.splits, name), policies, this.renderer, this.activated)
-            for name in ("train", "validation")
-        }
-        names = ", ".join(policy.id for policy in policies)
-        note(f"training {names}: {len(rows['train'])} conversations, {len(rows['validation'])} to validate on")
-        fresh = [new_adapter(_spec(this, policy), this.base.model, recipe.training.seed) for policy in policies]
-        fitted = fit(this.base, fresh, rows["train"], rows["validation"], recipe.training, folder.checkpoints)
-        for policy, adapter, standing in zip(policies, fitted.adapters, fitted.standings, strict=True):
-            places = folder.places(policy.id)
-            if standing.dropped is None:
-                save_adapter(adapter, places.adapter, this.base.source)
-            record = {"standing": asdict(standing), "steps": fitted.steps, "history": list(fitted.history)}
-            write_json(places.training, record)
-        shutil.rmtree(folder.checkpoints, ignore_errors=True)
-    for policy in policies:
-        if not folder.places(policy.id).adapter.exists():
+    if not all(this.folder.places(policy.id).training.exists() for policy in policies):
+        if this.recipe.training.engine == "trl":
+            this.each(lambda _, policy: _train_with_trl(this, policy, tracking))
+        else:
+            _train_together(this, policies, tracking)
+        shutil.rmtree(this.folder.checkpoints, ignore_errors=True)
+    for policy in this.going:
+        if not this.folder.places(policy.id).adapter.exists():
             this.left_out[policy.id] = "its loss was not finite; lower training.learning_rate, or look at its rows"
 
 
-def _spec(this: _Run, policy: Policy) -> AdapterSpec:
+def _train_together(this: TrainingRun, policies: Sequence[Policy], tracking: Tracking) -> None:
+    """All policies at once, their suffixes packed behind shared prefixes."""
+    recipe = this.recipe
+    rows = _examples(this, policies)
+    fresh = [new_adapter(_spec(this, policy), this.base.model, recipe.training.seed) for policy in policies]
+    watch = [TrackingCallback(tracking, [policy.id for policy in policies], recipe.tracking.every)]
+    fitted = fit(
+        this.base, fresh, rows["train"], rows["validation"], recipe.training, this.folder.checkpoints, callbacks=watch
+    )
+    for policy, adapter, standing in zip(policies, fitted.adapters, fitted.standings, strict=True):
+        _keep(this, policy, adapter, standing, fitted)
+
+
+def _train_with_trl(this: TrainingRun, policy: Policy, tracking: Tracking) -> None:
+    """One policy's standard LoRA by TRL, which trains one at a time."""
+    from alora.training.trl_engine import fit_with_trl
+
+    if this.folder.places(policy.id).training.exists():
+        return
+    recipe = this.recipe
+    rows = _examples(this, [policy])
+    fresh = new_adapter(_spec(this, policy), this.base.model, recipe.training.seed)
+    prefix = f"{policy.id}/" if recipe.policies else ""
+    watch = [TrackingCallback(tracking, [policy.id], recipe.tracking.every, prefix)]
+    checkpoints = this.folder.checkpoints / policy.id
+    fitted = fit_with_trl(
+        this.base, fresh, rows["train"], rows["validation"], recipe.training, checkpoints, callbacks=watch
+    )
+    _keep(this, policy, fitted.adapters[0], fitted.standings[0], fitted)
+
+
+def _examples(this: TrainingRun, policies: Sequence[Policy]) -> dict[str, list[Example]]:
+    rows = {
+        name: examples(getattr(this.splits, name), policies, this.renderer, this.activated)
+        for name in ("train", "validation")
+    }
+    names = ", ".join(policy.id for policy in policies)
+    note(f"training {names}: {len(rows['train'])} conversations, {len(rows['validation'])} to validate on")
+    return rows
+
+
+def _keep(this: TrainingRun, policy: Policy, adapter: AdapterWeights, standing: Standing, fitted: Fitted) -> None:
+    places = this.folder.places(policy.id)
+    if standing.dropped is None:
+        save_adapter(adapter, places.adapter, this.base.source)
+    write_json(places.training, {"standing": asdict(standing), "steps": fitted.steps, "history": list(fitted.history)})
+
+
+def _spec(this: TrainingRun, policy: Policy) -> AdapterSpec:
     settings = this.recipe.adapter
     return AdapterSpec(
         rank=settings.rank,
@@ -171,24 +167,33 @@ def _spec(this: _Run, policy: Policy) -> AdapterSpec:
     )
 
 
-def _evaluate(this: _Run) -> dict[str, list[Evaluation]]:
+def _evaluate(this: TrainingRun, tracking: Tracking) -> dict[str, list[Evaluation]]:
     """Figures per policy: its adapter, the same base untrained, and a bag of words, on the same rows."""
     places = {policy.id: this.folder.places(policy.id) for policy in this.going}
     missing = [policy for policy in this.going if not places[policy.id].evaluation.exists()]
     if missing:
         adapters = [load_adapter(places[policy.id].adapter) for policy in missing]
         found, failed = compare_with_baselines(
-            this.base, this.renderer, missing, adapters, this.splits, this.recipe.evaluation, this.recipe.training.seed
+            this.base,
+            this.renderer,
+            missing,
+            adapters,
+            this.splits,
+            this.recipe.evaluation,
+            this.recipe.training.seed,
+            watch=tracking.curves,
         )
         if failed and not this.recipe.policies:
             raise next(iter(failed.values()))
         this.left_out.update({name: str(error) for name, error in failed.items()})
         for name, evaluations in found.items():
             write_evaluations(places[name].evaluation, evaluations)
-    return this.each(lambda _, policy: read_evaluations(places[policy.id].evaluation))
+    evaluations = this.each(lambda _, policy: read_evaluations(places[policy.id].evaluation))
+    tracking.evaluations([item for items in evaluations.values() for item in items])
+    return evaluations
 
 
-def _prove(this: _Run, policy: Policy) -> Certificate | None:
+def _prove(this: TrainingRun, policy: Policy) -> Certificate | None:
     """The KV identity certificate; a standard LoRA has none, because it shares no prefix."""
     if not this.activated:
         return None
@@ -211,7 +216,9 @@ def _prove(this: _Run, policy: Policy) -> Certificate | None:
     return certificate
 
 
-def _export(this: _Run, policy: Policy, evaluations: Sequence[Evaluation], certificate: Certificate | None) -> Bundle:
+def _export(
+    this: TrainingRun, policy: Policy, evaluations: Sequence[Evaluation], certificate: Certificate | None
+) -> Bundle:
     places = this.folder.places(policy.id)
     if places.bundle.exists():
         return load_bundle(places.bundle)
@@ -238,60 +245,10 @@ def _export(this: _Run, policy: Policy, evaluations: Sequence[Evaluation], certi
     return write_bundle(contents, places.bundle, this.recipe.export.golden_rows)
 
 
-def _push(this: _Run, bundles: dict[str, Bundle]) -> None:
+def _push(this: TrainingRun, bundles: dict[str, Bundle]) -> None:
     settings = this.recipe.export
     if settings.push_to is None:
         return
     for name, bundle in bundles.items():
         repository = f"{settings.push_to}-{name}" if this.recipe.policies else settings.push_to
         say(f"pushed {push_bundle(bundle.folder, repository, settings.private)}")
-
-
-def _show(
-    this: _Run,
-    evaluations: dict[str, list[Evaluation]],
-    certificates: dict[str, Certificate | None],
-    bundles: dict[str, Bundle],
-) -> None:
-    shown = [policy for policy in this.going if policy.id in bundles]
-    if shown:
-        split = evaluations[shown[0].id][0].split
-        say(f"\n{', '.join(policy.title for policy in shown)} on {this.base.source}: {split} rows")
-        table(HEADINGS, table_rows([item for policy in shown for item in evaluations[policy.id]]))
-    for policy in shown:
-        say(f"{policy.id}: {describe_operating_point(evaluations[policy.id][0].operating_point)}")
-        if certificate := certificates[policy.id]:
-            say(f"{policy.id}: {_describe(certificate)}")
-    if shown:
-        _show_verdicts(this, [bundles[policy.id] for policy in shown])
-    if this.left_out:
-        say()
-        table(("left out", "why"), [(name, reason.splitlines()[0]) for name, reason in this.left_out.items()])
-    say()
-    one = None if this.recipe.policies or not shown else this.folder.places(shown[0].id)
-    rows = [("settings", this.folder.settings)]
-    rows += [(name, getattr(one, name)) for name in ("adapter", "evaluation", "identity", "bundle") if one]
-    rows += [] if one else [("policies", this.folder.path / "policies"), ("battery", this.folder.battery)]
-    table(("what", "where"), [(what, place) for what, place in rows if place.exists()])
-
-
-def _describe(certificate: Certificate) -> str:
-    caught = [control.caught for record in certificate.dtypes for control in record.controls]
-    names = ", ".join(record.dtype for record in certificate.dtypes)
-    return (
-        f"KV identity proven in {names} on {len(certificate.lengths)} calls, "
-        f"{sum(caught)} of {len(caught)} negative controls caught"
-    )
-
-
-def _show_verdicts(this: _Run, bundles: Sequence[Bundle]) -> None:
-    """The verdicts on the recipe's conversation, else on the first held-out row, from one pass."""
-    conversation = this.conversation or (this.splits.test or this.splits.validation)[0].conversation
-    with Scorer(this.base, [bundle.weights for bundle in bundles]) as scorer:
-        logits = scorer.label_logits(this.renderer.prefix(conversation), [bundle.suffix for bundle in bundles])
-    for bundle, logits_L in zip(bundles, logits, strict=True):
-        verdict = make_verdict(bundle.policy, logits_L.tolist(), bundle.calibration, bundle.weights.digest)
-        say(
-            f"{bundle.policy.id}: verdict on conversation {conversation.id}: {verdict.label} "
-            f"(P({bundle.policy.positive}) = {verdict.probability:.4f}, threshold {verdict.threshold:.4f})"
-        )

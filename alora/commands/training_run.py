@@ -1,0 +1,111 @@
+"""One call of ``alora train``: what its stages share, and what it says at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from alora.base.load import LoadedBase
+from alora.bundle.read import Bundle
+from alora.commands.output import say, table
+from alora.config.schema import Recipe
+from alora.conversation import Conversation
+from alora.errors import AloraError
+from alora.evaluation.report import HEADINGS, Evaluation, describe_operating_point, table_rows
+from alora.identity.certificate import Certificate
+from alora.policy import Policy
+from alora.prefix.scorer import Scorer
+from alora.render import Renderer
+from alora.splits import Splits
+from alora.training import RunFolder
+from alora.verdict import make_verdict
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """What every stage needs; ``left_out`` grows as policies fail."""
+
+    recipe: Recipe
+    folder: RunFolder
+    base: LoadedBase
+    policies: tuple[Policy, ...]
+    splits: Splits
+    renderer: Renderer
+    conversation: Conversation | None  # scored at the end; None: the first held-out row
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def activated(self) -> bool:
+        return self.recipe.adapter.kind == "alora"
+
+    @property
+    def going(self) -> list[Policy]:
+        """The policies that have not failed."""
+        return [policy for policy in self.policies if policy.id not in self.left_out]
+
+    def each(self, stage: Callable[[TrainingRun, Policy], Result]) -> dict[str, Result]:
+        """Run a stage for every policy; in a battery an error costs its own policy only."""
+        results = {}
+        for policy in self.going:
+            try:
+                results[policy.id] = stage(self, policy)
+            except AloraError as error:
+                if not self.recipe.policies:
+                    raise
+                self.left_out[policy.id] = str(error)
+        return results
+
+
+def show_results(
+    this: TrainingRun,
+    evaluations: Mapping[str, list[Evaluation]],
+    certificates: dict[str, Certificate | None],
+    bundles: dict[str, Bundle],
+) -> None:
+    """Print the figures, operating points, certificates and one verdict of each policy that has a bundle, then the
+    policies that were left out, and where everything lies."""
+    shown = [policy for policy in this.going if policy.id in bundles]
+    if shown:
+        split = evaluations[shown[0].id][0].split
+        say(f"\n{', '.join(policy.title for policy in shown)} on {this.base.source}: {split} rows")
+        table(HEADINGS, table_rows([item for policy in shown for item in evaluations[policy.id]]))
+    for policy in shown:
+        say(f"{policy.id}: {describe_operating_point(evaluations[policy.id][0].operating_point)}")
+        if certificate := certificates[policy.id]:
+            say(f"{policy.id}: {_describe(certificate)}")
+    if shown:
+        _show_verdicts(this, [bundles[policy.id] for policy in shown])
+    if this.left_out:
+        say()
+        table(("left out", "why"), [(name, reason.splitlines()[0]) for name, reason in this.left_out.items()])
+    say()
+    one = None if this.recipe.policies or not shown else this.folder.places(shown[0].id)
+    rows = [("settings", this.folder.settings)]
+    rows += [(name, getattr(one, name)) for name in ("adapter", "evaluation", "identity", "bundle") if one]
+    rows += [] if one else [("policies", this.folder.path / "policies"), ("battery", this.folder.battery)]
+    table(("what", "where"), [(what, place) for what, place in rows if place.exists()])
+
+
+def _describe(certificate: Certificate) -> str:
+    caught = [control.caught for record in certificate.dtypes for control in record.controls]
+    names = ", ".join(record.dtype for record in certificate.dtypes)
+    return (
+        f"KV identity proven in {names} on {len(certificate.lengths)} calls, "
+        f"{sum(caught)} of {len(caught)} negative controls caught"
+    )
+
+
+def _show_verdicts(this: TrainingRun, bundles: Sequence[Bundle]) -> None:
+    """The verdicts on the recipe's conversation, else on the first held-out row, from one pass."""
+    conversation = this.conversation or (this.splits.test or this.splits.validation)[0].conversation
+    with Scorer(this.base, [bundle.weights for bundle in bundles]) as scorer:
+        logits = scorer.label_logits(this.renderer.prefix(conversation), [bundle.suffix for bundle in bundles])
+    for bundle, logits_L in zip(bundles, logits, strict=True):
+        verdict = make_verdict(bundle.policy, logits_L.tolist(), bundle.calibration, bundle.weights.digest)
+        say(
+            f"{bundle.policy.id}: verdict on conversation {conversation.id}: {verdict.label} "
+            f"(P({bundle.policy.positive}) = {verdict.probability:.4f}, threshold {verdict.threshold:.4f})"
+        )

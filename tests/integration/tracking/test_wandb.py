@@ -1,0 +1,234 @@
+"""``tracking=wandb``: offline from a killed run to its end, nothing sent; and what happens when it cannot work."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from alora.config.schema import Recipe, TrackingSettings
+from alora.errors import MissingDependency
+from alora.tracking import require_tracking, start_tracking
+from tests.integration.tracking.wandb_file import OfflineRun
+from tests.toy_recipe import toy_overrides
+
+LOCAL = ("127.0.0.1", "::1", "0.0.0.0", "::", "")
+# The command line with an audit hook that writes down every address that a socket is connected to.
+AUDITED = """
+import os, sys
+log = open(os.environ["AUDIT_LOG"], "a")
+def heard(event, arguments):
+    if event == "socket.connect":
+        log.write(f"{arguments[1]!r}\\n"); log.flush()
+sys.addaudithook(heard)
+from alora.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+SMALL = ("identity.negative_controls=false", "export.golden_rows=0", "tracking=wandb", "tracking.mode=offline")
+
+
+def _start(folder, *arguments):
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "ALORA_CACHE": str(folder / "cache")}
+    environment |= {"AUDIT_LOG": str(folder / "audit.log")}
+    command = [sys.executable, "-c", AUDITED, "train", *arguments]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def _remotes(process) -> set[str]:
+    """Addresses outside this machine that the process or its children are connected to now."""
+    found = set()
+    for member in [process, *process.children(recursive=True)]:
+        try:
+            found |= {entry.raddr.ip for entry in member.net_connections() if entry.raddr}
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+    return found - set(LOCAL)
+
+
+def _watch(started, stop=lambda: False) -> set[str]:
+    """Wait for the end, or kill at ``stop``; whom the process and its children spoke to on the way."""
+    process, remotes = psutil.Process(started.pid), set()
+    while started.poll() is None:
+        if stop():
+            started.kill()
+            break
+        remotes |= _remotes(process) if process.is_running() else set()
+        time.sleep(0.25)
+    return remotes
+
+
+@pytest.fixture(scope="module")
+def killed_and_resumed(tmp_path_factory):
+    """A battery that is killed behind its first checkpoint and called again."""
+    folder = tmp_path_factory.mktemp("wandb")
+    overrides = toy_overrides(folder, folder / "run")
+    (folder / "policy.yaml").write_text(
+        "policies:\n- {id: red, title: No red, rule: No red.}\n- {id: blue, title: No blue, rule: No blue.}\n"
+    )
+    for split in ("train", "test"):
+        rows = [json.loads(line) for line in (folder / f"{split}.jsonl").read_text().splitlines()]
+        for row in rows:
+            label = row.pop("label")
+            row["labels"] = {"red": label, "blue": "ok" if label == "violation" else "violation"}
+            del row["policy"]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = [*overrides, *SMALL, "policies=[*]"]
+    first = _start(folder, *arguments)
+    reached = (folder / "run/checkpoints/checkpoint-4/complete.json").exists
+    remotes = _watch(first, stop=reached)
+    first.communicate()
+    second = _start(folder, *arguments)
+    remotes |= _watch(second)
+    errors = second.communicate()[1]
+    assert second.returncode == 0, errors
+    runs = [OfflineRun(path) for path in sorted((folder / "run/tracking/wandb/wandb").glob("offline-run-*"))]
+    return folder, runs, remotes, errors
+
+
+def test_a_resumed_run_keeps_its_id(killed_and_resumed):
+    folder, runs, _, _ = killed_and_resumed
+    assert len(runs) == 2
+    (run_id,) = set.union(*(run.ids for run in runs))
+    assert json.loads((folder / "run/tracking/wandb/run.json").read_text()) == {"id": run_id, "finished": True}
+
+
+def test_metrics_config_table_and_plots_can_be_read_back(killed_and_resumed):
+    folder, runs, _, _ = killed_and_resumed
+    last = runs[-1]
+    losses = {entry["step"]: entry for entry in last.history if "train/loss" in entry}  # the killed one's, too
+    assert sorted(losses) == list(range(1, 13))
+    assert all({"train/loss/red", "train/loss/blue", "train/learning_rate"} <= set(entry) for entry in losses.values())
+    for entry in losses.values():
+        assert entry["train/loss"] == pytest.approx(entry["train/loss/red"] + entry["train/loss/blue"], rel=1e-4)
+    validated = {entry["step"] for entry in last.history if "validation/loss/blue" in entry}
+    assert validated == {2, 4, 6, 8, 10, 12}
+
+    assert (last.config["training"]["max_steps"], last.config["name"]) == (12, "toy")
+    assert set(Recipe.__dataclass_fields__) <= set(last.config)
+    figures = json.loads((folder / "run/policies/red/evaluation.json").read_text())["evaluations"][0]["metrics"]
+    (shown,) = [entry for entry in last.history if "test/auroc/red/alora" in entry]
+    assert shown["test/auroc/red/alora"] == figures["figures"]["auroc"]["value"]
+
+    table = json.loads(last.media("evaluation").read_text())
+    assert next(row[:2] for row in table["data"]) == ["red", "alora"]
+    assert len(table["data"]) == 6
+    roc = json.loads(last.media("roc/blue/alora").read_text())
+    assert (roc["data"][0], roc["data"][-1]) == ([0, 0], [1, 1])
+    for kind in ("roc_plot", "calibration_plot"):
+        assert last.media(f"{kind}/red/alora").read_bytes().startswith(b"\x89PNG")
+
+
+def test_nothing_leaves_the_machine(killed_and_resumed):
+    folder, _, remotes, _ = killed_and_resumed
+    assert remotes == set()
+    spoken = [line for line in (folder / "audit.log").read_text().splitlines() if line.startswith("(")]
+    assert [line for line in spoken if not any(f"'{host}'" in line for host in LOCAL)] == []
+
+
+def test_the_listeners_hear(tmp_path):
+    """Negative control: both see a socket that is connected elsewhere (of UDP, so that nothing is sent)."""
+    script = AUDITED.split("from alora")[0] + (
+        "import socket, time; one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+        "try: one.connect(('192.0.2.1', 9))\n"
+        "except OSError: one.bind(('127.0.0.1', 0)); one.connect(('127.0.0.2', 9))\n"  # a machine without a network
+        "time.sleep(1)"
+    )
+    started = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {"AUDIT_LOG": str(tmp_path / "log")})
+    remotes = _watch(started)
+    assert remotes <= {"192.0.2.1", "127.0.0.2"}
+    assert remotes
+    assert "192.0.2.1" in (tmp_path / "log").read_text()
+
+
+@pytest.fixture
+def nobody(monkeypatch, tmp_path):
+    """No account and no server."""
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    return Recipe(name="toy", run_dir=str(tmp_path / "run"), tracking=TrackingSettings(kind="wandb"))
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # wandb's own sockets and temporary folders
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_without_a_login_it_records_offline_and_says_so_once(nobody, tmp_path):
+    notes: list[str] = []
+    with start_tracking(nobody, tmp_path / "run", False, notes.append) as tracking:
+        tracking.metrics({"train/loss": 0.5}, 1)
+        assert tracking.active
+    assert len(notes) == 1
+    assert "recording offline" in notes[0]
+    assert "wandb sync" in notes[0]
+    (folder,) = (tmp_path / "run/tracking/wandb/wandb").glob("offline-run-*")
+    assert [entry["train/loss"] for entry in OfflineRun(folder).history] == [0.5]
+
+    with start_tracking(nobody, tmp_path / "run", True, notes.append) as tracking:
+        assert not tracking.active  # the run is finished
+    nobody.tracking.mode = "offline"
+    with start_tracking(nobody, tmp_path / "run", False, notes.append) as tracking:
+        assert tracking.active  # started over, under another id
+    (again,) = (tmp_path / "run/tracking/wandb/wandb").glob("offline-run-*")
+    assert again.name.rsplit("-", 1)[1] != folder.name.rsplit("-", 1)[1]
+    assert len(notes) == 1
+
+
+def test_a_tracker_that_cannot_write_does_not_stop_the_run(tmp_path):
+    (tmp_path / "tracking").write_text("a file where the folder should be")
+    recipe = Recipe(run_dir=str(tmp_path), tracking=TrackingSettings(kind="tensorboard"))
+    notes: list[str] = []
+    with start_tracking(recipe, tmp_path, False, notes.append) as tracking:
+        tracking.metrics({"train/loss": 0.5}, 1)
+        assert not tracking.active
+    (note,) = notes
+    assert "the run goes on without it" in note
+
+
+def test_a_missing_package_is_told_before_the_work(monkeypatch):
+    require_tracking(TrackingSettings(kind="none"))
+    require_tracking(TrackingSettings(kind="wandb"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    require_tracking(TrackingSettings(kind="none"))
+    with pytest.raises(MissingDependency, match=r"alora-toolkit\[tracking\]"):
+        require_tracking(TrackingSettings(kind="wandb"))
+
+
+# Both packages are there to be found, and whoever imports one ends the process.
+_BLOCKED = """
+import sys
+from importlib.machinery import ModuleSpec
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec(name, self) if name.split(".")[0] in ("wandb", "tensorboard") else None
+    def create_module(self, spec):
+        sys.exit(f"{spec.name} was imported")
+    def exec_module(self, module):
+        pass
+sys.meta_path.insert(0, Refuse())
+"""
+_TRAIN = "from alora.cli import main\nsys.exit(main(sys.argv[1:]))"
+
+
+def test_without_tracking_neither_package_is_touched(killed_and_resumed, tmp_path):
+    folder = killed_and_resumed[0]
+    arguments = [
+        f"base.source={folder / 'base'}", f"policy.file={folder / 'policy.yaml'}", "policies=[red]", "name=plain",
+        f"data.train={folder / 'train.jsonl'}", f"data.validation={folder / 'test.jsonl'}",
+        f"run_dir={tmp_path / 'run'}", "training.max_steps=2", "training.batch_size=4", "training.threads=1",
+        "identity.dtypes=[float32]", "identity.negative_controls=false", "export.golden_rows=0",
+        "evaluation.bootstrap=0",
+    ]  # fmt: skip
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "ALORA_CACHE": str(folder / "cache")}
+    command = [sys.executable, "-c", _BLOCKED + _TRAIN, "train", *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "done in" in done.stdout
+    assert not (tmp_path / "run/tracking").exists()
+    heard = subprocess.run(
+        [sys.executable, "-c", _BLOCKED + "import wandb"], capture_output=True, text=True, check=False
+    )
+    assert "wandb was imported" in heard.stderr  # negative control
