@@ -11,8 +11,8 @@ from alora.bench.serving.records import Piece, Trial
 from alora.bench.serving.reference import Agreement
 
 TOLERANCE = 1e-3  # of a label's probability in float32: two engines, other kernels
-HALF_TOLERANCE = 0.05  # bfloat16 has 8 bits
-MOVED = 5  # times the tolerance: what an adapter must change at least, or agreement proves nothing
+HALF_TOLERANCE = 0.02  # bfloat16 has 8 bits
+MOVED = 3  # times the tolerance: what adapters must change on average, or agreement proves nothing
 NULL_COVERAGE = 0.99  # so that the null arm cries wolf once in a hundred runs
 
 
@@ -68,7 +68,7 @@ def wrong_verdicts(agreement: Agreement | None, tolerance: float) -> str | None:
         return f"no verdict was compared with {agreement.against}"
     if agreement.moved is not None and agreement.moved <= MOVED * tolerance:
         return (
-            f"the adapters change no probability by more than {agreement.moved:.1e}, so equal verdicts would prove "
+            f"the adapters change a probability by {agreement.moved:.1e} on average, so equal verdicts would prove "
             "nothing"
         )
     if not agreement.worst <= tolerance:  # NaN too

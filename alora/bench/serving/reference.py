@@ -22,8 +22,8 @@ Key = tuple[tuple[int, ...], int]  # prefix ids and place
 class Agreement:
     """Verdicts of an arm beside those of ``against``: ``same`` of ``checked`` name the same label.
 
-    ``worst`` is the largest difference of a probability; ``moved`` the least by which a checked adapter moves the
-    base's answer, None where no adapter is meant to.
+    ``worst`` is the largest difference of a probability; ``moved`` by how much the checked adapters move the base's
+    answer on average, None where no adapter is meant to.
     """
 
     against: str
@@ -77,7 +77,7 @@ def ask_references(material: Material, prefixes: Sequence[tuple[int, ...]], plac
         plain = _ask(material.model, prefixes[0] + material.suffixes[place], labels, {})
         for found in (alora, lora):
             moved.append(difference(found[prefixes[0], place], plain))
-    return References(alora, lora, base, min(moved))
+    return References(alora, lora, base, sum(moved) / len(moved))
 
 
 def _ask(model: Any, prompt: tuple[int, ...], labels: Sequence[int], options: Mapping[str, Any]) -> Probabilities:
