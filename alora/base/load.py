@@ -47,8 +47,8 @@ def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
 
     location = base_location(settings, progress)
     tokenizer = load_tokenizer(settings, progress)
-    device = _device(settings.device)
-    dtype = _dtype(settings.dtype, device)
+    device = choose_device(settings.device)
+    dtype = choose_dtype(settings.dtype, device)
     options = _load_options(settings)
     quantized = settings.quantization == NF4
     try:
@@ -186,7 +186,8 @@ def _load_options(settings: BaseSettings) -> dict[str, Any]:
     return {"revision": settings.revision or "main", "trust_remote_code": settings.trust_remote_code}
 
 
-def _device(name: str) -> torch.device:
+def choose_device(name: str) -> torch.device:
+    """The device that ``base.device`` means here; BaseError when there is none such."""
     import torch
 
     if name == "auto":
@@ -200,7 +201,8 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _dtype(name: str, device: torch.device) -> torch.dtype:
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """The dtype that ``base.dtype`` means on ``device``; BaseError for one that alora does not run."""
     import torch
 
     if name == "auto":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable
@@ -33,17 +34,26 @@ class PrefixStore(ABC):
 
     def get(self, token_ids: tuple[int, ...], compute: Compute) -> PrefixKV | None:
         """The KV of ``token_ids``: kept, or computed and then kept while the budget lasts."""
-        kept = self._load(token_ids)
+        kept = self.look_up(token_ids)
         if kept is not None:
-            self.hits += 1
             return kept
-        self.misses += 1
         kv = compute(token_ids)
         if kv is not None:
-            size = sum(k.nbytes + v.nbytes for k, v in kv.layers)
-            if size <= self._budget and self._keep(token_ids, kv):
-                self._budget -= size
+            self.keep(token_ids, kv)
         return kv
+
+    def look_up(self, token_ids: tuple[int, ...]) -> PrefixKV | None:
+        """The KV of ``token_ids`` if it is kept."""
+        kept = self._load(token_ids)
+        self.hits += kept is not None
+        self.misses += kept is None
+        return kept
+
+    def keep(self, token_ids: tuple[int, ...], kv: PrefixKV) -> None:
+        """Keep the KV of ``token_ids``, unless the budget is spent."""
+        size = sum(k.nbytes + v.nbytes for k, v in kv.layers)
+        if size <= self._budget and self._keep(token_ids, kv):
+            self._budget -= size
 
     @abstractmethod
     def _load(self, token_ids: tuple[int, ...]) -> PrefixKV | None: ...
@@ -96,7 +106,7 @@ class DiskStore(PrefixStore):
         for layer, (k, v) in enumerate(kv.layers):
             state |= {f"{layer}.k": k.contiguous(), f"{layer}.v": v.contiguous()}
         file = self._file(token_ids)
-        beside = file.with_suffix(".writing")
+        beside = file.with_suffix(f".{os.getpid()}.writing")  # several processes may share the folder
         try:
             save_file(state, beside)
             beside.replace(file)

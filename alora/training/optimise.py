@@ -22,9 +22,12 @@ from alora.errors import TrainingError
 from alora.prefix.packed import PackedModel
 from alora.prefix.store import DiskStore, MemoryStore, PrefixStore
 from alora.training.examples import Example, collate
+from alora.training.gradients import GradientExchange, GradientWatch, PolicyClip
+from alora.training.processes import ALONE, current_processes
 from alora.training.progress import TrainingBar
+from alora.training.sharding import is_sharded
 from alora.training.track import Standing, Tracker
-from alora.training.trainer import COMPLETE, GradientWatch, PolicyClip, SplitModel, SplitTrainer
+from alora.training.trainer import COMPLETE, SplitModel, SplitTrainer
 
 if TYPE_CHECKING:
     from alora.base.load import LoadedBase
@@ -52,7 +55,9 @@ def fit(
 ) -> Fitted:
     """Train ``adapters`` together, one policy each, and return each one's best by validation loss.
 
-    A run that was cut off goes on from its last whole checkpoint in ``checkpoints`` and ends with the same bytes.
+    A run that was cut off goes on from its last whole checkpoint in ``checkpoints`` and ends with the same bytes. Where
+    several processes have met, all of them call this with the same arguments and get the same answer; the first alone
+    writes, and all read ``checkpoints``.
 
     Raises:
         TrainingError: no rows, no gradient after the first step, or a loss that is not finite.
@@ -65,20 +70,27 @@ def fit(
         packed.checkpoint_activations()
     store = _store(settings, base, packed.device)
     tracker = Tracker(bank, settings.early_stopping_patience)
+    processes = current_processes()
+    together = processes if is_sharded(base.model) else ALONE
     trainer = SplitTrainer(
-        model=SplitModel(packed, store),
+        model=SplitModel(packed, store, together),
         args=_arguments(settings, checkpoints, len(train), packed.device),
         train_dataset=list(train),
         eval_dataset=list(validation),
         data_collator=collate,
-        callbacks=[GradientWatch(bank, tracker), *_clip(bank, settings), *callbacks],
+        callbacks=[
+            GradientExchange(bank, tracker, processes),
+            GradientWatch(bank, tracker),
+            *_clip(bank, settings),
+            *callbacks,
+        ],
         tracker=tracker,
         max_suffix_tokens=settings.max_suffix_tokens,
     )
     trainer.remove_callback(PrinterCallback)
     if progress:
         trainer.add_callback(TrainingBar())
-    resume = last_whole_checkpoint(checkpoints)
+    resume = processes.tell(last_whole_checkpoint(checkpoints) if processes.first else None)
     try:
         if resume is None or not trainer.restore_finished(resume, _total_steps(settings, len(train))):
             trainer.train(resume_from_checkpoint=str(resume) if resume else None)
@@ -87,8 +99,10 @@ def fit(
         if all(standing.dropped for standing in tracker.standings):
             reasons = dict.fromkeys(str(standing.dropped) for standing in tracker.standings)
             raise TrainingError(f"{'; '.join(reasons)}; lower training.learning_rate, or take base.dtype=float32")
+        processes.wait()  # the first is free to remove the checkpoints once this returns
     except TrainingError:
-        shutil.rmtree(checkpoints, ignore_errors=True)  # it would fail again: nothing to go on from
+        if processes.first:
+            shutil.rmtree(checkpoints, ignore_errors=True)  # it would fail again: nothing to go on from
         raise
     finally:
         bank.release()

@@ -73,6 +73,10 @@ class Tracker:
         """Give up one policy."""
         self.standings[place].dropped = reason
 
+    def drop_diverged(self, place: int, step: int) -> None:
+        """Give up one policy whose training loss is not finite."""
+        self.drop(place, f"training loss is not finite at step {step}")
+
     def best(self, place: int) -> AdapterWeights:
         """The weights of the best evaluation; the present ones when there was none."""
         return self._best.get(place) or self._bank.adapter(place)

@@ -7,23 +7,24 @@ evaluation, clipping and the optimiser (policy by policy), and what a checkpoint
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.data_loader import BatchSamplerShard
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerState
 
-from alora.adapter.bank import Bank
 from alora.atomic import write_json
-from alora.errors import TrainingError
-from alora.prefix.packed import PackedModel, Pair, passes
+from alora.prefix.packed import PackedModel, Pair, PrefixKV, passes
 from alora.prefix.store import PrefixStore
 from alora.training.examples import Batch
 from alora.training.loss import Answers, label_losses
 from alora.training.optimiser import PolicyAdamW
+from alora.training.processes import ALONE, Processes, current_processes, share_out
 from alora.training.track import Tally, Tracker
 
 COMPLETE = "complete.json"  # written last: a checkpoint without it was cut off
@@ -31,22 +32,43 @@ _WEIGHTS = "model.safetensors"
 
 
 class SplitModel(nn.Module):
-    """What the trainer wraps: both stages of the split in one ``forward``."""
+    """What the trainer trains: both stages of the split in one ``forward``.
 
-    def __init__(self, packed: PackedModel, store: PrefixStore | None) -> None:
+    Args:
+        store: prefix KV kept across epochs, or None.
+        together: processes that each hold a part of the base. They meet in every forward of it, so all run the same
+            number; what a process has no work for, it fills.
+    """
+
+    def __init__(self, packed: PackedModel, store: PrefixStore | None, together: Processes = ALONE) -> None:
         super().__init__()
-        self.packed, self._store = packed, store
+        self.packed, self._store, self.together = packed, store, together
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        """Whether prefix KV is kept across epochs."""
+        return self._store is not None
 
     def forward(self, prefixes: Sequence[tuple[int, ...]], pairs: Sequence[Pair]) -> torch.Tensor:
         """Label logits ``[n, L]`` of ``pairs``, whose prefixes are run (or taken from the store) first."""
-        used = sorted({pair.prefix for pair in pairs})
-        kv = {place: self._prefix(prefixes[place]) for place in used}
+        kv = self._prefixes({pair.prefix: prefixes[pair.prefix] for pair in pairs})
         return self.packed.label_logits([kv.get(place) for place in range(len(prefixes))], pairs)
 
-    def _prefix(self, token_ids: tuple[int, ...]):
-        if self._store is None:
-            return self.packed.prefix_kv(token_ids)
-        return self._store.get(token_ids, self.packed.prefix_kv)
+    def fill(self, policy: int) -> torch.Tensor:
+        """No logits ``[0]`` of a pass that other processes have work for, with a gradient path like theirs."""
+        self._prefixes({})
+        return self.packed.label_logits([None], [Pair(0, policy, (0,), (0, 1))]).flatten()[:0]
+
+    def _prefixes(self, wanted: Mapping[int, tuple[int, ...]]) -> dict[int, PrefixKV | None]:
+        kept = {place: self._store.look_up(ids) if self._store else None for place, ids in sorted(wanted.items())}
+        missing = [place for place, kv in kept.items() if kv is None and wanted[place]]
+        for place in missing:
+            kv = kept[place] = self.packed.prefix_kv(wanted[place])
+            if self._store is not None and kv is not None:
+                self._store.keep(wanted[place], kv)
+        for _ in range(self.together.most(len(missing), self.packed.device) - len(missing)):
+            self.packed.prefix_kv((0,))
+        return kept
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The bank's own: the base is not ours to save."""
@@ -64,6 +86,7 @@ class SplitTrainer(Trainer):
         super().__init__(**kwargs)
         self.model_accepts_loss_kwargs = False
         self._tracker, self._limit = tracker, max_suffix_tokens
+        self._processes = current_processes()
         self._unlogged = Tally(len(tracker.standings))  # training losses since the last log entry
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
@@ -81,35 +104,38 @@ class SplitTrainer(Trainer):
         return self.optimizer
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        """Forward and backward of one batch, pass by pass; returns the batch's loss."""
+        """Forward and backward of this process's share of one batch, pass by pass; returns the share's loss.
+
+        Times the number of processes, because the trainer logs the mean over them.
+        """
         model.train()
         batch: Batch = inputs["batch"]
         total = torch.zeros((), device=self.args.device)
-        for part in self._passes(batch, self._tracker.active):
-            losses_n = self._losses(model, batch, part)
+        for part in self._passes(batch):
+            losses_n = self._losses(batch, part)
             diverged = self._drop_diverged(batch, part, losses_n)
             if diverged:
                 part = [place for place in part if batch.pairs[place].policy not in diverged]
-                if not part:
+                if not part and self.split_model.together.count == 1:
                     continue
-                losses_n = self._losses(model, batch, part)
+                losses_n = self._losses(batch, part)
             weights_n = losses_n.new_tensor([batch.weights[place] for place in part])
             loss = (weights_n * losses_n).sum() / self.current_gradient_accumulation_steps
             self.accelerator.backward(loss)
             self._unlogged.add([batch.pairs[place].policy for place in part], losses_n.tolist())
             self._tracker.trained.update(batch.pairs[place].policy for place in part)
             total += loss.detach().to(total.dtype)
-        return total
+        return total * self._processes.count
 
     def evaluate(self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval") -> Any:
         """Validation loss per policy; the standings and the best weights follow from it."""
-        model = self.split_model.eval()
+        self.split_model.eval()
         tally = Tally(len(self._tracker.standings))
         with torch.no_grad():
             for inputs in self.get_eval_dataloader(eval_dataset):
                 batch: Batch = inputs["batch"]
-                for part in self._passes(batch, self._tracker.active):
-                    losses = self._losses(model, batch, part).tolist()
+                for part in self._passes(batch):
+                    losses = self._losses(batch, part).tolist()
                     tally.add([batch.pairs[place].policy for place in part], losses)
         losses = self._over_processes(tally).means()
         self._tracker.judge(losses, self.state.global_step)
@@ -133,40 +159,70 @@ class SplitTrainer(Trainer):
         super().log(logs, *args, **kwargs)
 
     def _over_processes(self, tally: Tally) -> Tally:
-        if self.args.world_size > 1:
-            sums = tally.sums.to(self.args.device)
-            torch.distributed.all_reduce(sums)
-            tally.sums = sums.cpu()
+        sums = tally.sums.to(self.args.device)
+        self._processes.add([sums])
+        tally.sums = sums.cpu()
         return tally
 
     @property
     def split_model(self) -> SplitModel:
-        """The model without what accelerate wraps around it."""
-        model = self.accelerator.unwrap_model(self.model)
-        assert isinstance(model, SplitModel)
-        return model
+        """The model; nothing is wrapped around it."""
+        assert isinstance(self.model, SplitModel)
+        return self.model
 
-    def _passes(self, batch: Batch, active: frozenset[int]) -> list[list[int]]:
-        """Places of the active policies' pairs, cut into passes."""
+    def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
+        """Keep DataParallel and DistributedDataParallel off: a model that is wrapped already is left alone."""
+        return model if isinstance(model, _Wrapped) else _Wrapped(model)
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Whole batches, on every process."""
+        return _unshared(super().get_train_dataloader())
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        """Whole batches, on every process."""
+        return _unshared(super().get_eval_dataloader(eval_dataset))
+
+    def _passes(self, batch: Batch) -> list[list[int]]:
+        """Places of the active policies' pairs in this process's share, cut into passes.
+
+        Processes that hold parts of the base get equally many, the last ones empty.
+        """
+        shares = self._shares(batch)
+        cut = [passes(share, lambda place: len(batch.pairs[place].suffix_ids), self._limit) for share in shares]
+        mine = cut[self._processes.rank]
+        if self.split_model.together.count > 1:
+            mine = mine + [[]] * (max(map(len, cut)) - len(mine))
+        return mine
+
+    def _shares(self, batch: Batch) -> list[list[int]]:
+        """Per process, the places of its pairs."""
+        active = self._tracker.active
         wanted = [place for place, pair in enumerate(batch.pairs) if pair.policy in active]
-        return passes(wanted, lambda place: len(batch.pairs[place].suffix_ids), self._limit)
+        if self._processes.count == 1:
+            return [wanted]
+        tokens = [0] * len(batch.prefixes)
+        for place in wanted:
+            tokens[batch.pairs[place].prefix] += len(batch.pairs[place].suffix_ids)
+        owners = share_out(batch.prefixes, tokens, self._processes.count, self.split_model.keeps_prefixes)
+        ranks = range(self._processes.count)
+        return [[place for place in wanted if owners[batch.pairs[place].prefix] == rank] for rank in ranks]
 
-    def _losses(self, model: nn.Module, batch: Batch, part: Sequence[int]) -> torch.Tensor:
-        logits_nL = model(prefixes=batch.prefixes, pairs=[batch.pairs[place] for place in part])
+    def _losses(self, batch: Batch, part: Sequence[int]) -> torch.Tensor:
+        if not part:
+            return self.split_model.fill(min(self._tracker.active, default=0))
+        logits_nL = self.split_model(prefixes=batch.prefixes, pairs=[batch.pairs[place] for place in part])
         labels_n = torch.tensor([batch.labels[place] for place in part], device=logits_nL.device)
         return label_losses(Answers(logits_nL, labels_n))
 
     def _drop_diverged(self, batch: Batch, part: Sequence[int], losses_n: torch.Tensor) -> set[int]:
-        """Give up policies whose loss is not finite; TrainingError when none is left."""
+        """Give up policies whose loss is not finite; where processes run in step, on any of them."""
         finite = torch.isfinite(losses_n.detach()).tolist()
         diverged = {batch.pairs[place].policy for place, fine in zip(part, finite, strict=True) if not fine}
+        flags = [place in diverged for place in range(len(self._tracker.standings))]
+        agreed = self.split_model.together.any(flags, losses_n.device)
+        diverged = {place for place, flag in enumerate(agreed) if flag}
         for policy in sorted(diverged):
-            self._tracker.drop(policy, f"training loss is not finite at step {self.state.global_step}")
-        if diverged and not self._tracker.active:
-            raise TrainingError(
-                f"training loss is not finite at step {self.state.global_step}; lower training.learning_rate, "
-                "or take base.dtype=float32"
-            )
+            self._tracker.drop_diverged(policy, self.state.global_step)
         return diverged
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
@@ -175,6 +231,11 @@ class SplitTrainer(Trainer):
         state = self.split_model.state_dict() if state_dict is None else state_dict
         save_file({name: value.contiguous() for name, value in state.items()}, folder / _WEIGHTS)
         self._tracker.save(folder)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """By the first process alone: nothing in training draws from it but the data order, which has its own seed."""
+        if self.args.should_save:
+            super()._save_rng_state(output_dir)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
@@ -201,42 +262,17 @@ class SplitTrainer(Trainer):
         self._tracker.load(folder)
 
 
-class PolicyClip(TrainerCallback):
-    """Clip each policy's gradient by its own norm, so that one policy's outlier does not shrink another's step."""
+class _Wrapped(nn.Module):
+    """The model as it is: what :meth:`SplitTrainer._wrap_model` returns in place of a wrapper."""
 
-    def __init__(self, bank: Bank, limit: float) -> None:
-        self._bank, self._limit = bank, limit
-
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Called by the trainer between backward and the optimiser's step."""
-        self._bank.clip_gradients(self._limit)
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.module = model
 
 
-class GradientWatch(TrainerCallback):
-    """Stop a run that does not learn: after its first rows every policy must have a gradient.
-
-    B starts at zero, so A's first gradient is zero by construction and B's is the one that must not be. It would be if
-    the activation were missing, the hooks did not fire, or the base's kernels lost the gradient.
-    """
-
-    def __init__(self, bank: Bank, tracker: Tracker) -> None:
-        self._bank, self._tracker = bank, tracker
-        self._seen: set[int] = set()
-
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Called by the trainer between backward and the optimiser's step."""
-        fresh = self._tracker.trained - self._seen
-        self._seen |= fresh
-        self._tracker.trained.clear()
-        for policy in sorted(fresh & self._tracker.active):
-            dead = [name for name, (da, db) in self._bank.gradients(policy).items() if not (db.any() or da.any())]
-            if dead:
-                raise TrainingError(
-                    f"policy {policy}: no gradient reached {len(dead)} adapted layer(s) after the first step "
-                    f"({', '.join(dead[:3])}); the adapter would stay what it is. Check adapter.targets, and that the "
-                    "base is not quantized by a method whose kernels drop gradients"
-                )
+def _unshared(loader: DataLoader) -> DataLoader:
+    """Undo accelerate's sharing out of batches, as transformers itself does for samplers that know their process."""
+    sampler = loader.batch_sampler
+    if isinstance(sampler, BatchSamplerShard):
+        sampler.num_processes, sampler.process_index, sampler.even_batches = 1, 0, False
+    return loader

@@ -1,0 +1,88 @@
+"""What happens to gradients between backward and the optimiser's step: shares added, checked, clipped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from alora.adapter.bank import Bank
+from alora.errors import TrainingError
+from alora.training.processes import Processes
+from alora.training.track import Tracker
+
+
+class GradientExchange(TrainerCallback):
+    """Add the processes' gradients and standings, so that all take the same step; stop when no policy is left.
+
+    Losses are weighted by the whole batch's counts, so the sum over processes is one process's gradient.
+    """
+
+    def __init__(self, bank: Bank, tracker: Tracker, processes: Processes) -> None:
+        self._bank, self._tracker, self._processes = bank, tracker, processes
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Called by the trainer between backward and the optimiser's step."""
+        if self._processes.count > 1:
+            self._agree(state.global_step, args.device)
+            for parameter in self._bank.parameters():
+                if parameter.grad is None:  # no row of this process in the step
+                    parameter.grad = torch.zeros_like(parameter)
+            self._processes.add(grad for p in self._bank.parameters() if (grad := p.grad) is not None)
+        if not self._tracker.active:
+            control.should_training_stop = True
+
+    def _agree(self, step: int, device: torch.device) -> None:
+        """A policy that had a row, or diverged, on one process did so on all."""
+        places = range(len(self._tracker.standings))
+        flags = [place in self._tracker.trained for place in places]
+        flags += [self._tracker.standings[place].dropped is not None for place in places]
+        flags = self._processes.any(flags, device)
+        self._tracker.trained.update(place for place in places if flags[place])
+        for place in places:
+            if flags[len(places) + place]:
+                self._tracker.drop_diverged(place, step)
+
+
+class PolicyClip(TrainerCallback):
+    """Clip each policy's gradient by its own norm, so that one policy's outlier does not shrink another's step."""
+
+    def __init__(self, bank: Bank, limit: float) -> None:
+        self._bank, self._limit = bank, limit
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Called by the trainer between backward and the optimiser's step."""
+        self._bank.clip_gradients(self._limit)
+
+
+class GradientWatch(TrainerCallback):
+    """Stop a run that does not learn: after its first rows every policy must have a gradient.
+
+    B starts at zero, so A's first gradient is zero by construction and B's is the one that must not be. It would be if
+    the activation were missing, the hooks did not fire, or the base's kernels lost the gradient.
+    """
+
+    def __init__(self, bank: Bank, tracker: Tracker) -> None:
+        self._bank, self._tracker = bank, tracker
+        self._seen: set[int] = set()
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Called by the trainer between backward and the optimiser's step."""
+        fresh = self._tracker.trained - self._seen
+        self._seen |= fresh
+        self._tracker.trained.clear()
+        for policy in sorted(fresh & self._tracker.active):
+            dead = [name for name, (da, db) in self._bank.gradients(policy).items() if not (db.any() or da.any())]
+            if dead:
+                raise TrainingError(
+                    f"policy {policy}: no gradient reached {len(dead)} adapted layer(s) after the first step "
+                    f"({', '.join(dead[:3])}); the adapter would stay what it is. Check adapter.targets, and that the "
+                    "base is not quantized by a method whose kernels drop gradients"
+                )

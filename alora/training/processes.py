@@ -1,0 +1,149 @@
+"""Several processes on one training: who does which conversations, and what they tell each other.
+
+``torchrun`` or ``accelerate launch`` starts them; each has the whole data and the whole bank. A step's conversations
+are shared out, every process computes the gradient of its share, weighted by the whole step's counts, and the shares
+are added once before the optimiser moves. So the step is that of one process, however many there are, and however
+uneven the shares: policies whose rows all lie on one process, a process with more passes than another, or with none.
+(DistributedDataParallel adds in every backward, and so needs as many of them on each process.)
+
+What must be one decision is made by the first process and told to the others, or follows from added numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import distributed
+
+from alora.errors import RunError
+
+_BACKWARD = 3  # a suffix token, forward and backward, costs as much as this many prefix tokens
+_LINGER = 2.0  # seconds for the first that failed to say why, before the launcher ends all
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among those of one training."""
+
+    rank: int = 0
+    count: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the one that writes and speaks."""
+        return self.rank == 0
+
+    def tell(self, value: Any) -> Any:
+        """The first process's ``value``, on every process."""
+        if self.count == 1:
+            return value
+        told = [value if self.first else None]
+        distributed.broadcast_object_list(told, src=0)
+        return told[0]
+
+    def wait(self) -> None:
+        """Until all are here."""
+        if self.count > 1:
+            distributed.barrier()
+
+    def add(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Replace each tensor by its sum over the processes; the same bits on each of them."""
+        if self.count > 1:
+            for tensor in tensors:
+                distributed.all_reduce(tensor)
+
+    def any(self, flags: Sequence[bool], device: torch.device) -> list[bool]:
+        """Each flag that is set on any process."""
+        if self.count == 1:
+            return list(flags)
+        raised = torch.tensor([int(flag) for flag in flags], device=device)
+        distributed.all_reduce(raised, op=distributed.ReduceOp.MAX)
+        return [bool(flag) for flag in raised.tolist()]
+
+    def most(self, number: int, device: torch.device) -> int:
+        """The largest ``number`` of any process."""
+        if self.count == 1:
+            return number
+        largest = torch.tensor(number, device=device)
+        distributed.all_reduce(largest, op=distributed.ReduceOp.MAX)
+        return int(largest.item())
+
+
+ALONE = Processes()
+
+
+def join_processes(device: str = "auto") -> Processes:
+    """Meet the processes that a launcher started with this one; :data:`ALONE` without a launcher.
+
+    Args:
+        device: ``base.device``. On GPUs each process takes the one of its local rank.
+
+    Raises:
+        RunError: a GPU was named, which all processes would share.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
+        return ALONE
+    if device not in ("auto", "cpu", "cuda"):
+        raise RunError(f"base.device={device} is one device for several processes; use auto, cpu or cuda")
+    from accelerate import PartialState
+
+    # accelerate chooses the backend (gloo, nccl) and the device, here as later in the trainer.
+    state = PartialState(cpu=device == "cpu" or not torch.cuda.is_available())
+    return Processes(state.process_index, state.num_processes)
+
+
+def current_processes() -> Processes:
+    """The processes that have met, or :data:`ALONE`."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return ALONE
+    return Processes(distributed.get_rank(), distributed.get_world_size())
+
+
+def first_to_fail() -> bool:
+    """Whether this process is the one to say why all of them end.
+
+    The others wait for a moment, because a launcher ends all processes once one has ended.
+    """
+    try:
+        store = distributed.TCPStore(  # pyright: ignore[reportPrivateImportUsage] public by its documentation
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            is_master=False,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=_LINGER),
+        )
+        first = store.add(f"alora/failed/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", 1) == 1
+    except (KeyError, ValueError, RuntimeError):  # no launcher's store, or the process that kept it is gone
+        first = os.environ.get("RANK", "0") == "0"
+    if not first:
+        time.sleep(_LINGER)
+    return first
+
+
+def share_out(prefixes: Sequence[tuple[int, ...]], suffix_tokens: Sequence[int], count: int, kept: bool) -> list[int]:
+    """The process that each conversation of a step belongs to, the same answer on every process.
+
+    The heaviest goes first, each to where the load would be least. With prefix KV ``kept`` across epochs, a
+    conversation has a home, named by its ids, where its prefix costs nothing.
+
+    Args:
+        prefixes: ids of each conversation's prefix.
+        suffix_tokens: tokens of each conversation's suffixes together.
+        count: number of processes.
+    """
+    homes = [zlib.crc32(array("q", ids).tobytes()) % count for ids in prefixes]
+    own = [_BACKWARD * tokens for tokens in suffix_tokens]
+    load, owners = [0] * count, [0] * len(prefixes)
+    for place in sorted(range(len(prefixes)), key=lambda place: (-own[place] - len(prefixes[place]), place)):
+        costs = [own[place] + (0 if kept and rank == homes[place] else len(prefixes[place])) for rank in range(count)]
+        rank = min(range(count), key=lambda rank: (load[rank] + costs[rank], rank))
+        owners[place], load[rank] = rank, load[rank] + costs[rank]
+    return owners
