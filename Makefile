@@ -14,7 +14,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart static check test vllm-matrix docs notebooks clean
+.PHONY: help setup quickstart static check test bench vllm-matrix docs notebooks clean
 
 help: ## the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -37,6 +37,9 @@ check: static ## format, lint, types, import contracts, unit tests
 test: static ## everything that needs no GPU, real vLLM on CPU included
 	$(PYTEST) tests/unit tests/integration tests/docs tests/notebooks
 	$(BIN)/pytest tests/vllm
+
+bench: setup ## the serving benchmark on what is here: a GPU, or the documented CPU run; into runs/bench_serving
+	$(BIN)/alora bench serving bench=$(if $(shell command -v nvidia-smi 2>/dev/null),gpu,cpu)
 
 vllm-matrix: setup ## the vLLM tests on every vLLM version that this torch serves
 	$(BIN)/python scripts/vllm_matrix.py --out benchmarks/results/vllm_matrix.json
