@@ -46,7 +46,7 @@ def clean(notebook: Any) -> Any:
         if cell.cell_type != "code":
             continue
         cell.execution_count = None
-        cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+        cell.outputs = _joined([output for output in cell.outputs if output.get("name") != "stderr"])
         for output in cell.outputs:
             output.pop("execution_count", None)
             if output.output_type == "execute_result":
@@ -54,6 +54,17 @@ def clean(notebook: Any) -> Any:
             if "data" in output and "image/png" in output.data:
                 output.data = nbformat.from_dict({"image/png": output.data["image/png"]})
     return notebook
+
+
+def _joined(outputs: Sequence[Any]) -> list[Any]:
+    """Neighbouring pieces of printed text as one: where a kernel cuts them is chance."""
+    joined: list[Any] = []
+    for output in outputs:
+        if joined and output.output_type == joined[-1].output_type == "stream":
+            joined[-1].text += output.text
+        else:
+            joined.append(output)
+    return joined
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,7 +6,7 @@ a global state. ``pip install 'alora-toolkit[plots]'`` brings matplotlib, which 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -146,31 +146,31 @@ def difference_figure(maps: Mapping[str, Mapping[str, Sequence[float]]], activat
 
 
 def lines_figure(
-    lines: Mapping[str, Mapping[float, Interval]], labels: tuple[str, str], title: str = "", logarithmic: bool = True
+    lines: Mapping[str, Mapping[float, Interval]],
+    labels: tuple[str, str],
+    title: str = "",
+    dashed: Collection[str] = (),
 ) -> Figure:
-    """One line per name through its points with their intervals, on logarithmic axes unless told otherwise.
+    """One line per name through its points with their intervals, on logarithmic axes; ``dashed`` are thin.
 
     Raises:
         MissingDependency: matplotlib is not installed.
     """
     figure = _figure(6.0, 3.6)
+    from matplotlib.ticker import LogLocator
+
     axes = figure.subplots()
+    axes.set_xscale("log")
+    axes.set_yscale("log")
     for name, points in lines.items():
         places, values = list(points), list(points.values())
         reach = [[v.value - v.low for v in values], [v.high - v.value for v in values]]
-        axes.errorbar(
-            places,
-            [v.value for v in values],
-            yerr=reach,
-            label=name,
-            marker="o",
-            markersize=4,
-            capsize=3,
-            linewidth=1.4,
-        )
-    if logarithmic:
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+        style: dict[str, Any] = {"marker": "o", "markersize": 4, "capsize": 3, "linewidth": 1.4}
+        if name in dashed:
+            style = {"linestyle": "--", "linewidth": 0.8, "color": _GREY}
+        axes.errorbar(places, [v.value for v in values], yerr=reach, label=name, **style)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter("{x:g}")
     ticks = sorted({place for points in lines.values() for place in points})
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
