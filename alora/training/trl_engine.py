@@ -68,7 +68,7 @@ def fit_with_trl(
         raise TrainingError(f"{len(train)} training and {len(validation)} validation rows; both need at least one")
     with peft_on(base, adapter) as model:
         trainer = make_trainer(base, model, train, validation, settings, checkpoints)
-        for callback in (_Completed(), *callbacks):
+        for callback in (_Completed(), _FirstGradient(), *callbacks):
             trainer.add_callback(callback)
         if progress:
             trainer.add_callback(TrainingBar())
@@ -80,7 +80,7 @@ def fit_with_trl(
         else:
             trainer.train(resume_from_checkpoint=str(resume) if resume else None)
             state, trained = trainer.state, read_back(model, adapter)
-    _require_learned(state, trained, checkpoints)
+    _require_finite(state, checkpoints)
     stopped = state.global_step if state.global_step < state.max_steps else None
     return Fitted(
         adapters=(trained,),
@@ -221,8 +221,9 @@ def peft_on(base: LoadedBase, adapter: AdapterWeights) -> Iterator[PeftModel]:
         use_rslora=spec.rank_stabilised,
         target_modules=list(spec.targets),
     )
-    before = dict(vars(base.model))
-    settings = {name: copy.deepcopy(before[name]) for name in ("config", "generation_config") if name in before}
+    # The layers share the config, so what a trainer writes into it is taken back in place.
+    changing = (base.model, base.model.config, base.model.config.get_text_config(), base.model.generation_config)
+    before = [(item, dict(vars(item))) for item in changing if item is not None]
     model = get_peft_model(base.model, config)
     assert isinstance(model, PeftModel)
     try:
@@ -235,9 +236,10 @@ def peft_on(base: LoadedBase, adapter: AdapterWeights) -> Iterator[PeftModel]:
         model.unload()
         base.model.gradient_checkpointing_disable()
         base.model.disable_input_require_grads()
-        for name in set(vars(base.model)) - set(before):
-            delattr(base.model, name)  # TRL's forward, PEFT's record of itself
-        vars(base.model).update(before | settings)
+        for item, attributes in before:
+            for name in set(vars(item)) - set(attributes):
+                delattr(item, name)  # TRL's forward, PEFT's record of itself
+            vars(item).update(attributes)
         base.model.requires_grad_(False)
         base.model.eval()
 
@@ -270,6 +272,18 @@ class _Completed(TrainerCallback):
             write_json(folder / COMPLETE, {"step": state.global_step})
 
 
+class _FirstGradient(TrainerCallback):
+    """Stops a run that does not learn: B starts at zero, and its first gradient must not be."""
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Called by the trainer between backward and the optimiser's step."""
+        gradients = [weight.grad for name, weight in kwargs["model"].named_parameters() if "lora_B" in name]
+        if state.global_step == 0 and not any(gradient is not None and gradient.any() for gradient in gradients):
+            raise TrainingError("no gradient reached the adapter; it would stay what it is. Check adapter.targets")
+
+
 def _is_finished(checkpoint: Path) -> bool:
     """Whether nothing is left to train behind a checkpoint: all steps done, or stopped early."""
     state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
@@ -277,11 +291,7 @@ def _is_finished(checkpoint: Path) -> bool:
     return state["global_step"] >= state["max_steps"] or bool(control.get("args", {}).get("should_training_stop"))
 
 
-def _require_learned(state: TrainerState, trained: AdapterWeights, checkpoints: Path) -> None:
-    dead = not any(b_OR.any() for _, b_OR in trained.tensors.values())
-    if state.best_metric is not None and math.isfinite(state.best_metric) and not dead:
-        return
-    shutil.rmtree(checkpoints, ignore_errors=True)  # it would fail again: nothing to go on from
-    if dead:
-        raise TrainingError("no gradient reached the adapter, it is what it was; check adapter.targets")
-    raise TrainingError(f"validation loss is {state.best_metric}; lower training.learning_rate")
+def _require_finite(state: TrainerState, checkpoints: Path) -> None:
+    if state.best_metric is None or not math.isfinite(state.best_metric):
+        shutil.rmtree(checkpoints, ignore_errors=True)  # it would fail again: nothing to go on from
+        raise TrainingError(f"validation loss is {state.best_metric}; lower training.learning_rate")
