@@ -96,6 +96,17 @@ class Engine:
             seed=0,
         )
 
+    def close(self) -> None:
+        """End the engine and free its memory, so that another can start here.
+
+        It takes vLLM's process groups with it, so no other engine of this process may be in use.
+        """
+        from vllm.distributed import cleanup_dist_env_and_memory
+
+        self.llm.llm_engine.engine_core.shutdown()
+        del self.llm
+        cleanup_dist_env_and_memory()
+
     def request(self, name: str | None) -> Any:
         """vLLM's own request object for one adapter; None for the base."""
         from vllm.lora.request import LoRARequest

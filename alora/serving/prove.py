@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -68,7 +68,8 @@ def certify_in_vllm(
 ) -> Certificate:
     """Run the adapter and the base in vLLM on the same prompts and compare what its cache holds.
 
-    With a ``bundle`` that has golden rows, its folder is loaded as it is and must give their answers too.
+    With a ``bundle`` that has golden rows, its folder is loaded as it is and must give their answers too. The engine
+    is closed in the end, and no other may be in use in this process.
 
     Raises:
         MissingDependency, CheckFailed: see :class:`~alora.serving.engine.Engine`.
@@ -78,12 +79,13 @@ def certify_in_vllm(
     with _variants(weights, prompts[0], base.source) as variants:
         if bundle is not None:
             variants[_BUNDLE] = ServedAdapter.of(bundle)
-        run = _Runner(Engine(location, list(variants.values()), dtype), variants)
-        cases = [run.case(ids, activation) for ids, activation in _cut(prompts, run.block, run.longest)]
-        findings = [finding for case in cases for finding in _findings(case, case.adapted, reached)]
-        findings += [finding for case in cases for finding in _stability(run, case)]
-        caught = tuple(_control(name, run, cases, reached) for name in CONTROLS if controls)
-        answers = run.parity(bundle, base, dtype, controls) if bundle is not None and bundle.golden else None
+        with closing(Engine(location, list(variants.values()), dtype)) as engine:
+            run = _Runner(engine, variants)
+            cases = [run.case(ids, activation) for ids, activation in _cut(prompts, run.block, run.longest)]
+            findings = [finding for case in cases for finding in _findings(case, case.adapted, reached)]
+            findings += [finding for case in cases for finding in _stability(run, case)]
+            caught = tuple(_control(name, run, cases, reached) for name in CONTROLS if controls)
+            answers = run.parity(bundle, base, dtype, controls) if bundle is not None and bundle.golden else None
     identical = not findings and all(record.caught for record in caught)
     passed = identical and (answers is None or answers.passed)
     return Certificate(
