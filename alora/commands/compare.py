@@ -42,14 +42,11 @@ def run(recipe: Recipe) -> int:
         scores: list[Scores] = []
         left_out: dict[str, Mapping[str, str]] = {"every arm": dict(task.left_out)}
         for unit in units(recipe):
-            finished = folder.read(unit)
-            if finished is None:
+            if not folder.finished(unit):
                 note(f"running {unit.name}")
-                found, failed = run_unit(bench, unit, folder.home(unit))
-                folder.write(unit, found, failed)
-                finished = [*found.values()], failed
-            scores += finished[0]
-            left_out[unit.name] = finished[1]
+                folder.write(unit, *run_unit(bench, unit, folder.home(unit)))
+            found, left_out[unit.name] = folder.read(unit)
+            scores += found
         _report(task, folder, scores, left_out, base.source)
     return int(any(left_out.values()))
 

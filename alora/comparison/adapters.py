@@ -39,7 +39,7 @@ def train_and_score(bench: Workbench, unit: Unit, home: Path) -> dict[str, Score
     rows = [examples(part, task.policies, bench.renderer, activated) for part in (splits.train, splits.validation)]
     fresh = [new_adapter(_spec(bench, unit, policy), bench.base.model, settings.seed) for policy in task.policies]
     checkpoints = home / "checkpoints"
-    fitted = fit(bench.base, fresh, *rows, settings, checkpoints)
+    fitted = fit(bench.base, fresh, rows[0], rows[1], settings, checkpoints)
     trained = time.process_time()
     going = [place for place, standing in enumerate(fitted.standings) if standing.dropped is None]
     policies = [task.policies[place] for place in going]

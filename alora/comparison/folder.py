@@ -94,13 +94,19 @@ class ComparisonFolder:
             write_scores(self.home(unit) / f"{policy}.json", scores)
         write_json(self.home(unit) / _LEFT_OUT, dict(failed))
 
-    def read(self, unit: Unit) -> tuple[list[Scores], dict[str, str]] | None:
-        """What a finished unit scored and why policies are missing; None when it has not finished."""
+    def finished(self, unit: Unit) -> bool:
+        """Whether the unit has run to its end."""
+        return (self.home(unit) / _LEFT_OUT).is_file()
+
+    def read(self, unit: Unit) -> tuple[list[Scores], dict[str, str]]:
+        """What a finished unit scored, and per missing policy the reason.
+
+        Raises:
+            RunError: its files are damaged.
+        """
         home = self.home(unit)
         try:
             failed = json.loads((home / _LEFT_OUT).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
         except (OSError, ValueError) as error:
             raise RunError(f"{home / _LEFT_OUT} cannot be read ({error}); remove {home} and run again") from error
         return [read_scores(file) for file in sorted(home.glob("*.json")) if file.name != _LEFT_OUT], failed

@@ -107,11 +107,8 @@ class JudgeClient:
         self._count(requests=1)
         with self._lock:
             options = dict(self._options)
-        reply: Any = self._client.chat.completions.create(
-            model=str(self._settings.model),
-            messages=list(request),
-            **options,  # pyright: ignore[reportArgumentType]
-        )
+        complete: Any = self._client.chat.completions.create  # typed for literal messages, which these are not
+        reply = complete(model=self._settings.model, messages=list(request), **options)
         if isinstance(reply, str):  # the package hands a body through that is not JSON
             raise ValueError("the answer is not JSON")
         if reply.usage is not None:

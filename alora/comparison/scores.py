@@ -82,9 +82,15 @@ class Scores:
     @classmethod
     def from_dict(cls, mapping: Mapping[str, Any]) -> Scores:
         """Read :meth:`as_dict` back; KeyError, TypeError or ValueError when it is something else."""
-        parts = {name: RowScores.from_dict(mapping[name]) for name in ("validation", "test")}
-        plain = {name: mapping[name] for name in ("arm", "policy", "seed", "rank")}
-        return cls(**plain, **parts, facts=dict(mapping["facts"]))
+        return cls(
+            arm=mapping["arm"],
+            policy=mapping["policy"],
+            seed=mapping["seed"],
+            rank=mapping["rank"],
+            validation=RowScores.from_dict(mapping["validation"]),
+            test=RowScores.from_dict(mapping["test"]),
+            facts=dict(mapping["facts"]),
+        )
 
 
 def labelled_for(policy: Policy, rows: Sequence[LabelledConversation]) -> list[LabelledConversation]:

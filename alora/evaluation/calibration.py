@@ -16,7 +16,8 @@ from alora.evaluation.resampling import COVERAGE, Flags, Floats, Sweep, draw_cou
 from alora.verdict import Calibration
 
 TEMPERATURE_BOUNDS = (0.05, 20.0)
-TARGETS: Mapping[str, float | None] = {"f1": None, "fpr": 0.01, "recall": 0.95}  # with the rate held by default
+# What a threshold can be chosen for, with the rate held by default; "none" is what an uncalibrated adapter has.
+TARGETS: Mapping[str, float | None] = {"f1": None, "fpr": 0.01, "recall": 0.95, "cost": None}
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class OperatingPoint:
 
     ``threshold_low`` and ``threshold_high`` are the 95 % bootstrap interval of the choice. ``target`` says what it
     was chosen for (:data:`TARGETS`, or "none": uncalibrated, at one half), ``rows`` and ``positives`` on what.
+    ``costs`` are those of a false positive and a false negative, where the target is cost. ``dtype`` and ``engine``
+    say what computed the logits that it was fitted to; None: the base as the bundle was exported on it, in process.
     """
 
     temperature: float = 1.0
@@ -35,6 +38,9 @@ class OperatingPoint:
     target_value: float | None = None
     rows: int = 0
     positives: int = 0
+    costs: tuple[float, float] | None = None
+    dtype: str | None = None
+    engine: str | None = None
 
     @property
     def calibration(self) -> Calibration:
@@ -42,8 +48,12 @@ class OperatingPoint:
         return Calibration(self.temperature, self.threshold)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types; :meth:`from_dict` reads it back."""
-        return asdict(self)
+        """Plain JSON types; :meth:`from_dict` reads it back. What is None and newer than the rest is left out."""
+        content = asdict(self)
+        for name in ("costs", "dtype", "engine"):
+            if content[name] is None:
+                del content[name]
+        return content
 
     @classmethod
     def from_dict(cls, mapping: Mapping[str, Any]) -> "OperatingPoint":
@@ -52,7 +62,8 @@ class OperatingPoint:
         Raises:
             ConfigError, TypeError: it is something else.
         """
-        point = cls(**mapping)
+        costs = mapping.get("costs")
+        point = cls(**{**mapping, "costs": None if costs is None else (float(costs[0]), float(costs[1]))})
         _ = point.calibration
         return point
 
@@ -95,8 +106,9 @@ def choose_threshold(
     """The threshold for ``settings.target`` with the bounds of its bootstrap interval.
 
     ``f1``: the highest F1. ``fpr``: the highest recall whose false positive rate is at most the :func:`target_value`.
-    ``recall``: the fewest false positives whose recall is at least that. Among equals the highest threshold; it lies
-    midway between two rows' probabilities.
+    ``recall``: the fewest false positives whose recall is at least that. ``cost``: the lowest sum of what false
+    positives and false negatives cost, at the validation rows' share of positives. Among equals the highest threshold;
+    it lies midway between two rows' probabilities.
 
     Raises:
         ConfigError: unknown target, or a ``target_value`` outside (0, 1).
@@ -113,7 +125,7 @@ def choose_threshold(
     def pick(counts_SN: Floats) -> Floats:
         curve = sweep(positive_N, probability_N, counts_SN)
         both_S = (curve.positives_S1 * curve.negatives_S1)[:, 0] > 0  # a resample of one class chooses nothing
-        return _thresholds(curve.values_K)[_best_column(curve, settings.target, rate)[both_S]]
+        return _thresholds(curve.values_K)[_best_column(curve, settings, rate)[both_S]]
 
     chosen = float(pick(np.ones((1, len(positive_N))))[0])
     resampled = [pick(counts) for counts in draw_counts(len(positive_N), settings.bootstrap, seed)]
@@ -124,7 +136,7 @@ def choose_threshold(
 
 
 def target_value(settings: EvaluationSettings) -> float | None:
-    """The rate that the threshold has to hold: the one given, else the target's own default; None for ``f1``.
+    """The rate that the threshold has to hold: the one given, else the target's default; None for ``f1`` and ``cost``.
 
     Raises:
         ConfigError: unknown target, or a ``target_value`` outside (0, 1).
@@ -139,12 +151,15 @@ def target_value(settings: EvaluationSettings) -> float | None:
     return settings.target_value
 
 
-def _best_column(curve: Sweep, target: str, rate: float | None) -> NDArray[np.int64]:
+def _best_column(curve: Sweep, settings: EvaluationSettings, rate: float | None) -> NDArray[np.int64]:
     """Per resample the column of the sweep that serves the target best; the first (highest threshold) among equals."""
     hits, alarms = curve.hits_SK1, curve.alarms_SK1
+    if settings.target == "cost":
+        missed = curve.positives_S1 - hits
+        return np.argmin(settings.false_positive_cost * alarms + settings.false_negative_cost * missed, axis=1)
     if rate is None:
         return np.argmax(ratio(2 * hits, hits + alarms + curve.positives_S1, empty=0.0), axis=1)
-    if target == "fpr":
+    if settings.target == "fpr":
         allowed = ratio(alarms, curve.negatives_S1, empty=0.0) <= rate
         return np.argmax(np.where(allowed, hits, -1.0), axis=1)
     return np.argmax(ratio(hits, curve.positives_S1, empty=1.0) >= rate, axis=1)
@@ -158,6 +173,22 @@ def _thresholds(values_K: Floats) -> Floats:
     return np.r_[never, between, values_K[-1] / 2]
 
 
+def require_costs(settings: EvaluationSettings) -> tuple[float, float] | None:
+    """What a false positive and a false negative cost, where the target is cost.
+
+    Raises:
+        ConfigError: one of them is not a number above zero.
+    """
+    if settings.target != "cost":
+        return None
+    costs = (settings.false_positive_cost, settings.false_negative_cost)
+    if not all(math.isfinite(cost) and cost > 0 for cost in costs):
+        raise ConfigError(
+            f"evaluation.false_positive_cost={costs[0]} and false_negative_cost={costs[1]} must be above 0"
+        )
+    return costs
+
+
 def fit_operating_point(
     logits_NL: Floats, label_ids_N: NDArray[np.int64], settings: EvaluationSettings, seed: int = 0
 ) -> OperatingPoint:
@@ -169,6 +200,7 @@ def fit_operating_point(
     """
     if len(logits_NL) == 0:
         raise DataError("there are no validation rows to calibrate on; give data.validation or more training rows")
+    costs = require_costs(settings)
     positive_N = np.asarray(label_ids_N) == 0
     positive_probability(logits_NL)  # refuses what is not finite before anything is fitted to it
     temperature = fit_temperature(logits_NL, label_ids_N)
@@ -182,4 +214,5 @@ def fit_operating_point(
         target_value=target_value(settings),
         rows=len(positive_N),
         positives=int(positive_N.sum()),
+        costs=costs,
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,17 @@ from alora.policy import Policy
 from alora.render import Suffix
 
 if TYPE_CHECKING:
-    from alora.prefix.scorer import Scorer
-    from alora.render import Renderer
+    from alora.render import Prefix, Renderer
+
+
+class LabelScorer(Protocol):
+    """What answers: alora's own :class:`~alora.prefix.scorer.Scorer`, or another engine in its place."""
+
+    def label_logits(
+        self, prefix: Prefix, suffixes: Sequence[Suffix], asked: Sequence[int]
+    ) -> Sequence[Iterable[SupportsFloat]]:
+        """Label logits of the adapters at the places ``asked``, one suffix each."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,7 @@ def labels_of(policy: Policy, rows: Sequence[LabelledConversation]) -> NDArray[n
 
 
 def predict(
-    scorer: Scorer,
+    scorer: LabelScorer,
     renderer: Renderer,
     policies: Sequence[Policy],
     suffixes: Sequence[Suffix],

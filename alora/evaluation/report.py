@@ -129,10 +129,13 @@ def describe_operating_point(point: OperatingPoint) -> str:
     goal = {"fpr": "false positive rate at most", "recall": "recall at least"}.get(point.target, "best F1")
     if point.target_value is not None:
         goal += f" {point.target_value:g}"
+    if point.costs is not None:
+        goal = f"lowest cost, {point.costs[0]:g} a false positive and {point.costs[1]:g} a false negative,"
+    where = f", fitted in {point.dtype} by {point.engine}" if point.dtype and point.engine else ""
     text = f"threshold {point.threshold:.4f}"
     if point.threshold_low is not None and point.threshold_high is not None:
         text += f" (95 % interval {point.threshold_low:.4f} to {point.threshold_high:.4f})"
-    return f"{text}, temperature {point.temperature:.3f}: {goal} on {point.rows} validation rows"
+    return f"{text}, temperature {point.temperature:.3f}: {goal} on {point.rows} validation rows{where}"
 
 
 def write_evaluations(file: Path, evaluations: Sequence[Evaluation]) -> None:

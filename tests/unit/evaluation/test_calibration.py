@@ -1,5 +1,6 @@
 """Temperature and threshold do what they say on validation rows; the interval is a bootstrap's."""
 
+import json
 import math
 
 import numpy as np
@@ -158,7 +159,49 @@ def test_what_is_refused():
     broken[3, 1] = math.nan
     with pytest.raises(DataError, match="1 of 50 rows are not finite"):
         fit_operating_point(broken, label_ids, EvaluationSettings())
-    with pytest.raises(ConfigError, match=r"evaluation\.target=f2 is not one of f1, fpr, recall"):
+    with pytest.raises(ConfigError, match=r"evaluation\.target=f2 is not one of f1, fpr, recall, cost"):
         fit_operating_point(logits, label_ids, EvaluationSettings(target="f2"))
     with pytest.raises(ConfigError, match="between 0 and 1"):
         fit_operating_point(logits, label_ids, EvaluationSettings(target="fpr", target_value=5))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_lowest_cost_equals_exhaustive_search(seed):
+    rng = np.random.default_rng(seed)
+    positive = rng.random(60) < 0.3
+    probability = np.clip(rng.normal(0.4 + 0.25 * positive, 0.2), 0, 1)
+    for alarm, miss in ((1.0, 1.0), (1.0, 10.0), (5.0, 1.0)):
+        settings = EvaluationSettings(target="cost", false_positive_cost=alarm, false_negative_cost=miss, bootstrap=0)
+        threshold, _, _ = choose_threshold(positive, probability, settings)
+
+        def saved(p, f, alarm=alarm, miss=miss):
+            return -(alarm * (~p & f).sum() + miss * (p & ~f).sum())
+
+        assert ((probability >= threshold) == best_by_hand(positive, probability, saved)).all()
+
+
+def test_a_dearer_miss_lowers_the_threshold_and_only_the_ratio_counts():
+    logits, label_ids = validation(3, 500)
+
+    def fitted(alarm, miss):
+        settings = EvaluationSettings(target="cost", false_positive_cost=alarm, false_negative_cost=miss, bootstrap=50)
+        return fit_operating_point(logits, label_ids, settings)
+
+    cheap, even, dear = fitted(10, 1), fitted(1, 1), fitted(1, 10)
+    assert dear.threshold < even.threshold < cheap.threshold
+    assert fitted(3, 30).threshold == dear.threshold
+    assert dear.costs == (1, 10)
+    assert OperatingPoint.from_dict(dear.as_dict()) == dear
+    assert OperatingPoint.from_dict(json.loads(json.dumps(dear.as_dict()))) == dear
+    assert dear.threshold_low <= dear.threshold <= dear.threshold_high
+    for costs in ((0, 1), (1, -1), (float("nan"), 1)):
+        with pytest.raises(ConfigError, match="must be above 0"):
+            fitted(*costs)
+
+
+def test_points_of_older_bundles_are_read_and_written_as_they_were():
+    point = OperatingPoint(1.5, 0.4, 0.3, 0.5, "f1", None, 40, 18)
+    assert set(point.as_dict()) == {
+        "temperature", "threshold", "threshold_low", "threshold_high", "target", "target_value", "rows", "positives"
+    }  # fmt: skip
+    assert OperatingPoint.from_dict(point.as_dict()) == point

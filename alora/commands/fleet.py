@@ -1,0 +1,128 @@
+"""``alora fleet battery=DIR data.test=FILE [fleet.against=DIR]``: a battery's figures, drift and cross-fire, for CI."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from alora.bundle.artifact import find_artifact
+from alora.commands.artifacts import check_bases, data_settings, open_bundles, saved_run
+from alora.commands.output import note, say, say_json, table, write_json
+from alora.comparison.fleet import Drift, FleetReport, Member, report
+from alora.config.paths import POLICY_PLACE
+from alora.config.schema import Recipe
+from alora.conversation import LabelledConversation
+from alora.errors import DataError
+from alora.evaluation.report import HEADINGS, table_rows
+from alora.splits import merge_rows, read_policy_rows
+
+if TYPE_CHECKING:
+    from alora.base.load import LoadedBase
+    from alora.bundle.read import Bundle
+
+LEAST_CROSSFIRE = 0.5  # shown as a remark: one policy fires on at least half of another's positives
+
+
+def run(recipe: Recipe) -> int:
+    """1 when a policy fell below its last version by more than ``fleet.tolerance``, is gone, or has rows that fail."""
+    from alora.base.load import load_base
+
+    bundles, base_settings = open_bundles(replace(recipe, policies=[]))
+    earlier: list[Bundle] | None = None
+    if recipe.fleet.against is not None:
+        against = replace(recipe, artifact=recipe.fleet.against, bundles=[], policies=[])
+        earlier, _ = open_bundles(replace(against, base=base_settings))
+    rows, unusable = _rows(recipe, bundles)
+    base = load_base(base_settings)
+    members = _members(bundles, base, rows)
+    before = None if earlier is None else _members(earlier, base, rows)
+    found = report(members, before, rows, recipe.evaluation, recipe.fleet)
+    file = _file(recipe)
+    write_json(file, found.as_dict() | {"rows": len(rows), "unusable": unusable})
+    if recipe.json:
+        say_json(found.as_dict())
+    else:
+        _show(recipe, found, unusable)
+        say(f"\nwritten to {file}")
+    return int(bool(found.regressed or unusable))
+
+
+def _rows(recipe: Recipe, bundles: Sequence[Bundle]) -> tuple[list[LabelledConversation], dict[str, str]]:
+    data = data_settings(recipe, saved_run(find_artifact(str(recipe.artifact))))
+    source = str(data.test)
+    rows, unusable = read_policy_rows(source, data, [bundle.policy for bundle in bundles])
+    if not any(row.labels for row in rows):
+        raise DataError(f"{source}: no row is labelled for a policy of this battery; give data.test=")
+    return merge_rows(rows) if POLICY_PLACE in source else rows, {name: str(why) for name, why in unusable.items()}
+
+
+def _members(bundles: Sequence[Bundle], base: LoadedBase, rows: Sequence[LabelledConversation]) -> list[Member]:
+    """Every policy on every row, one pass a row."""
+    from tqdm.auto import tqdm
+
+    from alora.prefix.scorer import Scorer
+
+    check_bases(bundles, base)
+    renderer, suffixes = bundles[0].renderer(base), [bundle.suffix for bundle in bundles]
+    kept_P: list[list[list[float]]] = [[] for _ in bundles]
+    with Scorer(base, [bundle.weights for bundle in bundles]) as scorer:
+        for row in tqdm(rows, desc="scoring", unit="row", disable=len(rows) < 2):
+            answers = scorer.label_logits(renderer.prefix(row.conversation), suffixes)
+            for kept, logits_L in zip(kept_P, answers, strict=True):
+                kept.append([float(logit) for logit in logits_L])
+    return [
+        Member(bundle.policy, bundle.manifest.operating_point, bundle.weights.digest, np.array(kept))
+        for bundle, kept in zip(bundles, kept_P, strict=True)
+    ]
+
+
+def _file(recipe: Recipe) -> Path:
+    place = Path(recipe.output) if recipe.output is not None else Path.cwd()
+    return place if place.suffix == ".json" else place / "fleet.json"
+
+
+def _show(recipe: Recipe, found: FleetReport, unusable: dict[str, str]) -> None:
+    table(HEADINGS, table_rows(found.evaluations))
+    if found.drifts:
+        figures = recipe.fleet.figures
+        say(f"\nagainst {recipe.fleet.against}; a fall of more than {recipe.fleet.tolerance:g} fails")
+        table(
+            ("policy", "state", *figures, "verdicts flipped", "p DeLong", "verdict"),
+            [_drift_cells(drift, figures) for drift in found.drifts],
+        )
+    _show_crossfire(found)
+    for name, reason in unusable.items():
+        note(f"{name} is left out: {reason}")
+
+
+def _drift_cells(drift: Drift, figures: Sequence[str]) -> list[str]:
+    changes = [_signed(drift.changes.get(name)) for name in figures]
+    verdict = f"REGRESSED: {', '.join(drift.regressed)}" if drift.regressed else "ok"
+    return [drift.policy, drift.state, *changes, _plain(drift.flipped), _plain(drift.p_delong), verdict]
+
+
+def _show_crossfire(found: FleetReport) -> None:
+    crossfire = found.crossfire
+    if len(crossfire.policies) < 2:
+        return
+    say("\nshare of each policy's positives (row) on which a policy (column) fires; own recall on the diagonal")
+    rows = [[name, *map(_plain, shares)] for name, shares in zip(crossfire.policies, crossfire.fires_PP, strict=True)]
+    rows.append(["elsewhere", *map(_plain, crossfire.elsewhere_P)])
+    table(("positives of", *crossfire.policies), rows)
+    for place, own in enumerate(crossfire.policies):
+        for column, other in enumerate(crossfire.policies):
+            share = crossfire.fires_PP[place, column]
+            if place != column and share >= LEAST_CROSSFIRE:
+                note(f"{other} fires on {share:.0%} of the positives of {own}")
+
+
+def _plain(value: float | None) -> str:
+    return "" if value is None or np.isnan(value) else f"{value:.3f}"
+
+
+def _signed(value: float | None) -> str:
+    return "" if value is None else f"{value:+.3f}"

@@ -1,0 +1,214 @@
+"""``alora recalibrate artifact=BUNDLE data.validation=FILE``: its threshold for another precision, base or engine.
+
+The bundle is made again on the base at hand: logits, temperature, threshold with interval and golden rows are this
+base's, and the manifest says so. On another quantization KV identity is proven again first. The new bundle takes the
+old one's place in one step, or goes to ``output``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from alora.bundle.artifact import Artifact, Kind, find_artifact
+from alora.commands.artifacts import chosen, open_bundles, saved_run
+from alora.commands.output import note, say, say_json, table
+from alora.config.paths import POLICY_PLACE
+from alora.config.schema import BaseSettings, Recipe
+from alora.conversation import LabelledConversation
+from alora.errors import CheckFailed, ConfigError, DataError
+from alora.evaluation.calibration import OperatingPoint, fit_operating_point, positive_probability
+from alora.evaluation.predict import Predictions, predict
+from alora.splits import hold_out, merge_rows, read_policy_rows
+
+if TYPE_CHECKING:
+    from alora.base.load import LoadedBase
+    from alora.bundle.read import Bundle
+    from alora.identity.certificate import Certificate
+
+
+@dataclass(frozen=True)
+class Refit:
+    """One bundle's operating point before and after, with what each does on the validation rows."""
+
+    bundle: Bundle
+    point: OperatingPoint
+    predictions: Predictions
+
+    def rates(self, point: OperatingPoint) -> tuple[float, float]:
+        """Recall and false positive rate of ``point`` on the rows."""
+        fired_N = positive_probability(self.predictions.logits_NL, point.temperature) >= point.threshold
+        positive_N = self.predictions.positive_N
+        return float(fired_N[positive_N].mean()), float(fired_N[~positive_N].mean())
+
+
+def run(recipe: Recipe) -> int:
+    """Fit temperature and threshold again, and write the bundles that hold them."""
+    from alora.base.load import load_base
+    from alora.bundle.battery import write_battery
+
+    artifact = find_artifact(str(recipe.artifact))
+    everyone, settings = open_bundles(replace(recipe, policies=[]))
+    bundles = chosen(everyone, recipe.policies, artifact.folder) if artifact.kind is Kind.BATTERY else everyone
+    if recipe.output is not None and len(bundles) < len(everyone):
+        raise ConfigError("output= is for the whole battery; leave policies= out, or recalibrate where it lies")
+    rows, source = _validation_rows(recipe, artifact, everyone)
+    base = load_base(settings)
+    certificates = {bundle.policy.id: _certificate(recipe, bundle, base) for bundle in bundles}
+    refits = _refit(recipe, bundles, base, settings, rows)
+    made = []
+    for refit in refits:
+        bundle = refit.bundle
+        place = _place(recipe, artifact, bundle)
+        made.append(_write(refit, base, certificates[bundle.policy.id], place))
+    if artifact.kind is Kind.BATTERY and recipe.output is not None:
+        write_battery(recipe.output, made)
+    _show(recipe, refits, made, source)
+    return 0
+
+
+def _validation_rows(
+    recipe: Recipe, artifact: Artifact, bundles: Sequence[Bundle]
+) -> tuple[list[LabelledConversation], str]:
+    """``data.validation``; else the rows that the artifact's own run held out."""
+    policies = [bundle.policy for bundle in bundles]
+    run = saved_run(artifact)
+    data = recipe.data if recipe.data.validation is not None or run is None else run.data
+    source = data.validation or data.train
+    if source is None:
+        raise ConfigError("there are no rows to fit a threshold to; add data.validation=FILE.jsonl")
+    rows, unusable = read_policy_rows(source, data, policies)
+    for error in unusable.values():
+        raise error
+    rows = merge_rows(rows) if POLICY_PLACE in source else rows
+    if data.validation is not None:
+        return rows, Path(source).name
+    return hold_out(rows, data.validation_share)[1], f"rows that the run held out of {Path(source).name}"
+
+
+def _refit(
+    recipe: Recipe,
+    bundles: Sequence[Bundle],
+    base: LoadedBase,
+    settings: BaseSettings,
+    rows: Sequence[LabelledConversation],
+) -> list[Refit]:
+    policies, suffixes = [bundle.policy for bundle in bundles], [bundle.suffix for bundle in bundles]
+    renderer = bundles[0].renderer(base)
+    if recipe.engine == "vllm":
+        answers = predict(_InVllm(bundles, base, settings), renderer, policies, suffixes, rows)
+    elif recipe.engine == "transformers":
+        from alora.prefix.scorer import Scorer
+
+        with Scorer(base, [bundle.weights for bundle in bundles]) as scorer:
+            answers = predict(scorer, renderer, policies, suffixes, rows)
+    else:
+        raise ConfigError(f"engine={recipe.engine}: recalibrate runs the engine itself; give transformers or vllm")
+    found = []
+    for bundle, predictions in zip(bundles, answers, strict=True):
+        if len(predictions.label_ids_N) == 0:
+            raise DataError(
+                f"no validation row is labelled for policy {bundle.policy.id!r}; add some, or name policies="
+            )
+        point = fit_operating_point(predictions.logits_NL, predictions.label_ids_N, recipe.evaluation)
+        dtype = str(base.model.dtype).removeprefix("torch.")
+        found.append(Refit(bundle, replace(point, dtype=dtype, engine=recipe.engine), predictions))
+    return found
+
+
+class _InVllm:
+    """vLLM in this process, in the place of alora's own scorer."""
+
+    def __init__(self, bundles: Sequence[Bundle], base: LoadedBase, settings: BaseSettings) -> None:
+        from alora.base.load import base_location
+        from alora.serving.engine import Engine, ServedAdapter, require_unquantized
+
+        require_unquantized(base)
+        adapters = [ServedAdapter.of(bundle) for bundle in bundles]
+        self._names = [adapter.name for adapter in adapters]
+        self._engine = Engine(base_location(settings), adapters, str(base.model.dtype).removeprefix("torch."))
+
+    def label_logits(self, prefix: Any, suffixes: Sequence[Any], asked: Sequence[int]) -> Sequence[Any]:
+        """As :meth:`alora.prefix.scorer.Scorer.label_logits`."""
+        return self._engine.label_logits(prefix, suffixes, [self._names[place] for place in asked])
+
+
+def _certificate(recipe: Recipe, bundle: Bundle, base: LoadedBase) -> Certificate | None:
+    """The bundle's own; a new one where the base is quantized in another way, for it speaks of one base only."""
+    from alora.bundle.manifest import CERTIFICATE_FILE
+    from alora.identity.certificate import read_certificate
+    from alora.identity.certify import certify
+    from alora.probes import probe_conversations
+    from alora.render import Prompt
+
+    differing = set(bundle.manifest.base.fingerprint.differences(base.fingerprint))
+    if not differing or differing - {"quantization", "quantization_settings"}:
+        bundle.check_base(base)
+        return None if bundle.manifest.certificate is None else read_certificate(bundle.folder / CERTIFICATE_FILE)
+    if not bundle.manifest.activated:
+        return None
+    note(f"proving KV identity of {bundle.policy.id} on the base in {base.fingerprint.quantization}")
+    renderer = bundle.renderer(base)
+    talks = probe_conversations(recipe.identity.conversations, "identity.conversations", least=1)
+    prompts = [Prompt(renderer.prefix(talk), bundle.suffix) for talk in talks]
+    certificate = certify(base, bundle.folder, prompts, recipe.identity)
+    if not certificate.passed:
+        raise CheckFailed(f"KV identity of {bundle.policy.id} failed: {'; '.join(certificate.failures[:3])}")
+    return certificate
+
+
+def _write(refit: Refit, base: LoadedBase, certificate: Certificate | None, place: Path) -> Bundle:
+    from alora.bundle.write import BundleContents, write_bundle
+
+    bundle, manifest = refit.bundle, refit.bundle.manifest
+    contents = BundleContents(
+        base=replace(base, source=base.source if manifest.base.local else manifest.base.source),
+        weights=bundle.weights,
+        policy=bundle.policy,
+        prompt=manifest.prompt,
+        operating_point=refit.point,
+        template_kwargs=manifest.template_kwargs,
+        certificate=certificate,
+        evaluations=manifest.evaluations,
+        data={**manifest.data, "validation": refit.predictions.label_counts},
+        revision=manifest.base.revision,
+    )
+    return write_bundle(contents, place, len(bundle.golden))
+
+
+def _place(recipe: Recipe, artifact: Artifact, bundle: Bundle) -> Path:
+    if recipe.output is None:
+        return bundle.folder
+    return Path(recipe.output) / bundle.folder.name if artifact.kind is Kind.BATTERY else Path(recipe.output)
+
+
+def _show(recipe: Recipe, refits: Sequence[Refit], made: Sequence[Bundle], source: str) -> None:
+    rows = []
+    for refit in refits:
+        before, after = refit.bundle.manifest.operating_point, refit.point
+        was, now = refit.rates(before), refit.rates(after)
+        rows.append(
+            {
+                "policy": refit.bundle.policy.id,
+                "fitted in": f"{after.dtype} by {after.engine}",
+                "threshold": after.threshold,
+                "low": after.threshold_low,
+                "high": after.threshold_high,
+                "temperature": after.temperature,
+                "recall": now[0],
+                "FPR": now[1],
+                "old threshold": before.threshold,
+                "old recall": was[0],
+                "old FPR": was[1],
+            }
+        )
+    if recipe.json:
+        say_json({"rows": source, "bundles": [str(bundle.folder) for bundle in made], "policies": rows})
+        return
+    table(tuple(rows[0]), [list(row.values()) for row in rows])
+    goal = refits[0].point
+    say(f"target {goal.target}, fitted to {goal.rows} rows ({source}); the old point's figures are on the same rows")
+    for bundle in made:
+        say(f"written: {bundle.folder}")

@@ -1,0 +1,234 @@
+"""``alora compare`` on a toy base, with a judge behind a real endpoint: from rows to figures that can be checked."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
+
+from alora.base.load import load_base
+from alora.cli import main
+from alora.comparison.probe import hidden_states
+from alora.comparison.task import Unit, Workbench, at_most, read_task, units
+from alora.config.schema import BaseSettings, CompareSettings, DataSettings, PolicySettings, PromptSettings, Recipe
+from alora.conversation import read_multilabelled
+from alora.evaluation.calibration import fit_operating_point, positive_probability
+from alora.policy import load_policies
+from alora.render import Renderer
+from tests.integration.comparison.places import make_place, overrides, write_rows
+from tests.unit.comparison.endpoint import completion, endpoint, says
+
+WORDS = re.compile(r"message \d+ \d+ says")
+ARMS = ("alora", "lora", "prompt", "judge", "probe", "bag_of_words")
+
+
+def judge(number: int, body: dict) -> object:
+    """Fails at every fifth request, never answers about row 2-3, and else sees the word."""
+    rule, text = body["messages"][1]["content"].split("<conversation>")
+    if "message 2 3 says" in text:
+        return completion("I had rather not say.")
+    if number % 5 == 0:
+        return 503
+    return says("violation" if ("says red" in text) == ("No red" in rule) else "ok", 80)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+            patch.delenv(name, raising=False)
+        yield make_place(tmp_path_factory.mktemp("compare"))
+
+
+@pytest.fixture(scope="module")
+def compared(place):
+    """A whole comparison, and how often it asked the judge; called again, which must ask and train nothing."""
+    with endpoint(judge) as server:
+        more = (f"judge.url={server.url}", "judge.model=m", "judge.input_price=2", "judge.output_price=10")
+        command = [
+            "compare",
+            *overrides(
+                place, place / "run", *more, "compare.seeds=[0,1]", "compare.ranks=[2,4]", "training.max_steps=4"
+            ),
+        ]
+        codes = [main(command)]
+        first, asked = json.loads((place / "run/compare.json").read_text()), len(server.bodies)
+        codes.append(main(command))
+        again = json.loads((place / "run/compare.json").read_text())
+        assert len(server.bodies) == asked
+    assert codes == [0, 0]
+    assert all(first[key] == again[key] for key in ("scores", "methods", "gaps"))
+    return first, place / "run"
+
+
+def of(found, arm, policy="red", rank=None):
+    return [s for s in found["scores"] if (s["arm"], s["policy"], s["rank"]) == (arm, policy, rank)]
+
+
+def figures(found, arm, policy="red", rank=None):
+    (item,) = [m for m in found["methods"] if (m["arm"], m["policy"], m["rank"]) == (arm, policy, rank)]
+    return item
+
+
+def test_every_arm_answers_on_the_same_rows(compared):
+    found = compared[0]
+    assert {item["arm"] for item in found["scores"]} == set(ARMS)
+    for item in found["scores"]:
+        for part, seed in (("validation", 1), ("test", 2)):
+            ids = [f"{seed}-{number}" for number in range(24) if item["arm"] != "judge" or (seed, number) != (2, 3)]
+            assert item[part]["ids"] == ids
+            assert item[part]["asked"] == 24
+    trained = [(s["seed"], s["rank"]) for s in of(found, "alora", rank=2) + of(found, "lora", rank=4)]
+    assert trained == [(0, 2), (1, 2), (0, 4), (1, 4)]
+    assert {item["facts"]["training_rows"] for item in found["scores"] if "training_rows" in item["facts"]} == {40}
+
+
+def test_every_figure_follows_from_the_raw_scores(compared):
+    found = compared[0]
+    settings = Recipe().evaluation
+    settings.bootstrap = 0
+    for arm, rank in (("alora", 4), ("lora", 2), ("prompt", None), ("judge", None), ("bag_of_words", None)):
+        ours: dict[str, list[float]] = {"auroc": [], "auprc": [], "f1": [], "accuracy": []}
+        for item in of(found, arm, rank=rank):
+            known, asked = item["validation"], item["test"]
+            point = fit_operating_point(np.array(known["logits"]), np.array(known["label_ids"]), settings)
+            chance = positive_probability(np.array(asked["logits"]), point.temperature)
+            truth = np.array(asked["label_ids"]) == 0
+            ours["auroc"].append(roc_auc_score(truth, chance))
+            ours["auprc"].append(average_precision_score(truth, chance))
+            ours["f1"].append(f1_score(truth, chance >= point.threshold))
+            ours["accuracy"].append(accuracy_score(truth, chance >= point.threshold))
+        told = figures(found, arm, rank=rank)["figures"]
+        for name, values in ours.items():
+            assert told[name]["value"] == pytest.approx(np.mean(values), abs=1e-12)
+            assert told[name]["low"] <= told[name]["value"] <= told[name]["high"]
+
+
+def test_the_battery_and_the_gaps_are_means_of_the_policies(compared):
+    found = compared[0]
+    each = [figures(found, "alora", policy, 4)["figures"]["auroc"]["value"] for policy in ("red", "blue")]
+    assert figures(found, "alora", None, 4)["figures"]["auroc"]["value"] == pytest.approx(np.mean(each))
+    gaps = {(tuple(g["first"]), tuple(g["second"]), g["policy"]): g for g in found["gaps"]}
+    assert {second for _, second, _ in gaps} == {
+        ("lora", 2), ("lora", 4), ("prompt", None), ("judge", None), ("probe", None), ("bag_of_words", None)
+    }  # fmt: skip
+    for rank in (2, 4):
+        gap = gaps[("alora", rank), ("lora", rank), "red"]
+        areas = [figures(found, arm, "red", rank)["figures"]["auroc"]["value"] for arm in ("alora", "lora")]
+        assert gap["value"] == pytest.approx(areas[0] - areas[1], abs=1e-12)
+    assert figures(found, "alora", "red", 4)["spread"]["auroc"] is not None
+
+
+def test_the_judge_is_counted_and_its_silence_told(compared):
+    found = compared[0]
+    (facts,) = [item["facts"] for item in of(found, "judge")]
+    assert facts["failed_requests"] > 0
+    assert facts["unreadable_answers"] == 2
+    assert facts["requests"] >= 48 + facts["failed_requests"] + 1
+    assert facts["cost"] == pytest.approx((2 * facts["input_tokens"] + 10 * facts["output_tokens"]) / 1e6)
+    item = figures(found, "judge")
+    assert item["unanswered"] == pytest.approx(1 / 24)
+    assert item["figures"]["auroc"]["value"] == 1.0
+
+
+def test_no_word_of_a_conversation_is_kept(compared):
+    for file in [compared[1] / "compare.md", *compared[1].rglob("*.json*")]:
+        assert not WORDS.search(file.read_text()), file
+    assert WORDS.search((compared[1].parent / "test.jsonl").read_text())
+
+
+def test_a_lost_unit_is_the_only_one_that_runs_again(compared, place, capfd):
+    found, run = compared
+    home = run / "arms/lora-rank2-seed1"
+    before = {file: file.stat().st_mtime_ns for file in (run / "arms").rglob("red.json") if home not in file.parents}
+    shutil.rmtree(home)
+    with endpoint(judge) as server:
+        arguments = (
+            f"judge.url={server.url}",
+            "judge.model=m",
+            "compare.seeds=[0,1]",
+            "compare.ranks=[2,4]",
+            "training.max_steps=4",
+        )
+        assert main(["compare", *overrides(place, run, *arguments)]) == 0
+        assert server.bodies == []
+    assert [line for line in capfd.readouterr().err.splitlines() if line.startswith("running")] == [
+        "running lora-rank2-seed1"
+    ]
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+    again = json.loads((run / "compare.json").read_text())
+    assert [item["test"] for item in again["scores"]] == [item["test"] for item in found["scores"]]
+
+
+def test_other_rows_or_settings_are_refused(compared, place, capsys):
+    for change in ("compare.rows=3", "training.learning_rate=0.5", f"data.test={place / 'validation.jsonl'}"):
+        assert main(["compare", *overrides(place, compared[1], change)]) == 2
+        assert "holds a comparison with other" in capsys.readouterr().err
+
+
+def test_test_rows_are_asked_for(place, tmp_path, capsys):
+    assert main(["compare", *overrides(place, tmp_path / "run", "data.test=null")]) == 2
+    assert "data.test" in capsys.readouterr().err
+
+
+def test_labels_that_say_nothing_give_chance_and_no_difference(place, tmp_path):
+    """Negative control: nothing can be learned, so no method may look good or better than another."""
+    other = make_place(tmp_path / "place")
+    for seed, name in enumerate(("train", "validation", "test")):
+        write_rows(other / f"{name}.jsonl", 120, seed, shuffled=True)
+    arms = "compare.arms=[alora,lora,probe,bag_of_words]"
+    assert main(["compare", *overrides(other, tmp_path / "run", arms, "compare.seeds=[0]", "adapter.rank=2")]) == 0
+    found = json.loads((tmp_path / "run/compare.json").read_text())
+    for item in found["methods"]:
+        auroc = item["figures"]["auroc"]
+        assert abs(auroc["value"] - 0.5) < 0.12, item["arm"]
+        assert auroc["low"] < 0.55
+    assert all(gap["p_holm"] > 0.05 for gap in found["gaps"] if gap["policy"])
+
+
+def recipe(place, **compare) -> Recipe:
+    return Recipe(
+        base=BaseSettings(source=str(place / "base")),
+        policy=PolicySettings(file=str(place / "policies.yaml")),
+        policies=["red", "blue"],
+        data=DataSettings(*(str(place / f"{name}.jsonl") for name in ("train", "validation", "test"))),
+        prompt=PromptSettings(max_prefix_tokens=200),
+        compare=CompareSettings(**compare),
+    )
+
+
+def test_the_prompted_base_and_the_probe_read_the_stock_model(compared, place):
+    task = read_task(recipe(place))
+    base = load_base(BaseSettings(source=str(place / "base")))
+    bench = Workbench(task, base, Renderer(base.tokenizer, task.recipe.prompt))
+    ruled = Renderer(base.tokenizer, PromptSettings(instruction="rule")).suffix(task.policies[0])
+    (told,) = of(compared[0], "prompt")
+    head = base.model.get_output_embeddings()
+    for place_of_row, row in enumerate(task.splits.test[:4]):
+        prefix = bench.renderer.prefix(row.conversation).token_ids
+        logits = base.model(torch.tensor([prefix + ruled.token_ids])).logits[0, -1, list(ruled.label_token_ids)]
+        np.testing.assert_allclose(told["test"]["logits"][place_of_row], logits.numpy(), atol=1e-4)
+        titled = bench.renderer.suffix(task.policies[0])
+        (state,) = hidden_states(bench, task.policies[0], [row])
+        expected = base.model(torch.tensor([prefix + titled.token_ids])).logits[0, -1]
+        np.testing.assert_allclose(head(torch.tensor(state).float()).numpy(), expected.numpy(), atol=1e-4)
+
+
+def test_at_most_takes_the_same_rows_whatever_their_order(place):
+    policies = load_policies(place / "policies.yaml")
+    rows = read_multilabelled(str(place / "train.jsonl"), DataSettings(), policies)
+    kept = {row.where for row in at_most(rows, policies, 7)}
+    assert kept == {row.where for row in at_most(rows[::-1], policies, 7)}
+    assert len(kept) == 7
+
+
+def test_units_come_seed_by_seed(place):
+    found = units(recipe(place, seeds=[3, 4], ranks=[4, 16], arms=["lora", "probe", "alora"]))
+    assert found[0] == Unit("probe")
+    assert [unit.name for unit in found[1:5]] == [
+        "alora-rank4-seed3", "lora-rank4-seed3", "alora-rank16-seed3", "lora-rank16-seed3"
+    ]  # fmt: skip
+    assert len(found) == 9

@@ -1,0 +1,168 @@
+"""``alora recalibrate`` and ``alora fleet`` on a battery that was trained for real."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from alora.adapter.folder import AdapterWeights, save_adapter
+from alora.base.load import load_base
+from alora.bundle.battery import load_battery
+from alora.bundle.read import load_bundle
+from alora.bundle.write import BundleContents, write_bundle
+from alora.cli import main
+from alora.config.schema import BaseSettings, DataSettings, EvaluationSettings, IdentitySettings
+from alora.conversation import read_multilabelled
+from alora.evaluation.calibration import fit_operating_point
+from alora.evaluation.predict import predict
+from alora.identity.certify import certify
+from alora.prefix.scorer import Scorer
+from alora.probes import probe_conversations
+from tests.integration.comparison.places import make_place, overrides
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = make_place(tmp_path_factory.mktemp("operations"))
+    assert main(["train", *overrides(place, place / "run", "adapter.rank=4", "training.learning_rate=3e-3")]) == 0
+    return place
+
+
+@pytest.fixture
+def battery(place, tmp_path):
+    """A copy that a test may change."""
+    return shutil.copytree(place / "run/battery", tmp_path / "battery")
+
+
+def recalibrate(place, artifact, *more: str) -> int:
+    rows = f"data.validation={place / 'validation.jsonl'}"
+    return main(
+        ["recalibrate", f"artifact={artifact}", f"base.source={place / 'base'}", rows, "evaluation.bootstrap=60", *more]
+    )
+
+
+def digests(folder):
+    return {file.name: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_a_battery_gets_the_thresholds_of_another_precision(place, battery, tmp_path):
+    before = digests(battery)
+    assert recalibrate(place, battery, "base.dtype=bfloat16", f"output={tmp_path / 'half'}") == 0
+    assert digests(battery) == before
+    half = load_battery(tmp_path / "half")
+    base = load_base(BaseSettings(source=str(place / "base"), dtype="bfloat16"))
+    rows = read_multilabelled(str(place / "validation.jsonl"), DataSettings(), [b.policy for b in half])
+    with Scorer(base, [bundle.weights for bundle in half]) as scorer:
+        answers = predict(
+            scorer, half[0].renderer(base), [b.policy for b in half], [b.suffix for b in half], rows, progress=False
+        )
+    for bundle, old, answer in zip(half, load_battery(battery), answers, strict=True):
+        point = bundle.manifest.operating_point
+        expected = fit_operating_point(answer.logits_NL, answer.label_ids_N, EvaluationSettings(bootstrap=60))
+        assert point == replace(expected, dtype="bfloat16", engine="transformers")
+        assert point.threshold_low <= point.threshold <= point.threshold_high
+        assert (bundle.manifest.base.dtype, old.manifest.base.dtype) == ("bfloat16", "float32")
+        assert bundle.weights.digest == old.weights.digest
+        assert bundle.manifest.certificate is not None
+        assert bundle.manifest.data["train"] == old.manifest.data["train"]
+        assert "bfloat16" in (bundle.folder / "README.md").read_text()
+    points = [bundle.manifest.operating_point.threshold for bundle in half]
+    assert points != [bundle.manifest.operating_point.threshold for bundle in load_battery(battery)]
+
+
+def test_one_bundle_in_its_place_for_the_lowest_cost(place, battery, capsys):
+    assert recalibrate(place, battery / "red", "evaluation=lowest_cost", "json=true") == 0
+    told = json.loads(capsys.readouterr().out)
+    point = load_bundle(battery / "red").manifest.operating_point
+    assert (point.target, point.costs, point.dtype, point.engine) == ("cost", (1.0, 10.0), "float32", "transformers")
+    assert told["policies"][0]["threshold"] == point.threshold
+    assert told["bundles"] == [str(battery / "red")]
+    assert load_bundle(battery / "blue").manifest.operating_point.target == "f1"
+
+
+def test_rows_come_from_the_run_where_none_are_given(place, capsys):
+    battery = place / "run/battery"
+    before = digests(battery)
+    command = ["recalibrate", f"artifact={battery}", "evaluation.bootstrap=20", "json=true"]
+    assert main([*command, f"output={place / 'again'}"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == "validation.jsonl"
+    assert digests(battery) == before
+
+
+def test_rows_that_choose_nothing_change_nothing(place, battery, tmp_path, capsys):
+    lines = (place / "validation.jsonl").read_text().splitlines()
+    (tmp_path / "one.jsonl").write_text("\n".join(line for line in lines if json.loads(line)["labels"]["red"] == "ok"))
+    before = digests(battery)
+    assert recalibrate(place, battery, f"data.validation={tmp_path / 'one.jsonl'}") == 2
+    assert "all of one class" in capsys.readouterr().err
+    assert recalibrate(place, battery, "engine=http://127.0.0.1:9") == 2
+    assert recalibrate(place, battery, f"data.validation={tmp_path / 'none.jsonl'}") == 2
+    assert digests(battery) == before
+
+
+def test_another_base_is_refused(place, battery, tmp_path, capsys):
+    from tests.toy_models import toy_model
+    from tests.toy_tokenizers import toy_tokenizer
+
+    tokenizer = toy_tokenizer("qwen3")
+    toy_model("qwen3", seed=7, vocab=len(tokenizer)).save_pretrained(tmp_path / "other")
+    tokenizer.save_pretrained(tmp_path / "other")
+    assert recalibrate(place, battery, f"base.source={tmp_path / 'other'}") == 2
+    assert "weights are not those" in capsys.readouterr().err
+
+
+def fleet(place, battery, *more: str) -> int:
+    rows = f"data.test={place / 'test.jsonl'}"
+    base = f"base.source={place / 'base'}"
+    return main(["fleet", f"battery={battery}", base, rows, "evaluation.bootstrap=20", f"output={battery}", *more])
+
+
+def degrade(place, battery, policy: str) -> None:
+    """The policy's adapter answers the opposite: B with its sign turned, certified and bundled as any other."""
+    old = load_bundle(battery / policy)
+    tensors = {name: (a_rd, -b_or) for name, (a_rd, b_or) in old.weights.tensors.items()}
+    weights = AdapterWeights(old.weights.spec, tensors)
+    base = load_base(BaseSettings(source=str(place / "base")))
+    save_adapter(weights, place / f"degraded-{policy}", "base")
+    prompts = [old.renderer(base).prompt(talk, old.policy) for talk in probe_conversations(2, "test")]
+    settings = IdentitySettings(dtypes=["float32"], negative_controls=False)
+    certificate = certify(base, place / f"degraded-{policy}", prompts, settings)
+    point = old.manifest.operating_point
+    contents = BundleContents(base, weights, old.policy, old.manifest.prompt, point, certificate=certificate)
+    write_bundle(contents, battery / policy, golden_rows=1)
+
+
+def test_a_battery_beside_itself_passes(place, battery, capsys):
+    assert fleet(place, battery, f"fleet.against={place / 'run/battery'}", "fleet.tolerance=0") == 0
+    out = capsys.readouterr().out
+    assert out.count("unchanged") == 2
+    assert "REGRESSED" not in out
+    found = json.loads((battery / "fleet.json").read_text())
+    assert found["regressed"] == []
+    fires = np.array(found["crossfire"]["fires"])
+    assert fires[0, 0] > 0.5 > fires[0, 1]  # red and blue never share a row
+    assert fires[1, 1] > 0.5 > fires[1, 0]
+
+
+def test_a_degraded_adapter_fails_and_is_named(place, battery, capsys):
+    degrade(place, battery, "red")
+    assert fleet(place, battery, f"fleet.against={place / 'run/battery'}") == 1
+    assert "REGRESSED: auroc" in capsys.readouterr().out
+    found = json.loads((battery / "fleet.json").read_text())
+    assert found["regressed"] == ["red"]
+    assert [drift["state"] for drift in found["drifts"]] == ["changed", "unchanged"]
+    assert fleet(place, battery) == 0  # without a last version there is nothing to fall from
+
+
+def test_a_policy_that_is_gone_fails(place, battery):
+    content = json.loads((battery / "battery.json").read_text())
+    (battery / "battery.json").write_text(json.dumps(content | {"bundles": ["red"]}))
+    assert fleet(place, battery, f"fleet.against={place / 'run/battery'}") == 1
+    assert json.loads((battery / "fleet.json").read_text())["regressed"] == ["blue"]
+
+
+def test_no_word_of_a_conversation_is_in_the_report(place, battery):
+    assert fleet(place, battery) == 0
+    assert "says red" not in (battery / "fleet.json").read_text().replace("Nobody says red", "")
