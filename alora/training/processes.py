@@ -11,11 +11,13 @@ What must be one decision is made by the first process and told to the others, o
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -27,6 +29,17 @@ from alora.errors import RunError
 
 _BACKWARD = 3  # a suffix token, forward and backward, costs as much as this many prefix tokens
 _LINGER = 2.0  # seconds for the first that failed to say why, before the launcher ends all
+
+
+@contextmanager
+def _meeting() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # gloo and nccl have no error class of their own for it
+        raise RunError(
+            f"another process of this training is gone ({' '.join(str(error).split())[:120]}); the same command goes "
+            "on from the last checkpoint"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -46,35 +59,40 @@ class Processes:
         if self.count == 1:
             return value
         told = [value if self.first else None]
-        distributed.broadcast_object_list(told, src=0)
+        with _meeting():
+            distributed.broadcast_object_list(told, src=0)
         return told[0]
 
     def wait(self) -> None:
         """Until all are here."""
         if self.count > 1:
-            distributed.barrier()
+            with _meeting():
+                distributed.barrier()
 
     def add(self, tensors: Iterable[torch.Tensor]) -> None:
         """Replace each tensor by its sum over the processes; the same bits on each of them."""
         if self.count > 1:
-            for tensor in tensors:
-                distributed.all_reduce(tensor)
+            with _meeting():
+                for tensor in tensors:
+                    distributed.all_reduce(tensor)
 
     def any(self, flags: Sequence[bool], device: torch.device) -> list[bool]:
         """Each flag that is set on any process."""
         if self.count == 1:
             return list(flags)
-        raised = torch.tensor([int(flag) for flag in flags], device=device)
-        distributed.all_reduce(raised, op=distributed.ReduceOp.MAX)
-        return [bool(flag) for flag in raised.tolist()]
+        return [bool(flag) for flag in self._largest([int(flag) for flag in flags], device)]
 
     def most(self, number: int, device: torch.device) -> int:
         """The largest ``number`` of any process."""
         if self.count == 1:
             return number
-        largest = torch.tensor(number, device=device)
-        distributed.all_reduce(largest, op=distributed.ReduceOp.MAX)
-        return int(largest.item())
+        return self._largest([number], device)[0]
+
+    def _largest(self, numbers: Sequence[int], device: torch.device) -> list[int]:
+        largest = torch.tensor(numbers, device=device)
+        with _meeting():
+            distributed.all_reduce(largest, op=distributed.ReduceOp.MAX)
+        return largest.tolist()
 
 
 ALONE = Processes()
@@ -87,16 +105,19 @@ def join_processes(device: str = "auto") -> Processes:
         device: ``base.device``. On GPUs each process takes the one of its local rank.
 
     Raises:
-        RunError: a GPU was named, which all processes would share.
+        RunError: a GPU was named, which all processes would share, or the launcher was asked for its own sharding.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
         return ALONE
+    if os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("1", "true"):
+        raise RunError("accelerate was asked for FSDP; launch without --use_fsdp, and set training.shard_base=true")
     if device not in ("auto", "cpu", "cuda"):
         raise RunError(f"base.device={device} is one device for several processes; use auto, cpu or cuda")
     from accelerate import PartialState
 
     # accelerate chooses the backend (gloo, nccl) and the device, here as later in the trainer.
     state = PartialState(cpu=device == "cpu" or not torch.cuda.is_available())
+    atexit.register(state.destroy_process_group)
     return Processes(state.process_index, state.num_processes)
 
 

@@ -62,11 +62,12 @@ class SplitModel(nn.Module):
     def _prefixes(self, wanted: Mapping[int, tuple[int, ...]]) -> dict[int, PrefixKV | None]:
         kept = {place: self._store.look_up(ids) if self._store else None for place, ids in sorted(wanted.items())}
         missing = [place for place, kv in kept.items() if kv is None and wanted[place]]
+        idle = self.together.most(len(missing), self.packed.device) - len(missing)
         for place in missing:
             kv = kept[place] = self.packed.prefix_kv(wanted[place])
             if self._store is not None and kv is not None:
                 self._store.keep(wanted[place], kv)
-        for _ in range(self.together.most(len(missing), self.packed.device) - len(missing)):
+        for _ in range(idle):
             self.packed.prefix_kv((0,))
         return kept
 
