@@ -64,7 +64,8 @@ def random_base(shape: BaseShape, device: torch.device, dtype: torch.dtype, seed
         bos_token_id=1,
         eos_token_id=2,
     )
-    model = Qwen3ForCausalLM(config)
+    with device:  # drawn where it will live: billions of draws take minutes on a CPU
+        model = Qwen3ForCausalLM(config)
     model.to(device=device, dtype=dtype)  # pyright: ignore[reportCallIssue, reportArgumentType] wrapped by transformers
     return model.eval().requires_grad_(False)
 

@@ -203,8 +203,6 @@ def _bench(recipe: Recipe) -> list[str]:
     if any(count < 1 for count in settings.scoring_adapters):
         problems.append(f"bench.scoring_adapters is {list(settings.scoring_adapters)}; list numbers of 1 or more")
     problems += _serving_bench(settings.serving)
-    if settings.workload == "compare" and len(settings.runs) != 2:
-        problems.append("alora bench compare needs two runs: alora bench compare one/bench.json other/bench.json")
     known = ("peft", "trainer", "trl")
     if not settings.baselines or any(name not in known for name in settings.baselines):
         problems.append(f"bench.baselines is {list(settings.baselines)}; list some of {', '.join(known)}")
@@ -255,6 +253,10 @@ def _serving_bench(serving: ServingBenchSettings) -> list[str]:
 
 def _needs(recipe: Recipe, verb: str) -> list[str]:
     problems = []
+    if verb == "bench" and recipe.bench.workload == "compare" and len(recipe.bench.runs) != 2:
+        problems.append("alora bench compare needs two runs: alora bench compare one/bench.json other/bench.json")
+    if verb == "train" and recipe.output is not None:
+        problems.append("output= has no effect on train; a run lies in run_dir=")
     if verb in ("train", "check", "compare"):
         if recipe.base.source is None:
             problems.append(

@@ -23,7 +23,7 @@ NULL = "null"  # aLoRA once more, under another name
 WHAT = {
     "lora": "standard LoRA: the same weights, adapted from token 0",
     "alora": "aLoRA through the plugin",
-    NULL: "aLoRA against itself",
+    NULL: "ours against itself",
     "base": "the base alone, with the policy's text as prompt",
     "packed": "the packed scorer, in this process, without a cache between calls",
 }

@@ -53,14 +53,15 @@ def shape_name(bench: BenchSettings, base: BaseSettings) -> str:
     """Which shape of random weights is asked for: ``bench.shape``, or a known base with ``base.weights=random``.
 
     Raises:
-        BaseError: a base whose shape is not known here.
+        BaseError: a base whose shape is not known here, or pre-trained weights, which nothing here needs.
     """
     if base.source is None:
         return bench.shape
-    if base.source not in KNOWN:
+    if base.source not in KNOWN or base.weights != "random":
         raise BaseError(
-            f"base.source={base.source}: the shape of this base is not built in ({', '.join(KNOWN)} are); give "
-            f"bench.shape=NAME ({', '.join(SHAPES)}), or real bundles with bench.battery=DIR"
+            f"base.source={base.source} with base.weights={base.weights}: random adapters run on a base of random "
+            f"weights, since speed does not depend on the values; add base.weights=random to {' or '.join(KNOWN)}, "
+            f"give bench.shape=NAME ({', '.join(SHAPES)}), or real bundles with bench.battery=DIR"
         )
     return KNOWN[base.source]
 

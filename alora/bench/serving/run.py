@@ -126,6 +126,8 @@ def _bench(settings: BenchSettings, material: Material, dtype: torch.dtype, cloc
     places = sorted({0, max(serving.adapters) - 1})[: serving.checked]
     prefixes = [material.conversation(length, settings.seed + 1000) for length in lengths]
     references = ask_references(material, prefixes, places)
+    if material.model.device.type == "cuda":
+        torch.cuda.empty_cache()  # what the references held is the engine's now
     engine = None
     if serving.engine == "vllm":
         bar.set_description("engine starts")

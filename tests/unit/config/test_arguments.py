@@ -90,3 +90,9 @@ def test_hydra_still_has_these_flags():
 
 def test_nothing_is_read_from_elsewhere(tmp_path):
     assert read_arguments("train", [], Path(tmp_path)) == Arguments((), ())
+
+
+def test_bench_compare_takes_two_runs(tmp_path):
+    found = read_arguments("bench", ["compare", "a b/bench.json", "c.json"], tmp_path)
+    assert found.overrides == ("bench.workload=compare", 'bench.runs=["a b/bench.json","c.json"]')
+    assert read_arguments("bench", ["serving"], tmp_path).overrides == ('bench.workload="serving"',)

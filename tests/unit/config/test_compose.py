@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -73,7 +74,13 @@ def test_every_option_loads_and_sets_its_own_keys(group, option):
     section = getattr(recipe, group)
     values = yaml.safe_load((configs_folder() / group / f"{option}.yaml").read_text())
     assert values
-    assert {key: getattr(section, key) for key in values} == values
+    assert own_values(section, values) == values
+
+
+def own_values(section, keys):
+    """What ``section`` holds under the nested ``keys``."""
+    found = {key: getattr(section, key) for key in keys}
+    return {key: own_values(value, keys[key]) if is_dataclass(value) else value for key, value in found.items()}
 
 
 @pytest.mark.parametrize("name", RECIPES)
