@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from alora.bundle.read import Bundle
     from alora.policy import Policy
 
+NO_BUNDLE = "no bundle is given; add artifact=DIR (a bundle, a run or a battery) or bundles=[A,B]"
+
 
 @dataclass(frozen=True)
 class BareAdapter:
@@ -44,7 +46,7 @@ def open_bundles(recipe: Recipe) -> tuple[list[Bundle], BaseSettings]:
 
     named = [*([recipe.artifact] if recipe.artifact else []), *recipe.bundles]
     if not named:
-        raise ConfigError("no bundle is given; add artifact=DIR (a bundle, a run or a battery) or bundles=[A,B]")
+        raise ConfigError(NO_BUNDLE)
     bundles: list[Bundle] = []
     bases = []
     for artifact in map(find_artifact, named):

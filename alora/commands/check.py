@@ -65,8 +65,13 @@ def run(recipe: Recipe) -> int:
         say_json(report)
     else:
         _show(policies, battery, splits, lengths, findings)
-        say(f"{errors} errors, {len(findings) - errors} warnings: {'not ready' if failed else 'ready'} to train")
+        counts = f"{_counted(errors, 'error')}, {_counted(len(findings) - errors, 'warning')}"
+        say(f"{counts}: {'not ready' if failed else 'ready'} to train")
     return FAILED if failed else 0
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _policies(recipe: Recipe) -> list[Policy]:

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from alora.base.cache import cache_root
-from alora.commands.output import note, say, say_json, table
+from alora.commands.output import note, report_file, say, say_json, table, write_json
 from alora.config.environment import describe_environment, package_version
 from alora.config.schema import Recipe
 from alora.errors import CheckFailed
@@ -44,9 +44,12 @@ def run(recipe: Recipe) -> int:
     findings += more
     state, more = _bases(recipe)
     findings += more
+    report = {"environment": environment, "devices": devices, "vllm": plugin, "bases": state}
+    report |= {"findings": [asdict(finding) for finding in findings]}
+    if recipe.output is not None:
+        write_json(report_file(recipe.output), report)
     if recipe.json:
-        facts = {"environment": environment, "devices": devices, "vllm": plugin, "bases": state}
-        say_json(facts | {"findings": [asdict(finding) for finding in findings]})
+        say_json(report)
     else:
         table(("what", "found"), [*{**environment, **devices, **plugin, **state}.items()])
         _say_findings(findings)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from alora.commands.artifacts import check_bases, open_bundles
+from alora.commands.artifacts import NO_BUNDLE, check_bases, open_bundles
 from alora.commands.output import note, report_file, say_json, table, write_json
 from alora.config.schema import BaseSettings, Recipe
 from alora.errors import ConfigError
@@ -30,7 +30,9 @@ def run(recipe: Recipe) -> int:
     from alora.conversation import read_conversation
 
     if recipe.conversation is None:
-        raise ConfigError("no conversation is given; add conversation=FILE.json, or - to read standard input")
+        missing = ["no conversation is given; add conversation=FILE.json, or - to read standard input"]
+        missing += [] if recipe.artifact or recipe.bundles else [NO_BUNDLE]
+        raise ConfigError("\n".join(missing))
     bundles, settings = open_bundles(recipe)
     conversation = read_conversation(recipe.conversation)
     if recipe.engine.startswith("http"):

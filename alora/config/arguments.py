@@ -109,6 +109,8 @@ def _split(argv: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
 def _positional(verb: str, values: list[str]) -> list[str]:
     key = POSITIONAL.get(verb)
     if key is None:
+        if verb == "doctor":
+            raise ConfigError(f"alora doctor looks at this machine; it has no use for {values[0]!r}")
         hint = "artifact" if verb in OF_ARTIFACT else "recipe"
         raise ConfigError(f"alora {verb}: {values[0]!r} is not key=value; did you mean {hint}={values[0]}?")
     if verb == "bench" and values[0] == "compare":

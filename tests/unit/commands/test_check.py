@@ -172,7 +172,7 @@ def test_targets_that_the_base_does_not_have(tmp_path, base, capsys):
     assert run(wrong) == 2
     out = capsys.readouterr().out
     assert "error: adapter.targets: adapter target 'c_attn' matches no linear layer of this base; it has down" in out
-    assert "1 errors, " in out
+    assert "1 error, " in out
 
 
 def test_a_base_that_is_refused_by_name(tmp_path, base, capsys):
