@@ -1,7 +1,8 @@
 """``alora recalibrate artifact=BUNDLE data.validation=FILE``: its threshold for another precision, base or engine.
 
 The bundle is made again on the base at hand: logits, temperature, threshold with interval and golden rows are this
-base's, and the manifest says so. On another quantization KV identity is proven again first. The new bundle takes the
+base's, and the manifest says so. It is fitted for what the old one was fitted for, unless the command says another
+target. On another quantization KV identity is proven again first. The new bundle takes the
 old one's place in one step, or goes to ``output``.
 """
 
@@ -16,11 +17,12 @@ from alora.bundle.artifact import Artifact, Kind, find_artifact
 from alora.commands.artifacts import chosen, open_bundles, saved_run
 from alora.commands.output import note, say, say_json, table
 from alora.config.paths import POLICY_PLACE
-from alora.config.schema import BaseSettings, Recipe
+from alora.config.schema import BaseSettings, EvaluationSettings, Recipe
 from alora.conversation import LabelledConversation
 from alora.errors import CheckFailed, ConfigError, DataError
 from alora.evaluation.calibration import OperatingPoint, fit_operating_point, positive_probability
 from alora.evaluation.predict import Predictions, predict
+from alora.evaluation.report import describe_operating_point
 from alora.splits import hold_out, merge_rows, read_policy_rows
 
 if TYPE_CHECKING:
@@ -112,10 +114,26 @@ def _refit(
             raise DataError(
                 f"no validation row is labelled for policy {bundle.policy.id!r}; add some, or name policies="
             )
-        point = fit_operating_point(predictions.logits_NL, predictions.label_ids_N, recipe.evaluation)
+        evaluation = target_of(bundle.manifest.operating_point, recipe.evaluation)
+        point = fit_operating_point(predictions.logits_NL, predictions.label_ids_N, evaluation)
         dtype = str(base.model.dtype).removeprefix("torch.")
         found.append(Refit(bundle, replace(point, dtype=dtype, engine=recipe.engine), predictions))
     return found
+
+
+def target_of(before: OperatingPoint, given: EvaluationSettings) -> EvaluationSettings:
+    """What the threshold is fitted for: what the command says, else what the bundle's own was."""
+    unset = EvaluationSettings(bootstrap=given.bootstrap)
+    if given != unset or before.target == "none":
+        return given
+    alarm, miss = before.costs or (unset.false_positive_cost, unset.false_negative_cost)
+    return replace(
+        given,
+        target=before.target,
+        target_value=before.target_value,
+        false_positive_cost=alarm,
+        false_negative_cost=miss,
+    )
 
 
 class _InVllm:
@@ -208,7 +226,6 @@ def _show(recipe: Recipe, refits: Sequence[Refit], made: Sequence[Bundle], sourc
         say_json({"rows": source, "bundles": [str(bundle.folder) for bundle in made], "policies": rows})
         return
     table(tuple(rows[0]), [list(row.values()) for row in rows])
-    goal = refits[0].point
-    say(f"target {goal.target}, fitted to {goal.rows} rows ({source}); the old point's figures are on the same rows")
+    say(f"rows: {source}; what the old threshold does is on the same rows")
     for bundle in made:
-        say(f"written: {bundle.folder}")
+        say(f"{bundle.policy.id}: {describe_operating_point(bundle.manifest.operating_point)}\n  {bundle.folder}")

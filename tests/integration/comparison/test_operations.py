@@ -80,6 +80,12 @@ def test_one_bundle_in_its_place_for_the_lowest_cost(place, battery, capsys):
     assert told["policies"][0]["threshold"] == point.threshold
     assert told["bundles"] == [str(battery / "red")]
     assert load_bundle(battery / "blue").manifest.operating_point.target == "f1"
+    assert recalibrate(place, battery, "base.dtype=bfloat16") == 0  # each for what it was fitted for
+    targets = [bundle.manifest.operating_point for bundle in load_battery(battery)]
+    assert [(p.target, p.costs, p.dtype) for p in targets] == [
+        ("cost", (1.0, 10.0), "bfloat16"),
+        ("f1", None, "bfloat16"),
+    ]
 
 
 def test_rows_come_from_the_run_where_none_are_given(place, capsys):
