@@ -4,12 +4,12 @@ Row ``n`` of a packed pass belongs to one policy ``p(n)``, and an adapted linear
 
     y_n = W x_n + s_p B_p A_p x_n,     p = p(n).
 
-Stacking the adapters of a module as ``A_PRD`` and ``B_POR`` and gathering the rows of each policy into ``x_PMD`` (M is
+Stacking the adapters of a module as ``A_PRD`` and ``B_POR`` and placing the rows of each policy in ``x_PMD`` (M is
 the largest number of rows that a policy has, the rest is zero) turns the second term into two batched products,
 
     delta_PMO = s_P (x_PMD A_PDR) B_PRO,
 
-scattered back to the rows. Adapters of a smaller rank, or that do not adapt a module at all, hold zeros there; both
+taken back to the rows. Adapters of a smaller rank, or that do not adapt a module at all, hold zeros there; both
 factors of a zero block then have zero gradient, so the padding stays zero under any optimiser.
 
 The bank hooks the base's own linear layers: no module is replaced, and without a route they are the base.
@@ -19,12 +19,15 @@ Shapes: P policies, M rows of a policy, N packed rows, R rank, D in, O out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torch.utils.hooks import RemovableHandle
 
 from alora.adapter.folder import AdapterSpec, AdapterWeights
@@ -37,31 +40,39 @@ _FOREIGN = "the adapter belongs to another base: give the base that it was train
 class Route:
     """Which rows of a packed pass belong to which policy.
 
-    ``gather_PM`` holds row numbers (N stands for "no row"), ``scatter_N`` the place of each row in the flattened
-    ``[P * M]``; both are None when one policy owns all the rows in order.
+    ``places_N`` is the place of each row in the flattened ``[P * M]``, with M = ``width``; None when that is the order
+    that the rows have.
     """
 
     policies: tuple[int, ...]
-    gather_PM: torch.Tensor | None
-    scatter_N: torch.Tensor | None
+    width: int
+    places_N: torch.Tensor | None
 
     @staticmethod
     def of_rows(policy_of_row: Sequence[int], device: torch.device) -> Route:
         """Build the route of rows whose policies are ``policy_of_row``."""
-        rows: dict[int, list[int]] = {}
-        for row, policy in enumerate(policy_of_row):
-            rows.setdefault(policy, []).append(row)
-        policies = tuple(sorted(rows))
-        if len(policies) == 1:
-            return Route(policies, None, None)
-        width = max(map(len, rows.values()))
-        nothing = len(policy_of_row)
-        gather = [rows[policy] + [nothing] * (width - len(rows[policy])) for policy in policies]
-        scatter = [0] * nothing
-        for place, policy in enumerate(policies):
-            for column, row in enumerate(rows[policy]):
-                scatter[row] = place * width + column
-        return Route(policies, torch.tensor(gather, device=device), torch.tensor(scatter, device=device))
+        counts = Counter(policy_of_row)
+        policies, width = tuple(sorted(counts)), max(counts.values())
+        nth: Counter[int] = Counter()
+        first = {policy: place * width for place, policy in enumerate(policies)}
+        places = []
+        for policy in policy_of_row:
+            places.append(first[policy] + nth[policy])
+            nth[policy] += 1
+        in_order = places == list(range(len(policies) * width))
+        return Route(policies, width, None if in_order else torch.tensor(places, device=device))
+
+    def place(self, x_ND: torch.Tensor) -> torch.Tensor:
+        """``[N, D] -> [P, M, D]``, zeros where a policy has fewer rows than M."""
+        count, depth = len(self.policies), x_ND.shape[1]
+        if self.places_N is not None:
+            x_ND = x_ND.new_zeros(count * self.width, depth).index_copy_(0, self.places_N, x_ND)
+        return x_ND.view(count, self.width, depth)
+
+    def take_back(self, y_PMO: torch.Tensor) -> torch.Tensor:
+        """Inverse of :meth:`place`."""
+        y_NO = y_PMO.flatten(0, 1)
+        return y_NO if self.places_N is None else y_NO.index_select(0, self.places_N)
 
 
 class Bank(nn.Module):
@@ -118,6 +129,11 @@ class Bank(nn.Module):
         finally:
             self._route = before
 
+    def exchange(self, route: Route | None) -> Route | None:
+        """Change the route inside a pass; the answer is the one before, to be put back."""
+        before, self._route = self._route, route
+        return before
+
     @contextmanager
     def silenced(self) -> Iterator[None]:
         """The base alone inside the block, whatever route a pass sets."""
@@ -126,6 +142,10 @@ class Bank(nn.Module):
             yield
         finally:
             self._silent = before
+
+    def attach(self, *hooks: RemovableHandle) -> None:
+        """Hooks that leave the base with the bank's own."""
+        self._hooks += hooks
 
     def release(self) -> None:
         """Take the hooks off the base, which then holds nothing of this bank."""
@@ -180,22 +200,38 @@ class Bank(nn.Module):
         return add_delta
 
     def _delta(self, place: int, x_1ND: torch.Tensor, route: Route) -> torch.Tensor:
-        a_PRD, b_POR = self.a_PRD[place], self.b_POR[place]
-        x_1ND = x_1ND.to(a_PRD.dtype)
-        if route.gather_PM is None:
-            policy = route.policies[0]
-            hidden = nn.functional.linear(x_1ND, a_PRD[policy])
-            return nn.functional.linear(hidden, b_POR[policy]) * self.scaling_P[policy]
-        x_ND = x_1ND[0]
-        x_PMD = torch.cat([x_ND, x_ND.new_zeros(1, x_ND.shape[1])])[route.gather_PM]
-        if route.policies == tuple(range(len(self.specs))):
-            scaling_P = self.scaling_P
-        else:
-            chosen = list(route.policies)
-            a_PRD, b_POR, scaling_P = a_PRD[chosen], b_POR[chosen], self.scaling_P[chosen]
+        a_PRD, b_POR, scaling_P = self.a_PRD[place], self.b_POR[place], self.scaling_P
+        if route.policies != tuple(range(len(self.specs))):
+            first, count = route.policies[0], len(route.policies)
+            in_a_row = route.policies == tuple(range(first, first + count))
+            chosen = slice(first, first + count) if in_a_row else torch.tensor(route.policies, device=a_PRD.device)
+            a_PRD, b_POR, scaling_P = _Chosen.apply(a_PRD, chosen), _Chosen.apply(b_POR, chosen), scaling_P[chosen]
+        x_PMD = route.place(x_1ND[0].to(a_PRD.dtype))
         hidden_PMR = torch.bmm(x_PMD, a_PRD.transpose(1, 2)) * scaling_P[:, None, None]
-        delta_PMO = torch.bmm(hidden_PMR, b_POR.transpose(1, 2))
-        return delta_PMO.flatten(0, 1)[route.scatter_N].unsqueeze(0)
+        return route.take_back(torch.bmm(hidden_PMR, b_POR.transpose(1, 2))).unsqueeze(0)
+
+
+class _Chosen(torch.autograd.Function):
+    """``whole_P[chosen]`` of a parameter, whose gradient is added to those slices of ``whole_P.grad`` alone.
+
+    Autograd's own gradient of an index is as large as the whole bank, once for every pass of a step.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, whole_P: torch.Tensor, chosen: slice | torch.Tensor) -> torch.Tensor:
+        ctx.whole_P, ctx.chosen = whole_P, chosen
+        return whole_P.detach()[chosen]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> tuple[None, None]:
+        if ctx.whole_P.grad is None:
+            ctx.whole_P.grad = torch.zeros_like(ctx.whole_P)
+        if isinstance(ctx.chosen, slice):
+            ctx.whole_P.grad[ctx.chosen] += grads[0]
+        else:
+            ctx.whole_P.grad.index_add_(0, ctx.chosen, grads[0])
+        return None, None
 
 
 def _stack(

@@ -9,6 +9,8 @@ both ways have in the same proportion.
   keys and values are not needed.
 - An adapter is one product forward and two backward per factor.
 - The first layer's input is an embedding without gradient, which saves its q, k and v a product.
+- Of the last layer ours runs attention and the MLP on the rows that are read alone: one of a suffix, and of a prefix
+  one in the MLP and none in attention. The full-sequence ways run all of it, as their models come.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from alora.bench.shapes import BaseShape
 
 _FORWARD, _BACKWARD, _BACKWARD_PREFIX = 2, 5, 3  # products of attention
 _READ_INPUT = ("q_proj", "k_proj", "v_proj")
+_MLP = ("gate_proj", "up_proj", "down_proj")
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,24 @@ class FlopCount:
         """What backward need not do for one token: the first layer's q, k and v."""
         return 2 * sum(self.shape.linears[name][0] * self.shape.linears[name][1] for name in _READ_INPUT)
 
-    def attention(self, seen: int, products: int) -> int:
-        """``products`` matrix products over ``seen`` pairs (query position, key position)."""
-        return 2 * products * self.shape.layers * self.shape.heads * self.shape.width * seen
+    @property
+    def mlp(self) -> int:
+        """Forward of one layer's MLP, for one token."""
+        return 2 * sum(i * o for name, (i, o) in self.shape.linears.items() if name in _MLP)
+
+    @property
+    def mlp_adapter(self) -> int:
+        """Forward of one adapter on one layer's MLP, for one token."""
+        return 2 * self.rank * sum(sum(self.shape.linears[name]) for name in self.targets if name in _MLP)
+
+    def attention(self, seen: int, products: int, layers: int | None = None) -> int:
+        """``products`` matrix products over ``seen`` pairs (query position, key position); of all layers, or some."""
+        layers = self.shape.layers if layers is None else layers
+        return 2 * products * layers * self.shape.heads * self.shape.width * seen
+
+    def _trimmed(self, seen: int, read: int, products: int) -> int:
+        """Attention of which the last layer sees ``read`` pairs in place of ``seen``."""
+        return self.attention(seen, products, self.shape.layers - 1) + self.attention(read, products, 1)
 
     def head(self, rows: int, tokens: int) -> int:
         """Forward and backward of the head: logits of ``tokens`` vocabulary entries at ``rows`` positions."""
@@ -62,13 +80,15 @@ class FlopCount:
 
     def prefix(self, prefix: int) -> int:
         """The shared part: the base's forward over the prefix, without gradient."""
-        return prefix * self.linear + self.attention(_causal(prefix), _FORWARD)
+        return prefix * self.linear - (prefix - 1) * self.mlp + self._trimmed(_causal(prefix), 0, _FORWARD)
 
     def suffix(self, prefix: int, suffix: int, labels: int) -> int:
         """Training one pair behind a prefix that is there already; the floor of a pair when P goes to infinity."""
         layers = suffix * (2 * self.linear - self.saved) + 3 * suffix * self.adapter
-        own = self.attention(_causal(suffix), _FORWARD + _BACKWARD)
-        return layers + own + self.attention(suffix * prefix, _FORWARD + _BACKWARD_PREFIX) + self.head(1, labels)
+        layers -= (suffix - 1) * (2 * self.mlp + 3 * self.mlp_adapter)
+        own = self._trimmed(_causal(suffix), suffix, _FORWARD + _BACKWARD)
+        shared = self._trimmed(suffix * prefix, prefix, _FORWARD + _BACKWARD_PREFIX)
+        return layers + own + shared + self.head(1, labels)
 
     def packed(self, prefix: int, suffix: int, labels: int, policies: int) -> float:
         """Training one pair of P behind one prefix."""
@@ -82,9 +102,9 @@ class FlopCount:
 
     def scored_suffix(self, prefix: int, suffix: int, labels: int) -> int:
         """Scoring one adapter behind a prefix that is there already."""
-        layers = suffix * (self.linear + self.adapter)
+        layers = suffix * (self.linear + self.adapter) - (suffix - 1) * (self.mlp + self.mlp_adapter)
         seen = suffix * prefix + _causal(suffix)
-        return layers + self.attention(seen, _FORWARD) + self.head(1, labels) // 2
+        return layers + self._trimmed(seen, prefix + suffix, _FORWARD) + self.head(1, labels) // 2
 
 
 def _causal(tokens: int) -> int:

@@ -101,15 +101,16 @@ def _unequal_prompts(arm: scoring.ScorerArm, lora: scoring.LoraArm, count: int) 
 
 
 def _memory(settings: BenchSettings, device: torch.device, dtype: torch.dtype) -> list[dict[str, Any]]:
-    """PEFT, the split alone, and twice as many policies in chunks of one size: memory follows the chunk."""
+    """PEFT, the split alone, and few and many policies in passes of one size: memory follows the pass."""
     prefix, suffix, most = settings.prefixes[0], settings.suffixes[0], max(settings.policies)
-    chunk = max(1, most // 3) * suffix  # a third of the policies in one pass
+    few = min(8, most)
+    chunk = few * suffix  # the few in one pass, the many in several of the same size
     found = []
     for arm, policies, limit in (
         ("peft", 1, CHUNK),
         ("packed", 1, CHUNK),
         ("packed", most, CHUNK),
-        ("packed", max(1, most // 3), chunk),
+        ("packed", few, chunk),
         ("packed", most, chunk),
     ):
         case = MemoryCase(

@@ -40,6 +40,7 @@ class Shape:
     lengths: tuple[int, ...]  # of the suffixes, in row order
     scaling: float
     window: int | None  # sliding window of this layer
+    last_only: bool = False  # one query per suffix, of its last position; keys and values are of all
 
 
 def shared_prefix_attention(
@@ -50,11 +51,32 @@ def shared_prefix_attention(
     prefix_v_GTE: torch.Tensor,
     shape: Shape,
 ) -> torch.Tensor:
-    """Attention output ``[H, N, E]`` of all suffixes behind one prefix; differentiable in q, k and v.
+    """Attention output of every query, of all suffixes behind one prefix; differentiable in q, k and v.
 
-    Scores and the merge are float32 for half-precision inputs, else in the inputs' own precision.
+    Queries are ``[H, N, E]``, or ``[H, n, E]`` where ``shape.last_only``. Scores and the merge are float32 for
+    half-precision inputs, else in the inputs' own precision.
     """
     return _SharedPrefix.apply(q_HNE, k_GNE, v_GNE, prefix_k_GTE, prefix_v_GTE, shape)  # pyright: ignore[reportReturnType]
+
+
+def attention_without_prefix(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, shape: Shape) -> torch.Tensor:
+    """The same for suffixes that stand behind nothing, each by itself: ``[H, N, E]``."""
+    outputs, start = [], 0
+    for length in shape.lengths:
+        part = slice(start, start + length)
+        mask = None
+        if shape.window is not None and length > shape.window:
+            place = torch.arange(length, device=q.device)
+            distance = place[:, None] - place[None, :]
+            mask = (distance >= 0) & (distance < shape.window)
+        outputs.append(
+            torch.nn.functional.scaled_dot_product_attention(
+                q[None, :, part], k[None, :, part], v[None, :, part],
+                attn_mask=mask, is_causal=mask is None, scale=shape.scaling, enable_gqa=True,
+            )[0]
+        )  # fmt: skip
+        start += length
+    return torch.cat(outputs, dim=1)
 
 
 class _SharedPrefix(torch.autograd.Function):
@@ -93,7 +115,10 @@ def _visible_prefix(
         return prefix_k, prefix_v, None
     first = max(0, length - window + 1)
     positions_T = torch.arange(first, length, device=prefix_k.device)
-    own_N = torch.cat([torch.arange(count, device=prefix_k.device) for count in shape.lengths]) + length
+    device = prefix_k.device
+    firsts = [count - 1 if shape.last_only else 0 for count in shape.lengths]
+    pieces = [torch.arange(first, count, device=device) for first, count in zip(firsts, shape.lengths, strict=True)]
+    own_N = torch.cat(pieces) + length
     visible_NT = positions_T[None, :] > own_N[:, None] - window
     return prefix_k[:, first:], prefix_v[:, first:], visible_NT
 
@@ -187,22 +212,31 @@ class _Padding:
         return flat if self.places is None else flat[:, self.places]
 
 
-def _own_hidden(width: int, window: int | None, device: torch.device) -> torch.Tensor:
-    """``hidden_SS``: True where a suffix position may not see another one of its suffix."""
-    place = torch.arange(width, device=device)
-    distance = place[:, None] - place[None, :]
-    return (distance < 0) | (distance >= window) if window is not None else distance < 0
+def _own_hidden(shape: Shape, device: torch.device) -> torch.Tensor:
+    """Where a query may not see a key of its own suffix: ``[S, S]``, or ``[n, 1, S]`` for the last positions alone."""
+    place_S = torch.arange(max(shape.lengths), device=device)
+    if shape.last_only:
+        distance = torch.tensor(shape.lengths, device=device)[:, None, None] - 1 - place_S
+    else:
+        distance = place_S[:, None] - place_S[None, :]
+    return (distance < 0) | (distance >= shape.window) if shape.window is not None else distance < 0
+
+
+def _paddings(shape: Shape, device: torch.device) -> tuple[_Padding, _Padding]:
+    """Of the queries, and of the keys and values."""
+    keys = _Padding(shape.lengths, device)
+    return (_Padding([1] * len(shape.lengths), device) if shape.last_only else keys), keys
 
 
 def _attend_own(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
     """Output ``[H, N, E]`` and log-sum-exp ``[H, N]`` over each suffix alone, causally."""
-    repeat, padding = q.shape[0] // k.shape[0], _Padding(shape.lengths, q.device)
-    k_HnSE, v_HnSE = (padding.pad(x).repeat_interleave(repeat, 0) for x in (k, v))
-    scores = _scores(padding.pad(q), k_HnSE, shape.scaling)
-    scores.masked_fill_(_own_hidden(padding.width, shape.window, q.device), float("-inf"))
+    repeat, (queries, keys) = q.shape[0] // k.shape[0], _paddings(shape, q.device)
+    k_HnSE, v_HnSE = (keys.pad(x).repeat_interleave(repeat, 0) for x in (k, v))
+    scores = _scores(queries.pad(q), k_HnSE, shape.scaling)
+    scores.masked_fill_(_own_hidden(shape, q.device), float("-inf"))
     lse = scores.logsumexp(-1)
     out = torch.exp(scores - lse.unsqueeze(-1)) @ v_HnSE.to(scores.dtype)
-    return padding.strip(out), padding.strip(lse)
+    return queries.strip(out), queries.strip(lse)
 
 
 def _backward_own(
@@ -214,15 +248,15 @@ def _backward_own(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """dq ``[H, N, E]``, dk and dv ``[G, N, E]`` through each suffix's own keys."""
     groups, dtype = k.shape[0], _compute_dtype(q)
-    repeat, padding = q.shape[0] // groups, _Padding(shape.lengths, q.device)
-    q_, (do, d, lse) = padding.pad(q).to(dtype), (padding.pad(row) for row in rows)
-    k_, v_ = (padding.pad(x).to(dtype).repeat_interleave(repeat, 0) for x in (k, v))
+    repeat, (queries, keys) = q.shape[0] // groups, _paddings(shape, q.device)
+    q_, (do, d, lse) = queries.pad(q).to(dtype), (queries.pad(row) for row in rows)
+    k_, v_ = (keys.pad(x).to(dtype).repeat_interleave(repeat, 0) for x in (k, v))
     weights = _scores(q_, k_, shape.scaling).sub_(lse.unsqueeze(-1)).exp_()
-    weights = weights.masked_fill_(_own_hidden(padding.width, shape.window, q.device), 0.0)
+    weights = weights.masked_fill_(_own_hidden(shape, q.device), 0.0)
     ds = (do @ v_.transpose(-1, -2)).sub_(d.unsqueeze(-1)).mul_(weights).mul_(shape.scaling)
-    dq = padding.strip(ds @ k_)
+    dq = queries.strip(ds @ k_)
     dk, dv = (
-        padding.strip(full.unflatten(0, (groups, repeat)).sum(1))
+        keys.strip(full.unflatten(0, (groups, repeat)).sum(1))
         for full in (ds.transpose(-1, -2) @ q_, weights.transpose(-1, -2) @ do)
     )
     return dq, dk, dv

@@ -26,7 +26,8 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from alora.adapter.bank import Bank, Route
 from alora.errors import BaseError
-from alora.prefix.attention import Shape, shared_prefix_attention
+from alora.prefix.attention import Shape, attention_without_prefix, shared_prefix_attention
+from alora.prefix.last_layer import LastLayer
 
 ATTENTION = "alora_packed"
 _REFUSED_ATTENTION = ("softcap", "s_aux")  # change the scores in ways that the merge does not carry
@@ -57,11 +58,17 @@ class _Group:
     rows: slice
     lengths: tuple[int, ...]
     kv: PrefixKV | None
+    last_n: torch.Tensor  # places among its rows of each suffix's last token
 
 
 @dataclass(frozen=True)
 class _Plan:
+    """What attention needs to know of a pass. Without groups the pass is a prefix, of which K and V alone are kept."""
+
     groups: tuple[_Group, ...]
+    last_layer: LastLayer
+    read_n: torch.Tensor  # rows that are read after the last layer, and whose policy each is
+    route: Route | None
 
 
 class PackedModel(nn.Module):
@@ -79,6 +86,7 @@ class PackedModel(nn.Module):
         if head is None:
             raise BaseError(f"{type(base).__name__} has no language-model head; alora needs a causal language model")
         self._head = head
+        self._last_layer = LastLayer(base, bank)
         self._check_answers_like_the_base()
 
     def train(self, mode: bool = True) -> PackedModel:
@@ -121,8 +129,11 @@ class PackedModel(nn.Module):
         cache = DynamicCache()
         ids_1T = torch.tensor([list(token_ids)], device=self.device)
         checkpointing = self._set_checkpointing(False)  # it would drop the cache
+        last = torch.tensor([len(token_ids) - 1], device=self.device)
+        plan = _Plan((), self._last_layer, last, None)
         with self.bank.route(None):
-            self.base.get_decoder()(input_ids=ids_1T, past_key_values=cache, use_cache=True)
+            self.base.get_decoder()(input_ids=ids_1T, past_key_values=cache, use_cache=True, packed=plan)
+        self._last_layer.clear()
         self._set_checkpointing(checkpointing)
         layers: list[Any] = cache.layers
         return PrefixKV(tuple((layer.keys[0], layer.values[0]) for layer in layers), len(token_ids))
@@ -135,8 +146,10 @@ class PackedModel(nn.Module):
         order = sorted(range(len(pairs)), key=lambda index: pairs[index].prefix)
         packed = [pairs[index] for index in order]
         ids, positions, last, policies = _rows(packed, prefixes)
-        plan = _Plan(tuple(_groups(packed, prefixes)))
         device = self.device
+        read_n = torch.tensor(last, device=device)
+        own = Route.of_rows([policies[row] for row in last], device)
+        plan = _Plan(tuple(_groups(packed, prefixes, device)), self._last_layer, read_n, own)
         with self.bank.route(Route.of_rows(policies, device)):
             hidden_1ND = self.base.get_decoder()(
                 input_ids=torch.tensor([ids], device=device),
@@ -146,7 +159,8 @@ class PackedModel(nn.Module):
                 use_cache=False,
                 packed=plan,
             ).last_hidden_state
-        hidden_nD = hidden_1ND[0, torch.tensor(last, device=device)]
+        self._last_layer.clear()
+        hidden_nD = hidden_1ND[0, read_n]
         logits_nL = self._answer(hidden_nD, [pair.label_token_ids for pair in packed])
         back = torch.empty(len(order), dtype=torch.long, device=device)
         back[torch.tensor(order, device=device)] = torch.arange(len(order), device=device)
@@ -221,7 +235,7 @@ def packed_attention(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """The attention function that transformers calls, ``[1, H, N, E]`` per layer; plain sdpa without a plan."""
-    if packed is None:
+    if packed is None or (not packed.groups and packed.last_layer.index != getattr(module, "layer_idx", None)):
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, sliding_window=sliding_window, **kwargs
         )
@@ -232,35 +246,23 @@ def packed_attention(
         )
     factor = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer = int(module.layer_idx)  # pyright: ignore[reportArgumentType] every cached attention layer has it
+    last = layer == packed.last_layer.index
+    if last:
+        packed.last_layer.read_only(packed.read_n, packed.route)
+    if not packed.groups:
+        return torch.zeros_like(query).transpose(1, 2), None
     parts = []
     for group in packed.groups:
         q, k, v = query[0, :, group.rows], key[0, :, group.rows], value[0, :, group.rows]
-        shape = Shape(group.lengths, factor, sliding_window)
+        shape = Shape(group.lengths, factor, sliding_window, last_only=last)
         if group.kv is None:
-            parts.append(_attend_without_prefix(q, k, v, shape))
-        else:
-            prefix_k, prefix_v = group.kv.layers[layer]
-            parts.append(shared_prefix_attention(q, k, v, prefix_k, prefix_v, shape))
+            parts.append(attention_without_prefix(q, k, v, shape))
+            continue
+        prefix_k, prefix_v = group.kv.layers[layer]
+        asked = q.index_select(1, group.last_n) if last else q
+        out = shared_prefix_attention(asked, k, v, prefix_k, prefix_v, shape)
+        parts.append(torch.zeros_like(q).index_copy_(1, group.last_n, out) if last else out)
     return torch.cat(parts, dim=1).transpose(0, 1).unsqueeze(0), None
-
-
-def _attend_without_prefix(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, shape: Shape) -> torch.Tensor:
-    outputs, start = [], 0
-    for length in shape.lengths:
-        part = slice(start, start + length)
-        mask = None
-        if shape.window is not None and length > shape.window:
-            place = torch.arange(length, device=q.device)
-            distance = place[:, None] - place[None, :]
-            mask = (distance >= 0) & (distance < shape.window)
-        outputs.append(
-            nn.functional.scaled_dot_product_attention(
-                q[None, :, part], k[None, :, part], v[None, :, part],
-                attn_mask=mask, is_causal=mask is None, scale=shape.scaling, enable_gqa=True,
-            )[0]
-        )  # fmt: skip
-        start += length
-    return torch.cat(outputs, dim=1)
 
 
 def _rows(
@@ -281,13 +283,14 @@ def _rows(
     return ids, positions, last, policies
 
 
-def _groups(pairs: Sequence[Pair], prefixes: Sequence[PrefixKV | None]) -> list[_Group]:
+def _groups(pairs: Sequence[Pair], prefixes: Sequence[PrefixKV | None], device: torch.device) -> list[_Group]:
     lengths: dict[int, list[int]] = {}
     for pair in pairs:
         lengths.setdefault(pair.prefix, []).append(len(pair.suffix_ids))
     groups, start = [], 0
     for prefix, sizes in lengths.items():
-        groups.append(_Group(slice(start, start + sum(sizes)), tuple(sizes), prefixes[prefix]))
+        last_n = torch.tensor(sizes, device=device).cumsum(0) - 1
+        groups.append(_Group(slice(start, start + sum(sizes)), tuple(sizes), prefixes[prefix], last_n))
         start += sum(sizes)
     return groups
 
