@@ -1,5 +1,6 @@
 """docs/export_format.md names every key of alora.json, and no other."""
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -43,7 +44,7 @@ def keys(value: Any, known: set[str], path: str = "") -> Iterator[str]:
 
 def manifest() -> Manifest:
     policy = Policy("toy", "No red", "Nobody says red.")
-    point = OperatingPoint(1.0, 0.5, 0.4, 0.6, "fpr", 0.01, 4, 2)
+    point = OperatingPoint(1.0, 0.5, 0.4, 0.6, "cost", 0.01, 4, 2, (1.0, 10.0), "float32", "vllm")
     predictions = Predictions(policy, np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([0, 1]))
     return Manifest(
         activated=True,
@@ -66,12 +67,12 @@ def manifest() -> Manifest:
 def test_the_page_names_every_key_and_no_other():
     known = documented()
     assert len(known) > 40
-    assert set(keys(manifest().as_dict(), known)) == known
+    assert set(keys(json.loads(manifest().to_json()), known)) == known
 
 
 def test_a_key_that_the_page_lacks_is_found():
     known = documented()
-    content = manifest().as_dict()
+    content = json.loads(manifest().to_json())
     content["base"]["new"] = 1
-    assert set(keys(content, known)) ^ set(keys(manifest().as_dict(), known)) == {"base.new"}
+    assert set(keys(content, known)) ^ set(keys(json.loads(manifest().to_json()), known)) == {"base.new"}
     assert "activated" in set(keys(content, known - {"activated"}))
