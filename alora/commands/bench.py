@@ -57,7 +57,9 @@ def _serving(recipe: Recipe) -> int:
     if not plots:
         note("no plots: matplotlib is not installed; pip install 'alora-toolkit[plots]'")
     note(f"written to {folder}: bench.html, bench.md, {len(plots)} plots, and bench.json with every sample")
-    return _withheld(faults(results))
+    if not results["complete"]:
+        note("interrupted: the report holds what was finished before")
+    return _withheld(faults(results)) or int(not results["complete"])
 
 
 def _compare(recipe: Recipe) -> int:

@@ -48,11 +48,14 @@ class Probe:
         }  # fmt: skip
 
 
-def run_open_loop(bench: Bench) -> list[dict[str, Any]]:
-    """Search the best rate of each arm on the engine, then lay a growing population on aLoRA and LoRA."""
+def run_open_loop(bench: Bench, found: list[dict[str, Any]]) -> None:
+    """Search the best rate of each arm on the engine, then lay a growing population on aLoRA and LoRA.
+
+    What is found is put into ``found`` at once, so that an interrupted run keeps it.
+    """
     serving = bench.settings.serving
     assert bench.engine is not None
-    target, found = serving.target_ms / 1000, []
+    target = serving.target_ms / 1000
     population = min(serving.populations)
     for name in serving.open_loop_arms:
         arm = bench.arms.get(name)
@@ -68,8 +71,8 @@ def run_open_loop(bench: Bench) -> list[dict[str, Any]]:
             "probes": [one.sample() for one in probes],
         })  # fmt: skip
         if best is not None and name != "base":
-            found += [_cliff(bench, arm, best / 2, many) for many in sorted(serving.populations)]
-    return found
+            for many in sorted(serving.populations):
+                found.append(_cliff(bench, arm, best / 2, many))
 
 
 def _cliff(bench: Bench, arm: VllmArm, rate: float, population: int) -> dict[str, Any]:

@@ -49,6 +49,8 @@ def place(cell: Cell) -> str:
 def markdown(results: Mapping[str, Any]) -> str:
     """The whole report."""
     parts = ["# Serving many policies on one conversation, measured", _conditions(results)]
+    if not results["complete"]:
+        parts.append("**Interrupted**: what follows was finished before; workloads or cells are missing.")
     for workload in dict.fromkeys(cell["workload"] for cell in results["cells"]):
         parts.append(_workload(results, workload))
     if results["open_loop"]:

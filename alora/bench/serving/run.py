@@ -51,7 +51,7 @@ def run_serving(
             material = _material(settings, base, device, dtype, Path(scratch))
             machine = measure_machine(material, clock)
             bench = _bench(settings, material, dtype, clock, progress)
-            more = _run_workloads(bench)
+            more, whole = _run_workloads(bench)
             found = evaluate(bench, Floors(material, machine))
             bench.bar.close()
     finally:
@@ -68,6 +68,7 @@ def run_serving(
         "tolerance": bench.tolerance,
         "machine": asdict(machine),
         "memory": _memory(device, material),
+        "complete": whole,
         **found,
         "open_loop": more,
     }
@@ -170,23 +171,25 @@ def _engine_options(settings: BenchSettings, material: Material, dtype: torch.dt
     )
 
 
-def _run_workloads(bench: Bench) -> list[dict[str, Any]]:
+def _run_workloads(bench: Bench) -> tuple[list[dict[str, Any]], bool]:
+    """Run them in the order given. Interrupted, what was finished is kept: (open loop, whether all was run)."""
     more: list[dict[str, Any]] = []
-    for name in bench.settings.serving.workloads:
-        if name == "grid":
-            run_grid(bench)
-        elif name == "warm":
-            run_warm(bench)
-        elif name == "conversation":
-            run_conversation(bench)
-        elif name == "pipeline":
-            run_pipeline(bench)
-        else:
-            more = run_open_loop(bench)
+    runs = {"grid": run_grid, "warm": run_warm, "conversation": run_conversation, "pipeline": run_pipeline}
+    whole = True
+    try:
+        for name in bench.settings.serving.workloads:
+            if name == "open_loop":
+                run_open_loop(bench, more)
+            else:
+                runs[name](bench)
+    except KeyboardInterrupt:
+        if not bench.cells:
+            raise
+        whole = False
     packed = bench.arms.get("packed")
     if isinstance(packed, PackedArm):
         packed.close()
-    return more
+    return more, whole
 
 
 def _planned(settings: BenchSettings) -> int:
