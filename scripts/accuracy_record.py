@@ -1,0 +1,165 @@
+"""From a finished comparison to what is committed of it: a compact record, and the tables of docs/accuracy.md.
+
+    alora compare run_dir=runs/accuracy ...
+    python scripts/accuracy_record.py runs/accuracy/compare.json
+
+The record holds every raw score by row id (label logits as their margin, five decimals); no text, no path, no command
+line. `--check` computes every AUROC again from the record alone. The tables stand between two comments in the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from alora.evaluation.paired import mean_auroc
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORD, PAGE = ROOT / "benchmarks/results/accuracy_cpu.json", ROOT / "docs/accuracy.md"
+BEGIN, END = "<!-- tables: begin (scripts/accuracy_record.py) -->", "<!-- tables: end -->"
+ARMS = {
+    "alora": "aLoRA",
+    "lora": "standard LoRA",
+    "probe": "linear probe",
+    "bag_of_words": "bag of words",
+    "prompt": "rule in the prompt",
+    "judge": "LLM judge",
+}
+FIGURES = {"auroc": "AUROC", "auprc": "AUPRC", "accuracy": "accuracy", "f1": "F1", "recall_at_1_fpr": "R@1 % FPR",
+           "recall_at_5_fpr": "R@5 % FPR", "ece": "ECE"}  # fmt: skip
+
+
+def main() -> int:
+    """Write the record and the page, or check the record that is there."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("comparison", nargs="?", type=Path, help="compare.json of a comparison with one rank")
+    parser.add_argument("--record", type=Path, default=RECORD)
+    parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--check", action="store_true", help="compute the record's AUROCs again from its scores")
+    arguments = parser.parse_args()
+    if arguments.check:
+        worst = recompute(json.loads(arguments.record.read_text(encoding="utf-8")))
+        print(f"largest difference between a recorded AUROC and the one of its raw scores: {worst:.1e}")
+        return int(worst > 1e-4)
+    if arguments.comparison is None:
+        parser.error("give compare.json, or --check")
+    found = json.loads(arguments.comparison.read_text(encoding="utf-8"))
+    arguments.record.write_text(json.dumps(record(found), separators=(",", ":")) + "\n", encoding="utf-8")
+    page = arguments.page.read_text(encoding="utf-8")
+    before, rest = page.split(BEGIN)
+    after = rest.split(END)[1]
+    arguments.page.write_text(f"{before}{BEGIN}\n\n{tables(found)}\n\n{END}{after}", encoding="utf-8")
+    return 0
+
+
+def record(found: dict[str, Any]) -> dict[str, Any]:
+    """What is committed: settings, versions, figures, gaps, and each run's margins under the rows' ids and labels."""
+    rows: dict[str, dict[str, Any]] = {}
+    runs = []
+    for item in found["scores"]:
+        margins = {}
+        for part in ("validation", "test"):
+            scores = item[part]
+            own = rows.setdefault(item["policy"], {})
+            own.setdefault(part, {"ids": scores["ids"], "label_ids": scores["label_ids"]})
+            same = own[part]["ids"] == scores["ids"]
+            margins[part] = {"margins": [round(float(m), 5) for m in _margins(scores["logits"])]}
+            margins[part] |= {} if same else {"ids": scores["ids"], "label_ids": scores["label_ids"]}
+        runs.append({name: item[name] for name in ("arm", "policy", "seed", "rank", "facts")} | margins)
+    hidden = ("command", "platform", "machine")
+    return {
+        "schema_version": 1,
+        "settings": found["settings"],
+        "environment": {name: value for name, value in found["environment"].items() if name not in hidden},
+        "methods": found["methods"],
+        "gaps": found["gaps"],
+        "rows": rows,
+        "runs": runs,
+    }
+
+
+def recompute(content: dict[str, Any]) -> float:
+    """Largest difference between a recorded AUROC and the one that its runs' margins give."""
+    worst = 0.0
+    for method in content["methods"]:
+        if method["policy"] is None:
+            continue
+        wanted = (method["arm"], method["rank"], method["policy"])
+        runs = [run for run in content["runs"] if (run["arm"], run["rank"], run["policy"]) == wanted]
+        labels = runs[0]["test"].get("label_ids") or content["rows"][method["policy"]]["test"]["label_ids"]
+        again = mean_auroc(np.array(labels) == 0, np.array([run["test"]["margins"] for run in runs]))
+        worst = max(worst, abs(again - method["figures"]["auroc"]["value"]))
+    return worst
+
+
+def tables(found: dict[str, Any]) -> str:
+    """The page's tables: means over the policies, AUROC policy by policy, and the paired tests against LoRA."""
+    methods = {(m["arm"], m["policy"]): m for m in found["methods"]}
+    arms = [arm for arm in ARMS if (arm, None) in methods]
+    policies = sorted({policy for _, policy in methods if policy})
+    overall = [[ARMS[arm], *(_cell(methods[arm, None], name) for name in FIGURES)] for arm in arms]
+    gaps = {(gap["second"][0], gap["policy"]): gap for gap in found["gaps"]}
+    each = []
+    for policy in policies:
+        cells = [_auroc(methods.get((arm, policy))) for arm in arms]
+        each.append([policy, _rows(methods, policy), *cells, *_gap(gaps.get(("lora", policy)))])
+    each.append(["**mean**", "", *(_auroc(methods[arm, None]) for arm in arms), *_gap(gaps.get(("lora", None)))])
+    others = [[f"aLoRA - {ARMS[arm]}", *_gap(gaps.get((arm, None)))[:1]] for arm in arms if arm != "alora"]
+    return "\n\n".join(
+        [
+            "Mean of the policies, at operating points fitted on validation rows:",
+            _table(["method", *FIGURES.values()], overall),
+            "AUROC policy by policy, with the standard deviation over seeds; the gap is aLoRA minus standard LoRA on "
+            "the same rows, with DeLong's p:",
+            _table(["policy", "test rows", *(ARMS[arm] for arm in arms), "gap [95 %]", "p"], each),
+            "The mean gap to every other method:",
+            _table(["methods", "AUROC gap [95 %]"], others),
+        ]
+    )
+
+
+def _margins(logits: list[list[float]]) -> list[float]:
+    """Logit of the positive label above the other; of several others, above their log-sum-exp."""
+    values = np.array(logits, dtype=np.float64).reshape(len(logits), -1)
+    return (values[:, 0] - np.logaddexp.reduce(values[:, 1:], axis=1)).tolist() if len(values) else []
+
+
+def _cell(method: dict[str, Any], name: str) -> str:
+    figure = method["figures"][name]
+    text = f"{figure['value']:.3f}"
+    return f"{text} [{figure['low']:.3f}, {figure['high']:.3f}]" if name == "auroc" else text
+
+
+def _auroc(method: dict[str, Any] | None) -> str:
+    if method is None:
+        return ""
+    spread = method["spread"]["auroc"]
+    return f"{method['figures']['auroc']['value']:.3f}" + (f" ± {spread:.3f}" if spread is not None else "")
+
+
+def _rows(methods: dict[Any, Any], policy: str) -> str:
+    item = next(method for (_, name), method in methods.items() if name == policy)
+    return f"{item['rows']} ({item['positives']}+)"
+
+
+def _gap(gap: dict[str, Any] | None) -> list[str]:
+    if gap is None:
+        return ["", ""]
+    p = gap["p_delong"]
+    return [
+        f"{gap['value']:+.3f} [{gap['low']:+.3f}, {gap['high']:+.3f}]",
+        "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}",
+    ]
+
+
+def _table(headings: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
