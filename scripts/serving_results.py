@@ -1,0 +1,93 @@
+"""Put a run of the serving benchmark into the documentation, so that no figure there is typed by hand.
+
+    alora bench serving bench=cpu output=runs/serving_cpu
+    python scripts/serving_results.py runs/serving_cpu --name cpu
+
+Copies ``bench.json`` to ``benchmarks/results/serving_NAME.json`` and the plots to ``docs/serving/``, and rewrites what
+stands between the markers of ``docs/serving_benchmark.md``.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs/serving_benchmark.md"
+SHOWN = ("latency_by_length", "latency_by_adapters", "speed_up", "cache_hits", "time_split", "conversation")
+PUBLISHED = (  # tokens, adapters, milliseconds of standard LoRA and aLoRA as published
+    (1000, 100, "2,072 → 144 (14x)"),
+    (5000, 5, "506 → 51 (10x)"),
+    (5000, 100, "aLoRA under 500, 32x"),
+    (None, 1, "aLoRA 8 % slower"),
+)
+
+
+def results_block(folder: Path, name: str) -> str:
+    """The run's own report, a level deeper, with its plots."""
+    report = (folder / "bench.md").read_text(encoding="utf-8")
+    body = re.sub(r"^# .*\n", "", report, count=1).strip()
+    body = re.sub(r"^## ", "### ", body, flags=re.MULTILINE)
+    plots = [plot for plot in SHOWN if (folder / f"{plot}.png").is_file()]
+    images = "\n".join(f"![{plot.replace('_', ' ')}](serving/{name}_{plot}.png)" for plot in plots)
+    source = f"[`benchmarks/results/serving_{name}.json`](../benchmarks/results/serving_{name}.json)"
+    return f"Every sample is in {source}.\n\n{body}\n\n{images}"
+
+
+def published_block(results: dict[str, Any]) -> str:
+    """The published rows, with the nearest cell of this run beside each."""
+    grid = [cell for cell in results["cells"] if cell["workload"] == "grid"]
+    lines = ["| tokens × adapters | published | ours, nearest cell |", "| --- | --- | --- |"]
+    for tokens, adapters, told in PUBLISHED:
+        cell = min(grid, key=lambda cell: _distance(cell["at"], tokens, adapters), default=None)
+        where = f"{tokens:,} × {adapters}" if tokens else f"any × {adapters}"
+        lines.append(f"| {where} | {told} | {_told(cell) if cell else 'not run'} |")
+    return "\n".join(lines)
+
+
+def _distance(at: dict[str, int], tokens: int | None, adapters: int) -> float:
+    return abs(at["adapters"] - adapters) + (abs(at["length"] - tokens) / 10 if tokens else 0.0)
+
+
+def _told(cell: dict[str, Any]) -> str:
+    arms, at = cell["arms"], cell["at"]
+    entry = next((entry for entry in cell["ratios"] if entry["baseline"] == "lora"), None)
+    ratio = "withheld" if not entry or entry["ratio"] is None else f"{entry['ratio']['median']:.2f}x"
+    part = "~" if arms["lora"]["run"]["ran"] < arms["lora"]["run"]["of"] else ""
+    lora, alora = (arms[name]["battery_ms"]["p50"]["value"] for name in ("lora", "alora"))
+    return f"{at['length']:,} × {at['adapters']}: {part}{lora:,.0f} → {alora:,.0f} ({ratio})"
+
+
+def replaced(page: str, marker: str, text: str) -> str:
+    """``page`` with ``text`` between ``<!-- MARKER -->`` and ``<!-- end MARKER -->``."""
+    pattern = re.compile(rf"(<!-- {marker} -->\n).*?(<!-- end {marker} -->)", re.DOTALL)
+    if not pattern.search(page):
+        sys.exit(f"{PAGE.relative_to(ROOT)} has no marker <!-- {marker} -->")
+    return pattern.sub(lambda match: f"{match[1]}{text}\n{match[2]}", page)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="the output folder of a run")
+    parser.add_argument("--name", default="cpu")
+    given = parser.parse_args()
+    results = json.loads((given.folder / "bench.json").read_text(encoding="utf-8"))
+    target = ROOT / f"benchmarks/results/serving_{given.name}.json"
+    shutil.copyfile(given.folder / "bench.json", target)
+    images = ROOT / "docs/serving"
+    images.mkdir(exist_ok=True)
+    for plot in SHOWN:
+        if (given.folder / f"{plot}.png").is_file():
+            shutil.copyfile(given.folder / f"{plot}.png", images / f"{given.name}_{plot}.png")
+    page = PAGE.read_text(encoding="utf-8")
+    page = replaced(page, f"results {given.name}", results_block(given.folder, given.name))
+    page = replaced(page, f"published {given.name}", published_block(results))
+    PAGE.write_text(page, encoding="utf-8")
+    print(f"wrote {target.relative_to(ROOT)}, docs/serving/ and {PAGE.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
