@@ -264,6 +264,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("pages", nargs="*", type=Path, help="default: README.md, CONTRIBUTING.md and docs/*.md")
     given = [page.resolve() for page in parser.parse_args(argv).pages]
     pages = given or [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the `finally` that ends what blocks left running
     failures, left_out = [], []
     for page in pages:
         started = time.monotonic()
