@@ -12,7 +12,7 @@ from alora.errors import RenderError
 from alora.findings import SHOWN
 from alora.policy import Policy
 from alora.render import Renderer
-from alora.splits import text_digest
+from alora.splits import LEAST_ROWS, text_digest, too_few
 
 ERROR, WARNING = "error", "warning"
 FEW_ROWS = 8  # of one label: below this a metric is noise
@@ -54,6 +54,8 @@ def check_balance(name: str, rows: Rows, policy: Policy, needed: bool) -> list[F
         elif count < FEW_ROWS or count / len(rows) < RARE_SHARE:
             text = f"only {count} of {len(rows)} rows are {label!r}; figures for it will be rough, add rows"
             findings.append(Finding(WARNING, name, text))
+    if name == "train" and all(counts.values()) and sum(count >= LEAST_ROWS for count in counts.values()) < 2:
+        findings.append(Finding(ERROR, name, too_few(policy)))
     return findings
 
 

@@ -1,6 +1,7 @@
 """The three splits of a run: training rows, validation rows (to stop and to calibrate by), test rows."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,6 +10,8 @@ from alora.config.schema import DataSettings
 from alora.conversation import Conversation, LabelledConversation, Message, read_labelled, read_multilabelled
 from alora.errors import ConfigError, DataError
 from alora.policy import Policy
+
+LEAST_ROWS = 2  # of two labels: below it there is nothing to learn, nor a bag of words to compare with
 
 
 @dataclass(frozen=True)
@@ -149,3 +152,11 @@ def _require_labels(splits: Splits, policy: Policy) -> None:
                 f"the {name} rows ({len(rows)}) hold no {' and no '.join(map(repr, missing))} of policy {policy.id!r}; "
                 "a classifier needs rows of every label: add some, or set data.validation_share higher"
             )
+    counts = Counter(row.labels.get(policy.id) for row in splits.train)
+    if sum(counts[label] >= LEAST_ROWS for label in policy.labels) < 2:
+        raise DataError(too_few(policy))
+
+
+def too_few(policy: Policy) -> str:
+    """What is wrong with training rows of which fewer than two labels have :data:`LEAST_ROWS`."""
+    return f"two labels of policy {policy.id!r} must have at least {LEAST_ROWS} training rows each; add rows"

@@ -35,6 +35,12 @@ def test_few_rows_and_rare_labels_are_doubtful():
     assert "only 9 of 409 rows are 'violation'" in check_balance("train", rare, POLICY, True)[0].problem
 
 
+def test_training_rows_too_few_for_anything():
+    assert [f.severity for f in check_balance("train", both(1), POLICY, True)] == [WARNING, WARNING, ERROR]
+    assert [f.severity for f in check_balance("train", both(2), POLICY, True)] == [WARNING, WARNING]
+    assert [f.severity for f in check_balance("validation", both(1), POLICY, True)] == [WARNING, WARNING]
+
+
 def test_sound_splits_have_no_findings():
     splits = {"train": both(9), "test": [row("something else", where="test.jsonl:1")]}
     assert check_duplicates(splits, POLICY) == []

@@ -65,6 +65,7 @@ ROWS = {
     "one class only": rows_case(
         "".join(json.dumps(row(number)) + "\n" for number in range(0, 16, 2)), "train rows", "no 'violation'", "add"
     ),
+    "one row of each label": rows_case(lines(good=2), "policy 'toy' must have at least 2 training rows", "add rows"),
     "labelled for nobody": rows_case(
         json.dumps(row(1, label=None, labels={"another": "ok"})), "none of its 1 rows is labelled for policy 'toy'"
     ),
@@ -152,7 +153,9 @@ def test_conversations(name, verb, refused):
     refused(Case(f"{verb} conversation={{here}}/talk.json", words, files={"talk.json": content}))
 
 
-@pytest.mark.parametrize("name", ["truncated JSON", "unknown label", "one class only", "text named Parquet"])
+@pytest.mark.parametrize(
+    "name", ["truncated JSON", "unknown label", "one class only", "one row of each label", "text named Parquet"]
+)
 def test_check_tells_the_same_without_training(name, place, here, capsys):
     """`alora check` lists its findings as its result, on standard output."""
     case = ROWS[name]
