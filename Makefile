@@ -14,7 +14,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart static check test bench vllm-matrix docs notebooks clean
+.PHONY: help setup quickstart static check test bench vllm-matrix gpu docs notebooks clean
 
 help: ## the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -51,6 +51,9 @@ docs: setup ## run every command of the README and of docs/, then build the site
 
 notebooks: setup ## run the notebooks and write their outputs back
 	$(BIN)/python scripts/run_notebooks.py
+
+gpu: setup ## aLoRA on vLLM by CUDA graphs and prefix caching; without a GPU its eager half
+	$(BIN)/python scripts/gpu_acceptance.py --out benchmarks/results/gpu_acceptance.json
 
 clean: ## remove caches and builds; .venv and runs stay
 	rm -rf build dist site .pytest_cache .ruff_cache .hypothesis .import_linter_cache
