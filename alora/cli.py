@@ -66,6 +66,8 @@ def report(error: BaseException) -> int:
         return _fail("interrupted; the same command goes on where it stopped", INTERRUPTED)
     if debugging():
         traceback.print_exception(error)
+    if "TORCHELASTIC_RUN_ID" in os.environ and not importlib.import_module("alora.training.processes").first_to_fail():
+        return INTERNAL  # another process of this training has said why
     if isinstance(error, AloraError):
         return _fail(str(error), error.exit_code)
     surroundings = _surroundings(error)

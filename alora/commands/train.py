@@ -10,12 +10,13 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import Any
 
 import torch
 
 from alora.adapter.folder import AdapterSpec, AdapterWeights, load_adapter, new_adapter, save_adapter, target_modules
-from alora.base.load import load_base
+from alora.base.load import LoadedBase, load_base
 from alora.bundle.battery import write_battery
 from alora.bundle.hub import push_bundle
 from alora.bundle.read import Bundle, load_bundle
@@ -37,28 +38,35 @@ from alora.render import Prompt, Renderer
 from alora.splits import Splits, read_battery_splits, read_splits, rows_digest
 from alora.tracking import Tracking, TrackingCallback, require_tracking, start_tracking
 from alora.training import Example, Fitted, RunFolder, examples, fit
+from alora.training.processes import Processes, join_processes
+from alora.training.sharding import is_sharded, load_sharded
 from alora.training.track import Standing
 
 
 def run(recipe: Recipe) -> int:
     """Train from recipe to bundles; the exit code is 1 when a policy of a battery was left out."""
     started = time.monotonic()
+    processes = join_processes(recipe.base.device)
     require_tracking(recipe.tracking)
     if recipe.training.threads:
         torch.set_num_threads(recipe.training.threads)
     policies, splits, left_out = _read(recipe)
     conversation = None if recipe.conversation is None else read_conversation(recipe.conversation)
-    with RunFolder(recipe) as folder:
-        base = load_base(recipe.base)
+    with RunFolder(recipe, writes=processes.first) as folder:
+        base = _load_base(recipe, processes)
         renderer = Renderer(base.tokenizer, recipe.prompt, recipe.base.template_kwargs)
         this = TrainingRun(recipe, folder, base, tuple(policies), splits, renderer, conversation, left_out)
         _require_ready(this)
+        if not processes.first:
+            return _take_part(this, processes)
         resumed = folder.claim(_inputs(this))
         if resumed:
             note(f"going on in {folder.path}")
         save_recipe(recipe, folder.settings, describe_environment())
         with start_tracking(recipe, folder.path, resumed, note) as tracking:
-            _train(this, tracking)
+            _train(this, tracking, processes)
+            if is_sharded(base.model):
+                this = replace(this, base=load_base(recipe.base))
             evaluations = _evaluate(this, tracking)
         certificates = this.each(_prove)
         bundles = this.each(lambda _, policy: _export(this, policy, evaluations[policy.id], certificates[policy.id]))
@@ -79,6 +87,19 @@ def _read(recipe: Recipe) -> tuple[list[Policy], Splits, dict[str, str]]:
     return policies, splits, left_out
 
 
+def _load_base(recipe: Recipe, processes: Processes) -> LoadedBase:
+    if recipe.training.shard_base and processes.count > 1:
+        return load_sharded(recipe.base, processes)
+    return load_base(recipe.base, progress=processes.first)
+
+
+def _take_part(this: TrainingRun, processes: Processes) -> int:
+    """What a process other than the first does: its share of the training, if there is one to do, and nothing more."""
+    if processes.tell(None):
+        _fit(this, this.going, progress=False)
+    return 0
+
+
 def _require_ready(this: TrainingRun) -> None:
     """What would fail after the training fails before it: words and targets that the base lacks, golden rows."""
     this.each(_spec)
@@ -93,12 +114,13 @@ def _inputs(this: TrainingRun) -> dict[str, str]:
     return rows | base | {f"policy {policy.id}": repr(policy.as_dict()) for policy in this.policies}
 
 
-def _train(this: TrainingRun, tracking: Tracking) -> None:
+def _train(this: TrainingRun, tracking: Tracking, processes: Processes) -> None:
     """Every policy from its own row order and seed; what training gives up is left out."""
     policies = this.going
     if not policies:
         raise DataError("no policy can be trained", [f"{name}: {why}" for name, why in this.left_out.items()])
-    if not all(this.folder.places(policy.id).training.exists() for policy in policies):
+    missing = not all(this.folder.places(policy.id).training.exists() for policy in policies)
+    if processes.tell(missing):
         if this.recipe.training.engine == "trl":
             this.each(lambda _, policy: _train_with_trl(this, policy, tracking))
         else:
@@ -111,15 +133,17 @@ def _train(this: TrainingRun, tracking: Tracking) -> None:
 
 def _train_together(this: TrainingRun, policies: Sequence[Policy], tracking: Tracking) -> None:
     """All policies at once, their suffixes packed behind shared prefixes."""
-    recipe = this.recipe
-    rows = _examples(this, policies)
-    fresh = [new_adapter(_spec(this, policy), this.base.model, recipe.training.seed) for policy in policies]
-    watch = [TrackingCallback(tracking, [policy.id for policy in policies], recipe.tracking.every)]
-    fitted = fit(
-        this.base, fresh, rows["train"], rows["validation"], recipe.training, this.folder.checkpoints, callbacks=watch
-    )
+    watch = [TrackingCallback(tracking, [policy.id for policy in policies], this.recipe.tracking.every)]
+    fitted = _fit(this, policies, callbacks=watch)
     for policy, adapter, standing in zip(policies, fitted.adapters, fitted.standings, strict=True):
         _keep(this, policy, adapter, standing, fitted)
+
+
+def _fit(this: TrainingRun, policies: Sequence[Policy], **options: Any) -> Fitted:
+    rows = _examples(this, policies)
+    fresh = [new_adapter(_spec(this, policy), this.base.model, this.recipe.training.seed) for policy in policies]
+    settings, checkpoints = this.recipe.training, this.folder.checkpoints
+    return fit(this.base, fresh, rows["train"], rows["validation"], settings, checkpoints, **options)
 
 
 def _train_with_trl(this: TrainingRun, policy: Policy, tracking: Tracking) -> None:
@@ -145,8 +169,9 @@ def _examples(this: TrainingRun, policies: Sequence[Policy]) -> dict[str, list[E
         name: examples(getattr(this.splits, name), policies, this.renderer, this.activated)
         for name in ("train", "validation")
     }
-    names = ", ".join(policy.id for policy in policies)
-    note(f"training {names}: {len(rows['train'])} conversations, {len(rows['validation'])} to validate on")
+    if this.folder.writes:
+        names = ", ".join(policy.id for policy in policies)
+        note(f"training {names}: {len(rows['train'])} conversations, {len(rows['validation'])} to validate on")
     return rows
 
 

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
 from alora.atomic import write_json
 from alora.config.schema import Recipe
@@ -60,13 +60,22 @@ class PolicyPlaces:
 class RunFolder:
     """One run's folder, held by one process at a time (use as a context manager).
 
+    Args:
+        recipe: the run's settings.
+        writes: False for a process that only reads what the one that holds the folder has made.
+
     Raises:
         RunError: it cannot be written, another process holds it, or it belongs to a run with other settings.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, writes: bool = True) -> None:
         self.path = Path(recipe.run_dir)
-        self._recipe = recipe
+        self._recipe, self.writes = recipe, writes
+        self._lock: BaseFileLock | None = None
+        if writes:
+            self._hold()
+
+    def _hold(self) -> None:
         self._made = not self.path.exists()
         try:
             self._refuse_foreign()
@@ -97,6 +106,8 @@ class RunFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._lock is None:
+            return
         with contextlib.suppress(OSError):
             if self._made and [item.name for item in self.path.iterdir()] == [LOCK]:  # it failed before it began
                 (self.path / LOCK).unlink()
