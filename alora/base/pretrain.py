@@ -159,8 +159,7 @@ def pretrain(
     batches = _batches(rows_NT, batch_size, torch.Generator().manual_seed(seed))
 
     def take_step(step: int) -> dict[str, float]:
-        ids_BT = next(batches).to(model.device)
-        loss = _step(model, optimizers, ids_BT, answer_marks, answer_weight, text_share)
+        loss = _step(model, optimizers, next(batches).to(model.device), answer_marks, answer_weight, text_share)
         if checkpoint is not None and checkpoint_every and (step + 1) % checkpoint_every == 0 and math.isfinite(loss):
             checkpoint(step + 1, model)
         return {"loss": loss}
