@@ -29,6 +29,8 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from alora.prefix import flash
+
 # Of one block of backward scores: small enough to stay in a core's cache, large enough to fill a GPU.
 _BLOCK_BYTES = {"cpu": 1024**2, "cuda": 64 * 1024**2}
 
@@ -95,9 +97,14 @@ class _SharedPrefix(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[torch.Tensor | None, ...]:
         q, k, v, seen_k, seen_v, out, lse_HN = ctx.saved_tensors
-        do = grads[0].to(lse_HN.dtype)
+        do, groups = grads[0].to(lse_HN.dtype), seen_k.shape[0]
         rows = (do, (do * out).sum(-1), lse_HN)
-        dq1 = _backward_prefix(q, seen_k, seen_v, rows, ctx.shape.scaling, ctx.visible)
+        if ctx.visible is None and q.device.type in flash.BACKWARD_ON and flash.has_kernel(q):
+            operands, merged = (_fold(q, groups), seen_k, seen_v), (_fold(out, groups), _fold(lse_HN, groups))
+            given = _fold(grads[0].to(q.dtype), groups)
+            dq1 = flash.query_gradient(given, operands, merged, ctx.shape.scaling).reshape(q.shape)
+        else:
+            dq1 = _backward_prefix(q, seen_k, seen_v, rows, ctx.shape.scaling, ctx.visible)
         dq2, dk, dv = _backward_own(q, k, v, rows, ctx.shape)
         return (dq1 + dq2).to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None, None, None
 
@@ -134,12 +141,8 @@ def _attend_prefix(
     """Output ``[H, N, E]`` and log-sum-exp ``[H, N]`` over the prefix alone."""
     heads, rows, width = q.shape
     q_GQE = _fold(q, k.shape[0])
-    if visible_NT is None and q.device.type == "cpu":
-        # The kernel behind scaled_dot_product_attention on CPU; called by name because only it returns the lse.
-        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            q_GQE[None], k[None], v[None], scale=scaling
-        )
-        out, lse = out[0].to(_compute_dtype(q)), lse[0].to(_compute_dtype(q))
+    if visible_NT is None and flash.has_kernel(q):
+        out, lse = (x.to(_compute_dtype(q)) for x in flash.attend(q_GQE, k, v, scaling))
     else:
         scores = _scores(q_GQE, k, scaling)
         if visible_NT is not None:

@@ -2,7 +2,8 @@
 
 The KV of a prefix depends on the base and the prefix's ids alone, and each prefix is run by itself, so a run with a
 store equals a run without one bit for bit. What came first stays: training visits every conversation once per epoch, so
-replacing the oldest entry would replace each one shortly before it is needed.
+replacing the oldest entry would replace each one shortly before it is needed. On disk, what earlier runs left and this
+one has not asked for makes room first.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import warnings
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable
@@ -52,14 +54,21 @@ class PrefixStore(ABC):
     def keep(self, token_ids: tuple[int, ...], kv: PrefixKV) -> None:
         """Keep the KV of ``token_ids``, unless the budget is spent."""
         size = sum(k.nbytes + v.nbytes for k, v in kv.layers)
-        if size <= self._budget and self._keep(token_ids, kv):
-            self._budget -= size
+        if size > self._budget:
+            self._budget += self._make_room(size - self._budget)
+        if size <= self._budget:
+            self._budget -= self._keep(token_ids, kv)
+
+    def _make_room(self, size: int) -> int:
+        """Give up what nobody needs, at least ``size`` bytes if there are as many; the bytes that became free."""
+        return 0
 
     @abstractmethod
     def _load(self, token_ids: tuple[int, ...]) -> PrefixKV | None: ...
 
     @abstractmethod
-    def _keep(self, token_ids: tuple[int, ...], kv: PrefixKV) -> bool: ...
+    def _keep(self, token_ids: tuple[int, ...], kv: PrefixKV) -> int:
+        """The bytes that it takes; 0 where it could not be kept."""
 
 
 class MemoryStore(PrefixStore):
@@ -72,9 +81,9 @@ class MemoryStore(PrefixStore):
     def _load(self, token_ids: tuple[int, ...]) -> PrefixKV | None:
         return self._kept.get(token_ids)
 
-    def _keep(self, token_ids: tuple[int, ...], kv: PrefixKV) -> bool:
+    def _keep(self, token_ids: tuple[int, ...], kv: PrefixKV) -> int:
         self._kept[token_ids] = kv
-        return True
+        return sum(k.nbytes + v.nbytes for k, v in kv.layers)
 
 
 class DiskStore(PrefixStore):
@@ -87,21 +96,47 @@ class DiskStore(PrefixStore):
 
     def __init__(self, folder: Path, budget: int, device: torch.device) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        super().__init__(budget - sum(file.stat().st_size for file in folder.glob("*.safetensors")))
+        found = [(file, file.stat()) for file in folder.glob("*.safetensors")]
+        super().__init__(budget - sum(stat.st_size for _, stat in found))
         self._folder, self._device = folder, device
+        # Of earlier runs, the one used last at the end; what this run asks for leaves the list.
+        self._stale = {file: stat.st_size for file, stat in sorted(found, key=lambda item: -item[1].st_mtime)}
 
     def _file(self, token_ids: tuple[int, ...]) -> Path:
         return self._folder / f"{hashlib.sha256(array('q', token_ids).tobytes()).hexdigest()}.safetensors"
 
     def _load(self, token_ids: tuple[int, ...]) -> PrefixKV | None:
+        file = self._file(token_ids)
         try:
-            state = load_file(self._file(token_ids), device=str(self._device))
-        except (FileNotFoundError, SafetensorError):  # absent, or damaged: compute it again
+            state = load_file(file, device=str(self._device))
+            layers = tuple((state[f"{layer}.k"], state[f"{layer}.v"]) for layer in range(len(state) // 2))
+        except FileNotFoundError:
             return None
-        layers = tuple((state[f"{layer}.k"], state[f"{layer}.v"]) for layer in range(len(state) // 2))
+        except (SafetensorError, KeyError, OSError) as error:
+            warnings.warn(f"{file} is damaged ({error}); its prefix is computed again", stacklevel=2)
+            self._budget += self._remove(file)
+            return None
+        if self._stale.pop(file, None) is not None:
+            with contextlib.suppress(OSError):
+                os.utime(file)  # used last by this run
         return PrefixKV(layers, len(token_ids))
 
-    def _keep(self, token_ids: tuple[int, ...], kv: PrefixKV) -> bool:
+    def _make_room(self, size: int) -> int:
+        freed = 0
+        while freed < size and self._stale:
+            freed += self._remove(next(reversed(self._stale)))
+        return freed
+
+    def _remove(self, file: Path) -> int:
+        self._stale.pop(file, None)
+        try:
+            size = file.stat().st_size
+            file.unlink()
+        except OSError:  # another process was first, or the folder is read-only
+            return 0
+        return size
+
+    def _keep(self, token_ids: tuple[int, ...], kv: PrefixKV) -> int:
         state = {}
         for layer, (k, v) in enumerate(kv.layers):
             state |= {f"{layer}.k": k.contiguous(), f"{layer}.v": v.contiguous()}
@@ -109,9 +144,10 @@ class DiskStore(PrefixStore):
         beside = file.with_suffix(f".{os.getpid()}.writing")  # several processes may share the folder
         try:
             save_file(state, beside)
+            size = beside.stat().st_size
             beside.replace(file)
         except (OSError, SafetensorError):  # a full disk costs time, not the run
             with contextlib.suppress(OSError):
                 beside.unlink(missing_ok=True)
-            return False
-        return True
+            return 0
+        return size

@@ -1,5 +1,7 @@
 """A run with a prefix store equals a run without one bit for bit, and computes each prefix once."""
 
+import os
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from alora.config.schema import TrainingSettings
 from alora.prefix.packed import PackedModel, PrefixKV
 from alora.prefix.store import DiskStore, MemoryStore
 from alora.training.examples import Example, Target
-from alora.training.optimise import fit
+from alora.training.optimise import _store, fit
 from tests.peft_reference import ALL_TARGETS
 from tests.toy_models import toy_model
 
@@ -55,8 +57,42 @@ def test_a_damaged_file_is_computed_again(tmp_path):
     store.get((1, 2), _kv)
     (file,) = tmp_path.glob("*.safetensors")
     file.write_bytes(file.read_bytes()[:-3])
-    assert torch.equal(store.get((1, 2), _kv).layers[0][0], _kv((1, 2)).layers[0][0])
+    with pytest.warns(UserWarning, match="is damaged .* computed again"):
+        assert torch.equal(store.get((1, 2), _kv).layers[0][0], _kv((1, 2)).layers[0][0])
     assert store.misses == 2
+    assert store.get((1, 2), _kv).length == 2
+    assert store.hits == 1
+
+
+def test_what_earlier_runs_left_makes_room_and_what_this_run_uses_stays(tmp_path):
+    DiskStore(tmp_path, 10**6, CPU).get((1, 2), _kv)
+    (first,) = tmp_path.glob("*.safetensors")
+    os.utime(first, (1, 1))  # the older of the two
+    DiskStore(tmp_path, 10**6, CPU).get((3, 4), _kv)
+    (second,) = set(tmp_path.glob("*.safetensors")) - {first}
+    budget = first.stat().st_size + second.stat().st_size
+    DiskStore(tmp_path, budget, CPU).get((5, 6), _kv)
+    assert not first.exists()
+    assert second.exists()
+    assert len(list(tmp_path.glob("*.safetensors"))) == 2
+    store = DiskStore(tmp_path, budget, CPU)
+    assert store.get((3, 4), _kv).length == 2  # used by this run, so it stays
+    store.get((7, 8), _kv)
+    store.get((9, 10), _kv)
+    assert second.exists()
+    assert sum(file.stat().st_size for file in tmp_path.glob("*.safetensors")) <= budget
+
+
+def test_another_base_has_a_folder_of_its_own(tmp_path, monkeypatch):
+    """The address of a prefix is the base's fingerprint, dtype and device, and the ids."""
+    monkeypatch.setenv("ALORA_CACHE", str(tmp_path))
+    settings = TrainingSettings(prefix_cache="disk")
+    for name, dtype in (("one", torch.float32), ("other", torch.float32), ("one", torch.float64)):
+        base = LoadedBase(toy_model("qwen3", dtype), None, Fingerprint(name, "t", "c"), "toy")  # pyright: ignore[reportArgumentType]
+        _store(settings, base, CPU).get((1, 2), _kv)
+    files = sorted(tmp_path.rglob("*.safetensors"))
+    assert len(files) == len({file.parent for file in files}) == 3
+    assert len({file.name for file in files}) == 1
 
 
 def _fit(folder, cache, monkeypatch):

@@ -1,0 +1,185 @@
+"""What the packed forward saves itself leaves every value and gradient as it was; each with a planted fault."""
+
+import pytest
+import torch
+
+from alora.adapter.bank import Bank, Route
+from alora.prefix import flash
+from alora.prefix.attention import Shape, shared_prefix_attention
+from alora.prefix.packed import PackedModel
+from tests.integration.prefix.test_equals_peft import _battery, _ours, _worst
+from tests.peft_reference import random_adapter
+from tests.toy_models import FAMILIES, toy_model
+
+CPU = torch.device("cpu")
+
+
+def _qkv(dtype, lengths=(3, 5, 2), heads=4, groups=2, prefix=17, width=8):
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    rows = sum(lengths)
+    own = [draw(heads, rows, width), draw(groups, rows, width), draw(groups, rows, width)]
+    return own, [draw(groups, prefix, width), draw(groups, prefix, width)], lengths
+
+
+def _dense(own, prefix, lengths, scaling):
+    """One softmax per suffix over prefix and own keys, in the plainest way."""
+    (q, k, v), repeat, outputs, start = own, own[0].shape[0] // own[1].shape[0], [], 0
+    for length in lengths:
+        part = slice(start, start + length)
+        keys = torch.cat([prefix[0], k[:, part]], 1).repeat_interleave(repeat, 0)
+        values = torch.cat([prefix[1], v[:, part]], 1).repeat_interleave(repeat, 0)
+        scores = q[:, part] @ keys.transpose(1, 2) * scaling
+        hidden = torch.ones(length, length, dtype=torch.bool).triu(1)
+        scores[:, :, -length:] = scores[:, :, -length:].masked_fill(hidden, float("-inf"))
+        outputs.append(scores.softmax(-1) @ values)
+        start += length
+    return torch.cat(outputs, 1)
+
+
+def _gradients(function, own):
+    leaves = [x.clone().requires_grad_() for x in own]
+    out = function(leaves)
+    weights = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view_as(out).to(out.dtype)
+    (out * weights).sum().backward()
+    return [out.detach(), *(leaf.grad for leaf in leaves)]
+
+
+def _packed(prefix, shape):
+    return lambda own: shared_prefix_attention(*own, *prefix, shape)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str)
+@pytest.mark.parametrize("kernel", ["blocks", "fused"])
+def test_both_backwards_are_the_softmax_over_all(dtype, bound, kernel, monkeypatch):
+    """The fused backward is what a GPU takes; the CPU's kernel has the same contract."""
+    monkeypatch.setattr(flash, "BACKWARD_ON", {"cpu"} if kernel == "fused" else set())
+    own, prefix, lengths = _qkv(dtype)
+    found = _gradients(_packed(prefix, Shape(lengths, 0.3, None)), own)
+    wanted = _gradients(lambda leaves: _dense(leaves, prefix, lengths, 0.3), own)
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert (ours - theirs).norm() <= bound * theirs.norm()
+
+
+def test_the_fused_backward_in_bfloat16_stays_within_its_rounding(monkeypatch):
+    own, prefix, lengths = _qkv(torch.bfloat16)
+    found = {}
+    for name in ("cpu", "cuda"):
+        monkeypatch.setattr(flash, "BACKWARD_ON", {name})
+        found[name] = _gradients(_packed(prefix, Shape(lengths, 0.3, None)), own)
+    exact = _gradients(
+        lambda leaves: _dense(leaves, [x.double() for x in prefix], lengths, 0.3), [x.double() for x in own]
+    )
+    for fused, blocks, wanted in zip(found["cpu"], found["cuda"], exact, strict=True):
+        assert max((fused - wanted).norm(), (blocks - wanted).norm()) <= 0.02 * wanted.norm()
+
+
+def test_the_prefix_own_log_sum_exp_is_not_enough():
+    """Negative control: without the merge, the kernel's gradient is another one."""
+    own, prefix, lengths = _qkv(torch.float64)
+    folded = own[0].reshape(2, -1, 8)
+    out, lse = flash.attend(folded, *prefix, 0.3)
+    merged = shared_prefix_attention(*own, *prefix, Shape(lengths, 0.3, None)).reshape(2, -1, 8)
+    grad, operands = torch.ones_like(folded), (folded, *prefix)
+    alone = flash.query_gradient(grad, operands, (out, lse), 0.3)
+    mixed = flash.query_gradient(grad, operands, (merged, lse), 0.3)
+    assert (alone - mixed).norm() > 0.01 * mixed.norm()
+
+
+@pytest.mark.parametrize("window", [None, 6])
+def test_the_last_queries_alone_are_the_last_rows_of_all(window):
+    own, prefix, lengths = _qkv(torch.float64)
+    last = torch.tensor(lengths).cumsum(0) - 1
+    whole = _gradients(lambda o: _packed(prefix, Shape(lengths, 0.3, window))(o)[:, last], own)
+    asked = [own[0][:, last], *own[1:]]
+    some = _gradients(_packed(prefix, Shape(lengths, 0.3, window, last_only=True)), asked)
+    whole[1] = whole[1][:, last]
+    for ours, theirs in zip(some, whole, strict=True):
+        assert torch.allclose(ours, theirs, rtol=0, atol=1e-14)
+
+
+class _Untrimmed(PackedModel):
+    """Every row of the last layer is computed."""
+
+    def _check_answers_like_the_base(self):
+        self._last_layer.index = None
+
+
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "checkpointing"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_trimmed_last_layer_changes_nothing(family, checkpointing, monkeypatch):
+    model = toy_model(family, torch.float64)
+    material = _battery(model, torch.float64)
+    loss, gradients, logits = _ours(model, *material, torch.float64, checkpointing)
+    monkeypatch.setattr("tests.integration.prefix.test_equals_peft.PackedModel", _Untrimmed)
+    whole_loss, whole, whole_logits = _ours(model, *material, torch.float64, checkpointing)
+    assert abs(loss - whole_loss) <= 1e-12 * whole_loss
+    assert torch.allclose(logits, whole_logits, rtol=0, atol=1e-12)
+    assert _worst(gradients, whole) <= 1e-12
+
+
+def test_it_reads_the_rows_that_it_should(monkeypatch):
+    """Negative control: rows of the last layer that are one off are seen."""
+    model = toy_model("qwen3", torch.float64)
+    material = _battery(model, torch.float64)
+    _, _, logits = _ours(model, *material, torch.float64)
+    monkeypatch.setattr(PackedModel, "_check_answers_like_the_base", lambda self: None)
+    stock = PackedModel.prefix_kv
+    from alora.prefix.last_layer import LastLayer
+
+    read = LastLayer.read_only
+    monkeypatch.setattr(LastLayer, "read_only", lambda self, rows, route: read(self, (rows - 1).clamp(min=0), route))
+    assert PackedModel.prefix_kv is stock
+    _, _, shifted = _ours(model, *material, torch.float64)
+    assert (logits - shifted).abs().max() > 1e-3
+
+
+def test_prefix_kv_is_the_bases_own_bytes():
+    model = toy_model("qwen3")
+    packed = PackedModel(model, Bank(model, [random_adapter(model)]))
+    ids = list(range(20, 40))
+    ours, stock = packed.prefix_kv(ids), model.get_decoder()(torch.tensor([ids]), use_cache=True).past_key_values
+    for (k, v), layer in zip(ours.layers, stock.layers, strict=True):
+        assert torch.equal(k, layer.keys[0])
+        assert torch.equal(v, layer.values[0])
+
+
+@pytest.mark.parametrize("order", [[0, 0, 1, 1], [1, 0, 1, 2, 0, 1], [3, 3, 3], [0, 2, 5, 2]], ids=str)
+def test_rows_are_placed_with_their_policy_and_come_back(order):
+    route, rows = Route.of_rows(order, CPU), torch.arange(1.0, 1 + 2 * len(order)).view(-1, 2).requires_grad_()
+    placed = route.place(rows)
+    assert placed.shape == (len(set(order)), max(map(order.count, order)), 2)
+    for place, policy in enumerate(sorted(set(order))):
+        own = [number for number, other in enumerate(order) if other == policy]
+        assert torch.equal(placed[place, : len(own)], rows[own])
+        assert not placed[place, len(own) :].any()
+    assert torch.equal(route.take_back(placed), rows)
+    route.take_back(placed * 3).sum().backward()
+    assert torch.equal(rows.grad, torch.full_like(rows, 3.0))
+
+
+@pytest.mark.parametrize("chosen", [(0, 1), (1, 2), (0, 2), (2,)], ids=str)
+def test_a_pass_of_some_policies_has_the_gradient_of_all(chosen):
+    """The gradients of two passes add up in their own slices, and no other policy gets one."""
+    model = toy_model("qwen3", torch.float64)
+    adapters, prefixes, pairs = _battery(model, torch.float64)
+    mine = [pair for pair in pairs if pair.policy in chosen]
+
+    def gradients(split):
+        bank = Bank(model, adapters, dtype=torch.float64, trainable=True)
+        packed = PackedModel(model, bank).train()
+        kv = [packed.prefix_kv(prefix) for prefix in prefixes]
+        for part in split:
+            packed.label_logits(kv, part)[:, 0].sum().backward()
+        bank.release()
+        return bank
+
+    together, apart = gradients([mine]), gradients([[pair] for pair in mine])
+    for one, other in zip(together.parameters(), apart.parameters(), strict=True):
+        assert torch.allclose(one.grad, other.grad, rtol=0, atol=1e-12)
+        absent = [policy for policy in range(3) if policy not in chosen]
+        assert not one.grad[absent].any()
+    assert any(parameter.grad[chosen[0]].any() for parameter in together.parameters())
