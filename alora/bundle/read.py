@@ -36,7 +36,7 @@ _DIFFERENT_BASE = {
     "config": "the base's config.json computes otherwise (RoPE, norms or the like); restore that of {source}",
     "quantization": "the base is quantized in another way ({found}) than the one that the adapter was trained, proven "
     "and given its threshold on ({made}); add base.quantization={made}, or make a bundle for this base, with its own "
-    "parity run and threshold: alora recalibrate artifact=DIR base.quantization={found}",
+    "parity run and threshold: alora recalibrate artifact=DIR base.quantization={found} data.validation=FILE",
     "quantization_settings": "the base is quantized with other settings ({found_settings}) than the adapter was "
     "trained on ({made_settings}); install the alora and bitsandbytes that made it, or train again",
 }  # fmt: skip

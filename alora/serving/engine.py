@@ -31,7 +31,7 @@ def require_unquantized(base: LoadedBase) -> None:
         raise BaseError(
             f"engine=vllm runs base {base.source} as it is stored, and this one is loaded in {quantization}; make a "
             "bundle for the stored base first, with its own parity run and threshold: "
-            "alora recalibrate artifact=DIR base.quantization=none"
+            "alora recalibrate artifact=DIR base.quantization=none data.validation=FILE"
         )
 
 
