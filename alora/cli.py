@@ -5,6 +5,7 @@ Exit codes: 0 done; 1 a check ran and its answer is no; 2 something the user can
 """
 
 import difflib
+import functools
 import importlib
 import importlib.util
 import io
@@ -22,6 +23,7 @@ from alora.errors import AloraError, MissingDependency
 
 if TYPE_CHECKING:
     from alora.config.schema import Recipe
+    from alora.config.sweep import JobRecord
 
 VERBS = {
     "new": "NAME: a recipe folder with a policy and a few rows; alora train runs on it as it is",
@@ -35,7 +37,7 @@ VERBS = {
     "export": "artifact=DIR: a bundle that PEFT and vLLM load as it is",
     "score": "artifact=DIR FILE (or - for standard input): verdicts on one conversation",
     "serve": "battery=DIR: stock vLLM's OpenAI server with the bundles in it, if it takes the plugin",
-    "bench": "serving: aLoRA, LoRA, base and packed scorer on one engine; training: against PEFT, Trainer, TRL; compare A B",
+    "bench": "serving: aLoRA, LoRA, base, packed scorer on vLLM; training: against PEFT, Trainer, TRL; compare A B",
     "doctor": "versions, devices, base and cache state, and what will not work here",
 }
 # How safetensors and torch, which raise errors of their own, tell that a file could not be written.
@@ -92,22 +94,39 @@ def _dispatch(arguments: list[str]) -> int:
         meant = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(VERBS)}"
         return _fail(f"there is no verb {verb!r}; {meant}", MISUSED)
     _quieten(verb)
-    from alora.config.compose import run_verb
+    if not {"-h", "--help"}.isdisjoint(rest):
+        sys.stdout.write(f"alora {verb}  {VERBS[verb]}\n\n")
+    from alora.config.compose import Sweep, run_verb
 
-    return run_verb(verb, rest, lambda make_recipe: _job(verb, make_recipe), note=_say)
+    sweep = Sweep(report, functools.partial(_finished, verb), _summarise)
+    return run_verb(verb, rest, functools.partial(_job, verb), _say, sweep)
 
 
 def _job(verb: str, make_recipe: Callable[[], "Recipe"]) -> int:
-    """Run one command; a failure is told here, because in a sweep only an exit code finds its way back."""
+    """Run one command; in a sweep perhaps in a process of its own, so nothing here may need the first one."""
     _quieten(verb)
-    try:
-        recipe = make_recipe()
-        module = f"alora.commands.{verb}"
-        if importlib.util.find_spec(module) is None:
-            raise MissingDependency(f"alora {verb} is not part of this version ({__version__})")
-        return importlib.import_module(module).run(recipe)
-    except Exception as error:
-        return report(error)
+    recipe = make_recipe()
+    module = f"alora.commands.{verb}"
+    if importlib.util.find_spec(module) is None:
+        raise MissingDependency(f"alora {verb} is not part of this version ({__version__})")
+    return importlib.import_module(module).run(recipe)
+
+
+def _finished(verb: str, recipe: "Recipe") -> bool:
+    """Whether a job of a sweep has nothing left to do."""
+    _quieten(verb)
+    return verb == "train" and importlib.import_module("alora.commands.train").is_finished(recipe)
+
+
+def _summarise(records: Sequence["JobRecord"]) -> None:
+    """One line per job of a sweep."""
+    from alora.commands.output import say, table
+
+    say()
+    rows = [
+        (record.number, record.changed, record.outcome, record.message or record.run_dir or "") for record in records
+    ]
+    table(("job", "what", "outcome", "where, or why not"), rows)
 
 
 def _surroundings(error: BaseException) -> str | None:
@@ -158,6 +177,7 @@ def _quieten(verb: str) -> None:
         ("HF_DATASETS_DISABLE_PROGRESS_BARS", "1"),
         ("VLLM_LOGGING_LEVEL", "ERROR"),
         ("VLLM_NO_USAGE_STATS", "1"),
+        ("RAY_USAGE_STATS_ENABLED", "0"),
     ):
         if verb != "serve" or not name.startswith("VLLM_LOGGING"):  # a server's own log is its user's business
             os.environ.setdefault(name, value)

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ from alora.splits import Splits, read_battery_splits, read_splits, rows_digest
 from alora.tracking import Tracking, TrackingCallback, require_tracking, start_tracking
 from alora.training import Example, Fitted, RunFolder, examples, fit
 from alora.training.processes import Processes, join_processes
+from alora.training.run_folder import holds_finished
 from alora.training.sharding import is_sharded, load_sharded
 from alora.training.track import Standing
 
@@ -78,6 +80,15 @@ def run(recipe: Recipe) -> int:
     return 1 if this.left_out else 0
 
 
+def is_finished(recipe: Recipe) -> bool:
+    """Whether the run is there to its last bundle, told without loading the base: settings, rows and policies are held
+    against the run's record, the base by its name alone."""
+    if recipe.export.push_to is not None or not Path(recipe.run_dir).is_dir():
+        return False
+    policies, splits, left_out = _read(recipe)
+    return not left_out and holds_finished(recipe, _light_inputs(splits, policies), [item.id for item in policies])
+
+
 def _read(recipe: Recipe) -> tuple[list[Policy], Splits, dict[str, str]]:
     if not recipe.policies:
         policy = load_policy(recipe.policy)
@@ -109,9 +120,13 @@ def _require_ready(this: TrainingRun) -> None:
 
 def _inputs(this: TrainingRun) -> dict[str, str]:
     """Digests of all that the run reads, so that a resume on other data or another base is refused."""
-    rows = {f"{name} rows": rows_digest(getattr(this.splits, name)) for name in ("train", "validation", "test")}
     base = {f"base {name}": value for name, value in this.base.fingerprint.as_dict().items()}
-    return rows | base | {f"policy {policy.id}": repr(policy.as_dict()) for policy in this.policies}
+    return base | _light_inputs(this.splits, this.policies)
+
+
+def _light_inputs(splits: Splits, policies: Sequence[Policy]) -> dict[str, str]:
+    rows = {f"{name} rows": rows_digest(getattr(splits, name)) for name in ("train", "validation", "test")}
+    return rows | {f"policy {policy.id}": repr(policy.as_dict()) for policy in policies}
 
 
 def _train(this: TrainingRun, tracking: Tracking, processes: Processes) -> None:

@@ -8,17 +8,15 @@ several. Each composed config is merged once more onto the schema (Hydra lets ``
 import contextlib
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import hydra
 import yaml
 from hydra.core.config_store import ConfigStore
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -28,6 +26,16 @@ from alora.config.explain import explain, unknown_key_message, unknown_keys
 from alora.config.paths import absolute_paths, configs_folder, recipes_folder
 from alora.config.precedence import chosen_section, silenced_choices
 from alora.config.schema import Recipe
+from alora.config.sweep import (
+    JobRecord,
+    changed_overrides,
+    jobs_of,
+    require_launcher,
+    run_folders_apart,
+    run_job,
+    search_path,
+    sweep_folder,
+)
 from alora.config.validate import check_recipe
 from alora.errors import ConfigError
 
@@ -42,25 +50,42 @@ _HYDRA_DEFAULTS = {
 _COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 
 
-class JobFailed(Exception):
-    """A job in another process has said what went wrong; its exit code is all that travels."""
+def _raise(error: BaseException) -> int:
+    raise error
 
-    def __init__(self, exit_code: int) -> None:
-        self.exit_code = exit_code
-        super().__init__(exit_code)
+
+def _never(_: Recipe) -> bool:
+    return False
+
+
+def _in_silence(_: Sequence[JobRecord]) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a command does beside the jobs of a sweep; what is not given re-raises, skips nothing and says nothing."""
+
+    report: Callable[[BaseException], int] = _raise
+    finished: Callable[[Recipe], bool] = _never
+    summarise: Callable[[Sequence[JobRecord]], None] = _in_silence
 
 
 def run_verb(
-    verb: str, argv: Sequence[str], job: Callable[[Callable[[], Recipe]], int], note: Callable[[str], None]
+    verb: str,
+    argv: Sequence[str],
+    job: Callable[[Callable[[], Recipe]], int],
+    note: Callable[[str], None],
+    sweep: Sweep | None = None,
 ) -> int:
     """Run ``job`` on the recipe that ``argv`` describes, once or once per job of a sweep; the highest exit code.
 
     Args:
         verb: the command, which decides the settings that are required.
         argv: what follows the verb on the command line.
-        job: calls its argument for the recipe, does the work and returns an exit code. It raises nothing, so that in
-            a sweep the other jobs still run.
+        job: calls its argument for the recipe, does the work and returns an exit code.
         note: receives a line about where settings come from.
+        sweep: what to do beside the jobs of a sweep; an error of a job is then reported, and the others still run.
 
     Raises:
         ConfigError: the command line or a config file cannot become a recipe.
@@ -72,32 +97,90 @@ def run_verb(
     foreign = ["base"] if arguments.local and verb in OF_ARTIFACT else []
     places = _places(arguments)
 
-    exit_codes: list[int] = []
-    home = os.getpid()
-
-    def task(composed: DictConfig) -> None:
-        if arguments.multirun:
-            running = HydraConfig.get()
-            note(f"job {running.job.num}: {' '.join(running.overrides.task)}")
-        overrides = list(HydraConfig.get().overrides.task)
-        exit_code = job(lambda: to_recipe(composed, verb, places, overrides, foreign))
-        exit_codes.append(exit_code)
-        if exit_code and os.getpid() != home:
-            raise JobFailed(exit_code)  # a launcher's worker has no other way to tell
+    def recipe_of(composed: DictConfig) -> Recipe:
+        return to_recipe(composed, verb, places, list(HydraConfig.get().overrides.task), foreign)
 
     with _explained(arguments.recipe_files):
         ConfigStore.instance().store(name="schema", node=Recipe)
         for path in arguments.recipe_files:
             _offer_recipe(path)
         overrides = [*_hydra_overrides(arguments), *arguments.overrides]
-        if arguments.multirun and verb == "train":
-            _refuse_shared_run_folders(arguments, overrides, verb, places)
-        with _sweep_folder(arguments) as more, _command_line(verb, [*arguments.flags, *overrides, *more]):
-            try:
-                hydra.main(config_path=str(configs_folder()), config_name="config", version_base="1.3")(task)()
-            except JobFailed as failed:
-                exit_codes.append(failed.exit_code)
+        if arguments.multirun:
+            return _sweep(verb, arguments, overrides, places, recipe_of, job, note, sweep or Sweep())
+        return _once([*arguments.flags, *overrides], verb, recipe_of, job)
+
+
+def _once(
+    argv: Sequence[str],
+    verb: str,
+    recipe_of: Callable[[DictConfig], Recipe],
+    job: Callable[[Callable[[], Recipe]], int],
+) -> int:
+    exit_codes: list[int] = []
+    errors: list[Exception] = []
+
+    def task(composed: DictConfig) -> None:
+        try:
+            exit_codes.append(job(lambda: recipe_of(composed)))
+        except Exception as error:
+            errors.append(error)  # Hydra would say a word of its own about it
+
+    _run_hydra(verb, argv, task)
+    if errors:
+        raise errors[0]
     return max(exit_codes, default=0)
+
+
+def _sweep(
+    verb: str,
+    arguments: Arguments,
+    overrides: list[str],
+    places: Sequence[Path],
+    recipe_of: Callable[[DictConfig], Recipe],
+    job: Callable[[Callable[[], Recipe]], int],
+    note: Callable[[str], None],
+    sweep: Sweep,
+) -> int:
+    """Every job of a sweep by the launcher that was chosen; the highest exit code."""
+    require_launcher(arguments)
+    changed, more = _plan(verb, arguments, overrides, places)
+    with sweep_folder(arguments, verb) as (records, of_hydra):
+
+        def task(composed: DictConfig) -> None:
+            running = HydraConfig.get()
+            number = int(running.job.num)
+            what = changed[number] if number < len(changed) else " ".join(running.overrides.task)
+            note(f"job {number}: {what}")
+            records.write(run_job(number, what, lambda: recipe_of(composed), job, sweep.report, sweep.finished))
+
+        try:
+            _run_hydra(verb, [*arguments.flags, *overrides, *more, *of_hydra], task)
+        except Exception as error:
+            if isinstance(error, _COMPOSITION_ERRORS) or not arguments.sets("hydra/launcher"):
+                raise
+            note(f"the launcher gave up: {type(error).__name__}: {' '.join(str(error).split())[:500]}")
+        found = records.read(changed)
+    sweep.summarise(found)
+    return max((record.exit_code for record in found), default=0)
+
+
+def _plan(
+    verb: str, arguments: Arguments, overrides: Sequence[str], places: Sequence[Path]
+) -> tuple[list[str], list[str]]:
+    """What tells the jobs apart, and the overrides that keep their run folders apart; all recipes are checked."""
+    name = arguments.flag_value("--config-name", "-cn") or "config"
+    with search_path(configs_folder(), arguments):
+        jobs = jobs_of(overrides, arguments)
+        changed = changed_overrides(jobs)
+        if verb != "train":
+            return changed, []
+        recipes = [to_recipe(hydra.compose(name, job), verb, places) for job in jobs]
+    return changed, run_folders_apart(recipes, changed)
+
+
+def _run_hydra(verb: str, argv: Sequence[str], task: Callable[[DictConfig], None]) -> None:
+    with _command_line(verb, argv):
+        hydra.main(config_path=str(configs_folder()), config_name="config", version_base="1.3")(task)()
 
 
 def to_recipe(
@@ -154,44 +237,6 @@ def _offer_recipe(path: Path) -> None:
 
 def _hydra_overrides(arguments: Arguments) -> list[str]:
     return [f"{group}={option}" for group, option in _HYDRA_DEFAULTS.items() if not arguments.sets(group)]
-
-
-def _refuse_shared_run_folders(
-    arguments: Arguments, overrides: Sequence[str], verb: str, places: Sequence[Path]
-) -> None:
-    """Jobs of a sweep that train into one folder would resume or refuse each other; say so before the first starts."""
-    if arguments.sets("hydra/sweeper"):
-        return  # only the basic sweeper's jobs are known beforehand; the run folder itself refuses other settings
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-
-    name = arguments.flag_value("--config-name", "-cn") or "config"
-    config_dir = arguments.flag_value("--config-dir", "-cd")
-    extra = [f"hydra.searchpath=[file://{Path(config_dir).absolute()}]"] if config_dir else []
-    owners: dict[str, list[str]] = {}
-    with hydra.initialize_config_dir(str(configs_folder()), version_base="1.3"):
-        parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
-        batches = BasicSweeper.split_arguments(parser.parse_overrides(list(overrides)), None)
-        for job in batches[0]:
-            composed = hydra.compose(name, [*job, *extra])
-            changed = " ".join(item for item in job if not item.startswith("hydra/"))
-            owners.setdefault(to_recipe(composed, verb, places).run_dir, []).append(changed)
-    shared = {folder: jobs for folder, jobs in owners.items() if len(jobs) > 1}
-    if shared:
-        lines = [f"{folder}: {len(jobs)} jobs ({'; '.join(jobs[:3])})" for folder, jobs in shared.items()]
-        raise ConfigError(
-            "jobs of this sweep would train into one run folder; make name or run_dir depend on what is swept, "
-            "for example 'name=seed_${training.seed}'\n" + "\n".join(lines)
-        )
-
-
-@contextlib.contextmanager
-def _sweep_folder(arguments: Arguments) -> Iterator[list[str]]:
-    """Hydra writes a sweep's record to a folder; a launcher may need it to last, the built-in one does not."""
-    if not arguments.multirun or arguments.sets("hydra.sweep.dir") or arguments.sets("hydra/launcher"):
-        yield []
-        return
-    with tempfile.TemporaryDirectory(prefix="alora-sweep-") as folder:
-        yield [f"hydra.sweep.dir='{folder}'"]
 
 
 @contextlib.contextmanager

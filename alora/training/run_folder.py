@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -147,7 +147,7 @@ class RunFolder:
         Raises:
             RunError: the folder holds outputs of a run with other settings or inputs, and ``force`` is not set.
         """
-        claimed = {"settings": self._fixed_settings(), "inputs": dict(inputs)}
+        claimed = {"settings": _fixed_settings(self._recipe), "inputs": dict(inputs)}
         self._sweep()
         before = self._read_claim()
         if before == claimed:
@@ -171,12 +171,6 @@ class RunFolder:
         for leftover in leftovers:
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
-    def _fixed_settings(self) -> dict[str, Any]:
-        settings = asdict(self._recipe)
-        for name in _FREE:
-            settings.pop(name)
-        return json.loads(json.dumps(settings))
-
     def _read_claim(self) -> dict[str, Any] | None:
         try:
             return json.loads((self.path / _INPUTS).read_text(encoding="utf-8"))
@@ -197,6 +191,30 @@ class RunFolder:
                 shutil.rmtree(place)
             else:
                 place.unlink(missing_ok=True)
+
+
+def _fixed_settings(recipe: Recipe) -> dict[str, Any]:
+    settings = asdict(recipe)
+    for name in _FREE:
+        settings.pop(name)
+    return json.loads(json.dumps(settings))
+
+
+def holds_finished(recipe: Recipe, inputs: Mapping[str, str], policies: Sequence[str]) -> bool:
+    """Whether the run folder of ``recipe`` holds a bundle of every policy, from these settings and ``inputs``.
+
+    ``inputs`` may leave out what cannot be had without loading the base.
+    """
+    folder = Path(recipe.run_dir)
+    try:
+        claim = json.loads((folder / _INPUTS).read_text(encoding="utf-8"))
+        same = claim["settings"] == _fixed_settings(recipe) and inputs.items() <= claim["inputs"].items()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+    if not recipe.policies:
+        return same and (folder / "bundle").exists()
+    home = folder / "battery"
+    return same and (home / "battery.json").exists() and all((home / policy).exists() for policy in policies)
 
 
 def trained_on(folder: Path) -> dict[str, str] | None:

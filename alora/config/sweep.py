@@ -1,0 +1,195 @@
+"""Many jobs from one command line: a run folder for each, a place for Hydra's records, and what became of them.
+
+Who runs the jobs is Hydra's business (``hydra/launcher=basic``, ``joblib``, ``submitit_slurm``, ``ray``), and so is
+which jobs there are (``hydra/sweeper``). A job may run in another process or on another machine, so what it has to say
+travels as a file beside the run folders.
+"""
+
+import contextlib
+import json
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from alora.atomic import write_json
+from alora.config.arguments import Arguments
+from alora.config.environment import package_version
+from alora.config.schema import Recipe
+from alora.errors import ConfigError, MissingDependency
+
+DONE, SKIPPED, FAILED, LOST = "done", "done before", "failed", "lost"
+LOST_CODE = 2  # a job that told nothing: its process died, and the same command goes on
+_FOLDER = Path("runs", ".sweep")
+_PACKAGES = {
+    "joblib": "hydra-joblib-launcher",
+    "submitit_local": "hydra-submitit-launcher",
+    "submitit_slurm": "hydra-submitit-launcher",
+    "slurm": "hydra-submitit-launcher",
+    "ray": "hydra-ray-launcher",
+    "ray_aws": "hydra-ray-launcher",
+}
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """What became of one job: ``outcome`` is one of :data:`DONE`, :data:`SKIPPED`, :data:`FAILED`, :data:`LOST`."""
+
+    number: int
+    changed: str  # the overrides that make it this job
+    outcome: str = LOST
+    exit_code: int = LOST_CODE
+    run_dir: str | None = None
+    message: str = "it told nothing: look at its log, then run the same command again"
+
+
+class Records:
+    """The jobs' records, each a file of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, record: JobRecord) -> None:
+        """Called by the job, wherever it runs."""
+        write_json(self._folder / f"{record.number}.json", asdict(record))
+
+    def read(self, expected: Sequence[str]) -> list[JobRecord]:
+        """Every job's record; an ``expected`` one (its changed overrides, by number) without a record is lost."""
+        found = {}
+        for file in self._folder.glob("*.json"):
+            record = JobRecord(**json.loads(file.read_text(encoding="utf-8")))
+            found[record.number] = record
+        lost = {number: JobRecord(number, changed) for number, changed in enumerate(expected) if number not in found}
+        return [record for _, record in sorted((found | lost).items())]
+
+
+def require_launcher(arguments: Arguments) -> None:
+    """Refuse a launcher whose package is missing, by the package's name.
+
+    Raises:
+        MissingDependency: it is not installed.
+    """
+    for name, package in _PACKAGES.items():
+        chosen = f"hydra/launcher={name}" in arguments.overrides
+        if chosen and package_version(package) is None:
+            raise MissingDependency(
+                f"hydra/launcher={name} needs the package {package}; install alora-toolkit[launchers]"
+            )
+
+
+@contextlib.contextmanager
+def search_path(folder: Path, arguments: Arguments) -> Iterator[None]:
+    """Hydra ready to compose from ``folder`` and ``--config-dir``, as ``hydra.main`` has them (1.3)."""
+    path = create_config_search_path(str(folder))
+    config_dir = arguments.flag_value("--config-dir", "-cd")
+    if config_dir is not None:
+        path.prepend("command-line", f"file://{Path(config_dir).absolute()}", anchor="schema")
+    GlobalHydra.instance().clear()
+    try:
+        Hydra.create_main_hydra2(task_name="alora", config_search_path=path)
+        yield
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def jobs_of(overrides: Sequence[str], arguments: Arguments) -> list[list[str]]:
+    """The overrides of each job; none when another sweeper decides as it goes. Hydra must be initialised.
+
+    Raises:
+        ConfigError: there is no job, because a pattern matches nothing.
+    """
+    if arguments.sets("hydra/sweeper"):
+        return []
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+    (jobs,) = BasicSweeper.split_arguments(parser.parse_overrides(list(overrides)), None)
+    if not jobs:
+        patterns = [item for item in arguments.overrides if "glob(" in item]
+        raise ConfigError(f"this sweep has no job: {' '.join(patterns)} matches nothing; --help lists every option")
+    return jobs
+
+
+def changed_overrides(jobs: Sequence[Sequence[str]]) -> list[str]:
+    """Per job, the overrides that not all jobs have."""
+    common = set(jobs[0]).intersection(*jobs) if len(jobs) > 1 else set()
+    return [" ".join(item for item in job if item not in common and not item.startswith("hydra")) for job in jobs]
+
+
+def run_folders_apart(recipes: Sequence[Recipe], changed: Sequence[str]) -> list[str]:
+    """Overrides after which no two jobs train into one folder: they would resume or refuse each other.
+
+    Jobs that differ in their policy go to a folder below the common one that is named by the policy.
+
+    Raises:
+        ConfigError: jobs share a folder and are not told apart by their policies.
+    """
+    owners: dict[str, list[str]] = {}
+    for recipe, job in zip(recipes, changed, strict=True):
+        owners.setdefault(recipe.run_dir, []).append(job)
+    shared = {folder: jobs for folder, jobs in owners.items() if len(jobs) > 1}
+    if not shared:
+        return []
+    policies = {recipe.policy.id for recipe in recipes}
+    if len(owners) == 1 and None not in policies and len(policies) == len(recipes):
+        folder = next(iter(owners)).replace("\\", "\\\\").replace("'", "\\'")
+        return [f"run_dir='{folder}/${{policy.id}}'"]
+    lines = [f"{folder}: {len(jobs)} jobs ({'; '.join(jobs[:3])})" for folder, jobs in shared.items()]
+    raise ConfigError(
+        "jobs of this sweep would train into one run folder; make name or run_dir depend on what is swept, "
+        "for example 'name=seed_${training.seed}'\n" + "\n".join(lines)
+    )
+
+
+@contextlib.contextmanager
+def sweep_folder(arguments: Arguments, verb: str) -> Iterator[tuple[Records, list[str]]]:
+    """Where the jobs' records lie, and the overrides that tell Hydra where to keep its own.
+
+    The built-in launcher runs jobs in this process and needs nothing to last. Another one gets ``runs/.sweep`` as an
+    absolute path: what it keeps there (submitit its logs) stays, and the records are removed when they were read.
+    """
+    if arguments.sets("hydra/launcher"):
+        lasting = Path.cwd() / _FOLDER
+        folder = lasting / f"jobs-{secrets.token_hex(4)}"
+        folder.mkdir(parents=True)
+    else:
+        lasting = folder = Path(tempfile.mkdtemp(prefix="alora-sweep-"))
+    try:
+        more = [] if arguments.sets("hydra.sweep.dir") else [f"hydra.sweep.dir='{lasting}'"]
+        more += [] if arguments.sets("hydra.job.name") else [f"hydra.job.name=alora_{verb}"]
+        yield Records(folder), more
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            lasting.rmdir()  # when nothing was kept in it
+            lasting.parent.rmdir()
+
+
+def run_job(
+    number: int,
+    changed: str,
+    make_recipe: Callable[[], Recipe],
+    job: Callable[[Callable[[], Recipe]], int],
+    report: Callable[[BaseException], int],
+    finished: Callable[[Recipe], bool],
+) -> JobRecord:
+    """Run one job of a sweep to a record; an error is reported here, so that the other jobs still run."""
+    run_dir = None
+    try:
+        recipe = make_recipe()
+        run_dir = recipe.run_dir
+        if finished(recipe):
+            return JobRecord(number, changed, SKIPPED, 0, run_dir, "")
+        exit_code = job(lambda: recipe)
+    except Exception as error:
+        message = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        return JobRecord(number, changed, FAILED, report(error), run_dir, message)
+    message = "" if exit_code == 0 else f"exit code {exit_code}"
+    return JobRecord(number, changed, FAILED if exit_code else DONE, exit_code, run_dir, message)

@@ -1,0 +1,152 @@
+"""Many policies by Hydra's launchers: none loses another, what is finished is skipped, each has its own folder."""
+
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+
+from alora.config.compose import Sweep, run_verb
+from alora.config.sweep import DONE, FAILED, LOST, SKIPPED
+from alora.errors import ConfigError, DataError, MissingDependency
+
+ROOT = Path(__file__).parents[3]
+LAUNCHERS = {
+    "basic": [],
+    "joblib": ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"],
+    "submitit": ["hydra/launcher=submitit_local", "hydra.launcher.timeout_min=2"],
+    "ray": [
+        "hydra/launcher=ray",
+        "+hydra.launcher.ray.init.num_cpus=2",
+        "+hydra.launcher.ray.init.include_dashboard=false",
+    ],
+}
+# Ray and submitit warn about themselves: a future change of a default, a file that they leave to the collector.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::FutureWarning", "ignore::ResourceWarning", "ignore::UserWarning", "ignore::DeprecationWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)  # fmt: skip
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with three policies of its own, and rows."""
+    (tmp_path / "conf/policy").mkdir(parents=True)
+    for name in ("toy_a", "toy_bad", "toy_c"):
+        (tmp_path / f"conf/policy/{name}.yaml").write_text(f"id: {name}\ntitle: {name}\nrule: Nobody says {name}.\n")
+    (tmp_path / "rows.jsonl").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    yield tmp_path
+    _stop_workers()
+
+
+def _stop_workers() -> None:
+    import ray
+    from joblib.externals.loky import get_reusable_executor
+
+    get_reusable_executor().shutdown(wait=True)
+    if ray.is_initialized():
+        ray.shutdown()
+
+
+def _call(launcher: str, *more: str):
+    """Exit code and records of a sweep over the policies; the job of one of them fails as ``train`` would."""
+
+    def job(make_recipe) -> int:
+        recipe = make_recipe()
+        if recipe.policy.id == "toy_bad":
+            raise DataError("rows of toy_bad cannot be used", ["rows.jsonl:1: broken"])
+        Path(recipe.run_dir).mkdir(parents=True)
+        Path(recipe.run_dir, "process").write_text(str(os.getpid()))
+        return 0
+
+    def finished(recipe) -> bool:
+        return Path(recipe.run_dir, "process").exists()
+
+    records = []
+    code = run_verb(
+        "train",
+        ["-m", "--config-dir", "conf", "policy=glob(toy_*)", "base=tiny", "data.train=rows.jsonl", "name=fleet",
+         *LAUNCHERS[launcher], *more],
+        job, lambda text: None, Sweep(lambda error: 2, finished, records.extend),
+    )  # fmt: skip
+    return code, records
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_failed_job_loses_no_other_and_finished_ones_are_skipped(here, launcher):
+    code, records = _call(launcher)
+    assert code == 2
+    assert [record.changed for record in records] == ["policy=toy_a", "policy=toy_bad", "policy=toy_c"]
+    assert [record.outcome for record in records] == [DONE, FAILED, DONE]
+    assert records[1].message == "rows of toy_bad cannot be used"
+    folders = [here / "runs/fleet" / name for name in ("toy_a", "toy_bad", "toy_c")]
+    assert [record.run_dir for record in records] == [str(folder) for folder in folders]
+    processes = {(folder / "process").read_text() for folder in (folders[0], folders[2])}
+    assert (str(os.getpid()) in processes) == (launcher == "basic")
+    if launcher in ("submitit", "ray"):
+        return  # the second call says nothing new about the launcher, and each start takes seconds
+    code, records = _call(launcher)
+    assert code == 2
+    assert [record.outcome for record in records] == [SKIPPED, FAILED, SKIPPED]
+    assert [path.name for path in (here / "runs").glob(".sweep/jobs-*")] == []
+
+
+def test_a_process_that_dies_is_lost_and_named(here):
+    """It writes no record; the launcher's own error is told, and the exit code says that something is to be done."""
+
+    def job(make_recipe) -> int:
+        if make_recipe().policy.id == "toy_bad":
+            os._exit(9)
+        return 0
+
+    records, notes = [], []
+    code = run_verb(
+        "train",
+        ["-m", "--config-dir", "conf", "policy=glob(toy_*)", "base=tiny", "data.train=rows.jsonl",
+         "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"],
+        job, notes.append, Sweep(lambda error: 2, lambda recipe: False, records.extend),
+    )  # fmt: skip
+    assert code == 2
+    assert [record.outcome for record in records][:2] == [DONE, LOST]
+    assert any("the launcher gave up" in note for note in notes)
+
+
+def test_policies_of_one_file_get_folders_of_their_own(here):
+    (here / "policies.yaml").write_text("")
+    found = []
+
+    def job(make_recipe) -> int:
+        recipe = make_recipe()
+        found.append((recipe.policy.id, Path(recipe.run_dir).relative_to(here), Path(recipe.data.train).name))
+        return 0
+
+    (here / "rows").mkdir()
+    for name in ("a", "b"):
+        (here / f"rows/{name}.jsonl").write_text("")
+    base = ["-m", "base=tiny", "policy.file=policies.yaml", "policy.id=a,b", "data.train=rows/${policy.id}.jsonl"]
+    assert run_verb("train", base, job, lambda text: None) == 0
+    assert found == [("a", Path("runs/run/a"), "a.jsonl"), ("b", Path("runs/run/b"), "b.jsonl")]
+    found.clear()
+    assert run_verb("train", [*base, "name=${policy.id}"], job, lambda text: None) == 0
+    assert [folder for _, folder, _ in found] == [Path("runs/a"), Path("runs/b")]
+    with pytest.raises(ConfigError, match="one run folder"):  # negative control: seeds are not told apart by policy
+        run_verb("train", [*base, "training.seed=0,1"], job, lambda text: None)
+
+
+def test_a_launcher_that_is_not_installed_is_named(here, monkeypatch):
+    monkeypatch.setattr("alora.config.sweep.package_version", lambda name: None)
+    with pytest.raises(MissingDependency, match=r"hydra-joblib-launcher.*alora-toolkit\[launchers\]"):
+        _call("joblib")
+
+
+def test_the_slurm_preset_composes(here, capsys):
+    argv = ["hydra/launcher=slurm", "hydra.launcher.partition=gpu", "--cfg", "hydra"]
+    with contextlib.suppress(SystemExit):
+        run_verb("train", argv, lambda make_recipe: 0, lambda text: None)
+    text = capsys.readouterr().out
+    assert "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher" in text
+    assert "partition: gpu" in text
+    assert "max_num_timeout: 5" in text
