@@ -98,3 +98,20 @@ def test_an_inline_policy_is_a_policy(verb):
     recipe.policy.file = "policy.yaml"
     with pytest.raises(ConfigError, match="both given"):
         check_recipe(recipe, verb)
+
+
+@pytest.mark.parametrize(
+    ("engine", "verb", "message"),
+    [
+        ("http://localhost:8000", "validate", "only alora score asks a server"),
+        ("http://", "score", "choose one of transformers, vllm"),
+        ("vlm", "score", "engine is 'vlm'; choose one of transformers, vllm"),
+    ],
+)
+def test_engines(engine, verb, message):
+    for known in ("transformers", "vllm", "https://host:8000/v1"):
+        check_recipe(recipe_with("engine", known), "score")
+    recipe = recipe_with("engine", engine)
+    recipe.artifact = "runs/x"
+    with pytest.raises(ConfigError, match=message):
+        check_recipe(recipe, verb)
