@@ -185,8 +185,8 @@ def _training(recipe: Recipe) -> list[str]:
     problems = []
     if recipe.training.engine == "trl" and recipe.adapter.kind != "lora":
         problems.append(
-            f"training.engine=trl with adapter.kind={recipe.adapter.kind}: SFTTrainer passes no activation index on, so "
-            "an aLoRA would be searched for in every row, and one that is not found trains nothing without a word; "
+            f"training.engine=trl with adapter.kind={recipe.adapter.kind}: SFTTrainer passes no activation index on, "
+            "so an aLoRA would be searched for in every row, and one that is not found trains nothing without a word; "
             "train it with training.engine=alora, or choose adapter=lora"
         )
     if recipe.tracking.mode not in (None, "online", "offline"):
