@@ -15,6 +15,7 @@ from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights
 from alora.bench.workload import Workload, pair_digest
 from alora.prefix.packed import PackedModel, Pair
+from alora.prefix.store import PrefixStore
 from alora.training.examples import Batch
 from alora.training.track import Tracker
 from alora.training.trainer import SplitModel, SplitTrainer
@@ -65,6 +66,7 @@ class PackedArm:
         base: shared with other packed arms; hooks without a route cost nothing that a clock sees.
         vocabulary: train the answer against the whole vocabulary, as language-model trainers do, instead of against
             the label tokens; to compare with those.
+        store: prefix KV kept between steps.
     """
 
     def __init__(
@@ -76,11 +78,12 @@ class PackedArm:
         scratch: Path,
         max_suffix_tokens: int = 4096,
         vocabulary: bool = False,
+        store: PrefixStore | None = None,
     ) -> None:
         self.name = name
         self.objective = "vocabulary" if vocabulary else "labels"
         self._bank = Bank(base, adapters, trainable=True)
-        self._model = SplitModel(PackedModel(base, self._bank), store=None)
+        self._model = SplitModel(PackedModel(base, self._bank), store)
         self._batch = self._batch_of(workload, base.config.vocab_size)
         self._trainer = SplitTrainer(
             model=self._model,
@@ -136,6 +139,10 @@ class PackedArm:
             found.append(Outcome(work[policy].digest, self.objective, losses[policy], copied))
         self.clear()
         return found
+
+    def gradients(self, policy: int) -> Gradients:
+        """What the last step left for one policy."""
+        return self._bank.gradients(policy)
 
     def close(self) -> None:
         """Take the bank's hooks off the base."""

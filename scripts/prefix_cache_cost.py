@@ -1,0 +1,92 @@
+"""What ``training.prefix_cache`` saves: CPU time of each epoch without it, in memory and on disk, at one thread.
+
+    python scripts/prefix_cache_cost.py --out benchmarks/results/prefix_cache_cpu.json
+
+A base of random weights, a few conversations, some policies behind each; an epoch is one step per conversation. The
+gradients of the last step must be the same bytes whatever is kept, and no prefix may run in a later epoch, or the
+script fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from alora.bench.arms import PackedArm
+from alora.bench.shapes import SHAPES, random_base
+from alora.bench.workload import draw_adapter, draw_workload
+from alora.config.environment import describe_environment
+from alora.prefix.store import DiskStore, MemoryStore, PrefixStore
+
+BUDGET = 2 * 1024**3
+
+
+def epochs(arm: PackedArm, workloads: list[Any], count: int) -> list[float]:
+    """CPU seconds of each epoch; the last step's gradients stay."""
+    seconds = []
+    for _ in range(count):
+        start = time.process_time()
+        for workload in workloads:
+            arm.clear()
+            arm.on(workload).step()
+        seconds.append(time.process_time() - start)
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="27m")
+    parser.add_argument("--prefix", type=int, default=2000)
+    parser.add_argument("--suffix", type=int, default=16)
+    parser.add_argument("--policies", type=int, default=8)
+    parser.add_argument("--conversations", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    shape, device = SHAPES[given.shape], torch.device("cpu")
+    base = random_base(shape, device, torch.float32, 0)
+    adapters = [draw_adapter(base, 8, sorted(shape.linears), 10 * place) for place in range(given.policies)]
+    workloads = [
+        draw_workload(shape, given.prefix, given.suffix, given.policies, n) for n in range(given.conversations)
+    ]
+    found: dict[str, Any] = {}
+    gradients: list[bytes] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        stores: dict[str, PrefixStore | None] = {
+            "off": None,
+            "memory": MemoryStore(BUDGET),
+            "disk": DiskStore(Path(scratch) / "kv", BUDGET, device),
+        }
+        for name, store in stores.items():
+            arm = PackedArm(name, base, adapters, workloads[0], Path(scratch), store=store)
+            arm.on(draw_workload(shape, 16, given.suffix, given.policies, 99)).step()  # sets up what libraries do once
+            found[name] = {"epoch_seconds": epochs(arm, workloads, given.epochs)}
+            if store is not None:
+                found[name] |= {"hits": store.hits, "misses": store.misses}
+            own = [half for pair in arm.gradients(0).values() for half in pair]
+            gradients.append(b"".join(half.contiguous().numpy().tobytes() for half in own))
+            arm.close()
+    if len(set(gradients)) != 1:
+        sys.exit("the gradients differ with the cache; this is a fault, please report it")
+    once = given.conversations + 1  # and the one that warmed up
+    wrong = [name for name, entry in found.items() if entry.get("misses", once) != once]
+    if wrong:
+        sys.exit(f"{', '.join(wrong)}: a prefix was run again in a later epoch; this is a fault, please report it")
+    settings = {name: value for name, value in vars(given).items() if name != "out"}
+    results = {"environment": describe_environment(), "settings": settings, "caches": found}
+    for name, entry in found.items():
+        sys.stdout.write(f"{name:8}" + "".join(f"{seconds:9.2f} s" for seconds in entry["epoch_seconds"]) + "\n")
+    if given.out:
+        given.out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
