@@ -42,14 +42,18 @@ def published_block(results: dict[str, Any]) -> str:
     grid = [cell for cell in results["cells"] if cell["workload"] == "grid"]
     lines = ["| tokens × adapters | published | ours, nearest cell |", "| --- | --- | --- |"]
     for tokens, adapters, told in PUBLISHED:
-        cell = min(grid, key=lambda cell: _distance(cell["at"], tokens, adapters), default=None)
+        near = [cell for cell in grid if _is_near(cell["at"], tokens, adapters)]
+        cell = min(near, key=lambda cell: abs(cell["at"]["length"] - (tokens or 0)), default=None)
         where = f"{tokens:,} × {adapters}" if tokens else f"any × {adapters}"
-        lines.append(f"| {where} | {told} | {_told(cell) if cell else 'not run'} |")
+        lines.append(f"| {where} | {told} | {_told(cell) if cell else 'no cell near it'} |")
     return "\n".join(lines)
 
 
-def _distance(at: dict[str, int], tokens: int | None, adapters: int) -> float:
-    return abs(at["adapters"] - adapters) + (abs(at["length"] - tokens) / 10 if tokens else 0.0)
+def _is_near(at: dict[str, int], tokens: int | None, adapters: int) -> bool:
+    """Within a factor of two in both; one adapter is one adapter."""
+    counts = at["adapters"] / adapters
+    lengths = at["length"] / tokens if tokens else 1.0
+    return (counts == 1 if adapters == 1 else 0.5 <= counts <= 2) and 0.5 <= lengths <= 2
 
 
 def _told(cell: dict[str, Any]) -> str:

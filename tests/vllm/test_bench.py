@@ -38,9 +38,11 @@ def test_every_workload_and_arm_was_run_on_one_engine(run):
     assert set(cell(results, "grid", adapters=4)["arms"]) == {"lora", "alora", "base", "packed", "null"}
     assert results["engine"]["slots"] == 8  # every compared adapter of both kinds has its own
     for found in results["cells"]:
-        for name in found["arms"]:
-            rounds = [sample["round"] for sample in found["samples"] if sample["arm"] == name]
-            assert rounds == [0, 1, 2]
+        samples = {n: [s["round"] for s in found["samples"] if s["arm"] == n] for n in found["arms"]}
+        assert len({tuple(rounds) for rounds in samples.values()}) == 1  # each arm once in each round
+        assert len(samples["alora"]) >= 3
+    for null in results["null"].values():
+        assert null["coverage"] >= 0.99
 
 
 def test_the_engine_counts_what_each_arm_computed(run):

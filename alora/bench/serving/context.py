@@ -10,6 +10,7 @@ from tqdm.auto import tqdm
 from alora.bench.serving.arms import NULL, Arm
 from alora.bench.serving.clock import BenchClock
 from alora.bench.serving.engine import BenchEngine
+from alora.bench.serving.guards import NULL_PAIRS
 from alora.bench.serving.material import Material
 from alora.bench.serving.records import Cell, Trial
 from alora.bench.serving.reference import References
@@ -45,6 +46,10 @@ class Bench:
         if arm != "lora" or limit is None:
             return list(places)
         return rotating_part(places, max(1, limit // length), number)
+
+    def rounds(self, cells: int) -> int:
+        """Rounds of a workload that compares arms in ``cells`` cells: those asked for, or what its null arm needs."""
+        return max(self.settings.rounds, -(-NULL_PAIRS // cells))
 
     def scale(self, arm: str, places: Sequence[int], length: int) -> float:
         """Whole battery over part."""

@@ -24,7 +24,7 @@ def run_conversation(bench: Bench) -> None:
     ]
     bench.ready(bench.names(), places)
     turns = [_talk(bench, name, lengths, places) for name in bench.names()]
-    run_rounds(turns, stages, bench.settings.rounds, bench.settings.seed, bench.done)
+    run_rounds(turns, stages, bench.rounds(len(stages)), bench.settings.seed, bench.done)
     bench.cells += stages
 
 

@@ -25,13 +25,14 @@ def grid_cells(serving: ServingBenchSettings) -> list[tuple[int, int]]:
 
 def run_grid(bench: Bench) -> None:
     """Cold batteries of one output token."""
-    for length, adapters in grid_cells(bench.settings.serving):
+    cells = grid_cells(bench.settings.serving)
+    for length, adapters in cells:
         bench.bar.set_description(f"grid {length} x {adapters}")
         places = list(range(adapters))
         cell = Cell("grid", {"length": length, "adapters": adapters})
         bench.ready(bench.names(), places)
         turns = [_cold(bench, name, length, places) for name in bench.names()]
-        run_rounds(turns, [cell], bench.settings.rounds, bench.settings.seed, bench.done)
+        run_rounds(turns, [cell], bench.rounds(len(cells)), bench.settings.seed, bench.done)
         bench.cells.append(cell)
 
 
@@ -61,7 +62,7 @@ def run_warm(bench: Bench) -> None:
         stages = [Cell("warm", {**at, "stage": stage}) for stage in ("read", "warm", "again")]
         bench.ready(names, places)
         turns = [_warm(bench, name, length, places) for name in names]
-        run_rounds(turns, stages, bench.settings.rounds, bench.settings.seed, bench.done)
+        run_rounds(turns, stages, bench.rounds(2 * len(serving.warm_lengths)), bench.settings.seed, bench.done)
         bench.cells += stages
 
 

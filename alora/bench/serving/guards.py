@@ -14,6 +14,7 @@ TOLERANCE = 1e-3  # of a label's probability in float32: two engines, other kern
 HALF_TOLERANCE = 0.02  # bfloat16 has 8 bits
 MOVED = 3  # times the tolerance: what adapters must change on average, or agreement proves nothing
 NULL_COVERAGE = 0.99  # so that the null arm cries wolf once in a hundred runs
+NULL_PAIRS = 8  # the fewest whose extremes cover that: three pairs would cry wolf in every fourth run
 
 
 def tolerance_of(dtype: torch.dtype) -> float:

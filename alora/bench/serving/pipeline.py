@@ -22,7 +22,7 @@ def run_pipeline(bench: Bench) -> None:
     stages = [Cell("pipeline", {**at, "stage": stage}) for stage in STAGES]
     bench.ready(names, [0])
     turns = [_pipeline(bench, name) for name in names]
-    run_rounds(turns, stages, bench.settings.rounds, bench.settings.seed, bench.done)
+    run_rounds(turns, stages, bench.rounds(1), bench.settings.seed, bench.done)
     bench.cells += stages
 
 
