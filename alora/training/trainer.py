@@ -43,6 +43,7 @@ class SplitModel(nn.Module):
     def __init__(self, packed: PackedModel, store: PrefixStore | None, together: Processes = ALONE) -> None:
         super().__init__()
         self.packed, self._store, self.together = packed, store, together
+        self._last: dict[tuple[int, ...], PrefixKV] = {}  # of the last pass: the next one may go on behind the same
 
     @property
     def keeps_prefixes(self) -> bool:
@@ -54,13 +55,17 @@ class SplitModel(nn.Module):
         kv = self._prefixes({pair.prefix: prefixes[pair.prefix] for pair in pairs})
         return self.packed.label_logits([kv.get(place) for place in range(len(prefixes))], pairs)
 
+    def forget(self) -> None:
+        """Let go of the prefix KV that the passes of a batch share."""
+        self._last = {}
+
     def fill(self, policy: int) -> torch.Tensor:
         """No logits ``[0]`` of a pass that other processes have work for, with a gradient path like theirs."""
         self._prefixes({})
         return self.packed.label_logits([None], [Pair(0, policy, (0,), (0, 1))]).flatten()[:0]
 
     def _prefixes(self, wanted: Mapping[int, tuple[int, ...]]) -> dict[int, PrefixKV | None]:
-        kept = {place: self._store.look_up(ids) if self._store else None for place, ids in sorted(wanted.items())}
+        kept = {place: self._last.get(ids) or self._look_up(ids) for place, ids in sorted(wanted.items())}
         missing = [place for place, kv in kept.items() if kv is None and wanted[place]]
         idle = self.together.most(len(missing), self.packed.device) - len(missing)
         for place in missing:
@@ -69,7 +74,11 @@ class SplitModel(nn.Module):
                 self._store.keep(wanted[place], kv)
         for _ in range(idle):
             self.packed.prefix_kv((0,))
+        self._last = {wanted[place]: kv for place, kv in kept.items() if kv is not None}
         return kept
+
+    def _look_up(self, token_ids: tuple[int, ...]) -> PrefixKV | None:
+        return None if self._store is None else self._store.look_up(token_ids)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The bank's own: the base is not ours to save."""
@@ -126,6 +135,7 @@ class SplitTrainer(Trainer):
             self._unlogged.add([batch.pairs[place].policy for place in part], losses_n.tolist())
             self._tracker.trained.update(batch.pairs[place].policy for place in part)
             total += loss.detach().to(total.dtype)
+        self.split_model.forget()
         return total * self._processes.count
 
     def evaluate(self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval") -> Any:
@@ -188,6 +198,7 @@ class SplitTrainer(Trainer):
 
         Processes that hold parts of the base get equally many, the last ones empty.
         """
+        self.split_model.forget()
         shares = self._shares(batch)
         cut = [passes(share, lambda place: len(batch.pairs[place].suffix_ids), self._limit) for share in shares]
         mine = cut[self._processes.rank]

@@ -13,7 +13,7 @@ from alora.prefix.packed import PackedModel, PrefixKV
 from alora.prefix.store import DiskStore, MemoryStore
 from alora.training.examples import Example, Target
 from alora.training.optimise import _store, fit
-from tests.peft_reference import ALL_TARGETS
+from tests.peft_reference import ALL_TARGETS, random_adapter
 from tests.toy_models import toy_model
 
 CPU = torch.device("cpu")
@@ -93,6 +93,25 @@ def test_another_base_has_a_folder_of_its_own(tmp_path, monkeypatch):
     files = sorted(tmp_path.rglob("*.safetensors"))
     assert len(files) == len({file.parent for file in files}) == 3
     assert len({file.name for file in files}) == 1
+
+
+def test_the_passes_of_a_batch_share_their_prefixes_and_batches_do_not(tmp_path, monkeypatch):
+    """Without a store each conversation runs once per batch, however many passes its policies take."""
+    calls = []
+    stock = PackedModel.prefix_kv
+    monkeypatch.setattr(PackedModel, "prefix_kv", lambda self, ids: calls.append(tuple(ids)) or stock(self, ids))
+    base = LoadedBase(toy_model("qwen3"), None, Fingerprint("w", "t", "c"), "toy")  # pyright: ignore[reportArgumentType]
+    adapters = [random_adapter(base.model, seed=place) for place in range(5)]
+    targets = tuple(Target(place, (5, 6, 7, 31), (11, 12), place % 2) for place in range(5))
+    rows = [Example((20, 30 + n, 40 + n), targets) for n in range(2)]
+    settings = TrainingSettings(
+        max_steps=3, batch_size=2, prefix_cache="off", max_suffix_tokens=8, evaluations_per_epoch=1
+    )
+    fit(base, adapters, rows, rows[:1], settings, tmp_path, progress=False)
+    steps = [ids for ids in calls if len(ids) == 3]
+    evaluated = steps.count(rows[0].prefix_ids) - 3
+    assert steps.count(rows[1].prefix_ids) == 3
+    assert 1 <= evaluated <= 3
 
 
 def _fit(folder, cache, monkeypatch):
