@@ -209,8 +209,9 @@ def metric_names(logs: Mapping[str, object], policies: Sequence[str]) -> dict[st
     """
     named: dict[str, float] = {}
     for key, value in logs.items():
-        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        if not number or key.startswith("train_") or key == "step":
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            continue
+        if key.startswith("train_") or key == "step":
             continue
         phase = "validation" if key.startswith("eval_") else "train"
         rest = key.removeprefix("eval_")
