@@ -43,7 +43,7 @@ class GradientExchange(TrainerCallback):
         flags = self._processes.any(flags, device)
         self._tracker.trained.update(place for place in places if flags[place])
         for place in places:
-            if flags[len(places) + place]:
+            if flags[len(places) + place] and self._tracker.standings[place].dropped is None:
                 self._tracker.drop_diverged(place, step)
 
 
