@@ -6,6 +6,7 @@ Exit codes: 0 done; 1 a check ran and its answer is no; 2 something the user can
 
 import difflib
 import functools
+import gc
 import importlib
 import importlib.util
 import io
@@ -15,6 +16,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from alora import __version__
@@ -109,7 +111,18 @@ def _job(verb: str, make_recipe: Callable[[], "Recipe"]) -> int:
     module = f"alora.commands.{verb}"
     if importlib.util.find_spec(module) is None:
         raise MissingDependency(f"alora {verb} is not part of this version ({__version__})")
-    return importlib.import_module(module).run(recipe)
+    return _import(module).run(recipe)
+
+
+def _import(module: str) -> ModuleType:
+    """Import without collections, which walk all that torch and transformers have made so far, again and again."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return importlib.import_module(module)
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _finished(verb: str, recipe: "Recipe") -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from alora.comparison.report import table
 from alora.evaluation.paired import mean_auroc
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -112,12 +113,12 @@ def tables(found: dict[str, Any]) -> str:
     return "\n\n".join(
         [
             "Mean of the policies, at operating points fitted on validation rows:",
-            _table(["method", *FIGURES.values()], overall),
+            table(["method", *FIGURES.values()], overall),
             "AUROC policy by policy, with the standard deviation over seeds; the gap is aLoRA minus standard LoRA on "
             "the same rows, with DeLong's p:",
-            _table(["policy", "test rows", *(ARMS[arm] for arm in arms), "gap [95 %]", "p"], each),
+            table(["policy", "test rows", *(ARMS[arm] for arm in arms), "gap [95 %]", "p"], each),
             "The mean gap to every other method:",
-            _table(["methods", "AUROC gap [95 %]"], others),
+            table(["methods", "AUROC gap [95 %]"], others),
         ]
     )
 
@@ -154,11 +155,6 @@ def _gap(gap: dict[str, Any] | None) -> list[str]:
         f"{gap['value']:+.3f} [{gap['low']:+.3f}, {gap['high']:+.3f}]",
         "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}",
     ]
-
-
-def _table(headings: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
 if __name__ == "__main__":

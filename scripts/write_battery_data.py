@@ -12,11 +12,12 @@ sentence frames, problems, actions and names that no training row holds.
 import argparse
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from alora.base.tiny_talk import KINDS, SEEN, UNSEEN, Talk, Wording, random_acts, write_talk
+from alora.base.tiny_talk import KINDS, SEEN, UNSEEN, Talk, fresh_talk, random_acts, write_talk
 from alora.base.tiny_words import TOPICS, Topic
 
 Act = tuple[Topic, str]
@@ -62,21 +63,12 @@ def write_rows(split: str, seen_before: set[str]) -> list[dict[str, Any]]:
     rows = []
     for number in range(count):
         policy = list(FAULTS)[number % len(FAULTS)]
-        talk = fresh_talk(write_acts(policy, number // len(FAULTS) % 2 == 0, rng), wording, rng, seen_before)
+        acts = write_acts(policy, number // len(FAULTS) % 2 == 0, rng)
+        talk = fresh_talk(partial(write_talk, acts, wording, rng), seen_before)
         labels = labels_of(talk, policy, rng)
         rows.append({"id": f"{split}-{number:04d}", "messages": talk.messages(), "labels": labels})
     rng.shuffle(rows)
     return rows
-
-
-def fresh_talk(acts: Sequence[Act], wording: Wording, rng: random.Random, seen_before: set[str]) -> Talk:
-    """A conversation that was not written before."""
-    while True:
-        talk = write_talk(acts, wording, rng)
-        key = json.dumps(talk.messages())
-        if key not in seen_before:
-            seen_before.add(key)
-            return talk
 
 
 def main() -> None:
@@ -89,7 +81,7 @@ def main() -> None:
         lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in write_rows(split, seen_before)]
         (out / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
     acts = [(BY_NAME["money"], "advice"), (BY_NAME["travel"], "referral")]
-    talk = fresh_talk(acts, UNSEEN, random.Random(24), seen_before)
+    talk = fresh_talk(partial(write_talk, acts, UNSEEN, random.Random(24)), seen_before)
     text = json.dumps({"messages": talk.messages()}, ensure_ascii=False, indent=2)
     (out / "conversation.json").write_text(text + "\n", encoding="utf-8")
 

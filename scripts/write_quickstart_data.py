@@ -12,10 +12,11 @@ base has met those words, as any base has, but not the held-out frames, and neve
 import argparse
 import json
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from alora.base.tiny_talk import KINDS, SEEN, UNSEEN, Talk, Wording, write_talk
+from alora.base.tiny_talk import KINDS, SEEN, UNSEEN, Talk, Wording, fresh_talk, write_talk
 from alora.base.tiny_words import HEALTH, OTHERS, Topic
 
 POLICY = "no_medical_advice"
@@ -49,7 +50,7 @@ def write_rows(split: str, seen_before: set[str]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     while len(rows) < count:
         violation = len(rows) % 2 == 0
-        talk = fresh_talk(violation, wording, rng, seen_before)
+        talk = fresh_talk(partial(make_talk, violation, wording, rng), seen_before)
         rows.append(
             {
                 "id": f"{POLICY}-{split}-{len(rows):04d}",
@@ -63,14 +64,9 @@ def write_rows(split: str, seen_before: set[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def fresh_talk(violation: bool, wording: Wording, rng: random.Random, seen_before: set[str]) -> Talk:
-    """A conversation that was not written before."""
-    while True:
-        talk = write_talk(write_acts(violation, rng), wording, rng)
-        key = json.dumps(talk.messages())
-        if key not in seen_before:
-            seen_before.add(key)
-            return talk
+def make_talk(violation: bool, wording: Wording, rng: random.Random) -> Talk:
+    """One conversation that breaks the policy, or does not."""
+    return write_talk(write_acts(violation, rng), wording, rng)
 
 
 def main() -> None:
@@ -82,7 +78,7 @@ def main() -> None:
     for split in SPLITS:
         lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in write_rows(split, seen_before)]
         (out / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
-    talk = fresh_talk(True, UNSEEN, random.Random(14), seen_before)
+    talk = fresh_talk(partial(make_talk, True, UNSEEN, random.Random(14)), seen_before)
     text = json.dumps({"messages": talk.messages()}, ensure_ascii=False, indent=2)
     (out / "conversation.json").write_text(text + "\n", encoding="utf-8")
 

@@ -5,8 +5,9 @@ same openers and closers, and requests may name the very action that a reply of 
 nor a single word tells a kind.
 """
 
+import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from alora.base.tiny_words import FRAME_CYCLE, NAMES, TOPICS, WORD_CYCLE, Topic, held_out
@@ -235,6 +236,16 @@ def write_talk(acts: Sequence[tuple[Topic, str]], wording: Wording, rng: random.
         greeting=rng.choice(wording.frames(GREETINGS)) if rng.random() < 0.3 else None,
         thanks=rng.choice(wording.frames(THANKS)) if rng.random() < 0.3 else None,
     )
+
+
+def fresh_talk(write: Callable[[], Talk], seen_before: set[str]) -> Talk:
+    """A conversation by ``write`` that is not in ``seen_before``, which grows by it."""
+    while True:
+        talk = write()
+        key = json.dumps(talk.messages())
+        if key not in seen_before:
+            seen_before.add(key)
+            return talk
 
 
 def random_acts(rng: random.Random, most: int = 3) -> list[tuple[Topic, str]]:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
-from alora.bench.arms import Outcome, Work
 from alora.bench.measure import Interval
+
+if TYPE_CHECKING:
+    from alora.bench.arms import Outcome, Work
 
 TOLERANCE = 1e-4  # relative, float32: two orders of summation over thousands of tokens
 HALF_TOLERANCE = 0.1  # bfloat16 has 8 bits; a gradient is a sum of many such products
@@ -64,11 +67,11 @@ def unequal_results(worst: float, tolerance: float) -> str | None:
     return f"loss or gradients differ by {worst:.1e}, more than rounding explains ({tolerance:.0e})"
 
 
-def biased_null(ratio: Interval) -> str | None:
-    """An arm against itself must show 1.0 within its interval."""
+def biased_null(ratio: Interval, arm: str = "ours") -> str | None:
+    """``arm`` against itself must show 1.0 within its interval."""
     if ratio.contains(1.0):
         return None
     return (
-        f"the null arm, ours against itself, shows {ratio.median:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] in place of "
+        f"the null arm, {arm} against itself, shows {ratio.median:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] in place of "
         "1.0: the order or the machine disturbs the measurement; run it again when the machine is quiet"
     )

@@ -73,7 +73,7 @@ def _cell(cell: Mapping[str, Any]) -> str:
     null, worst = cell["null"], cell["worst_difference"]
     differences = ", ".join(f"{name} {value:.1e}" for name, value in worst.items())
     return (
-        f"## Training, prefix {cell['prefix']}, suffix {cell['suffix']}\n\n{_table(heads, rows)}\n\n"
+        f"## Training, prefix {cell['prefix']}, suffix {cell['suffix']}\n\n{table(heads, rows)}\n\n"
         f"Null arm: {null['median']:.3f} [{null['low']:.3f}, {null['high']:.3f}]. Largest relative difference of "
         f"loss and gradients to ours: {differences}. Intervals of ratios cover {_coverage(cell)}."
     )
@@ -91,7 +91,7 @@ def _scoring(scored: Mapping[str, Any]) -> str:
     heads = ["N", "ours, s", "N LoRA prefills, s", "ratio", "FLOPs", "limit"]
     return (
         f"## Scoring one conversation, prefix {scored['prefix']}, suffix {scored['suffix']}\n\n"
-        f"{_table(heads, rows)}\n\n"
+        f"{table(heads, rows)}\n\n"
         f"{scored['lora_prefills']} prefills were run in each round; *extrapolated* rows are that many times their "
         "mean. Our logits differ from PEFT's full-sequence aLoRA by at most "
         f"{scored['worst_difference']:.1e} (relative). Intervals cover {_coverage(scored)}."
@@ -99,7 +99,7 @@ def _scoring(scored: Mapping[str, Any]) -> str:
 
 
 def _memory(rows: Sequence[Mapping[str, Any]]) -> str:
-    table = [
+    weighed = [
         [
             row["arm"],
             str(row["policies"]),
@@ -111,7 +111,7 @@ def _memory(rows: Sequence[Mapping[str, Any]]) -> str:
     first = rows[0]
     return (
         f"## Peak memory of a step, prefix {first['prefix']}, suffix {first['suffix']}\n\n"
-        f"{_table(['arm', 'P', 'suffix tokens of a pass, at most', 'MiB'], table)}\n\n"
+        f"{table(['arm', 'P', 'suffix tokens of a pass, at most', 'MiB'], weighed)}\n\n"
         "Beyond weights, adapters and their gradients; each row in a process of its own."
     )
 
@@ -130,6 +130,7 @@ def _ratio(entry: Mapping[str, Any]) -> str:
     return "withheld" if ratio is None else f"**{ratio['median']:.1f}** [{ratio['low']:.1f}, {ratio['high']:.1f}]"
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
     lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])

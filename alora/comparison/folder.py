@@ -16,13 +16,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from alora.atomic import write_json
 from alora.comparison.scores import Scores, read_scores, write_scores
 from alora.comparison.task import Unit
 from alora.config.schema import Recipe
 from alora.errors import RunError
+from alora.training.run_folder import LOCK, hold_folder
 
 _INPUTS, _LEFT_OUT = "inputs.json", "left_out.json"
 # The settings that a score depends on; which arms, seeds and ranks are run may grow from call to call.
@@ -39,19 +38,10 @@ class ComparisonFolder:
     def __init__(self, recipe: Recipe) -> None:
         self.path = Path(recipe.run_dir)
         self._recipe = recipe
-        foreign = self.path.is_dir() and any(item.name != ".lock" for item in self.path.iterdir())
+        foreign = self.path.is_dir() and any(item.name != LOCK for item in self.path.iterdir())
         if foreign and not (self.path / _INPUTS).exists():
             raise RunError(f"{self.path} is not empty and holds no comparison; choose another run_dir=")
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = FileLock(self.path / ".lock", timeout=0)
-            self._lock.acquire()
-        except Timeout as error:
-            raise RunError(f"another alora process works in {self.path}; wait for it, or set run_dir=") from error
-        except OSError as error:
-            raise RunError(
-                f"run folder {self.path} cannot be written ({error.strerror}); set run_dir= elsewhere"
-            ) from error
+        self._lock = hold_folder(self.path)
 
     def __enter__(self) -> ComparisonFolder:
         return self

@@ -9,7 +9,7 @@ import numpy as np
 
 from alora.comparison.figures import Comparison, Gap, Method
 from alora.comparison.scores import Scores
-from alora.evaluation.metrics import Estimate
+from alora.evaluation.report import estimate_cell
 
 SCHEMA_VERSION = 1
 COLUMNS = {
@@ -62,7 +62,7 @@ def battery_rows(comparison: Comparison) -> list[list[str]]:
     """Per method the means over the policies, AUROC with its interval."""
     ranks = _ranks(comparison)
     return [
-        [title((item.arm, item.rank), ranks), *(_cell(item.figures[name], name == "auroc") for name in COLUMNS)]
+        [title((item.arm, item.rank), ranks), *(estimate_cell(item.figures[name], name == "auroc") for name in COLUMNS)]
         for item in comparison.methods
         if item.policy is None
     ]
@@ -73,7 +73,7 @@ def policy_rows(comparison: Comparison) -> list[list[str]]:
     ranks, found = _ranks(comparison), []
     for policy in _policies(comparison):
         for item in (item for item in comparison.methods if item.policy == policy):
-            cells = [_cell(item.figures[name], name == "auroc") for name in COLUMNS]
+            cells = [estimate_cell(item.figures[name], name == "auroc") for name in COLUMNS]
             spread = item.spread["auroc"]
             cells.insert(1, "" if spread is None else f"{spread:.3f}")
             found.append([policy, title((item.arm, item.rank), ranks), f"{item.rows} ({item.positives}+)", *cells])
@@ -106,7 +106,7 @@ def rank_rows(comparison: Comparison) -> list[list[str]]:
             (g for g in comparison.gaps if (g.first, g.second, g.policy) == (("alora", rank), ("lora", rank), None)),
             None,
         )
-        auroc = ["" if item is None else _cell(item.figures["auroc"], True) for item in cells]
+        auroc = ["" if item is None else estimate_cell(item.figures["auroc"], True) for item in cells]
         found.append([str(rank), *auroc, "" if gap is None else _interval(gap)])
     return found
 
@@ -128,18 +128,18 @@ def markdown(
         f"{len(policies)} policies on the base {base}; figures are means over {runs} seeds where an arm trains. "
         "Thresholds and temperatures are fitted on validation rows; intervals are 95 % by bootstrap over test rows.",
         "## Over the battery (mean of the policies)",
-        _table(BATTERY_HEADINGS, battery_rows(comparison)),
+        table(BATTERY_HEADINGS, battery_rows(comparison)),
         "## Paired tests",
         "Both methods on the same rows. P Holm adjusts DeLong's p for the number of policies.",
-        _table(GAP_HEADINGS, gap_rows(comparison)),
+        table(GAP_HEADINGS, gap_rows(comparison)),
     ]
     if sweep := rank_rows(comparison):
-        parts += ["## Ranks", _table(RANK_HEADINGS, sweep)]
-    parts += ["## Policy by policy", _table(POLICY_HEADINGS, policy_rows(comparison))]
+        parts += ["## Ranks", table(RANK_HEADINGS, sweep)]
+    parts += ["## Policy by policy", table(POLICY_HEADINGS, policy_rows(comparison))]
     if facts := fact_rows(scores):
-        parts += ["## How they came about", _table(("run", "facts"), facts)]
+        parts += ["## How they came about", table(("run", "facts"), facts)]
     if reasons := left_out_rows(left_out):
-        parts += ["## Left out", _table(("run", "policy", "why"), reasons)]
+        parts += ["## Left out", table(("run", "policy", "why"), reasons)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -188,14 +188,6 @@ def _interval(gap: Gap) -> str:
     return f"{gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
 
 
-def _cell(estimate: Estimate, with_interval: bool) -> str:
-    if estimate.value is None:
-        return "n/a"
-    if not with_interval or estimate.low is None or estimate.high is None:
-        return f"{estimate.value:.3f}"
-    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
-
-
 def _p(value: float | None) -> str:
     if value is None or np.isnan(value):
         return ""
@@ -215,7 +207,8 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
     lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join(lines)

@@ -111,7 +111,7 @@ def table_rows(evaluations: Sequence[Evaluation]) -> list[list[str]]:
             item.policy,
             item.method,
             f"{item.metrics.rows} ({item.metrics.positives}+)",
-            *(_cell(item.metrics.figures[name], with_interval=name == "auroc") for name in _COLUMNS),
+            *(estimate_cell(item.metrics.figures[name], with_interval=name == "auroc") for name in _COLUMNS),
         ]
         for item in evaluations
     ]
@@ -119,7 +119,7 @@ def table_rows(evaluations: Sequence[Evaluation]) -> list[list[str]]:
 
 def figure_rows(metrics: Metrics) -> list[list[str]]:
     """One row per figure of one evaluation, with its 95 % interval."""
-    return [[_TITLES.get(name, name), _cell(metrics.figures[name], with_interval=True)] for name in FIGURES]
+    return [[_TITLES.get(name, name), estimate_cell(metrics.figures[name], with_interval=True)] for name in FIGURES]
 
 
 def describe_operating_point(point: OperatingPoint) -> str:
@@ -170,7 +170,8 @@ def read_evaluations(file: Path) -> list[Evaluation]:
         ) from error
 
 
-def _cell(estimate: Estimate, with_interval: bool) -> str:
+def estimate_cell(estimate: Estimate, with_interval: bool) -> str:
+    """An estimate as a table shows it."""
     if estimate.value is None:
         return "n/a"
     if not with_interval or estimate.low is None or estimate.high is None:

@@ -62,8 +62,7 @@ def fit(
     Raises:
         TrainingError: no rows, no gradient after the first step, or a loss that is not finite.
     """
-    if not train or not validation:
-        raise TrainingError(f"{len(train)} training and {len(validation)} validation rows; both need at least one")
+    require_rows(train, validation)
     bank = Bank(base.model, adapters, trainable=True, dtype=_bank_dtype(base.model.dtype))
     packed = PackedModel(base.model, bank)
     if settings.gradient_checkpointing:
@@ -113,11 +112,17 @@ def fit(
         adapters=tuple(tracker.best(place) for place in range(len(adapters))),
         standings=tuple(tracker.standings),
         steps=trainer.state.global_step,
-        history=tuple(map(_finite, trainer.state.log_history)),
+        history=tuple(map(finite_entry, trainer.state.log_history)),
     )
 
 
-def _finite(entry: Mapping[str, float]) -> dict[str, float | None]:
+def require_rows(train: Sequence[Example], validation: Sequence[Example]) -> None:
+    """Raises TrainingError when there is nothing to train on, or nothing to choose the best by."""
+    if not train or not validation:
+        raise TrainingError(f"{len(train)} training and {len(validation)} validation rows; both need at least one")
+
+
+def finite_entry(entry: Mapping[str, float]) -> dict[str, float | None]:
     """A log entry that JSON can hold: a policy that diverged has losses that it cannot."""
     return {name: value if math.isfinite(value) else None for name, value in entry.items()}
 

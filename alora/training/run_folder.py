@@ -79,15 +79,9 @@ class RunFolder:
         self._made = not self.path.exists()
         try:
             self._refuse_foreign()
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = FileLock(self.path / LOCK, timeout=0)
-            self._lock.acquire()
-        except Timeout as error:
-            raise RunError(f"another alora process works in {self.path}; wait for it, or set run_dir=") from error
         except OSError as error:
-            raise RunError(
-                f"run folder {self.path} cannot be written ({error.strerror}); set run_dir= elsewhere"
-            ) from error
+            raise _unwritable(self.path, error) from error
+        self._lock = hold_folder(self.path)
 
     def _refuse_foreign(self) -> None:
         """A folder without a claim must be empty but for what a run killed before its claim leaves: nothing is ours."""
@@ -198,6 +192,27 @@ def _fixed_settings(recipe: Recipe) -> dict[str, Any]:
     for name in _FREE:
         settings.pop(name)
     return json.loads(json.dumps(settings))
+
+
+def hold_folder(folder: Path) -> BaseFileLock:
+    """Make ``folder`` and take its lock, so that one process at a time works in it.
+
+    Raises:
+        RunError: it cannot be written, or another process holds it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / LOCK, timeout=0)
+        lock.acquire()
+    except Timeout as error:
+        raise RunError(f"another alora process works in {folder}; wait for it, or set run_dir=") from error
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    return lock
+
+
+def _unwritable(folder: Path, error: OSError) -> RunError:
+    return RunError(f"run folder {folder} cannot be written ({error.strerror}); set run_dir= elsewhere")
 
 
 def holds_finished(recipe: Recipe, inputs: Mapping[str, str], policies: Sequence[str]) -> bool:

@@ -27,7 +27,7 @@ from alora.atomic import write_json
 from alora.config.schema import TrainingSettings
 from alora.errors import MissingDependency, TrainingError
 from alora.training.examples import Example
-from alora.training.optimise import Fitted, last_whole_checkpoint
+from alora.training.optimise import Fitted, finite_entry, last_whole_checkpoint, require_rows
 from alora.training.progress import TrainingBar
 from alora.training.track import Standing
 from alora.training.trainer import COMPLETE
@@ -64,8 +64,7 @@ def fit_with_trl(
         raise TrainingError(
             "training.engine=trl runs in one process here; train over several with training.engine=alora"
         )
-    if not train or not validation:
-        raise TrainingError(f"{len(train)} training and {len(validation)} validation rows; both need at least one")
+    require_rows(train, validation)
     with peft_on(base, adapter) as model:
         trainer = make_trainer(base, model, train, validation, settings, checkpoints)
         for callback in (_Completed(), _FirstGradient(), *callbacks):
@@ -86,10 +85,7 @@ def fit_with_trl(
         adapters=(trained,),
         standings=(Standing(best_loss=state.best_metric, best_step=state.best_global_step, stopped_at=stopped),),
         steps=state.global_step,
-        history=tuple(
-            {name: value if math.isfinite(value) else None for name, value in entry.items()}
-            for entry in state.log_history
-        ),
+        history=tuple(map(finite_entry, state.log_history)),
     )
 
 

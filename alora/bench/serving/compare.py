@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from alora.bench.measure import Interval
+from alora.bench.report import table
 from alora.bench.serving.arms import NULL
 from alora.bench.serving.guards import different_runs
-from alora.bench.serving.report import place, table
+from alora.bench.serving.report import place
 from alora.bench.serving.statistics import ratio_of_medians
 from alora.errors import ConfigError
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from alora.bench import guards
 from alora.bench.measure import Interval
 from alora.bench.serving.records import Piece, Trial
 from alora.bench.serving.reference import Agreement
@@ -105,12 +106,7 @@ def starved(slots: int, adapters: int) -> str | None:
 
 def biased_null(ratio: Interval) -> str | None:
     """aLoRA against itself must show 1.0 within its interval."""
-    if ratio.contains(1.0):
-        return None
-    return (
-        f"the null arm, aLoRA against itself, shows {ratio.median:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] in place of "
-        "1.0: the order or the machine disturbs the measurement; run it again when the machine is quiet"
-    )
+    return guards.biased_null(ratio, "aLoRA")
 
 
 def different_runs(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from alora.bench.report import table
 from alora.bench.serving.arms import NULL, WHAT
 
 Cell = Mapping[str, Any]
@@ -57,12 +58,6 @@ def markdown(results: Mapping[str, Any]) -> str:
         parts.append(_open_loop(results["open_loop"]))
     parts += [_agreement(results), _split(results), _withheld(results)]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
 def _conditions(results: Mapping[str, Any]) -> str:
