@@ -36,7 +36,7 @@ check: static ## format, lint, types, import contracts, unit tests
 
 test: static ## everything that needs no GPU, real vLLM on CPU included
 	$(PYTEST) tests/unit tests/integration tests/docs tests/notebooks
-	$(BIN)/pytest tests/vllm
+	$(PYTEST) tests/vllm
 
 bench: setup ## the serving benchmark on what is here: a GPU, or the documented CPU run; into runs/bench_serving
 	$(BIN)/alora bench serving bench=$(if $(shell command -v nvidia-smi 2>/dev/null),gpu,cpu)

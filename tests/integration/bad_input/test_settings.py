@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from filelock import FileLock
 
 from alora.training.run_folder import LOCK
+from tests.forked import Forked
 from tests.integration.bad_input.conftest import Case, arguments, check_refusal, tree
 
 SETTINGS = {
@@ -89,42 +89,35 @@ def test_a_learning_rate_that_diverges(place, here, capsys):
     assert main(arguments("train training.learning_rate=1e-3", place, here)) == 0
 
 
-def run_limited(case: Case, place: Path, here: Path, limit: int | None = None, **options) -> None:
-    """Run a case in a process that cannot write files above ``limit`` bytes, and check what it says."""
-
-    def set_limit() -> None:
-        if limit is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-    command = [sys.executable, "-m", "alora", *arguments(case.command, place, here)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-    result = subprocess.run(
-        command, cwd=here, env=environment, text=True, timeout=300, check=False, preexec_fn=set_limit, **streams
-    )
-    check_refusal(case, result.returncode, result.stdout or "", result.stderr)
+def run_limited(case: Case, place: Path, here: Path) -> None:
+    """Run a case in a process that cannot write files above 20 kB, and check what it says."""
+    process = Forked(arguments(case.command, place, here), os.environ, largest_file=20_000)
+    output, errors = process.communicate()
+    check_refusal(case, process.returncode, output, errors)
 
 
 def test_a_full_disk_while_exporting(place, here):
     case = Case("export artifact={place}/run output={here}/bundle", ["bundle cannot be written", "with space"])
     before = tree(place)
-    run_limited(case, place, here, limit=20_000)
+    run_limited(case, place, here)
     assert tree(here) == {}
     assert tree(place) == before
 
 
 def test_a_full_disk_while_training(place, here):
     """What was whole stays; the same command goes on when there is space."""
-    run_limited(Case("train", ["free the space"]), place, here, limit=20_000)
+    run_limited(Case("train", ["free the space"]), place, here)
     left = sorted(path.name for path in (here / "run").iterdir() if path.name != LOCK)
     assert set(left) <= {"run.yaml", "inputs.json", "checkpoints"}
     assert json.loads((here / "run/inputs.json").read_text())
 
 
 def test_a_full_disk_for_the_output(place, here):
+    case = Case("score artifact={place}/run conversation={place}/talk.json", ["No space left", "free the space"])
+    command = [sys.executable, "-m", "alora", *arguments(case.command, place, here)]
     with Path("/dev/full").open("w") as full:
-        case = Case("score artifact={place}/run conversation={place}/talk.json", ["No space left", "free the space"])
-        run_limited(case, place, here, stdout=full)
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
+    check_refusal(case, result.returncode, "", result.stderr)
     assert tree(here) == {}
 
 

@@ -7,8 +7,9 @@ import torch
 from safetensors.torch import load_file
 
 from alora.adapter.folder import WEIGHTS_FILE
+from tests.forked import run_forked
 from tests.integration.distributed.launched import ACCELERATE, TORCHRUN, finish, kill, start
-from tests.toy_recipe import run_alora, toy_overrides
+from tests.toy_recipe import toy_overrides
 
 
 def numbers(folder) -> torch.Tensor:
@@ -18,7 +19,7 @@ def numbers(folder) -> torch.Tensor:
 def test_killed_under_torchrun_goes_on_under_accelerate_as_in_one_process(tmp_path):
     cache = tmp_path / "cache"
     overrides = [*toy_overrides(tmp_path, tmp_path / "one"), "base.dtype=float64", "base.device=cpu"]
-    code, _, errors = run_alora("train", *overrides, cache=cache)
+    code, _, errors = run_forked("train", *overrides, cache=cache)
     assert code == 0, errors
 
     two = ["-m", "alora", "train", *overrides, f"run_dir={tmp_path / 'two'}"]

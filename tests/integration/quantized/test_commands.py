@@ -5,14 +5,15 @@ import shutil
 
 import pytest
 
-from tests.toy_recipe import run_alora, toy_overrides
+from tests.forked import run_forked
+from tests.toy_recipe import toy_overrides
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("qlora")
     overrides = toy_overrides(folder, folder / "run")
-    code, output, errors = run_alora("train", *overrides, "base.quantization=nf4", cache=folder / "cache")
+    code, output, errors = run_forked("train", *overrides, "base.quantization=nf4", cache=folder / "cache")
     assert code == 0, errors
     assert "7 of 7 negative controls caught" in output
     return folder
@@ -33,10 +34,10 @@ def test_it_scores_on_nf4_and_on_nothing_else(trained, tmp_path):
     conversation.write_text(json.dumps({"messages": [{"role": "user", "content": "message 3 says red"}]}))
     bundle = shutil.copytree(trained / "run/bundle", tmp_path / "bundle")
     asked = [f"artifact={bundle}", str(conversation), f"base.source={trained / 'base'}"]
-    code, output, errors = run_alora("score", *asked, "json=true", cache=trained / "cache")
+    code, output, errors = run_forked("score", *asked, "json=true", cache=trained / "cache")
     assert code == 0, errors
     assert json.loads(output)["verdicts"][0]["policy"] == "toy"
-    code, _, errors = run_alora("score", *asked, "base.quantization=none", cache=trained / "cache")
+    code, _, errors = run_forked("score", *asked, "base.quantization=none", cache=trained / "cache")
     assert code == 2
     assert "quantized in another way (none)" in errors
     assert "alora recalibrate artifact=DIR base.quantization=none" in errors

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,9 @@ def test_a_process_that_dies_is_lost_and_named(here):
 
     def job(make_recipe) -> int:
         if make_recipe().policy.id == "toy_bad":
+            deadline = time.monotonic() + 60  # joblib ends every process when one dies, so the first must be done
+            while not list(here.glob("runs/.sweep/jobs-*/0.json")) and time.monotonic() < deadline:
+                time.sleep(0.01)
             os._exit(9)
         return 0
 

@@ -11,10 +11,11 @@ from alora.base.load import LoadedBase
 from alora.config.schema import TrainingSettings
 from alora.training.examples import Example, Target
 from alora.training.optimise import fit
+from tests.forked import run_forked
 from tests.integration.training.last_weights import LastWeights
 from tests.peft_reference import ALL_TARGETS, ATTENTION_TARGETS, relative_error
 from tests.toy_models import toy_model
-from tests.toy_recipe import QUICK, run_alora, toy_overrides
+from tests.toy_recipe import QUICK, toy_overrides
 
 INVOCATION, LABELS = (5, 6, 7), (11, 12)
 SHAPES = ((4, ALL_TARGETS), (2, ATTENTION_TARGETS), (6, ("down_proj", "q_proj")))
@@ -125,7 +126,7 @@ def battery(tmp_path_factory):
     folder = tmp_path_factory.mktemp("battery")
     overrides = toy_overrides(folder, folder / "run")
     _policies(folder)
-    code, output, errors = run_alora("train", *overrides, "policies=[red,blue,rare]", cache=folder / "cache")
+    code, output, errors = run_forked("train", *overrides, "policies=[red,blue,rare]", cache=folder / "cache")
     return folder, code, output, errors
 
 
@@ -146,7 +147,7 @@ def test_one_pass_gives_every_verdict(battery, tmp_path):
     folder = battery[0]
     conversation = tmp_path / "conversation.json"
     conversation.write_text(json.dumps({"messages": [{"role": "user", "content": "message 3 says red"}]}))
-    code, output, errors = run_alora(
+    code, output, errors = run_forked(
         "score", f"battery={folder / 'run/battery'}", str(conversation), f"base.source={folder / 'base'}", "json=true",
         cache=folder / "cache",
     )  # fmt: skip
@@ -173,7 +174,7 @@ def test_one_file_per_policy_and_a_missing_one(battery, tmp_path):
         f"data.validation={tmp_path}/%policy%.test.jsonl",
         f"run_dir={tmp_path / 'run'}",
     ]
-    code, output, errors = run_alora("train", *arguments, *QUICK, cache=folder / "cache")
+    code, output, errors = run_forked("train", *arguments, *QUICK, cache=folder / "cache")
     assert code == 1, errors
     assert "rare.train.jsonl" in output
     assert json.loads((tmp_path / "run/battery/battery.json").read_text())["bundles"] == ["red", "blue"]

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from alora.adapter.folder import load_adapter
-from tests.toy_recipe import QUICK, run_alora, toy_base_folder
+from tests.forked import run_forked
+from tests.toy_recipe import QUICK, toy_base_folder
 
 SHIPPED = Path(__file__).parents[3] / "recipes" / "battery"
 COUNTS = {"train": 60, "validation": 40, "test": 24}
@@ -14,7 +15,7 @@ SIX = ["no_medical_advice", "no_legal_advice", "no_money_advice", "no_referral",
 
 
 def _train(folder: Path, policies: Path, run: str):
-    return run_alora(
+    return run_forked(
         "train", "recipe=battery", f"base.source={folder / 'base'}", f"policy.file={policies}",
         *(f"data.{split}={folder / split}.jsonl" for split in ("train", "validation", "test")),
         f"run_dir={folder / run}", *QUICK, "training.max_steps=4", cache=folder / "cache",
@@ -62,7 +63,7 @@ def test_the_seventh_has_hurt_no_other(trained):
 
 def test_one_conversation_gets_six_verdicts_from_one_command(trained):
     folder, _ = trained
-    code, output, errors = run_alora(
+    code, output, errors = run_forked(
         "score", f"battery={folder / 'seven/battery'}", str(SHIPPED / "conversation.json"),
         f"base.source={folder / 'base'}", "json=true", cache=folder / "cache",
     )  # fmt: skip

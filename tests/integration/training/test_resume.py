@@ -8,14 +8,15 @@ import pytest
 
 from alora.adapter.folder import WEIGHTS_FILE
 from alora.training.optimise import last_whole_checkpoint
-from tests.toy_recipe import run_alora, start_alora, toy_overrides
+from tests.forked import run_forked, start_forked
+from tests.toy_recipe import run_alora, toy_overrides
 
 CHECKPOINTS = (2, 6)  # one every two steps, two kept
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A run that nobody disturbed: its folder, its command and its adapter's bytes."""
+    """A run that nobody disturbed, in a fresh process: its folder, its command and its adapter's bytes."""
     folder = tmp_path_factory.mktemp("undisturbed")
     overrides = toy_overrides(folder, folder / "run")
     code, output, errors = run_alora("train", *overrides, cache=folder / "cache")
@@ -38,10 +39,10 @@ def test_killed_behind_a_checkpoint(finished, tmp_path, checkpoint):
     folder, overrides, wanted = finished
     run = tmp_path / "run"
     again = [f"run_dir={run}" if item.startswith("run_dir=") else item for item in overrides]
-    process = start_alora("train", *again, cache=folder / "cache")
+    process = start_forked("train", *again, cache=folder / "cache")
     _kill_when(process, lambda: (run / f"checkpoints/checkpoint-{checkpoint}/complete.json").exists())
     assert not (run / "adapter").exists()
-    code, _, errors = run_alora("train", *again, cache=folder / "cache")
+    code, _, errors = run_forked("train", *again, cache=folder / "cache")
     assert code == 0, errors
     assert "going on in" in errors
     assert (run / "adapter" / WEIGHTS_FILE).read_bytes() == wanted
@@ -53,12 +54,12 @@ def test_killed_at_random_again_and_again(finished, tmp_path):
     again = [f"run_dir={run}" if item.startswith("run_dir=") else item for item in overrides]
     chance = random.Random(0)
     for _ in range(3):
-        process = start_alora("train", *again, cache=folder / "cache")
+        process = start_forked("train", *again, cache=folder / "cache")
         _kill_when(process, lambda: (run / "run.yaml").exists())
-        process = start_alora("train", *again, cache=folder / "cache")
-        until = time.monotonic() + chance.uniform(3, 12)
+        process = start_forked("train", *again, cache=folder / "cache")
+        until = time.monotonic() + chance.uniform(0.2, 2.5)
         _kill_when(process, lambda until=until: time.monotonic() > until)
-    code, _, errors = run_alora("train", *again, cache=folder / "cache")
+    code, _, errors = run_forked("train", *again, cache=folder / "cache")
     assert code == 0, errors
     assert (run / "adapter" / WEIGHTS_FILE).read_bytes() == wanted
     assert not [place.name for place in run.iterdir() if place.name.startswith(".") and place.name != ".lock"]
@@ -81,7 +82,7 @@ def test_another_seed_is_another_adapter(finished, tmp_path):
         f"run_dir={tmp_path}/run",
         "training.seed=1",
     ]
-    code, _, errors = run_alora("train", *other, cache=folder / "cache")
+    code, _, errors = run_forked("train", *other, cache=folder / "cache")
     assert code == 0, errors
     assert (tmp_path / "run/adapter" / WEIGHTS_FILE).read_bytes() != wanted
 
@@ -90,7 +91,7 @@ def test_other_settings_in_the_same_folder_are_refused(finished, tmp_path):
     folder, overrides, _ = finished
     copied = shutil.copytree(folder / "run", tmp_path / "run")
     again = [f"run_dir={copied}" if item.startswith("run_dir=") else item for item in overrides]
-    code, _, errors = run_alora("train", *again, "adapter.rank=8", cache=folder / "cache")
+    code, _, errors = run_forked("train", *again, "adapter.rank=8", cache=folder / "cache")
     assert code == 2
     assert "adapter.rank: 16 -> 8" in errors
     assert "force=true" in errors
@@ -99,7 +100,7 @@ def test_other_settings_in_the_same_folder_are_refused(finished, tmp_path):
 def test_a_finished_run_is_skipped_and_reloads_from_its_own_settings(finished):
     folder, _, wanted = finished
     before = (folder / "run/bundle/alora.json").stat().st_mtime_ns
-    code, output, errors = run_alora(
+    code, output, errors = run_forked(
         "train", "--config-dir", str(folder / "run"), "--config-name", "run", cache=folder / "cache"
     )
     assert code == 0, errors
@@ -116,7 +117,7 @@ def test_a_folder_with_other_files_is_refused_and_left_alone(finished, tmp_path)
         file.write_text("mine")
     again = [f"run_dir={tmp_path}" if item.startswith("run_dir=") else item for item in overrides]
     for force in ("force=false", "force=true"):
-        code, _, errors = run_alora("train", *again, force, cache=folder / "cache")
+        code, _, errors = run_forked("train", *again, force, cache=folder / "cache")
         assert code == 2
         assert "is no run folder and is not empty" in errors
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(kept)
@@ -128,7 +129,7 @@ def test_a_changed_policy_is_not_exported_with_the_old_threshold(finished, tmp_p
     policy = folder / "policy.yaml"
     before = policy.read_text()
     policy.write_text(before.replace("No red", "Something else") + 'labels: {ok: "Yes", violation: "No"}\n')
-    code, _, errors = run_alora(
+    code, _, errors = run_forked(
         "export", f"artifact={copied / 'run'}", f"output={tmp_path}/out", cache=folder / "cache"
     )
     policy.write_text(before)
