@@ -58,7 +58,7 @@ def _cell(bench: Bench, cell: Cell, ours: str, null: Interval | None, floors: Fl
     ]  # fmt: skip
     for name in cell.arms:
         if name not in (ours, NULL):
-            found["ratios"].append(_ratio(bench, cell, name, ours, checks, null))
+            found["ratios"].append(_ratio(bench, cell, name, ours, checks, null, found["arms"]))
     return found
 
 
@@ -157,6 +157,7 @@ def _ratio(
     ours: str,
     checks: Mapping[str, Sequence[Agreement]],
     null: Interval | None,
+    figures: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
     """How many times faster ours is than ``name``, or why that is not said."""
     fast, slow = cell.of(ours), cell.of(name)
@@ -165,6 +166,7 @@ def _ratio(
         reasons.append("there is no null arm beside it")
     else:
         reasons.append(guards.biased_null(null))
+    reasons += [guards.below_floor(arm, figures[arm].get("over_floor")) for arm in (ours, name)]
     if cell.workload == "grid":
         shared = cell.at["length"]
         reasons += [guards.not_cold(slow, 0 if name == "lora" else shared), guards.not_cold(fast, shared)]

@@ -15,6 +15,7 @@ TOLERANCE = 1e-3  # of a label's probability in float32: two engines, other kern
 HALF_TOLERANCE = 0.02  # bfloat16 has 8 bits
 MOVED = 3  # times the tolerance: what adapters must change on average, or agreement proves nothing
 NULL_COVERAGE = 0.99  # so that the null arm cries wolf once in a hundred runs
+FLOOR_MARGIN = 0.8  # rates are measured too, on other shapes than the model's
 NULL_PAIRS = 8  # the fewest whose extremes cover that: three pairs would cry wolf in every fourth run
 
 
@@ -102,6 +103,16 @@ def starved(slots: int, adapters: int) -> str | None:
     if slots >= adapters:
         return None
     return f"{adapters} adapters share {slots} slots, so some wait for their weights; give the engine more"
+
+
+def below_floor(arm: str, times_the_floor: float | None) -> str | None:
+    """Nothing is faster than its own arithmetic: an arm that seems to be has left work out, or its floor is wrong."""
+    if times_the_floor is None or times_the_floor >= FLOOR_MARGIN:
+        return None
+    return (
+        f"{arm} took {times_the_floor:.2f} times what its arithmetic and bytes take at this machine's best rates: it "
+        "left work out, or the floor is miscounted"
+    )
 
 
 def biased_null(ratio: Interval) -> str | None:
