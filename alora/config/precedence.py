@@ -55,7 +55,7 @@ def _covers(override: str, key: str) -> bool:
 
 
 def _option(group: str, option: str, folders: Sequence[Path]) -> Any:
-    if group == "recipe" or "." in group:
+    if group == "recipe" or "." in group or Path(option).is_absolute():  # a setting such as run_dir=/somewhere
         return None
     for folder in folders:
         path = folder / group / f"{option}.yaml"
