@@ -13,7 +13,7 @@ class BaseSettings:
     """The frozen language model under every adapter."""
 
     source: str | None = None  # hub id, folder, or "tiny" (built offline); None: the base that the artifact names
-    revision: str | None = None
+    revision: str | None = None  # branch, tag or commit on the hub
     dtype: str = "auto"  # auto (float32 on CPU, bfloat16 on GPU), float32, bfloat16, float64
     device: str = "auto"  # auto, cpu, cuda, cuda:1
     weights: str = "pretrained"  # pretrained, or random: the shape alone, for benchmarks
@@ -27,7 +27,7 @@ class AdapterSettings:
     """Shape of one LoRA adapter."""
 
     kind: str = "alora"  # alora, lora (adapted from token 0: the baseline)
-    rank: int = 16
+    rank: int = 16  # of the two factors A and B
     alpha: float | None = None  # None: twice the rank
     targets: list[str] = field(
         default_factory=lambda: ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -62,7 +62,7 @@ class DataSettings:
     train: str | None = None
     validation: str | None = None  # None: ``validation_share`` of the training rows, by a hash of their text
     test: str | None = None
-    validation_share: float = 0.15
+    validation_share: float = 0.15  # of the training rows, where data.validation is not given
     label_map: dict[str, str] = field(default_factory=dict)  # label in the data → label of the policy
     columns: ColumnSettings = field(default_factory=ColumnSettings)
 
@@ -73,7 +73,7 @@ class PromptSettings:
 
     layout: str = "transcript"  # transcript, turns
     instruction: str = "title"  # title, rule: how much of the policy the suffix spells out
-    max_prefix_tokens: int = 4096
+    max_prefix_tokens: int = 4096  # longer conversations are cut
     truncation: str = "middle"  # middle, start: what a too long conversation loses
 
 
@@ -82,18 +82,18 @@ class TrainingSettings:
     """The optimisation; names follow ``transformers.TrainingArguments``."""
 
     epochs: float = 4.0
-    max_steps: int = -1
+    max_steps: int = -1  # above 0 it counts in place of epochs
     batch_size: int = 16  # conversations of one optimiser step, before accumulation
     gradient_accumulation_steps: int = 1
     learning_rate: float = 1e-3
-    weight_decay: float = 0.0
-    warmup_ratio: float = 0.05
-    scheduler: str = "cosine"
+    weight_decay: float = 0.0  # of AdamW
+    warmup_ratio: float = 0.05  # share of the steps
+    scheduler: str = "cosine"  # a name of transformers.SchedulerType
     max_grad_norm: float = 1.0
     seed: int = 0
-    evaluations_per_epoch: int = 2
+    evaluations_per_epoch: int = 2  # each writes a checkpoint
     early_stopping_patience: int = 4  # evaluations without a better validation loss; 0: never stop early
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool = False  # of the suffixes, for less memory and more time
     max_suffix_tokens: int = 2048  # suffix tokens of one packed pass: bounds memory whatever the number of policies
     prefix_cache: str = "memory"  # off, memory, disk: prefix KV kept across epochs (disk: and runs)
     prefix_cache_bytes: int = 2 * 1024**3
@@ -123,7 +123,7 @@ class EvaluationSettings:
     target_value: float | None = None  # rate to hold; None: fpr at most 0.01, recall at least 0.95
     false_positive_cost: float = 1.0  # target=cost: what a false alarm costs ...
     false_negative_cost: float = 1.0  # ... and a missed violation; only their ratio counts
-    bootstrap: int = 1000
+    bootstrap: int = 1000  # resamples behind each interval
 
 
 @dataclass
@@ -169,7 +169,7 @@ class IdentitySettings:
     """The KV identity check."""
 
     dtypes: list[str] = field(default_factory=lambda: ["float32", "bfloat16"])
-    conversations: int = 3
+    conversations: int = 3  # on which KV is compared
     negative_controls: bool = True
 
 
@@ -177,9 +177,9 @@ class IdentitySettings:
 class ExportSettings:
     """What the bundle holds and where it goes."""
 
-    golden_rows: int = 8
+    golden_rows: int = 8  # rows whose logits a reader of the bundle can check
     push_to: str | None = None  # hub repository id
-    private: bool = True
+    private: bool = True  # a repository that push creates
 
 
 @dataclass
@@ -211,7 +211,7 @@ class ServingBenchSettings:
     # standard LoRA's prompt tokens in a round, about: a part of the battery, another one in each round; None: all of it
     lora_tokens: int | None = 10000
     checked: int = 2  # policies whose verdicts are compared with PEFT's at every length
-    turns: int = 4
+    turns: int = 4  # of the growing conversation
     turn_tokens: int = 250
     turn_adapters: int = 10
     pipeline_length: int = 1000
