@@ -37,7 +37,7 @@ FIGURES = {"auroc": "AUROC", "auprc": "AUPRC", "accuracy": "accuracy", "f1": "F1
 def main() -> int:
     """Write the record and the page, or check the record that is there."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("comparison", nargs="?", type=Path, help="compare.json of a comparison with one rank")
+    parser.add_argument("comparison", nargs="?", type=Path, help="compare.json of a comparison")
     parser.add_argument("--record", type=Path, default=RECORD)
     parser.add_argument("--page", type=Path, default=PAGE)
     parser.add_argument("--check", action="store_true", help="compute the record's AUROCs again from its scores")
@@ -98,12 +98,15 @@ def recompute(content: dict[str, Any]) -> float:
 
 
 def tables(found: dict[str, Any]) -> str:
-    """The page's tables: means over the policies, AUROC policy by policy, and the paired tests against LoRA."""
-    methods = {(m["arm"], m["policy"]): m for m in found["methods"]}
+    """The page's tables at the comparison's own rank: means over the policies, AUROC policy by policy, the paired tests
+    against LoRA; and the means at every rank, where there are several.
+    """
+    rank = found["settings"]["adapter"]["rank"]
+    methods = {(m["arm"], m["policy"]): m for m in found["methods"] if m["rank"] in (None, rank)}
     arms = [arm for arm in ARMS if (arm, None) in methods]
     policies = sorted({policy for _, policy in methods if policy})
     overall = [[ARMS[arm], *(_cell(methods[arm, None], name) for name in FIGURES)] for arm in arms]
-    gaps = {(gap["second"][0], gap["policy"]): gap for gap in found["gaps"]}
+    gaps = {(g["second"][0], g["policy"]): g for g in found["gaps"] if {g["first"][1], g["second"][1]} <= {None, rank}}
     each = []
     for policy in policies:
         cells = [_auroc(methods.get((arm, policy))) for arm in arms]
@@ -119,8 +122,31 @@ def tables(found: dict[str, Any]) -> str:
             table(["policy", "test rows", *(ARMS[arm] for arm in arms), "gap [95 %]", "p"], each),
             "The mean gap to every other method:",
             table(["methods", "AUROC gap [95 %]"], others),
+            *_ranks(found),
         ]
     )
+
+
+def _ranks(found: dict[str, Any]) -> list[str]:
+    """Mean AUROC of both kinds at every rank."""
+    ranks = sorted({m["rank"] for m in found["methods"] if m["rank"] is not None})
+    if len(ranks) < 2:
+        return []
+    methods = {(m["arm"], m["rank"]): m for m in found["methods"] if m["policy"] is None}
+    gaps = {
+        g["first"][1]: g
+        for g in found["gaps"]
+        if g["policy"] is None and g["second"][0] == "lora" and g["first"][1] == g["second"][1]
+    }
+    rows = [
+        [str(rank), *(_cell(methods[arm, rank], "auroc") for arm in ("alora", "lora")), *_gap(gaps.get(rank))[:1]]
+        for rank in ranks
+        if ("alora", rank) in methods and ("lora", rank) in methods
+    ]
+    return [
+        "Mean AUROC by rank, the learning rates those of the table above:",
+        table(["rank", "aLoRA", "standard LoRA", "gap [95 %]"], rows),
+    ]
 
 
 def _margins(logits: list[list[float]]) -> list[float]:
