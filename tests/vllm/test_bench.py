@@ -9,6 +9,9 @@ import sys
 
 import pytest
 
+from alora.bench.serving.plan import planned_tokens
+from alora.config.schema import BenchSettings, ServingBenchSettings
+
 # One arm of every kind, every workload; the ratios of such sizes mean nothing and none is asserted.
 COMMAND = ["bench", "serving", "bench=quick_serving", "bench.serving.lengths=[96]", "bench.serving.probes=1"]
 
@@ -100,3 +103,11 @@ def test_what_was_written_is_whole(run):
     compared = alora("bench", "compare", str(folder), str(folder / "bench.json"))
     assert compared.returncode == 0
     assert "1.000" in compared.stdout
+
+
+def test_the_bar_plans_about_what_is_computed(run):
+    _, results, _ = run
+    found = results["settings"]
+    settings = BenchSettings(**found | {"serving": ServingBenchSettings(**found["serving"])})
+    computed = sum(sample["computed"] for c in results["cells"] for sample in c["samples"])
+    assert computed == pytest.approx(planned_tokens(settings), rel=0.3)

@@ -10,8 +10,8 @@ from tqdm.auto import tqdm
 from alora.bench.serving.arms import NULL, Arm
 from alora.bench.serving.clock import BenchClock
 from alora.bench.serving.engine import BenchEngine
-from alora.bench.serving.guards import NULL_PAIRS
 from alora.bench.serving.material import Material
+from alora.bench.serving.plan import lora_places, rounds
 from alora.bench.serving.records import Cell, Trial
 from alora.bench.serving.reference import References
 from alora.bench.serving.rounds import rotating_part
@@ -42,14 +42,14 @@ class Bench:
 
     def part(self, arm: str, places: Sequence[int], length: int, number: int) -> list[int]:
         """Which policies ``arm`` runs in a round: all, or for standard LoRA as many as ``lora_tokens`` allow."""
-        limit = self.settings.serving.lora_tokens
-        if arm != "lora" or limit is None:
+        serving = self.settings.serving
+        if arm != "lora" or serving.lora_tokens is None:
             return list(places)
-        return rotating_part(places, max(1, limit // length), number)
+        return rotating_part(places, lora_places(serving, len(places), length), number)
 
     def rounds(self, cells: int) -> int:
-        """Rounds of a workload that compares arms in ``cells`` cells: those asked for, or what its null arm needs."""
-        return max(self.settings.rounds, -(-NULL_PAIRS // cells))
+        """Rounds of a workload that compares arms in ``cells`` cells."""
+        return rounds(self.settings, cells)
 
     def scale(self, arm: str, places: Sequence[int], length: int) -> float:
         """Whole battery over part."""

@@ -7,20 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from alora.bench.serving.context import Bench
+from alora.bench.serving.plan import grid_cells
 from alora.bench.serving.records import Ask, Burst, Cell
 from alora.bench.serving.rounds import Turn, run_rounds
-from alora.config.schema import ServingBenchSettings
-
-
-def grid_cells(serving: ServingBenchSettings) -> list[tuple[int, int]]:
-    """(length, adapters) of every cell: the whole product, or with ``cross`` the first length's row and the column of
-    the most adapters.
-    """
-    product = [(length, adapters) for length in serving.lengths for adapters in serving.adapters]
-    if not serving.cross:
-        return product
-    most = max(serving.adapters)
-    return [(length, adapters) for length, adapters in product if length == serving.lengths[0] or adapters == most]
 
 
 def run_grid(bench: Bench) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from alora.bench.serving.arms import VllmArm
 from alora.bench.serving.context import Bench
 from alora.bench.serving.draws import Arrival, arrivals
+from alora.bench.serving.plan import planned_arrivals
 from alora.bench.serving.records import ms
 from alora.bench.serving.statistics import figures, summary
 
@@ -57,10 +58,9 @@ def run_open_loop(bench: Bench, found: list[dict[str, Any]]) -> None:
     assert bench.engine is not None
     target = serving.target_ms / 1000
     population = min(serving.populations)
-    for name in serving.open_loop_arms:
-        arm = bench.arms.get(name)
-        if not isinstance(arm, VllmArm):
-            continue
+    arms = {name: arm for name in serving.open_loop_arms if isinstance(arm := bench.arms.get(name), VllmArm)}
+    bench.bar.reset(planned_arrivals(bench.settings, list(arms)))
+    for name, arm in arms.items():
         bench.bar.set_description(f"open loop, {name}")
         bench.ready([name], list(range(population)))
         probes = search(lambda rate, arm=arm: probe(bench, arm, rate, population), target, serving.probes)
@@ -149,6 +149,7 @@ def _drive(bench: Bench, arm: VllmArm, offered: Sequence[Arrival], rate: float) 
                 if not names:
                     del running[number]
                     latencies.append(now - at)
+                    bench.bar.update()
         if rate and any(now - at > limit for at, _ in running.values()):
             while engine.busy:  # let what was sent run out; the clock no longer counts
                 engine.step()

@@ -21,10 +21,11 @@ from alora.bench.serving.conversation import run_conversation
 from alora.bench.serving.engine import BenchEngine, EngineOptions
 from alora.bench.serving.evaluate import evaluate
 from alora.bench.serving.floor import Floors, kv_bytes, measure_machine
-from alora.bench.serving.grid import grid_cells, run_grid, run_warm
+from alora.bench.serving.grid import run_grid, run_warm
 from alora.bench.serving.material import Material, bundle_material, random_material
 from alora.bench.serving.open_loop import run_open_loop
 from alora.bench.serving.pipeline import run_pipeline
+from alora.bench.serving.plan import planned_tokens
 from alora.bench.serving.reference import ask_references
 from alora.config.schema import BaseSettings, BenchSettings
 from alora.errors import ConfigError
@@ -122,7 +123,7 @@ def _compared(settings: BenchSettings) -> int:
 
 def _bench(settings: BenchSettings, material: Material, dtype: torch.dtype, clock: BenchClock, progress: bool) -> Bench:
     serving = settings.serving
-    bar = tqdm(total=_planned(settings), disable=not progress, bar_format=_FORM, desc="references")
+    bar = tqdm(total=planned_tokens(settings), disable=not progress, bar_format=_FORM, desc="references")
     lengths = sorted({*serving.lengths, *(serving.warm_lengths if "warm" in serving.workloads else ())})
     places = sorted({0, max(serving.adapters) - 1})[: serving.checked]
     prefixes = [material.conversation(length, settings.seed + 1000) for length in lengths]
@@ -190,22 +191,6 @@ def _run_workloads(bench: Bench) -> tuple[list[dict[str, Any]], bool]:
     if isinstance(packed, PackedArm):
         packed.close()
     return more, whole
-
-
-def _planned(settings: BenchSettings) -> int:
-    """Prompt tokens of the timed rounds of the grid, about; the bar predicts by them."""
-    serving, total = settings.serving, 0
-    for length, adapters in grid_cells(serving):
-        shared = length + adapters * serving.suffix
-        lora = adapters * (length + serving.suffix)
-        if serving.lora_tokens is not None:
-            lora = min(lora, max(serving.lora_tokens, length))
-        total += len(serving.arms) * shared + lora
-    warm = sum(3 * length + 3 * max(serving.adapters) * serving.suffix for length in serving.warm_lengths)
-    total += warm * 3 if "warm" in serving.workloads else 0
-    if "conversation" in serving.workloads:
-        total += serving.turns * serving.turn_tokens * (serving.turn_adapters + 3)
-    return settings.rounds * total
 
 
 def _engine_facts(bench: Bench) -> dict[str, Any]:

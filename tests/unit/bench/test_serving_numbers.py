@@ -7,9 +7,9 @@ import pytest
 
 from alora.bench.serving.compare import compare_runs, load_run
 from alora.bench.serving.draws import FIRST_CONTENT, arrivals, token_ids, zipf_weights
-from alora.bench.serving.grid import grid_cells
 from alora.bench.serving.open_loop import Probe, search
 from alora.bench.serving.page import html_page
+from alora.bench.serving.plan import grid_cells
 from alora.bench.serving.records import Cell
 from alora.bench.serving.report import faults, json_lines
 from alora.bench.serving.rounds import Turn, rotating_part, run_rounds

@@ -1,0 +1,85 @@
+"""What a run is going to do: what its progress bar counts before anything has been timed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from alora.bench.serving.guards import NULL_PAIRS
+from alora.config.schema import BenchSettings, ServingBenchSettings
+
+
+def grid_cells(serving: ServingBenchSettings) -> list[tuple[int, int]]:
+    """(length, adapters) of every cell: the whole product, or with ``cross`` the first length's row and the column of
+    the most adapters.
+    """
+    product = [(length, adapters) for length in serving.lengths for adapters in serving.adapters]
+    if not serving.cross:
+        return product
+    most = max(serving.adapters)
+    return [(length, adapters) for length, adapters in product if length == serving.lengths[0] or adapters == most]
+
+
+def rounds(settings: BenchSettings, cells: int) -> int:
+    """Rounds of a workload that compares arms in ``cells`` cells: those asked for, or what its null arm needs."""
+    return max(settings.rounds, -(-NULL_PAIRS // cells))
+
+
+def lora_places(serving: ServingBenchSettings, places: int, length: int) -> int:
+    """How many of a battery's policies standard LoRA runs in a round: all, or as many as ``lora_tokens`` allow."""
+    return places if serving.lora_tokens is None else min(places, max(1, serving.lora_tokens // length))
+
+
+def planned_tokens(settings: BenchSettings) -> int:
+    """Prompt tokens that the timed rounds compute, about; the open loop is not among them."""
+    serving = settings.serving
+    counts = {"grid": _grid, "warm": _warm, "conversation": _conversation, "pipeline": _pipeline}
+    return sum(count(settings) for name, count in counts.items() if name in serving.workloads)
+
+
+def planned_arrivals(settings: BenchSettings, arms: Sequence[str]) -> int:
+    """Conversations that the open loop offers at most."""
+    serving = settings.serving
+    alone = max(2, serving.batteries // 4)
+    return len(arms) * (alone + (serving.probes + len(serving.populations)) * serving.batteries)
+
+
+def _sharing(settings: BenchSettings, without: Sequence[str] = ()) -> int:
+    """Arms that compute a conversation once, our null arm among them."""
+    return 1 + sum(name != "lora" and name not in without for name in settings.serving.arms)
+
+
+def _grid(settings: BenchSettings) -> int:
+    serving, total = settings.serving, 0
+    cells = grid_cells(serving)
+    for length, adapters in cells:
+        total += _sharing(settings) * (length + adapters * serving.suffix)
+        if "lora" in serving.arms:
+            total += lora_places(serving, adapters, length) * (length + serving.suffix)
+    return rounds(settings, len(cells)) * total
+
+
+def _warm(settings: BenchSettings) -> int:
+    serving, most, total = settings.serving, max(settings.serving.adapters), 0
+    for length in serving.warm_lengths:
+        total += _sharing(settings, without=("packed",)) * (length + 2 * most * serving.suffix)
+        if "lora" in serving.arms:
+            part = lora_places(serving, most, length)
+            total += length + part * (length + 2 * serving.suffix)
+    return rounds(settings, 2 * max(1, len(serving.warm_lengths))) * total
+
+
+def _conversation(settings: BenchSettings) -> int:
+    serving = settings.serving
+    longest, asked = serving.turns * serving.turn_tokens, serving.turns * serving.suffix
+    total = _sharing(settings) * (longest + serving.turn_adapters * asked)
+    if "lora" in serving.arms:
+        total += lora_places(serving, serving.turn_adapters, longest) * (longest + asked)
+    return rounds(settings, serving.turns) * total
+
+
+def _pipeline(settings: BenchSettings) -> int:
+    serving = settings.serving
+    whole = serving.pipeline_length + 2 * serving.pipeline_tokens
+    total = _sharing(settings, without=("packed", "base")) * whole
+    total += 2 * whole if "lora" in serving.arms else 0
+    return rounds(settings, 1) * total
