@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from alora.config.schema import OPEN_DICTIONARIES
 from alora.errors import ConfigError
 
 POSITIONAL = {"new": "name", "score": "conversation", "bench": "bench.workload"}
@@ -26,6 +27,15 @@ _VALUE_FLAGS = frozenset(
 )
 _INFO_TOPICS = frozenset(["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"])
 _OVERRIDE = re.compile(r"(?P<sign>\+{0,2})(?P<key>[^=+~]+)=(?P<value>.*)", re.DOTALL)
+# Settings of several names in one text, where Hydra would see a sweep.
+_LISTS_IN_TEXT = ("data.columns.messages",)
+_NAMES = re.compile(r"[\w .-]+(,[\w .-]+)+")
+# One pair of a flat {key: value}, and a key that can stand in a dotted path (Hydra's DOT_PATH, 1.3).
+_PAIR = re.compile(
+    r"""\s*(?P<key>"[^"]*"|'[^']*'|[^\s"',:{}()\[\]][^"',:{}()\[\]]*)"""
+    r"""\s*:\s*(?P<value>"[^"\\]*"|'[^'\\]*'|[^\s"',:{}()\[\]\\$][^"',:{}()\[\]\\$]*)\s*(?:,|$)"""
+)
+_PATH_STEP = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*|0|[1-9][0-9]*")
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,7 @@ def read_arguments(verb: str, argv: Sequence[str], cwd: Path) -> Arguments:
     if local:
         overrides.insert(0, f"recipe={LOCAL_RECIPE}")
     overrides, files = _name_recipe_files(overrides, cwd)
+    overrides = [part for item in overrides for part in _as_hydra_takes_it(item, arguments.multirun)]
     return Arguments(tuple(flags), tuple(overrides), tuple(files), local)
 
 
@@ -127,6 +138,43 @@ def _unalias(item: str) -> str:
     if match is None or match["key"] not in ALIASES:
         return item
     return f"{match['sign']}{ALIASES[match['key']]}={match['value']}"
+
+
+def _as_hydra_takes_it(item: str, multirun: bool) -> list[str]:
+    """One override in the form that Hydra does what it says: new keys added, names with commas in quotes."""
+    match = _OVERRIDE.fullmatch(item)
+    if match is None or match["sign"]:
+        return [item]
+    key, value = match["key"], match["value"]
+    if key in _LISTS_IN_TEXT and not multirun and _NAMES.fullmatch(value):
+        return [f"{key}='{value}'"]
+    if key in OPEN_DICTIONARIES:
+        return [f"++{part}" for part in _pairs(key, value) or [item]]
+    return [f"++{item}" if key.startswith(tuple(f"{name}." for name in OPEN_DICTIONARIES)) else item]
+
+
+def _pairs(key: str, value: str) -> list[str]:
+    """``K={a: x, "1": y}`` as ``K.a=x`` and ``K.1=y``, because a key in quotes is none to Hydra, and a bare 1 no text.
+
+    Empty where the value is something else than a flat mapping.
+    """
+    inner = value.strip()
+    if not (inner.startswith("{") and inner.endswith("}")):
+        return []
+    inner, position, parts = inner[1:-1].rstrip(), 0, []
+    while position < len(inner):
+        pair = _PAIR.match(inner, position)
+        if pair is None:
+            return []
+        name, quoted = pair["key"].strip(), pair["key"][0] in "\"'"
+        name = name[1:-1] if quoted else name
+        if _PATH_STEP.fullmatch(name):
+            parts.append(f"{key}.{name}={pair['value'].strip()}")
+        else:
+            name = re.sub(r"[\\()\[\]{}:=,\s]", lambda found: "\\" + found[0], name) if quoted else name
+            parts.append(f"{key}={{{name}: {pair['value'].strip()}}}")
+        position = pair.end()
+    return parts
 
 
 def _name_recipe_files(overrides: list[str], cwd: Path) -> tuple[list[str], list[Path]]:

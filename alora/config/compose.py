@@ -18,13 +18,14 @@ import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from alora.config.arguments import LOCAL_RECIPE, OF_ARTIFACT, Arguments, local_recipe_name, read_arguments
 from alora.config.explain import explain, unknown_key_message, unknown_keys
 from alora.config.paths import absolute_paths, configs_folder, recipes_folder
 from alora.config.precedence import chosen_section, silenced_choices
+from alora.config.saved import PRIMARY_DEFAULTS
 from alora.config.schema import Recipe
 from alora.config.sweep import (
     JobRecord,
@@ -232,6 +233,9 @@ def _offer_recipe(path: Path) -> None:
         raise ConfigError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from error
     if not isinstance(node, DictConfig):
         raise ConfigError(f"{path}: a recipe is a YAML mapping of settings (name, policy, data, ...)")
+    defaults = node.get("defaults")
+    if isinstance(defaults, ListConfig):  # of a primary config, such as run.yaml: here they have been read already
+        node["defaults"] = [item for item in defaults if item not in PRIMARY_DEFAULTS]
     ConfigStore.instance().store(group="recipe", name=local_recipe_name(path), node=node, package="_global_")
 
 

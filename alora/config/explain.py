@@ -4,13 +4,16 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from alora.config.elsewhere import advice
-from alora.config.schema import Recipe
+from alora.config.schema import OPEN_DICTIONARIES, Recipe
 
 _OVERRIDDEN = re.compile(r"Could not (?:override|delete) '(?P<key>[^'@=]+)")
 _NOT_A_SECTION = re.compile(r"(?P<kind>\w+) is not a subclass of (?P<section>\w+Settings)\. value: (?P<value>.*)")
+_NOT_THERE = re.compile(r"Could not delete from config\. '(?P<key>[^']+)' does not exist")
+_NO_TEXT_KEY = re.compile(r"Key (?P<name>.+) \((?P<kind>\w+)\) is incompatible with \(str\)")
+_NO_DELETION = "does not support deletion"
 _UNKNOWN = re.compile(r"Key '[^']*' (?:is )?not in|No match in the defaults list")
 
 
@@ -56,6 +59,8 @@ def unknown_key_message(key: str) -> str:
     """One sentence on a key that does not exist: a slip, or a setting of another library."""
     if key == "recipe":
         return "a recipe's values came out under the key 'recipe'; let its file begin with '# @package _global_'"
+    if key.startswith(tuple(f"{name}." for name in OPEN_DICTIONARIES)) or key in dict(schema_types()):
+        return f"'{key}' is not there yet; add it with ++{key}=VALUE"
     if known_elsewhere := advice(key):
         return known_elsewhere
     meant = nearest_key(key)
@@ -74,6 +79,9 @@ def explain(error: BaseException) -> str:
         missing = getattr(item, "missing_cfg_file", None)
         if missing:
             return _missing_option(str(missing), list(getattr(item, "options", None) or []), str(item))
+        if not_there := _NOT_THERE.search(str(item)):
+            known = _refused_value(not_there["key"], _NO_DELETION) if not_there["key"] in dict(schema_types()) else None
+            return known or unknown_key_message(not_there["key"])
     overridden = next((match["key"] for item in chain if (match := _OVERRIDDEN.search(str(item)))), None)
     for item in reversed(chain):
         full_key = overridden or getattr(item, "full_key", None)
@@ -81,14 +89,38 @@ def explain(error: BaseException) -> str:
             return _about(chain, unknown_key_message(full_key))
         if full_key and "could not be converted" in str(item):
             return _about(chain, f"{full_key}: {_first_line(item)}")
+        if full_key and (refused := _refused_value(full_key, _first_line(item))):
+            return _about(chain, refused)
         section = _NOT_A_SECTION.search(str(item))
         if section:
             key = _key_of_section(section["section"])
             return _about(chain, f"{key} is {section['value']}, but it is a section; write its keys below it")
     override = getattr(chain[0], "override", None)
     if isinstance(override, str):
+        if override.lstrip("+").startswith(OPEN_DICTIONARIES):
+            return f"{override}: not {{KEY: VALUE, ...}} of plain words, as Hydra reads it; put it into a recipe file"
         return f"{override}: not key=value as Hydra reads it ({_first_line(chain[0])}); quote it: 'key=\"value\"'"
     return str(error).strip() or type(error).__name__
+
+
+def _refused_value(key: str, text: str) -> str | None:
+    """What to do about a value or a deletion that the schema refuses; None for what is told elsewhere."""
+    optional = type(None) in get_args(dict(schema_types()).get(key))
+    if _NO_DELETION in text:
+        remedy = f"remove a key of it, ~{key}.KEY" if key in OPEN_DICTIONARIES else f"give it a value: {key}=VALUE"
+        return f"{key} cannot be removed; " + (f"use {key}=null" if optional else remedy)
+    if "is not Optional" in text:
+        remedy = f"{key}={{}} adds nothing to it" if key in OPEN_DICTIONARIES else "give it a value"
+        return f"{key} cannot be null; leave it out, or {remedy}"
+    if no_text := _NO_TEXT_KEY.search(text):
+        section = key.removesuffix(f".{no_text['name']}")
+        return (
+            f"{section}: the key {no_text['name']} is read as {no_text['kind']}, and keys are text here; put it in "
+            f'quotes, {{"{no_text["name"]}": ...}}, in a recipe file if the command line does not take it'
+        )
+    if key in OPEN_DICTIONARIES:
+        return f"{key}: {text}; it takes {{KEY: VALUE, ...}}"
+    return f"{key}: {text}" if "is not a valid" in text or "Cannot assign" in text else None
 
 
 def _key_of_section(type_name: str) -> str:

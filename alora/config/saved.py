@@ -23,6 +23,7 @@ from alora.errors import ConfigError, RunError
 _HEADER = "# Reload it: alora train --config-dir FOLDER_OF_THIS_FILE --config-name run\n# environment:\n"
 # The groups stand after the values, so that base=qwen3_4b on the command line wins over the saved base.
 _DEFAULTS = {"defaults": ["schema", "_self_", "groups"]}
+PRIMARY_DEFAULTS = ("schema", "groups")  # what only a primary config names; a recipe's names mean the group's options
 
 
 def save_recipe(recipe: Recipe, path: str | os.PathLike[str], environment: Mapping[str, str]) -> None:

@@ -7,6 +7,9 @@ and the comment says how.
 
 from dataclasses import dataclass, field
 
+# The dictionaries whose keys are the user's own; every other key of a recipe is a field below.
+OPEN_DICTIONARIES = ("data.label_map", "policy.labels", "base.template_kwargs")
+
 
 @dataclass
 class BaseSettings:

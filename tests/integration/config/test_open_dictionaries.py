@@ -1,0 +1,107 @@
+"""Settings whose keys are the user's own: every form that somebody types, and what is said of the wrong ones."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from alora.config.saved import save_recipe
+from alora.errors import ConfigError
+from tests.integration.config.test_compose import recipe_of
+
+ROOT = Path(__file__).parents[3]
+TABLE = {
+    "data.columns.messages=dialogue data.columns.label=verdict": ("dialogue", {}),
+    "data.columns.messages=prompt,response": ("prompt,response", {}),
+    "'data.label_map={unsafe: violation, safe: ok}'": ("messages", {"unsafe": "violation", "safe": "ok"}),
+    '\'data.label_map={"1": violation, "0": ok}\'': ("messages", {"1": "violation", "0": "ok"}),
+}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_table_of_the_page_is_the_one_tested_here():
+    page = (ROOT / "docs/policies.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"`('?data\.(?:columns|label_map)[^`]*=[^`]*)`", page)) == set(TABLE)
+
+
+@pytest.mark.parametrize("typed", TABLE)
+def test_every_row_of_the_page_s_table_works_as_written(typed):
+    recipe = recipe_of("doctor", *shlex.split(typed))
+    assert (recipe.data.columns.messages, recipe.data.label_map) == TABLE[typed]
+
+
+@pytest.mark.parametrize(
+    ("typed", "label_map"),
+    [
+        ("data.label_map={1: violation, 0: ok}", {"1": "violation", "0": "ok"}),
+        ("data.label_map={true: violation, 'false': ok}", {"true": "violation", "false": "ok"}),
+        ('data.label_map={"not: so, good": violation}', {"not: so, good": "violation"}),
+        ("data.label_map.unsafe=violation", {"unsafe": "violation"}),
+        ("+data.label_map={unsafe: violation}", {"unsafe": "violation"}),
+        ("++data.label_map.1=violation", {"1": "violation"}),
+        ("data.label_map={}", {}),
+    ],
+)
+def test_other_forms(typed, label_map):
+    assert recipe_of("doctor", typed).data.label_map == label_map
+
+
+def test_the_other_open_dictionaries():
+    recipe = recipe_of("doctor", "policy.labels={bad: Yes, good: No}", "base.template_kwargs={enable_thinking: false}")
+    assert list(recipe.policy.labels.items()) == [("bad", "Yes"), ("good", "No")]
+    assert recipe.base.template_kwargs == {"enable_thinking": False}
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("++data.label_map={1: violation}", ["data.label_map", "key 1 is read as int", '{"1": ...}']),
+        ("data.label_map=null", ["data.label_map cannot be null", "data.label_map={}"]),
+        ("data.label_map=3", ["data.label_map", "takes {KEY: VALUE"]),
+        ('data.label_map={"a: b', ["recipe file"]),
+        ("base.template_kwargs={enable_thinking: maybe}", ["base.template_kwargs.enable_thinking", "bool"]),
+        ("~data.test", ["data.test cannot be removed; use data.test=null"]),
+        ("~training.seed", ["training.seed cannot be removed", "training.seed=VALUE"]),
+        ("~trainnig.seed", ["unknown key 'trainnig.seed'", "training.seed"]),
+        ("data.lable_map={a: b}", ["unknown key 'data.lable_map'", "did you mean 'data.label_map'?"]),
+        ("data.train=a,b", ["data.train", "quote"]),
+    ],
+)
+def test_what_cannot_be_is_told_with_its_remedy(typed, words):
+    with pytest.raises(ConfigError) as caught:
+        recipe_of("doctor", typed)
+    missing = [word for word in words if word not in str(caught.value)]
+    assert not missing, caught.value
+    assert "Error merging override" not in str(caught.value)
+    assert "full_key" not in str(caught.value)
+
+
+def test_bare_numbers_as_keys_of_a_file(here):
+    (here / "r.yaml").write_text("data:\n  label_map: {1: violation, 0: ok}\n")
+    with pytest.raises(ConfigError, match=r'r\.yaml: data\.label_map: the key 1 is read as int.*\{"1": \.\.\.\}'):
+        recipe_of("train", "recipe=r.yaml")
+
+
+class TestSavedRunAsARecipe:
+    @pytest.fixture
+    def run(self, here) -> Path:
+        save_recipe(recipe_of("train", "recipe=quickstart", "data.label_map={1: violation}"), here / "a/run.yaml", {})
+        return here / "a"
+
+    def test_is_the_same_run_again(self, run):
+        again = recipe_of("train", "recipe=a/run.yaml")
+        assert again == recipe_of("train", "--config-dir", str(run), "--config-name", "run")
+        assert recipe_of("check", "recipe=a/run.yaml", "training.seed=4").training.seed == 4
+
+    def test_other_defaults_of_a_recipe_still_count(self, run):
+        (run / "own.yaml").write_text("defaults: [schema, {override /base: tiny}, groups]\nname: x\n")
+        assert recipe_of("doctor", "recipe=a/own.yaml").base.source == "tiny"
+        (run / "bad.yaml").write_text("defaults: [scheme]\nname: x\n")
+        with pytest.raises(ConfigError, match="scheme"):
+            recipe_of("doctor", "recipe=a/bad.yaml")
