@@ -221,6 +221,7 @@ def _variants(weights: AdapterWeights, prompt: Prompt, source: str) -> Iterator[
     """The adapter and its faulty twins as PEFT folders, which vanish with the block."""
     spec, invocation = weights.spec, weights.spec.invocation_ids or ()
     plain = replace(spec, invocation_ids=None)
+    late = invocation[1:] or (prompt.token_ids[prompt.activation_index + 1],)  # of one token: the one behind it
     made = {
         _HONEST: weights,
         PLAIN: AdapterWeights(plain, weights.tensors),
@@ -228,7 +229,7 @@ def _variants(weights: AdapterWeights, prompt: Prompt, source: str) -> Iterator[
         "activation one token early": replace(
             weights, spec=replace(spec, invocation_ids=(prompt.prefix.token_ids[-1], *invocation))
         ),
-        "activation one token late": replace(weights, spec=replace(spec, invocation_ids=invocation[1:])),
+        "activation one token late": replace(weights, spec=replace(spec, invocation_ids=late)),
         "B = 0": _scaled(weights, 0.0),
     }
     with tempfile.TemporaryDirectory(prefix="alora-") as top:

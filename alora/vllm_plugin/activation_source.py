@@ -14,7 +14,7 @@ from typing import Any
 from alora.activation import last_occurrence
 from alora.errors import AdapterError
 from alora.vllm_plugin import compat
-from alora.vllm_plugin.adapter_record import AdapterRecord, Records, claims_alora, read_record
+from alora.vllm_plugin.adapter_record import AdapterRecord, Records, claims_alora, config_stamp
 from alora.vllm_plugin.carried_request import carry
 
 _ValidationError: Any = compat.validation_error_class()
@@ -54,26 +54,37 @@ def find_activation(request: Any, name: str, tokens: Sequence[int]) -> int:
     return index
 
 
-def carrying(request: Any, records: Records, refusal: str | None) -> Any:
-    """A copy of an ``EngineCoreRequest`` whose LoRA request carries activation and digest.
+def carrying(request: Any, records: Records, refusal: str | None) -> tuple[Any, AdapterRecord | None]:
+    """A copy of an ``EngineCoreRequest`` whose LoRA request carries activation and weights key, and the record behind.
 
     Plain LoRA whose folder cannot be read here goes on unchanged, as vLLM would take it.
     """
     lora_request = request.lora_request
     try:
-        record, load_again = records.of(lora_request)
+        record = records.of(lora_request)
     except (AdapterError, OSError) as error:
         if records.known(lora_request.lora_int_id) is None and not claims_alora(lora_request.lora_path):
-            return request
+            return request, None
         raise AdapterError(str(error)) from error
     activation = 0
     if record.is_alora:
         if refusal is not None:
             raise AdapterError(f"aLoRA adapter {lora_request.lora_name!r} is refused: {refusal}")
         activation = find_activation(request, lora_request.lora_name, record.invocation_tokens)
+        require_answerable(request, lora_request.lora_name, record)
     carried = copy.copy(request)
-    carried.lora_request = carry(lora_request, activation, record.digest, load_again)
-    return carried
+    carried.lora_request = carry(lora_request, activation, records.key(lora_request.lora_int_id, record))
+    return carried, record
+
+
+def require_answerable(request: Any, name: str, record: AdapterRecord) -> None:
+    """AdapterError for what vLLM answers with one adapter for a whole prompt, activation or not."""
+    asked = getattr(request.sampling_params, "prompt_logprobs", None)
+    if record.adapts_head and asked is not None:
+        raise AdapterError(
+            f"aLoRA adapter {name!r} adapts lm_head, and vLLM would compute prompt_logprobs (echo with logprobs) with "
+            "it before the activation too; ask without them"
+        )
 
 
 def preprocess_patch(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,7 +93,10 @@ def preprocess_patch(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def preprocess_add_request(self: Any, request: Any) -> Any:
         if request.lora_request is not None:
-            request = carrying(request, engine_records(self), refusal_of(self))
+            records, lora_id = engine_records(self), request.lora_request.lora_int_id
+            request, record = carrying(request, records, refusal_of(self))
+            if record is not None and records.known(lora_id) is None:
+                records.hold(lora_id, record)
         return original(self, request)
 
     return preprocess_add_request
@@ -107,35 +121,48 @@ def engine_records(engine: Any) -> Records:
 
 
 def add_lora_patch(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``EngineCore.add_lora`` that records what is loaded, when it is loaded."""
+    """``EngineCore.add_lora`` that records what is loaded, once it is loaded."""
 
     @functools.wraps(original)
     def add_lora(self: Any, lora_request: Any) -> Any:
-        records = engine_records(self)
-        fresh = lora_request.load_inplace or records.known(lora_request.lora_int_id) is None
-        if not fresh:
-            records.of(lora_request)
-            return original(self, lora_request)
-        before = records.known(lora_request.lora_int_id)
+        records, lora_id = engine_records(self), lora_request.lora_int_id
+        known = records.known(lora_id)
         try:
-            record: AdapterRecord | None = records.take(lora_request)
+            record = records.read(lora_request.lora_path) if lora_request.load_inplace else records.of(lora_request)
         except (AdapterError, OSError) as error:
-            if claims_alora(lora_request.lora_path):
+            if known is not None or claims_alora(lora_request.lora_path):
                 raise AdapterError(str(error)) from error
-            record = None
-        try:
-            loaded = original(self, lora_request)
-        except BaseException:  # the workers hold what they held
-            records.put_back(lora_request.lora_int_id, before)
-            raise
-        if record is not None and not record.unchanged():
-            records.forget(lora_request.lora_int_id)
-            raise AdapterError(
-                f"{record.path}: the adapter's files changed while they were being loaded; load it again"
-            )
+            return original(self, lora_request)
+        refusal = refusal_of(self)
+        if record.is_alora and refusal is not None:
+            raise AdapterError(f"aLoRA adapter {lora_request.lora_name!r} is refused: {refusal}")
+        if known is not None and record.digest != known.digest:
+            _require_idle(self, lora_request)
+        loaded = original(self, lora_request)
+        if lora_request.load_inplace or known is None:
+            if not record.unchanged():
+                records.forget(lora_id)
+                raise AdapterError(
+                    f"{record.path}: the adapter's files changed while they were being loaded; load it again"
+                )
+            records.hold(lora_id, record)
         return loaded
 
     return add_lora
+
+
+def _require_idle(engine: Any, lora_request: Any) -> None:
+    """AdapterError while requests of the id are alive: half of their tokens would be other weights'."""
+    alive = sum(
+        1
+        for request in compat.live_requests(engine)
+        if request.lora_request is not None and request.lora_request.lora_int_id == lora_request.lora_int_id
+    )
+    if alive:
+        raise AdapterError(
+            f"adapter {lora_request.lora_name!r} cannot get other weights in place while {alive} request(s) of it run; "
+            "wait until they are answered, or load the new weights under a new name"
+        )
 
 
 def remove_lora_patch(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -150,23 +177,17 @@ def remove_lora_patch(original: Callable[..., Any]) -> Callable[..., Any]:
     return remove_lora
 
 
-class _FrontEndTokens:
-    """Invocation tokens by adapter path, read again whenever the files change."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, AdapterRecord] = {}
-
-    def of(self, path: str) -> tuple[int, ...]:
-        record = self._seen.get(path)
-        if record is None or not record.unchanged():
-            try:
-                record = self._seen[path] = read_record(path)
-            except (AdapterError, OSError):
-                return ()  # not readable from here: the engine core decides
-        return record.invocation_tokens
+_seen_here = Records()  # by path alone: what is loaded is known only in the engine core
+_claims_here: dict[str, tuple[Any, bool]] = {}
 
 
-_front_end_tokens = _FrontEndTokens()
+def _may_be_alora(path: str) -> bool:
+    """:func:`claims_alora`, read again when the configuration changes: plain LoRA is not digested in the front end."""
+    stamp = config_stamp(path)
+    known = _claims_here.get(path)
+    if known is None or known[0] != stamp:
+        known = _claims_here[path] = (stamp, claims_alora(path))
+    return known[1]
 
 
 def _check_here(vllm_config: Any, request: Any) -> None:
@@ -174,9 +195,15 @@ def _check_here(vllm_config: Any, request: Any) -> None:
     if engine is not None:
         carrying(request, engine_records(engine), refusal_of(engine))
         return
-    tokens = _front_end_tokens.of(request.lora_request.lora_path)
-    if tokens:
-        find_activation(request, request.lora_request.lora_name, tokens)
+    lora_request = request.lora_request
+    if not _may_be_alora(lora_request.lora_path):
+        return
+    try:
+        record = _seen_here.read(lora_request.lora_path)
+    except (AdapterError, OSError):
+        return  # not readable from here: the engine core decides
+    find_activation(request, lora_request.lora_name, record.invocation_tokens)
+    require_answerable(request, lora_request.lora_name, record)
 
 
 def process_inputs_patch(original: Callable[..., Any]) -> Callable[..., Any]:

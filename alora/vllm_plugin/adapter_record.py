@@ -1,13 +1,15 @@
 """What an adapter folder says about itself: its invocation tokens and a digest of its weights.
 
-A record is taken when an adapter is first seen and then kept, because the workers keep the weights that they loaded. If
-the files change underneath, :meth:`Records.of` says so instead of mixing the two.
+A record is kept from an adapter's first accepted request on, because the workers keep the weights that they loaded.
+Only ``EngineCore.add_lora``, which loads before it returns, puts another one in its place. If the files change
+underneath, :meth:`Records.of` says so instead of mixing the two.
 """
 
 import hashlib
 import json
 import os
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from alora.vllm_plugin import compat
 
 _CONFIG = "adapter_config.json"
 _MANIFEST = "alora.json"
+_EARLIER_KEY = "invocation_string"  # of the package alora 0.x by the paper's authors, before PEFT knew aLoRA
 _PREFIXES = ("adapter_model.", "new_embeddings.")
 _MEANINGFUL = (
     "rank_pattern",
@@ -38,6 +41,7 @@ class AdapterRecord:
     stamp: tuple[tuple[str, int, int, int], ...]
     invocation_tokens: tuple[int, ...]
     digest: str
+    adapts_head: bool = False
 
     def unchanged(self) -> bool:
         """Whether every file of the adapter is still the one that was read; a few microseconds."""
@@ -66,7 +70,19 @@ def _stamp_of(folder: str, name: str) -> tuple[str, int, int, int]:
 
 def _stamp(folder: str) -> tuple[tuple[str, int, int, int], ...]:
     """Name, size, inode and modification time of every file that makes the adapter: a change shows here."""
-    return tuple(_stamp_of(folder, file.name) for file in _files(folder))
+    names = [file.name for file in _files(folder)]
+    if Path(folder, _MANIFEST).is_file():
+        names.append(_MANIFEST)
+    return tuple(_stamp_of(folder, name) for name in names)
+
+
+def _config(folder: str) -> tuple[Path, dict[str, Any]]:
+    file = Path(folder, _CONFIG)
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise AdapterError(f"{file}: not a readable PEFT configuration ({error})") from error
+    return file, config if isinstance(config, dict) else {}
 
 
 def invocation_tokens(folder: str) -> tuple[int, ...]:
@@ -75,23 +91,32 @@ def invocation_tokens(folder: str) -> tuple[int, ...]:
     Raises:
         AdapterError: the configuration is missing or damaged, or the tokens are not a list of ids.
     """
-    file = Path(folder, _CONFIG)
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise AdapterError(f"{file}: not a readable PEFT configuration ({error})") from error
-    tokens = config.get("alora_invocation_tokens") if isinstance(config, dict) else None
+    file, config = _config(folder)
+    tokens = config.get("alora_invocation_tokens")
     if tokens is None:
         if _exported_as_alora(folder):
             raise AdapterError(
                 f"{file} has no alora_invocation_tokens, but {_MANIFEST} beside it says that this is an aLoRA: a tool "
                 "deleted the key, and the adapter would run as a wrong plain LoRA; restore the file"
             )
+        if config.get(_EARLIER_KEY):
+            raise AdapterError(
+                f"{file} has {_EARLIER_KEY} and no alora_invocation_tokens, as the first aLoRA package wrote it: it "
+                "would run as a wrong plain LoRA; add the token ids of that text as alora_invocation_tokens"
+            )
         return ()
     if not isinstance(tokens, list) or not tokens or not all(type(token) is int and token >= 0 for token in tokens):
         raise AdapterError(f"{file}: alora_invocation_tokens is {tokens!r}, not a list of token ids")
     _require_read(config, file)
     return tuple(tokens)
+
+
+def _adapts_head(folder: str) -> bool:
+    """Whether PEFT's ``target_modules``, names or a pattern, reach the output layer."""
+    targets = _config(folder)[1].get("target_modules") or ()
+    if isinstance(targets, str):
+        return re.fullmatch(targets, "lm_head") is not None
+    return any(str(name).split(".")[-1] == "lm_head" for name in targets)
 
 
 def _require_read(config: dict[str, Any], file: Path) -> None:
@@ -115,8 +140,19 @@ def claims_alora(path: str) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(config, dict) and (
-        config.get("alora_invocation_tokens") is not None or _exported_as_alora(folder)
+        config.get("alora_invocation_tokens") is not None
+        or bool(config.get(_EARLIER_KEY))
+        or _exported_as_alora(folder)
     )
+
+
+def config_stamp(path: str) -> tuple[int, int] | None:
+    """Changes when the configuration in a local adapter folder does; None where there is none."""
+    try:
+        info = os.stat(f"{path}/{_CONFIG}")  # noqa: PTH116 (once per request, as above)
+    except OSError:
+        return None
+    return info.st_ino, info.st_mtime_ns
 
 
 def _exported_as_alora(folder: str) -> bool:
@@ -144,7 +180,8 @@ def read_record(path: str) -> AdapterRecord:
         AdapterError: it cannot be read, or changed while it was being read.
     """
     folder = compat.adapter_folder(path)
-    record = AdapterRecord(path, folder, _stamp(folder), invocation_tokens(folder), _digest(folder))
+    stamp, tokens = _stamp(folder), invocation_tokens(folder)
+    record = AdapterRecord(path, folder, stamp, tokens, _digest(folder), bool(tokens) and _adapts_head(folder))
     if _stamp(folder) != record.stamp:
         raise AdapterError(
             f"{folder}: the adapter's files changed while they were being read; write beside, then rename"
@@ -157,42 +194,63 @@ class Records:
 
     def __init__(self) -> None:
         self._by_id: dict[int, AdapterRecord] = {}
+        self._read: dict[str, AdapterRecord] = {}
+        self._replaced: dict[int, int] = {}
 
-    def of(self, lora_request: Any) -> tuple[AdapterRecord, bool]:
-        """The record behind a LoRA request, and whether the workers must load the weights again for it.
+    def of(self, lora_request: Any) -> AdapterRecord:
+        """The record behind a LoRA request. Nothing is kept: the request may still be refused.
 
         Raises:
-            AdapterError: the id belongs to another adapter, or the files changed since the weights were loaded.
+            AdapterError: the id belongs to another adapter, or an aLoRA's files hold other weights than were loaded.
         """
         known = self._by_id.get(lora_request.lora_int_id)
         if known is None:
-            return self.take(lora_request), bool(lora_request.load_inplace)
-        if known.path == lora_request.lora_path and known.unchanged():
-            return known, False
-        if lora_request.load_inplace:
-            return self.take(lora_request), True
+            return self.read(lora_request.lora_path)
         name, number = lora_request.lora_name, lora_request.lora_int_id
         if known.path != lora_request.lora_path:
             raise AdapterError(
                 f"adapter {name!r} asks for {lora_request.lora_path} under LoRA id {number}, but that id holds "
                 f"{known.path}; give every adapter an id of its own"
             )
+        if known.unchanged() or not Path(known.folder).is_dir():
+            return known  # the workers have the weights, whether or not the files are still there
+        try:
+            now = self.read(known.path)
+        except (AdapterError, OSError):
+            now = None
+        if now is not None and (now.digest, now.invocation_tokens) == (known.digest, known.invocation_tokens):
+            self._by_id[number] = replace(known, stamp=now.stamp)
+            return known
+        if not known.is_alora and not lora_request.load_inplace and not claims_alora(known.path):
+            return known  # as stock vLLM: plain LoRA goes on with what was loaded
         raise AdapterError(
             f"adapter {name!r}: the files in {known.path} changed after their weights were loaded; load the adapter "
-            "again (load_inplace), or better, write new weights to a new folder"
+            "again first (add_lora, or POST /v1/load_lora_adapter, with load_inplace), or better, write new weights "
+            "to a new folder"
         )
 
-    def take(self, lora_request: Any) -> AdapterRecord:
-        """Read the adapter afresh: its weights are about to be loaded."""
-        record = read_record(lora_request.lora_path)
-        self._by_id[lora_request.lora_int_id] = record
-        return record
+    def read(self, path: str) -> AdapterRecord:
+        """The adapter at ``path`` as it is now."""
+        seen = self._read.get(path)
+        if seen is None or _stamp(seen.folder) != seen.stamp:
+            seen = self._read[path] = read_record(path)
+        return seen
 
-    def put_back(self, lora_id: int, record: AdapterRecord | None) -> None:
-        """The adapter that the id holds after all, where loading another one failed."""
-        self.forget(lora_id)
-        if record is not None:
-            self._by_id[lora_id] = record
+    def hold(self, lora_id: int, record: AdapterRecord) -> None:
+        """What the workers hold under ``lora_id``, or load for the request that is now accepted."""
+        before = self._by_id.get(lora_id)
+        if before is not None and before.digest != record.digest:
+            self._replaced[lora_id] = self._replaced.get(lora_id, 0) + 1
+        self._by_id[lora_id] = record
+
+    def key(self, lora_id: int, record: AdapterRecord) -> str:
+        """What tells the blocks of these weights from all others.
+
+        The digest; and how often weights were replaced in place, because a request that was on its way meanwhile may
+        have filled blocks by the new weights under the old key, which a roll-back must not find.
+        """
+        replaced = self._replaced.get(lora_id, 0)
+        return f"{record.digest}+{replaced}" if replaced else record.digest
 
     def known(self, lora_id: int) -> AdapterRecord | None:
         return self._by_id.get(lora_id)

@@ -40,8 +40,11 @@ def _rebuild(values: dict[str, Any]) -> CarriedLoRARequest:
     return CarriedLoRARequest(**values)
 
 
-def carry(lora_request: Any, activation_index: int, weights_digest: str, load_again: bool) -> CarriedLoRARequest:
-    """A copy of ``lora_request`` (which stays as it is) that carries the activation and the weights' digest."""
+def carry(lora_request: Any, activation_index: int, weights_digest: str) -> CarriedLoRARequest:
+    """A copy of ``lora_request`` (which stays as it is) that carries the activation and the weights' key.
+
+    It never asks a worker to load in place: what the workers hold changes by ``EngineCore.add_lora`` alone.
+    """
     values = {name: getattr(lora_request, name) for name in _LoRARequest.__struct_fields__}
-    values["load_inplace"] = load_again
+    values["load_inplace"] = False
     return CarriedLoRARequest(**values, activation_index=activation_index, weights_digest=weights_digest)

@@ -315,6 +315,11 @@ def run_prompt(llm: Any, core: Any) -> Any:
     return request
 
 
+def live_requests(core: Any) -> list[Any]:
+    """Requests that an engine core has accepted and not finished."""
+    return list(core.scheduler.requests.values())
+
+
 def request_blocks(core: Any, request: Any) -> list[int]:
     """Cache blocks of a running request, in order; one KV cache group only."""
     groups = core.scheduler.kv_cache_manager.get_block_ids(request.request_id)

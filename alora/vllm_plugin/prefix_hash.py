@@ -50,13 +50,16 @@ class BasePrefixes:
     """Base block hashes of the prompts seen last, so that requests on one prefix hash it once.
 
     A hundred adapters on one conversation ask for the same base hashes a hundred times. A lookup compares token ids,
-    so a hash is never taken from a prompt that differs, and the ``cache_salt`` is part of the key.
+    so a hash is never taken from a prompt that differs, and the ``cache_salt`` is part of the key. The last prompt of a
+    first block serves conversations that grow; the whole prefixes serve those that are alive side by side behind one
+    system prompt.
     """
 
     def __init__(self, block_size: int, capacity: int = _REMEMBERED_PREFIXES) -> None:
         self._block_size = block_size
         self._capacity = capacity
         self._prompts: OrderedDict[tuple[Any, ...], tuple[list[int], list[Any]]] = OrderedDict()
+        self._whole: OrderedDict[tuple[Any, ...], list[Any]] = OrderedDict()
 
     def _key(self, request: Any, token_ids: list[int]) -> tuple[Any, ...]:
         return (request.cache_salt, *token_ids[: self._block_size])
@@ -84,7 +87,13 @@ class BasePrefixes:
         seen_ids, hashes = known
         low, high = 1, min(blocks, len(hashes))
         if token_ids[: high * self._block_size] == seen_ids[: high * self._block_size]:
-            return hashes[:high]
+            if high == blocks:
+                return hashes[:high]
+            low = high
+        whole = (request.cache_salt, *token_ids[: blocks * self._block_size])
+        if whole in self._whole:
+            self._whole.move_to_end(whole)
+            return self._whole[whole]
         while low < high:  # the first block is equal (it is the key); find the last one that is
             middle = (low + high + 1) // 2
             end = middle * self._block_size
@@ -98,8 +107,10 @@ class BasePrefixes:
         token_ids = request.prompt_token_ids[: len(hashes) * self._block_size]
         self._prompts[self._key(request, token_ids)] = (token_ids, hashes)
         self._prompts.move_to_end(self._key(request, token_ids))
-        while len(self._prompts) > self._capacity:
-            self._prompts.popitem(last=False)
+        self._whole[(request.cache_salt, *token_ids)] = hashes
+        for kept in (self._prompts, self._whole):
+            while len(kept) > self._capacity:
+                kept.popitem(last=False)
 
 
 def block_hasher_patch(original: Callable[..., Any]) -> Callable[..., Any]:

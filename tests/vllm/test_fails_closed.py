@@ -16,7 +16,7 @@ from alora.vllm_plugin.adapter_record import read_record
 from alora.vllm_plugin.carried_request import CarriedLoRARequest
 from tests.vllm.toy_engine import lora_request
 from tests.vllm.toy_models import ToyAdapter, edit_config
-from tests.vllm.toys import prompt
+from tests.vllm.toys import INVOCATION, prompt
 
 SYMBOLS = [symbol for symbol in vars(compat).values() if isinstance(symbol, compat.Symbol)]
 
@@ -246,3 +246,19 @@ def test_the_command_tells_whether_vllm_would_find_the_plugin():
     told = json.loads(done.stdout[done.stdout.index("{") :])
     assert told["active"]
     assert told["entry_point"]
+
+
+def test_an_adapter_of_the_first_alora_package_is_not_served_as_plain_lora(engine, toys, tmp_path):
+    earlier = tmp_path / "earlier"
+    shutil.copytree(toys["linear"].path, earlier)
+    edit_config(str(earlier), alora_invocation_tokens=None, invocation_string="check")
+    with pytest.raises(AdapterError, match="invocation_string"):
+        engine.ask_one(prompt(40), ToyAdapter("earlier", 194, str(earlier), ()))
+
+
+def test_an_engine_that_refuses_does_not_even_load(engine, toys, monkeypatch):
+    monkeypatch.setattr(engine.core, "_alora_refusal", "for this test")
+    request = lora_request(ToyAdapter("refused", 195, toys["linear"].path, INVOCATION))
+    with pytest.raises(AdapterError, match="for this test"):
+        engine.core.add_lora(request)
+    engine.core.add_lora(lora_request(ToyAdapter("plain after all", 196, toys["plain"].path, ())))

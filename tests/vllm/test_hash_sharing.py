@@ -89,3 +89,15 @@ def test_many_prompts_do_not_grow_the_memory_without_bound():
         request = SimpleNamespace(cache_salt=None, prompt_token_ids=list(range(start, start + 8)))
         kept.remember(request, [b"1", b"2"])
     assert len(kept._prompts) == 3
+
+
+def test_conversations_behind_one_system_prompt_are_hashed_once_each():
+    """However they alternate: the very same objects come back."""
+    system = list(range(BLOCK))
+    prompts = [system + [seed] * 40 for seed in (7, 8, 9)]
+    with compat.block_hashing(BLOCK) as hashes:
+        seen = [hashes(prompt, carried(44)) for prompt in prompts]
+        again = [hashes(prompt, carried(44)) for _ in range(3) for prompt in prompts]
+        assert again == seen * 3
+        for old, new in zip(seen * 3, again, strict=True):
+            assert all(mine is yours for mine, yours in zip(old, new, strict=True))

@@ -1,8 +1,6 @@
 """What may not be shared is not shared."""
 
 import itertools
-import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,9 +8,7 @@ import torch
 from alora.errors import AdapterError
 from alora.vllm_plugin import compat
 from alora.vllm_plugin.carried_request import CarriedLoRARequest
-from tests.vllm import toys as store
-from tests.vllm.toy_engine import lora_request
-from tests.vllm.toy_models import ALL_LINEAR, ToyAdapter, write_adapter
+from tests.vllm.toy_models import ToyAdapter
 from tests.vllm.toys import INVOCATION, filler, prompt
 
 NUMBERS = itertools.count(50)  # LoRA ids that no other test uses
@@ -71,67 +67,6 @@ def test_history_written_under_an_adapter_is_not_reused_as_base(engine, toys, re
     found = engine.ask_one(again, adapter)
     assert found.cached_tokens == 32
     assert float((found.logprobs_V - reference.logprobs_V(again, adapter)).abs().max()) < 1e-4
-
-
-@pytest.fixture
-def rewritable(toys):
-    """An adapter folder of its own, and a way to give it new weights."""
-    home = store.folder() / "rewritable"
-    shutil.rmtree(home, ignore_errors=True)
-
-    def write(seed: int, invocation: tuple[int, ...] = INVOCATION) -> str:
-        fresh = write_adapter(home.with_name(f"fresh{seed}"), toys.base, invocation, seed=seed, targets=ALL_LINEAR)
-        shutil.rmtree(home, ignore_errors=True)
-        Path(fresh).rename(home)
-        return str(home)
-
-    return write
-
-
-@pytest.mark.parametrize("invocation", [INVOCATION, ()], ids=["aLoRA", "plain"])
-def test_new_weights_at_the_same_path_under_the_same_name_reuse_nothing(engine, rewritable, invocation):
-    ids, shared = prompt(40, suffix=60), 32 if invocation else 0
-    old = ToyAdapter("rewritten", next(NUMBERS), rewritable(71, invocation), invocation)
-    before = engine.ask_one(ids, old)
-    new = ToyAdapter(
-        "rewritten", next(NUMBERS), rewritable(72, invocation), invocation
-    )  # a server gives a new id on each load
-    after = engine.ask_one(ids, new)
-    assert after.cached_tokens == shared
-    assert float((before.logprobs_V - after.logprobs_V).abs().max()) > 0.1
-
-
-def test_weights_changed_under_a_loaded_adapter_are_refused(engine, rewritable):
-    adapter = ToyAdapter("changed", next(NUMBERS), rewritable(73), INVOCATION)
-    ids = prompt(40, suffix=60)
-    before = engine.ask_one(ids, adapter)
-    rewritable(74)
-    with pytest.raises(AdapterError, match="changed after their weights were loaded"):
-        engine.ask_one(ids, adapter)
-    core_request = lora_request(adapter)
-    core_request.load_inplace = True
-    engine.core.add_lora(core_request)
-    after = engine.ask_one(ids, adapter)
-    assert after.cached_tokens == 32
-    assert float((before.logprobs_V - after.logprobs_V).abs().max()) > 0.1
-
-
-def test_a_failed_reload_in_place_leaves_nothing_mixed(engine, rewritable, toys):
-    """Old weights with the new files' activation and digest would poison the cache; no answer comes instead."""
-    adapter = ToyAdapter("half", next(NUMBERS), rewritable(75), INVOCATION)
-    ids = prompt(40, suffix=60)
-    engine.ask_one(ids, adapter)
-    home = rewritable(76)
-    write_adapter(Path(home), toys.base, INVOCATION, seed=76, rank=32)  # more than the engine's max_lora_rank
-    again = lora_request(adapter)
-    again.load_inplace = True
-    with pytest.raises(ValueError, match="rank"):
-        engine.core.add_lora(again)
-    with pytest.raises(AdapterError, match="changed after their weights were loaded"):
-        engine.ask_one(ids, adapter)
-    rewritable(77)
-    engine.core.add_lora(again)
-    assert engine.ask_one(ids, adapter).cached_tokens == 32
 
 
 def test_one_name_under_two_ids_in_one_batch(engine, toys, reference):

@@ -103,3 +103,14 @@ def test_bfloat16_is_as_near_as_the_base_itself():
     effect = min(distance(reference.logprobs_V(ids, adapter), reference.logprobs_V(ids)) for ids in prompts)
     print(f"bfloat16: base {base_gap:.4f}, aLoRA {gap:.4f}, effect {effect:.4f}")
     assert gap <= base_gap < effect / 4
+
+
+def test_prompt_logprobs_of_an_adapted_head_are_refused(engine, toys):
+    """vLLM computes them with one adapter for the whole prompt; without the head they are right."""
+    path = write_adapter(store.folder() / "head", toys.base, INVOCATION, seed=33, targets=["q_proj", "lm_head"])
+    head = store.ToyAdapter("head", 193, path, INVOCATION)
+    ids = prompt(40, suffix=10)
+    engine.ask_one(ids, head)
+    engine.ask_one(ids, toys["linear"], prompt_logprobs=1)
+    with pytest.raises(AdapterError, match="adapts lm_head"):
+        engine.ask_one(ids, head, prompt_logprobs=1)

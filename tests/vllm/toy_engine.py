@@ -1,7 +1,8 @@
 """A real vLLM engine in this process, and the few questions that the tests ask it."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -82,29 +83,45 @@ class ToyEngine:
         max_tokens: int = 1,
         salt: str | None = None,
         logprobs: int | None = VOCABULARY,
+        prompt_logprobs: int | None = None,
+        in_place: bool = False,
     ) -> list[Answer]:
-        """Send all prompts at once, each with its adapter."""
+        """Send all prompts at once, each with its adapter; ``in_place`` asks to load it over its old weights."""
         from vllm import SamplingParams
 
         params = SamplingParams(
-            temperature=0.0, max_tokens=max_tokens, logprobs=logprobs, ignore_eos=True, detokenize=False
-        )
+            temperature=0.0, max_tokens=max_tokens, logprobs=logprobs, ignore_eos=True, detokenize=False,
+            prompt_logprobs=prompt_logprobs,
+        )  # fmt: skip
         inputs: list[Any] = [
             {"prompt_token_ids": list(ids), **({"cache_salt": salt} if salt else {})} for ids in prompts
         ]
         outputs = self.llm.generate(
-            inputs, params, lora_request=[lora_request(adapter) for adapter in adapters], use_tqdm=False
+            inputs, params, lora_request=[lora_request(adapter, in_place) for adapter in adapters], use_tqdm=False
         )
         return [_answer(output) for output in outputs]
 
     def ask_one(self, prompt: Sequence[int], adapter: ToyAdapter | None = None, **how: Any) -> Answer:
         return self.ask([prompt], [adapter], **how)[0]
 
+    @contextmanager
+    def running(self, prompt: Sequence[int], adapter: ToyAdapter) -> Iterator[None]:
+        """A request that is in the middle of its answer, and is answered after the block."""
+        from vllm import SamplingParams
 
-def lora_request(adapter: ToyAdapter | None) -> Any:
+        engine, params = self.llm.llm_engine, SamplingParams(max_tokens=20, ignore_eos=True, detokenize=False)
+        engine.add_request("running", {"prompt_token_ids": list(prompt)}, params, lora_request=lora_request(adapter))
+        for _ in range(3):
+            engine.step()
+        yield
+        while engine.has_unfinished_requests():
+            engine.step()
+
+
+def lora_request(adapter: ToyAdapter | None, in_place: bool = False) -> Any:
     from vllm.lora.request import LoRARequest
 
-    return None if adapter is None else LoRARequest(adapter.name, adapter.number, adapter.path)
+    return None if adapter is None else LoRARequest(adapter.name, adapter.number, adapter.path, load_inplace=in_place)
 
 
 def _answer(output: Any) -> Answer:

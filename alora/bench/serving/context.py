@@ -65,4 +65,6 @@ class Bench:
 
     def done(self, trial: Trial) -> None:
         """Move the bar on by the prompt tokens of a trial."""
-        self.bar.update(trial.burst.computed_tokens)
+        tokens = trial.burst.computed_tokens
+        self.bar.total = max(self.bar.total or 0, self.bar.n + tokens)  # a plan that fell short does not end the bar
+        self.bar.update(tokens)

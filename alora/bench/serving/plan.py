@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from alora.bench.serving.guards import NULL_PAIRS
 from alora.config.schema import BenchSettings, ServingBenchSettings
 
+_HALF_A_BLOCK = 16  # what vLLM computes of a prefix again for each request, because it was no whole block
+
 
 def grid_cells(serving: ServingBenchSettings) -> list[tuple[int, int]]:
     """(length, adapters) of every cell: the whole product, or with ``cross`` the first length's row and the column of
@@ -43,16 +45,19 @@ def planned_arrivals(settings: BenchSettings, arms: Sequence[str]) -> int:
     return len(arms) * (alone + (serving.probes + len(serving.populations)) * serving.batteries)
 
 
-def _sharing(settings: BenchSettings, without: Sequence[str] = ()) -> int:
-    """Arms that compute a conversation once, our null arm among them."""
-    return 1 + sum(name != "lora" and name not in without for name in settings.serving.arms)
+def _sharing(settings: BenchSettings, conversation: int, requests: int, without: Sequence[str] = ()) -> int:
+    """Tokens of the arms that compute a conversation once, our null arm among them."""
+    serving = settings.serving
+    tails = [serving.policy_tokens if name == "base" else serving.suffix for name in serving.arms
+             if name != "lora" and name not in without]  # fmt: skip
+    return sum(conversation + requests * (tail + _HALF_A_BLOCK) for tail in [*tails, serving.suffix])
 
 
 def _grid(settings: BenchSettings) -> int:
     serving, total = settings.serving, 0
     cells = grid_cells(serving)
     for length, adapters in cells:
-        total += _sharing(settings) * (length + adapters * serving.suffix)
+        total += _sharing(settings, length, adapters)
         if "lora" in serving.arms:
             total += lora_places(serving, adapters, length) * (length + serving.suffix)
     return rounds(settings, len(cells)) * total
@@ -61,7 +66,7 @@ def _grid(settings: BenchSettings) -> int:
 def _warm(settings: BenchSettings) -> int:
     serving, most, total = settings.serving, max(settings.serving.adapters), 0
     for length in serving.warm_lengths:
-        total += _sharing(settings, without=("packed",)) * (length + 2 * most * serving.suffix)
+        total += _sharing(settings, length, 2 * most, without=("packed",))
         if "lora" in serving.arms:
             part = lora_places(serving, most, length)
             total += length + part * (length + 2 * serving.suffix)
@@ -71,7 +76,7 @@ def _warm(settings: BenchSettings) -> int:
 def _conversation(settings: BenchSettings) -> int:
     serving = settings.serving
     longest, asked = serving.turns * serving.turn_tokens, serving.turns * serving.suffix
-    total = _sharing(settings) * (longest + serving.turn_adapters * asked)
+    total = _sharing(settings, longest, serving.turn_adapters * serving.turns)
     if "lora" in serving.arms:
         total += lora_places(serving, serving.turn_adapters, longest) * (longest + asked)
     return rounds(settings, serving.turns) * total
@@ -80,6 +85,6 @@ def _conversation(settings: BenchSettings) -> int:
 def _pipeline(settings: BenchSettings) -> int:
     serving = settings.serving
     whole = serving.pipeline_length + 2 * serving.pipeline_tokens
-    total = _sharing(settings, without=("packed", "base")) * whole
+    total = _sharing(settings, whole, 3, without=("packed", "base"))
     total += 2 * whole if "lora" in serving.arms else 0
     return rounds(settings, 1) * total
