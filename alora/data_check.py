@@ -17,6 +17,7 @@ from alora.splits import LEAST_ROWS, text_digest, too_few
 ERROR, WARNING = "error", "warning"
 FEW_ROWS = 8  # of one label: below this a metric is noise
 RARE_SHARE = 0.05
+IN_RECIPE = "lower prompt.max_prefix_tokens to {tokens}"
 _NOT_LETTERS = re.compile(r"[\W\d_]+")
 
 Rows = Sequence[LabelledConversation]
@@ -24,11 +25,15 @@ Rows = Sequence[LabelledConversation]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong (``error``: no run) or doubtful (``warning``), with its place."""
+    """One thing that is wrong (``error``: no run) or doubtful (``warning``), with its place.
+
+    ``count`` is more than one where it stands for several that are not shown.
+    """
 
     severity: str
     where: str
     problem: str
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,7 @@ def check_prompts(
     ``longest_input`` is the most tokens that the base takes.
     """
     suffixes = {policy.id: renderer.suffix(policy) for policy in policies}
+    longest_suffix = max(len(suffix.token_ids) for suffix in suffixes.values())
     findings: list[Finding] = []
     lengths: list[int] = []
     cut: list[tuple[int, int, str]] = []
@@ -131,7 +137,7 @@ def check_prompts(
             findings.append(Finding(ERROR, row.where, text))
         longest = len(prefix.token_ids) + max(len(suffix.token_ids) for suffix in wanted)
         if longest > longest_input:
-            text = f"{longest} tokens, the base takes {longest_input}; lower prompt.max_prefix_tokens"
+            text = too_long(longest, longest_input, longest_suffix)
             findings.append(Finding(ERROR, row.where, text))
         lengths.append(longest)
         truncation = prefix.truncation
@@ -150,6 +156,13 @@ def check_prompts(
     return _token_lengths(lengths, len(cut), prefix_tokens, lost), _few(name, findings)
 
 
+def too_long(tokens: int, limit: int, suffix: int, remedy: str = IN_RECIPE) -> str:
+    """What is wrong with a prompt of ``tokens`` where the base takes ``limit``, and the remedy."""
+    if limit <= suffix:
+        return f"the prompt has {tokens} tokens, the base takes {limit}: too few for any conversation; choose another"
+    return f"the prompt has {tokens} tokens, the base takes {limit}; {remedy.format(tokens=limit - suffix)}"
+
+
 def _token_lengths(lengths: list[int], truncated: int, prefix_tokens: int, lost: int) -> TokenLengths:
     ordered = sorted(lengths) or [0]
 
@@ -163,7 +176,7 @@ def _few(name: str, findings: list[Finding]) -> list[Finding]:
     """The first errors in full, the rest as a count."""
     errors = [finding for finding in findings if finding.severity == ERROR]
     more = len(errors) - SHOWN
-    rest = [Finding(ERROR, name, f"... and {more} more rows with errors")] if more > 0 else []
+    rest = [Finding(ERROR, name, f"... and {more} more rows with errors", more)] if more > 0 else []
     return [*errors[:SHOWN], *rest, *(finding for finding in findings if finding.severity != ERROR)]
 
 

@@ -20,11 +20,13 @@ class ConfigError(AloraError, ValueError):
 class DataError(AloraError, ValueError):
     """Labelled conversations that cannot be used.
 
-    ``findings`` holds one line per problem, each with its place (``train.jsonl:17: ...``).
+    ``findings`` holds one line per problem, each with its place (``train.jsonl:17: ...``). Where there are more
+    problems than lines, ``count`` says how many, and the last line stands for the rest.
     """
 
-    def __init__(self, message: str, findings: Sequence[str] = ()) -> None:
+    def __init__(self, message: str, findings: Sequence[str] = (), count: int | None = None) -> None:
         self.findings = tuple(findings)
+        self.count = len(self.findings) if count is None else count
         super().__init__("\n".join([message, *(f"  {finding}" for finding in self.findings)]))
 
 

@@ -6,12 +6,13 @@ With ``policies=[...]`` it looks at a battery: one file per policy (``%policy%``
 import re
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from tqdm.auto import tqdm
 
 from alora.adapter.folder import target_modules
+from alora.base.limits import longest_input, require_rank
 from alora.base.load import load_skeleton, load_tokenizer
 from alora.commands.output import report_file, say, say_json, table, write_json
 from alora.config.paths import POLICY_PLACE
@@ -28,7 +29,7 @@ from alora.data_check import (
     check_prompts,
     count_labels,
 )
-from alora.errors import AloraError
+from alora.errors import AloraError, DataError
 from alora.policy import Policy, load_battery_policies, load_policy
 from alora.render import Renderer
 from alora.splits import hold_out, merge_rows, read_policy_rows, source_of
@@ -52,11 +53,15 @@ def run(recipe: Recipe) -> int:
     findings += _check_rows(recipe.data, splits, policies, battery)
     lengths: dict[str, TokenLengths] = {}
     tokenizer = _try("base", findings, lambda: load_tokenizer(recipe.base))
-    if policies and tokenizer:
-        lengths = _check_tokens(recipe, policies, splits, tokenizer, findings)
+    longest = tokenizer.model_max_length if tokenizer else 0
     if tokenizer and (base := _try("base", findings, lambda: load_skeleton(recipe.base))):
+        longest = min(longest, longest_input(base) or longest)
         _try("adapter.targets", findings, lambda: target_modules(base, recipe.adapter.targets))
-    errors = sum(finding.severity == ERROR for finding in findings)
+        _try("adapter", findings, lambda: require_rank(base, recipe.adapter.rank))
+    if policies and tokenizer:
+        lengths = _check_tokens(recipe, policies, splits, tokenizer, longest, findings)
+    errors = sum(finding.count for finding in findings if finding.severity == ERROR)
+    warnings = sum(finding.count for finding in findings if finding.severity == WARNING)
     failed = bool(errors or (recipe.strict and findings))
     report = _report(policies, battery, splits, lengths, findings, ready=not failed)
     if recipe.output is not None:
@@ -65,7 +70,7 @@ def run(recipe: Recipe) -> int:
         say_json(report)
     else:
         _show(policies, battery, splits, lengths, findings)
-        counts = f"{_counted(errors, 'error')}, {_counted(len(findings) - errors, 'warning')}"
+        counts = f"{_counted(errors, 'error')}, {_counted(warnings, 'warning')}"
         say(f"{counts}: {'not ready' if failed else 'ready'} to train")
     return FAILED if failed else 0
 
@@ -132,6 +137,7 @@ def _check_tokens(
     policies: list[Policy],
     splits: dict[str, Rows],
     tokenizer: "PreTrainedTokenizerBase",
+    longest: int,
     findings: list[Finding],
 ) -> dict[str, TokenLengths]:
     renderer = _try("prompt", findings, lambda: Renderer(tokenizer, recipe.prompt, recipe.base.template_kwargs))
@@ -142,7 +148,7 @@ def _check_tokens(
     usable = [policy for policy in policies if _try("prompt", findings, lambda policy=policy: suffix_of(policy))]
     for name, rows in splits.items() if usable else ():
         bar = _with_bar(name, merge_rows(rows) if recipe.policies else rows)
-        lengths[name], found = check_prompts(name, bar, usable, renderer, tokenizer.model_max_length)
+        lengths[name], found = check_prompts(name, bar, usable, renderer, longest)
         findings += found
     return lengths
 
@@ -164,7 +170,9 @@ def _findings(where: str, error: AloraError) -> list[Finding]:
     found = []
     for text in getattr(error, "findings", ()) or str(error).splitlines():
         match = _PLACE.fullmatch(text)
-        found.append(Finding(ERROR, *match.group("place", "problem")) if match else Finding(ERROR, where, text))
+        found.append(Finding(ERROR, match["place"], match["problem"]) if match else Finding(ERROR, where, text))
+    if isinstance(error, DataError) and error.count > len(found):
+        found[-1] = replace(found[-1], count=error.count - len(found) + 1)
     return found
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from alora.commands.output import note, say, say_json, table, write_json, write_text
 from alora.config.schema import Recipe
-from alora.errors import DataError
+from alora.errors import DataError, PolicyError, RenderError
 
 if TYPE_CHECKING:
     from alora.comparison.folder import ComparisonFolder
     from alora.comparison.scores import Scores
-    from alora.comparison.task import Task
+    from alora.comparison.task import Task, Workbench
 
 SETTINGS = ("adapter", "prompt", "training", "evaluation", "compare")
 
@@ -36,6 +37,7 @@ def run(recipe: Recipe) -> int:
     with ComparisonFolder(recipe) as folder:
         base = load_base(recipe.base)
         bench = Workbench(task, base, Renderer(base.tokenizer, recipe.prompt, recipe.base.template_kwargs))
+        _require_room(bench)
         if folder.claim(task.digests(base)):
             note(f"going on in {folder.path}")
         save_recipe(recipe, folder.settings, describe_environment())
@@ -49,6 +51,20 @@ def run(recipe: Recipe) -> int:
             scores += found
         _report(task, folder, scores, left_out, base.source)
     return int(any(left_out.values()))
+
+
+def _require_room(bench: Workbench) -> None:
+    """Refuse what would fail in some arm: a rank or a row that the base has no room for."""
+    from alora.base.limits import require_rank, require_room
+
+    recipe, splits, model = bench.task.recipe, bench.task.splits, bench.base.model
+    for rank in recipe.compare.ranks or [recipe.adapter.rank]:
+        require_rank(model, rank)
+    suffixes = {}
+    for policy in bench.task.policies:
+        with contextlib.suppress(PolicyError, RenderError):  # the arms leave such a policy out, with the reason
+            suffixes[policy.id] = bench.renderer.suffix(policy)
+    require_room(model, bench.renderer, [*splits.train, *splits.validation, *splits.test], suffixes)
 
 
 def _report(

@@ -66,6 +66,7 @@ def run(recipe: Recipe) -> int:
 
 
 def _of_bundles(recipe: Recipe, artifact: Artifact) -> tuple[list[Evaluation], dict[str, DataError]]:
+    from alora.base.limits import IN_ARTIFACT, require_room
     from alora.base.load import load_base
     from alora.evaluation.predict import predict
     from alora.prefix.scorer import Scorer
@@ -88,9 +89,10 @@ def _of_bundles(recipe: Recipe, artifact: Artifact) -> tuple[list[Evaluation], d
     policies = [bundle.policy for bundle in bundles]
     base = load_base(settings)
     check_bases(bundles, base)
+    renderer = bundles[0].renderer(base)
+    require_room(base.model, renderer, rows, {bundle.policy.id: bundle.suffix for bundle in bundles}, IN_ARTIFACT)
     with Scorer(base, [bundle.weights for bundle in bundles]) as scorer:
-        suffixes = [bundle.suffix for bundle in bundles]
-        predictions = predict(scorer, bundles[0].renderer(base), policies, suffixes, rows)
+        predictions = predict(scorer, renderer, policies, [bundle.suffix for bundle in bundles], rows)
     found = []
     for bundle, predicted in zip(bundles, predictions, strict=True):
         if len(predicted.label_ids_N) == 0:
@@ -106,6 +108,7 @@ def _of_bundles(recipe: Recipe, artifact: Artifact) -> tuple[list[Evaluation], d
 def _of_adapter(recipe: Recipe, adapter: BareAdapter) -> list[Evaluation]:
     """An adapter without a manifest has no operating point: temperature 1, threshold one half."""
     from alora.adapter.folder import load_adapter
+    from alora.base.limits import IN_ARTIFACT, IN_RECIPE, require_room
     from alora.base.load import load_base
     from alora.evaluation.predict import predict
     from alora.prefix.scorer import Scorer
@@ -126,6 +129,7 @@ def _of_adapter(recipe: Recipe, adapter: BareAdapter) -> list[Evaluation]:
             f"{adapter.folder} is invoked by the tokens {list(invoked_by)}, but suffixes on this base begin with "
             f"{list(suffix.invocation_ids)}; give the base and prompt settings of its training"
         )
+    require_room(base.model, renderer, rows, {adapter.policy.id: suffix}, IN_ARTIFACT if adapter.run else IN_RECIPE)
     with Scorer(base, [weights]) as scorer:
         (predicted,) = predict(scorer, renderer, [adapter.policy], [suffix], rows)
     note(f"{adapter.folder} has no manifest, so no threshold of its own: reported at 0.5, uncalibrated")

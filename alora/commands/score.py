@@ -57,12 +57,14 @@ def _run_here(
     engine: str, bundles: Sequence[Bundle], settings: BaseSettings, conversation: Conversation
 ) -> tuple[Prefix, list[torch.Tensor]]:
     """One pass over all policies, in this process: alora's own, or vLLM's."""
+    from alora.base.limits import require_room_for
     from alora.base.load import base_location, load_base
     from alora.prefix.scorer import Scorer
 
     base = load_base(settings)
     check_bases(bundles, base)
     prefix = bundles[0].renderer(base).prefix(conversation)
+    require_room_for(base.model, prefix, [bundle.suffix for bundle in bundles])
     if engine == "vllm":
         return prefix, _ask_vllm(bundles, base, base_location(settings), prefix)
     with Scorer(base, [bundle.weights for bundle in bundles]) as scorer:

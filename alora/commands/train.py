@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from alora.adapter.folder import AdapterSpec, AdapterWeights, load_adapter, new_adapter, save_adapter, target_modules
+from alora.base.limits import require_rank, require_room
 from alora.base.load import LoadedBase, load_base
 from alora.bundle.battery import write_battery
 from alora.bundle.hub import push_bundle
@@ -112,9 +113,13 @@ def _take_part(this: TrainingRun, processes: Processes) -> int:
 
 
 def _require_ready(this: TrainingRun) -> None:
-    """What would fail after the training fails before it: words and targets that the base lacks, golden rows."""
+    """What would fail after the training fails before it: words and targets that the base lacks, long rows."""
     this.each(_spec)
+    require_rank(this.base.model, this.recipe.adapter.rank)
     target_modules(this.base.model, this.recipe.adapter.targets)
+    rows = [*this.splits.train, *this.splits.validation, *this.splits.test]
+    suffixes = {policy.id: this.renderer.suffix(policy) for policy in this.going}
+    require_room(this.base.model, this.renderer, rows, suffixes)
     probe_conversations(this.recipe.export.golden_rows, "export.golden_rows")
 
 

@@ -27,6 +27,12 @@ SETTINGS = {
     "no such device": Case("train base.device=tpu", ["base.device is 'tpu'", "cuda:N"]),
     "no base": Case("train base.source={here}/base", ["base.source", "there is no folder", "base=tiny"]),
     "targets that match nothing": Case("train adapter.targets=[c_attn]", ["'c_attn' matches no", "it has", "q_proj"]),
+    "a rank above the hidden size": Case("train adapter.rank=100000", ["adapter.rank is 100000", "hidden size of 32"]),
+    "a row longer than the base takes": Case(
+        "train prompt.max_prefix_tokens=60000 data.test={here}/long.jsonl",
+        ["long.jsonl:1", "the base takes 512", "lower prompt.max_prefix_tokens to 4"],
+        files={"long.jsonl": '{"messages": [{"role": "user", "content": "' + "red " * 9000 + '"}], "label": "ok"}\n'},
+    ),
     "no rows": Case("train data.train=null", ["no training rows are given", "data.train=FILE.jsonl"]),
     "more golden rows than there are": Case("train export.golden_rows=99", ["export.golden_rows=99", "between 0 and"]),
     "no artifact": Case("validate artifact={here}/none", ["artifact", "looked for"]),

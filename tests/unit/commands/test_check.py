@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from alora.commands.check import run
-from alora.config.schema import BaseSettings, DataSettings, PolicySettings, Recipe
+from alora.config.schema import AdapterSettings, BaseSettings, DataSettings, PolicySettings, PromptSettings, Recipe
 from tests.toy_models import toy_model
 from tests.toy_tokenizers import toy_tokenizer
 
@@ -181,3 +181,35 @@ def test_a_base_that_is_refused_by_name(tmp_path, base, capsys):
     (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq"}}))
     assert run(recipe(str(folder), DataSettings(train=write(tmp_path, "train.jsonl", rows(80))))) == 2
     assert "quantized with gptq" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("bad", "told"), [(0, "0 errors"), (1, "1 error,"), (20, "20 errors"), (1234, "1234 errors")])
+def test_errors_are_counted_beyond_those_shown(bad, told, tmp_path, base, capsys):
+    data = DataSettings(
+        train=write(tmp_path, "train.jsonl", [*rows(), *[row(f"bad {i}", "maybe") for i in range(bad)]]),
+        validation=write(tmp_path, "validation.jsonl", rows(20, "chat")),
+    )
+    assert run(recipe(base, data)) == (2 if bad else 0)
+    out = capsys.readouterr().out
+    assert told in out
+    assert ("... and 1214 more" in out) is (bad == 1234)
+
+
+def test_what_the_base_has_no_room_for(tmp_path, base, capsys):
+    def checked(count, **more):
+        train = write(tmp_path, "train.jsonl", [*rows(), *[row(f"{i} " + "word " * 4000, "ok") for i in range(count)]])
+        data = DataSettings(train=train, validation=write(tmp_path, "validation.jsonl", rows(20, "chat")))
+        code = run(recipe(base, data, **more))
+        return code, capsys.readouterr().out
+
+    room = PromptSettings(max_prefix_tokens=60_000)
+    code, out = checked(25, prompt=room)
+    assert code == 2
+    assert "train.jsonl:41: the prompt has" in out
+    assert "the base takes 512; lower prompt.max_prefix_tokens to 4" in out
+    assert "25 errors, 0 warnings" in out
+    assert checked(0, prompt=room)[0] == 0
+    assert checked(1, prompt=PromptSettings(max_prefix_tokens=400))[0] == 0
+    code, out = checked(0, adapter=AdapterSettings(rank=100_000))
+    assert code == 2
+    assert "adapter: adapter.rank is 100000" in out

@@ -1,0 +1,88 @@
+"""What a base has room for: the longest prompt, the highest rank of an adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from alora.data_check import IN_RECIPE, too_long
+from alora.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from alora.conversation import LabelledConversation
+    from alora.render import Prefix, Renderer, Suffix
+
+IN_ARTIFACT = "its prompt settings belong to the artifact: shorten the conversation, or train again and " + IN_RECIPE
+
+
+def longest_input(model: PreTrainedModel) -> int | None:
+    """The most tokens that ``model`` takes; None where its config names no limit.
+
+    ``max_position_embeddings`` of its text part, or what RoPE scaling makes of the original length where that is more
+    (``factor`` times ``original_max_position_embeddings``, transformers 5).
+    """
+    config = model.config.get_text_config()
+    stated = getattr(config, "max_position_embeddings", None)
+    if not isinstance(stated, int) or stated < 1:
+        return None
+    rope = getattr(config, "rope_parameters", None)
+    rope = rope if isinstance(rope, dict) else {}
+    original, factor = rope.get("original_max_position_embeddings"), rope.get("factor")
+    return max(stated, int(original * factor)) if original and factor else stated
+
+
+def require_room(
+    model: PreTrainedModel,
+    renderer: Renderer,
+    rows: Iterable[LabelledConversation],
+    suffixes: Mapping[str, Suffix],
+    remedy: str = IN_RECIPE,
+) -> None:
+    """Refuse rows whose prompt is longer than the base takes; ``suffixes`` by policy id, as rows are labelled.
+
+    Rows are rendered only where ``prompt.max_prefix_tokens`` would let one be too long.
+
+    Raises:
+        ConfigError: for the longest of them, with the limit and the setting that keeps it.
+    """
+    limit = longest_input(model)
+    longest_suffix = max((len(suffix.token_ids) for suffix in suffixes.values()), default=0)
+    if limit is None or renderer.settings.max_prefix_tokens + longest_suffix <= limit:
+        return
+    longest, where, count = 0, "", 0
+    for row in rows:
+        asked = [len(suffixes[name].token_ids) for name in row.labels if name in suffixes]
+        if asked:
+            tokens = len(renderer.prefix(row.conversation).token_ids) + max(asked)
+            count += tokens > limit
+            longest, where = max((longest, where), (tokens, row.where))
+    if count:
+        more = f" ({count} prompts are too long)" if count > 1 else ""
+        raise ConfigError(f"{where}: {too_long(longest, limit, longest_suffix, remedy)}{more}")
+
+
+def require_room_for(model: PreTrainedModel, prefix: Prefix, suffixes: Sequence[Suffix]) -> None:
+    """Refuse one prompt of an artifact that is longer than the base takes.
+
+    Raises:
+        ConfigError: with the limit, and what to do.
+    """
+    limit, suffix = longest_input(model), max(len(suffix.token_ids) for suffix in suffixes)
+    if limit is not None and len(prefix.token_ids) + suffix > limit:
+        raise ConfigError(f"the conversation: {too_long(len(prefix.token_ids) + suffix, limit, suffix, IN_ARTIFACT)}")
+
+
+def require_rank(model: PreTrainedModel, rank: int) -> None:
+    """Refuse a rank above the base's hidden size: no weight matrix of the base has more to adapt.
+
+    Raises:
+        ConfigError: it is above.
+    """
+    hidden = getattr(model.config.get_text_config(), "hidden_size", None)
+    if isinstance(hidden, int) and rank > hidden:
+        raise ConfigError(
+            f"adapter.rank is {rank}, above the base's hidden size of {hidden}: there is no such low rank; 8 to 64 is "
+            "usual"
+        )

@@ -1,0 +1,80 @@
+"""What a base has room for: prompts as they are after truncation, and ranks."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from alora.base.limits import longest_input, require_rank, require_room, require_room_for
+from alora.config.schema import PromptSettings
+from alora.conversation import Conversation, LabelledConversation, Message
+from alora.errors import ConfigError
+from alora.policy import Policy
+from alora.render import Renderer
+from tests.toy_models import toy_model
+from tests.toy_tokenizers import toy_tokenizer
+
+POLICY = Policy("p", "Title", "Rule")
+
+
+def row(words, where, policy="p"):
+    conversation = Conversation(where, (Message("user", "word " * words),))
+    return LabelledConversation(conversation, {policy: "ok"}, where)
+
+
+def with_config(**values):
+    """A model of which only the config is asked."""
+    config = SimpleNamespace(**values)
+    config.get_text_config = lambda: getattr(config, "text_config", config)
+    return SimpleNamespace(config=config)
+
+
+@pytest.mark.parametrize(
+    ("values", "limit"),
+    [
+        ({"max_position_embeddings": 8192}, 8192),
+        ({}, None),
+        ({"max_position_embeddings": None}, None),
+        ({"text_config": SimpleNamespace(max_position_embeddings=70)}, 70),
+        (
+            {
+                "max_position_embeddings": 400,
+                "rope_parameters": {"factor": 4.0, "original_max_position_embeddings": 320},
+            },
+            1280,
+        ),
+        ({"max_position_embeddings": 400, "rope_parameters": {"sliding": {"factor": 9.0}}}, 400),
+    ],
+    ids=["plain", "no limit", "null", "nested", "scaled", "per layer"],
+)
+def test_the_limit_of_a_config(values, limit):
+    assert longest_input(with_config(**values)) == limit
+
+
+def test_rows_that_the_base_has_no_room_for():
+    model = toy_model("qwen3", vocab=len(toy_tokenizer("qwen3")))  # 512 tokens
+    open_, tight = (Renderer(toy_tokenizer("qwen3"), PromptSettings(max_prefix_tokens=n)) for n in (60_000, 400))
+    suffixes = {"p": open_.suffix(POLICY)}
+    room = 512 - len(suffixes["p"].token_ids)
+    require_room(model, open_, [row(10, "train.jsonl:1"), row(5000, "train.jsonl:2", policy="other")], suffixes)
+    require_room(model, tight, [row(5000, "train.jsonl:3")], suffixes)
+    rows = [row(10, "train.jsonl:1"), row(5000, "train.jsonl:7"), row(600, "train.jsonl:8")]
+    with pytest.raises(ConfigError, match=rf"train\.jsonl:7: .*takes 512; lower prompt\.max_prefix_tokens to {room}"):
+        require_room(model, open_, rows, suffixes)
+    advised = Renderer(toy_tokenizer("qwen3"), PromptSettings(max_prefix_tokens=room))
+    require_room(model, advised, rows, suffixes)
+
+
+def test_one_conversation_of_an_artifact():
+    model = toy_model("qwen3", vocab=len(toy_tokenizer("qwen3")))
+    renderer = Renderer(toy_tokenizer("qwen3"), PromptSettings(max_prefix_tokens=60_000))
+    suffix = renderer.suffix(POLICY)
+    require_room_for(model, renderer.prefix(row(10, "x").conversation), [suffix])
+    with pytest.raises(ConfigError, match=r"takes 512; .*shorten the conversation, or train again"):
+        require_room_for(model, renderer.prefix(row(2000, "x").conversation), [suffix])
+
+
+def test_a_rank_above_the_hidden_size():
+    model = toy_model("qwen3", vocab=len(toy_tokenizer("qwen3")))
+    require_rank(model, 32)
+    with pytest.raises(ConfigError, match=r"adapter\.rank is 33, above the base's hidden size of 32"):
+        require_rank(model, 33)
