@@ -113,9 +113,11 @@ class ToyEngine:
         engine.add_request("running", {"prompt_token_ids": list(prompt)}, params, lora_request=lora_request(adapter))
         for _ in range(3):
             engine.step()
-        yield
-        while engine.has_unfinished_requests():
-            engine.step()
+        try:
+            yield
+        finally:
+            while engine.has_unfinished_requests():
+                engine.step()
 
 
 def lora_request(adapter: ToyAdapter | None, in_place: bool = False) -> Any:
