@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,8 @@ from alora.config.schema import ColumnSettings, DataSettings
 from alora.errors import DataError
 from alora.findings import Findings
 from alora.policy import Policy
-from alora.sources import parse_json, read_rows
+from alora.reading import read_stream, read_whole
+from alora.sources import parse_json, read_rows, shortened
 
 ROLES = ("system", "user", "assistant")
 _OTHER_ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant", "developer": "system"}
@@ -73,15 +74,17 @@ def read_multilabelled(source: str, settings: DataSettings, policies: Sequence[P
     return rows
 
 
-def read_conversation(source: str) -> Conversation:
+def read_conversation(source: str, columns: ColumnSettings | None = None) -> Conversation:
     """One conversation from a JSON file, or from standard input (``-``): an object with ``messages``, or their list.
+
+    ``columns`` names what the object holds; one with ``messages`` needs no other name.
 
     Raises:
         DataError: it cannot be read, or is no conversation.
     """
     where = "standard input" if source == "-" else Path(source).name
     try:
-        raw = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+        raw = read_stream(sys.stdin.buffer) if source == "-" else read_whole(Path(source))
         value = parse_json(raw.decode("utf-8-sig"))
     except OSError as error:
         raise DataError(f"{source}: {error.strerror or error}; give a JSON file with messages, or -") from error
@@ -89,9 +92,13 @@ def read_conversation(source: str) -> Conversation:
         raise DataError(f"{where}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from error
     except ValueError as error:
         raise DataError(f'{where}: not JSON: {error}; give {{"messages": [...]}} or a list of messages') from error
-    row = {"messages": value} if isinstance(value, list) else value
+    row = {ColumnSettings.messages: value} if isinstance(value, list) else value
     findings = Findings()
-    conversation = _conversation(row, where, ColumnSettings(), findings)
+    columns = columns or ColumnSettings()
+    named = {columns.messages, *columns.messages.split(",")}
+    if isinstance(row, dict) and ColumnSettings.messages in row and not named & row.keys():
+        columns = replace(columns, messages=ColumnSettings.messages)
+    conversation = _conversation(row, where, columns, findings)
     findings.raise_if_any(where)
     assert conversation is not None
     return conversation
@@ -107,7 +114,9 @@ def _labelled_rows(
         labels = _labels(value, where, settings, policies, findings) if isinstance(value, dict) else {}
         if conversation is not None and conversation.id != where:
             if conversation.id in places:
-                findings.add(where, f"id {conversation.id!r} is also at {places[conversation.id]}; make ids unique")
+                findings.add(
+                    where, f"id {shortened(conversation.id)} is also at {places[conversation.id]}; make ids unique"
+                )
             places.setdefault(conversation.id, where)
         if conversation is not None and findings.count == before:
             yield LabelledConversation(conversation, labels, where)
@@ -182,7 +191,28 @@ def _labels(
         policy = policies[0] if len(policies) == 1 else _own_policy(row, where, policies, findings)
         pairs = [] if policy is None else [(policy, row.get(columns.label))]
     found = {policy.id: _label(value, where, policy, settings, findings) for policy, value in pairs}
+    if many is not None:
+        _refuse_contradiction(row, found, where, settings, policies, findings)
     return {name: label for name, label in found.items() if label is not None}
+
+
+def _refuse_contradiction(
+    row: dict[str, Any],
+    found: Mapping[str, str | None],
+    where: str,
+    settings: DataSettings,
+    policies: Sequence[Policy],
+    findings: Findings,
+) -> None:
+    """``label`` beside ``labels`` must say the same of the policy that it belongs to, where the row tells which."""
+    columns, named = settings.columns, row.get("policy")
+    owner = named if isinstance(named, str) else policies[0].id if len(policies) == 1 else None
+    alone = _as_text(row.get(columns.label))
+    alone = settings.label_map.get(alone, alone) if isinstance(alone, str) else alone
+    among = found.get(owner) if owner is not None else None
+    if alone is not None and among is not None and alone != among:
+        text = f"{columns.label!r} says {shortened(alone)} and {columns.labels!r} says {among!r} of {owner!r}"
+        findings.add(where, f"{text}; remove one of them")
 
 
 def _own_policy(row: dict[str, Any], where: str, policies: Sequence[Policy], findings: Findings) -> Policy | None:
@@ -195,23 +225,27 @@ def _own_policy(row: dict[str, Any], where: str, policies: Sequence[Policy], fin
 
 
 def _label(value: Any, where: str, policy: Policy, settings: DataSettings, findings: Findings) -> str | None:
-    if isinstance(value, bool):
-        value = str(value).lower()
-    elif isinstance(value, int):
-        value = str(value)
+    value = _as_text(value)
     if not isinstance(value, str):
         findings.add(where, f"label of {policy.id!r} is {_kind(value)}; it must be one of {', '.join(policy.labels)}")
         return None
     label = settings.label_map.get(value, value)
     if label not in policy.labels:
-        mapped = f" (mapped from {value!r})" if label != value else ""
+        mapped = f" (mapped from {shortened(value)})" if label != value else ""
         findings.add(
             where,
-            f"label {label!r}{mapped} is not one of {', '.join(policy.labels)} of policy {policy.id!r}; "
+            f"label {shortened(label)}{mapped} is not one of {', '.join(policy.labels)} of policy {policy.id!r}; "
             "fix the row, set data.label_map, or add the label to the policy",
         )
         return None
     return label
+
+
+def _as_text(value: Any) -> Any:
+    """A number or a truth value as the text that a label is."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int) else value
 
 
 def _lone_surrogate(text: str) -> int | None:
@@ -223,11 +257,10 @@ def _lone_surrogate(text: str) -> int | None:
 
 
 def _listed(row: dict[str, Any]) -> str:
-    return ", ".join(map(repr, list(row)[:8])) or "no columns"
+    return ", ".join(map(shortened, list(row)[:8])) or "no columns"
 
 
 def _kind(value: Any) -> str:
     if value is None:
         return "missing or null"
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"
+    return f"{type(value).__name__} {shortened(value)}"

@@ -10,6 +10,7 @@ from typing import Any
 
 from alora.config.schema import PolicySettings
 from alora.errors import PolicyError
+from alora.reading import read_whole
 
 DEFAULT_LABELS: Mapping[str, str] = MappingProxyType({"violation": "Yes", "ok": "No"})
 KEYS = ("id", "title", "rule", "labels")
@@ -212,7 +213,7 @@ def _read_yaml(path: Path) -> Any:
     import yaml
 
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_whole(path).decode("utf-8-sig")
         _refuse_twice(yaml.compose(text, Loader=yaml.SafeLoader), path)
         return yaml.safe_load(text)
     except OSError as error:

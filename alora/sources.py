@@ -9,6 +9,7 @@ from alora.errors import DataError, MissingDependency
 from alora.findings import Findings
 
 HUB = "hub:"
+LONGEST_NUMBER = 1000  # digits; Python itself refuses more than 4300
 LONGEST_LINE = 64 * 2**20  # bytes; longer is no row but a file without line ends
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -62,7 +63,7 @@ def parse_json(text: str) -> Any:
         ValueError: with a message that completes "not JSON: ...".
     """
     try:
-        return json.loads(text, object_pairs_hook=_unique)
+        return json.loads(text, object_pairs_hook=_unique, parse_int=_whole_number)
     except json.JSONDecodeError as error:
         cut = ", the text ends too early" if error.pos >= len(text.rstrip()) else ""
         raise ValueError(f"{error.msg} at column {error.colno}{cut}") from None
@@ -70,13 +71,25 @@ def parse_json(text: str) -> Any:
         raise ValueError("nested too deeply") from None
 
 
+def _whole_number(digits: str) -> int:
+    if len(digits) > LONGEST_NUMBER:
+        raise ValueError(f"a number of {len(digits)} digits, {digits[:8]}...; shorten it, or make it a text in quotes")
+    return int(digits)
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {twice!r} is there twice")
+        raise ValueError(f"the key {shortened(twice)} is there twice")
     return result
+
+
+def shortened(value: Any) -> str:
+    """``repr`` of what a user's row holds, short enough for a message."""
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def _read_jsonl(path: Path, findings: Findings) -> Iterator[Row]:

@@ -8,14 +8,16 @@ from typing import Any
 from alora.errors import AdapterError, ConfigError
 from alora.policy import Policy
 
+NEVER = math.nextafter(1.0, math.inf)  # the highest threshold that calibration chooses
+
 
 @dataclass(frozen=True)
 class Calibration:
     """Operating point of one adapter: ``softmax(logits / temperature)``, positive when its probability >= threshold.
 
     Raises:
-        ConfigError: the temperature is not a positive number, or the threshold is not a finite number >= 0. A
-            threshold just above 1 is meant: it never fires.
+        ConfigError: the temperature is not a positive number, or the threshold is not between 0 and 1. The number
+            just above 1 is meant: it never fires.
     """
 
     temperature: float = 1.0
@@ -24,7 +26,7 @@ class Calibration:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature > 0):
             raise ConfigError(f"calibration temperature is {self.temperature}; it must be a positive number")
-        if not (math.isfinite(self.threshold) and self.threshold >= 0):
+        if not 0 <= self.threshold <= NEVER:
             raise ConfigError(f"verdict threshold is {self.threshold}; it must be a probability")
 
 

@@ -26,6 +26,7 @@ CERTIFICATE_FILE = "identity.json"
 GOLDEN_FILE = "golden.jsonl"
 CARD_FILE = "README.md"
 SCHEMA_VERSION = 1
+DTYPES = ("float32", "bfloat16", "float64", "float16")
 
 
 @dataclass(frozen=True)
@@ -184,9 +185,9 @@ def _manifest(content: Mapping[str, Any]) -> Manifest:
         prompt=PromptSettings(**prompt),
         template_kwargs=dict(template_kwargs),
         suffix=_suffix(content["suffix"], len(labels)),
-        base=BaseRecord(fingerprint=Fingerprint(**base.pop("fingerprint")), **base),
+        base=_base_record(base),
         adapter_digest=str(content["adapter_digest"]),
-        operating_point=OperatingPoint.from_dict(content["operating_point"]),
+        operating_point=_operating_point(content["operating_point"]),
         evaluations=tuple(Evaluation.from_dict(item) for item in content["evaluations"]),
         data={split: dict(counts) for split, counts in content["data"].items()},
         certificate=certificate and CertificateRecord(**certificate | {"dtypes": tuple(certificate["dtypes"])}),
@@ -194,6 +195,24 @@ def _manifest(content: Mapping[str, Any]) -> Manifest:
         versions=dict(content["versions"]),
         created=str(content["created"]),
     )
+
+
+def _base_record(content: dict[str, Any]) -> BaseRecord:
+    record = BaseRecord(fingerprint=Fingerprint(**content.pop("fingerprint")), **content)
+    _require_dtype(record.dtype)
+    return record
+
+
+def _operating_point(content: Mapping[str, Any]) -> OperatingPoint:
+    point = OperatingPoint.from_dict(content)
+    if point.dtype is not None:
+        _require_dtype(point.dtype)
+    return point
+
+
+def _require_dtype(name: Any) -> None:
+    if name not in DTYPES:
+        raise ValueError(f"dtype is {name!r}, not one of {', '.join(DTYPES)}")
 
 
 def _flag(value: Any) -> bool:

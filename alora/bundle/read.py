@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from alora import __version__
 from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE, AdapterWeights, load_adapter
 from alora.bundle.golden import GoldenRow, largest_difference, measure, prefix_digest, read_golden
 from alora.bundle.manifest import (
@@ -113,6 +114,14 @@ class Bundle:
         )
         if not same:
             made_by = self.manifest.versions.get("alora", "another version")
+            if made_by == __version__:
+                made_with = self.manifest.versions.get("transformers", "version")
+                raise BundleError(
+                    f"{self.folder} was made by this version of alora, {made_by}, but its suffix, label tokens or "
+                    f"golden rows are not those that it renders: {MANIFEST_FILE} or {GOLDEN_FILE} was changed after "
+                    f"it was written, or the transformers {made_with} that it was made with renders otherwise; "
+                    "copy the original back, or export the bundle again"
+                )
             raise BundleError(
                 f"{self.folder} was made by alora {made_by}, which rendered prompts in another way than this one; "
                 f"install that version, or train the policy again"

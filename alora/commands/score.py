@@ -34,7 +34,7 @@ def run(recipe: Recipe) -> int:
         missing += [] if recipe.artifact or recipe.bundles else [NO_BUNDLE]
         raise ConfigError("\n".join(missing))
     bundles, settings = open_bundles(recipe)
-    conversation = read_conversation(recipe.conversation)
+    conversation = read_conversation(recipe.conversation, recipe.data.columns)
     if recipe.engine.startswith("http"):
         prefix, logits_PL = _ask_server(recipe.engine, bundles, settings, conversation)
     else:

@@ -24,7 +24,7 @@ from alora.bundle.hub import push_bundle
 from alora.bundle.read import Bundle, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.commands.output import note, say, write_json
-from alora.commands.training_run import TrainingRun, show_results
+from alora.commands.training_run import TrainingRun, read_back, show_results
 from alora.config.environment import describe_environment
 from alora.config.saved import save_recipe
 from alora.config.schema import Recipe
@@ -54,7 +54,8 @@ def run(recipe: Recipe) -> int:
     if recipe.training.threads:
         torch.set_num_threads(recipe.training.threads)
     policies, splits, left_out = _read(recipe)
-    conversation = None if recipe.conversation is None else read_conversation(recipe.conversation)
+    talk = recipe.conversation
+    conversation = None if talk is None else read_conversation(talk, recipe.data.columns)
     with RunFolder(recipe, writes=processes.first) as folder:
         base = _load_base(recipe, processes)
         renderer = Renderer(base.tokenizer, recipe.prompt, recipe.base.template_kwargs)
@@ -233,7 +234,7 @@ def _evaluate(this: TrainingRun, tracking: Tracking) -> dict[str, list[Evaluatio
         this.left_out.update({name: str(error) for name, error in failed.items()})
         for name, evaluations in found.items():
             write_evaluations(places[name].evaluation, evaluations)
-    evaluations = this.each(lambda _, policy: read_evaluations(places[policy.id].evaluation))
+    evaluations = this.each(lambda _, policy: read_back(places[policy.id].evaluation, read_evaluations))
     tracking.evaluations([item for items in evaluations.values() for item in items])
     return evaluations
 
@@ -244,7 +245,7 @@ def _prove(this: TrainingRun, policy: Policy) -> Certificate | None:
         return None
     places = this.folder.places(policy.id)
     if places.identity.exists():
-        certificate = read_certificate(places.identity)
+        certificate = read_back(places.identity, read_certificate)
     else:
         note(f"proving KV identity of {policy.id}")
         labelled = [row for row in this.splits.test or this.splits.validation if policy.id in row.labels]

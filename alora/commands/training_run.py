@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from alora.base.load import LoadedBase
@@ -11,7 +12,7 @@ from alora.bundle.read import Bundle
 from alora.commands.output import say, table
 from alora.config.schema import Recipe
 from alora.conversation import Conversation
-from alora.errors import AloraError
+from alora.errors import AloraError, BundleError, RunError
 from alora.evaluation.report import HEADINGS, Evaluation, describe_operating_point, table_rows
 from alora.identity.certificate import Certificate
 from alora.policy import Policy
@@ -57,6 +58,21 @@ class TrainingRun:
                     raise
                 self.left_out[policy.id] = str(error)
         return results
+
+
+def read_back(file: Path, read: Callable[[Path], Result]) -> Result:
+    """What an earlier call of the same run wrote to ``file``.
+
+    Raises:
+        RunError: it is damaged.
+    """
+    try:
+        return read(file)
+    except (RunError, BundleError) as error:
+        raise RunError(
+            f"{file} is damaged or of another version; remove it and run the same command again: only this stage is "
+            "done again"
+        ) from error
 
 
 def show_results(

@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import sys
+import threading
 
 import datasets
 import pyarrow
@@ -14,6 +16,7 @@ from alora.config.schema import ColumnSettings, DataSettings
 from alora.conversation import Conversation, Message, read_conversation, read_labelled, read_multilabelled
 from alora.errors import DataError
 from alora.policy import Policy
+from alora.reading import read_whole
 
 POLICY = Policy("p", "T", "R")
 OTHER = Policy("q", "T", "R")
@@ -67,7 +70,13 @@ BAD_ROWS = {
     "a number": ("3", "a row is an object"),
     "a key twice": ('{"label": "ok", "label": "violation"}', "the key 'label' is there twice"),
     "nested without end": ("[" * 200_000, "nested too deeply"),
-    "a huge number": ('{"label": 1' + "0" * 5000 + "}", "not JSON"),
+    "a huge number": ('{"label": 1' + "0" * 5000 + "}", r"not JSON: a number of 5001 digits, 10000000\.\.\.; shorten"),
+    "a huge label": (row(label="x" * 100_000), r"label 'x{36}\.\.\. is not one of"),
+    "label against labels": (
+        row(label="violation", labels={"p": "ok", "q": "violation"}),
+        "'label' says 'violation' and 'labels' says 'ok' of 'p'; remove one of them",
+    ),
+    "label against labels, by policy": (row(label="x", policy="p", labels={"p": "ok"}), "'label' says 'x' and"),
     "not UTF-8": (b'{"messages": "caf\xe9"}', "not UTF-8: .* at byte 17 of the line"),
     "unknown label": (row(label="maybe"), "label 'maybe' is not one of violation, ok of policy 'p'; fix the row"),
     "null label": (row(label=None), "label of 'p' is missing or null"),
@@ -102,6 +111,21 @@ def test_a_bad_row_is_told_with_its_line(tmp_path, case):
     with pytest.raises(DataError, match=r"train\.jsonl:2: .*" + complaint) as caught:
         read(jsonl(tmp_path, row(), bad, row("b")))
     assert len(caught.value.findings) == 1
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"labels": {"p": "ok"}},
+        {"labels": {"p": "ok", "q": "violation"}, "label": None},
+        {"labels": {"p": "ok", "q": "violation"}, "label": "violation", "policy": "q"},
+        {"labels": {"p": False}, "label": "good"},
+    ],
+    ids=["same", "none", "of another policy", "same after the map"],
+)
+def test_label_beside_labels_that_does_not_contradict(tmp_path, more):
+    (found,) = read(jsonl(tmp_path, row() | more), label_map={"good": "ok", "false": "ok"})
+    assert found.labels == {"p": "ok"}
 
 
 def test_all_findings_come_at_once_and_the_rest_is_counted(tmp_path):
@@ -260,3 +284,34 @@ def test_what_is_no_conversation(tmp_path, content, complaint):
         read_conversation(str(path))
     with pytest.raises(DataError, match=r"No such file|Is a directory"):
         read_conversation(str(tmp_path))
+
+
+def test_a_conversation_in_columns_of_other_names(tmp_path):
+    path = tmp_path / "talk.json"
+    path.write_text(json.dumps({"dialogue": row("Hi")["messages"], "prompt": "a", "response": "b"}))
+    assert read_conversation(str(path), ColumnSettings(messages="dialogue")).messages == (Message("user", "Hi"),)
+    two = read_conversation(str(path), ColumnSettings(messages="prompt,response")).messages
+    assert two == (Message("user", "a"), Message("assistant", "b"))
+    with pytest.raises(DataError, match=r"no column 'messages'.*set data\.columns\.messages=NAME"):
+        read_conversation(str(path))
+    path.write_text(json.dumps(row("Hi")))  # as it is without any setting, whatever the rows of the recipe are called
+    assert read_conversation(str(path), ColumnSettings(messages="dialogue")).messages == (Message("user", "Hi"),)
+
+
+def test_a_device_is_no_conversation_and_a_pipe_is_one(tmp_path):
+    with pytest.raises(DataError, match="/dev/zero: is a device and no file"):
+        read_conversation("/dev/zero")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(json.dumps(row("Hi")),))
+    writer.start()
+    assert read_conversation(str(pipe)).messages == (Message("user", "Hi"),)
+    writer.join()
+
+
+def test_what_is_read_has_an_end(tmp_path):
+    path = tmp_path / "f"
+    path.write_bytes(b"x" * 11)
+    assert read_whole(path, 11) == b"x" * 11
+    with pytest.raises(OSError, match="is longer than"):
+        read_whole(path, 10)

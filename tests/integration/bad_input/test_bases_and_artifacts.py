@@ -249,6 +249,22 @@ def test_runs(name, place, here, refused):
     refused(case)
 
 
+@pytest.mark.parametrize("file", ["evaluation.json", "identity.json"])
+def test_the_same_training_over_a_damaged_file(file, place, here, capsys):
+    """What the message advises is enough."""
+    run = shutil.copytree(place / "run", here / "run", ignore=shutil.ignore_patterns(".lock"))
+    before = (run / file).read_bytes()
+    cut(file)(run)
+    assert main(arguments("train", place, here)) == 2
+    errors = capsys.readouterr().err
+    assert f"run/{file} is damaged" in errors
+    assert "remove it and run the same command again" in errors
+    assert "Traceback" not in errors
+    (run / file).unlink()
+    assert main(arguments("train", place, here)) == 0
+    assert json.loads((run / file).read_text()).keys() == json.loads(before).keys()
+
+
 def test_a_plain_lora_has_no_identity_to_prove(place, here, refused):
     model = toy_model("qwen3", vocab=len(toy_tokenizer("qwen3")))
     save_adapter(new_adapter(AdapterSpec(4, 8.0, ("q_proj",), None), model, seed=0), here / "lora", "toy")

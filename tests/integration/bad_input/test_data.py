@@ -101,6 +101,7 @@ def policy_case(content: str | bytes, *words: str, options: str = "") -> Case:
 POLICIES = {
     "no file": Case("train policy.file={here}/p.yaml", ["policy.file", "p.yaml", "looked for"]),
     "a folder": Case("train policy.file={place}/base", ["base", "give a YAML file"]),
+    "a device": Case("train policy.file=/dev/zero", ["/dev/zero: is a device and no file", "give a YAML file"]),
     "not YAML": policy_case("id: a\ntitle: b: c\n", "p.yaml:2: not YAML", "quotes"),
     "not UTF-8": policy_case(b"id: \xe4\n", "p.yaml: not UTF-8", "save it as UTF-8"),
     "empty": policy_case("", "p.yaml", "id, title, rule and labels"),

@@ -91,6 +91,15 @@ DAMAGE = {
         lambda f: resign(f, lambda m: m["suffix"]["token_ids"].pop(0)),
         r"not a valid manifest",
     ),
+    "threshold no probability": (
+        lambda f: resign(f, lambda m: m["operating_point"].update(threshold=5)),
+        r"not a valid manifest.*verdict threshold is 5",
+    ),
+    "no such dtype": (lambda f: resign(f, lambda m: m["base"].update(dtype="flat32")), r"dtype is 'flat32', not one"),
+    "threshold of no such dtype": (
+        lambda f: resign(f, lambda m: m["operating_point"].update(dtype="flat32")),
+        r"dtype is 'flat32', not one",
+    ),
     "path outside": (
         lambda f: resign(f, lambda m: m["files"].update({"../../passwd": {"size": 1, "sha256": ""}})),
         r"is not a plain name",
@@ -211,8 +220,19 @@ def test_all_differences_at_once(folder):
 def test_a_renderer_that_changed_is_noticed(folder, base):
     bundle = load_bundle(folder)
     row = replace(bundle.golden[0], prefix_sha256="0" * 64)
-    with pytest.raises(BundleError, match="rendered prompts in another way"):
+    older = replace(bundle.manifest, versions={**bundle.manifest.versions, "alora": "0.0.9"})
+    with pytest.raises(BundleError, match=r"made by alora 0\.0\.9, which rendered prompts in another way"):
+        replace(bundle, manifest=older, golden=(row,)).check_base(base)
+    with pytest.raises(BundleError, match=r"this version of alora.*was changed after it was written"):
         replace(bundle, golden=(row,)).check_base(base)
+
+
+def test_a_suffix_that_was_changed_is_not_blamed_on_a_version(folder, base):
+    load_bundle(folder).check_base(base)
+    resign(folder, lambda m: m["suffix"]["label_token_ids"].reverse())
+    with pytest.raises(BundleError, match=r"label tokens.*was changed after it was written") as caught:
+        load_bundle(folder).check_base(base)
+    assert "install that version" not in str(caught.value)
 
 
 def test_golden_logits_catch_another_answer(folder, base):
