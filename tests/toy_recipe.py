@@ -18,6 +18,7 @@ QUICK = (
     "identity.conversations=1",
     "evaluation.bootstrap=20",
     "export.golden_rows=2",
+    "prompt.max_prefix_tokens=400",  # the toy base takes 512
 )
 
 
