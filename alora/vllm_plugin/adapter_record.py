@@ -70,10 +70,7 @@ def _stamp_of(folder: str, name: str) -> tuple[str, int, int, int]:
 
 def _stamp(folder: str) -> tuple[tuple[str, int, int, int], ...]:
     """Name, size, inode and modification time of every file that makes the adapter: a change shows here."""
-    names = [file.name for file in _files(folder)]
-    if Path(folder, _MANIFEST).is_file():
-        names.append(_MANIFEST)
-    return tuple(_stamp_of(folder, name) for name in names)
+    return tuple(_stamp_of(folder, file.name) for file in _files(folder))
 
 
 def _config(folder: str) -> tuple[Path, dict[str, Any]]:
@@ -232,7 +229,8 @@ class Records:
     def read(self, path: str) -> AdapterRecord:
         """The adapter at ``path`` as it is now."""
         seen = self._read.get(path)
-        if seen is None or _stamp(seen.folder) != seen.stamp:
+        plain_no_more = seen is not None and not seen.is_alora and claims_alora(path)  # a manifest came beside it
+        if seen is None or plain_no_more or _stamp(seen.folder) != seen.stamp:
             seen = self._read[path] = read_record(path)
         return seen
 
