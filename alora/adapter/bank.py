@@ -200,6 +200,11 @@ class Bank(nn.Module):
         return add_delta
 
     def _delta(self, place: int, x_1ND: torch.Tensor, route: Route) -> torch.Tensor:
+        if x_1ND.dim() != 3:
+            raise AdapterError(
+                f"a module that the adapters target is given a {x_1ND.dim()}-dimensional input, as the experts of a "
+                "mixture are: tokens no longer lie in a row; leave it out of adapter.targets (attention alone works)"
+            )
         a_PRD, b_POR, scaling_P = self.a_PRD[place], self.b_POR[place], self.scaling_P
         if route.policies != tuple(range(len(self.specs))):
             first, count = route.policies[0], len(route.policies)

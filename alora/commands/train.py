@@ -136,7 +136,7 @@ def _light_inputs(splits: Splits, policies: Sequence[Policy]) -> dict[str, str]:
 
 
 def _train(this: TrainingRun, tracking: Tracking, processes: Processes) -> None:
-    """Every policy from its own row order and seed; what training gives up is left out."""
+    """Every policy from its own seed, its rows in the battery's batches; what training gives up is left out."""
     policies = this.going
     if not policies:
         raise DataError("no policy can be trained", [f"{name}: {why}" for name, why in this.left_out.items()])
