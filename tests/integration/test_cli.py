@@ -23,20 +23,16 @@ def test_help_names_every_verb(capsys):
     assert all(f"\n  {verb} " in text for verb in VERBS)
 
 
-def test_help_loads_nothing_heavy(tmp_path):
+@pytest.mark.parametrize(
+    ("arguments", "heavy"),
+    [
+        pytest.param(["--help"], {"torch", "hydra", "omegaconf", "transformers", "yaml", "numpy"}, id="help"),
+        pytest.param(["train", "--cfg", "job", "recipe=quickstart"], {"torch", "transformers", "numpy"}, id="config"),
+    ],
+)
+def test_loads_nothing_heavy(tmp_path, arguments, heavy):
     script = (
-        "import sys; from alora.cli import main; code = main(['--help']); "
-        "heavy = {'torch', 'hydra', 'omegaconf', 'transformers', 'yaml', 'numpy'} & set(sys.modules); "
-        "sys.exit(f'loaded {heavy}' if heavy else code)"
-    )
-    result = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-
-
-def test_composing_a_config_loads_no_torch(tmp_path):
-    script = (
-        "import sys; from alora.cli import main; code = main(['train', '--cfg', 'job', 'recipe=quickstart']); "
-        "heavy = {'torch', 'transformers', 'numpy'} & set(sys.modules); "
+        f"import sys; from alora.cli import main; code = main({arguments}); heavy = {heavy} & set(sys.modules); "
         "sys.exit(f'loaded {heavy}' if heavy else code)"
     )
     result = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
