@@ -58,16 +58,21 @@ def read_labelled(source: str, settings: DataSettings, policy: Policy) -> list[L
     return labelled
 
 
-def read_multilabelled(source: str, settings: DataSettings, policies: Sequence[Policy]) -> list[LabelledConversation]:
+def read_multilabelled(
+    source: str, settings: DataSettings, policies: Sequence[Policy], own: Mapping[str, Findings] | None = None
+) -> list[LabelledConversation]:
     """Every row of ``source`` with its labels for ``policies``; a policy that a row has no label for is left out.
 
     A row with ``label`` belongs to the one policy, or, where there are several, to the one that its ``policy`` names.
+
+    Args:
+        own: per policy id, where to gather what is wrong with its labels alone; without it that is the source's fault.
 
     Raises:
         DataError: the source cannot be read, holds no rows, or rows are wrong (all findings at once).
     """
     findings = Findings()
-    rows = list(_labelled_rows(source, settings, policies, findings))
+    rows = list(_labelled_rows(source, settings, policies, findings, own or {}))
     findings.raise_if_any(source)
     if not rows:
         raise DataError(f"{source} holds no rows; give it at least one row per label")
@@ -105,13 +110,13 @@ def read_conversation(source: str, columns: ColumnSettings | None = None) -> Con
 
 
 def _labelled_rows(
-    source: str, settings: DataSettings, policies: Sequence[Policy], findings: Findings
+    source: str, settings: DataSettings, policies: Sequence[Policy], findings: Findings, own: Mapping[str, Findings]
 ) -> Iterator[LabelledConversation]:
     places: dict[str, str] = {}
     for where, value in read_rows(source, findings):
         before = findings.count
         conversation = _conversation(value, where, settings.columns, findings)
-        labels = _labels(value, where, settings, policies, findings) if isinstance(value, dict) else {}
+        labels = _labels(value, where, settings, policies, findings, own) if isinstance(value, dict) else {}
         if conversation is not None and conversation.id != where:
             if conversation.id in places:
                 findings.add(
@@ -174,7 +179,12 @@ def _message(item: Any, where: str, findings: Findings) -> Message | None:
 
 
 def _labels(
-    row: dict[str, Any], where: str, settings: DataSettings, policies: Sequence[Policy], findings: Findings
+    row: dict[str, Any],
+    where: str,
+    settings: DataSettings,
+    policies: Sequence[Policy],
+    findings: Findings,
+    own: Mapping[str, Findings],
 ) -> dict[str, str]:
     columns = settings.columns
     if columns.label not in row and columns.labels not in row:
@@ -190,9 +200,9 @@ def _labels(
     else:
         policy = policies[0] if len(policies) == 1 else _own_policy(row, where, policies, findings)
         pairs = [] if policy is None else [(policy, row.get(columns.label))]
-    found = {policy.id: _label(value, where, policy, settings, findings) for policy, value in pairs}
+    found = {policy.id: _label(value, where, policy, settings, own.get(policy.id, findings)) for policy, value in pairs}
     if many is not None:
-        _refuse_contradiction(row, found, where, settings, policies, findings)
+        _refuse_contradiction(row, found, where, settings, policies, findings, own)
     return {name: label for name, label in found.items() if label is not None}
 
 
@@ -203,6 +213,7 @@ def _refuse_contradiction(
     settings: DataSettings,
     policies: Sequence[Policy],
     findings: Findings,
+    own: Mapping[str, Findings],
 ) -> None:
     """``label`` beside ``labels`` must say the same of the policy that it belongs to, where the row tells which."""
     columns, named = settings.columns, row.get("policy")
@@ -212,7 +223,7 @@ def _refuse_contradiction(
     among = found.get(owner) if owner is not None else None
     if alone is not None and among is not None and alone != among:
         text = f"{columns.label!r} says {shortened(alone)} and {columns.labels!r} says {among!r} of {owner!r}"
-        findings.add(where, f"{text}; remove one of them")
+        own.get(str(owner), findings).add(where, f"{text}; remove one of them")
 
 
 def _own_policy(row: dict[str, Any], where: str, policies: Sequence[Policy], findings: Findings) -> Policy | None:

@@ -26,4 +26,8 @@ class Findings:
     def raise_if_any(self, source: str) -> None:
         """Raise all problems as one :class:`alora.errors.DataError`."""
         if self.count:
-            raise DataError(f"{source}: {self.count} problem{'s' if self.count > 1 else ''}", self.lines(), self.count)
+            raise self.error(source)
+
+    def error(self, source: str) -> DataError:
+        """All problems as one error."""
+        return DataError(f"{source}: {self.count} problem{'s' if self.count > 1 else ''}", self.lines(), self.count)

@@ -9,6 +9,7 @@ from alora.config.paths import POLICY_PLACE
 from alora.config.schema import DataSettings
 from alora.conversation import Conversation, LabelledConversation, Message, read_labelled, read_multilabelled
 from alora.errors import ConfigError, DataError
+from alora.findings import Findings
 from alora.policy import Policy
 
 LEAST_ROWS = 2  # of two labels: below it there is nothing to learn, nor a bag of words to compare with
@@ -46,13 +47,14 @@ def read_policy_rows(
     """Rows of ``policies``, as they stand, from one source or (``%policy%``) from one file for each.
 
     Returns:
-        The rows, and per policy whose own file cannot be used the reason.
+        The rows, and the reason per policy whose own file cannot be used, or whose labels in a common source are wrong;
+        it has no labels in the rows.
 
     Raises:
         DataError: a source of several policies cannot be used.
     """
     if POLICY_PLACE not in source:
-        return read_multilabelled(source, settings, policies), {}
+        return _read_common(source, settings, policies)
     rows: list[LabelledConversation] = []
     unusable: dict[str, DataError] = {}
     for policy in policies:
@@ -60,6 +62,18 @@ def read_policy_rows(
             rows += read_labelled(source_of(source, policy), settings, policy)
         except DataError as error:
             unusable[policy.id] = error
+    return rows, unusable
+
+
+def _read_common(
+    source: str, settings: DataSettings, policies: Sequence[Policy]
+) -> tuple[list[LabelledConversation], dict[str, DataError]]:
+    own = {policy.id: Findings() for policy in policies}
+    rows = read_multilabelled(source, settings, policies, own)
+    unusable = {name: findings.error(source) for name, findings in own.items() if findings.count}
+    if unusable:
+        usable = [{name: label for name, label in row.labels.items() if name not in unusable} for row in rows]
+        rows = [replace(row, labels=labels) for row, labels in zip(rows, usable, strict=True)]
     return rows, unusable
 
 

@@ -3,15 +3,20 @@
 All of them share one hash seed, so whatever must not depend on it is held to a fresh process.
 """
 
+import ctypes
 import multiprocessing
 import os
 import resource
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 _PATIENCE = 600  # seconds
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt, from glibc's malloc.h
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     ["alora.commands.train", "alora.commands.score", "transformers.trainer", "transformers.models.qwen3.modeling_qwen3"]
@@ -64,6 +69,33 @@ def run_forked(*arguments: str, cache: Path) -> tuple[int | None, str, str]:
     process = start_forked(*arguments, cache=cache)
     output, errors = process.communicate()
     return process.returncode, output, errors
+
+
+def call_forked(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What ``function`` returns in a process of its own, whose allocator gives freed memory back at once."""
+    ours, theirs = _SERVER.Pipe(duplex=False)
+    process = _SERVER.Process(target=_answer, args=(theirs, function, arguments))
+    process.start()
+    theirs.close()
+    found = ours.recv()
+    process.join(_PATIENCE)
+    return found
+
+
+def _answer(pipe: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    for option in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
+        ctypes.CDLL(None).mallopt(option, 65536)
+    pipe.send(function(*arguments))
+
+
+def kill_when(process: Forked, reached: Callable[[], bool]) -> None:
+    """SIGKILL as soon as ``reached``, if the command runs as long."""
+    deadline = time.monotonic() + _PATIENCE
+    while process.poll() is None and not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.kill()
+    process.communicate()
 
 
 def _run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,39 @@ def longest_input(model: PreTrainedModel) -> int | None:
     return max(stated, int(original * factor)) if original and factor else stated
 
 
+def too_long_prompts(
+    model: PreTrainedModel,
+    renderer: Renderer,
+    rows: Iterable[LabelledConversation],
+    suffixes: Mapping[str, Suffix],
+    remedy: str = IN_RECIPE,
+) -> dict[str, str]:
+    """Policies of whose prompts some are longer than the base takes: by id, the longest one and what to do about it.
+
+    ``suffixes`` is by policy id, as rows are labelled. Rows are rendered only where ``prompt.max_prefix_tokens`` would
+    let one be too long.
+    """
+    limit = longest_input(model)
+    longest_suffix = max((len(suffix.token_ids) for suffix in suffixes.values()), default=0)
+    if limit is None or renderer.settings.max_prefix_tokens + longest_suffix <= limit:
+        return {}
+    longest: dict[str, tuple[int, str]] = dict.fromkeys(suffixes, (0, ""))
+    counts = Counter[str]()
+    for row in rows:
+        asked = [name for name in row.labels if name in suffixes]
+        prefix = len(renderer.prefix(row.conversation).token_ids) if asked else 0
+        for name in asked:
+            tokens = prefix + len(suffixes[name].token_ids)
+            counts[name] += tokens > limit
+            longest[name] = max(longest[name], (tokens, row.where))
+    found = {}
+    for name in (name for name in suffixes if counts[name]):
+        tokens, where = longest[name]
+        more = f" ({counts[name]} prompts are too long)" if counts[name] > 1 else ""
+        found[name] = f"{where}: {too_long(tokens, limit, len(suffixes[name].token_ids), remedy)}{more}"
+    return found
+
+
 def require_room(
     model: PreTrainedModel,
     renderer: Renderer,
@@ -40,27 +74,13 @@ def require_room(
     suffixes: Mapping[str, Suffix],
     remedy: str = IN_RECIPE,
 ) -> None:
-    """Refuse rows whose prompt is longer than the base takes; ``suffixes`` by policy id, as rows are labelled.
-
-    Rows are rendered only where ``prompt.max_prefix_tokens`` would let one be too long.
+    """Refuse rows whose prompt is longer than the base takes; the arguments are :func:`too_long_prompts`'s.
 
     Raises:
-        ConfigError: for the longest of them, with the limit and the setting that keeps it.
+        ConfigError: for the first policy that has some, with the limit and the setting that keeps it.
     """
-    limit = longest_input(model)
-    longest_suffix = max((len(suffix.token_ids) for suffix in suffixes.values()), default=0)
-    if limit is None or renderer.settings.max_prefix_tokens + longest_suffix <= limit:
-        return
-    longest, where, count = 0, "", 0
-    for row in rows:
-        asked = [len(suffixes[name].token_ids) for name in row.labels if name in suffixes]
-        if asked:
-            tokens = len(renderer.prefix(row.conversation).token_ids) + max(asked)
-            count += tokens > limit
-            longest, where = max((longest, where), (tokens, row.where))
-    if count:
-        more = f" ({count} prompts are too long)" if count > 1 else ""
-        raise ConfigError(f"{where}: {too_long(longest, limit, longest_suffix, remedy)}{more}")
+    for problem in too_long_prompts(model, renderer, rows, suffixes, remedy).values():
+        raise ConfigError(problem)
 
 
 def require_room_for(model: PreTrainedModel, prefix: Prefix, suffixes: Sequence[Suffix]) -> None:

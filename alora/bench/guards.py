@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from alora.bench.arms import Outcome, Work
 
 TOLERANCE = 1e-4  # relative, float32: two orders of summation over thousands of tokens
+WIDEST_NULL = 2.0  # high over low of the null arm's interval
 HALF_TOLERANCE = 0.1  # bfloat16 has 8 bits; a gradient is a sum of many such products
 
 
@@ -68,9 +69,14 @@ def unequal_results(worst: float, tolerance: float) -> str | None:
 
 
 def biased_null(ratio: Interval, arm: str = "ours") -> str | None:
-    """``arm`` against itself must show 1.0 within its interval."""
-    if ratio.contains(1.0):
+    """``arm`` against itself must show 1.0 within its interval, and the interval must not hold whatever one likes."""
+    if ratio.contains(1.0) and ratio.high <= WIDEST_NULL * ratio.low:
         return None
+    if ratio.contains(1.0):
+        return (
+            f"the null arm, {arm} against itself, shows [{ratio.low:.3f}, {ratio.high:.3f}], which is too wide to say "
+            "anything: the machine is too noisy; run it again when it is quiet, or with a higher bench.rounds"
+        )
     return (
         f"the null arm, {arm} against itself, shows {ratio.median:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] in place of "
         "1.0: the order or the machine disturbs the measurement; run it again when the machine is quiet"

@@ -45,6 +45,7 @@ class MemoryCase:
     dtype: str
     seed: int
     threads: int
+    quantized: bool = False
 
 
 def extra_peak(case: MemoryCase) -> float:
@@ -67,7 +68,7 @@ def _weigh(case: MemoryCase) -> float:
     torch.set_num_threads(case.threads)
     device, dtype = torch.device(case.device), getattr(torch, case.dtype)
     shape = SHAPES[case.shape]
-    base = random_base(shape, device, dtype, case.seed)
+    base = random_base(shape, device, dtype, case.seed, case.quantized)
     adapters = [draw_adapter(base, case.rank, case.targets, case.seed + policy) for policy in range(case.policies)]
     workload = draw_workload(shape, case.prefix, case.suffix, case.policies, case.seed)
     small = draw_workload(shape, 16, case.suffix, case.policies, case.seed)

@@ -46,7 +46,7 @@ def _conditions(results: Mapping[str, Any]) -> str:
     return (
         f"Base: Qwen3 of {shape['parameters'] / 1e6:.0f} M random weights ({shape['layers']} layers of "
         f"{shape['hidden']}, {shape['heads']} heads on {shape['kv_heads']} KV heads of {shape['width']}, MLP "
-        f"{shape['intermediate']}, vocabulary {shape['vocab']}), {results['dtype']} on {results['device']}, "
+        f"{shape['intermediate']}, vocabulary {shape['vocab']}), {_weights(results)} on {results['device']}, "
         f"{settings['threads']} thread(s). Adapters of rank {settings['rank']} on all seven linear modules. "
         f"Seconds are {results['clock']}; a step is forward and backward, without the optimiser. "
         f"{settings['rounds']} rounds in shuffled order, seed {settings['seed']}. {versions}. "
@@ -55,6 +55,12 @@ def _conditions(results: Mapping[str, Any]) -> str:
         "median over rounds with the interval of its order statistics; *FLOPs* is the ratio of the arithmetic, and "
         "*limit* what it tends to as P grows."
     )
+
+
+def _weights(results: Mapping[str, Any]) -> str:
+    packed = results.get("quantization", "none")
+    size = f", {results['base_mib']:.0f} MiB of weights" if "base_mib" in results else ""
+    return results["dtype"] + ("" if packed == "none" else f" on weights in {packed}") + size
 
 
 def _cell(cell: Mapping[str, Any]) -> str:

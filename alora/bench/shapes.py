@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
+from alora.base.quantize import quantize_in_place
+
 
 @dataclass(frozen=True)
 class BaseShape:
@@ -46,8 +48,13 @@ SHAPES = {
 }
 
 
-def random_base(shape: BaseShape, device: torch.device, dtype: torch.dtype, seed: int) -> PreTrainedModel:
-    """A frozen Qwen3 of ``shape`` in eval mode with sdpa attention; the weights follow from ``seed`` alone."""
+def random_base(
+    shape: BaseShape, device: torch.device, dtype: torch.dtype, seed: int, quantized: bool = False
+) -> PreTrainedModel:
+    """A frozen Qwen3 of ``shape`` in eval mode with sdpa attention; the weights follow from ``seed`` alone.
+
+    ``quantized`` packs them in NF4, as :mod:`alora.base.quantize` does.
+    """
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=shape.vocab,
@@ -66,8 +73,18 @@ def random_base(shape: BaseShape, device: torch.device, dtype: torch.dtype, seed
     )
     with device:  # drawn where it will live: billions of draws take minutes on a CPU
         model = Qwen3ForCausalLM(config)
-    model.to(device=device, dtype=dtype)  # pyright: ignore[reportCallIssue, reportArgumentType] wrapped by transformers
+    model.to(dtype=dtype)  # pyright: ignore[reportCallIssue, reportArgumentType] wrapped by transformers
+    if quantized:
+        quantize_in_place(model, dtype, device)
+    model.to(device=device)  # pyright: ignore[reportCallIssue, reportArgumentType] wrapped by transformers
     return model.eval().requires_grad_(False)
+
+
+def base_mib(model: PreTrainedModel) -> float:
+    """MiB of the base's weights, the scales of packed ones included."""
+    states = [getattr(parameter, "quant_state", None) for parameter in model.parameters()]
+    scales = sum(state.absmax.nbytes for state in states if state is not None)
+    return (sum(parameter.nbytes for parameter in model.parameters()) + scales) / 2**20
 
 
 def copy_of(model: PreTrainedModel) -> PreTrainedModel:

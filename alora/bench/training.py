@@ -16,22 +16,24 @@ from alora.bench.cell import CHUNK, Bench, baseline_flops, measure_cell, null_re
 from alora.bench.flops import FlopCount
 from alora.bench.measure import Clock
 from alora.bench.memory import MemoryCase, extra_peak
-from alora.bench.shapes import SHAPES, random_base
+from alora.bench.shapes import SHAPES, base_mib, random_base
 from alora.bench.workload import LABELS, draw_adapter
 from alora.config.schema import BenchSettings
 
-_TARGETS = ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
+TARGETS = ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
 
 
-def run_training(settings: BenchSettings, device: torch.device, dtype: torch.dtype, progress: bool = True) -> dict:
+def run_training(
+    settings: BenchSettings, device: torch.device, dtype: torch.dtype, progress: bool = True, quantized: bool = False
+) -> dict:
     """Measure everything that ``settings`` ask for; plain data for the report."""
     threads = torch.get_num_threads()
     torch.set_num_threads(settings.threads)
     shape = SHAPES[settings.shape]
-    flops = FlopCount(shape, settings.rank, _TARGETS)
-    base = random_base(shape, device, dtype, settings.seed)
+    flops = FlopCount(shape, settings.rank, TARGETS)
+    base = random_base(shape, device, dtype, settings.seed, quantized)
     most = max([*settings.policies, *settings.scoring_adapters])
-    adapters = [draw_adapter(base, settings.rank, _TARGETS, settings.seed + 10 * place) for place in range(most)]
+    adapters = [draw_adapter(base, settings.rank, TARGETS, settings.seed + 10 * place) for place in range(most)]
     form = "{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} left"
     total = _planned(settings, flops) / 1e12
     try:
@@ -41,7 +43,7 @@ def run_training(settings: BenchSettings, device: torch.device, dtype: torch.dty
             cells = [measure_cell(bench, p, s) for p in settings.prefixes for s in settings.suffixes]
             scored = _scoring(bench) if settings.scoring_adapters else None
             bar.set_description("memory")
-            memory = _memory(settings, device, dtype) if settings.memory else []
+            memory = _memory(settings, device, dtype, quantized) if settings.memory else []
     finally:
         torch.set_num_threads(threads)
     return {
@@ -49,6 +51,8 @@ def run_training(settings: BenchSettings, device: torch.device, dtype: torch.dty
         "shape": asdict(shape) | {"parameters": shape.parameters},
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "dtype": str(dtype).removeprefix("torch."),
+        "quantization": "nf4" if quantized else "none",
+        "base_mib": base_mib(base),
         "clock": bench.clock.name,
         "tolerance": bench.tolerance,
         "cells": cells,
@@ -100,7 +104,7 @@ def _unequal_prompts(arm: scoring.ScorerArm, lora: scoring.LoraArm, count: int) 
     return guards.unequal_work(arm.work() if count >= len(theirs) else [], theirs)
 
 
-def _memory(settings: BenchSettings, device: torch.device, dtype: torch.dtype) -> list[dict[str, Any]]:
+def _memory(settings: BenchSettings, device: torch.device, dtype: torch.dtype, quantized: bool) -> list[dict[str, Any]]:
     """PEFT, the split alone, and few and many policies in passes of one size: memory follows the pass."""
     prefix, suffix, most = settings.prefixes[0], settings.suffixes[0], max(settings.policies)
     few = min(8, most)
@@ -115,8 +119,8 @@ def _memory(settings: BenchSettings, device: torch.device, dtype: torch.dtype) -
     ):
         case = MemoryCase(
             arm=arm, shape=settings.shape, prefix=prefix, suffix=suffix, policies=policies, chunk=limit,
-            rank=settings.rank, targets=_TARGETS, device=str(device), dtype=str(dtype).removeprefix("torch."),
-            seed=settings.seed, threads=settings.threads,
+            rank=settings.rank, targets=TARGETS, device=str(device), dtype=str(dtype).removeprefix("torch."),
+            seed=settings.seed, threads=settings.threads, quantized=quantized,
         )  # fmt: skip
         found.append({
             "arm": arm, "prefix": prefix, "suffix": suffix, "policies": policies, "chunk": limit,

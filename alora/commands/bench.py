@@ -25,7 +25,7 @@ def _training(recipe: Recipe) -> int:
 
     device, dtype = _place(recipe.base)
     results = {"benchmark": "training", "environment": describe_environment()}
-    results |= run_training(recipe.bench, device, dtype)
+    results |= run_training(recipe.bench, device, dtype, quantized=recipe.base.quantization == "nf4")
     folder, report = _folder(recipe), markdown(results)
     write_json(folder / "bench.json", results)
     write_text(folder / "bench.md", report)

@@ -83,9 +83,13 @@ def _of_bundles(recipe: Recipe, artifact: Artifact) -> tuple[list[Evaluation], d
     for name, error in unusable.items():
         note(f"{name} is left out: {error}")
     bundles = [bundle for bundle in everyone if bundle.policy.id not in unusable]
+    if not bundles and len(everyone) == 1:
+        raise unusable[everyone[0].policy.id]
     if not bundles:
         raise DataError("no policy has rows to evaluate on; give data.test=")
-    train, _ = _rows(data.train, data, of_battery)
+    train, not_train = _rows(data.train, data, of_battery)
+    for name in sorted(not_train.keys() & wanted):
+        note(f"{name}: no bag of words: {not_train[name]}")
     policies = [bundle.policy for bundle in bundles]
     base = load_base(settings)
     check_bases(bundles, base)

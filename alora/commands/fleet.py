@@ -64,10 +64,13 @@ def _members(bundles: Sequence[Bundle], base: LoadedBase, rows: Sequence[Labelle
     """Every policy on every row, one pass a row."""
     from tqdm.auto import tqdm
 
+    from alora.base.limits import IN_ARTIFACT, require_room
     from alora.prefix.scorer import Scorer
 
     check_bases(bundles, base)
     renderer, suffixes = bundles[0].renderer(base), [bundle.suffix for bundle in bundles]
+    asked = [replace(row, labels=dict.fromkeys((bundle.policy.id for bundle in bundles), "")) for row in rows]
+    require_room(base.model, renderer, asked, {bundle.policy.id: bundle.suffix for bundle in bundles}, IN_ARTIFACT)
     kept_P: list[list[list[float]]] = [[] for _ in bundles]
     with Scorer(base, [bundle.weights for bundle in bundles]) as scorer:
         for row in tqdm(rows, desc="scoring", unit="row", disable=len(rows) < 2):

@@ -8,7 +8,7 @@ old one's place in one step, or goes to ``output``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +56,7 @@ def run(recipe: Recipe) -> int:
     bundles = chosen(everyone, recipe.policies, artifact.folder) if artifact.kind is Kind.BATTERY else everyone
     if recipe.output is not None and len(bundles) < len(everyone):
         raise ConfigError("output= is for the whole battery; leave policies= out, or recalibrate where it lies")
-    rows, source = _validation_rows(recipe, artifact, everyone)
+    rows, source = _validation_rows(recipe, artifact, everyone, {bundle.policy.id for bundle in bundles})
     base = load_base(settings)
     certificates = {bundle.policy.id: _certificate(recipe, bundle, base) for bundle in bundles}
     refits = _refit(recipe, bundles, base, settings, rows)
@@ -72,9 +72,9 @@ def run(recipe: Recipe) -> int:
 
 
 def _validation_rows(
-    recipe: Recipe, artifact: Artifact, bundles: Sequence[Bundle]
+    recipe: Recipe, artifact: Artifact, bundles: Sequence[Bundle], wanted: Collection[str]
 ) -> tuple[list[LabelledConversation], str]:
-    """``data.validation``; else the rows that the artifact's own run held out."""
+    """``data.validation``; else the rows that the artifact's own run held out. Those of ``wanted`` must be usable."""
     policies = [bundle.policy for bundle in bundles]
     run = saved_run(artifact)
     data = recipe.data if recipe.data.validation is not None or run is None else run.data
@@ -82,8 +82,8 @@ def _validation_rows(
     if source is None:
         raise ConfigError("there are no rows to fit a threshold to; add data.validation=FILE.jsonl")
     rows, unusable = read_policy_rows(source, data, policies)
-    for error in unusable.values():
-        raise error
+    for name in sorted(unusable.keys() & wanted):
+        raise unusable[name]
     rows = merge_rows(rows) if POLICY_PLACE in source else rows
     if data.validation is not None:
         return rows, Path(source).name
@@ -97,8 +97,11 @@ def _refit(
     settings: BaseSettings,
     rows: Sequence[LabelledConversation],
 ) -> list[Refit]:
+    from alora.base.limits import IN_ARTIFACT, require_room
+
     policies, suffixes = [bundle.policy for bundle in bundles], [bundle.suffix for bundle in bundles]
     renderer = bundles[0].renderer(base)
+    require_room(base.model, renderer, rows, {bundle.policy.id: bundle.suffix for bundle in bundles}, IN_ARTIFACT)
     if recipe.engine == "vllm":
         answers = predict(_InVllm(bundles, base, settings), renderer, policies, suffixes, rows)
     elif recipe.engine == "transformers":

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from alora.adapter.folder import AdapterSpec, AdapterWeights, load_adapter, new_adapter, save_adapter, target_modules
-from alora.base.limits import require_rank, require_room
+from alora.adapter.folder import AdapterWeights, load_adapter, new_adapter, save_adapter, target_modules
+from alora.base.limits import require_rank, too_long_prompts
 from alora.base.load import LoadedBase, load_base
 from alora.bundle.battery import write_battery
 from alora.bundle.hub import push_bundle
@@ -29,7 +29,7 @@ from alora.config.environment import describe_environment
 from alora.config.saved import save_recipe
 from alora.config.schema import Recipe
 from alora.conversation import read_conversation
-from alora.errors import CheckFailed, DataError
+from alora.errors import CheckFailed, ConfigError, DataError
 from alora.evaluation.baselines import compare_with_baselines
 from alora.evaluation.report import Evaluation, read_evaluations, write_evaluations
 from alora.identity.certificate import Certificate, read_certificate, write_certificate
@@ -43,7 +43,7 @@ from alora.training import Example, Fitted, RunFolder, examples, fit
 from alora.training.processes import Processes, join_processes
 from alora.training.run_folder import holds_finished
 from alora.training.sharding import is_sharded, load_sharded
-from alora.training.track import Standing
+from alora.training.track import Standing, read_standing
 
 
 def run(recipe: Recipe) -> int:
@@ -66,6 +66,8 @@ def run(recipe: Recipe) -> int:
         resumed = folder.claim(_inputs(this))
         if resumed:
             note(f"going on in {folder.path}")
+        for name, reason in left_out.items():
+            note(f"{name} is left out: {reason}")
         save_recipe(recipe, folder.settings, describe_environment())
         with start_tracking(recipe, folder.path, resumed, note) as tracking:
             _train(this, tracking, processes)
@@ -115,12 +117,18 @@ def _take_part(this: TrainingRun, processes: Processes) -> int:
 
 def _require_ready(this: TrainingRun) -> None:
     """What would fail after the training fails before it: words and targets that the base lacks, long rows."""
-    this.each(_spec)
+    this.each(TrainingRun.spec)
     require_rank(this.base.model, this.recipe.adapter.rank)
     target_modules(this.base.model, this.recipe.adapter.targets)
     rows = [*this.splits.train, *this.splits.validation, *this.splits.test]
     suffixes = {policy.id: this.renderer.suffix(policy) for policy in this.going}
-    require_room(this.base.model, this.renderer, rows, suffixes)
+    crowded = too_long_prompts(this.base.model, this.renderer, rows, suffixes)
+
+    def require_room(_: TrainingRun, policy: Policy) -> None:
+        if policy.id in crowded:
+            raise ConfigError(crowded[policy.id])
+
+    this.each(require_room)
     probe_conversations(this.recipe.export.golden_rows, "export.golden_rows")
 
 
@@ -148,8 +156,9 @@ def _train(this: TrainingRun, tracking: Tracking, processes: Processes) -> None:
             _train_together(this, policies, tracking)
         shutil.rmtree(this.folder.checkpoints, ignore_errors=True)
     for policy in this.going:
-        if not this.folder.places(policy.id).adapter.exists():
-            this.left_out[policy.id] = "its loss was not finite; lower training.learning_rate, or look at its rows"
+        places = this.folder.places(policy.id)
+        if not places.adapter.exists():
+            this.left_out[policy.id] = read_back(places.training, read_standing).dropped or "it has no adapter"
 
 
 def _train_together(this: TrainingRun, policies: Sequence[Policy], tracking: Tracking) -> None:
@@ -162,7 +171,7 @@ def _train_together(this: TrainingRun, policies: Sequence[Policy], tracking: Tra
 
 def _fit(this: TrainingRun, policies: Sequence[Policy], **options: Any) -> Fitted:
     rows = _examples(this, policies)
-    fresh = [new_adapter(_spec(this, policy), this.base.model, this.recipe.training.seed) for policy in policies]
+    fresh = [new_adapter(this.spec(policy), this.base.model, this.recipe.training.seed) for policy in policies]
     settings, checkpoints = this.recipe.training, this.folder.checkpoints
     return fit(this.base, fresh, rows["train"], rows["validation"], settings, checkpoints, **options)
 
@@ -175,7 +184,7 @@ def _train_with_trl(this: TrainingRun, policy: Policy, tracking: Tracking) -> No
         return
     recipe = this.recipe
     rows = _examples(this, [policy])
-    fresh = new_adapter(_spec(this, policy), this.base.model, recipe.training.seed)
+    fresh = new_adapter(this.spec(policy), this.base.model, recipe.training.seed)
     prefix = f"{policy.id}/" if recipe.policies else ""
     watch = [TrackingCallback(tracking, [policy.id], recipe.tracking.every, prefix)]
     checkpoints = this.folder.checkpoints / policy.id
@@ -201,16 +210,6 @@ def _keep(this: TrainingRun, policy: Policy, adapter: AdapterWeights, standing: 
     if standing.dropped is None:
         save_adapter(adapter, places.adapter, this.base.source)
     write_json(places.training, {"standing": asdict(standing), "steps": fitted.steps, "history": list(fitted.history)})
-
-
-def _spec(this: TrainingRun, policy: Policy) -> AdapterSpec:
-    settings = this.recipe.adapter
-    return AdapterSpec(
-        rank=settings.rank,
-        alpha=2.0 * settings.rank if settings.alpha is None else settings.alpha,
-        targets=tuple(sorted(settings.targets)),
-        invocation_ids=this.renderer.suffix(policy).invocation_ids if this.activated else None,
-    )
 
 
 def _evaluate(this: TrainingRun, tracking: Tracking) -> dict[str, list[Evaluation]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from alora.adapter.folder import AdapterSpec
 from alora.base.load import LoadedBase
 from alora.bundle.read import Bundle
 from alora.commands.output import say, table
@@ -46,6 +47,20 @@ class TrainingRun:
     def going(self) -> list[Policy]:
         """The policies that have not failed."""
         return [policy for policy in self.policies if policy.id not in self.left_out]
+
+    def spec(self, policy: Policy) -> AdapterSpec:
+        """The adapter that the recipe asks for.
+
+        Raises:
+            PolicyError: the base's tokenizer cannot carry the policy's invocation or labels.
+        """
+        settings = self.recipe.adapter
+        return AdapterSpec(
+            rank=settings.rank,
+            alpha=2.0 * settings.rank if settings.alpha is None else settings.alpha,
+            targets=tuple(sorted(settings.targets)),
+            invocation_ids=self.renderer.suffix(policy).invocation_ids if self.activated else None,
+        )
 
     def each(self, stage: Callable[[TrainingRun, Policy], Result]) -> dict[str, Result]:
         """Run a stage for every policy; in a battery an error costs its own policy only."""
@@ -96,13 +111,18 @@ def show_results(
         _show_verdicts(this, [bundles[policy.id] for policy in shown])
     if this.left_out:
         say()
-        table(("left out", "why"), [(name, reason.splitlines()[0]) for name, reason in this.left_out.items()])
+        table(("left out", "why"), [(name, _in_short(reason)) for name, reason in this.left_out.items()])
     say()
     one = None if this.recipe.policies or not shown else this.folder.places(shown[0].id)
     rows = [("settings", this.folder.settings)]
     rows += [(name, getattr(one, name)) for name in ("adapter", "evaluation", "identity", "bundle") if one]
     rows += [] if one else [("policies", this.folder.path / "policies"), ("battery", this.folder.battery)]
     table(("what", "where"), [(what, place) for what, place in rows if place.exists()])
+
+
+def _in_short(reason: str) -> str:
+    """The first line, and the first finding where there are several."""
+    return ": ".join(line.strip().removesuffix(":") for line in reason.splitlines()[:2])
 
 
 def _describe(certificate: Certificate) -> str:

@@ -17,6 +17,7 @@ import hydra
 import yaml
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -102,6 +103,7 @@ def run_verb(
         return to_recipe(composed, verb, places, list(HydraConfig.get().overrides.task), foreign)
 
     with _explained(arguments.recipe_files):
+        _require_choices(arguments.overrides)
         ConfigStore.instance().store(name="schema", node=Recipe)
         for path in arguments.recipe_files:
             _offer_recipe(path)
@@ -241,6 +243,20 @@ def _offer_recipe(path: Path) -> None:
 
 def _hydra_overrides(arguments: Arguments) -> list[str]:
     return [f"{group}={option}" for group, option in _HYDRA_DEFAULTS.items() if not arguments.sets(group)]
+
+
+def _require_choices(overrides: Sequence[str]) -> None:
+    """Hydra fails without a word on ``training=null``, where a section's place takes the name of one of its options."""
+    groups = {folder.name for folder in configs_folder().iterdir() if folder.is_dir()}
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        if override.key_or_group not in groups or override.is_delete() or override.is_sweep_override():
+            continue
+        value = override.value()
+        if not all(isinstance(name, str) for name in (value if isinstance(value, list) else [value])):
+            raise ConfigError(
+                f"{override.input_line}: {override.key_or_group} takes the name of one of its options "
+                f"({override.key_or_group}=NAME); leave it out, or set values below it"
+            )
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import torch
 
 # Where the backward kernel is the faster way. On a CPU, three products in blocks beat the kernel's five.
 BACKWARD_ON = frozenset({"cuda"})
+_LEAST_CAPABILITY = (8, 0)  # FlashAttention-2 needs Ampere
 _HALF = (torch.bfloat16, torch.float16)
 _CPU_DTYPES = (torch.float32, torch.float64, *_HALF)
 
@@ -22,7 +23,9 @@ def has_kernel(q: torch.Tensor) -> bool:
     """Whether a kernel takes these queries as they are: on a GPU half precision, and a width of 8 to 256 by eights."""
     if q.device.type == "cpu":
         return q.dtype in _CPU_DTYPES
-    return q.device.type == "cuda" and q.dtype in _HALF and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
+    if q.device.type != "cuda" or q.dtype not in _HALF or q.shape[-1] % 8 or q.shape[-1] > 256:
+        return False
+    return torch.cuda.get_device_capability(q.device) >= _LEAST_CAPABILITY
 
 
 def attend(

@@ -12,17 +12,19 @@ import contextlib
 import hashlib
 import os
 import warnings
+import zlib
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from alora.prefix.packed import PrefixKV
 
+_CHECKSUM = "crc32"
 Compute = Callable[[tuple[int, ...]], PrefixKV | None]
 
 
@@ -90,7 +92,7 @@ class DiskStore(PrefixStore):
     """Kept as safetensors files, one per prefix, for later runs on the same base too.
 
     Args:
-        folder: for this base, dtype and device alone; the caller names it by their digest.
+        folder: for this base and all else that the KV's bits hang on; the caller names it by their digest.
         device: where loaded KV goes.
     """
 
@@ -108,18 +110,17 @@ class DiskStore(PrefixStore):
     def _load(self, token_ids: tuple[int, ...]) -> PrefixKV | None:
         file = self._file(token_ids)
         try:
-            state = load_file(file, device=str(self._device))
-            layers = tuple((state[f"{layer}.k"], state[f"{layer}.v"]) for layer in range(len(state) // 2))
+            layers = _read(file, len(token_ids))
         except FileNotFoundError:
             return None
-        except (SafetensorError, KeyError, OSError) as error:
+        except (SafetensorError, KeyError, ValueError, OSError) as error:
             warnings.warn(f"{file} is damaged ({error}); its prefix is computed again", stacklevel=2)
             self._budget += self._remove(file)
             return None
         if self._stale.pop(file, None) is not None:
             with contextlib.suppress(OSError):
                 os.utime(file)  # used last by this run
-        return PrefixKV(layers, len(token_ids))
+        return PrefixKV(tuple((k.to(self._device), v.to(self._device)) for k, v in layers), len(token_ids))
 
     def _make_room(self, size: int) -> int:
         freed = 0
@@ -139,11 +140,11 @@ class DiskStore(PrefixStore):
     def _keep(self, token_ids: tuple[int, ...], kv: PrefixKV) -> int:
         state = {}
         for layer, (k, v) in enumerate(kv.layers):
-            state |= {f"{layer}.k": k.contiguous(), f"{layer}.v": v.contiguous()}
+            state |= {f"{layer}.k": k.cpu().contiguous(), f"{layer}.v": v.cpu().contiguous()}
         file = self._file(token_ids)
         beside = file.with_suffix(f".{os.getpid()}.writing")  # several processes may share the folder
         try:
-            save_file(state, beside)
+            save_file(state, beside, {_CHECKSUM: str(_checksum(state))})
             size = beside.stat().st_size
             beside.replace(file)
         except (OSError, SafetensorError):  # a full disk costs time, not the run
@@ -151,3 +152,24 @@ class DiskStore(PrefixStore):
                 beside.unlink(missing_ok=True)
             return 0
         return size
+
+
+def _read(file: Path, length: int) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
+    """Raises KeyError or ValueError where the file is whole but not what was written for a prefix of ``length``."""
+    with safe_open(file, framework="pt") as opened:
+        state = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 not a mapping
+        written = (opened.metadata() or {})[_CHECKSUM]
+    if str(_checksum(state)) != written:
+        raise ValueError("its bytes are not the ones that were written")
+    layers = tuple((state[f"{layer}.k"], state[f"{layer}.v"]) for layer in range(len(state) // 2))
+    if not layers or any(k.shape[1] != length or v.shape[1] != length for k, v in layers):
+        raise ValueError(f"not {length} tokens in every layer")
+    return layers
+
+
+def _checksum(state: Mapping[str, torch.Tensor]) -> int:
+    """Against bit rot, which safetensors does not look for; not against an attacker."""
+    found = 0
+    for name in sorted(state):
+        found = zlib.crc32(memoryview(state[name].view(torch.uint8).numpy()), found)
+    return found

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from alora.adapter.bank import Bank
-from alora.errors import TrainingError
 from alora.training.processes import Processes
 from alora.training.track import Tracker
 
@@ -61,7 +61,7 @@ class PolicyClip(TrainerCallback):
 
 
 class GradientWatch(TrainerCallback):
-    """Stop a run that does not learn: after its first rows every policy must have a gradient.
+    """Give up a policy that does not learn: after its first rows it must have a gradient. Stop when none is left.
 
     B starts at zero, so A's first gradient is zero by construction and B's is the one that must not be. It would be if
     the activation were missing, the hooks did not fire, or the base's kernels lost the gradient.
@@ -81,8 +81,14 @@ class GradientWatch(TrainerCallback):
         for policy in sorted(fresh & self._tracker.active):
             dead = [name for name, (da, db) in self._bank.gradients(policy).items() if not (db.any() or da.any())]
             if dead:
-                raise TrainingError(
-                    f"policy {policy}: no gradient reached {len(dead)} adapted layer(s) after the first step "
-                    f"({', '.join(dead[:3])}); the adapter would stay what it is. Check adapter.targets, and that the "
-                    "base is not quantized by a method whose kernels drop gradients"
-                )
+                self._tracker.drop(policy, _no_gradient(dead))
+        if not self._tracker.active:
+            control.should_training_stop = True
+
+
+def _no_gradient(layers: Sequence[str]) -> str:
+    return (
+        f"no gradient reached {len(layers)} adapted layer(s) after the first step ({', '.join(layers[:3])}); the "
+        "adapter would stay what it is. Check adapter.targets, and that the base is not quantized by a method whose "
+        "kernels drop gradients"
+    )

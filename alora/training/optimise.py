@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
+import platform
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import transformers
 from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
@@ -92,12 +95,13 @@ def fit(
     resume = processes.tell(last_whole_checkpoint(checkpoints) if processes.first else None)
     try:
         if resume is None or not trainer.restore_finished(resume, _total_steps(settings, len(train))):
-            trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+            with tensor_cores(packed.device, base.model.dtype):
+                trainer.train(resume_from_checkpoint=str(resume) if resume else None)
         if tracker.active and tracker.judged != trainer.state.global_step:
             trainer.evaluate()
         if all(standing.dropped for standing in tracker.standings):
             reasons = dict.fromkeys(str(standing.dropped) for standing in tracker.standings)
-            raise TrainingError(f"{'; '.join(reasons)}; lower training.learning_rate, or take base.dtype=float32")
+            raise TrainingError("; ".join(reasons))
         processes.wait()  # the first is free to remove the checkpoints once this returns
     except TrainingError:
         if processes.first:
@@ -143,6 +147,22 @@ def _bank_dtype(base_dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if base_dtype == torch.float64 else torch.float32
 
 
+@contextlib.contextmanager
+def tensor_cores(device: torch.device, base_dtype: torch.dtype) -> Iterator[None]:
+    """Let the float32 adapters of a half-precision base on a GPU multiply as TF32.
+
+    Beside such a base it is not they that round most, and without tensor cores they cost far more time than their
+    share of the arithmetic.
+    """
+    before = torch.get_float32_matmul_precision()
+    if device.type == "cuda" and base_dtype in (torch.bfloat16, torch.float16):
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def _clip(bank: Bank, settings: TrainingSettings) -> list[TrainerCallback]:
     return [PolicyClip(bank, settings.max_grad_norm)] if settings.max_grad_norm else []
 
@@ -152,10 +172,19 @@ def _store(settings: TrainingSettings, base: LoadedBase, device: torch.device) -
         return None
     if settings.prefix_cache == "memory":
         return MemoryStore(settings.prefix_cache_bytes)
-    # KV is a function of these and the ids; another torch or device may round otherwise.
-    parts = [*sorted(base.fingerprint.as_dict().values()), str(base.model.dtype), str(device), torch.__version__]
-    name = hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
-    return DiskStore(cache_folder("prefix_kv") / name, settings.prefix_cache_bytes, device)
+    folder = cache_folder("prefix_kv") / _digest_of_arithmetic(base, device)
+    return DiskStore(folder, settings.prefix_cache_bytes, device)
+
+
+def _digest_of_arithmetic(base: LoadedBase, device: torch.device) -> str:
+    """Of all that the bits of a prefix's KV hang on besides its ids: weights, precision, kernels, threads, device."""
+    parts = [
+        *sorted(base.fingerprint.as_dict().values()),
+        *(str(base.model.dtype), torch.get_float32_matmul_precision(), str(torch.get_num_threads())),
+        *(torch.__version__, transformers.__version__, torch.backends.cpu.get_cpu_capability()),
+        torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine(),
+    ]
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
 
 
 def _steps_per_epoch(settings: TrainingSettings, rows: int) -> int:

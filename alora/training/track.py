@@ -19,7 +19,9 @@ from safetensors.torch import load_file, save_file
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights
 from alora.atomic import write_json
+from alora.errors import RunError
 
+_REMEDY = "lower training.learning_rate, look at its rows, or take base.dtype=float32"
 _WEIGHTS, _STATE = "best.safetensors", "policies.json"
 
 
@@ -37,6 +39,18 @@ class Standing:
     def active(self) -> bool:
         """Whether it is still being trained."""
         return self.stopped_at is None and self.dropped is None
+
+
+def read_standing(record: Path) -> Standing:
+    """The standing in a policy's ``training.json``.
+
+    Raises:
+        RunError: it cannot be read.
+    """
+    try:
+        return Standing(**json.loads(record.read_text())["standing"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{record} cannot be read ({error})") from error
 
 
 class Tracker:
@@ -60,7 +74,7 @@ class Tracker:
         for place in self.active & losses.keys():
             standing, loss = self.standings[place], losses[place]
             if not math.isfinite(loss):
-                self.drop(place, f"validation loss is {loss} at step {step}")
+                self.drop(place, f"validation loss is {loss} at step {step}; {_REMEDY}")
             elif standing.best_loss is None or loss < standing.best_loss:
                 standing.best_loss, standing.best_step, standing.evaluations_since_best = loss, step, 0
                 self._best[place] = self._bank.adapter(place)
@@ -75,7 +89,7 @@ class Tracker:
 
     def drop_diverged(self, place: int, step: int) -> None:
         """Give up one policy whose training loss is not finite."""
-        self.drop(place, f"training loss is not finite at step {step}")
+        self.drop(place, f"training loss is not finite at step {step}; {_REMEDY}")
 
     def best(self, place: int) -> AdapterWeights:
         """The weights of the best evaluation; the present ones when there was none."""

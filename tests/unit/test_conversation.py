@@ -15,6 +15,7 @@ from alora import sources
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.conversation import Conversation, Message, read_conversation, read_labelled, read_multilabelled
 from alora.errors import DataError
+from alora.findings import Findings
 from alora.policy import Policy
 from alora.reading import read_whole
 
@@ -211,6 +212,32 @@ def test_many_policies_share_a_file(tmp_path):
     assert [dict(item.labels) for item in rows] == [{"p": "ok", "q": "violation"}, {"q": "ok"}]
     with pytest.raises(DataError, match="a row with one label names one of p, q"):
         read_multilabelled(jsonl(tmp_path, row()), DataSettings(), [POLICY, OTHER])
+
+
+def test_what_is_wrong_with_one_policys_labels_is_gathered_apart_and_costs_no_other_its_row(tmp_path):
+    messages = row()["messages"]
+    path = jsonl(
+        tmp_path,
+        {"messages": messages, "labels": {"p": "ok", "q": "perhaps"}},
+        {"messages": messages, "labels": {"p": "violation", "q": "ok"}, "label": "violation", "policy": "q"},
+        {"messages": messages, "label": None, "policy": "q"},
+    )
+    own = {"p": Findings(), "q": Findings()}
+    rows = read_multilabelled(path, DataSettings(), [POLICY, OTHER], own)
+    assert [item.labels.get("p") for item in rows] == ["ok", "violation", None]
+    assert own["p"].count == 0
+    assert own["q"].count == 3
+    assert "train.jsonl:1: label 'perhaps' is not one of" in own["q"].shown[0]
+    assert "says 'violation' and 'labels' says 'ok' of 'q'" in own["q"].shown[1]
+    with pytest.raises(DataError, match="3 problems"):
+        read_multilabelled(path, DataSettings(), [POLICY, OTHER])
+
+
+def test_what_is_wrong_with_a_row_is_everybodys_fault(tmp_path):
+    own = {"p": Findings(), "q": Findings()}
+    path = jsonl(tmp_path, {"messages": [], "labels": {"p": "ok", "q": "perhaps"}})
+    with pytest.raises(DataError, match="'messages' is empty"):
+        read_multilabelled(path, DataSettings(), [POLICY, OTHER], own)
 
 
 def test_parquet_reads_as_jsonl_does(tmp_path):

@@ -1,10 +1,13 @@
 """``alora bench training`` from the command line, at toy sizes."""
 
 import json
+from dataclasses import replace
 
 import pytest
+import torch
 
 from alora.bench.shapes import SHAPES
+from alora.bench.training import run_training
 from alora.cli import main
 from alora.config.schema import BenchSettings
 from alora.config.validate import CHOICES
@@ -28,6 +31,21 @@ def test_every_arm_is_measured_and_every_sample_kept(report):
     assert sum(sample["arm"] == "null" for sample in cell["samples"]) >= 8
     scored = {sample["arm"] for sample in results["scoring"]["samples"]}
     assert scored == {"packed N=2", "packed N=4", "lora"}
+
+
+def test_a_base_in_four_bits():
+    """TRL casts adapters of a 4-bit base to bfloat16, which the guard tells from rounding."""
+    settings = BenchSettings(
+        shape="mini", prefixes=[40], suffixes=[8], policies=[1], scoring_adapters=[], memory=False, rounds=2, rank=4
+    )
+    plain, packed = (
+        run_training(replace(settings, baselines=names), torch.device("cpu"), torch.float32, False, quantized)
+        for names, quantized in ((["peft"], False), (["peft", "trl"], True))
+    )
+    assert (plain["quantization"], packed["quantization"]) == ("none", "nf4")
+    assert packed["base_mib"] < 0.6 * plain["base_mib"]  # the embedding, half of it here, is not packed
+    worst = packed["cells"][0]["worst_difference"]
+    assert worst["peft"] <= 1e-4 < worst["trl"]
 
 
 def test_the_arms_agree_on_the_very_workload(report):

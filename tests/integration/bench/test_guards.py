@@ -172,6 +172,12 @@ class TestNullArm:
         ratio = self._null(ours, [1.1 * value for value in ours])
         assert "null arm" in guards.biased_null(ratio)
 
+    def test_an_interval_that_holds_anything_is_no_proof(self):
+        ours = [1.0] * 8
+        ratio = self._null(ours, [0.6, 1.0, 1.7, 0.5, 1.0, 2.0, 1.6, 0.7])
+        assert ratio.contains(1.0)
+        assert "too wide" in guards.biased_null(ratio)
+
 
 def test_a_reason_leaves_no_number():
     interval = median_interval([2.0, 2.1, 2.2])

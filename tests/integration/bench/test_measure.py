@@ -10,10 +10,11 @@ from alora.bench.arms import PackedArm
 from alora.bench.baselines import PeftArm, peft_model
 from alora.bench.flops import FlopCount
 from alora.bench.measure import Clock, Turn, by_round, measure, median_interval, seconds_of
-from alora.bench.memory import MemoryCase, extra_peak
+from alora.bench.memory import MemoryCase, _weigh, extra_peak
 from alora.bench.shapes import SHAPES, BaseShape, random_base
 from alora.bench.workload import LABELS, draw_adapter, draw_workload
 from alora.errors import BaseError
+from tests.forked import call_forked
 
 WIDE = BaseShape(vocab=97, hidden=64, intermediate=96, layers=2, heads=4, kv_heads=2, width=16)
 TARGETS = tuple(WIDE.linears)
@@ -113,9 +114,18 @@ def _case(arm: str, prefix: int, policies: int = 1, chunk: int = 4096, shape: st
     return MemoryCase(arm, shape, prefix, 8, policies, chunk, 4, TARGETS, "cpu", "float32", seed=0, threads=1)
 
 
-def test_memory_sees_an_arm_that_needs_more():
-    """Full-sequence training stores activations of the whole prompt; the split stores its keys and values alone."""
-    assert extra_peak(_case("packed", 3000)) < 0.5 * extra_peak(_case("peft", 3000))
+def _weighed(*case, **more) -> float:
+    return call_forked(_weigh, _case(*case, **more))
+
+
+def test_the_split_needs_a_quarter_of_the_memory_and_no_more_with_more_policies():
+    """Full-sequence training stores activations of the whole prompt; the split stores its keys and values, and one
+    pass of suffixes. The control is a pass that takes all suffixes at once."""
+    split = _weighed("packed", 1000, shape="27m")
+    assert split <= 0.25 * _weighed("peft", 1000, shape="27m")
+    few, many = (_weighed("packed", 1000, policies, chunk=64, shape="27m") for policies in (8, 32))
+    assert many <= 1.1 * few
+    assert _weighed("packed", 1000, 32, shape="27m") > 1.5 * many
 
 
 def test_memory_of_a_case_that_cannot_run_is_an_error():

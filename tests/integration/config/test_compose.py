@@ -103,6 +103,12 @@ def test_a_recipe_on_another_base_and_adapter():
     assert (recipe.base.source, recipe.adapter.kind, recipe.adapter.rank) == ("Qwen/Qwen3-4B", "lora", 4)
 
 
+@pytest.mark.parametrize("override", ["training=null", "recipe=null", "base=3", "policy=[1,2]"])
+def test_a_section_takes_the_name_of_an_option(override):
+    with pytest.raises(ConfigError, match=r"takes the name of one of its options .* or set values below it"):
+        recipe_of("train", "recipe=quickstart", override)
+
+
 @pytest.mark.parametrize("key", ["typo", "training.typo", "base.template", "data.columns.lable"])
 @pytest.mark.parametrize("sign", ["", "+", "++"])
 def test_unknown_key_is_an_error_however_it_is_written(sign, key):

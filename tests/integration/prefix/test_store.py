@@ -4,6 +4,8 @@ import os
 
 import pytest
 import torch
+import transformers
+from safetensors.torch import load_file, save_file
 
 from alora.adapter.folder import AdapterSpec, new_adapter
 from alora.base.fingerprint import Fingerprint
@@ -12,7 +14,7 @@ from alora.config.schema import TrainingSettings
 from alora.prefix.packed import PackedModel, PrefixKV
 from alora.prefix.store import DiskStore, MemoryStore
 from alora.training.examples import Example, Target
-from alora.training.optimise import _store, fit
+from alora.training.optimise import _digest_of_arithmetic, _store, fit
 from tests.peft_reference import ALL_TARGETS, random_adapter
 from tests.toy_models import toy_model
 
@@ -62,6 +64,45 @@ def test_a_damaged_file_is_computed_again(tmp_path):
     assert store.misses == 2
     assert store.get((1, 2), _kv).length == 2
     assert store.hits == 1
+
+
+@pytest.mark.parametrize("damage", ["one bit", "of another length", "without its checksum"])
+def test_a_whole_file_of_other_content_is_computed_again(tmp_path, damage):
+    """safetensors reads all three without a word."""
+    store = DiskStore(tmp_path, 10**6, CPU)
+    store.get((1, 2), _kv)
+    (file,) = tmp_path.glob("*.safetensors")
+    if damage == "one bit":
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+    elif damage == "of another length":
+        store.get((1, 2, 3), _kv)
+        (other,) = set(tmp_path.glob("*.safetensors")) - {file}
+        file.write_bytes(other.read_bytes())
+    else:
+        save_file(load_file(file), file)
+    with pytest.warns(UserWarning, match="is damaged .* computed again"):
+        found = store.get((1, 2), _kv)
+    wanted = [half for pair in _kv((1, 2)).layers for half in pair]
+    halves = [half for pair in found.layers for half in pair]
+    assert all(torch.equal(*both) for both in zip(halves, wanted, strict=True))
+
+
+def test_other_arithmetic_has_a_folder_of_its_own(monkeypatch):
+    base = LoadedBase(toy_model("qwen3"), None, Fingerprint("w", "t", "c"), "toy")  # pyright: ignore[reportArgumentType]
+    own = _digest_of_arithmetic(base, CPU)
+    assert own == _digest_of_arithmetic(base, CPU)
+    for target, name, value in (
+        (transformers, "__version__", "0"),
+        (torch, "__version__", "0"),
+        (torch, "get_float32_matmul_precision", lambda: "medium"),
+        (torch, "get_num_threads", lambda: 64),
+        (torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(target, name, value)
+            assert _digest_of_arithmetic(base, CPU) != own, name
 
 
 def test_what_earlier_runs_left_makes_room_and_what_this_run_uses_stays(tmp_path):

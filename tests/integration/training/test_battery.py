@@ -1,17 +1,18 @@
 """A battery: several policies in one run, each as good as alone, none hurt by another."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
-from alora.adapter.folder import AdapterSpec, load_adapter, new_adapter
+from alora.adapter.folder import WEIGHTS_FILE, AdapterSpec, load_adapter, new_adapter
 from alora.base.fingerprint import Fingerprint
 from alora.base.load import LoadedBase
 from alora.config.schema import TrainingSettings
 from alora.training.examples import Example, Target
 from alora.training.optimise import fit
-from tests.forked import run_forked
+from tests.forked import kill_when, run_forked, start_forked
 from tests.integration.training.last_weights import LastWeights
 from tests.peft_reference import ALL_TARGETS, ATTENTION_TARGETS, relative_error
 from tests.toy_models import toy_model
@@ -96,9 +97,44 @@ def test_a_policy_that_diverges_is_dropped_and_hurts_nobody(tmp_path):
         tmp_path / "both",
         progress=False,
     )
-    assert fitted.standings[1].dropped == "training loss is not finite at step 0"
+    assert "training loss is not finite at step 0" in fitted.standings[1].dropped
     assert fitted.standings[0].dropped is None
     assert _distance(fitted.adapters[0], alone.adapters[0]) <= 1e-6
+
+
+def _two(folder, second, rows=None):
+    """The first policy beside a ``second`` adapter, and its distance from the first one trained alone."""
+    alone, _ = _fit(folder / "alone", (0,), steps=12)
+    settings = TrainingSettings(
+        max_steps=12, batch_size=4, learning_rate=3e-3, early_stopping_patience=0, max_suffix_tokens=40
+    )
+    pair = rows or (_rows(40, (0, 1)), _rows(8, (0, 1), 90))
+    fitted = fit(_base(), [_fresh(_base(), 0), second], *pair, settings, folder / "both", progress=False)
+    return fitted, _distance(fitted.adapters[0], alone.adapters[0])
+
+
+def test_a_policy_that_diverges_on_the_way_is_dropped_and_hurts_nobody(tmp_path):
+    """Its first loss is finite, because B is zero; two steps then take it to infinity."""
+    sick = new_adapter(AdapterSpec(2, 1e140, tuple(sorted(ALL_TARGETS)), INVOCATION), _base().model, seed=1)
+    fitted, distance = _two(tmp_path, sick)
+    assert "is not finite at step 2" in fitted.standings[1].dropped
+    assert fitted.standings[0].dropped is None
+    assert distance <= 1e-6
+
+
+def test_a_policy_without_a_gradient_is_dropped_and_hurts_nobody(tmp_path):
+    """Both of its labels are the same token, so that no weights tell them apart."""
+    rows = []
+    for part in (_rows(40, (0, 1)), _rows(8, (0, 1), 90)):
+        rows.append([replace(row, targets=(row.targets[0], _same_words(row.targets[1]))) for row in part])
+    fitted, distance = _two(tmp_path, _fresh(_base(), 1), rows)
+    assert "no gradient reached 12 adapted layer" in fitted.standings[1].dropped
+    assert fitted.standings[0].dropped is None
+    assert distance <= 1e-6
+
+
+def _same_words(target: Target) -> Target:
+    return replace(target, label_token_ids=(11, 11))
 
 
 def _policies(folder):
@@ -107,6 +143,7 @@ def _policies(folder):
         "- {id: red, title: No red, rule: Nobody says red.}\n"
         "- {id: blue, title: No blue, rule: Nobody says blue.}\n"
         "- {id: rare, title: Never seen, rule: Nobody says anything.}\n"
+        "- {id: typo, title: Typed badly, rule: Nobody says green.}\n"
     )
     for split in ("train", "test"):
         rows = [json.loads(line) for line in (folder / f"{split}.jsonl").read_text().splitlines()]
@@ -117,6 +154,7 @@ def _policies(folder):
                 "red": "violation" if red else "ok",
                 "blue": None if row["id"].endswith("5") else ("ok" if red else "violation"),
                 "rare": "ok",
+                "typo": "violatoin" if row["id"] == "0-8" else "violation" if red else "ok",
             }
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -126,21 +164,41 @@ def battery(tmp_path_factory):
     folder = tmp_path_factory.mktemp("battery")
     overrides = toy_overrides(folder, folder / "run")
     _policies(folder)
-    code, output, errors = run_forked("train", *overrides, "policies=[red,blue,rare]", cache=folder / "cache")
-    return folder, code, output, errors
+    overrides.append("policies=[red,blue,rare,typo]")
+    code, output, errors = run_forked("train", *overrides, cache=folder / "cache")
+    return folder, code, output, errors, overrides
 
 
 def test_the_battery_is_trained_and_the_unusable_policy_is_named(battery):
-    folder, code, output, errors = battery
+    folder, code, output, errors, _ = battery
     assert code == 1, errors
     assert "rare" in output
     assert "hold no 'violation' of policy 'rare'" in output
+    assert "train.jsonl:9: label 'violatoin' is not one of violation, ok of policy 'typo'" in output
     listed = json.loads((folder / "run/battery/battery.json").read_text())["bundles"]
     assert listed == ["red", "blue"]
     for name in listed:
         assert load_adapter(folder / "run/battery" / name).spec.activated
         for file in ("adapter/adapter_model.safetensors", "training.json", "evaluation.json", "identity.json"):
             assert (folder / "run/policies" / name / file).exists()
+
+
+def test_a_killed_battery_goes_on_and_ends_with_the_same_bytes(battery, tmp_path):
+    folder, overrides, run = battery[0], battery[4], tmp_path / "run"
+    again = [f"run_dir={run}" if item.startswith("run_dir=") else item for item in overrides]
+    process = start_forked("train", *again, cache=folder / "cache")
+    kill_when(process, lambda: (run / "checkpoints/checkpoint-6/complete.json").exists())
+    assert not list(run.glob("policies/*/adapter"))
+    code, _, errors = run_forked("train", *again, cache=folder / "cache")
+    assert code == 1, errors
+    assert "going on in" in errors
+    for name in ("red", "blue"):
+        ours, wanted = (place / "policies" / name / "adapter" / WEIGHTS_FILE for place in (run, folder / "run"))
+        assert ours.read_bytes() == wanted.read_bytes()
+        ours, wanted = (
+            json.loads((place / "policies" / name / "training.json").read_text()) for place in (run, folder / "run")
+        )
+        assert ours["standing"] == wanted["standing"]
 
 
 def test_one_pass_gives_every_verdict(battery, tmp_path):

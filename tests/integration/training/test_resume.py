@@ -8,7 +8,7 @@ import pytest
 
 from alora.adapter.folder import WEIGHTS_FILE
 from alora.training.optimise import last_whole_checkpoint
-from tests.forked import run_forked, start_forked
+from tests.forked import kill_when, run_forked, start_forked
 from tests.toy_recipe import run_alora, toy_overrides
 
 CHECKPOINTS = (2, 6)  # one every two steps, two kept
@@ -25,22 +25,13 @@ def finished(tmp_path_factory):
     return folder, overrides, (folder / "run/adapter" / WEIGHTS_FILE).read_bytes()
 
 
-def _kill_when(process, reached) -> None:
-    deadline = time.monotonic() + 120
-    while process.poll() is None and not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    process.kill()  # SIGKILL
-    process.communicate()
-
-
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS)
 def test_killed_behind_a_checkpoint(finished, tmp_path, checkpoint):
     folder, overrides, wanted = finished
     run = tmp_path / "run"
     again = [f"run_dir={run}" if item.startswith("run_dir=") else item for item in overrides]
     process = start_forked("train", *again, cache=folder / "cache")
-    _kill_when(process, lambda: (run / f"checkpoints/checkpoint-{checkpoint}/complete.json").exists())
+    kill_when(process, lambda: (run / f"checkpoints/checkpoint-{checkpoint}/complete.json").exists())
     assert not (run / "adapter").exists()
     code, _, errors = run_forked("train", *again, cache=folder / "cache")
     assert code == 0, errors
@@ -55,10 +46,10 @@ def test_killed_at_random_again_and_again(finished, tmp_path):
     chance = random.Random(0)
     for _ in range(3):
         process = start_forked("train", *again, cache=folder / "cache")
-        _kill_when(process, lambda: (run / "run.yaml").exists())
+        kill_when(process, lambda: (run / "run.yaml").exists())
         process = start_forked("train", *again, cache=folder / "cache")
         until = time.monotonic() + chance.uniform(0.2, 2.5)
-        _kill_when(process, lambda until=until: time.monotonic() > until)
+        kill_when(process, lambda until=until: time.monotonic() > until)
     code, _, errors = run_forked("train", *again, cache=folder / "cache")
     assert code == 0, errors
     assert (run / "adapter" / WEIGHTS_FILE).read_bytes() == wanted

@@ -13,7 +13,7 @@ from alora.base.load import LoadedBase
 from alora.config.schema import TrainingSettings
 from alora.errors import TrainingError
 from alora.training.examples import Example, Target
-from alora.training.optimise import fit
+from alora.training.optimise import fit, tensor_cores
 from alora.training.track import Tracker
 from tests.peft_reference import ALL_TARGETS, peft_gradients, peft_label_logits, peft_model, relative_error
 from tests.toy_models import toy_model
@@ -113,6 +113,18 @@ def test_the_base_comes_back_as_it_was(tmp_path):
     fit(base, [_fresh(base)], _examples(8), _examples(4, 9), settings, tmp_path, progress=False)
     assert torch.equal(before, base.model(ids).logits)
     assert not any(module.training for module in base.model.modules())
+
+
+def test_tensor_cores_serve_the_adapters_of_a_half_precision_base_alone():
+    before = torch.get_float32_matmul_precision()
+    for device, dtype, wanted in (
+        ("cuda", torch.bfloat16, "high"),
+        ("cuda", torch.float32, before),
+        ("cpu", torch.bfloat16, before),
+    ):
+        with tensor_cores(torch.device(device), dtype):
+            assert torch.get_float32_matmul_precision() == wanted
+        assert torch.get_float32_matmul_precision() == before
 
 
 def test_no_gradient_stops_the_run(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from alora.base.limits import longest_input, require_rank, require_room, require_room_for
+from alora.base.limits import longest_input, require_rank, require_room, require_room_for, too_long_prompts
 from alora.config.schema import PromptSettings
 from alora.conversation import Conversation, LabelledConversation, Message
 from alora.errors import ConfigError
@@ -62,6 +62,18 @@ def test_rows_that_the_base_has_no_room_for():
         require_room(model, open_, rows, suffixes)
     advised = Renderer(toy_tokenizer("qwen3"), PromptSettings(max_prefix_tokens=room))
     require_room(model, advised, rows, suffixes)
+
+
+def test_a_title_that_fills_the_base_costs_its_own_policy_alone():
+    model = toy_model("qwen3", vocab=len(toy_tokenizer("qwen3")))
+    renderer = Renderer(toy_tokenizer("qwen3"), PromptSettings(max_prefix_tokens=400))
+    wordy = Policy("wordy", "Title " * 600, "Rule")
+    suffixes = {policy.id: renderer.suffix(policy) for policy in (POLICY, wordy)}
+    rows = [row(10, "train.jsonl:1"), row(20, "train.jsonl:2", policy="wordy"), row(900, "train.jsonl:3")]
+    found = too_long_prompts(model, renderer, rows, suffixes)
+    assert list(found) == ["wordy"]
+    assert "train.jsonl:2: " in found["wordy"]
+    assert "too few for any conversation" in found["wordy"]
 
 
 def test_one_conversation_of_an_artifact():
