@@ -171,5 +171,5 @@ def _checksum(state: Mapping[str, torch.Tensor]) -> int:
     """Against bit rot, which safetensors does not look for; not against an attacker."""
     found = 0
     for name in sorted(state):
-        found = zlib.crc32(memoryview(state[name].view(torch.uint8).numpy()), found)
+        found = zlib.crc32(state[name].view(torch.uint8).numpy().data, found)
     return found
