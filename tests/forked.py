@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+AUDIT_LOG = "AUDIT_LOG"  # an environment variable: the file that takes every address that a socket is connected to
 _PATIENCE = 600  # seconds
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt, from glibc's malloc.h
 _SERVER = multiprocessing.get_context("forkserver")
@@ -41,6 +42,11 @@ class Forked:
     @property
     def returncode(self) -> int | None:
         return self._process.exitcode
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
 
     def poll(self) -> int | None:
         return self._process.exitcode
@@ -98,6 +104,18 @@ def kill_when(process: Forked, reached: Callable[[], bool]) -> None:
     process.communicate()
 
 
+def write_down_connections(file: str) -> None:
+    """From now on, every address that a socket of this process is connected to, into ``file``."""
+    log = Path(file).open("a")  # noqa: SIM115 open until the process ends, or is killed
+
+    def heard(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "socket.connect":
+            log.write(f"{arguments[1]!r}\n")
+            log.flush()
+
+    sys.addaudithook(heard)
+
+
 def _run(
     arguments: list[str], environment: dict[str, str], folder: str, largest_file: int | None, output: str, errors: str
 ) -> None:
@@ -113,5 +131,7 @@ def _run(
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
+    if AUDIT_LOG in environment:
+        write_down_connections(environment[AUDIT_LOG])
     sys.argv = ["alora", *arguments]
     sys.exit(main())

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -12,29 +13,18 @@ import pytest
 from alora.config.schema import Recipe, TrackingSettings
 from alora.errors import MissingDependency
 from alora.tracking import require_tracking, start_tracking
+from tests.forked import AUDIT_LOG, Forked
 from tests.integration.tracking.wandb_file import OfflineRun
 from tests.toy_recipe import toy_overrides
 
+ROOT = Path(__file__).parents[3]
 LOCAL = ("127.0.0.1", "::1", "0.0.0.0", "::", "")
-# The command line with an audit hook that writes down every address that a socket is connected to.
-AUDITED = """
-import os, sys
-log = open(os.environ["AUDIT_LOG"], "a")
-def heard(event, arguments):
-    if event == "socket.connect":
-        log.write(f"{arguments[1]!r}\\n"); log.flush()
-sys.addaudithook(heard)
-from alora.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
 SMALL = ("identity.negative_controls=false", "export.golden_rows=0", "tracking=wandb", "tracking.mode=offline")
 
 
-def _start(folder, *arguments):
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "ALORA_CACHE": str(folder / "cache")}
-    environment |= {"AUDIT_LOG": str(folder / "audit.log")}
-    command = [sys.executable, "-c", AUDITED, "train", *arguments]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+def _start(folder, *arguments) -> Forked:
+    environment = os.environ | {"ALORA_CACHE": str(folder / "cache"), AUDIT_LOG: str(folder / "audit.log")}
+    return Forked(["train", *arguments], environment)
 
 
 def _remotes(process) -> set[str]:
@@ -129,14 +119,14 @@ def test_nothing_leaves_the_machine(killed_and_resumed):
 
 def test_the_listeners_hear(tmp_path):
     """Negative control: both see a socket that is connected elsewhere (of UDP, so that nothing is sent)."""
-    script = AUDITED.split("from alora")[0] + (
+    script = (
+        f"from tests.forked import write_down_connections; write_down_connections({str(tmp_path / 'log')!r})\n"
         "import socket, time; one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
         "try: one.connect(('192.0.2.1', 9))\n"
         "except OSError: one.bind(('127.0.0.1', 0)); one.connect(('127.0.0.2', 9))\n"  # a machine without a network
         "time.sleep(1)"
     )
-    started = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {"AUDIT_LOG": str(tmp_path / "log")})
-    remotes = _watch(started)
+    remotes = _watch(subprocess.Popen([sys.executable, "-c", script], cwd=ROOT))
     assert remotes <= {"192.0.2.1", "127.0.0.2"}
     assert remotes
     assert "192.0.2.1" in (tmp_path / "log").read_text()
