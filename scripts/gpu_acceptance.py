@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -211,9 +212,8 @@ def cell_in_process(home: Path, graphs: str, cache: bool, dtype: str) -> dict[st
     return {**told, "available": True, "seconds": seconds, **found}
 
 
-def run_all(dtype: str) -> dict[str, Any]:
-    from alora.vllm_plugin import compat
-
+def run_all(dtype: str, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Every cell; what there is is kept after each, so that a machine that is taken away leaves its results."""
     with tempfile.TemporaryDirectory(prefix="alora-acceptance-") as scratch:
         home = Path(scratch)
         write_models(home, getattr(torch, dtype))
@@ -225,6 +225,13 @@ def run_all(dtype: str) -> dict[str, Any]:
                     json.dumps({key: cells[-1].get(key) for key in ("graphs", "cache", "passed", "seconds")}),
                     flush=True,
                 )
+                keep(_told(cells, dtype))
+    return _told(cells, dtype)
+
+
+def _told(cells: list[dict[str, Any]], dtype: str) -> dict[str, Any]:
+    from alora.vllm_plugin import compat
+
     return {
         "what": "aLoRA on vLLM against PEFT, by CUDA graphs and prefix caching; see the script's head",
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
@@ -232,6 +239,7 @@ def run_all(dtype: str) -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "dtype": dtype,
+        "complete": len(cells) == 2 * len(GRAPHS),
         "cells": cells,
         "passed": all(cell["passed"] for cell in cells if cell["available"]),
     }
@@ -244,16 +252,19 @@ def main() -> int:
     parser.add_argument("--cell", nargs=2, metavar=("GRAPHS", "CACHE"), help=argparse.SUPPRESS)
     parser.add_argument("--home", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
+
+    def keep(told: dict[str, Any]) -> None:
+        if given.out:
+            given.out.parent.mkdir(parents=True, exist_ok=True)
+            given.out.write_text(json.dumps(told, indent=1) + "\n")
+
     if given.cell:
         told = run_cell(given.home, given.cell[0], given.cell[1] == "1", given.dtype)
+        keep(told)
     else:
-        told = run_all(given.dtype)
-    text = json.dumps(told, indent=1)
-    if given.out:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(text + "\n")
-    else:
-        print(text)
+        told = run_all(given.dtype, keep)
+    if not given.out:
+        print(json.dumps(told, indent=1))
     return 0 if told["passed"] else 1
 
 

@@ -58,6 +58,8 @@ def run(recipe: Recipe) -> int:
         raise ConfigError("output= is for the whole battery; leave policies= out, or recalibrate where it lies")
     rows, source = _validation_rows(recipe, artifact, everyone, {bundle.policy.id for bundle in bundles})
     base = load_base(settings)
+    if artifact.kind is Kind.BATTERY and recipe.output is None and len(bundles) < len(everyone):
+        _require_same_base(everyone, base)
     certificates = {bundle.policy.id: _certificate(recipe, bundle, base) for bundle in bundles}
     refits = _refit(recipe, bundles, base, settings, rows)
     made = []
@@ -69,6 +71,16 @@ def run(recipe: Recipe) -> int:
         write_battery(recipe.output, made)
     _show(recipe, refits, made, source)
     return 0
+
+
+def _require_same_base(everyone: Sequence[Bundle], base: LoadedBase) -> None:
+    """A part of a battery may not move to another base, for its bundles are served behind one prefix."""
+    differing = {name for bundle in everyone for name in bundle.manifest.base.fingerprint.differences(base.fingerprint)}
+    if "quantization" in differing:
+        raise ConfigError(
+            f"base.quantization={base.fingerprint.quantization} for some policies would leave the battery on two "
+            "bases; leave policies= out, with output= to keep the old one"
+        )
 
 
 def _validation_rows(
@@ -125,17 +137,20 @@ def _refit(
 
 
 def target_of(before: OperatingPoint, given: EvaluationSettings) -> EvaluationSettings:
-    """What the threshold is fitted for: what the command says, else what the bundle's own was."""
-    unset = EvaluationSettings(bootstrap=given.bootstrap)
-    if given != unset or before.target == "none":
+    """What the threshold is fitted for: what the command says, and in what it leaves out the bundle's own.
+
+    Another target than the bundle's has its own defaults.
+    """
+    target = given.target or before.target
+    if before.target == "none" or target != before.target:
         return given
-    alarm, miss = before.costs or (unset.false_positive_cost, unset.false_negative_cost)
+    alarm, miss = before.costs or (None, None)
     return replace(
         given,
-        target=before.target,
-        target_value=before.target_value,
-        false_positive_cost=alarm,
-        false_negative_cost=miss,
+        target=target,
+        target_value=before.target_value if given.target_value is None else given.target_value,
+        false_positive_cost=alarm if given.false_positive_cost is None else given.false_positive_cost,
+        false_negative_cost=miss if given.false_negative_cost is None else given.false_negative_cost,
     )
 
 
@@ -207,13 +222,14 @@ def _place(recipe: Recipe, artifact: Artifact, bundle: Bundle) -> Path:
 
 def _show(recipe: Recipe, refits: Sequence[Refit], made: Sequence[Bundle], source: str) -> None:
     rows = []
-    for refit in refits:
+    for refit, bundle in zip(refits, made, strict=True):
+        packed = bundle.manifest.base.fingerprint.quantization
         before, after = refit.bundle.manifest.operating_point, refit.point
         was, now = refit.rates(before), refit.rates(after)
         rows.append(
             {
                 "policy": refit.bundle.policy.id,
-                "fitted in": f"{after.dtype} by {after.engine}",
+                "fitted in": f"{after.dtype}{'' if packed == 'none' else f' on {packed}'} by {after.engine}",
                 "threshold": after.threshold,
                 "low": after.threshold_low,
                 "high": after.threshold_high,

@@ -49,7 +49,8 @@ class Drift:
 
     ``state`` is unchanged (the same weights and operating point), changed, new, or gone. ``flipped`` is the share of
     its rows whose verdict is another one; ``p_delong`` says whether the AUROC differs by more than chance.
-    ``regressed`` names the figures that fell by more than the tolerance; a policy that is gone has regressed.
+    ``regressed`` names the figures that fell by more than the tolerance, and those that the rows do not tell of a
+    policy that changed: what nobody measured has not passed. A policy that is gone has regressed.
     """
 
     policy: str
@@ -108,7 +109,7 @@ def report(
 ) -> FleetReport:
     """The report on ``members``; ``before`` is the battery's last version on the same rows, None without one.
 
-    A policy that no row is labelled for has no figures and no drift, and is in the cross-fire's columns alone.
+    A policy that no row is labelled for has no figures, and is in the cross-fire's columns alone.
     """
     evaluations = {
         member.policy.id: evaluate(
@@ -154,6 +155,9 @@ def _drifts(
             found.append(Drift(name, "new"))
         elif labelled(member.policy, rows).any():
             found.append(_drift(member, old[name], rows, evaluation, settings))
+        else:
+            state = _state(member, old[name])
+            found.append(Drift(name, state, regressed=("no row is labelled for it",) if state == "changed" else ()))
     known = {member.policy.id for member in members}
     return found + [Drift(name, "gone", regressed=("gone",)) for name in old if name not in known]
 
@@ -176,17 +180,23 @@ def _drift(
     if positive_N.any() and not positive_N.all():
         scores = (member.probability_N[own_N], old.probability_N[own_N])
         p_delong = paired_auroc(positive_N, *scores, resamples=0).p_delong
-    same = (member.digest, member.point.calibration) == (old.digest, old.point.calibration)
+    state = _state(member, old)
+    fallen = [name for name, change in changes.items() if change is not None and change < -settings.tolerance]
+    if state == "changed":
+        fallen += [f"{name} not measurable" for name, change in changes.items() if change is None]
     return Drift(
         policy=member.policy.id,
-        state="unchanged" if same else "changed",
+        state=state,
         changes=changes,
         flipped=_share((member.fired_N != old.fired_N)[own_N]),
         p_delong=None if p_delong is None or np.isnan(p_delong) else p_delong,
-        regressed=tuple(
-            name for name, change in changes.items() if change is not None and change < -settings.tolerance
-        ),
+        regressed=tuple(fallen),
     )
+
+
+def _state(member: Member, old: Member) -> str:
+    same = (member.digest, member.point.calibration) == (old.digest, old.point.calibration)
+    return "unchanged" if same else "changed"
 
 
 def _share(flags_N: Flags) -> float:

@@ -122,10 +122,10 @@ class TrackingSettings:
 class EvaluationSettings:
     """Metrics and the operating point."""
 
-    target: str = "f1"  # f1, fpr, recall, cost: what the threshold is chosen for, on validation rows
+    target: str | None = None  # f1, fpr, recall, cost, on validation rows; None: f1, in recalibrate the bundle's own
     target_value: float | None = None  # rate to hold; None: fpr at most 0.01, recall at least 0.95
-    false_positive_cost: float = 1.0  # target=cost: what a false alarm costs ...
-    false_negative_cost: float = 1.0  # ... and a missed violation; only their ratio counts
+    false_positive_cost: float | None = None  # target=cost: what a false alarm costs; None: 1 ...
+    false_negative_cost: float | None = None  # ... and a missed violation; only their ratio counts
     bootstrap: int = 1000  # resamples behind each interval
 
 
@@ -163,7 +163,7 @@ class FleetSettings:
     """``alora fleet``: the report on a battery, and when it fails."""
 
     against: str | None = None  # the battery's last version: drift is measured on the same rows
-    figures: list[str] = field(default_factory=lambda: ["auroc", "f1"])  # that must not fall
+    figures: list[str] = field(default_factory=lambda: ["auroc", "f1"])  # must be measurable, and not fall
     tolerance: float = 0.02  # by more than this
 
 

@@ -79,7 +79,7 @@ RANGES: dict[str, _Rule] = {
     "judge.max_characters": _at_least_one,
     "judge.input_price": _not_negative,
     "judge.output_price": _not_negative,
-    "fleet.tolerance": _not_negative,
+    "fleet.tolerance": (lambda value: 0 <= value < 1, "from 0 to below 1"),
     "identity.conversations": _at_least_one,
     "serving.port": (lambda value: 1 <= value <= 65535, "between 1 and 65535"),
     "serving.max_loras": _at_least_one,

@@ -135,17 +135,28 @@ def choose_threshold(
     return chosen, min(float(low), chosen), max(float(high), chosen)
 
 
+def target_of(settings: EvaluationSettings) -> str:
+    """What the threshold is chosen for: F1 unless something is asked for."""
+    return "f1" if settings.target is None else settings.target
+
+
 def target_value(settings: EvaluationSettings) -> float | None:
     """The rate that the threshold has to hold: the one given, else the target's default; None for ``f1`` and ``cost``.
 
     Raises:
         ConfigError: unknown target, or a ``target_value`` outside (0, 1).
     """
-    if settings.target not in TARGETS:
-        raise ConfigError(f"evaluation.target={settings.target} is not one of {', '.join(TARGETS)}")
-    default = TARGETS[settings.target]
-    if default is None or settings.target_value is None:
+    target = target_of(settings)
+    if target not in TARGETS:
+        raise ConfigError(f"evaluation.target={target} is not one of {', '.join(TARGETS)}")
+    default = TARGETS[target]
+    if settings.target_value is None:
         return default
+    if default is None:
+        raise ConfigError(
+            f"evaluation.target_value={settings.target_value} is a rate to hold, and target={target} holds none; add "
+            "evaluation.target=fpr or evaluation.target=recall"
+        )
     if not 0 < settings.target_value < 1:
         raise ConfigError(f"evaluation.target_value={settings.target_value} must lie between 0 and 1")
     return settings.target_value
@@ -154,12 +165,12 @@ def target_value(settings: EvaluationSettings) -> float | None:
 def _best_column(curve: Sweep, settings: EvaluationSettings, rate: float | None) -> NDArray[np.int64]:
     """Per resample the column of the sweep that serves the target best; the first (highest threshold) among equals."""
     hits, alarms = curve.hits_SK1, curve.alarms_SK1
-    if settings.target == "cost":
+    if costs := require_costs(settings):
         missed = curve.positives_S1 - hits
-        return np.argmin(settings.false_positive_cost * alarms + settings.false_negative_cost * missed, axis=1)
+        return np.argmin(costs[0] * alarms + costs[1] * missed, axis=1)
     if rate is None:
         return np.argmax(ratio(2 * hits, hits + alarms + curve.positives_S1, empty=0.0), axis=1)
-    if settings.target == "fpr":
+    if target_of(settings) == "fpr":
         allowed = ratio(alarms, curve.negatives_S1, empty=0.0) <= rate
         return np.argmax(np.where(allowed, hits, -1.0), axis=1)
     return np.argmax(ratio(hits, curve.positives_S1, empty=1.0) >= rate, axis=1)
@@ -179,9 +190,12 @@ def require_costs(settings: EvaluationSettings) -> tuple[float, float] | None:
     Raises:
         ConfigError: one of them is not a number above zero.
     """
-    if settings.target != "cost":
+    if target_of(settings) != "cost":
         return None
-    costs = (settings.false_positive_cost, settings.false_negative_cost)
+    alarm, miss = (
+        1.0 if cost is None else cost for cost in (settings.false_positive_cost, settings.false_negative_cost)
+    )
+    costs = (alarm, miss)
     if not all(math.isfinite(cost) and cost > 0 for cost in costs):
         raise ConfigError(
             f"evaluation.false_positive_cost={costs[0]} and false_negative_cost={costs[1]} must be above 0"
@@ -210,7 +224,7 @@ def fit_operating_point(
         threshold=threshold,
         threshold_low=low,
         threshold_high=high,
-        target=settings.target,
+        target=target_of(settings),
         target_value=target_value(settings),
         rows=len(positive_N),
         positives=int(positive_N.sum()),

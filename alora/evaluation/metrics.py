@@ -28,6 +28,7 @@ FIGURES = (
     "recall_at_5_fpr",
     "ece",
 )
+_ECE = FIGURES.index("ece")
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,9 @@ def compute_metrics(
     """All of :data:`FIGURES` for rows that are of the positive label or not, and their calibrated probabilities.
 
     ``recall_at_1_fpr`` is the highest recall of any threshold whose false positive rate is at most 1 %; ``ece`` is the
-    expected calibration error of the positive probability in 15 equal bins (Naeini et al. 2015). With
-    ``resamples=0`` the intervals are None.
+    expected calibration error of the positive probability in 15 equal bins (Naeini et al. 2015). Intervals are of
+    percentiles, the one of ``ece`` turned around its value, because drawing rows twice makes every bin look worse than
+    it is; with ``resamples=0`` they are None.
 
     Raises:
         DataError: there are no rows.
@@ -86,11 +88,18 @@ def compute_metrics(
         figure_samples(positive_N, probability_N, threshold, counts) for counts in draw_counts(rows, resamples, seed)
     ]
     low_F, high_F = interval(np.vstack(chunks)) if chunks else np.full((2, len(FIGURES)), np.nan)
+    if chunks:
+        low_F[_ECE], high_F[_ECE] = _turned(point_1F[0, _ECE], low_F[_ECE], high_F[_ECE])
     figures = {
         name: Estimate(*(None if math.isnan(x) else float(x) for x in (point_1F[0, i], low_F[i], high_F[i])))
         for i, name in enumerate(FIGURES)
     }
     return Metrics(rows, int(positive_N.sum()), threshold, figures)
+
+
+def _turned(value: float, low: float, high: float) -> tuple[float, float]:
+    """The basic bootstrap interval (Davison and Hinkley 1997, 5.2) of what cannot be negative; it holds the value."""
+    return max(0.0, min(value, 2 * value - high)), max(value, 2 * value - low)
 
 
 def interval(samples_SF: Floats) -> Floats:

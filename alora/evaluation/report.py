@@ -11,7 +11,7 @@ from typing import Any
 from alora.atomic import write_json
 from alora.config.schema import EvaluationSettings
 from alora.errors import RunError
-from alora.evaluation.calibration import OperatingPoint, positive_probability
+from alora.evaluation.calibration import TEMPERATURE_BOUNDS, OperatingPoint, positive_probability
 from alora.evaluation.metrics import FIGURES, Estimate, Metrics, compute_metrics
 from alora.evaluation.predict import Predictions
 
@@ -135,7 +135,9 @@ def describe_operating_point(point: OperatingPoint) -> str:
     text = f"threshold {point.threshold:.4f}"
     if point.threshold_low is not None and point.threshold_high is not None:
         text += f" (95 % interval {point.threshold_low:.4f} to {point.threshold_high:.4f})"
-    return f"{text}, temperature {point.temperature:.3f}: {goal} on {point.rows} validation rows{where}"
+    at_bound = min(abs(point.temperature / bound - 1) for bound in TEMPERATURE_BOUNDS) < 1e-3
+    temperature = f"{point.temperature:.3f}" + (" (at its bound: the logits fit these rows badly)" if at_bound else "")
+    return f"{text}, temperature {temperature}: {goal} on {point.rows} validation rows{where}"
 
 
 def write_evaluations(file: Path, evaluations: Sequence[Evaluation]) -> None:

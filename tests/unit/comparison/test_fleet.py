@@ -90,3 +90,27 @@ def test_policies_that_come_and_go():
     found = report([member("a", GOOD_A)], [member("b", GOOD_B)], ROWS, QUIET, FleetSettings())
     assert [(d.policy, d.state, d.regressed) for d in found.drifts] == [("a", "new", ()), ("b", "gone", ("gone",))]
     assert found.regressed == ("b",)
+
+
+def test_a_fall_is_measured_by_the_tolerance_itself():
+    many = rows(*[{"a": "violation" if n % 2 else "ok"} for n in range(100)])
+    old = member("a", [0.9 if n % 2 else 0.1 for n in range(100)])
+    new = member("a", [0.9 if n % 2 and n != 1 and n != 3 else 0.1 for n in range(100)], digest="e")
+    (drift,) = report([new], [old], many, QUIET, FleetSettings(figures=["f1"], tolerance=0.02)).drifts
+    assert drift.changes["f1"] == pytest.approx(96 / 98 - 1)
+    assert drift.regressed == ("f1",)
+    (drift,) = report([new], [old], many, QUIET, FleetSettings(figures=["f1"], tolerance=0.03)).drifts
+    assert drift.regressed == ()
+
+
+def test_what_the_rows_cannot_tell_of_a_changed_policy_has_not_passed():
+    harmless = rows(*[{"a": "ok"}] * 6)
+    old, new = member("a", [0.1] * 6), member("a", [0.9] * 6, digest="e")  # fires on everything now
+    found = report([new], [old], harmless, QUIET, FleetSettings())
+    assert found.drifts[0].regressed == ("auroc not measurable",)
+    assert found.drifts[0].flipped == 1.0
+    assert report([old], [old], harmless, QUIET, FleetSettings()).regressed == ()
+    nothing = rows(*[{"b": "ok"}] * 6)
+    (drift,) = report([new], [old], nothing, QUIET, FleetSettings()).drifts
+    assert (drift.state, drift.regressed) == ("changed", ("no row is labelled for it",))
+    assert report([old], [old], nothing, QUIET, FleetSettings()).regressed == ()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
+from alora.commands import recalibrate
 from alora.config.schema import EvaluationSettings
 from alora.errors import ConfigError, DataError
 from alora.evaluation.calibration import (
@@ -16,6 +17,7 @@ from alora.evaluation.calibration import (
     fit_operating_point,
     fit_temperature,
     positive_probability,
+    target_value,
 )
 from alora.verdict import label_probabilities
 
@@ -87,7 +89,7 @@ def test_thresholds_equal_exhaustive_search(seed, levels):
         "recall": lambda p, f: float((p & f).sum() >= 0.8 * p.sum()),
     }
     for target, score in scores.items():
-        value = {"f1": 0.5, "fpr": 0.1, "recall": 0.8}[target]
+        value = {"fpr": 0.1, "recall": 0.8}.get(target)
         settings = EvaluationSettings(target=target, target_value=value, bootstrap=0)
         threshold, low, high = choose_threshold(positive, probability, settings)
         assert low == threshold == high
@@ -205,3 +207,30 @@ def test_points_of_older_bundles_are_read_and_written_as_they_were():
         "temperature", "threshold", "threshold_low", "threshold_high", "target", "target_value", "rows", "positives"
     }  # fmt: skip
     assert OperatingPoint.from_dict(point.as_dict()) == point
+
+
+def test_a_rate_without_a_target_that_holds_one_is_refused():
+    for target in (None, "f1", "cost"):
+        with pytest.raises(ConfigError, match=r"holds none; add evaluation\.target=fpr"):
+            target_value(EvaluationSettings(target=target, target_value=0.05))
+
+
+@pytest.mark.parametrize(
+    ("before", "given", "wanted"),
+    [
+        (("fpr", 0.01, None), {}, ("fpr", 0.01, None, None)),
+        (("fpr", 0.01, None), {"target": "f1"}, ("f1", None, None, None)),
+        (("fpr", 0.01, None), {"target_value": 0.05}, ("fpr", 0.05, None, None)),
+        (("fpr", 0.05, None), {"target": "recall"}, ("recall", None, None, None)),
+        (("cost", None, (1.0, 10.0)), {"false_negative_cost": 20.0}, ("cost", None, 1.0, 20.0)),
+        (("cost", None, (1.0, 10.0)), {}, ("cost", None, 1.0, 10.0)),
+        (("f1", None, None), {"target": "cost", "false_negative_cost": 5.0}, ("cost", None, None, 5.0)),
+        (("none", None, None), {}, (None, None, None, None)),
+    ],
+)
+def test_recalibration_takes_what_is_given_and_leaves_the_rest(before, given, wanted):
+    target, value, costs = before
+    found = recalibrate.target_of(
+        OperatingPoint(target=target, target_value=value, costs=costs), EvaluationSettings(**given)
+    )
+    assert (found.target, found.target_value, found.false_positive_cost, found.false_negative_cost) == wanted

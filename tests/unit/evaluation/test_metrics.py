@@ -7,7 +7,7 @@ import pytest
 from sklearn import metrics as reference
 
 from alora.errors import DataError
-from alora.evaluation.metrics import FIGURES, Metrics, compute_metrics, figure_samples
+from alora.evaluation.metrics import FIGURES, Metrics, compute_metrics, figure_samples, interval
 from alora.evaluation.resampling import draw_counts
 
 
@@ -62,6 +62,29 @@ def test_calibration_error_by_hand():
     want = (abs(1 - 0.9 + 0 - 0.91) + abs(1 - 0.1 + 0 - 0.12)) / 4
     assert compute_metrics(positive, probability, 0.5, resamples=0).value("ece") == pytest.approx(want)
     assert compute_metrics(positive, positive.astype(float), 0.5, resamples=0).value("ece") == 0.0
+
+
+def test_the_interval_of_the_calibration_error_holds_its_value():
+    """The control are plain percentiles, which lie above it: every resample is worse calibrated than its rows."""
+    generator = np.random.default_rng(0)
+    missed = 0
+    for seed in range(40):
+        probability = generator.uniform(size=300)
+        positive = generator.uniform(size=300) < probability
+        ece = compute_metrics(positive, probability, 0.5, resamples=200, seed=seed).figures["ece"]
+        assert 0 <= ece.low <= ece.value <= ece.high
+        samples = [figure_samples(positive, probability, 0.5, counts) for counts in draw_counts(300, 200, seed)]
+        missed += interval(np.vstack(samples))[0][FIGURES.index("ece")] > ece.value
+    assert missed > 2
+
+
+@pytest.mark.parametrize(("alarms", "name"), [(1, "recall_at_1_fpr"), (5, "recall_at_5_fpr")])
+def test_a_rate_of_exactly_the_limit_is_held(alarms, name):
+    positive = np.r_[np.ones(50), np.zeros(100)].astype(bool)
+    probability = np.r_[np.full(50, 0.8), np.full(alarms, 0.9), np.linspace(0.0, 0.5, 100 - alarms)]
+    assert compute_metrics(positive, probability, 0.5, resamples=0).value(name) == 1.0
+    probability[50 + alarms] = 0.85  # one more of a hundred is too many
+    assert compute_metrics(positive, probability, 0.5, resamples=0).value(name) == 0.0
 
 
 def test_interval_holds_the_estimate_and_narrows_with_rows():
