@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+BASE_STAGES = ("read", "base", "base again")  # stages in which every arm runs the base, and all of the stage
+
 
 @dataclass(frozen=True)
 class Ask:
@@ -112,6 +114,11 @@ class Cell:
         return sorted(
             (trial for trial in self.trials if trial.arm == arm), key=lambda trial: (trial.round, trial.place)
         )
+
+    @property
+    def base_alone(self) -> bool:
+        """Whether every arm runs the base here, so that nothing is compared and no part stands for a whole."""
+        return self.at.get("stage") in BASE_STAGES
 
     @property
     def arms(self) -> list[str]:
