@@ -262,8 +262,8 @@ class BenchSettings:
 class Recipe:
     """Everything that one ``alora`` command knows."""
 
-    name: str = "run"
-    run_dir: str = "runs/${name}"
+    name: str = "run"  # of the run; names its folder
+    run_dir: str = "runs/${name}"  # where train and compare keep everything
     base: BaseSettings = field(default_factory=BaseSettings)
     adapter: AdapterSettings = field(default_factory=AdapterSettings)
     policy: PolicySettings = field(default_factory=PolicySettings)
@@ -280,11 +280,11 @@ class Recipe:
     compare: CompareSettings = field(default_factory=CompareSettings)
     judge: JudgeSettings = field(default_factory=JudgeSettings)
     fleet: FleetSettings = field(default_factory=FleetSettings)
-    artifact: str | None = None  # validate, evaluate, export, score: an adapter folder, a bundle or a run folder
+    artifact: str | None = None  # an adapter folder, a bundle, a run folder or, also as battery=DIR, a battery
     bundles: list[str] = field(default_factory=list)  # score: several bundles on one conversation
     engine: str = "transformers"  # transformers (in-process), vllm; score also http://HOST:PORT
     conversation: str | None = None  # train, score: a JSON file, "-" for standard input
     output: str | None = None  # where a report, verdicts or the bundle are written, besides what is printed
-    json: bool = False  # score, check, doctor, bench: machine-readable output
+    json: bool = False  # every verb but new, train and serve: machine-readable output
     strict: bool = False  # check: warnings fail too
     force: bool = False  # train: start over in a run folder that holds other settings

@@ -10,6 +10,7 @@ import pytest
 from alora.adapter.folder import AdapterWeights, save_adapter
 from alora.base.load import load_base
 from alora.bundle.battery import load_battery
+from alora.bundle.manifest import CERTIFICATE_FILE
 from alora.bundle.read import load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.cli import main
@@ -17,6 +18,7 @@ from alora.config.schema import BaseSettings, DataSettings, EvaluationSettings, 
 from alora.conversation import read_multilabelled
 from alora.evaluation.calibration import fit_operating_point
 from alora.evaluation.predict import predict
+from alora.identity.certificate import read_certificate
 from alora.identity.certify import certify
 from alora.prefix.scorer import Scorer
 from alora.probes import probe_conversations
@@ -86,6 +88,21 @@ def test_one_bundle_in_its_place_for_the_lowest_cost(place, battery, capsys):
         ("cost", (1.0, 10.0), "bfloat16"),
         ("f1", None, "bfloat16"),
     ]
+
+
+def test_a_battery_moves_to_four_bits_as_a_whole(place, battery, tmp_path, capsys):
+    before = digests(battery)
+    assert recalibrate(place, battery, "base.quantization=nf4", "policies=[red]") == 2
+    assert "would leave the battery on two bases" in capsys.readouterr().err
+    assert digests(battery) == before
+    assert recalibrate(place, battery, "base.quantization=nf4", f"output={tmp_path / 'nf4'}") == 0
+    assert "float32 on nf4 by transformers" in capsys.readouterr().out
+    for bundle, old in zip(load_battery(tmp_path / "nf4"), load_battery(battery), strict=True):
+        assert (bundle.manifest.base.fingerprint.quantization, bundle.weights.digest) == ("nf4", old.weights.digest)
+        own, former = (read_certificate(item.folder / CERTIFICATE_FILE) for item in (bundle, old))
+        assert own.passed
+        assert own.base.quantization == "nf4" != former.base.quantization
+        assert bundle.manifest.operating_point != old.manifest.operating_point
 
 
 def test_rows_come_from_the_run_where_none_are_given(place, capsys):
