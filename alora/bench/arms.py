@@ -20,6 +20,8 @@ from alora.training.examples import Batch
 from alora.training.track import Tracker
 from alora.training.trainer import SplitModel, SplitTrainer
 
+_NO_ANSWER = -1  # of a pair that is none of the batch's
+
 Gradients = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -55,7 +57,7 @@ class Arm(Protocol):
         ...
 
     def work(self) -> list[Work]:
-        """The pairs of a step, from the tensors that the model is given."""
+        """The pairs of a step, from the tokens that the model is given."""
         ...
 
 
@@ -84,6 +86,9 @@ class PackedArm:
         self.objective = "vocabulary" if vocabulary else "labels"
         self._bank = Bank(base, adapters, trainable=True)
         self._model = SplitModel(PackedModel(base, self._bank), store)
+        self._given: list[tuple[Sequence[tuple[int, ...]], Sequence[Pair]]] = []  # prefixes and pairs of each pass
+        self._model.register_forward_pre_hook(self._record, with_kwargs=True)
+        self.untrained = list(range(workload.policies))  # policies of which outcomes() has not seen a gradient
         self._batch = self._batch_of(workload, base.config.vocab_size)
         self._trainer = SplitTrainer(
             model=self._model,
@@ -111,16 +116,33 @@ class PackedArm:
         self._trainer.training_step(self._model, {"batch": self._batch})
 
     def clear(self) -> None:
-        """Drop the bank's gradients."""
+        """Drop the bank's gradients and the record of what ran."""
         self._bank.zero_grad(set_to_none=True)
+        self._given.clear()
+
+    def _record(self, module: Any, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+        """Two references per pass, which no clock sees. A pass without gradient trains nothing and does not count."""
+        if torch.is_grad_enabled():
+            self._given.append((given["prefixes"], given["pairs"]))
 
     def work(self) -> list[Work]:
-        """One entry per pair."""
-        batch, found = self._batch, []
-        for pair, label in zip(batch.pairs, batch.labels, strict=True):
-            prompt = batch.prefixes[pair.prefix] + pair.suffix_ids
-            found.append(Work(pair_digest(prompt, pair.label_token_ids[label]), len(prompt)))
+        """One entry per pair that the model was given since :meth:`clear`; runs a step where there was none."""
+        if not self._given:
+            self.clear()
+            self.step()
+            self._bank.zero_grad(set_to_none=True)
+        labels = dict(zip(map(self._key, self._batch.pairs), self._batch.labels, strict=True))
+        found = []
+        for prefixes, pairs in self._given:
+            for pair in pairs:
+                prompt, label = prefixes[pair.prefix] + pair.suffix_ids, labels.get(self._key(pair))
+                answer = _NO_ANSWER if label is None else pair.label_token_ids[label]
+                found.append(Work(pair_digest(prompt, answer), len(prompt)))
         return found
+
+    @staticmethod
+    def _key(pair: Pair) -> tuple[int, tuple[int, ...]]:
+        return pair.policy, pair.suffix_ids
 
     @torch.no_grad()
     def _losses(self) -> list[float]:
@@ -132,13 +154,21 @@ class PackedArm:
         """Loss and gradients of some policies, from one step of the arm itself."""
         self.clear()
         self.step()
-        losses, work = self._losses(), self.work()
-        found = []
+        losses, batch, found = self._losses(), self._batch, []
         for policy in policies:
             copied = {name: (a.clone(), b.clone()) for name, (a, b) in self._bank.gradients(policy).items()}
-            found.append(Outcome(work[policy].digest, self.objective, losses[policy], copied))
+            pair, label = batch.pairs[policy], batch.labels[policy]
+            digest = pair_digest(batch.prefixes[pair.prefix] + pair.suffix_ids, pair.label_token_ids[label])
+            found.append(Outcome(digest, self.objective, losses[policy], copied))
+        self.untrained = [pair.policy for pair in batch.pairs if not self._has_gradient(pair.policy)]
         self.clear()
         return found
+
+    def _has_gradient(self, policy: int) -> bool:
+        """Whether every gradient matrix of ``policy`` is finite and not zero."""
+        halves = [half for pair in self._bank.gradients(policy).values() for half in pair]
+        norms = torch.stack([half.norm() for half in halves])
+        return bool((norms.isfinite() & (norms > 0)).all())
 
     def gradients(self, policy: int) -> Gradients:
         """What the last step left for one policy."""

@@ -21,7 +21,7 @@ from alora.bench.arms import PackedArm
 from alora.bench.baselines import PeftArm, TrainerArm, TrlArm, peft_model
 from alora.bench.flops import FlopCount
 from alora.bench.measure import Clock, Interval, Sample, Turn, by_round, measure, paired_ratio, seconds_of
-from alora.bench.workload import LABELS, Workload, draw_workload
+from alora.bench.workload import LABELS, Workload, draw_workload, pair_digest
 from alora.config.schema import BenchSettings, TrainingSettings
 
 NULL = "null"  # the cheapest packed arm once more, under another name
@@ -66,6 +66,7 @@ def measure_cell(bench: Bench, prefix: int, suffix: int) -> dict[str, Any]:
     costs[NULL] = costs[packed[made[0]].name]
     worst = _agreement(bench, packed, baselines, prefix, suffix)
     samples = _time(bench, packed, baselines, lambda sample: bench.done(costs[sample.arm]))
+    faults = {p: _faults(arm, bench.workload(prefix, suffix, p)) for p, arm in packed.items()}
     for arm in packed.values():
         arm.close()
     null = paired_ratio(seconds_of(samples, NULL), seconds_of(samples, packed[made[0]].name))
@@ -77,7 +78,7 @@ def measure_cell(bench: Bench, prefix: int, suffix: int) -> dict[str, Any]:
         "flops": costs,
         "worst_difference": worst,
         "null": null.as_dict(),
-        "ratios": _ratios(bench, packed, baselines, samples, (worst, null), (costs, floor)),
+        "ratios": _ratios(bench, packed, baselines, samples, (worst, null, faults), (costs, floor)),
         "samples": [asdict(sample) for sample in samples],
         "rounds": settings.rounds,
     }
@@ -90,15 +91,16 @@ def _ratios(
     packed: dict[int, PackedArm],
     baselines: dict[str, Any],
     samples: Sequence[Sample],
-    checks: tuple[dict[str, float], Interval],
+    checks: tuple[dict[str, float], Interval, dict[int, list[str]]],
     flops: tuple[dict[str, float], float],
 ) -> list[dict[str, Any]]:
     """Every baseline over every number of policies, where no guard objects."""
-    (worst, null), (costs, floor) = checks, flops
+    (worst, null, faults), (costs, floor) = checks, flops
     found = []
     for name, baseline in baselines.items():
         for policies, arm in packed.items():
             reasons = (
+                *faults[policies],
                 guards.unequal_work(arm.work(), baseline.work()),
                 guards.unequal_results(worst[name], bench.tolerance),
                 guards.biased_null(null),
@@ -109,6 +111,18 @@ def _ratios(
             entry["flop_ratio"] = costs[name] / (costs[arm.name] / policies)
             entry["limit"] = costs[name] / floor
             found.append(entry)
+    return found
+
+
+def _faults(arm: PackedArm, workload: Workload) -> list[str]:
+    """Why seconds of ``arm`` may not be shared out over its pairs: it left some out, in its last step, or untrained."""
+    wanted = {pair_digest(workload.prompt(place), workload.answer(place)) for place in range(workload.policies)}
+    ran = len(wanted & {item.digest for item in arm.work()})
+    found = []
+    if ran < len(wanted):
+        found.append(f"ours ran {ran} of its {len(wanted)} pairs")
+    if arm.untrained:
+        found.append(f"{len(arm.untrained)} of our {len(wanted)} policies got no gradient, or one that is not finite")
     return found
 
 
@@ -148,20 +162,21 @@ def _agreement(
     """Worst relative difference of each baseline to ours; also every arm's warm-up.
 
     ``peft`` is compared for the first and the last policy, with every number of policies that holds them. The other
-    two train against the whole vocabulary, so they are compared with ours doing the same for the first policy.
+    two train against the whole vocabulary, so they are compared with ours doing the same for the first policy. Of the
+    policies between, each packed arm notes which got no gradient (:attr:`PackedArm.untrained`).
     """
     worst: dict[str, float] = {}
     checked = sorted({0, max(packed) - 1})
     ours = {p: arm.outcomes([place for place in checked if place < p]) for p, arm in packed.items()}
     for name, arm in baselines.items():
         if arm.objective == "labels":
-            reference = {}
+            reference = []
             for place in checked:
                 arm.train_policy(bench.adapters[place], place)
-                outcome = arm.outcome()
-                reference[outcome.digest] = outcome
+                reference.append(arm.outcome())
             arm.train_policy(bench.adapters[0], 0)
-            worst[name] = max(guards.disagreement(o, reference[o.digest]) for found in ours.values() for o in found)
+            both = [pair for found in ours.values() for pair in zip(found, reference, strict=False)]
+            worst[name] = max(guards.disagreement(mine, theirs) for mine, theirs in both)
         else:
             one = bench.workload(prefix, suffix, 1)
             wide = PackedArm("wide", bench.base, bench.adapters[:1], one, bench.scratch, CHUNK, vocabulary=True)

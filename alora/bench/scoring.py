@@ -33,18 +33,39 @@ class ScorerArm:
         self._prefix = Prefix(workload.prefix_ids)
         self._suffixes = [Suffix(ids, INVOCATION, LABELS) for ids in workload.suffixes[: len(adapters)]]
         self.logits: list[torch.Tensor] = []
+        self._given: list[dict[str, Any]] = []  # what the decoder got in the last step
+        self._watch = base.get_decoder().register_forward_pre_hook(self._record, with_kwargs=True)
+        self._stepping = False  # the base is shared with other arms
 
     def step(self) -> None:
         """Prefix and all suffixes; the answers lie on the CPU at the end."""
+        self._given, self._stepping = [], True
         self.logits = self._scorer.label_logits(self._prefix, self._suffixes)
+        self._stepping = False
+
+    def _record(self, module: Any, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+        """A reference per pass, which no clock sees."""
+        if self._stepping:
+            self._given.append({name: given.get(name) for name in ("input_ids", "position_ids")})
 
     def work(self) -> list[Work]:
-        """One prompt per adapter."""
-        prompts = [self._prefix.token_ids + suffix.token_ids for suffix in self._suffixes]
+        """One entry per prompt that the decoder was given in the last step."""
+        prefix: list[int] = []
+        prompts: list[list[int]] = []
+        for given in self._given:
+            ids = given["input_ids"][0].tolist()
+            if given["position_ids"] is None:
+                prefix = ids
+                continue
+            for token, position in zip(ids, given["position_ids"][0].tolist(), strict=True):
+                if position == len(prefix):
+                    prompts.append(list(prefix))
+                prompts[-1].append(token)
         return [Work(pair_digest(prompt, 0), len(prompt)) for prompt in prompts]
 
     def close(self) -> None:
-        """Take the adapters off the base."""
+        """Take the adapters and the watch off the base."""
+        self._watch.remove()
         self._scorer.close()
 
 

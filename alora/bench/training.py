@@ -84,7 +84,9 @@ def _scoring(bench: Bench) -> dict[str, Any]:
     ratios = []
     for count, arm in arms:
         arm.close()
+        ran = len({item.digest for item in arm.work()})
         reasons = [guards.unequal_results(worst, bench.tolerance), _unequal_prompts(arm, lora, count)]
+        reasons.append(f"ours ran {ran} of its {count} prompts" if ran < count else None)
         ours, theirs = result.seconds[count]
         ratios.append(ratio_entry("lora", count, result.ratios[count], [r for r in reasons if r]) | {
             "seconds": ours,
