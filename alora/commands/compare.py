@@ -26,6 +26,7 @@ def run(recipe: Recipe) -> int:
     from alora.base.load import load_base
     from alora.comparison.arms import run_unit
     from alora.comparison.folder import ComparisonFolder
+    from alora.comparison.judge import require_settings
     from alora.comparison.task import Workbench, read_task, units
     from alora.config.environment import describe_environment
     from alora.config.saved import save_recipe
@@ -33,6 +34,8 @@ def run(recipe: Recipe) -> int:
 
     if recipe.training.threads:
         torch.set_num_threads(recipe.training.threads)
+    if recipe.judge.url is not None:
+        require_settings(recipe.judge)
     task = read_task(recipe)
     with ComparisonFolder(recipe) as folder:
         base = load_base(recipe.base)
@@ -47,9 +50,11 @@ def run(recipe: Recipe) -> int:
             if not folder.finished(unit):
                 note(f"running {unit.name}")
                 folder.write(unit, *run_unit(bench, unit, folder.home(unit)))
+                if not folder.finished(unit):
+                    note(f"{unit.name}: some rows have no answer for now; the same command asks about them again")
             found, left_out[unit.name] = folder.read(unit)
             scores += found
-        _report(task, folder, scores, left_out, base.source)
+        left_out = _report(task, folder, scores, left_out, base.source)
     return int(any(left_out.values()))
 
 
@@ -73,21 +78,25 @@ def _report(
     scores: list[Scores],
     left_out: Mapping[str, Mapping[str, str]],
     base: str,
-) -> None:
+) -> dict[str, Mapping[str, str]]:
+    """Compute, write and show the comparison; what is left out, with the policies that scores were of no use for."""
     from alora.bundle.write import public_source
     from alora.comparison.figures import compare
     from alora.comparison.report import document, markdown
     from alora.config.environment import describe_environment
 
     recipe = task.recipe
-    if not scores:
-        raise DataError(
-            "no arm has a score", [f"{u}: {p}: {why}" for u, all_ in left_out.items() for p, why in all_.items()]
-        )
     main_rank = (recipe.compare.ranks or [recipe.adapter.rank])[0]
     if recipe.adapter.rank in recipe.compare.ranks:
         main_rank = recipe.adapter.rank
     comparison = compare(scores, recipe.evaluation, main_rank, recipe.training.seed)
+    left_out = dict(left_out)
+    for method, reasons in comparison.left_out.items():
+        left_out[method] = {**left_out.get(method, {}), **reasons}
+    if not comparison.methods:
+        raise DataError(
+            "no arm has a score", [f"{u}: {p}: {why}" for u, all_ in left_out.items() for p, why in all_.items()]
+        )
     name = public_source(base)[0]
     settings: dict[str, Any] = {"base": name} | {part: asdict(getattr(recipe, part)) for part in SETTINGS}
     content = document(comparison, scores, left_out, settings, describe_environment())
@@ -98,6 +107,7 @@ def _report(
     else:
         _show(comparison, left_out)
         say(f"\nwritten to {folder.path}: compare.md, and compare.json with every raw score")
+    return left_out
 
 
 def _show(comparison: Any, left_out: Mapping[str, Mapping[str, str]]) -> None:

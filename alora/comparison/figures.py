@@ -7,13 +7,14 @@ same resample for all seeds of an arm; the spread over seeds stands beside them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from alora.comparison.scores import RowScores, Scores
 from alora.config.schema import EvaluationSettings
+from alora.errors import DataError
 from alora.evaluation.calibration import OperatingPoint, fit_operating_point, positive_probability
 from alora.evaluation.metrics import FIGURES, Estimate, figure_samples, interval
 from alora.evaluation.paired import Difference, holm, paired_auroc, two_sided
@@ -70,10 +71,11 @@ class Gap:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All figures and tests of a comparison."""
+    """All figures and tests of a comparison; ``left_out`` has, per method and policy without figures, the reason."""
 
     methods: tuple[MethodFigures, ...]
     gaps: tuple[Gap, ...]
+    left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def of(self, method: Method, policy: str | None) -> MethodFigures | None:
         """One method's figures for a policy, or over the battery."""
@@ -83,31 +85,55 @@ class Comparison:
 def compare(scores: Sequence[Scores], settings: EvaluationSettings, main_rank: int, seed: int = 0) -> Comparison:
     """Figures of every method, and the gap of aLoRA at ``main_rank`` to every other arm, and to LoRA at every rank.
 
+    Scores that cannot be used (validation or test rows of one class, logits that are not finite) cost their method
+    that policy alone.
+
     Raises:
-        DataError: scores that cannot be used: validation rows of one class, logits that are not finite.
+        ConfigError: an unknown ``settings.target``, or a value that it cannot have.
     """
     groups: dict[Method, dict[str, list[Scores]]] = {}
     for item in scores:
         groups.setdefault((item.arm, item.rank), {}).setdefault(item.policy, []).append(item)
     made: list[MethodFigures] = []
     chances: dict[tuple[Method, str], Floats] = {}
+    left_out: dict[str, dict[str, str]] = {}
     for method, policies in groups.items():
         parts = []
         for place, (policy, runs) in enumerate(sorted(policies.items())):
-            figures, samples_SF, chances_KN = _one_policy(method, policy, runs, settings, seed + place)
+            try:
+                figures, samples_SF, chances_KN = _one_policy(method, policy, runs, settings, seed + place)
+            except DataError as error:
+                name = method[0] if method[1] is None else f"{method[0]}-rank{method[1]}"
+                left_out.setdefault(name, {})[policy] = _reason(runs, error)
+                continue
             chances[method, policy] = chances_KN
             parts.append((figures, samples_SF))
         made += [figures for figures, _ in parts]
-        made.append(_over_battery(method, parts))
+        if parts:
+            made.append(_over_battery(method, parts))
     gaps = [gap for pair in _pairs(groups, main_rank) for gap in _gaps(pair, groups, chances, settings, seed)]
-    return Comparison(tuple(made), tuple(gaps))
+    return Comparison(tuple(made), tuple(gaps), left_out)
+
+
+def _reason(runs: Sequence[Scores], error: DataError) -> str:
+    parts = {"validation": runs[0].validation, "test": runs[0].test}
+    if all(len(rows.ids) == rows.asked for rows in parts.values()):
+        return str(error)
+    shares = " and ".join(f"{len(rows.ids)} of {rows.asked} {name}" for name, rows in parts.items())
+    return f"{shares} rows have an answer: {error}"
 
 
 def _one_policy(
     method: Method, policy: str, runs: Sequence[Scores], settings: EvaluationSettings, seed: int
 ) -> tuple[MethodFigures, Floats, Floats]:
-    """The method's figures, their resampled means over the runs, and the runs' probabilities."""
+    """The method's figures, their resampled means over the runs, and the runs' probabilities.
+
+    Raises:
+        DataError: there is nothing to calibrate by or to measure on.
+    """
     test = runs[0].test
+    if not 0 < test.positive_N.sum() < len(test.ids):
+        raise DataError(f"the {len(test.ids)} test rows do not hold both the positive label and another")
     points, chances, point_figures = [], [], []
     samples_SF = np.zeros((settings.bootstrap, len(FIGURES)))
     for run in runs:
@@ -172,7 +198,7 @@ def _gaps(
     settings: EvaluationSettings,
     seed: int,
 ) -> list[Gap]:
-    shared = sorted(groups[pair[0]].keys() & groups[pair[1]].keys())
+    shared = sorted(p for p in groups[pair[0]] if all((method, p) in chances for method in pair))
     differences: dict[str, Difference] = {}
     for place, policy in enumerate(shared):
         first, second = (groups[method][policy][0].test for method in pair)

@@ -23,7 +23,8 @@ from alora.config.schema import Recipe
 from alora.errors import RunError
 from alora.training.run_folder import LOCK, hold_folder
 
-_INPUTS, _LEFT_OUT = "inputs.json", "left_out.json"
+ASK_AGAIN = "rows_to_ask_again"  # a fact of scores: rows that the next call may get an answer to
+_INPUTS, _LEFT_OUT, _OPEN = "inputs.json", "left_out.json", "open"
 # The settings that a score depends on; which arms, seeds and ranks are run may grow from call to call.
 _FIXED = ("base", "adapter", "policy", "prompt", "training")
 
@@ -79,17 +80,24 @@ class ComparisonFolder:
         return self.path / "arms" / unit.name
 
     def write(self, unit: Unit, found: Mapping[str, Scores], failed: Mapping[str, str]) -> None:
-        """Keep what a unit scored; the list of what it could not comes last and marks the unit as finished."""
+        """Keep what a unit scored; the list of what it could not comes last and marks the unit as finished, unless
+        the next call may score more of its rows."""
         for policy, scores in found.items():
             write_scores(self.home(unit) / f"{policy}.json", scores)
-        write_json(self.home(unit) / _LEFT_OUT, dict(failed))
+        mark = self.home(unit) / _OPEN
+        if any(scores.facts.get(ASK_AGAIN) for scores in found.values()):
+            mark.touch()
+            write_json(self.home(unit) / _LEFT_OUT, dict(failed))
+        else:
+            write_json(self.home(unit) / _LEFT_OUT, dict(failed))
+            mark.unlink(missing_ok=True)
 
     def finished(self, unit: Unit) -> bool:
-        """Whether the unit has run to its end."""
-        return (self.home(unit) / _LEFT_OUT).is_file()
+        """Whether the unit has run to its end and left no row to be asked about again."""
+        return (self.home(unit) / _LEFT_OUT).is_file() and not (self.home(unit) / _OPEN).exists()
 
     def read(self, unit: Unit) -> tuple[list[Scores], dict[str, str]]:
-        """What a finished unit scored, and per missing policy the reason.
+        """What a unit scored, and per missing policy the reason.
 
         Raises:
             RunError: its files are damaged.

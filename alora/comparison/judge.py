@@ -1,13 +1,16 @@
 """The arm that asks another model: conversation and rule go to an endpoint, a label and a confidence come back.
 
 Answers are kept row by row, so that a comparison which was cut off pays for none of them twice. A row that has no
-answer after all tries has no score; figures are of the rows that have one, and their share is told.
+answer after all tries has no score; figures are of the rows that have one, and their share is told. Where the endpoint
+failed at a row, rather than refused it, the unit stays open and the next call asks about it again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -16,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from alora.comparison.judge_client import JudgeClient, Usage
+from alora.comparison.folder import ASK_AGAIN
+from alora.comparison.judge_client import JudgeClient, NoAnswer, Usage
 from alora.comparison.judge_prompt import Answer, messages
 from alora.comparison.scores import RowScores, Scores, labelled_for
 from alora.comparison.task import Task, Unit
@@ -29,72 +33,137 @@ SURE = 0.995  # what a confidence of 100, or none at all, counts as
 FAILURES_IN_A_ROW = 20  # then the endpoint is taken for dead
 
 
+def require_settings(settings: JudgeSettings) -> None:
+    """Refuse what cannot be asked, or what would leave out the cost without a word.
+
+    Raises:
+        ConfigError: no endpoint is given, or one price without the other.
+    """
+    if settings.url is None:
+        raise ConfigError("a judge needs judge.url=https://HOST/v1 and judge.model=NAME")
+    if (settings.input_price is None) != (settings.output_price is None):
+        missing = "input_price" if settings.input_price is None else "output_price"
+        raise ConfigError(f"cost needs both prices; add judge.{missing}=0 if there is none, or leave out the other")
+
+
 def ask_and_score(task: Task, unit: Unit, home: Path) -> dict[str, Scores]:
     """Ask the judge about every validation and test row of every policy; answers are kept below ``home``.
 
     Raises:
-        ConfigError: no endpoint is given, or it refuses key, model or request.
+        ConfigError: see :func:`require_settings`; or the endpoint refuses key, model or every request.
         RunError: it answers nothing any more; the same command goes on where it stopped.
     """
     settings = task.recipe.judge
-    if settings.url is None:
-        raise ConfigError("a judge needs judge.url=https://HOST/v1 and judge.model=NAME")
-    found = {}
+    require_settings(settings)
+    found, patience = {}, _Patience(settings)
     for policy in task.policies:
+        silent: Counter[NoAnswer] = Counter()
         with JudgeClient(settings) as client:
             book = _Book(home / "answers" / f"{policy.id}.jsonl")
             parts = {
-                name: _ask(client, book, policy, labelled_for(policy, getattr(task.splits, name)), settings)
+                name: _ask(client, book, policy, labelled_for(policy, getattr(task.splits, name)), patience, silent)
                 for name in ("validation", "test")
             }
             book.add_usage(client.usage)
-        found[policy.id] = Scores(unit.arm, policy.id, None, None, **parts, facts=_facts(settings, book.usage))
+        facts = _facts(settings, book.usage, silent)
+        # Where nothing at all was answered, something is to be mended before these rows can be.
+        facts[ASK_AGAIN] = silent[NoAnswer.FAILED] if any(part.ids for part in parts.values()) else silent.total()
+        _tell(policy, client, silent)
+        found[policy.id] = Scores(unit.arm, policy.id, None, None, **parts, facts=facts)
     return found
 
 
 def _ask(
-    client: JudgeClient, book: _Book, policy: Policy, rows: Sequence[LabelledConversation], settings: JudgeSettings
+    client: JudgeClient,
+    book: _Book,
+    policy: Policy,
+    rows: Sequence[LabelledConversation],
+    patience: _Patience,
+    silent: Counter[NoAnswer],
 ) -> RowScores:
+    """Scores of the rows that have an answer, in the rows' order; ``silent`` counts the others."""
     from tqdm.auto import tqdm
 
-    failures = 0
+    settings = patience.settings
+    keys = [_key(policy, row, settings) for row in rows]
+    order = sorted(range(len(rows)), key=keys.__getitem__)  # files are sorted by label: no kind of row in a row
 
-    def one(row: LabelledConversation) -> tuple[str, Answer | None]:
-        key = _key(policy, row, settings)
-        return key, book.answers[key] if key in book.answers else client.ask(policy, row.conversation)
+    def one(place: int) -> Answer | NoAnswer:
+        key = keys[place]
+        return book.answers[key] if key in book.answers else client.ask(policy, rows[place].conversation)
 
-    kept: list[tuple[str, int, list[float]]] = []
+    given: dict[int, Answer] = {}
     with ThreadPoolExecutor(settings.concurrency) as pool:
         try:
-            answers: Iterable[tuple[str, Answer | None]] = pool.map(one, rows)
+            answers: Iterable[Answer | NoAnswer] = pool.map(one, order)
             bar = tqdm(answers, desc=f"asking about {policy.id}", total=len(rows), unit="row", disable=len(rows) < 2)
-            for row, (key, answer) in zip(rows, bar, strict=True):
-                failures = 0 if answer is not None else failures + 1
-                if failures >= FAILURES_IN_A_ROW:
-                    raise RunError(
-                        f"judge.url={settings.url}: the last {failures} rows got no answer that can be read; see "
-                        "whether it is up, then give the same command again: answers so far are kept"
-                    )
-                if answer is not None:
-                    book.add(key, answer)
-                    label_id = policy.label_index(row.labels[policy.id])
-                    kept.append((row.conversation.id, label_id, logits(answer, len(policy.labels))))
+            for place, answer in zip(order, bar, strict=True):
+                if isinstance(answer, Answer):
+                    given[place] = answer
+                    book.add(keys[place], answer)
+                else:
+                    silent[answer] += 1
+                patience.wear(answer, client.refusal)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             book.add_usage(client.usage)
             raise
+    kept, labels = sorted(given), len(policy.labels)
     return RowScores(
-        ids=tuple(name for name, _, _ in kept),
-        label_ids_N=np.array([label_id for _, label_id, _ in kept], dtype=np.int64),
-        logits_NL=np.array([row for _, _, row in kept], dtype=np.float64).reshape(len(kept), len(policy.labels)),
+        ids=tuple(rows[place].conversation.id for place in kept),
+        label_ids_N=np.array([policy.label_index(rows[place].labels[policy.id]) for place in kept], dtype=np.int64),
+        logits_NL=np.array([logits(given[place], labels) for place in kept], dtype=np.float64).reshape(-1, labels),
         asked=len(rows),
     )
 
 
+class _Patience:
+    """Ends the asking when rows without an answer come one after the other and say more of the endpoint than of them.
+
+    What is filtered says nothing of the endpoint, and so do words without a label once another row had an answer.
+    """
+
+    def __init__(self, settings: JudgeSettings) -> None:
+        self.settings = settings
+        self._answered, self._in_a_row = False, 0
+
+    def wear(self, answer: Answer | NoAnswer, refusal: str) -> None:
+        """Count one row; ``refusal`` is what the endpoint last refused with."""
+        if isinstance(answer, Answer):
+            self._answered, self._in_a_row = True, 0
+            return
+        if answer is not NoAnswer.FILTERED and not (answer is NoAnswer.UNREADABLE and self._answered):
+            self._in_a_row += 1
+        if self._in_a_row < FAILURES_IN_A_ROW:
+            return
+        place, without = f"judge.url={self.settings.url}", "leave judge.url out to run the other arms"
+        if answer is NoAnswer.REFUSED and not self._answered:
+            raise ConfigError(f"{place} refuses every request: {refusal}; see the judge's settings, or {without}")
+        advice = "see whether it is up"
+        if answer is NoAnswer.REFUSED:
+            advice = f"it refuses them: {refusal}"
+        elif answer is NoAnswer.UNREADABLE:
+            advice = "they hold no label; raise judge.max_tokens if it thinks before it answers"
+        raise RunError(
+            f"{place}: the last {self._in_a_row} rows got no answer that can be read; {advice}, then give the same "
+            f"command again, or {without}: answers so far are kept"
+        )
+
+
+def _tell(policy: Policy, client: JudgeClient, silent: Counter[NoAnswer]) -> None:
+    """One remark on the rows without an answer; an endpoint's words may quote a row, so they go into no file."""
+    from tqdm.auto import tqdm
+
+    if silent:
+        reasons = ", ".join(f"{count} {why.name.lower()}" for why, count in silent.items())
+        words = f"; last refusal: {client.refusal}" if client.refusal else ""
+        tqdm.write(f"{policy.id}: {silent.total()} rows have no answer ({reasons}{words})", file=sys.stderr)
+
+
 def logits(answer: Answer, labels: int) -> list[float]:
-    """Log-probabilities: the confidence on the label given, the rest shared by the others."""
-    sure = SURE if answer.confidence is None else min(SURE, max(1 - SURE, answer.confidence))
-    rest = (1 - sure) / (labels - 1)
+    """Log-probabilities: the confidence on the label given, the rest shared by the others, none of them above it."""
+    sure = SURE if answer.confidence is None else min(SURE, max(1 / labels, answer.confidence))
+    rest = min(sure, (1 - sure) / (labels - 1))
     return np.log([sure if place == answer.label_id else rest for place in range(labels)]).tolist()
 
 
@@ -119,7 +188,7 @@ class _Book:
                     self._sum(content["usage"])
                 else:
                     self.answers[content["key"]] = Answer(int(content["label_id"]), content["confidence"])
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, AttributeError):
                 continue
 
     def add(self, key: str, answer: Answer) -> None:
@@ -140,8 +209,9 @@ class _Book:
             stream.write(f"\n{json.dumps(content)}")  # the break first, so that a cut line spoils no other
 
 
-def _facts(settings: JudgeSettings, usage: Usage) -> dict[str, Any]:
-    facts: dict[str, Any] = {"model": settings.model, **asdict(usage)}
+def _facts(settings: JudgeSettings, usage: Usage, silent: Counter[NoAnswer]) -> dict[str, Any]:
+    refused = silent[NoAnswer.REFUSED] + silent[NoAnswer.FILTERED]
+    facts: dict[str, Any] = {"model": settings.model, **asdict(usage), "refused_rows": refused}
     if settings.input_price is not None and settings.output_price is not None:
         tokens = usage.input_tokens * settings.input_price + usage.output_tokens * settings.output_price
         facts["cost"] = round(tokens / 1e6, 6)

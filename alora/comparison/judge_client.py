@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
+import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 from alora.comparison.judge_prompt import Answer, messages, read_answer
@@ -19,6 +22,24 @@ from alora.policy import Policy
 LONGEST_PAUSE = 30.0  # seconds between two tries, whatever the endpoint asks for
 NO_KEY = "no-key"  # the package insists on one; local servers do not look at it
 _OPTIONAL = ("temperature", "max_tokens")  # some models refuse them by name
+_NOT_TAKEN = (
+    r"(?:unsupported|not supported|does(?: not|n't) support|"
+    r"unknown|unrecogni[sz]ed|unexpected|not permitted|deprecated)"
+)
+_TOO_LONG = re.compile(r"context.?(?:length|window|size)|too (?:long|large)", re.IGNORECASE)
+_FILTER = re.compile(
+    r"content.?(?:filter|management|policy)|responsible.?ai|data.?inspection|moderation|flagged|usage polic|safety",
+    re.IGNORECASE,
+)
+
+
+class NoAnswer(Enum):
+    """Why a row has no answer. Only the first may be otherwise when it is asked again."""
+
+    FAILED = auto()  # connection, timeout, HTTP 429 or 5xx, a body that is no chat completion
+    UNREADABLE = auto()  # words, but no label
+    REFUSED = auto()  # HTTP 400, 413 or 422: this row is too long, or no request of ours is taken
+    FILTERED = auto()  # the same, and it says that the content is what it refuses
 
 
 @dataclass
@@ -65,6 +86,7 @@ class JudgeClient:
         self._options: dict[str, Any] = {"temperature": 0.0, "max_tokens": settings.max_tokens}
         self._lock = threading.Lock()
         self.usage = Usage()
+        self.refusal = ""
 
     def __enter__(self) -> JudgeClient:
         return self
@@ -72,22 +94,27 @@ class JudgeClient:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def ask(self, policy: Policy, conversation: Conversation) -> Answer | None:
-        """The judge's answer; None when the endpoint kept failing or gave nothing that can be read.
+    def ask(self, policy: Policy, conversation: Conversation) -> Answer | NoAnswer:
+        """The judge's answer, or why there is none after all tries. ``refusal`` holds the last refusal's words.
 
         Raises:
-            ConfigError: the endpoint refuses the key, the model or the request itself, so asking again is of no use.
+            ConfigError: the endpoint refuses the key, the model or the method, so asking about any row is of no use.
         """
         request = messages(policy, conversation, self._settings.max_characters)
-        for attempt in range(self._settings.retries + 1):
-            asked_to_wait = 0.0
+        attempt = 0
+        while True:
+            asked_to_wait, why = 0.0, NoAnswer.FAILED
+            options = self._current_options()
             try:
-                text = self._complete(request)
+                text = self._complete(request, options)
             except self._openai.APIStatusError as error:
                 self._count(failed_requests=1)
-                if self._dropped_option(error):
-                    continue
-                self._refuse(error)
+                if self._dropped_option(error, options):
+                    continue  # no try of its own: there are two options to lose
+                self._stop(error)
+                if error.status_code in (400, 413, 422):
+                    self.refusal = f"HTTP {error.status_code}: {str(error)[:300]}"
+                    return NoAnswer.FILTERED if _FILTER.search(f"{error} {error.code}") else NoAnswer.REFUSED
                 asked_to_wait = _retry_after(error)
             except (self._openai.OpenAIError, ValueError, AttributeError, TypeError, IndexError):
                 # Connection, timeout, and bodies that are no chat completion: cut JSON, HTML, missing choices.
@@ -97,34 +124,47 @@ class JudgeClient:
                 if answer is not None:
                     return answer
                 self._count(unreadable_answers=1)
+                why = NoAnswer.UNREADABLE
                 if attempt >= 1:
-                    return None  # at temperature 0 it would say the same again
-            if attempt < self._settings.retries:
-                time.sleep(self._wait(attempt, asked_to_wait))
-        return None
+                    return why  # at temperature 0 it would say the same again
+            if attempt >= self._settings.retries:
+                return why
+            time.sleep(self._wait(attempt, asked_to_wait))
+            attempt += 1
 
-    def _complete(self, request: Sequence[dict[str, str]]) -> str | None:
-        self._count(requests=1)
+    def _current_options(self) -> dict[str, Any]:
         with self._lock:
-            options = dict(self._options)
+            return dict(self._options)
+
+    def _complete(self, request: Sequence[dict[str, str]], options: Mapping[str, Any]) -> str | None:
+        self._count(requests=1)
         complete: Any = self._client.chat.completions.create  # typed for literal messages, which these are not
         reply = complete(model=self._settings.model, messages=list(request), **options)
         if isinstance(reply, str):  # the package hands a body through that is not JSON
             raise ValueError("the answer is not JSON")
-        if reply.usage is not None:
-            self._count(input_tokens=reply.usage.prompt_tokens or 0, output_tokens=reply.usage.completion_tokens or 0)
+        usage = getattr(reply, "usage", None)
+        self._count(
+            input_tokens=_tokens(getattr(usage, "prompt_tokens", None)),
+            output_tokens=_tokens(getattr(usage, "completion_tokens", None)),
+        )
         content = reply.choices[0].message.content
         return content if isinstance(content, str) else None
 
-    def _dropped_option(self, error: Any) -> bool:
-        """Leave out a setting that the model refuses by name; True when there was one."""
-        if error.status_code != 400:
-            return False
-        with self._lock:
-            named = next((name for name in _OPTIONAL if name in self._options and name in str(error)), None)
-            return named is not None and self._options.pop(named, None) is not None
+    def _dropped_option(self, error: Any, sent: Mapping[str, Any]) -> bool:
+        """Leave out a setting that the model does not take; True when the request, sent anew, would be another one.
 
-    def _refuse(self, error: Any) -> None:
+        What counts is what this request held: another thread may have dropped the setting since.
+        """
+        if error.status_code not in (400, 422):
+            return False
+        words = str(error)
+        named = next((name for name in _OPTIONAL if name in sent and _not_taken(name, words)), None)
+        with self._lock:
+            if named is not None:
+                self._options.pop(named, None)
+            return self._options != sent
+
+    def _stop(self, error: Any) -> None:
         place = f"judge.url={self._settings.url}"
         if error.status_code in (401, 403):
             state = "was refused" if self._key_given else "is missing"
@@ -137,10 +177,8 @@ class JudgeClient:
                 f"{place}: HTTP 404; check that the URL ends with its version (/v1) and that judge.model="
                 f"{self._settings.model} is served there"
             ) from error
-        if error.status_code in (400, 405, 422):
-            raise ConfigError(
-                f"{place} refuses the request with HTTP {error.status_code}: {str(error)[:300]}"
-            ) from error
+        if error.status_code == 405:
+            raise ConfigError(f"{place} takes no chat completions: {str(error)[:300]}") from error
 
     def _wait(self, attempt: int, asked: float) -> float:
         grown = self._pause * 2**attempt * (1 + random.random() / 4)  # apart, so that threads do not come back at once
@@ -152,8 +190,23 @@ class JudgeClient:
                 setattr(self.usage, name, getattr(self.usage, name) + amount)
 
 
+def _not_taken(name: str, words: str) -> bool:
+    """Whether an error says of a setting that the model does not know it; what is too long names settings as well."""
+    near = rf"{_NOT_TAKEN}.{{0,60}}\b{name}\b|\b{name}\b.{{0,60}}{_NOT_TAKEN}"
+    return re.search(near, words, re.IGNORECASE) is not None and not _TOO_LONG.search(words)
+
+
 def _retry_after(error: Any) -> float:
     try:
         return max(0.0, float(error.response.headers.get("retry-after", "0")))
     except ValueError:
         return 0.0
+
+
+def _tokens(value: Any) -> int:
+    """A count of tokens as endpoints give it: a number, digits, or nothing at all, which counts nothing."""
+    try:
+        count = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return 0
+    return int(count) if math.isfinite(count) and count > 0 else 0

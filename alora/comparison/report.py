@@ -172,8 +172,8 @@ def fact_rows(scores: Sequence[Scores]) -> list[list[str]]:
     return found
 
 
-_SUMMED = ("cpu_seconds", "requests", "failed_requests", "unreadable_answers", "input_tokens", "output_tokens", "cost",
-           "training_rows")  # fmt: skip
+_SUMMED = ("cpu_seconds", "requests", "failed_requests", "unreadable_answers", "refused_rows", "rows_to_ask_again",
+           "input_tokens", "output_tokens", "cost", "training_rows")  # fmt: skip
 
 
 def _policies(comparison: Comparison) -> list[str]:

@@ -49,7 +49,7 @@ class RowScores:
         """Read :meth:`as_dict` back; KeyError, TypeError or ValueError when it is something else."""
         ids = tuple(mapping["ids"])
         labels_N = np.array(mapping["label_ids"], dtype=np.int64)
-        logits_NL = np.array(mapping["logits"], dtype=np.float64).reshape(len(ids), -1)
+        logits_NL = np.array(mapping["logits"], dtype=np.float64).reshape(len(ids), -1 if ids else 0)
         if len(labels_N) != len(ids):
             raise ValueError(f"{len(ids)} ids but {len(labels_N)} labels")
         return cls(ids, labels_N, logits_NL, int(mapping["asked"]))

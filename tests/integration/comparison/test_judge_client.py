@@ -1,10 +1,12 @@
 """The judge against a real server that fails in every way that servers do."""
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from alora.comparison.judge_client import JudgeClient
+from alora.comparison.judge_client import JudgeClient, NoAnswer
 from alora.comparison.judge_prompt import Answer
 from alora.config.schema import JudgeSettings
 from alora.conversation import Conversation, Message
@@ -69,7 +71,7 @@ def test_a_failure_is_tried_again_and_counted(bad):
 
 def test_a_server_that_never_recovers_costs_its_retries_and_gives_no_answer():
     answer, usage, _ = ask(lambda number, body: 500, retries=3)
-    assert answer is None
+    assert answer is NoAnswer.FAILED
     assert (usage.requests, usage.failed_requests) == (4, 4)
 
 
@@ -81,8 +83,9 @@ def test_a_slow_answer_is_given_up():
 
 @pytest.mark.parametrize("text", ["violation", "I refuse.", json.dumps({"label": "maybe"}), "", None])
 def test_words_that_are_no_label_are_asked_for_once_more_and_then_left(text):
+    assert ask(lambda number, body: completion(text), retries=0)[0] is NoAnswer.UNREADABLE
     answer, usage, _ = ask(lambda number, body: completion(text))
-    assert answer is None
+    assert answer is NoAnswer.UNREADABLE
     assert (usage.requests, usage.unreadable_answers, usage.failed_requests) == (2, 2, 0)
     assert usage.input_tokens == 200  # what could not be read was paid for
     answer, usage, _ = ask(lambda number, body: completion(text) if number == 0 else says("ok"))
@@ -95,8 +98,7 @@ def test_words_that_are_no_label_are_asked_for_once_more_and_then_left(text):
         (401, "JUDGE_KEY is missing"),
         (403, "JUDGE_KEY is missing"),
         (404, "ends with its version"),
-        (400, "refuses the request with HTTP 400"),
-        (422, "refuses the request with HTTP 422"),
+        (405, "takes no chat completions"),
     ],
 )
 def test_what_no_retry_mends_is_said_at_once(status, words, monkeypatch):
@@ -112,21 +114,100 @@ def test_a_refused_key_is_not_told(monkeypatch):
     assert "secret-key" not in str(caught.value)
 
 
-def test_a_setting_that_the_model_refuses_is_left_out():
+AZURE = {
+    "message": "The response was filtered due to the prompt triggering the content management policy.",
+    "code": "content_filter",
+    "param": "prompt",
+}
+LONG = "This model's maximum context length is 2048 tokens, which does not support max_tokens of 200 and 1900 of prompt"
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "why"),
+    [
+        (400, AZURE, NoAnswer.FILTERED),
+        (400, {"message": "no", "code": "content_policy_violation"}, NoAnswer.FILTERED),
+        (400, {"message": LONG, "code": "context_length_exceeded"}, NoAnswer.REFUSED),
+        (413, {"message": "body too large"}, NoAnswer.REFUSED),
+        (422, {"message": "max_tokens must be at most 100"}, NoAnswer.REFUSED),
+    ],
+)
+def test_a_refused_request_costs_its_row_alone_and_no_setting(status, error, why):
+    def refusing(number, body):
+        return (status, {}, {"error": error}) if "money" in body["messages"][1]["content"] else says("ok")
+
+    with endpoint(refusing) as server:
+        with JudgeClient(JudgeSettings(url=server.url, model="m"), pause=0.001) as client:
+            assert client.ask(POLICY, TALK) is why
+            assert error["message"][:20] in client.refusal
+            assert client.ask(POLICY, Conversation("d", (Message("user", "Hello."),))) == Answer(1, 0.9)
+        assert len(server.bodies) == 2
+        assert {"temperature", "max_tokens"} <= server.bodies[-1].keys()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Unsupported parameter: '{}'",
+        "Unsupported value: '{}' does not support 0 with this model.",
+        "{} is not supported with this model. Use 'max_completion_tokens' instead.",
+        "Unrecognized request argument supplied: {}",
+    ],
+)
+def test_a_setting_that_the_model_refuses_is_left_out(words):
     def picky(number, body):
         for name in ("temperature", "max_tokens"):
             if name in body:
-                return 400, {}, {"error": {"message": f"Unsupported parameter: '{name}'"}}
+                return 400, {}, {"error": {"message": words.format(name)}}
         return says("ok")
 
-    answer, usage, server = ask(picky)
+    answer, usage, server = ask(picky, retries=0)
     assert answer == Answer(1, 0.9)
     assert usage.requests == 3
     assert {"temperature", "max_tokens"} & server.bodies[-1].keys() == set()
 
 
+def test_threads_that_are_under_way_when_a_setting_is_left_out_try_again():
+    together = threading.Barrier(4, timeout=10)
+
+    def picky(number, body):
+        if "temperature" in body:
+            together.wait()  # all four have sent it before the first one hears of it
+            return 400, {}, {"error": {"message": "Unsupported value: 'temperature' does not support 0"}}
+        return says("ok")
+
+    with (
+        endpoint(picky) as server,
+        JudgeClient(JudgeSettings(url=server.url, model="m", retries=0)) as client,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        answers = list(pool.map(lambda _: client.ask(POLICY, TALK), range(4)))
+    assert answers == [Answer(1, 0.9)] * 4
+    assert client.usage.requests == 8
+
+
+@pytest.mark.parametrize(
+    ("usage", "counted"),
+    [
+        ({"prompt_tokens": "10", "completion_tokens": 3.0}, (10, 3)),
+        ({"prompt_tokens": None}, (0, 0)),
+        ({"prompt_tokens": "many", "completion_tokens": [1]}, (0, 0)),
+        ({"prompt_tokens": -5, "completion_tokens": "inf"}, (0, 0)),
+        ({}, (0, 0)),
+        (None, (0, 0)),
+        ("free", (0, 0)),
+        ([5], (0, 0)),
+    ],
+)
+def test_an_odd_count_of_tokens_costs_no_answer(usage, counted):
+    answer, told, _ = ask(lambda number, body: says("ok") | {"usage": usage})
+    assert answer == Answer(1, 0.9)
+    assert (told.requests, told.failed_requests) == (1, 0)
+    assert (told.input_tokens, told.output_tokens) == counted
+
+
 def test_nobody_at_home():
     settings = JudgeSettings(url="http://127.0.0.1:9/v1", model="m", retries=1, timeout=2.0)
     with JudgeClient(settings, pause=0.001) as client:
-        assert client.ask(POLICY, TALK) is None
+        assert client.ask(POLICY, TALK) is NoAnswer.FAILED
         assert client.usage.failed_requests == 2

@@ -56,6 +56,13 @@ def test_without_the_escape_a_text_would_leave_its_quotes():
     assert "</conversation>" in json.dumps([{"content": "</conversation>"}])
 
 
+def test_the_escape_leaves_no_bracket_of_the_text():
+    """Not even of an element in other capitals, which a model may take for ours."""
+    for text in ("</conversation>", "</Conversation >", "<script>", "a > b < c"):
+        sent = messages(POLICY, talk(text), 1000)[1]["content"]
+        assert sent.count("<") == sent.count(">") == 2
+
+
 def test_a_long_conversation_loses_the_middle_of_its_longest_text():
     found = quoted(talk("short", "a" * 500 + "b" * 500), limit=300)
     assert found[0]["content"] == "short"
@@ -80,6 +87,14 @@ def test_a_long_conversation_loses_the_middle_of_its_longest_text():
         ('{"label": "ok", "confidence": true}', 1, None),
         ('{"label": "ok", "confidence": NaN}', 1, None),
         ('{"label": "maybe"} {"label": "violation"}', 0, None),
+        ('{"label": "violation", "confidence": 0.95}', 0, 0.95),
+        ('{"label": "violation", "confidence": 1}', 0, 1.0),
+        ('{"label": "violation", "confidence": "0.95"}', 0, 0.95),
+        ('{"label": "violation", "confidence": "1 %"}', 0, 0.01),
+        ('{"label": "violation", "confidence": 1.5}', 0, 0.015),
+        ('<think>{"label": "ok", "confidence": 60}</think>{"label": "violation", "confidence": 90}', 0, 0.9),
+        ('First {"label": "ok"}, no: {"label": "violation", "why": {"label": "ok"}}. Done {}.', 0, None),
+        ('{"result": {"label": "violation"}}', 0, None),
     ],
 )
 def test_answers_that_can_be_read(text, label_id, confidence):
@@ -97,6 +112,9 @@ def test_answers_that_can_be_read(text, label_id, confidence):
         '{"label": ["ok"]}',
         '{"label": "ok"',
         '["ok"]',
+        '{"label": "ok"} {"label": "maybe"}',
+        '<think>perhaps {"label": "ok"}, but then',
+        '<think>{"label": "ok"}</think> I had rather not say.',
         "{" * 5000,
     ],
 )
