@@ -3,49 +3,93 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from alora.bench.measure import Interval, median_interval, paired_ratio
 from alora.bench.serving import guards
 from alora.bench.serving.arms import NULL
 from alora.bench.serving.context import Bench
-from alora.bench.serving.floor import Floors
+from alora.bench.serving.floor import Floors, kv_bytes
 from alora.bench.serving.records import Cell, Trial, ms
-from alora.bench.serving.reference import Agreement, compare, difference, merge, probabilities
+from alora.bench.serving.reference import (
+    UNCOMPARED,
+    Agreement,
+    alike,
+    compare,
+    difference,
+    merge,
+    prefix_of,
+    probabilities,
+    stage_of,
+)
 from alora.bench.serving.statistics import plain, summary
 
-UNCOMPARED = ("read", "base", "base again")  # stages in which every arm runs the base: nothing to compare
+OWN = "its own other rounds"
+
+
+@dataclass(frozen=True)
+class Null:
+    """aLoRA over aLoRA in one workload, one ratio a round; or why there is none."""
+
+    interval: Interval | None
+    rounds: int
+    reason: str | None
+
+    def objection(self) -> str | None:
+        """Why no ratio of this workload can be told."""
+        return self.reason if self.interval is None else guards.biased_null(self.interval, self.rounds)
 
 
 def evaluate(bench: Bench, floors: Floors) -> dict[str, Any]:
     """All cells as plain data, the null arm of every workload, and what could not be compared."""
-    nulls = {name: null_interval(bench.cells, name, bench) for name in dict.fromkeys(c.workload for c in bench.cells)}
-    ours = "alora" if "alora" in bench.arms else "packed"
-    cells = [_cell(bench, cell, ours, nulls[cell.workload], floors) for cell in bench.cells]
+    ours = ours_of(bench)
+    nulls = {name: null_of(bench.cells, name, ours) for name in dict.fromkeys(c.workload for c in bench.cells)}
     return {
         "ours": ours,
-        "null": {name: interval.as_dict() for name, interval in nulls.items() if interval is not None},
-        "cells": cells,
-    }
+        "null": {
+            name: null.interval.as_dict() | {"rounds": null.rounds}
+            for name, null in nulls.items() if null.interval is not None
+        },
+        "cells": [_cell(bench, cell, ours, nulls[cell.workload], floors) for cell in bench.cells],
+    }  # fmt: skip
 
 
-def null_interval(cells: Sequence[Cell], workload: str, bench: Bench) -> Interval | None:
-    """aLoRA over aLoRA in every round and cell of a workload, as one interval of 99 %."""
-    ours = "alora" if "alora" in bench.arms else "packed"
-    ratios = []
-    for cell in cells:
-        if cell.workload == workload and cell.at.get("stage") not in UNCOMPARED:
-            pairs = zip(cell.of(NULL), cell.of(ours), strict=True)
-            ratios += [one.seconds / other.seconds for one, other in pairs]
-    return median_interval(ratios, guards.NULL_COVERAGE) if ratios else None
+def ours_of(bench: Bench) -> str:
+    """The arm that the others are compared with."""
+    return "alora" if "alora" in bench.arms else "packed"
 
 
-def _cell(bench: Bench, cell: Cell, ours: str, null: Interval | None, floors: Floors) -> dict[str, Any]:
+def null_of(cells: Sequence[Cell], workload: str, ours: str) -> Null:
+    """The null arm over ours: one ratio a round, of the seconds of all cells together.
+
+    What the machine does in a round, it does to all cells of it: they are one measurement, and not as many as cells.
+    """
+    sums: dict[int, list[float]] = {}
+    held = [c for c in cells if c.workload == workload and c.at.get("stage") not in UNCOMPARED]
+    for cell in held:
+        mine, other = cell.of(ours), cell.of(NULL)
+        if not mine or not other:
+            return Null(None, 0, "there is no null arm beside it")
+        reason = guards.missing_rounds(mine, other, "the null arm")
+        if reason or {trial.round for trial in mine} != {trial.round for trial in held[0].of(ours)}:
+            return Null(None, 0, reason or "the cells of this workload have different rounds, so it has no null arm")
+        for one, two in zip(other, mine, strict=True):
+            total = sums.setdefault(one.round, [0.0, 0.0])
+            total[0] += one.seconds
+            total[1] += two.seconds
+    if not sums:
+        return Null(None, 0, "there is no null arm beside it")
+    ratios = [one / two for one, two in sums.values()]
+    return Null(median_interval(ratios, guards.NULL_COVERAGE), len(ratios), None)
+
+
+def _cell(bench: Bench, cell: Cell, ours: str, null: Null, floors: Floors) -> dict[str, Any]:
     compared = cell.at.get("stage") not in UNCOMPARED
     found: dict[str, Any] = {
         "workload": cell.workload,
         "at": cell.at,
-        "arms": {name: _figures(bench, cell, name, floors) for name in cell.arms},
+        "arms": {name: _figures(cell, name, floors) for name in cell.arms},
         "agreement": [],
         "ratios": [],
         "samples": [trial.sample() for trial in cell.trials],
@@ -58,11 +102,12 @@ def _cell(bench: Bench, cell: Cell, ours: str, null: Interval | None, floors: Fl
     ]  # fmt: skip
     for name in cell.arms:
         if name not in (ours, NULL):
-            found["ratios"].append(_ratio(bench, cell, name, ours, checks, null, found["arms"]))
+            reasons = _objections(bench, cell, name, ours, checks, found["arms"])
+            found["ratios"].append(_ratio(cell, name, ours, [*reasons, null.objection()]))
     return found
 
 
-def _figures(bench: Bench, cell: Cell, name: str, floors: Floors) -> dict[str, Any]:
+def _figures(cell: Cell, name: str, floors: Floors) -> dict[str, Any]:
     """Battery and request latencies, tokens, throughput and Python time of one arm in one cell."""
     trials = cell.of(name)
     batteries = [[ms(trial.seconds)] for trial in trials]
@@ -76,7 +121,7 @@ def _figures(bench: Bench, cell: Cell, name: str, floors: Floors) -> dict[str, A
         "wall_ms": round(sum(ms(trial.burst.wall * trial.scale) for trial in trials) / len(trials), 3),
         "computed_tokens": round(computed),
         "cached_tokens": round(cached),
-        "kv_mib": round(computed * kv_bytes_of(floors) / 2**20, 1),
+        "kv_mib": round(computed * kv_bytes(floors.material) / 2**20, 1),
         "verdicts_per_second": round(verdicts / seconds, 1),
         "split_ms": _split(trials),
         "run": _coverage(cell, name),
@@ -84,17 +129,27 @@ def _figures(bench: Bench, cell: Cell, name: str, floors: Floors) -> dict[str, A
     if all(trial.scale == 1.0 for trial in trials):  # a part of a battery waits less for its turn
         found["first_token_ms"] = plain(summary(requests))
         found["last_token_ms"] = plain(summary([[ms(a.last) for a in t.burst.answers] for t in trials]))
-    if cell.workload == "grid":
-        floor = floors.of("alora" if name in (NULL, "packed") else name, cell.at["length"], cell.at["adapters"])
-        found |= {"floor_ms": ms(floor), "over_floor": round(seconds / floor, 2)}
+    floor = _floor(cell, name, floors)
+    if floor is not None:
+        found |= {"floor_ms": ms(floor), "over_floor": round(seconds / floor, 4)}
     return found
 
 
-def kv_bytes_of(floors: Floors) -> int:
-    """Bytes of a token's keys and values."""
-    from alora.bench.serving.floor import kv_bytes
+def _cold(cell: Cell) -> bool:
+    """Whether a cell's batteries meet an empty cache."""
+    return cell.workload == "grid" or cell.at.get("turn") == 1
 
-    return kv_bytes(floors.material)
+
+def _floor(cell: Cell, name: str, floors: Floors) -> float | None:
+    """Least seconds of an arm: of a whole battery where nothing is cached, of the suffixes where the prefix may be."""
+    at = cell.at
+    if at.get("stage") in UNCOMPARED:
+        return None
+    arm, adapters = "alora" if name in (NULL, "packed") else name, at.get("adapters", 1)
+    if _cold(cell) or name == "packed":  # which keeps no cache
+        return floors.of(arm, at["length"], adapters)
+    rest = 1 if at.get("stage") == "again" else None  # of a suffix that was read before, its last token
+    return floors.behind(arm, at["length"] + at.get("tokens", 0), adapters, rest)
 
 
 def _coverage(cell: Cell, name: str) -> dict[str, int]:
@@ -117,84 +172,96 @@ def _split(trials: Sequence[Trial]) -> dict[str, float | None]:
 
 
 def _agreement(bench: Bench, cell: Cell, name: str) -> list[Agreement]:
-    """Against PEFT for sampled policies, against the packed scorer for all, and against itself in other rounds."""
-    prefix = bench.conversation(cell.at["length"])
-    found = []
-    against, wanted = bench.references.of(name)
-    moved = None if name == "base" else bench.references.moved
-    if cell.workload in ("grid", "warm"):
-        found.append(_over_trials(prefix, cell.of(name), wanted, against, moved))
+    """Against PEFT for sampled requests, against the packed scorer for all, and against itself in other rounds."""
+    against, wanted, moved = bench.references.of(name)
+    found = [_over_trials(bench, cell, name, wanted, against, moved)]
     if name in ("alora", NULL) and "packed" in cell.arms:
+        prefix = bench.conversation(cell.at["length"])
         burst = cell.of("packed")[0].burst
         answers = zip(burst.pieces, probabilities(burst), strict=True)
-        everyone = {(prefix, piece.place): found for piece, found in answers}
-        found.append(_over_trials(prefix, cell.of(name), everyone, "the packed scorer", bench.references.moved))
+        everyone = {(prefix, piece.place): answer for piece, answer in answers}
+        found.append(_over_trials(bench, cell, name, everyone, "the packed scorer", moved))
     first: dict[Any, Any] = {}
-    steadiness = Agreement("its own other rounds", 0, 0, 0.0)
+    steadiness = Agreement(OWN, 0, 0, 0.0)
     for trial in cell.of(name):
         for piece, probability in zip(trial.burst.pieces, probabilities(trial.burst), strict=True):
             before = first.setdefault(piece, probability)
             if before is not probability:
-                same = before.index(max(before)) == probability.index(max(probability))
                 gap = difference(before, probability)
-                steadiness = merge(steadiness, Agreement(steadiness.against, 1, int(same), gap))
+                steadiness = merge(steadiness, Agreement(OWN, 1, int(alike(before, probability)), gap))
     return [*found, steadiness] if steadiness.checked else found
 
 
 def _over_trials(
-    prefix: tuple[int, ...], trials: Sequence[Trial], wanted: Mapping[Any, Any], against: str, moved: float | None
+    bench: Bench, cell: Cell, name: str, wanted: Mapping[Any, Any], against: str, moved: float | None
 ) -> Agreement:
     total = Agreement(against, 0, 0, 0.0, moved)
-    for trial in trials:
-        total = merge(total, compare(prefix, trial.burst, wanted, against, moved))
+    for trial in cell.of(name):
+        total = merge(total, compare(prefix_of(bench, cell, trial), trial.burst, wanted, against, moved))
     return total
 
 
-def _ratio(
-    bench: Bench,
-    cell: Cell,
-    name: str,
-    ours: str,
-    checks: Mapping[str, Sequence[Agreement]],
-    null: Interval | None,
-    figures: Mapping[str, Mapping[str, Any]],
-) -> dict[str, Any]:
+def _ratio(cell: Cell, name: str, ours: str, reasons: Sequence[str | None]) -> dict[str, Any]:
     """How many times faster ours is than ``name``, or why that is not said."""
-    fast, slow = cell.of(ours), cell.of(name)
-    reasons = [guards.unequal_work(fast, slow), *_wrong(bench, name, checks), *_wrong(bench, ours, checks)]
-    if null is None:
-        reasons.append("there is no null arm beside it")
-    else:
-        reasons.append(guards.biased_null(null))
-    reasons += [guards.below_floor(arm, figures[arm].get("over_floor")) for arm in (ours, name)]
-    if cell.workload == "grid":
-        shared = cell.at["length"]
-        reasons += [guards.not_cold(slow, 0 if name == "lora" else shared), guards.not_cold(fast, shared)]
-    if bench.engine is not None and name == "lora":
-        held = 2 * cell.at.get("adapters", 1)
-        reasons.append(guards.starved(bench.engine.options.slots, held))
     refused = [reason for reason in dict.fromkeys(reasons) if reason]
-    ratio = paired_ratio([t.seconds for t in slow], [t.seconds for t in fast])
-    tokens = [sum(t.burst.computed_tokens * t.scale for t in trials) / len(trials) for trials in (slow, fast)]
+    fast, slow = cell.of(ours), cell.of(name)
+    tokens = [
+        sum(t.burst.computed_tokens * t.scale for t in trials) / max(1, len(trials)) for trials in (slow, fast)
+    ]  # fmt: skip
+    ratio = None
+    if not refused:
+        interval = paired_ratio([t.seconds for t in slow], [t.seconds for t in fast])
+        ratio = {key: round(value, 3) for key, value in interval.as_dict().items()}
     return {
         "baseline": name,
-        "ratio": None if refused else {key: round(value, 3) for key, value in ratio.as_dict().items()},
+        "ratio": ratio,
         "token_ratio": round(tokens[0] / tokens[1], 2) if tokens[1] else None,
         "refused": refused,
     }
 
 
-def _wrong(bench: Bench, name: str, checks: Mapping[str, Sequence[Agreement]]) -> list[str | None]:
-    entries = checks[name]
-    if not entries:
-        return [None if name not in ("alora", "lora") else f"{name}: its verdicts were compared with nothing"]
+def _objections(
+    bench: Bench,
+    cell: Cell,
+    name: str,
+    ours: str,
+    checks: Mapping[str, Sequence[Agreement]],
+    figures: Mapping[str, Mapping[str, Any]],
+) -> list[str | None]:
+    """What every guard has to say about ours beside ``name`` in a cell."""
+    fast, slow = cell.of(ours), cell.of(name)
+    if not fast:
+        return [f"{ours} does not run this workload"]
+    reasons = [guards.unequal_work(fast, slow), guards.missing_rounds(fast, slow, name)]
+    for arm in (name, ours):
+        reasons += _wrong(bench, arm, checks[arm])
+        reasons.append(guards.below_floor(arm, figures[arm].get("over_floor")))
+        reasons.append(_warm(bench, cell, arm))
+    if bench.engine is not None and name == "lora":
+        held = 2 * cell.at.get("adapters", 1)
+        reasons.append(guards.starved(bench.engine.options.slots, held))
+    return reasons
+
+
+def _warm(bench: Bench, cell: Cell, arm: str) -> str | None:
+    """A workload begins on an empty cache: its cold batteries, or the stage before the one that is compared."""
+    if _cold(cell):
+        return guards.not_cold(cell.of(arm), 0 if arm == "lora" else cell.at["length"])
+    if cell.workload not in ("warm", "pipeline"):
+        return None
+    before = stage_of(bench.cells, cell, "read" if cell.workload == "warm" else "base")
+    if before is None or not before.of(arm):
+        return f"{arm}: the stage before this one was not measured, so nobody knows what the cache held"
+    return guards.not_cold(before.of(arm), 0)
+
+
+def _wrong(bench: Bench, name: str, entries: Sequence[Agreement]) -> list[str | None]:
+    """Verdicts of an arm that differ, change, or were compared with nothing but themselves."""
     found = []
     for entry in entries:
-        own = entry.against == "its own other rounds"
-        reason = (
-            guards.unsteady_verdicts(entry.worst, bench.tolerance)
-            if own
-            else guards.wrong_verdicts(entry, bench.tolerance)
-        )
+        if entry.against == OWN:
+            reason = guards.unsteady_verdicts(entry.worst, bench.tolerance)
+        else:
+            reason = guards.wrong_verdicts(entry, bench.tolerance)
         found.append(f"{name}: {reason}" if reason else None)
     return found

@@ -77,14 +77,28 @@ class Floors:
             flops = count.prefix(length) + adapters * count.scored_suffix(length, suffix, labels)
         return max(flops / self.machine.flops, self._bytes(arm, length, adapters) / self.machine.bytes)
 
+    def behind(self, arm: str, length: int, adapters: int, suffix: int | None = None) -> float:
+        """The same where the prefix is there already: the suffixes alone, or ``suffix`` tokens of each.
+
+        The prefix's keys and values are not counted: a small one may never leave the processor's cache.
+        """
+        material = self.material
+        spec = material.adapters[0].spec
+        whole = len(material.policy_texts[0] if arm == "base" else material.suffixes[0])
+        count = FlopCount(material.shape, 0 if arm == "base" else spec.rank, spec.targets)
+        tail = whole if suffix is None else suffix
+        flops = adapters * count.scored_suffix(length, tail, len(material.labels[0]))
+        return max(flops / self.machine.flops, self._weights(arm, adapters) / self.machine.bytes)
+
     def _bytes(self, arm: str, length: int, adapters: int) -> float:
         """The base's weights once, each adapter once, and the prefix's keys and values once per policy."""
+        shared = 0 if arm == "lora" else adapters * kv_bytes(self.material) * length
+        return self._weights(arm, adapters) + shared
+
+    def _weights(self, arm: str, adapters: int) -> float:
         size = self.material.model.dtype.itemsize
-        weights = self.material.shape.parameters * size
         adapter = sum(a.numel() + b.numel() for a, b in self.material.adapters[0].tensors.values()) * size
-        held = kv_bytes(self.material) * length
-        shared = 0 if arm == "lora" else adapters * held
-        return weights + (0 if arm == "base" else adapters * adapter) + shared
+        return self.material.shape.parameters * size + (0 if arm == "base" else adapters * adapter)
 
 
 def kv_bytes(material: Material) -> int:

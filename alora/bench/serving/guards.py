@@ -98,6 +98,14 @@ def not_cold(trials: Sequence[Trial], shared_tokens: int) -> str | None:
     return None
 
 
+def missing_rounds(ours: Sequence[Trial], theirs: Sequence[Trial], name: str) -> str | None:
+    """Ratios are taken round by round, so both must have run every one of them, once."""
+    mine, other = (sorted(trial.round for trial in trials) for trials in (ours, theirs))
+    if mine == other and len(set(mine)) == len(mine):
+        return None
+    return f"{name} was measured in rounds {other}, ours in {mine}: rounds are missing, so none can be paired"
+
+
 def starved(slots: int, adapters: int) -> str | None:
     """Every adapter that is compared needs a slot of its own, or a baseline would wait for weights."""
     if slots >= adapters:
@@ -115,9 +123,10 @@ def below_floor(arm: str, times_the_floor: float | None) -> str | None:
     )
 
 
-def biased_null(ratio: Interval) -> str | None:
+def biased_null(ratio: Interval, rounds: int) -> str | None:
     """aLoRA against itself must show 1.0 within its interval."""
-    return guards.biased_null(ratio, "aLoRA")
+    reason = guards.biased_null(ratio, "aLoRA")
+    return f"{reason} (an interval from {rounds} rounds, which covers {ratio.coverage:.1%})" if reason else None
 
 
 def different_runs(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from alora.activation import peft_offset
 from alora.bench.baselines import peft_model, put_adapter
 from alora.bench.serving.material import Material
-from alora.bench.serving.records import Burst
+from alora.bench.serving.records import Burst, Cell, Trial
 
+if TYPE_CHECKING:
+    from alora.bench.serving.context import Bench
+
+UNCOMPARED = ("read", "base", "base again")  # stages in which every arm runs the base: nothing to compare
+FEWEST = 2  # requests of an arm and cell: of one alone, nobody would know whether the others are right
 Probabilities = tuple[float, ...]
 Key = tuple[tuple[int, ...], int]  # prefix ids and place
 
@@ -22,8 +28,8 @@ Key = tuple[tuple[int, ...], int]  # prefix ids and place
 class Agreement:
     """Verdicts of an arm beside those of ``against``: ``same`` of ``checked`` name the same label.
 
-    ``worst`` is the largest difference of a probability; ``moved`` by how much the checked adapters move the base's
-    answer on average, None where no adapter is meant to.
+    ``worst`` is the largest difference of a probability, 1 where an answer is no number; ``moved`` by how much the
+    checked adapters move the base's answer on average, None where no adapter is meant to.
     """
 
     against: str
@@ -35,49 +41,98 @@ class Agreement:
 
 @dataclass(frozen=True)
 class References:
-    """PEFT's own probabilities for sampled policies, by kind of arm; ``moved`` as in :class:`Agreement`."""
+    """PEFT's own probabilities for sampled requests, by kind of arm; ``moved`` by kind, as in :class:`Agreement`."""
 
     alora: Mapping[Key, Probabilities]
     lora: Mapping[Key, Probabilities]
     base: Mapping[Key, Probabilities]
-    moved: float
+    moved: Mapping[str, float]
 
-    def of(self, arm: str) -> tuple[str, Mapping[Key, Probabilities]]:
-        """Name and answers of an arm's reference."""
-        if arm == "lora":
-            return "PEFT's LoRA", self.lora
-        if arm == "base":
-            return "transformers", self.base
-        return "PEFT's aLoRA", self.alora
+    def of(self, arm: str) -> tuple[str, Mapping[Key, Probabilities], float | None]:
+        """Name and answers of an arm's reference, and how far its adapters move the base."""
+        kind = kind_of(arm)
+        name, answers = {
+            "lora": ("PEFT's LoRA", self.lora),
+            "base": ("transformers", self.base),
+            "alora": ("PEFT's aLoRA", self.alora),
+        }[kind]
+        return name, answers, None if kind == "base" else self.moved.get(kind, 0.0)
+
+
+def kind_of(arm: str) -> str:
+    """Whose answers an arm should give: the null arm and the packed scorer run aLoRAs too."""
+    return arm if arm in ("lora", "base") else "alora"
+
+
+def stage_of(cells: Sequence[Cell], cell: Cell, stage: str) -> Cell | None:
+    """Another stage of the same condition."""
+    wanted = {**cell.at, "stage": stage}
+    return next((one for one in cells if one.workload == cell.workload and one.at == wanted), None)
+
+
+def prefix_of(bench: Bench, cell: Cell, trial: Trial) -> tuple[int, ...] | None:
+    """What a trial's requests have in common: the conversation, and in ``pipeline`` what the base then said in it.
+
+    None where that is not known.
+    """
+    asked = bench.conversation(cell.at["length"])
+    if cell.workload != "pipeline":
+        return asked
+    before = stage_of(bench.cells, cell, "base")
+    said = [] if before is None else [one for one in before.of(trial.arm) if one.round == trial.round]
+    return asked + said[0].burst.answers[0].output_ids if said else None
+
+
+def sampled(bench: Bench) -> dict[str, list[Key]]:
+    """Requests to ask the references about: of every cell and arm some that it really ran, from different rounds."""
+    wanted: dict[str, dict[Key, None]] = {"alora": {}, "lora": {}, "base": {}}
+    for cell in bench.cells:
+        if cell.at.get("stage") in UNCOMPARED:
+            continue
+        for name in cell.arms:
+            count = 1 if name == "base" else max(FEWEST, bench.settings.serving.checked)
+            wanted[kind_of(name)].update(dict.fromkeys(_sampled(bench, cell, name, count)))
+    return {kind: list(keys) for kind, keys in wanted.items()}
+
+
+def _sampled(bench: Bench, cell: Cell, name: str, count: int) -> list[Key]:
+    trials, found = cell.of(name), []
+    for number in range(count):
+        trial = trials[number * len(trials) // count]
+        places = sorted({piece.place for piece in trial.burst.pieces})
+        prefix = prefix_of(bench, cell, trial)
+        if prefix is not None and places:
+            found.append((prefix, places[number * len(places) // count]))
+    return found
 
 
 @torch.inference_mode()
-def ask_references(material: Material, prefixes: Sequence[tuple[int, ...]], places: Sequence[int]) -> References:
-    """Full-sequence answers for every prefix and sampled place, each adapter in a model of its own."""
-    alora: dict[Key, Probabilities] = {}
-    lora: dict[Key, Probabilities] = {}
-    base: dict[Key, Probabilities] = {}
-    moved = []
-    for place in places:
-        labels = material.labels[place]
-        for kind, adapter, found in (
-            ("alora", material.adapters[place], alora),
-            ("lora", material.twin(place), lora),
-        ):
-            model: Any = peft_model(material.model, adapter.spec).eval()
+def ask_references(material: Material, wanted: Mapping[str, Sequence[Key]]) -> References:
+    """Full-sequence answers to every wanted request, by kind of arm; each kind in a PEFT model of its own."""
+    found: dict[str, dict[Key, Probabilities]] = {"alora": {}, "lora": {}}
+    moved: dict[str, float] = {}
+    for kind, answers in found.items():
+        keys = sorted(wanted[kind], key=lambda key: (key[1], len(key[0])))
+        model: Any = None
+        gaps, spec = {}, None
+        for prefix, place in keys:
+            adapter = material.adapters[place] if kind == "alora" else material.twin(place)
+            if adapter.spec != spec:
+                model, spec = None, adapter.spec
+                gc.collect()
+                model = peft_model(material.model, spec).eval()
             put_adapter(model, adapter)
-            for prefix in prefixes:
-                prompt = prefix + material.suffixes[place]
-                options = {"alora_offsets": [peft_offset(len(prompt), len(prefix))]} if kind == "alora" else {}
-                found[prefix, place] = _ask(model, prompt, labels, options)
-            del model
-            gc.collect()
-        for prefix in prefixes:
-            base[prefix, place] = _ask(material.model, prefix + material.policy_texts[place], labels, {})
-        plain = _ask(material.model, prefixes[0] + material.suffixes[place], labels, {})
-        for found in (alora, lora):
-            moved.append(difference(found[prefixes[0], place], plain))
-    return References(alora, lora, base, sum(moved) / len(moved))
+            prompt, labels = prefix + material.suffixes[place], material.labels[place]
+            options = {"alora_offsets": [peft_offset(len(prompt), len(prefix))]} if kind == "alora" else {}
+            answers[prefix, place] = _ask(model, prompt, labels, options)
+            if place not in gaps:
+                gaps[place] = difference(answers[prefix, place], _ask(material.model, prompt, labels, {}))
+        moved[kind] = sum(gaps.values()) / len(gaps) if gaps else 0.0
+    base = {
+        (prefix, place): _ask(material.model, prefix + material.policy_texts[place], material.labels[place], {})
+        for prefix, place in wanted["base"]
+    }
+    return References(found["alora"], found["lora"], base, moved)
 
 
 def _ask(model: Any, prompt: tuple[int, ...], labels: Sequence[int], options: Mapping[str, Any]) -> Probabilities:
@@ -92,28 +147,40 @@ def probabilities(burst: Burst) -> list[Probabilities]:
 
 
 def difference(one: Probabilities, other: Probabilities) -> float:
-    """Largest difference of a label's probability."""
+    """Largest difference of a label's probability; 1, the most there can be, where one of them is no number."""
+    if not all(map(math.isfinite, (*one, *other))):  # max() passes over NaN
+        return 1.0
     return max(abs(a - b) for a, b in zip(one, other, strict=True))
 
 
+def alike(one: Probabilities, other: Probabilities) -> bool:
+    """Whether both name the same label. What is no number names none."""
+    finite = all(map(math.isfinite, (*one, *other)))
+    return finite and one.index(max(one)) == other.index(max(other))
+
+
 def compare(
-    prefix_ids: tuple[int, ...], burst: Burst, wanted: Mapping[Key, Probabilities], against: str, moved: float | None
+    prefix_ids: tuple[int, ...] | None,
+    burst: Burst,
+    wanted: Mapping[Key, Probabilities],
+    against: str,
+    moved: float | None,
 ) -> Agreement:
-    """An arm's battery beside a reference, over the policies that the reference knows."""
+    """An arm's battery beside a reference, over the requests that the reference knows."""
     checked, same, worst = 0, 0, 0.0
+    if prefix_ids is None:
+        return Agreement(against, 0, 0, 0.0, moved)
     for piece, found in zip(burst.pieces, probabilities(burst), strict=True):
         right = wanted.get((prefix_ids, piece.place))
         if right is None:
             continue
         checked += 1
-        same += found.index(max(found)) == right.index(max(right))
-        gap = difference(found, right)
-        worst = max(worst, gap) if gap == gap else float("inf")  # NaN would vanish in max
+        same += alike(found, right)
+        worst = max(worst, difference(found, right))
     return Agreement(against, checked, same, worst, moved)
 
 
 def merge(one: Agreement, other: Agreement) -> Agreement:
     """Two comparisons with one reference as one."""
-    return Agreement(
-        one.against, one.checked + other.checked, one.same + other.same, max(one.worst, other.worst), one.moved
-    )
+    worst = max((1.0 if math.isnan(each.worst) else each.worst) for each in (one, other))
+    return Agreement(one.against, one.checked + other.checked, one.same + other.same, worst, one.moved)

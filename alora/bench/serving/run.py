@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import resource
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from alora.bench.serving.material import Material, bundle_material, random_mater
 from alora.bench.serving.open_loop import run_open_loop
 from alora.bench.serving.pipeline import run_pipeline
 from alora.bench.serving.plan import planned_tokens
-from alora.bench.serving.reference import ask_references
+from alora.bench.serving.reference import References, ask_references, sampled
 from alora.config.schema import BaseSettings, BenchSettings
 from alora.errors import ConfigError
 
@@ -40,10 +41,11 @@ def run_serving(
     """Measure everything that ``settings`` ask for.
 
     Raises:
-        ConfigError: more adapters are asked for than the battery has, or no workload can run here.
+        ConfigError: more adapters are asked for than the battery has, or no workload or no arm of ours can run here.
         MissingDependency: ``bench.serving.engine=vllm`` without vLLM.
     """
     settings = _for_this_place(settings)
+    began, spent = time.perf_counter(), time.process_time()
     threads = torch.get_num_threads()
     torch.set_num_threads(settings.threads)
     clock = BenchClock(cpu=device.type == "cpu" and settings.threads == 1)
@@ -53,6 +55,8 @@ def run_serving(
             machine = measure_machine(material, clock)
             bench = _bench(settings, material, dtype, clock, progress)
             more, whole = _run_workloads(bench)
+            bench.bar.set_description("references")
+            bench.references = ask_references(material, sampled(bench))
             found = evaluate(bench, Floors(material, machine))
             bench.bar.close()
     finally:
@@ -72,7 +76,9 @@ def run_serving(
         "complete": whole,
         **found,
         "open_loop": more,
-    }
+        "spent": {"wall_seconds": round(time.perf_counter() - began, 1),
+                  "cpu_seconds": round(time.process_time() - spent, 1)},
+    }  # fmt: skip
 
 
 def _for_this_place(settings: BenchSettings) -> BenchSettings:
@@ -85,6 +91,11 @@ def _for_this_place(settings: BenchSettings) -> BenchSettings:
     if engine == "scorer":
         workloads = [name for name in workloads if name not in NEEDS_ENGINE]
         arms = [name for name in arms if name in ("lora", "packed")]
+    if not {"alora", "packed"} & set(arms):
+        raise ConfigError(
+            f"bench.serving.arms={list(serving.arms)} leaves {arms or 'nothing'} on bench.serving.engine={engine}, and "
+            "nothing of ours to compare with; add packed, or alora with vLLM"
+        )
     if not workloads:
         raise ConfigError(f"bench.serving.workloads={list(serving.workloads)} all need vLLM; install it or add grid")
     return replace(settings, serving=replace(serving, engine=engine, workloads=workloads, arms=arms))
@@ -123,22 +134,15 @@ def _compared(settings: BenchSettings) -> int:
 
 def _bench(settings: BenchSettings, material: Material, dtype: torch.dtype, clock: BenchClock, progress: bool) -> Bench:
     serving = settings.serving
-    bar = tqdm(total=planned_tokens(settings), disable=not progress, bar_format=_FORM, desc="references")
-    lengths = sorted({*serving.lengths, *(serving.warm_lengths if "warm" in serving.workloads else ())})
-    places = sorted({0, max(serving.adapters) - 1})[: serving.checked]
-    prefixes = [material.conversation(length, settings.seed + 1000) for length in lengths]
-    references = ask_references(material, prefixes, places)
-    if material.model.device.type == "cuda":
-        torch.cuda.empty_cache()  # what the references held is the engine's now
+    bar = tqdm(total=planned_tokens(settings), disable=not progress, bar_format=_FORM, desc="engine starts")
     engine = None
     if serving.engine == "vllm":
-        bar.set_description("engine starts")
         engine = BenchEngine(_engine_options(settings, material, dtype), material.folders, clock)
     arms = {name: _arm(name, material, engine, clock) for name in serving.arms}
     ours = "alora" if "alora" in arms else "packed"
-    if ours in arms:
-        arms[NULL] = _arm(ours, material, engine, clock, NULL) if engine is not None else arms[ours]
-    return Bench(settings, material, arms, engine, clock, references, guards.tolerance_of(dtype), bar)
+    arms[NULL] = _arm(ours, material, engine, clock, NULL) if engine is not None else arms[ours]
+    nothing = References({}, {}, {}, {})  # asked at the end, about what was really run
+    return Bench(settings, material, arms, engine, clock, nothing, guards.tolerance_of(dtype), bar)
 
 
 def _arm(name: str, material: Material, engine: BenchEngine | None, clock: BenchClock, called: str = "") -> Arm:

@@ -21,12 +21,13 @@ def figures(values: np.ndarray) -> dict[str, float]:
     return {"mean": float(values.mean()), "p50": float(low), "p95": float(high), "p99": float(highest)}
 
 
-def summary(rounds: Sequence[Sequence[float]], resamples: int = RESAMPLES) -> dict[str, dict[str, float]]:
+def summary(rounds: Sequence[Sequence[float]], resamples: int | None = None) -> dict[str, dict[str, float]]:
     """Each figure over all samples, with a 95 % bootstrap interval; ``rounds`` holds the samples of each round.
 
     Whole rounds are drawn, and then samples inside each, because samples of one round share what the machine did in it:
     drawing samples alone would call twenty requests of one burst twenty measurements.
     """
+    resamples = RESAMPLES if resamples is None else resamples
     generator = np.random.default_rng(_SEED)
     held = [np.asarray(samples, dtype=float) for samples in rounds if len(samples)]
     if not held:

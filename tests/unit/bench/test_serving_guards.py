@@ -7,10 +7,8 @@ import pytest
 from alora.bench.measure import median_interval, paired_ratio
 from alora.bench.serving import guards
 from alora.bench.serving.records import Trial
-from alora.bench.serving.reference import Agreement, compare, merge, probabilities
-from tests.unit.bench.serving_cases import burst, trials
-
-PREFIX = tuple(range(100, 132))
+from alora.bench.serving.reference import Agreement, compare, difference, merge, probabilities
+from tests.unit.bench.serving_cases import PREFIX, burst, trials
 
 
 def test_equal_work_passes():
@@ -85,7 +83,9 @@ def test_an_adapter_that_is_silently_off_is_seen_by_the_comparison():
 def test_a_missing_score_does_not_vanish():
     right = {(PREFIX, 0): probabilities(burst())[0]}
     broken = burst(scores=[(math.nan, math.nan), (-0.5, -0.9), (-0.5, -0.9)])
-    assert compare(PREFIX, broken, right, "PEFT", None).worst == math.inf
+    assert compare(PREFIX, broken, right, "PEFT", None) == Agreement("PEFT", 1, 0, 1.0)
+    assert merge(Agreement("PEFT", 1, 1, 0.0), Agreement("PEFT", 1, 1, math.nan)).worst == 1.0
+    assert difference((math.nan, 0.5), (0.5, 0.5)) == difference((0.5, 0.5), (0.5, math.inf)) == 1.0
 
 
 def test_unsteady_verdicts_are_refused():
@@ -99,6 +99,13 @@ def test_a_cache_that_was_not_emptied_is_seen():
     assert "hit 32 tokens of 0" in str(guards.not_cold(trials("lora", [1], cached=[0, 0, 32]), 0))
 
 
+def test_a_missing_round_is_seen():
+    assert guards.missing_rounds(trials("alora", [1, 1]), trials("lora", [9, 9]), "lora") is None
+    assert "rounds [0]" in str(guards.missing_rounds(trials("alora", [1, 1]), trials("lora", [9]), "lora"))
+    twice = [*trials("lora", [9]), *trials("lora", [9])]
+    assert guards.missing_rounds(trials("alora", [1, 1]), twice, "lora")
+
+
 def test_too_few_slots_are_seen():
     assert guards.starved(slots=6, adapters=6) is None
     assert "some wait" in str(guards.starved(slots=5, adapters=6))
@@ -107,8 +114,9 @@ def test_too_few_slots_are_seen():
 def test_a_biased_null_arm_is_seen():
     fair = paired_ratio([1.0, 1.1, 0.9, 1.02], [1.0, 1.0, 1.0, 1.0])
     slow_second = paired_ratio([1.2, 1.3, 1.25, 1.21], [1.0, 1.0, 1.0, 1.0])
-    assert guards.biased_null(fair) is None
-    assert "in place of" in str(guards.biased_null(slow_second))
+    assert guards.biased_null(fair, 4) is None
+    assert "in place of" in str(guards.biased_null(slow_second, 4))
+    assert "4 rounds, which covers 87.5%" in str(guards.biased_null(slow_second, 4))
 
 
 def test_the_null_interval_covers_what_it_says():

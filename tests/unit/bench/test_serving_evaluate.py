@@ -1,0 +1,196 @@
+"""Every guard through ``evaluate``, in every workload: a planted fault withholds the ratio and is told as a fault."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from alora.bench.serving.floor import Machine
+from alora.bench.serving.report import faults, json_lines
+from tests.unit.bench.serving_cases import Played, judged, played, players, right
+
+WORKLOADS = ("grid", "warm", "conversation", "pipeline")
+SEVERAL = ("grid", "warm", "conversation")  # policies on one conversation
+WRONG, NO_NUMBER, SILENT = (-3.0, -0.05), (math.nan, math.nan), (-0.69, -0.69)
+
+
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch):
+    """Intervals of latencies are not what is looked at here."""
+    monkeypatch.setattr("alora.bench.serving.statistics.RESAMPLES", 2)
+
+
+def change(*names, **how):
+    """A fault: these arms behave otherwise. The null arm does as ours does."""
+
+    def plant(arms):
+        for name in names:
+            arms[name] = replace(arms[name], **how)
+
+    return plant
+
+
+OURS = ("alora", "null")
+
+
+def all_but_the_first(place, number):
+    return WRONG if place else right(place)
+
+
+def one_round(place, number):
+    return WRONG if number == 3 and place == 2 else right(place)
+
+
+def first_round_missing(arms):
+    arms["lora"] = replace(arms["lora"], rounds=range(1, 9))
+
+
+ARMS = [
+    pytest.param(change("lora", answers=lambda p, n: WRONG), "lora: ", "differ from PEFT's LoRA", id="LoRA wrong"),
+    pytest.param(change("lora", answers=lambda p, n: NO_NUMBER), "lora: ", "differ from PEFT's LoRA", id="LoRA NaN"),
+    pytest.param(change(*OURS, answers=lambda p, n: WRONG), "alora: ", "differ from PEFT's aLoRA", id="aLoRA wrong"),
+    pytest.param(change(*OURS, answers=lambda p, n: NO_NUMBER), "alora: ", "differ from PEFT's", id="aLoRA NaN"),
+    pytest.param(change(*OURS, answers=lambda p, n: SILENT), "alora: ", "differ from PEFT's", id="adapter off"),
+    pytest.param(change("lora", suffix=9), "the prompts differ", "", id="LoRA longer prompts"),
+    pytest.param(change(*OURS, suffix=2), "the prompts differ", "", id="aLoRA shorter prompts"),
+    pytest.param(change("lora", scale=4.0), "", "counted 4 times", id="LoRA counted more than it ran"),
+    pytest.param(change(*OURS, seconds=1e-9), "alora took", "left work out", id="aLoRA below its floor"),
+    pytest.param(change("lora", seconds=1e-9), "lora took", "left work out", id="LoRA below its floor"),
+    pytest.param(change("null", seconds=1.25), "the null arm", "in place of 1.0", id="null arm biased"),
+    pytest.param(
+        change("null", drift=lambda n: (0.6, 1.7)[n % 2]), "the null arm", "too wide to say", id="null arm too noisy"
+    ),
+    pytest.param(change("null", rounds=range(5)), "the null arm", "rounds are missing", id="null arm misses rounds"),
+    pytest.param(lambda arms: arms.pop("null"), "there is no null arm", "", id="no null arm"),
+    pytest.param(change("lora", rounds=range(5)), "lora was", "rounds are missing", id="LoRA misses rounds"),
+    pytest.param(first_round_missing, "lora was", "rounds are missing", id="LoRA misses its first round"),
+]
+
+
+def reasons_of(results):
+    """Reasons of every compared cell, each of which must be withheld."""
+    found = [entry for cell in results["cells"] for entry in cell["ratios"]]
+    assert found
+    return [entry["refused"] for entry in found if entry["ratio"] is None]
+
+
+def assert_told(results, begins, holds):
+    told = [[r for r in reasons if r.startswith(begins) and holds in r] for reasons in reasons_of(results)]
+    assert any(told), [reasons_of(results)]
+    assert any(holds in fault and begins in fault for fault in faults(results))
+    assert json.loads(json_lines(results))["ours"] == "alora"  # a fault must not keep the run from being written
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_a_fair_run_gets_its_ratios(workload):
+    results = judged(played(workload, players()), slots=6)
+    entries = [entry for cell in results["cells"] for entry in cell["ratios"]]
+    assert [entry["refused"] for entry in entries] == [[]] * len(entries)
+    assert all(entry["ratio"]["median"] == pytest.approx(9.0) for entry in entries)
+    assert faults(results) == []
+    compared = [entry for cell in results["cells"] for entry in cell["agreement"] if "PEFT" in entry["against"]]
+    assert {entry["arm"] for entry in compared} == {"alora", "null", "lora"}
+    assert all(entry["checked"] > 0 for entry in compared)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize(("plant", "begins", "holds"), ARMS)
+def test_a_planted_fault_withholds_the_ratio(workload, plant, begins, holds):
+    arms = players()
+    plant(arms)
+    machine = Machine(1e9, 1e9)  # slow enough for a floor of a millisecond
+    results = judged(played(workload, arms), machine, slots=6)
+    assert_told(results, begins, holds)
+    assert len(reasons_of(results)) == sum(len(cell["ratios"]) for cell in results["cells"])
+
+
+@pytest.mark.parametrize("workload", SEVERAL)
+@pytest.mark.parametrize(("arms", "begins"), [(("lora",), "lora: "), (OURS, "alora: ")])
+def test_one_right_policy_does_not_stand_for_the_others(workload, arms, begins):
+    playing = players()
+    change(*arms, answers=all_but_the_first)(playing)
+    assert_told(judged(played(workload, playing)), begins, "differ from PEFT's")
+
+
+@pytest.mark.parametrize("workload", SEVERAL)
+@pytest.mark.parametrize(("arms", "begins"), [(("lora",), "lora: "), (OURS, "alora: ")])
+def test_an_answer_that_changes_in_one_round_is_told(workload, arms, begins):
+    playing = players()
+    change(*arms, answers=one_round)(playing)
+    assert_told(judged(played(workload, playing)), begins, "round to round")
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("arm", ["alora", "lora"])
+def test_a_cache_that_was_not_empty_is_told(workload, arm):
+    """On an empty cache a first request hits nothing, and standard LoRA nothing at all."""
+    playing = players()
+    if workload in ("grid", "conversation"):
+        change(arm, hits=[32, 32, 32] if arm == "alora" else [0, 16, 0])(playing)
+    else:
+        change(arm, first=16)(playing)
+    assert_told(judged(played(workload, playing)), "the cache was not empty", "")
+
+
+@pytest.mark.parametrize("workload", ["warm", "pipeline"])
+def test_a_stage_that_was_not_measured_is_told(workload):
+    cells = played(workload, players())[1:]
+    assert_told(judged(cells), "", "nobody knows what the cache held")
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_too_few_slots_are_told(workload):
+    slots = 1 if workload == "pipeline" else 5
+    assert_told(judged(played(workload, players()), slots=slots), "", "wait for their weights")
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+@pytest.mark.parametrize("kind", ["alora", "lora"])
+def test_adapters_of_one_kind_that_do_nothing_are_told(workload, kind):
+    """The other kind's must not hide it in an average."""
+    assert_told(judged(played(workload, players()), moved={kind: 1e-4}), f"{kind}: ", "prove nothing")
+
+
+@pytest.mark.parametrize("workload", ["grid", "conversation"])
+def test_the_packed_scorer_checks_what_was_not_sampled(workload):
+    arms = players() | {"packed": Played("alora")}
+    change(*OURS, answers=lambda place, number: WRONG if place == 2 else right(place))(arms)
+    assert_told(judged(played(workload, arms)), "alora: ", "the packed scorer")
+
+
+def test_other_prompts_are_the_base_arms_nature_and_any_other_arms_fault():
+    arms = players() | {"base": Played("base", suffix=9)}
+    results = judged(played("grid", arms))
+    (entry,) = (entry for entry in results["cells"][0]["ratios"] if entry["baseline"] == "base")
+    assert "the prompts differ" in entry["refused"][0]
+    assert faults(results) == []
+    arms["lora"] = replace(arms["lora"], suffix=9)
+    assert len(faults(judged(played("grid", arms)))) == 1
+
+
+def test_an_arm_without_a_reference_of_its_own_is_withheld():
+    """What only repeats itself has been compared with nothing."""
+    cells = played("pipeline", players())
+    for cell in cells[:1]:
+        cell.trials = [trial for trial in cell.trials if trial.arm != "lora"]
+    assert_told(judged(cells), "lora: ", "no verdict was compared")
+
+
+def test_the_null_arm_counts_rounds_and_not_cells():
+    """Two cells of a round share what the machine did in it."""
+    arms = {name: replace(arm, rounds=range(3)) for name, arm in players().items()}
+    arms["null"] = replace(arms["null"], drift=lambda n: (0.9, 1.0, 1.2)[n])
+    null = judged(played("conversation", arms))["null"]["conversation"]
+    assert (null["rounds"], null["coverage"]) == (3, 0.75)
+    assert (null["low"], null["median"], null["high"]) == pytest.approx((0.9, 1.0, 1.2))
+
+
+def test_ours_that_does_not_run_a_workload_has_no_ratio_there():
+    arms = {name: arm for name, arm in players().items() if name != "alora"}
+    cells = [*played("pipeline", arms), *played("grid", players() | {"packed": Played("alora")})]
+    for cell in cells[3:]:
+        cell.trials = [trial for trial in cell.trials if trial.arm != "alora"]
+    results = judged(cells)
+    assert results["ours"] == "packed"
+    assert results["cells"][1]["ratios"][0]["refused"][0] == "packed does not run this workload"
