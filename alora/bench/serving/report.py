@@ -36,7 +36,8 @@ def faults(results: Mapping[str, Any]) -> list[str]:
     found = []
     for cell in results["cells"]:
         for entry in cell["ratios"]:
-            reasons = [reason for reason in entry["refused"] if not reason.startswith("the prompts differ")]
+            own = entry["baseline"] == "base"  # of any other arm, other prompts are a fault
+            reasons = [r for r in entry["refused"] if not (own and r.startswith("the prompts differ"))]
             found += [f"{place(cell)} against {entry['baseline']}: {reason}" for reason in reasons]
     return found
 
