@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from alora.bench.serving.marks import mark
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/serving_benchmark.md"
 SHOWN = ("latency_by_length", "latency_by_adapters", "speed_up", "cache_hits", "time_split", "conversation")
@@ -60,7 +62,8 @@ def _told(cell: dict[str, Any]) -> str:
     arms, at = cell["arms"], cell["at"]
     entry = next((entry for entry in cell["ratios"] if entry["baseline"] == "lora"), None)
     ratio = "withheld" if not entry or entry["ratio"] is None else f"{entry['ratio']['median']:.2f}x"
-    part = "~" if arms["lora"]["run"]["ran"] < arms["lora"]["run"]["of"] else ""
+    part = mark(cell, "lora")
+    ratio = part + ratio if ratio != "withheld" else ratio
     lora, alora = (arms[name]["battery_ms"]["p50"]["value"] for name in ("lora", "alora"))
     return f"{at['length']:,} × {at['adapters']}: {part}{lora:,.0f} → {alora:,.0f} ({ratio})"
 

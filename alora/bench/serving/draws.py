@@ -42,12 +42,12 @@ def arrivals(
 ) -> list[Arrival]:
     """A Poisson process of ``rate`` conversations a second; each fires from ``fires[0]`` to ``fires[1]`` policies.
 
-    The policies of one conversation are distinct. For one seed, another rate stretches the same arrivals in time, so
-    that two rates are compared on the same conversations and policies.
+    The policies of one conversation are distinct. For one seed, another rate stretches the same arrivals in time, and
+    another count only adds arrivals, so that two rates are compared on the same conversations and policies.
     """
-    generator = np.random.default_rng(seed)
+    times, generator = np.random.default_rng([seed, 0]), np.random.default_rng([seed, 1])
     weights = zipf_weights(population, exponent)
-    gaps = generator.exponential(1.0, size=count) / rate
+    gaps = times.exponential(1.0, size=count) / rate
     found, at = [], 0.0
     for number in range(count):
         at += float(gaps[number])
@@ -55,3 +55,8 @@ def arrivals(
         places = generator.choice(population, size=min(many, population), replace=False, p=weights)
         found.append(Arrival(at, number, tuple(int(place) for place in places)))
     return found
+
+
+def distinct_adapters(offered: Sequence[Arrival]) -> int:
+    """How many different policies are fired at all: no more than these ever want a slot."""
+    return len({place for one in offered for place in one.places})

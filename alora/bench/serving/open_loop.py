@@ -2,6 +2,8 @@
 
 Latency counts from the moment of arrival, so a server that falls behind cannot hide it by accepting later. Two
 questions: the highest rate whose p95 stays below the target, and what happens when the population outgrows the slots.
+The first is answered only between a rate that held and one that did not; the second is asked only where more adapters
+are fired than there are slots. What was not found is told as such.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from typing import Any
 
 from alora.bench.serving.arms import VllmArm
 from alora.bench.serving.context import Bench
-from alora.bench.serving.draws import Arrival, arrivals
+from alora.bench.serving.draws import Arrival, arrivals, distinct_adapters
+from alora.bench.serving.marks import rate_bounds
 from alora.bench.serving.plan import planned_arrivals
 from alora.bench.serving.records import ms
 from alora.bench.serving.statistics import figures, summary
@@ -64,31 +67,46 @@ def run_open_loop(bench: Bench, found: list[dict[str, Any]]) -> None:
         bench.bar.set_description(f"open loop, {name}")
         bench.ready([name], list(range(population)))
         probes = search(lambda rate, arm=arm: probe(bench, arm, rate, population), target, serving.probes)
-        held = [one.rate for one in probes if one.holds(target)]
-        best = max(held, default=None)
-        found.append({
-            "kind": "rate", "arm": name, "population": population, "target_ms": serving.target_ms, "best_rate": best,
+        entry: dict[str, Any] = {
+            "kind": "rate", "arm": name, "population": population, "target_ms": serving.target_ms,
             "probes": [one.sample() for one in probes],
-        })  # fmt: skip
-        if best is not None and name != "base":
-            for many in sorted(serving.populations):
-                found.append(_cliff(bench, arm, best / 2, many))
+        }  # fmt: skip
+        entry["best_rate"], entry["failed_rate"] = rate_bounds(entry)
+        found.append(entry)
+        if name != "base":
+            _cliff(bench, arm, entry["best_rate"], found)
 
 
-def _cliff(bench: Bench, arm: VllmArm, rate: float, population: int) -> dict[str, Any]:
-    bench.bar.set_description(f"open loop, {arm.name}, population {population}")
-    assert bench.engine is not None
+def _cliff(bench: Bench, arm: VllmArm, best: float | None, found: list[dict[str, Any]]) -> None:
+    """The same load on each population, at half the best rate; first the one that fits the slots, to compare with."""
+    serving, engine = bench.settings.serving, bench.engine
+    assert engine is not None
     assert arm.kind is not None
-    bench.engine.load(arm.kind, range(population))  # into memory; those that fit, into slots
-    one = probe(bench, arm, rate, population)
-    return {
-        "kind": "population", "arm": arm.name, "population": population, "slots": bench.engine.options.slots,
-        "target_ms": bench.settings.serving.target_ms, "probe": one.sample(),
-    }  # fmt: skip
+    populations = sorted(serving.populations)
+    distinct = {many: distinct_adapters(_offered(bench, 1.0, many)) for many in populations}
+    reasons = {many: unexercised(distinct[many], engine.options.slots, best) for many in populations[1:]}
+    for many in populations:
+        entry: dict[str, Any] = {
+            "kind": "population", "arm": arm.name, "population": many, "slots": engine.options.slots,
+            "distinct": distinct[many], "target_ms": serving.target_ms, "reason": reasons.get(many), "probe": None,
+        }  # fmt: skip
+        if best is not None and entry["reason"] is None and None in reasons.values():
+            bench.bar.set_description(f"open loop, {arm.name}, population {many}")
+            engine.load(arm.kind, range(many))  # into memory; those that fit, into slots
+            entry["probe"] = probe(bench, arm, best / 2, many).sample()
+        if entry["probe"] is not None or entry["reason"] is not None:
+            found.append(entry)
+
+
+def unexercised(distinct: int, slots: int, best: float | None) -> str | None:
+    """Why a population would show nothing of what happens beyond the slots; None where it would."""
+    if distinct <= slots:
+        return f"not exercised: {distinct} distinct adapters, {slots} slots"
+    return "not exercised: no rate held" if best is None else None
 
 
 def search(probe: Callable[[float], Probe], target: float, probes: int) -> list[Probe]:
-    """Find the edge: start from one conversation alone, double or halve until the answer changes, then bisect."""
+    """Find the edge: start from one conversation at a time, double or halve until the answer changes, then bisect."""
     alone = probe(0.0)
     found = [alone]
     if not alone.latencies or alone.p95 >= target:
@@ -111,13 +129,17 @@ def search(probe: Callable[[float], Probe], target: float, probes: int) -> list[
 
 
 def probe(bench: Bench, arm: VllmArm, rate: float, population: int) -> Probe:
-    """Offer ``rate`` conversations a second on an empty cache; rate 0 offers them one by one, each alone."""
-    serving, engine = bench.settings.serving, bench.engine
+    """Offer ``rate`` conversations a second on an empty cache; rate 0 offers the same ones by one, each alone."""
+    engine = bench.engine
     assert engine is not None
     engine.forget()
-    count = serving.batteries if rate else max(2, serving.batteries // 4)
-    offered = arrivals(count, rate or 1.0, population, serving.fires, serving.zipf, bench.settings.seed)
-    return _drive(bench, arm, offered, rate)
+    return _drive(bench, arm, _offered(bench, rate or 1.0, population), rate)
+
+
+def _offered(bench: Bench, rate: float, population: int) -> list[Arrival]:
+    """The conversations of one tried rate: the same at every rate, for every arm."""
+    serving = bench.settings.serving
+    return arrivals(serving.batteries, rate, population, serving.fires, serving.zipf, bench.settings.seed)
 
 
 def _drive(bench: Bench, arm: VllmArm, offered: Sequence[Arrival], rate: float) -> Probe:

@@ -41,8 +41,7 @@ def planned_tokens(settings: BenchSettings) -> int:
 def planned_arrivals(settings: BenchSettings, arms: Sequence[str]) -> int:
     """Conversations that the open loop offers at most."""
     serving = settings.serving
-    alone = max(2, serving.batteries // 4)
-    return len(arms) * (alone + (serving.probes + len(serving.populations)) * serving.batteries)
+    return len(arms) * (1 + serving.probes + len(serving.populations)) * serving.batteries
 
 
 def _sharing(settings: BenchSettings, conversation: int, requests: int, without: Sequence[str] = ()) -> int:

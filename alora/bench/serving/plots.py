@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from alora.bench.serving.arms import NULL
+from alora.bench.serving.marks import mark
 
 Cells = Sequence[Mapping[str, Any]]
 COLOURS = {"lora": "#b5442e", "alora": "#1f6fb2", "base": "#7a7a7a", "packed": "#3d8f5f"}
@@ -51,7 +52,9 @@ def _lines(axes: Any, cells: Cells, key: str) -> bool:
         middle = [cell["arms"][name]["battery_ms"]["p50"] for cell in there]
         x, y = [cell["at"][key] for cell in there], [entry["value"] for entry in middle]
         spread = [[e["value"] - e["low"] for e in middle], [e["high"] - e["value"] for e in middle]]
-        axes.errorbar(x, y, yerr=spread, label=name, color=COLOURS.get(name), marker="o", markersize=4, capsize=3)
+        part = any(mark(cell, name) for cell in there)
+        label = f"{name} (~ extrapolated)" if part else name
+        axes.errorbar(x, y, yerr=spread, label=label, color=COLOURS.get(name), marker="o", markersize=4, capsize=3)
     axes.set_yscale("log")
     axes.set_ylabel("all verdicts back, ms")
     axes.grid(True, which="major", alpha=0.3)
@@ -86,13 +89,14 @@ def _speed_up(axes: Any, cells: Cells) -> bool:
         if entry is not None:
             row, column = counts.index(cell["at"]["adapters"]), lengths.index(cell["at"]["length"])
             values[row][column] = entry["ratio"]["median"]
-            axes.text(column, row, f"{values[row][column]:.1f}x", ha="center", va="center")
+            axes.text(column, row, f"{mark(cell, 'lora')}{values[row][column]:.1f}x", ha="center", va="center")
     axes.imshow(values, cmap="YlGn", origin="lower", aspect="auto", vmin=0.0)
     axes.set_xticks(range(len(lengths)), [str(length) for length in lengths])
     axes.set_yticks(range(len(counts)), [str(count) for count in counts])
     axes.set_xlabel("tokens of the conversation")
     axes.set_ylabel("adapters")
-    axes.set_title("times faster than standard LoRA, empty cache")
+    extrapolated = "; ~ extrapolated" if any(mark(cell, "lora") for cell in cells) else ""
+    axes.set_title(f"times faster than standard LoRA, empty cache{extrapolated}")
     return any(value == value for row in values for value in row)
 
 

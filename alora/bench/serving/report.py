@@ -8,6 +8,7 @@ from typing import Any
 
 from alora.bench.report import table
 from alora.bench.serving.arms import NULL, WHAT
+from alora.bench.serving.marks import coverage_text, mark, range_coverage, rate_text, spent_text
 
 Cell = Mapping[str, Any]
 
@@ -85,7 +86,7 @@ def _conditions(results: Mapping[str, Any]) -> str:
         f"{', '.join(adapter['targets'])}; suffix {prompt['suffix']} tokens, policy text for the base alone "
         f"{prompt['policy_text']}. Engine: {served}. Seconds are {results['clock']}; {settings['rounds']} rounds in "
         f"shuffled order, seed {settings['seed']}. Measured rates for the floor: {machine['flops'] / 1e9:.0f} GFLOP/s, "
-        f"{machine['bytes'] / 1e9:.0f} GB/s. {versions}. `{environment['command']}`\n\n{arms}"
+        f"{machine['bytes'] / 1e9:.0f} GB/s. {versions}. `{environment['command']}`{spent_text(results)}\n\n{arms}"
     )
 
 
@@ -104,30 +105,42 @@ def _workload(results: Mapping[str, Any], workload: str) -> str:
     rows = []
     for cell in cells:
         row = [str(value) for value in cell["at"].values()]
-        row += [_latency(cell["arms"].get(name)) for name in arms]
+        row += [_latency(cell, name) for name in arms]
         row += [_ratio(cell, name) for name in baselines]
         lora = next((entry for entry in cell["ratios"] if entry["baseline"] == "lora"), None)
-        row.append(f"{lora['token_ratio']:g}" if lora and lora["token_ratio"] else "-")
+        row.append(f"{mark(cell, 'lora')}{lora['token_ratio']:g}" if lora and lora["token_ratio"] else "-")
         if workload == "grid":
             row.append(_floors(cell, [results["ours"], *baselines]))
         rows.append(row)
     null = results["null"].get(workload)
     told = "" if null is None else (
-        f"\n\nNull arm over the whole workload: {null['median']:.3f} [{null['low']:.3f}, {null['high']:.3f}]."
+        f"\n\nNull arm over the whole workload: {null['median']:.3f} [{null['low']:.3f}, {null['high']:.3f}], which "
+        f"holds the true value with a chance of {coverage_text([null['coverage']])}."
     )  # fmt: skip
     return (
-        f"## {workload}\n\n{table(heads, rows)}\n\nLatency of a battery (all verdicts back): median [95 % bootstrap], "
-        "`~` where only a part of the battery was really run. Ratios: median over rounds [order statistics]. "
-        f"*tokens*: how many times more prompt tokens LoRA computed.{told}{_requests(cells)}"
+        f"## {workload}\n\n{table(heads, rows)}\n\nLatency of a battery (all verdicts back): median [bootstrap over "
+        "rounds]. `~`: extrapolated, since every round ran a part of the battery and counts as the whole. Ratios: "
+        f"median over rounds [order statistics].{_intervals(cells)} *tokens*: how many times more prompt tokens LoRA "
+        f"computed.{told}{_requests(cells)}"
     )
 
 
-def _latency(entry: Mapping[str, Any] | None) -> str:
-    if entry is None:
+def _intervals(cells: Sequence[Cell]) -> str:
+    """With what chance the intervals of a table hold the true value."""
+    rounds = min(len({sample["round"] for sample in cell["samples"]}) for cell in cells)
+    text = (
+        f" A latency's interval is nominally of 95 %; that of a median over {rounds} rounds lies within their range, "
+        f"which holds the true one with a chance of {coverage_text([range_coverage(rounds)])}."
+    )
+    covered = [entry["ratio"]["coverage"] for cell in cells for entry in cell["ratios"] if entry["ratio"]]
+    return f"{text} A ratio's interval: {coverage_text(covered)}." if covered else text
+
+
+def _latency(cell: Cell, name: str) -> str:
+    if name not in cell["arms"]:
         return "-"
-    middle, run = entry["battery_ms"]["p50"], entry["run"]
-    part = "~" if run["ran"] < run["of"] else ""
-    return f"{part}{middle['value']:.0f} [{middle['low']:.0f}, {middle['high']:.0f}]"
+    middle = cell["arms"][name]["battery_ms"]["p50"]
+    return f"{mark(cell, name)}{middle['value']:.0f} [{middle['low']:.0f}, {middle['high']:.0f}]"
 
 
 def _ratio(cell: Cell, baseline: str) -> str:
@@ -135,7 +148,9 @@ def _ratio(cell: Cell, baseline: str) -> str:
     if entry is None:
         return "-"
     ratio = entry["ratio"]
-    return "withheld" if ratio is None else f"**{ratio['median']:.1f}** [{ratio['low']:.1f}, {ratio['high']:.1f}]"
+    if ratio is None:
+        return "withheld"
+    return f"{mark(cell, baseline)}**{ratio['median']:.1f}** [{ratio['low']:.1f}, {ratio['high']:.1f}]"
 
 
 def _floors(cell: Cell, arms: Sequence[str]) -> str:
@@ -170,33 +185,35 @@ def _open_loop(entries: Sequence[Mapping[str, Any]]) -> str:
     rates = []
     for entry in entries:
         if entry["kind"] == "rate":
-            best = entry["best_rate"]
-            tried = "; ".join(
-                f"{one['rate']:.2f}/s p95 {_p95(one)}{'' if one['complete'] else ' (given up)'}"
-                for one in entry["probes"]
-            )
-            rates.append([entry["arm"], str(entry["population"]), "none" if best is None else f"{best:.2f}", tried])
-    cliffs = [
-        [
-            entry["arm"], str(entry["population"]), str(entry["slots"]), f"{entry['probe']['rate']:.2f}",
-            _middle(entry["probe"]), _p95(entry["probe"]),
-        ]
-        for entry in entries if entry["kind"] == "population"
-    ]  # fmt: skip
+            tried = "; ".join(f"{one['rate']:.2f}/s p95 {_p95(one)}" for one in entry["probes"])
+            rates.append([entry["arm"], str(entry["population"]), rate_text(entry), tried])
+    cliffs = [_cliff(entry) for entry in entries if entry["kind"] == "population"]
     target = entries[0]["target_ms"]
     text = (
         f"## open_loop\n\nHighest rate that holds p95 < {target:g} ms for a conversation, all verdicts back, counted "
-        "from its arrival (0/s: one after another).\n\n"
+        "from its arrival (0/s: the same conversations, one after another). It lies between the highest rate that held "
+        "and the lowest that did not; `>=` or `<`: only one of the two was found.\n\n"
         + table(["arm", "population", "conversations/s", "rates tried"], rates)
     )
     if cliffs:
-        heads = ["arm", "population", "slots", "rate", "p50, ms", "p95, ms"]
-        text += f"\n\nA population that outgrows the slots, at half the best rate:\n\n{table(heads, cliffs)}"
+        heads = ["arm", "population", "slots", "distinct adapters", "rate", "p50, ms", "p95, ms"]
+        text += f"\n\nA population that outgrows the slots, at half the rate that held:\n\n{table(heads, cliffs)}"
     return text
 
 
+def _cliff(entry: Mapping[str, Any]) -> list[str]:
+    row = [entry["arm"], str(entry["population"]), str(entry["slots"]), str(entry["distinct"])]
+    probe = entry["probe"]
+    if probe is None:
+        return [*row, "-", "-", entry["reason"]]
+    return [*row, f"{probe['rate']:.2f}", _middle(probe), _p95(probe)]
+
+
 def _p95(probe: Mapping[str, Any]) -> str:
-    return f"{probe['figures']['p95']['value']:.0f} ms" if probe["figures"] else "-"
+    """A probe that was given up had worse to come."""
+    if not probe["figures"]:
+        return "-"
+    return f"{'' if probe['complete'] else '>= '}{probe['figures']['p95']['value']:.0f} ms"
 
 
 def _middle(probe: Mapping[str, Any]) -> str:
@@ -239,9 +256,9 @@ def _split(results: Mapping[str, Any]) -> str:
             if name == NULL or results["engine"]["name"] != "vllm" or name == "packed":
                 continue
             count = cell["at"]["adapters"] if cell["at"].get("stage") != "read" else 1
-            host = split["host"]
+            host, told = split["host"], f"{mark(cell, name)}{name}"
             rows.append([
-                place(cell), name, f"{split['front']:.1f}", "-" if host is None else f"{host:.1f}",
+                place(cell), told, f"{split['front']:.1f}", "-" if host is None else f"{host:.1f}",
                 f"{split['model']:.1f}", f"{(split['front'] + (host or 0.0)) / count:.2f}",
             ])  # fmt: skip
     if not rows:
