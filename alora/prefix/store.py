@@ -3,7 +3,7 @@
 The KV of a prefix depends on the base and the prefix's ids alone, and each prefix is run by itself, so a run with a
 store equals a run without one bit for bit. What came first stays: training visits every conversation once per epoch, so
 replacing the oldest entry would replace each one shortly before it is needed. On disk, what earlier runs left and this
-one has not asked for makes room first.
+one has not asked for makes room first, oldest first, and so does what runs on another base or of another version left.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
+import time
 import warnings
 import zlib
 from abc import ABC, abstractmethod
@@ -24,7 +26,11 @@ from safetensors.torch import save_file
 
 from alora.prefix.packed import PrefixKV
 
-_CHECKSUM = "crc32"
+_FORMAT = b"2"  # of the files; files of another format are never asked for, and make room in their turn
+_CHECKSUM, _IDS, _DTYPE, _LAYERS = "crc32", "ids", "dtype", "layers"
+_KEPT_FILE = re.compile(r"[0-9a-f]{64}\.safetensors")
+_WRITING_FILE = re.compile(r"[0-9a-f]{64}\.(\d+)\.writing")
+_DAY = 24 * 3600  # seconds; nothing is written for as long
 Compute = Callable[[tuple[int, ...]], PrefixKV | None]
 
 
@@ -32,7 +38,10 @@ class PrefixStore(ABC):
     """Prefix KV by token ids, up to ``budget`` bytes; ``hits`` and ``misses`` count the look-ups."""
 
     def __init__(self, budget: int) -> None:
-        self._budget = budget
+        self._budget = self._whole_budget = budget
+        self._asked: set[int] = set()  # prefixes by their hash, each once however often it was asked for
+        self._held: set[int] = set()
+        self._refused: dict[int, int] = {}  # bytes
         self.hits = 0
         self.misses = 0
 
@@ -48,7 +57,10 @@ class PrefixStore(ABC):
 
     def look_up(self, token_ids: tuple[int, ...]) -> PrefixKV | None:
         """The KV of ``token_ids`` if it is kept."""
-        kept = self._load(token_ids)
+        kept, name = self._load(token_ids), hash(token_ids)
+        self._asked.add(name)
+        if kept is not None:
+            self._held.add(name)
         self.hits += kept is not None
         self.misses += kept is None
         return kept
@@ -58,8 +70,22 @@ class PrefixStore(ABC):
         size = sum(k.nbytes + v.nbytes for k, v in kv.layers)
         if size > self._budget:
             self._budget += self._make_room(size - self._budget)
-        if size <= self._budget:
-            self._budget -= self._keep(token_ids, kv)
+        if size > self._budget:
+            self._refused[hash(token_ids)] = size
+        elif taken := self._keep(token_ids, kv):
+            self._budget -= taken
+            self._held.add(hash(token_ids))
+
+    def shortfall(self) -> str | None:
+        """What to say where the budget was spent before every prefix was kept."""
+        refused = {name: size for name, size in self._refused.items() if name not in self._held}
+        if not refused:
+            return None
+        asked = len(self._asked | self._held | refused.keys())
+        return (
+            f"the prefix cache kept {len(self._held)} of {asked} prefixes and the others were computed each time; "
+            f"raise training.prefix_cache_bytes to about {self._whole_budget + sum(refused.values())}"
+        )
 
     def _make_room(self, size: int) -> int:
         """Give up what nobody needs, at least ``size`` bytes if there are as many; the bytes that became free."""
@@ -93,19 +119,30 @@ class DiskStore(PrefixStore):
 
     Args:
         folder: for this base and all else that the KV's bits hang on; the caller names it by their digest.
+        budget: bytes of all files that are there, other runs' included. Runs at the same time count each other's files
+            only once, when they start.
         device: where loaded KV goes.
+        among: a folder that holds ``folder`` and others of its kind, whose files count and make room too.
     """
 
-    def __init__(self, folder: Path, budget: int, device: torch.device) -> None:
+    def __init__(self, folder: Path, budget: int, device: torch.device, among: Path | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        found = [(file, file.stat()) for file in folder.glob("*.safetensors")]
-        super().__init__(budget - sum(stat.st_size for _, stat in found))
+        super().__init__(budget)
         self._folder, self._device = folder, device
+        self._stale: dict[Path, int] = {}
+        folders = [folder] if among is None else [place for place in among.iterdir() if place.is_dir()]
+        files = [file for place in folders for file in place.iterdir()]
+        for file in files:
+            if _is_cut_off(file):
+                self._remove(file)
+        found = [(file, stat) for file in files if _KEPT_FILE.fullmatch(file.name) and (stat := _stat(file))]
         # Of earlier runs, the one used last at the end; what this run asks for leaves the list.
-        self._stale = {file: stat.st_size for file, stat in sorted(found, key=lambda item: -item[1].st_mtime)}
+        self._stale |= {file: stat.st_size for file, stat in sorted(found, key=lambda item: item[1].st_mtime)}
+        self._budget -= sum(self._stale.values())
+        self._budget += self._make_room(-self._budget)
 
     def _file(self, token_ids: tuple[int, ...]) -> Path:
-        return self._folder / f"{hashlib.sha256(array('q', token_ids).tobytes()).hexdigest()}.safetensors"
+        return self._folder / f"{hashlib.sha256(_FORMAT + array('q', token_ids).tobytes()).hexdigest()}.safetensors"
 
     def _load(self, token_ids: tuple[int, ...]) -> PrefixKV | None:
         file = self._file(token_ids)
@@ -113,7 +150,7 @@ class DiskStore(PrefixStore):
             layers = _read(file, len(token_ids))
         except FileNotFoundError:
             return None
-        except (SafetensorError, KeyError, ValueError, OSError) as error:
+        except (SafetensorError, KeyError, IndexError, ValueError, RuntimeError, OSError) as error:
             warnings.warn(f"{file} is damaged ({error}); its prefix is computed again", stacklevel=2)
             self._budget += self._remove(file)
             return None
@@ -125,7 +162,7 @@ class DiskStore(PrefixStore):
     def _make_room(self, size: int) -> int:
         freed = 0
         while freed < size and self._stale:
-            freed += self._remove(next(reversed(self._stale)))
+            freed += self._remove(next(iter(self._stale)))
         return freed
 
     def _remove(self, file: Path) -> int:
@@ -144,8 +181,13 @@ class DiskStore(PrefixStore):
         file = self._file(token_ids)
         beside = file.with_suffix(f".{os.getpid()}.writing")  # several processes may share the folder
         try:
-            save_file(state, beside, {_CHECKSUM: str(_checksum(state))})
+            save_file(state, beside, _description(file, state))
             size = beside.stat().st_size
+            self._budget += self._make_room(size - self._budget)  # a file is a little more than its tensors
+            if size > self._budget:
+                beside.unlink()
+                self._refused[hash(token_ids)] = size
+                return 0
             beside.replace(file)
         except (OSError, SafetensorError):  # a full disk costs time, not the run
             with contextlib.suppress(OSError):
@@ -154,13 +196,49 @@ class DiskStore(PrefixStore):
         return size
 
 
+def _stat(file: Path) -> os.stat_result | None:
+    try:
+        return file.stat()
+    except OSError:  # another process was first
+        return None
+
+
+def _is_cut_off(file: Path) -> bool:
+    """Whether a run began to write ``file`` and was killed."""
+    named, stat = _WRITING_FILE.fullmatch(file.name), _stat(file)
+    if named is None or stat is None:
+        return False
+    if stat.st_mtime < time.time() - _DAY:
+        return True
+    try:
+        os.kill(int(named[1]), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):  # somebody else's
+        return False
+    return False
+
+
+def _description(file: Path, state: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """What stands beside the tensors of ``file``, which is named by the digest of the prefix's ids."""
+    dtypes = sorted({str(tensor.dtype) for tensor in state.values()})
+    return {
+        _CHECKSUM: str(_checksum(state)),
+        _IDS: file.stem,
+        _DTYPE: " ".join(dtypes),
+        _LAYERS: str(len(state) // 2),
+    }
+
+
 def _read(file: Path, length: int) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
-    """Raises KeyError or ValueError where the file is whole but not what was written for a prefix of ``length``."""
+    """Raises KeyError, IndexError, RuntimeError or ValueError where the file is whole but not what was written for a
+    prefix of ``length``."""
     with safe_open(file, framework="pt") as opened:
         state = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 not a mapping
-        written = (opened.metadata() or {})[_CHECKSUM]
-    if str(_checksum(state)) != written:
-        raise ValueError("its bytes are not the ones that were written")
+        written = opened.metadata() or {}
+    for name, value in _description(file, state).items():
+        if written[name] != value:
+            raise ValueError(f"{name}: written {written[name]}, found {value}")
     layers = tuple((state[f"{layer}.k"], state[f"{layer}.v"]) for layer in range(len(state) // 2))
     if not layers or any(k.shape[1] != length or v.shape[1] != length for k, v in layers):
         raise ValueError(f"not {length} tokens in every layer")

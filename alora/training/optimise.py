@@ -7,6 +7,7 @@ import hashlib
 import math
 import platform
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
+from tqdm.auto import tqdm
 from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
@@ -99,6 +101,8 @@ def fit(
                 trainer.train(resume_from_checkpoint=str(resume) if resume else None)
         if tracker.active and tracker.judged != trainer.state.global_step:
             trainer.evaluate()
+        if progress and store is not None and (shortfall := store.shortfall()):
+            tqdm.write(shortfall, file=sys.stderr)
         if all(standing.dropped for standing in tracker.standings):
             reasons = dict.fromkeys(str(standing.dropped) for standing in tracker.standings)
             raise TrainingError("; ".join(reasons))
@@ -172,8 +176,8 @@ def _store(settings: TrainingSettings, base: LoadedBase, device: torch.device) -
         return None
     if settings.prefix_cache == "memory":
         return MemoryStore(settings.prefix_cache_bytes)
-    folder = cache_folder("prefix_kv") / _digest_of_arithmetic(base, device)
-    return DiskStore(folder, settings.prefix_cache_bytes, device)
+    every = cache_folder("prefix_kv")
+    return DiskStore(every / _digest_of_arithmetic(base, device), settings.prefix_cache_bytes, device, among=every)
 
 
 def _digest_of_arithmetic(base: LoadedBase, device: torch.device) -> str:
