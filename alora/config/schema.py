@@ -199,7 +199,7 @@ class ServingSettings:
 
 @dataclass
 class ServingBenchSettings:
-    """``alora bench serving``: arms on one engine in one run. The values here are those of the documented CPU run."""
+    """``alora bench serving``: arms on one engine in one run. ``bench=cpu`` and ``bench=gpu`` set some of these."""
 
     engine: str = "auto"  # auto (vllm where it is installed), vllm, scorer (in this process, without a server)
     workloads: list[str] = field(default_factory=lambda: ["grid", "warm", "conversation", "pipeline", "open_loop"])

@@ -22,7 +22,7 @@ code { background: #f3f3f3; padding: 0 .2rem; }
 def html_page(results: Mapping[str, Any], report: str, plots: Sequence[Path]) -> str:
     """The Markdown report as HTML, with the plots inside."""
     figures = "\n".join(_figure(path) for path in plots)
-    body = [_block(block) for block in report.strip().split("\n\n")]
+    body = [_block(block) for block in re.split(r"\n\n+", report.strip())]
     title = f"alora bench serving, {results['device']}, {results['base']['name']}"
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'

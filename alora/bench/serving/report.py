@@ -87,7 +87,7 @@ def _conditions(results: Mapping[str, Any]) -> str:
         f"{prompt['policy_text']}. Engine: {served}. Seconds are {results['clock']}; {settings['rounds']} rounds in "
         f"shuffled order, seed {settings['seed']}. Measured rates for the floor: {machine['flops'] / 1e9:.0f} GFLOP/s, "
         f"{machine['bytes'] / 1e9:.0f} GB/s. {versions}. `{environment['command']}`{spent_text(results)}\n\n{arms}"
-    )
+    ).strip()
 
 
 def _arms(results: Mapping[str, Any]) -> list[str]:

@@ -1,21 +1,19 @@
-"""Draws, statistics, the search of the best rate, and the comparison of two runs."""
+"""Draws, statistics, the search of the best rate, and the page."""
 
 import json
 
 import numpy as np
 import pytest
 
-from alora.bench.serving.compare import compare_runs, load_run
 from alora.bench.serving.draws import FIRST_CONTENT, arrivals, token_ids, zipf_weights
 from alora.bench.serving.open_loop import Probe, search
 from alora.bench.serving.page import html_page
 from alora.bench.serving.plan import grid_cells
 from alora.bench.serving.records import Cell
-from alora.bench.serving.report import faults, json_lines
+from alora.bench.serving.report import faults
 from alora.bench.serving.rounds import Turn, rotating_part, run_rounds
 from alora.bench.serving.statistics import ratio_of_medians, summary
 from alora.config.schema import ServingBenchSettings
-from alora.errors import ConfigError
 from tests.unit.bench.serving_cases import burst
 
 
@@ -142,56 +140,6 @@ def run_of(seconds, arm="alora", **changes):
     return run | changes
 
 
-def test_compare_tells_a_difference_from_noise():
-    same = compare_runs(run_of([1.0, 1.1, 0.9, 1.0]), run_of([1.05, 0.95, 1.0, 1.1]))
-    assert not same.slower
-    assert not same.differences[0].beyond_noise
-    worse = compare_runs(run_of([1.0, 1.1, 0.9, 1.0]), run_of([2.0, 2.1, 1.9, 2.0]))
-    assert worse.slower
-    assert "slower" in worse.text()
-    better = compare_runs(run_of([2.0, 2.1, 1.9, 2.0]), run_of([1.0, 1.1, 0.9, 1.0]))
-    assert better.differences[0].beyond_noise
-    assert not better.slower
-
-
-@pytest.mark.parametrize(
-    ("other", "told"),
-    [
-        pytest.param({"base": {"name": "4b"}}, "base", id="another base"),
-        pytest.param({"clock": "CPU"}, "clock", id="other seconds"),
-        pytest.param({"adapter": {"rank": 32}}, "adapter", id="another rank"),
-        pytest.param({"cells": []}, "no cell", id="nothing in common"),
-    ],
-)
-def test_compare_refuses_other_work(other, told):
-    with pytest.raises(ConfigError, match=told):
-        compare_runs(run_of([1.0, 1.0, 1.0]), run_of([1.0, 1.0, 1.0], **other))
-
-
-def test_compare_refuses_too_few_rounds_and_names_other_versions():
-    with pytest.raises(ConfigError, match="cannot tell noise"):
-        compare_runs(run_of([1.0, 1.0]), run_of([1.0, 1.0, 1.0]))
-    found = compare_runs(run_of([1.0] * 3), run_of([1.0] * 3, environment={"torch": "3", "command": "b"}))
-    assert found.remarks == ("torch: '2' and '3'",)
-
-
-def test_a_run_is_read_back_as_it_was_written(tmp_path):
-    run = run_of([1.0, 2.0, 3.0])
-    (tmp_path / "bench.json").write_text(json_lines(run))
-    assert load_run(tmp_path) == run
-    assert sum(line.lstrip().startswith('{"arm"') for line in json_lines(run).splitlines()) == 3
-
-
-@pytest.mark.parametrize("content", ["{", '{"benchmark": "training"}', "[]"])
-def test_a_file_that_is_no_run_is_refused(tmp_path, content):
-    file = tmp_path / "bench.json"
-    file.write_text(content)
-    with pytest.raises(ConfigError, match=r"bench\.json"):
-        load_run(file)
-    with pytest.raises(ConfigError, match="read"):
-        load_run(tmp_path / "missing")
-
-
 def test_wrong_verdicts_are_a_fault_and_other_prompts_are_not():
     run = run_of([1.0])
     run["cells"][0]["ratios"] = [
@@ -201,6 +149,12 @@ def test_wrong_verdicts_are_a_fault_and_other_prompts_are_not():
     assert len(faults(run)) == 1
     assert "verdicts differ" in faults(run)[0]
     assert json.dumps(faults(run))
+
+
+def test_a_part_of_the_report_that_is_empty_does_not_break_the_page():
+    page = html_page(run_of([1.0]), "# Title\n\nText\n\n\n\n## open_loop\n\n- one", [])
+    assert "<h2>open_loop</h2>" in page
+    assert "<p></p>" not in page
 
 
 def test_the_page_is_self_contained_and_escapes_what_it_is_given(tmp_path):
