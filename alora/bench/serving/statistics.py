@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +16,7 @@ from alora.evaluation.resampling import COVERAGE
 RESAMPLES = 1000
 FIGURES = ("mean", "p50", "p95", "p99")
 _SEED = 0
+_MOST = 20_000  # ways to deal samples out that are all tried; beyond, so many are drawn
 
 
 def figures(values: np.ndarray) -> dict[str, float]:
@@ -46,12 +50,50 @@ def ratio_of_medians(slow: Sequence[float], fast: Sequence[float], resamples: in
     """Ratio of the medians of two runs that share no rounds, with a 95 % bootstrap interval."""
     generator = np.random.default_rng(_SEED)
     one, other = np.asarray(slow, dtype=float), np.asarray(fast, dtype=float)
-    drawn = [
-        np.median(generator.choice(one, size=len(one))) / np.median(generator.choice(other, size=len(other)))
-        for _ in range(resamples)
-    ]
-    bounds = _bounds(np.asarray(drawn))
+    medians = [np.median(generator.choice(held, size=(resamples, len(held))), axis=1) for held in (one, other)]
+    bounds = _bounds(medians[0] / medians[1])
     return Interval(float(np.median(one) / np.median(other)), bounds["low"], bounds["high"], 0.95)
+
+
+def rearranged(one: Sequence[float], other: Sequence[float]) -> float:
+    """Two-sided chance of a difference of mean logarithms as large as this one, if both came from one source.
+
+    Every way to deal the samples out to two runs of these sizes is tried (a permutation test), which assumes no
+    distribution; so it can never be below :func:`least_chance`.
+    """
+    logs = np.log(np.asarray([*one, *other], dtype=float))
+    dealt = _dealt(len(one), len(other))
+    means = logs[dealt].mean(axis=1)
+    rest = (logs.sum() - len(one) * means) / len(other)
+    gaps = np.abs(means - rest)
+    mine = abs(logs[: len(one)].mean() - logs[len(one) :].mean())
+    return float((gaps >= mine * (1 - 1e-12) - 1e-15).mean())
+
+
+def least_chance(one: int, other: int) -> float:
+    """The smallest chance that :func:`rearranged` can find with so many samples in each run."""
+    return min(1.0, (2 if one == other else 1) / min(math.comb(one + other, one), _MOST))
+
+
+@functools.cache
+def _dealt(one: int, other: int) -> np.ndarray:
+    """Places of the first run's samples in every dealing; the dealing as it was comes first."""
+    if math.comb(one + other, one) <= _MOST:
+        return np.asarray(list(itertools.combinations(range(one + other), one)))
+    generator = np.random.default_rng(_SEED)
+    drawn = generator.permuted(np.tile(np.arange(one + other), (_MOST, 1)), axis=1)[:, :one]
+    drawn[0] = np.arange(one)
+    return drawn
+
+
+def holm(chances: Sequence[float]) -> list[float]:
+    """Chances corrected for being many (Holm 1979, Scand. J. Statist. 6:65): the chance of even one false alarm."""
+    order = sorted(range(len(chances)), key=lambda place: chances[place])
+    found, highest = [1.0] * len(chances), 0.0
+    for rank, place in enumerate(order):
+        highest = max(highest, min(1.0, (len(chances) - rank) * chances[place]))
+        found[place] = highest
+    return found
 
 
 def plain(found: Mapping[str, Mapping[str, float]], digits: int = 3) -> dict[str, Any]:
