@@ -22,7 +22,9 @@ def grid_cells(serving: ServingBenchSettings) -> list[tuple[int, int]]:
 
 
 def rounds(settings: BenchSettings, cells: int) -> int:
-    """Rounds of a workload that compares arms in ``cells`` cells: those asked for, or what its null arm needs."""
+    """Rounds of a workload that compares arms in ``cells`` cells: those asked for, and more where few cells make a
+    round cheap. The null arm has one ratio a round, and its interval covers 99 % from ``NULL_PAIRS`` rounds on.
+    """
     return max(settings.rounds, -(-NULL_PAIRS // cells))
 
 
