@@ -44,13 +44,13 @@ def _rows(count: int, policies, first: int = 0) -> list[Example]:
     return rows
 
 
-def _fit(folder, policies, steps=50, learning_rate=3e-3, **kwargs):
+def _fit(folder, policies, steps=50, learning_rate=3e-3, patience=0, **kwargs):
     base = _base()
     settings = TrainingSettings(
         max_steps=steps,
         batch_size=4,
         learning_rate=learning_rate,
-        early_stopping_patience=0,
+        early_stopping_patience=patience,
         max_suffix_tokens=40,
         **kwargs,
     )
@@ -72,6 +72,26 @@ def test_each_policy_equals_itself_trained_alone(tmp_path):
         assert _distance(together.adapters[policy], alone.adapters[0]) <= 1e-6
         assert _distance(last[policy], alone_last) <= 1e-6
         assert together.standings[policy].best_step == alone.standings[0].best_step
+
+
+def test_a_policy_that_stops_early_stops_as_it_would_alone(tmp_path):
+    """Each policy is at its best before the end, at a step of its own. What a stopped policy has last is what it
+    stopped with, while the others go on."""
+    options = {"steps": 40, "learning_rate": 1e-2, "patience": 1, "evaluations_per_epoch": 5}
+    together, last = _fit(tmp_path / "together", (0, 1, 2), **options)
+    stops = [standing.stopped_at for standing in together.standings]
+    assert all(stop is not None and stop < 40 for stop in stops)
+    assert len(set(stops)) == 3
+    for policy in range(3):
+        alone, (alone_last,) = _fit(tmp_path / f"alone{policy}", (policy,), **options)
+        ours, theirs = together.standings[policy], alone.standings[0]
+        assert (ours.stopped_at, ours.best_step) == (theirs.stopped_at, theirs.best_step)
+        assert ours.best_step < ours.stopped_at
+        assert _distance(together.adapters[policy], alone.adapters[0]) <= 1e-6
+        assert _distance(last[policy], alone_last) <= 1e-6
+        assert _distance(together.adapters[policy], last[policy]) > 1e-3
+    patient, _ = _fit(tmp_path / "patient", (0,), **options | {"patience": 0})
+    assert patient.standings[0].stopped_at is None
 
 
 def test_another_seed_is_far_away(tmp_path):
