@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from alora.config.schema import PolicySettings
-from alora.errors import PolicyError
+from alora.errors import ConfigError, PolicyError
 from alora.reading import read_whole
 
 DEFAULT_LABELS: Mapping[str, str] = MappingProxyType({"violation": "Yes", "ok": "No"})
@@ -105,11 +105,16 @@ def load_battery_policies(settings: PolicySettings, ids: Sequence[str]) -> list[
 
     Raises:
         PolicyError: no file is given, it cannot be read, or it lacks one of ``ids``.
+        ConfigError: ``ids`` name a policy twice, or one beside ``*``.
     """
+    if "*" in ids and list(ids) != ["*"]:
+        raise ConfigError(f"policies=[{','.join(ids)}]: '*' names all policies already; give it alone, or ids alone")
+    if twice := [name for name in dict.fromkeys(ids) if list(ids).count(name) > 1]:
+        raise ConfigError(f"policies=[{','.join(ids)}] names {', '.join(twice)} more than once; name each policy once")
     if settings.file is None:
         raise PolicyError("policies= picks from a file of policies; set policy.file=FILE.yaml")
     known = {policy.id: policy for policy in load_policies(Path(settings.file))}
-    wanted = list(known) if list(ids) == ["*"] else list(dict.fromkeys(ids))
+    wanted = list(known) if list(ids) == ["*"] else list(ids)
     missing = [name for name in wanted if name not in known]
     if missing:
         raise PolicyError(f"{settings.file} has no policy {', '.join(missing)}; it has {', '.join(known)}")

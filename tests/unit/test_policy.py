@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from alora.config.schema import PolicySettings
-from alora.errors import PolicyError
-from alora.policy import Policy, load_policies, load_policy, policy_from_mapping
+from alora.errors import ConfigError, PolicyError
+from alora.policy import Policy, load_battery_policies, load_policies, load_policy, policy_from_mapping
 
 ADVICE = "id: advice\ntitle: No advice\nrule: Give none.\n"
 
@@ -102,6 +102,22 @@ def test_a_recipe_picks_one_policy(tmp_path):
         load_policy(PolicySettings(file=path))
     with pytest.raises(PolicyError, match="has no policy 'c'"):
         load_policy(PolicySettings(file=path, id="c"))
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        (["a", "b", "a"], r"policies=\[a,b,a\] names a more than once"),
+        (["*", "*"], r"'\*' names all policies already"),
+        (["*", "a"], r"policies=\[\*,a\]: '\*' names all policies already; give it alone"),
+    ],
+)
+def test_a_battery_names_each_policy_once(tmp_path, ids, words):
+    settings = PolicySettings(file=str(write(tmp_path, "- {id: a, title: A}\n- {id: b, title: B}\n")))
+    with pytest.raises(ConfigError, match=words):
+        load_battery_policies(settings, ids)
+    assert [policy.id for policy in load_battery_policies(settings, ["b", "a"])] == ["b", "a"]
+    assert [policy.id for policy in load_battery_policies(settings, ["*"])] == ["a", "b"]
 
 
 def test_a_recipe_changes_a_policy_from_a_file(tmp_path):
