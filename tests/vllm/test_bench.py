@@ -84,6 +84,24 @@ def test_every_arm_answers_as_its_reference_does(run):
             assert entry["moved"] > 3 * results["tolerance"]
 
 
+def test_every_compared_arm_of_every_workload_met_its_own_reference(run):
+    """Itself and the packed scorer do not count: both could be wrong alike."""
+    _, results, _ = run
+    seen = set()
+    for found in results["cells"]:
+        if found["agreement"]:
+            against = {e["arm"] for e in found["agreement"] if "PEFT" in e["against"] or e["against"] == "transformers"}
+            assert against == set(found["arms"])
+            seen.add(found["workload"])
+    assert seen == {"grid", "warm", "conversation", "pipeline"}
+
+
+def test_the_run_says_what_it_took(run):
+    _, results, _ = run
+    assert results["spent"]["cpu_seconds"] > 0
+    assert sum(s["wall_ms"] for c in results["cells"] for s in c["samples"]) / 1000 < results["spent"]["wall_seconds"]
+
+
 def test_no_ratio_is_told_about_other_prompts(run):
     _, results, _ = run
     ratios = {entry["baseline"]: entry for entry in cell(results, "grid", adapters=4)["ratios"]}

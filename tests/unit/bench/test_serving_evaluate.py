@@ -5,9 +5,14 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 
 from alora.bench.serving.floor import Machine
 from alora.bench.serving.report import faults, json_lines
+from alora.bench.serving.run import run_serving
+from alora.config.schema import BaseSettings, BenchSettings, Recipe, ServingBenchSettings
+from alora.config.validate import check_recipe
+from alora.errors import ConfigError
 from tests.unit.bench.serving_cases import Played, judged, played, players, right
 
 WORKLOADS = ("grid", "warm", "conversation", "pipeline")
@@ -194,3 +199,28 @@ def test_ours_that_does_not_run_a_workload_has_no_ratio_there():
     results = judged(cells)
     assert results["ours"] == "packed"
     assert results["cells"][1]["ratios"][0]["refused"][0] == "packed does not run this workload"
+
+
+@pytest.mark.parametrize("arms", [["lora"], ["base"], ["lora", "base"]])
+def test_arms_without_ours_are_refused_before_anything_is_measured(arms):
+    recipe = Recipe()
+    recipe.bench.serving.arms = arms
+    with pytest.raises(ConfigError, match="add alora or packed"):
+        check_recipe(recipe, "bench")
+    with pytest.raises(ConfigError, match="nothing of ours"):
+        run_serving(recipe.bench, BaseSettings(), torch.device("cpu"), torch.float32)
+
+
+def test_an_arm_of_ours_that_needs_vllm_does_not_count_without_it():
+    serving = ServingBenchSettings(engine="scorer", arms=["lora", "alora"])
+    with pytest.raises(ConfigError, match=r"leaves \['lora'\] on bench.serving.engine=scorer"):
+        run_serving(BenchSettings(serving=serving), BaseSettings(), torch.device("cpu"), torch.float32)
+
+
+@pytest.mark.parametrize("key", ["target_ms", "zipf", "kv_gib"])
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_settings_without_an_end_are_refused(key, value):
+    recipe = Recipe()
+    setattr(recipe.bench.serving, key, value)
+    with pytest.raises(ConfigError, match=f"bench.serving.{key} is {value}"):
+        check_recipe(recipe, "bench")
