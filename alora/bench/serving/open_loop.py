@@ -20,6 +20,7 @@ from alora.bench.serving.plan import planned_arrivals
 from alora.bench.serving.records import ms
 from alora.bench.serving.statistics import figures, summary
 
+WIDEN = 4  # so that few probes find a rate that holds and one that does not
 HOPELESS = 5  # times the target: a probe whose latencies have come this far is given up as failed
 
 
@@ -106,7 +107,7 @@ def unexercised(distinct: int, slots: int, best: float | None) -> str | None:
 
 
 def search(probe: Callable[[float], Probe], target: float, probes: int) -> list[Probe]:
-    """Find the edge: start from one conversation at a time, double or halve until the answer changes, then bisect."""
+    """Find the edge: start from one conversation at a time, widen until the answer changes, then bisect."""
     alone = probe(0.0)
     found = [alone]
     if not alone.latencies or alone.p95 >= target:
@@ -120,9 +121,9 @@ def search(probe: Callable[[float], Probe], target: float, probes: int) -> list[
         else:
             bad = rate
         if bad is None:
-            rate *= 2
+            rate *= WIDEN
         elif good == 0.0:
-            rate /= 2
+            rate /= WIDEN
         else:
             rate = (good + bad) / 2
     return found

@@ -80,9 +80,9 @@ def server(capacity: float):
 @pytest.mark.parametrize(
     ("capacity", "told"),
     [
-        pytest.param(3.0, "2.00 to 4.00", id="between two"),
-        pytest.param(1e9, ">= 4.00", id="every rate held"),
-        pytest.param(0.1, "< 1.00", id="no rate held"),
+        pytest.param(3.0, "2.00 to 8.00", id="between two"),
+        pytest.param(1e9, ">= 8.00", id="every rate held"),
+        pytest.param(0.1, "< 0.50", id="no rate held"),
     ],
 )
 def test_a_rate_without_an_edge_is_a_bound(capacity, told):
