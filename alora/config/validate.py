@@ -1,5 +1,6 @@
 """Values that no command can run with, all reported at once. Types are the schema's business already."""
 
+import math
 import re
 from collections.abc import Callable
 from functools import reduce
@@ -40,6 +41,7 @@ SCHEDULERS = (
 
 _Rule = tuple[Callable[[Any], bool], str]
 _positive: _Rule = (lambda value: value > 0, "more than 0")
+_finite: _Rule = (lambda value: 0 < value < math.inf, "more than 0, and finite")
 _not_negative: _Rule = (lambda value: value >= 0, "0 or more")
 _share: _Rule = (lambda value: 0 < value < 1, "between 0 and 1, both excluded")
 _at_least_one: _Rule = (lambda value: value >= 1, "1 or more")
@@ -97,13 +99,13 @@ RANGES: dict[str, _Rule] = {
     "bench.serving.pipeline_length": _at_least_one,
     "bench.serving.pipeline_tokens": _at_least_one,
     "bench.serving.open_loop_length": _at_least_one,
-    "bench.serving.target_ms": _positive,
-    "bench.serving.zipf": _not_negative,
+    "bench.serving.target_ms": _finite,
+    "bench.serving.zipf": (lambda value: 0 <= value < math.inf, "0 or more, and finite"),
     "bench.serving.batteries": _at_least_one,
     "bench.serving.probes": _at_least_one,
     "bench.serving.step_tokens": _at_least_one,
     "bench.serving.step_requests": _at_least_one,
-    "bench.serving.kv_gib": _positive,
+    "bench.serving.kv_gib": _finite,
     "bench.serving.gpu_share": _share,
     "bench.rounds": _at_least_one,
     "bench.scoring_prefix": _at_least_one,
@@ -244,6 +246,8 @@ def _serving_bench(serving: ServingBenchSettings) -> list[str]:
         values = getattr(serving, key)
         if not values or any(name not in known for name in values) or len(set(values)) != len(values):
             problems.append(f"bench.serving.{key} is {list(values)}; list some of {', '.join(known)}")
+    if serving.arms and not {"alora", "packed"} & set(serving.arms):
+        problems.append(f"bench.serving.arms is {list(serving.arms)}; add alora or packed, or nothing can be compared")
     if len(serving.fires) != 2 or not 1 <= serving.fires[0] <= serving.fires[1]:
         problems.append(f"bench.serving.fires is {list(serving.fires)}; give two numbers, from and to: [5,20]")
     if not serving.targets:
