@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from alora.bench.measure import Interval, median_interval, paired_ratio
+from alora.bench.measure import Interval, paired_ratio
 from alora.bench.serving import guards
 from alora.bench.serving.arms import NULL
 from alora.bench.serving.context import Bench
@@ -23,7 +23,7 @@ from alora.bench.serving.reference import (
     probabilities,
     stage_of,
 )
-from alora.bench.serving.statistics import plain, summary
+from alora.bench.serving.statistics import mean_ratio, plain, summary
 
 OWN = "its own other rounds"
 
@@ -78,10 +78,10 @@ def null_of(cells: Sequence[Cell], workload: str, ours: str) -> Null:
             total = sums.setdefault(one.round, [0.0, 0.0])
             total[0] += one.seconds
             total[1] += two.seconds
-    if not sums:
-        return Null(None, 0, "there is no null arm beside it")
+    if len(sums) < 2:
+        return Null(None, len(sums), "there is no null arm of two rounds or more beside it")
     ratios = [one / two for one, two in sums.values()]
-    return Null(median_interval(ratios, guards.NULL_COVERAGE), len(ratios), None)
+    return Null(mean_ratio(ratios, guards.NULL_COVERAGE), len(ratios), None)
 
 
 def _cell(bench: Bench, cell: Cell, ours: str, null: Null, floors: Floors) -> dict[str, Any]:

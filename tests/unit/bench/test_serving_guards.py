@@ -2,12 +2,14 @@
 
 import math
 
+import numpy as np
 import pytest
 
-from alora.bench.measure import median_interval, paired_ratio
+from alora.bench.measure import paired_ratio
 from alora.bench.serving import guards
 from alora.bench.serving.records import Trial
 from alora.bench.serving.reference import Agreement, compare, difference, merge, probabilities
+from alora.bench.serving.statistics import mean_ratio
 from tests.unit.bench.serving_cases import PREFIX, burst, trials
 
 
@@ -120,4 +122,14 @@ def test_a_biased_null_arm_is_seen():
 
 
 def test_the_null_interval_covers_what_it_says():
-    assert median_interval([float(value) for value in range(25)], guards.NULL_COVERAGE).coverage >= 0.99
+    """By simulation, at the few rounds that a run has; the control is a narrower interval."""
+    generator = np.random.default_rng(0)
+    rounds = np.exp(generator.normal(0.0, 0.05, size=(2000, 3)))
+    for coverage in (guards.NULL_COVERAGE, 0.5):
+        held = np.mean([mean_ratio(ratios, coverage).contains(1.0) for ratios in rounds])
+        assert held == pytest.approx(coverage, abs=0.03)
+
+
+def test_a_null_arm_that_is_slower_in_every_round_is_seen_in_three():
+    assert mean_ratio([1.1, 1.11, 1.09], guards.NULL_COVERAGE).low > 1
+    assert mean_ratio([0.97, 1.04, 1.01], guards.NULL_COVERAGE).contains(1.0)
