@@ -17,7 +17,7 @@ from alora.bench.measure import Interval
 from alora.bench.report import table
 from alora.bench.serving.arms import NULL
 from alora.bench.serving.guards import different_runs
-from alora.bench.serving.reference import UNCOMPARED
+from alora.bench.serving.records import BASE_STAGES
 from alora.bench.serving.report import place
 from alora.bench.serving.saved import load_run
 from alora.bench.serving.statistics import holm, least_chance, ratio_of_medians, rearranged
@@ -156,7 +156,7 @@ def _shared(cell: Run, beside: Run) -> list[str]:
 def _controls(cell: Run, beside: Run, ours: str) -> list[str]:
     """Arms that no change of ours touches; standard LoRA where there is nothing else."""
     arms = [arm for arm in _shared(cell, beside) if arm != NULL]
-    if cell["at"].get("stage") in UNCOMPARED:
+    if cell["at"].get("stage") in BASE_STAGES:
         return arms
     return [arm for arm in arms if arm in CONTROLS and arm != ours] or [arm for arm in arms if (arm, ours) == _ALONE]
 

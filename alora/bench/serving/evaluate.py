@@ -11,9 +11,8 @@ from alora.bench.serving import guards
 from alora.bench.serving.arms import NULL
 from alora.bench.serving.context import Bench
 from alora.bench.serving.floor import Floors, kv_bytes
-from alora.bench.serving.records import Cell, Trial, ms
+from alora.bench.serving.records import BASE_STAGES, Cell, Trial, ms
 from alora.bench.serving.reference import (
-    UNCOMPARED,
     Agreement,
     alike,
     compare,
@@ -66,7 +65,7 @@ def null_of(cells: Sequence[Cell], workload: str, ours: str) -> Null:
     What the machine does in a round, it does to all cells of it: they are one measurement, and not as many as cells.
     """
     sums: dict[int, list[float]] = {}
-    held = [c for c in cells if c.workload == workload and c.at.get("stage") not in UNCOMPARED]
+    held = [c for c in cells if c.workload == workload and c.at.get("stage") not in BASE_STAGES]
     for cell in held:
         mine, other = cell.of(ours), cell.of(NULL)
         if not mine or not other:
@@ -85,7 +84,7 @@ def null_of(cells: Sequence[Cell], workload: str, ours: str) -> Null:
 
 
 def _cell(bench: Bench, cell: Cell, ours: str, null: Null, floors: Floors) -> dict[str, Any]:
-    compared = cell.at.get("stage") not in UNCOMPARED
+    compared = cell.at.get("stage") not in BASE_STAGES
     found: dict[str, Any] = {
         "workload": cell.workload,
         "at": cell.at,
@@ -143,7 +142,7 @@ def _cold(cell: Cell) -> bool:
 def _floor(cell: Cell, name: str, floors: Floors) -> float | None:
     """Least seconds of an arm: of a whole battery where nothing is cached, of the suffixes where the prefix may be."""
     at = cell.at
-    if at.get("stage") in UNCOMPARED:
+    if at.get("stage") in BASE_STAGES:
         return None
     arm, adapters = "alora" if name in (NULL, "packed") else name, at.get("adapters", 1)
     if _cold(cell) or name == "packed":  # which keeps no cache

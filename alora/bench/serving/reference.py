@@ -13,12 +13,11 @@ import torch
 from alora.activation import peft_offset
 from alora.bench.baselines import peft_model, put_adapter
 from alora.bench.serving.material import Material
-from alora.bench.serving.records import Burst, Cell, Trial
+from alora.bench.serving.records import BASE_STAGES, Burst, Cell, Trial
 
 if TYPE_CHECKING:
     from alora.bench.serving.context import Bench
 
-UNCOMPARED = ("read", "base", "base again")  # stages in which every arm runs the base: nothing to compare
 FEWEST = 2  # requests of an arm and cell: of one alone, nobody would know whether the others are right
 Probabilities = tuple[float, ...]
 Key = tuple[tuple[int, ...], int]  # prefix ids and place
@@ -87,7 +86,7 @@ def sampled(bench: Bench) -> dict[str, list[Key]]:
     """Requests to ask the references about: of every cell and arm some that it really ran, from different rounds."""
     wanted: dict[str, dict[Key, None]] = {"alora": {}, "lora": {}, "base": {}}
     for cell in bench.cells:
-        if cell.at.get("stage") in UNCOMPARED:
+        if cell.at.get("stage") in BASE_STAGES:
             continue
         for name in cell.arms:
             count = 1 if name == "base" else max(FEWEST, bench.settings.serving.checked)

@@ -11,8 +11,8 @@ import torch
 
 from alora.bench.serving.evaluate import evaluate
 from alora.bench.serving.floor import Floors, Machine
-from alora.bench.serving.records import Answer, Ask, Burst, Cell, Trial, pieces
-from alora.bench.serving.reference import UNCOMPARED, References, sampled
+from alora.bench.serving.records import BASE_STAGES, Answer, Ask, Burst, Cell, Trial, pieces
+from alora.bench.serving.reference import References, sampled
 from alora.bench.shapes import SHAPES
 from alora.config.schema import BenchSettings
 
@@ -119,7 +119,7 @@ def played(workload: str, arms: Mapping[str, Played]) -> list[Cell]:
     for name, arm in arms.items():
         for cell in stages:
             stage = cell.at.get("stage")
-            if stage in UNCOMPARED:
+            if stage in BASE_STAGES:
                 cell.trials += arm.read(name, cell.at["length"], PREFIX[16:] if workload == "pipeline" else (11,))
                 continue
             places = (0,) if workload == "pipeline" else (0, 1, 2)
