@@ -13,7 +13,7 @@ from scripts.write_reference import PAGES, field_remarks, rewritten
 
 DOCS = sorted((ROOT / "docs").glob("**/*.md"))
 ALL = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
-FAST = ("quickstart.md", "policies.md", "configuration.md")
+FAST = ("quickstart.md", "configuration.md")
 _INLINE = re.compile(r"(?<!`)`(alora [^`\n]+)`(?!`)")
 _LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
 
