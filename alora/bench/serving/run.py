@@ -6,7 +6,6 @@ import importlib.util
 import resource
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -210,8 +209,3 @@ def _memory(device: torch.device, material: Material) -> dict[str, float]:
         free, total = torch.cuda.mem_get_info(device)
         return found | {"gpu_used_mib": (total - free) / 2**20, "gpu_total_mib": total / 2**20}
     return found | {"resident_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
-
-
-def arms_of(cells: Sequence[dict[str, Any]]) -> list[str]:
-    """Names of all arms that were run, in order."""
-    return list(dict.fromkeys(arm for cell in cells for arm in cell["arms"]))

@@ -59,9 +59,7 @@ def _cell_problem(cell: Any) -> str | None:
     for key, kind in {"workload": str, "at": dict, "arms": dict, "ratios": list, "samples": list}.items():
         if not isinstance(cell.get(key), kind):
             return f".{key} is {_short(cell[key]) if key in cell else 'missing'}"
-    if not all(
-        isinstance(entry, dict) and {"baseline", "ratio", "refused"} <= entry.keys() for entry in cell["ratios"]
-    ):
+    if not all(map(_is_ratio, cell["ratios"])):
         return ".ratios holds something else than ratios"
     measured: set[tuple[str, int]] = set()
     for number, sample in enumerate(cell["samples"]):

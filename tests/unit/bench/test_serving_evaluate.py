@@ -112,18 +112,15 @@ def test_a_planted_fault_withholds_the_ratio(workload, plant, begins, holds):
 
 @pytest.mark.parametrize("workload", SEVERAL)
 @pytest.mark.parametrize(("arms", "begins"), [(("lora",), "lora: "), (OURS, "alora: ")])
-def test_one_right_policy_does_not_stand_for_the_others(workload, arms, begins):
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [(all_but_the_first, "differ from PEFT's"), (one_round, "round to round")],
+    ids=["one right policy does not stand for the others", "an answer that changes in one round"],
+)
+def test_answers_that_are_wrong_in_part_are_told(workload, arms, begins, answers, told):
     playing = players()
-    change(*arms, answers=all_but_the_first)(playing)
-    assert_told(judged(played(workload, playing)), begins, "differ from PEFT's")
-
-
-@pytest.mark.parametrize("workload", SEVERAL)
-@pytest.mark.parametrize(("arms", "begins"), [(("lora",), "lora: "), (OURS, "alora: ")])
-def test_an_answer_that_changes_in_one_round_is_told(workload, arms, begins):
-    playing = players()
-    change(*arms, answers=one_round)(playing)
-    assert_told(judged(played(workload, playing)), begins, "round to round")
+    change(*arms, answers=answers)(playing)
+    assert_told(judged(played(workload, playing)), begins, told)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
