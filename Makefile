@@ -39,8 +39,13 @@ test: static ## everything that needs no GPU, real vLLM on CPU included
 	$(PYTEST) -n 3 tests/unit tests/integration tests/docs tests/notebooks
 	$(PYTEST) -n 2 tests/vllm
 
-bench: setup ## the serving benchmark on what is here: a GPU, or the documented CPU run; into runs/bench_serving
-	$(BIN)/alora bench serving bench=$(if $(shell command -v nvidia-smi 2>/dev/null),gpu,cpu)
+bench: setup ## the serving benchmark on what is here: a GPU, or the two documented CPU runs; into runs/serving_*
+ifneq ($(shell command -v nvidia-smi 2>/dev/null),)
+	$(BIN)/alora bench serving bench=gpu output=runs/serving_gpu
+else
+	$(BIN)/alora bench serving bench=cpu output=runs/serving_cpu; withheld=$$?; \
+	$(BIN)/alora bench serving bench=cpu_open_loop output=runs/serving_cpu_open_loop && exit $$withheld
+endif
 
 vllm-matrix: setup ## the vLLM tests on every vLLM version that this torch serves
 	$(BIN)/python scripts/vllm_matrix.py --out benchmarks/results/vllm_matrix.json

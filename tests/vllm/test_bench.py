@@ -11,6 +11,7 @@ import pytest
 
 from alora.bench.serving.plan import planned_tokens
 from alora.config.schema import BenchSettings, ServingBenchSettings
+from tests.vllm import bundles
 
 # One arm of every kind, every workload; the ratios of such sizes mean nothing and none is asserted.
 COMMAND = ["bench", "serving", "bench=quick_serving", "bench.serving.lengths=[96]", "bench.serving.probes=1"]
@@ -129,3 +130,37 @@ def test_the_bar_plans_about_what_is_computed(run):
     settings = BenchSettings(**found | {"serving": ServingBenchSettings(**found["serving"])})
     computed = sum(sample["computed"] for c in results["cells"] for sample in c["samples"])
     assert computed == pytest.approx(planned_tokens(settings), rel=0.3)
+
+
+def test_a_population_beyond_the_slots_is_run_and_its_verdicts_held_to_peft(run):
+    _, results, _ = run
+    cliffs = {(e["arm"], e["population"]): e for e in results["open_loop"] if e["kind"] == "population"}
+    assert {name for name, _ in cliffs} <= {"alora", "lora"}
+    alora_beyond = cliffs["alora", 100]
+    assert alora_beyond["distinct"] > alora_beyond["slots"] == 8
+    assert alora_beyond["probe"]["complete"]
+    for entry in results["open_loop"]:
+        if entry["kind"] == "rate" or entry["probe"] is not None:
+            assert entry["agreement"][0]["checked"] >= 4
+            assert entry["refused"] == []
+
+
+def test_real_bundles_are_what_is_served(tmp_path):
+    """Two adapters of unequal rank and targets, from their own folders, on the base that they name."""
+    folder = tmp_path / "out"
+    few = ["workloads=[grid]", "lengths=[96]", "adapters=[2]", "arms=[lora,alora,packed]", "checked=2"]
+    held = ["bench", "serving", "bench=quick_serving", f"bench.battery={bundles.battery()}"]
+    held.append(f"base.source={bundles.base_folder()}")
+    done = alora(*held, f"output={folder}", *(f"bench.serving.{one}" for one in few))
+    assert (folder / "bench.json").is_file(), done.stderr[-3000:]
+    results = json.loads((folder / "bench.json").read_text())
+    assert results["adapter"]["count"] == 2
+    assert results["base"]["name"] == str(bundles.battery())
+    (found,) = results["cells"]
+    for entry in found["agreement"]:
+        assert entry["worst"] <= results["tolerance"]
+        assert entry["checked"] > 0
+    assert {e["against"] for e in found["agreement"]} >= {"PEFT's aLoRA", "PEFT's LoRA", "the packed scorer"}
+    asked = alora(*held)
+    assert asked.returncode == 2
+    assert "holds 2 bundles, and the workloads ask for" in asked.stderr

@@ -12,7 +12,7 @@ from alora.bench.serving.clock import BenchClock
 from alora.bench.serving.engine import BenchEngine
 from alora.bench.serving.material import Material
 from alora.bench.serving.plan import lora_places, rounds
-from alora.bench.serving.records import Cell, Trial
+from alora.bench.serving.records import Cell, Trial, Verdict
 from alora.bench.serving.reference import References
 from alora.bench.serving.rounds import rotating_part
 from alora.config.schema import BenchSettings
@@ -31,6 +31,8 @@ class Bench:
     tolerance: float
     bar: tqdm
     cells: list[Cell] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    readied: set[tuple[str, int]] = field(default_factory=set)
 
     def conversation(self, tokens: int, seed: int = 0) -> tuple[int, ...]:
         """Prefix ids; the same for every arm and round. A longer conversation begins with a shorter one."""
@@ -56,12 +58,18 @@ class Bench:
         return len(places) / len(self.part(arm, places, length, 0))
 
     def ready(self, arms: Sequence[str], places: Sequence[int]) -> None:
-        """Adapters into their slots, and one short battery of each arm, so that nothing is done for the first time."""
+        """Adapters into their slots, and one short battery of each arm, so that nothing is done for the first time.
+
+        What an arm has answered already is not asked again, but for the two that say that it still can.
+        """
         prefix = self.conversation(64, seed=-1)
         for arm in arms:
             if self.engine is not None and arm in ("lora", "alora", NULL):
                 self.engine.load("lora" if arm == "lora" else "alora", places)
-            self.arms[arm].run(prefix, list(places)[:2] if arm == "lora" else places)
+            new = [place for place in places if (arm, place) not in self.readied]
+            some = arm == "lora" or (arm != "packed" and len(new) <= 2)  # the packed arm packs these very policies
+            self.arms[arm].run(prefix, list(places)[:2] if some else places)
+            self.readied.update((arm, place) for place in places)
 
     def done(self, trial: Trial) -> None:
         """Move the bar on by the prompt tokens of a trial."""

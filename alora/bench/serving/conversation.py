@@ -13,7 +13,7 @@ from alora.bench.serving.rounds import Turn, run_rounds
 
 
 def run_conversation(bench: Bench) -> None:
-    """One cell per turn; a round is the whole conversation of one arm."""
+    """One cell per turn; a round is the whole conversation of one arm, a second or two in all."""
     serving = bench.settings.serving
     bench.bar.set_description("conversation")
     lengths = [serving.turn_tokens * (turn + 1) for turn in range(serving.turns)]
@@ -24,7 +24,7 @@ def run_conversation(bench: Bench) -> None:
     ]
     bench.ready(bench.names(), places)
     turns = [_talk(bench, name, lengths, places) for name in bench.names()]
-    run_rounds(turns, stages, bench.rounds(len(stages)), bench.settings.seed, bench.done)
+    run_rounds(turns, stages, bench.rounds(1), bench.settings.seed, bench.done)
     bench.cells += stages
 
 

@@ -18,6 +18,7 @@ from alora.bench.serving.reference import (
     compare,
     difference,
     merge,
+    of_scores,
     prefix_of,
     probabilities,
     stage_of,
@@ -52,6 +53,25 @@ def evaluate(bench: Bench, floors: Floors) -> dict[str, Any]:
         },
         "cells": [_cell(bench, cell, ours, nulls[cell.workload], floors) for cell in bench.cells],
     }  # fmt: skip
+
+
+def judge_open_loop(bench: Bench, entries: Sequence[dict[str, Any]]) -> None:
+    """Put beside each entry of the open loop how its arm's kept verdicts agree with their reference, and what a guard
+    has to say about them.
+    """
+    for entry in entries:
+        arm = entry["arm"]
+        against, wanted, moved = bench.references.of(arm)
+        total = Agreement(against, 0, 0, 0.0, moved)
+        for verdict in bench.verdicts:
+            if (verdict.arm, verdict.population) == (arm, entry["population"]):
+                found, right = of_scores(verdict.scores), wanted[verdict.prefix_ids, verdict.place]
+                gap = difference(found, right)
+                total = merge(total, Agreement(against, 1, int(alike(found, right)), gap, moved))
+        measured = entry["kind"] == "rate" or entry["probe"] is not None
+        reason = guards.wrong_verdicts(total, bench.tolerance) if measured else None
+        entry["agreement"] = [{"arm": arm, **vars(total)}] if total.checked else []
+        entry["refused"] = [f"{arm}: {reason}"] if reason else []
 
 
 def ours_of(bench: Bench) -> str:

@@ -14,14 +14,16 @@ from typing import Any
 
 from alora.bench.serving.arms import VllmArm
 from alora.bench.serving.context import Bench
-from alora.bench.serving.draws import Arrival, arrivals, distinct_adapters
+from alora.bench.serving.draws import Arrival, distinct_adapters
+from alora.bench.serving.engine import read_answer
 from alora.bench.serving.marks import rate_bounds
-from alora.bench.serving.plan import planned_arrivals
-from alora.bench.serving.records import ms
+from alora.bench.serving.plan import offered, planned_arrivals
+from alora.bench.serving.records import Ask, Verdict, ms
 from alora.bench.serving.statistics import figures, summary
 
 WIDEN = 4  # so that few probes find a rate that holds and one that does not
 HOPELESS = 5  # times the target: a probe whose latencies have come this far is given up as failed
+KEPT = 4  # verdicts of every tried rate that are held to the arm's reference
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,8 @@ def _cliff(bench: Bench, arm: VllmArm, best: float | None, found: list[dict[str,
     assert engine is not None
     assert arm.kind is not None
     populations = sorted(serving.populations)
-    distinct = {many: distinct_adapters(_offered(bench, 1.0, many)) for many in populations}
+    fired = {many: offered(bench.settings, 1.0, many) for many in populations}
+    distinct = {many: distinct_adapters(fired[many]) for many in populations}
     reasons = {many: unexercised(distinct[many], engine.options.slots, best) for many in populations[1:]}
     for many in populations:
         entry: dict[str, Any] = {
@@ -93,7 +96,8 @@ def _cliff(bench: Bench, arm: VllmArm, best: float | None, found: list[dict[str,
         }  # fmt: skip
         if best is not None and entry["reason"] is None and None in reasons.values():
             bench.bar.set_description(f"open loop, {arm.name}, population {many}")
-            engine.load(arm.kind, range(many))  # into memory; those that fit, into slots
+            called = {place for one in fired[many] for place in one.places}
+            engine.load(arm.kind, sorted(called, reverse=True))  # into memory; the most popular, into slots
             entry["probe"] = probe(bench, arm, best / 2, many).sample()
         if entry["probe"] is not None or entry["reason"] is not None:
             found.append(entry)
@@ -134,50 +138,83 @@ def probe(bench: Bench, arm: VllmArm, rate: float, population: int) -> Probe:
     engine = bench.engine
     assert engine is not None
     engine.forget()
-    return _drive(bench, arm, _offered(bench, rate or 1.0, population), rate)
-
-
-def _offered(bench: Bench, rate: float, population: int) -> list[Arrival]:
-    """The conversations of one tried rate: the same at every rate, for every arm."""
-    serving = bench.settings.serving
-    return arrivals(serving.batteries, rate, population, serving.fires, serving.zipf, bench.settings.seed)
-
-
-def _drive(bench: Bench, arm: VllmArm, offered: Sequence[Arrival], rate: float) -> Probe:
-    engine, clock = bench.engine, bench.clock
-    assert engine is not None
-    length, limit = bench.settings.serving.open_loop_length, HOPELESS * bench.settings.serving.target_ms / 1000
+    coming = offered(bench.settings, rate or 1.0, population)
     # Prompts are made before the clock runs: tokenising is the client's work.
-    asks = [arm.asks(bench.conversation(length, seed=100 + one.conversation), one.places) for one in offered]
-    start = clock.now()
-    waiting, running, owner, latencies = list(range(len(offered))), {}, {}, []
-    while waiting or running:
-        while waiting and (now := clock.now() - start) >= (offered[waiting[0]].at if rate else 0.0):
-            if not rate and running:
-                break  # one at a time
-            number = waiting.pop(0)
-            names = {engine.send(ask) for ask in asks[number]}
-            running[number] = (offered[number].at if rate else now, names)
-            owner |= dict.fromkeys(names, number)
-        if not running:
-            clock.wait_until(start + offered[waiting[0]].at)
-            continue
-        outputs = engine.step()
-        now = clock.now() - start
+    length = bench.settings.serving.open_loop_length
+    prefixes = [bench.conversation(length, seed=100 + one.conversation) for one in coming]
+    asks = [arm.asks(prefix, one.places) for prefix, one in zip(prefixes, coming, strict=True)]
+    drive = _Drive(bench, coming, asks, rate)
+    found = drive.run()
+    for number, (ask, output) in drive.answered.items():
+        scores = read_answer(ask, 0.0, 0.0, output).scores
+        bench.verdicts.append(Verdict(arm.name, population, prefixes[number], ask.place, scores))
+    return found
+
+
+def kept(count: int) -> set[int]:
+    """Which of ``count`` conversations have a verdict kept, spread over the whole rate."""
+    some = min(KEPT, count)
+    return {number * count // some for number in range(some)}
+
+
+class _Drive:
+    """Conversations on their way through the engine; ``answered`` keeps vLLM's answer about some rare policies."""
+
+    def __init__(self, bench: Bench, coming: Sequence[Arrival], asks: Sequence[Sequence[Ask]], rate: float) -> None:
+        assert bench.engine is not None
+        self._bench, self._engine, self._clock = bench, bench.engine, bench.clock
+        self._coming, self._asks, self._rate = coming, asks, rate
+        self._rarest = {number: max(asks[number], key=lambda ask: ask.place) for number in kept(len(asks))}
+        self._waiting = list(range(len(coming)))
+        self._running: dict[int, tuple[float, set[str]]] = {}  # from a conversation to its arrival and open requests
+        self._sent: dict[str, tuple[int, Ask]] = {}
+        self._latencies: list[float] = []
+        self.answered: dict[int, tuple[Ask, Any]] = {}
+
+    def run(self) -> Probe:
+        """Send every conversation when it arrives, until all are answered or one has waited beyond hope."""
+        limit = HOPELESS * self._bench.settings.serving.target_ms / 1000
+        start = self._clock.now()
+        while self._waiting or self._running:
+            self._accept(start)
+            if not self._running:
+                self._clock.wait_until(start + self._coming[self._waiting[0]].at)
+                continue
+            outputs = self._engine.step()
+            now = self._clock.now() - start
+            self._take(outputs, now)
+            if self._rate and any(now - at > limit for at, _ in self._running.values()):
+                while self._engine.busy:  # let what was sent run out; the clock no longer counts
+                    self._engine.step()
+                given_up = (*self._latencies, *(now - at for at, _ in self._running.values()))
+                return Probe(self._rate, given_up, False, now)
+        return Probe(self._rate, tuple(self._latencies), True, self._clock.now() - start)
+
+    def _accept(self, start: float) -> None:
+        """Send what has arrived; at rate 0 the next one, when the last is answered."""
+        while self._waiting:
+            number, now = self._waiting[0], self._clock.now() - start
+            at = self._coming[number].at if self._rate else now
+            if now < at or (not self._rate and self._running):
+                return
+            self._waiting.pop(0)
+            names = {self._engine.send(ask): ask for ask in self._asks[number]}
+            self._sent |= {name: (number, ask) for name, ask in names.items()}
+            self._running[number] = (at, set(names))
+
+    def _take(self, outputs: Sequence[Any], now: float) -> None:
         for output in outputs:
-            if output.finished:
-                number = owner.pop(output.request_id)
-                at, names = running[number]
-                names.discard(output.request_id)
-                if not names:
-                    del running[number]
-                    latencies.append(now - at)
-                    bench.bar.update()
-        if rate and any(now - at > limit for at, _ in running.values()):
-            while engine.busy:  # let what was sent run out; the clock no longer counts
-                engine.step()
-            return Probe(rate, (*latencies, *(now - at for at, _ in running.values())), False, now)
-    return Probe(rate, tuple(latencies), True, clock.now() - start)
+            if not output.finished:
+                continue
+            number, ask = self._sent.pop(output.request_id)
+            at, names = self._running[number]
+            names.discard(output.request_id)
+            if ask is self._rarest.get(number):
+                self.answered[number] = (ask, output)
+            if not names:
+                del self._running[number]
+                self._latencies.append(now - at)
+                self._bench.bar.update()
 
 
 def _in_ms(found: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from alora.bench.serving.draws import Arrival, arrivals, only_fired
 from alora.bench.serving.guards import NULL_PAIRS
 from alora.config.schema import BenchSettings, ServingBenchSettings
 
@@ -22,10 +23,24 @@ def grid_cells(serving: ServingBenchSettings) -> list[tuple[int, int]]:
 
 
 def rounds(settings: BenchSettings, cells: int) -> int:
-    """Rounds of a workload that compares arms in ``cells`` cells: those asked for, and more where few cells make a
-    round cheap. The null arm has one ratio a round, and its interval covers 99 % from ``NULL_PAIRS`` rounds on.
+    """Rounds of a workload that times each arm over ``cells`` whole batteries in a round: those asked for, and more
+    where a round is short. The null arm has one ratio a round, and the less it is a ratio of, the more it scatters.
     """
     return max(settings.rounds, -(-NULL_PAIRS // cells))
+
+
+def offered(settings: BenchSettings, rate: float, population: int) -> list[Arrival]:
+    """The conversations of one tried rate of the open loop: the same at every rate, for every arm."""
+    serving = settings.serving
+    drawn = arrivals(serving.batteries, rate, population, serving.fires, serving.zipf, settings.seed)
+    return only_fired(drawn, min(serving.populations))
+
+
+def open_loop_adapters(settings: BenchSettings) -> int:
+    """Adapters that the open loop fires; all of the smallest population count, which is meant to fit the slots."""
+    serving = settings.serving
+    called = [place for many in serving.populations for one in offered(settings, 1.0, many) for place in one.places]
+    return max(min(serving.populations), 1 + max(called, default=0))
 
 
 def lora_places(serving: ServingBenchSettings, places: int, length: int) -> int:
@@ -80,7 +95,7 @@ def _conversation(settings: BenchSettings) -> int:
     total = _sharing(settings, longest, serving.turn_adapters * serving.turns)
     if "lora" in serving.arms:
         total += lora_places(serving, serving.turn_adapters, longest) * (longest + asked)
-    return rounds(settings, serving.turns) * total
+    return rounds(settings, 1) * total
 
 
 def _pipeline(settings: BenchSettings) -> int:

@@ -32,6 +32,7 @@ def write_plots(results: Mapping[str, Any], folder: Path) -> list[Path]:
         ("cache_hits", _cache_hits, results["cells"]),
         ("time_split", _time_split, results["cells"]),
         ("conversation", _conversation, [cell for cell in results["cells"] if cell["workload"] == "conversation"]),
+        ("open_loop", _open_loop, results["open_loop"]),
     ]
     written = []
     for name, draw, cells in plans:
@@ -84,13 +85,17 @@ def _speed_up(axes: Any, cells: Cells) -> bool:
     lengths = sorted({cell["at"]["length"] for cell in cells})
     counts = sorted({cell["at"]["adapters"] for cell in cells})
     values = [[float("nan")] * len(lengths) for _ in counts]
+    told: dict[tuple[int, int], str] = {}
     for cell in cells:
         entry = next((entry for entry in cell["ratios"] if entry["baseline"] == "lora" and entry["ratio"]), None)
         if entry is not None:
             row, column = counts.index(cell["at"]["adapters"]), lengths.index(cell["at"]["length"])
             values[row][column] = entry["ratio"]["median"]
-            axes.text(column, row, f"{mark(cell, 'lora')}{values[row][column]:.1f}x", ha="center", va="center")
-    axes.imshow(values, cmap="YlGn", origin="lower", aspect="auto", vmin=0.0)
+            told[row, column] = f"{mark(cell, 'lora')}{entry['ratio']['median']:.1f}x"
+    shades = axes.imshow(values, cmap="YlGn", origin="lower", aspect="auto", vmin=0.0)
+    for (row, column), text in told.items():
+        dark = shades.norm(values[row][column]) > 0.5
+        axes.text(column, row, text, ha="center", va="center", color="white" if dark else "black")
     axes.set_xticks(range(len(lengths)), [str(length) for length in lengths])
     axes.set_yticks(range(len(counts)), [str(count) for count in counts])
     axes.set_xlabel("tokens of the conversation")
@@ -151,3 +156,25 @@ def _conversation(axes: Any, cells: Cells) -> bool:
     axes.set_xlabel("turn")
     axes.set_title(f"{cells[0]['at']['adapters']} adapters at every turn, cache kept")
     return _lines(axes, cells, "turn")
+
+
+def _open_loop(axes: Any, entries: Cells) -> bool:
+    """p95 against the offered rate, one line per arm and population; a rate that was given up ends in a triangle."""
+    for entry in entries:
+        probes = entry["probes"] if entry["kind"] == "rate" else [entry["probe"]]
+        probes = sorted((one for one in probes if one and one["rate"] and one["figures"]), key=lambda one: one["rate"])
+        if not probes:
+            continue
+        colour, alone = COLOURS.get(entry["arm"]), entry["kind"] == "population"
+        x, y = [one["rate"] for one in probes], [one["figures"]["p95"]["value"] for one in probes]
+        label = f"{entry['arm']}, population {entry['population']}{', half the rate that held' if alone else ''}"
+        axes.plot(x, y, color=colour, marker="s" if alone else "o", fillstyle="none" if alone else "full", label=label)
+        given_up = [place for place, one in enumerate(probes) if not one["complete"]]
+        axes.plot([x[n] for n in given_up], [y[n] for n in given_up], color=colour, marker="^", linestyle="none")
+    axes.axhline(entries[0]["target_ms"], color="black", linewidth=0.8, linestyle=":", label="target")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("conversations that arrive in a second")
+    axes.set_ylabel("p95 until all verdicts are back, ms")
+    axes.legend(frameon=False, fontsize=7)
+    return len(axes.lines) > 1

@@ -101,6 +101,17 @@ class Trial:
         return found
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """An answer of the open loop, to be held to its arm's reference. ``scores`` as in :class:`Answer`."""
+
+    arm: str
+    population: int
+    prefix_ids: tuple[int, ...]
+    place: int
+    scores: tuple[float, ...]
+
+
 @dataclass
 class Cell:
     """One condition of a workload with everything measured in it; ``at`` names the condition."""

@@ -83,7 +83,9 @@ def prefix_of(bench: Bench, cell: Cell, trial: Trial) -> tuple[int, ...] | None:
 
 
 def sampled(bench: Bench) -> dict[str, list[Key]]:
-    """Requests to ask the references about: of every cell and arm some that it really ran, from different rounds."""
+    """Requests to ask the references about: of every cell and arm some that it really ran, from different rounds, and
+    all that the open loop kept.
+    """
     wanted: dict[str, dict[Key, None]] = {"alora": {}, "lora": {}, "base": {}}
     for cell in bench.cells:
         if cell.at.get("stage") in BASE_STAGES:
@@ -91,6 +93,8 @@ def sampled(bench: Bench) -> dict[str, list[Key]]:
         for name in cell.arms:
             count = 1 if name == "base" else max(FEWEST, bench.settings.serving.checked)
             wanted[kind_of(name)].update(dict.fromkeys(_sampled(bench, cell, name, count)))
+    for verdict in bench.verdicts:
+        wanted[kind_of(verdict.arm)][verdict.prefix_ids, verdict.place] = None
     return {kind: list(keys) for kind, keys in wanted.items()}
 
 
@@ -142,7 +146,12 @@ def _ask(model: Any, prompt: tuple[int, ...], labels: Sequence[int], options: Ma
 
 def probabilities(burst: Burst) -> list[Probabilities]:
     """Label probabilities of every answer of a battery."""
-    return [tuple(torch.softmax(torch.tensor(answer.scores), 0).tolist()) for answer in burst.answers]
+    return [of_scores(answer.scores) for answer in burst.answers]
+
+
+def of_scores(scores: Sequence[float]) -> Probabilities:
+    """Label probabilities of one answer, from its log probabilities up to a constant."""
+    return tuple(torch.softmax(torch.tensor(scores), 0).tolist())
 
 
 def difference(one: Probabilities, other: Probabilities) -> float:

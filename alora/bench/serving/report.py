@@ -40,7 +40,14 @@ def faults(results: Mapping[str, Any]) -> list[str]:
             own = entry["baseline"] == "base"  # of any other arm, other prompts are a fault
             reasons = [r for r in entry["refused"] if not (own and r.startswith("the prompts differ"))]
             found += [f"{place(cell)} against {entry['baseline']}: {reason}" for reason in reasons]
-    return found
+    return found + _loop_faults(results)
+
+
+def _loop_faults(results: Mapping[str, Any]) -> list[str]:
+    found = []
+    for entry in results.get("open_loop", ()):
+        found += [f"open_loop (population {entry['population']}): {reason}" for reason in entry.get("refused", ())]
+    return list(dict.fromkeys(found))
 
 
 def place(cell: Cell) -> str:
@@ -91,7 +98,7 @@ def _conditions(results: Mapping[str, Any]) -> str:
 
 
 def _arms(results: Mapping[str, Any]) -> list[str]:
-    return [arm for cell in results["cells"] for arm in cell["arms"]]
+    return [arm for cell in results["cells"] for arm in cell["arms"]] + [e["arm"] for e in results["open_loop"]]
 
 
 def _workload(results: Mapping[str, Any], workload: str) -> str:
@@ -186,7 +193,8 @@ def _open_loop(entries: Sequence[Mapping[str, Any]]) -> str:
     for entry in entries:
         if entry["kind"] == "rate":
             tried = "; ".join(f"{one['rate']:.2f}/s p95 {_p95(one)}" for one in entry["probes"])
-            rates.append([entry["arm"], str(entry["population"]), rate_text(entry), tried])
+            rate = "withheld" if entry.get("refused") else rate_text(entry)
+            rates.append([entry["arm"], str(entry["population"]), rate, tried])
     cliffs = [_cliff(entry) for entry in entries if entry["kind"] == "population"]
     target = entries[0]["target_ms"]
     text = (
@@ -222,8 +230,8 @@ def _middle(probe: Mapping[str, Any]) -> str:
 
 def _agreement(results: Mapping[str, Any]) -> str:
     total: dict[tuple[str, str], list[Any]] = {}
-    for cell in results["cells"]:
-        for entry in cell["agreement"]:
+    for measured in [*results["cells"], *results["open_loop"]]:
+        for entry in measured.get("agreement", ()):
             held = total.setdefault((entry["arm"], entry["against"]), [0, 0, 0.0, entry["moved"]])
             held[0] += entry["checked"]
             held[1] += entry["same"]
@@ -276,4 +284,5 @@ def _withheld(results: Mapping[str, Any]) -> str:
         for entry in cell["ratios"]:
             if entry["refused"]:
                 lines.append(f"- {place(cell)} against {entry['baseline']}: {'; '.join(entry['refused'])}")
+    lines += [f"- {fault}" for fault in _loop_faults(results)]
     return "## Withheld\n\n" + "\n".join(lines) if lines else ""

@@ -19,13 +19,13 @@ from alora.bench.serving.clock import BenchClock
 from alora.bench.serving.context import Bench
 from alora.bench.serving.conversation import run_conversation
 from alora.bench.serving.engine import BenchEngine, EngineOptions
-from alora.bench.serving.evaluate import evaluate
+from alora.bench.serving.evaluate import evaluate, judge_open_loop
 from alora.bench.serving.floor import Floors, kv_bytes, measure_machine
 from alora.bench.serving.grid import run_grid, run_warm
 from alora.bench.serving.material import Material, bundle_material, random_material
 from alora.bench.serving.open_loop import run_open_loop
 from alora.bench.serving.pipeline import run_pipeline
-from alora.bench.serving.plan import planned_tokens
+from alora.bench.serving.plan import open_loop_adapters, planned_tokens
 from alora.bench.serving.reference import References, ask_references, sampled
 from alora.config.schema import BaseSettings, BenchSettings
 from alora.errors import ConfigError
@@ -57,6 +57,7 @@ def run_serving(
             bench.bar.set_description("references")
             bench.references = ask_references(material, sampled(bench))
             found = evaluate(bench, Floors(material, machine))
+            judge_open_loop(bench, more)
             bench.bar.close()
     finally:
         torch.set_num_threads(threads)
@@ -118,7 +119,7 @@ def _material(
 def _adapters_needed(settings: BenchSettings) -> int:
     serving = settings.serving
     counts = {"grid": max(serving.adapters), "warm": max(serving.adapters), "conversation": serving.turn_adapters}
-    counts |= {"open_loop": max(serving.populations), "pipeline": 1}
+    counts |= {"open_loop": open_loop_adapters(settings), "pipeline": 1}
     return max(counts[name] for name in serving.workloads)
 
 

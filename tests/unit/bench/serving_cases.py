@@ -138,7 +138,7 @@ def judged(
     engine = None if slots is None else SimpleNamespace(options=SimpleNamespace(slots=slots))
     bench: Any = SimpleNamespace(
         settings=BenchSettings(), arms=dict.fromkeys(arm for cell in cells for arm in cell.arms), cells=list(cells),
-        engine=engine, conversation=lambda tokens: PREFIX[:tokens], tolerance=1e-3,
+        engine=engine, conversation=lambda tokens: PREFIX[:tokens], tolerance=1e-3, verdicts=[],
     )  # fmt: skip
     known = {
         kind: {key: tuple(torch.softmax(torch.tensor(right(key[1])), 0).tolist()) for key in keys}

@@ -8,7 +8,8 @@ import pytest
 from alora.bench.serving.arms import VllmArm
 from alora.bench.serving.draws import arrivals, distinct_adapters
 from alora.bench.serving.marks import coverage_text, mark, range_coverage, rate_bounds, rate_text, spent_text
-from alora.bench.serving.open_loop import Probe, _cliff, _offered, search, unexercised
+from alora.bench.serving.open_loop import Probe, _cliff, search, unexercised
+from alora.bench.serving.plan import offered
 from alora.bench.serving.plots import _lines, _speed_up
 from alora.bench.serving.report import _open_loop, _split, _workload
 from scripts.serving_results import published_block
@@ -61,6 +62,7 @@ def test_plots_mark_it():
         axes = pyplot.Figure().subplots()
         _speed_up(axes, [cell(scale)])
         assert [text.get_text() for text in axes.texts] == ["~9.0x" if told else "9.0x"]
+        assert axes.texts[0].get_color() == "white"  # on the darkest green there is
         assert ("extrapolated" in axes.get_title()) is told
 
 
@@ -105,19 +107,18 @@ def test_the_rate_of_one_alone_is_no_rate():
 
 
 def test_the_anchor_offers_the_same_conversations_as_a_loaded_rate():
-    bench: Any = SimpleNamespace(
-        settings=SimpleNamespace(seed=3, serving=SimpleNamespace(batteries=12, fires=[2, 6], zipf=1.0))
-    )
-    alone, loaded = _offered(bench, 1.0, 20), _offered(bench, 5.0, 20)
+    serving = SimpleNamespace(batteries=12, fires=[2, 6], zipf=1.0, populations=[20])
+    settings: Any = SimpleNamespace(seed=3, serving=serving)
+    alone, loaded = (offered(settings, rate, 20) for rate in (1.0, 5.0))
     assert [one.places for one in alone] == [one.places for one in loaded]
     fewer = arrivals(4, 1.0, 20, [2, 6], 1.0, seed=3)
     assert [(one.at, one.places) for one in fewer] == [(one.at, one.places) for one in alone[:4]]
 
 
 def test_a_population_within_the_slots_shows_nothing_of_what_is_beyond():
-    offered = arrivals(8, 1.0, 150, [5, 10], 1.0, seed=0)
-    distinct = distinct_adapters(offered)
-    assert distinct == len({place for one in offered for place in one.places})
+    coming = arrivals(8, 1.0, 150, [5, 10], 1.0, seed=0)
+    distinct = distinct_adapters(coming)
+    assert distinct == len({place for one in coming for place in one.places})
     assert unexercised(distinct, distinct, best=1.0) == f"not exercised: {distinct} distinct adapters, {distinct} slots"
     assert unexercised(distinct, distinct - 1, best=1.0) is None
     assert "no rate held" in str(unexercised(distinct, distinct - 1, best=None))

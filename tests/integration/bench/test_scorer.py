@@ -1,0 +1,54 @@
+"""``bench.serving.engine=scorer``: the packed scorer against PEFT's LoRA, where there is no vLLM."""
+
+import json
+
+import pytest
+
+from alora.cli import main
+
+COMMAND = [
+    "bench", "serving", "bench=quick_serving", "bench.serving.engine=scorer", "bench.serving.lengths=[96]",
+    "bench.serving.adapters=[1,3]", "bench.serving.turns=1",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scorer")
+    code = main([*COMMAND, f"output={folder}"])
+    return code, json.loads((folder / "bench.json").read_text()), folder
+
+
+def test_the_scorer_is_ours_and_what_needs_an_engine_is_left_out(run):
+    _, results, _ = run
+    assert results["ours"] == "packed"
+    assert results["engine"] == {"name": "scorer"}
+    assert {cell["workload"] for cell in results["cells"]} == {"grid", "conversation"}
+    assert all(set(cell["arms"]) == {"lora", "packed", "null"} for cell in results["cells"])
+    assert results["open_loop"] == []
+
+
+def test_it_computes_the_conversation_once_and_lora_once_per_adapter(run):
+    _, results, _ = run
+    arms = next(c for c in results["cells"] if c["workload"] == "grid" and c["at"]["adapters"] == 3)["arms"]
+    assert arms["packed"]["computed_tokens"] == 96 + 3 * 12
+    assert arms["lora"]["computed_tokens"] == 3 * (96 + 12)
+
+
+def test_both_answer_as_peft_does(run):
+    _, results, _ = run
+    for cell in results["cells"]:
+        against = {(entry["arm"], entry["against"]) for entry in cell["agreement"]}
+        assert against >= {("packed", "PEFT's aLoRA"), ("null", "PEFT's aLoRA"), ("lora", "PEFT's LoRA")}
+        assert all(entry["worst"] <= results["tolerance"] and entry["checked"] for entry in cell["agreement"])
+
+
+def test_the_report_names_it_and_the_exit_code_tells_of_withheld_ratios(run):
+    code, results, folder = run
+    assert "the in-process scorer alone; LoRA is PEFT's" in (folder / "bench.md").read_text()
+    assert code == int(any(entry["refused"] for cell in results["cells"] for entry in cell["ratios"]))
+
+
+def test_workloads_that_all_need_an_engine_are_refused(capsys):
+    assert main([*COMMAND, "bench.serving.workloads=[warm,open_loop]"]) == 2
+    assert "all need vLLM" in capsys.readouterr().err
