@@ -16,7 +16,7 @@ from alora.comparison.scores import RowScores, Scores
 from alora.config.schema import EvaluationSettings
 from alora.errors import DataError
 from alora.evaluation.calibration import OperatingPoint, fit_operating_point, positive_probability
-from alora.evaluation.metrics import FIGURES, Estimate, figure_samples, interval
+from alora.evaluation.metrics import FIGURES, Estimate, estimates, figure_samples
 from alora.evaluation.paired import Difference, holm, paired_auroc, two_sided
 from alora.evaluation.resampling import Floats, draw_counts
 
@@ -156,7 +156,7 @@ def _one_policy(
         rows=len(test.ids),
         positives=int(test.positive_N.sum()),
         runs=len(runs),
-        figures=_estimates(point_KF.mean(axis=0), samples_SF),
+        figures=estimates(point_KF.mean(axis=0), samples_SF),
         spread=_spread(point_KF),
         operating_points=tuple(points),
         unanswered=1 - len(test.ids) / max(1, test.asked),
@@ -174,7 +174,7 @@ def _over_battery(method: Method, parts: Sequence[tuple[MethodFigures, Floats]])
         rows=sum(item.rows for item in each),
         positives=sum(item.positives for item in each),
         runs=min(item.runs for item in each),
-        figures=_estimates(mean_F, np.mean([samples for _, samples in parts], axis=0)),
+        figures=estimates(mean_F, np.mean([samples for _, samples in parts], axis=0)),
         spread=dict.fromkeys(FIGURES),
         unanswered=float(np.mean([item.unanswered for item in each])),
     )
@@ -225,15 +225,6 @@ def _common(first: RowScores, second: RowScores) -> tuple[list[int], list[int]]:
     places = {name: place for place, name in enumerate(second.ids)}
     pairs = [(place, places[name]) for place, name in enumerate(first.ids) if name in places]
     return [one for one, _ in pairs], [other for _, other in pairs]
-
-
-def _estimates(point_F: Floats, samples_SF: Floats) -> dict[str, Estimate]:
-    bounds_2F = interval(samples_SF) if len(samples_SF) else np.full((2, len(FIGURES)), np.nan)
-    columns = (point_F, *bounds_2F)
-    return {
-        name: Estimate(*(None if np.isnan(column[place]) else float(column[place]) for column in columns))
-        for place, name in enumerate(FIGURES)
-    }
 
 
 def _spread(point_KF: Floats) -> dict[str, float | None]:

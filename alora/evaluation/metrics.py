@@ -87,14 +87,20 @@ def compute_metrics(
     chunks = [
         figure_samples(positive_N, probability_N, threshold, counts) for counts in draw_counts(rows, resamples, seed)
     ]
-    low_F, high_F = interval(np.vstack(chunks)) if chunks else np.full((2, len(FIGURES)), np.nan)
-    if chunks:
-        low_F[_ECE], high_F[_ECE] = _turned(point_1F[0, _ECE], low_F[_ECE], high_F[_ECE])
-    figures = {
-        name: Estimate(*(None if math.isnan(x) else float(x) for x in (point_1F[0, i], low_F[i], high_F[i])))
-        for i, name in enumerate(FIGURES)
+    samples_SF = np.vstack([np.empty((0, len(FIGURES))), *chunks])
+    return Metrics(rows, int(positive_N.sum()), threshold, estimates(point_1F[0], samples_SF))
+
+
+def estimates(point_F: Floats, samples_SF: Floats) -> dict[str, Estimate]:
+    """Figures with their intervals, as :func:`compute_metrics` says; None where a figure is not defined."""
+    low_F, high_F = interval(samples_SF) if len(samples_SF) else np.full((2, len(FIGURES)), np.nan)
+    if len(samples_SF):
+        low_F[_ECE], high_F[_ECE] = _turned(point_F[_ECE], low_F[_ECE], high_F[_ECE])
+    columns = (point_F, low_F, high_F)
+    return {
+        name: Estimate(*(None if math.isnan(column[place]) else float(column[place]) for column in columns))
+        for place, name in enumerate(FIGURES)
     }
-    return Metrics(rows, int(positive_N.sum()), threshold, figures)
 
 
 def _turned(value: float, low: float, high: float) -> tuple[float, float]:
