@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -90,7 +91,12 @@ def _ask(
 
     def one(place: int) -> Answer | NoAnswer:
         key = keys[place]
-        return book.answers[key] if key in book.answers else client.ask(policy, rows[place].conversation)
+        if key in book.answers:
+            return book.answers[key]
+        answer = client.ask(policy, rows[place].conversation)
+        if isinstance(answer, Answer):
+            book.add(key, answer)  # at once: a slower row before it may end the asking
+        return answer
 
     given: dict[int, Answer] = {}
     with ThreadPoolExecutor(settings.concurrency) as pool:
@@ -100,12 +106,11 @@ def _ask(
             for place, answer in zip(order, bar, strict=True):
                 if isinstance(answer, Answer):
                     given[place] = answer
-                    book.add(keys[place], answer)
                 else:
                     silent[answer] += 1
                 patience.wear(answer, client.refusal)
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(cancel_futures=True)  # requests under way are paid for as well
             book.add_usage(client.usage)
             raise
     kept, labels = sorted(given), len(policy.labels)
@@ -174,10 +179,13 @@ def _key(policy: Policy, row: LabelledConversation, settings: JudgeSettings) -> 
 
 
 class _Book:
-    """Answers so far, one JSON line each, and what they have cost; a line that was cut off is asked again."""
+    """Answers so far, one JSON line each, and what they have cost; a line that was cut off is asked again.
+
+    Safe to share between threads.
+    """
 
     def __init__(self, file: Path) -> None:
-        self._file = file
+        self._file, self._lock = file, threading.Lock()
         self.answers: dict[str, Answer] = {}
         self.usage = Usage()
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -192,9 +200,10 @@ class _Book:
                 continue
 
     def add(self, key: str, answer: Answer) -> None:
-        if key not in self.answers:
-            self.answers[key] = answer
-            self._append({"key": key} | asdict(answer))
+        with self._lock:
+            if key not in self.answers:
+                self.answers[key] = answer
+                self._append({"key": key} | asdict(answer))
 
     def add_usage(self, usage: Usage) -> None:
         self._sum(asdict(usage))

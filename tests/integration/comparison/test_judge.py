@@ -1,6 +1,7 @@
 """The judge's arm from rows to scores, and what a comparison makes of one that is of no use."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,64 @@ def test_one_price_alone_is_refused(given, missing, tmp_path):
     with pytest.raises(ConfigError, match=f"add judge.{missing}=0"):
         score(honest, tmp_path, count=10, **dict[str, Any]({given: 2.0}))
     assert score(honest, tmp_path, count=10, **dict[str, Any]({given: 2.0, missing: 0.0}))[0].facts["cost"] > 0
+
+
+def test_every_request_is_paid_for_once_over_all_calls(tmp_path):
+    """A call that stopped has cost something; rows that were answered cost nothing more."""
+    now: list[Any] = [lambda number, body: 503 if number >= 30 else honest(0, body)]
+    prices: dict[str, Any] = {"input_price": 2.0, "output_price": 10.0, "concurrency": 1, "retries": 0}
+    splits = Splits((), rows("known", 10), rows("new", 60))
+    with endpoint(lambda number, body: now[0](number, body)) as server:
+        task = Task(Recipe(judge=JudgeSettings(url=server.url, model="m", **prices)), (POLICY,), splits, {})
+        with pytest.raises(RunError):
+            ask_and_score(task, Unit("judge"), tmp_path)
+        stopped = len(server.bodies)
+        now[0] = lambda number, body: honest(0, body)
+        for _ in range(2):
+            facts = ask_and_score(task, Unit("judge"), tmp_path)["refunds"].facts
+            assert len(server.bodies) == stopped + 40
+            assert (facts["requests"], facts["failed_requests"]) == (stopped + 40, stopped - 30)
+            assert (facts["input_tokens"], facts["output_tokens"]) == (70 * 100, 70 * 10)
+            assert facts["cost"] == pytest.approx(70 * (100 * 2 + 10 * 10) / 1e6)
+
+
+def test_answers_behind_a_row_that_ends_the_asking_are_kept(tmp_path):
+    """The first request is slow, and then ends all: what the other thread was answered in the meantime is paid for."""
+    others = threading.Event()
+
+    def behaviour(number, body):
+        if number == 0:
+            assert others.wait(10)
+            return 401
+        if number == 9:
+            others.set()
+        return honest(0, body)
+
+    with endpoint(behaviour) as server:
+        settings = JudgeSettings(url=server.url, model="m", concurrency=2)
+        task = Task(Recipe(judge=settings), (POLICY,), Splits((), rows("known", 10), rows("new", 10)), {})
+        with pytest.raises(ConfigError, match="HTTP 401"):
+            ask_and_score(task, Unit("judge"), tmp_path)
+        assert len(server.bodies) == 10
+        facts = ask_and_score(task, Unit("judge"), tmp_path)["refunds"].facts
+        assert len(server.bodies) == 21
+    assert (facts["requests"], facts["failed_requests"], facts["input_tokens"]) == (21, 1, 20 * 100)
+
+
+def test_an_answer_holds_for_its_own_conversation_alone(tmp_path):
+    """Other words under the same id are another question."""
+    with endpoint(honest) as server:
+        recipe = Recipe(judge=JudgeSettings(url=server.url, model="m"))
+        changed = tuple(
+            LabelledConversation(
+                Conversation(row.conversation.id, (Message("user", f"changed {row.where}"),)), row.labels, row.where
+            )
+            for row in rows("new", 10)
+        )
+        for asked, test in ((20, rows("new", 10)), (30, changed)):
+            task = Task(recipe, (POLICY,), Splits((), rows("known", 10), test), {})
+            ask_and_score(task, Unit("judge"), tmp_path)
+            assert len(server.bodies) == asked
 
 
 def test_a_book_that_another_version_wrote_is_passed_over(tmp_path):
