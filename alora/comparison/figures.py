@@ -18,7 +18,7 @@ from alora.errors import DataError
 from alora.evaluation.calibration import OperatingPoint, fit_operating_point, positive_probability
 from alora.evaluation.metrics import FIGURES, Estimate, estimates, figure_samples
 from alora.evaluation.paired import Difference, holm, paired_auroc, two_sided
-from alora.evaluation.resampling import Floats, draw_counts
+from alora.evaluation.resampling import COVERAGE, Floats, draw_counts
 
 Method = tuple[str, int | None]  # an arm and its rank
 
@@ -214,7 +214,7 @@ def _gaps(
     if found:
         size = min(len(difference.samples_S) for difference in differences.values())
         mean_S = np.mean([difference.samples_S[:size] for difference in differences.values()], axis=0)
-        low, high = np.percentile(mean_S, (2.5, 97.5)) if size else (np.nan, np.nan)
+        low, high = np.percentile(mean_S, COVERAGE) if size else (np.nan, np.nan)
         value = float(np.mean([gap.value for gap in found]))
         found.append(Gap(*pair, None, value, float(low), float(high), two_sided(mean_S)))
     return found

@@ -3,10 +3,11 @@
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
-from alora.comparison.judge_client import JudgeClient, NoAnswer
+from alora.comparison.judge_client import LONGEST_PAUSE, JudgeClient, NoAnswer
 from alora.comparison.judge_prompt import Answer
 from alora.config.schema import JudgeSettings
 from alora.conversation import Conversation, Message
@@ -73,6 +74,24 @@ def test_a_server_that_never_recovers_costs_its_retries_and_gives_no_answer():
     answer, usage, _ = ask(lambda number, body: 500, retries=3)
     assert answer is NoAnswer.FAILED
     assert (usage.requests, usage.failed_requests) == (4, 4)
+
+
+def test_pauses_grow_and_the_endpoints_wish_is_followed_within_bounds(monkeypatch):
+    pauses: list[float] = []
+    monkeypatch.setattr("alora.comparison.judge_client.time", SimpleNamespace(sleep=pauses.append))
+
+    def busy(wish: str | None) -> object:
+        return 429, {} if wish is None else {"Retry-After": wish}, {"error": {"message": "slow down"}}
+
+    wishes = [None, None, None, "7", "86400", "-5", "inf"]
+    answer, usage, _ = ask(lambda number, body: busy(wishes[number]) if number < len(wishes) else says("ok"), retries=9)
+    assert answer == Answer(1, 0.9)
+    assert usage.requests == len(wishes) + 1
+    for attempt, pause in enumerate(pauses[:3]):
+        assert 0.001 * 2**attempt <= pause <= 0.00125 * 2**attempt
+    assert pauses[3:5] == [7.0, LONGEST_PAUSE]
+    assert pauses[5] < 1
+    assert pauses[6] == LONGEST_PAUSE == 30.0
 
 
 def test_a_slow_answer_is_given_up():

@@ -1,11 +1,19 @@
 """Figures of a comparison, from raw scores made by hand."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
 
 from alora.comparison.figures import Comparison, compare
 from alora.comparison.scores import RowScores, Scores
 from alora.config.schema import EvaluationSettings
 from alora.evaluation import metrics
+from alora.evaluation.calibration import fit_operating_point, positive_probability
+from alora.evaluation.paired import holm, paired_auroc
+
+QUIET = EvaluationSettings(bootstrap=20)
 
 
 def calibrated(arm: str, policy: str, seed: int, rows: int = 150) -> Scores:
@@ -35,3 +43,65 @@ def test_every_interval_holds_its_value_where_resampling_is_biased_too(monkeypat
             assert told.low <= told.value <= told.high, (method.policy, name)
     monkeypatch.setattr(metrics, "_turned", lambda value, low, high: (low, high))
     assert any(m.figures["ece"].low > m.figures["ece"].value for m in of_two_policies().methods)
+
+
+def taken(rows: RowScores, places: np.ndarray) -> RowScores:
+    """Some rows, in another order."""
+    ids = tuple(rows.ids[place] for place in places)
+    return RowScores(ids, rows.label_ids_N[places], rows.logits_NL[places], rows.asked)
+
+
+def blurred(scores: Scores, arm: str, rank: int | None, noise: float, seed: int = 9) -> Scores:
+    """The same rows by a method that knows less."""
+    generator = np.random.default_rng(seed)
+    parts = {
+        name: replace(rows, logits_NL=rows.logits_NL + generator.normal(0, noise, rows.logits_NL.shape))
+        for name, rows in (("validation", scores.validation), ("test", scores.test))
+    }
+    return replace(scores, arm=arm, rank=rank, **parts)
+
+
+def test_rows_are_paired_by_their_ids():
+    """The other method answers two rows of three, and in an order of its own."""
+    first = calibrated("alora", "red", 3)
+    whole = blurred(first, "judge", None, 2.0)
+    kept = np.random.default_rng(1).permutation(150)[:100]
+    second = replace(whole, test=taken(whole.test, kept))
+    found = compare([first, second], QUIET, main_rank=4)
+    gap = found.gaps[0]
+    positive_N = first.test.positive_N[kept]
+    margins = [scores.test.logits_NL[kept] @ np.array([1.0, -1.0]) for scores in (first, whole)]
+    areas = [roc_auc_score(positive_N, margin_N) for margin_N in margins]
+    assert gap.value == pytest.approx(areas[0] - areas[1], abs=1e-12)
+    assert gap.p_delong == pytest.approx(paired_auroc(positive_N, *margins, resamples=0).p_delong)
+    assert found.of(("judge", None), "red").unanswered == pytest.approx(1 / 3)
+
+
+def test_p_is_adjusted_for_the_policies_of_a_pair():
+    ours = [calibrated("alora", policy, seed) for seed, policy in enumerate(("blue", "green", "red"))]
+    theirs = [blurred(scores, "lora", 4, noise) for scores, noise in zip(ours, (0.4, 0.7, 1.2), strict=True)]
+    gaps = compare([*ours, *theirs], QUIET, main_rank=4).gaps
+    told = [gap.p_delong for gap in gaps[:3]]
+    assert [gap.p_holm for gap in gaps[:3]] == holm(told)
+    assert max(told) < 1
+    assert all(gap.p_holm > gap.p_delong for gap in gaps[:3] if gap.p_delong < max(told))
+
+
+def test_seeds_count_by_their_mean_each_at_a_point_of_its_own_validation_rows():
+    runs = [blurred(calibrated("lora", "red", 3), "lora", 4, noise, seed=5) for noise in (0.1, 1.0, 4.0)]
+    (told, _) = compare(runs, QUIET, main_rank=4).methods
+    points = [fit_operating_point(run.validation.logits_NL, run.validation.label_ids_N, QUIET) for run in runs]
+    assert list(told.operating_points) == points
+    right = [
+        np.mean((positive_probability(run.test.logits_NL, point.temperature) >= point.threshold) == run.test.positive_N)
+        for run, point in zip(runs, points, strict=True)
+    ]
+    assert told.figures["accuracy"].value == pytest.approx(np.mean(right))
+    assert told.spread["accuracy"] == pytest.approx(np.std(right, ddof=1))
+
+
+def test_each_rank_of_lora_meets_alora_of_the_same_rank_and_all_else_the_main_one():
+    ours = [replace(calibrated("alora", "red", 3), rank=rank) for rank in (4, 16)]
+    others = [blurred(ours[0], arm, rank, 1.0) for arm, rank in (("lora", 4), ("lora", 16), ("probe", None))]
+    pairs = {(gap.first[1], gap.second) for gap in compare([*ours, *others], QUIET, main_rank=16).gaps}
+    assert pairs == {(4, ("lora", 4)), (16, ("lora", 16)), (16, ("probe", None))}

@@ -108,6 +108,17 @@ def test_rates_hold_and_the_interval_surrounds():
         assert high - low > 0
 
 
+@pytest.mark.parametrize("overconfidence", [0.3, 3.0])
+def test_the_point_holds_its_rate_at_its_own_temperature(overconfidence):
+    """A threshold of raw probabilities would be wrong wherever the temperature is not 1."""
+    logits, label_ids = validation(3, 500, overconfidence)
+    settings = EvaluationSettings(target="recall", target_value=0.9, bootstrap=20)
+    point = fit_operating_point(logits, label_ids, settings)
+    recall, alarms = rates(label_ids == 0, positive_probability(logits, point.temperature), point.threshold)
+    assert 0.9 <= recall < 0.91
+    assert rates(label_ids == 0, positive_probability(logits), point.threshold) != (recall, alarms)  # negative control
+
+
 def test_more_rows_narrow_the_interval():
     widths = []
     for size in (80, 4000):

@@ -70,6 +70,7 @@ def test_the_bootstrap_is_scikit_learns_on_drawn_rows():
         areas = [roc_auc_score(positive_N[drawn], scores[drawn]) for scores in (good_N, blind_N)]
         assert sample == pytest.approx(areas[0] - areas[1], abs=1e-12)
     assert found.low <= found.value <= found.high
+    assert (found.low, found.high) == tuple(np.percentile(found.samples_S, (2.5, 97.5)))  # 95 %
 
 
 def test_a_real_difference_is_found_and_an_even_match_is_not():
