@@ -261,6 +261,11 @@ def _needs(recipe: Recipe, verb: str) -> list[str]:
         problems.append("alora bench compare needs two runs: alora bench compare one/bench.json other/bench.json")
     if verb == "train" and recipe.output is not None:
         problems.append("output= has no effect on train; a run lies in run_dir=")
+    if verb == "compare" and recipe.training.engine == "trl":
+        problems.append(
+            "training.engine=trl has no effect on compare, whose arms see the same batches by the same loss; train "
+            "TRL's own LoRA by alora train adapter=lora training.engine=trl"
+        )
     if verb in ("train", "check", "compare"):
         if recipe.base.source is None:
             problems.append(

@@ -39,6 +39,16 @@ def test_choices(key):
         check_recipe(recipe_with(key, "other"), "doctor")
 
 
+def test_a_comparison_does_not_pass_over_the_engine_that_was_asked_for():
+    recipe = recipe_with("training.engine", "trl")
+    recipe.adapter.kind = "lora"
+    with pytest.raises(ConfigError, match=r"engine=trl has no effect on compare.*alora train adapter=lora"):
+        check_recipe(recipe, "compare")
+    with pytest.raises(ConfigError) as caught:  # negative control
+        check_recipe(recipe, "train")
+    assert "no effect" not in str(caught.value)
+
+
 @pytest.mark.parametrize("key", RANGES)
 def test_ranges(key):
     with pytest.raises(ConfigError, match=f"{key} is -2; it must be"):
