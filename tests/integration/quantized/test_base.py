@@ -34,6 +34,11 @@ def test_loaded_and_quantized_in_memory_are_the_same(folder):
     assert len(codes) == 7 * 3
     assert all(code.dtype == torch.uint8 and torch.equal(code, again[name]) for name, code in codes.items())
     assert not isinstance(loaded.model.get_output_embeddings(), Linear4bit)
+    for name in codes:  # scales in float32, as the fingerprint says
+        states = [base.model.get_submodule(name).weight.quant_state for base in (loaded, whole)]
+        assert not any(state.nested for state in states)
+        assert torch.equal(*(state.absmax for state in states))
+        assert states[0].absmax.dtype == torch.float32
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

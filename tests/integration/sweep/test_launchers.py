@@ -95,6 +95,19 @@ def test_a_failed_job_loses_no_other_and_finished_ones_are_skipped(here, launche
     assert [path.name for path in (here / "runs").glob(".sweep/jobs-*")] == []
 
 
+def test_a_job_that_only_says_so_by_its_exit_code_has_failed(here):
+    """As ``train`` does where a policy of a battery was left out."""
+    records = []
+    code = run_verb(
+        "train",
+        ["-m", "--config-dir", "conf", "policy=glob(toy_*)", "base=tiny", "data.train=rows.jsonl"],
+        lambda make_recipe: int(make_recipe().policy.id == "toy_bad"), lambda text: None,
+        Sweep(lambda error: 2, lambda recipe: False, records.extend),
+    )  # fmt: skip
+    assert code == 1
+    assert [(record.outcome, record.exit_code) for record in records] == [(DONE, 0), (FAILED, 1), (DONE, 0)]
+
+
 def test_a_process_that_dies_is_lost_and_named(here):
     """It writes no record; the launcher's own error is told, and the exit code says that something is to be done."""
 
