@@ -153,7 +153,7 @@ def left_out_rows(left_out: Mapping[str, Mapping[str, str]]) -> list[list[str]]:
 
 
 def fact_rows(scores: Sequence[Scores]) -> list[list[str]]:
-    """Per run what all its policies share (seconds, steps); numbers that differ by policy are summed."""
+    """Per run what all its policies share (seconds, steps), and the sum of what each of them took for itself."""
     runs: dict[str, list[Mapping[str, Any]]] = {}
     for item in scores:
         rank = "" if item.rank is None else f", rank {item.rank}"
@@ -161,19 +161,24 @@ def fact_rows(scores: Sequence[Scores]) -> list[list[str]]:
         runs.setdefault(name, []).append(item.facts)
     found = []
     for name, facts in runs.items():
-        shared = {key: value for key, value in facts[0].items() if all(f.get(key) == value for f in facts)}
-        summed = {
-            key: round(sum(fact.get(key) or 0 for fact in facts), 2)
+        shared = {
+            key: value
             for key, value in facts[0].items()
-            if key not in shared and isinstance(value, int | float) and key in _SUMMED
+            if key not in _OWN and all(fact.get(key) == value for fact in facts)
+        }
+        summed = {
+            key: round(sum(fact.get(key) or 0 for fact in facts), 6)
+            for key in facts[0]
+            if key not in shared and key in (*_OWN, "training_rows")
         }
         words = [f"{key.replace('_', ' ')} {value:g}" for key, value in (shared | summed).items() if _is_number(value)]
         found.append([name, ", ".join(words)])
     return found
 
 
-_SUMMED = ("cpu_seconds", "requests", "failed_requests", "unreadable_answers", "refused_rows", "rows_to_ask_again",
-           "input_tokens", "output_tokens", "cost", "training_rows")  # fmt: skip
+# A policy's own, also where another's happens to be as much.
+_OWN = ("cpu_seconds", "requests", "failed_requests", "unreadable_answers", "refused_rows", "rows_to_ask_again",
+        "input_tokens", "output_tokens", "cost")  # fmt: skip
 
 
 def _policies(comparison: Comparison) -> list[str]:
