@@ -22,6 +22,7 @@ from alora.identity.certificate import read_certificate
 from alora.identity.certify import certify
 from alora.prefix.scorer import Scorer
 from alora.probes import probe_conversations
+from alora.splits import hold_out
 from tests.integration.comparison.places import make_place, overrides
 
 
@@ -114,6 +115,24 @@ def test_rows_come_from_the_run_where_none_are_given(place, capsys):
     assert digests(battery) == before
 
 
+def test_a_run_without_validation_rows_gives_those_that_it_held_out(place, tmp_path, capsys):
+    """Never those that it trained on."""
+    run = shutil.copytree(place / "run", tmp_path / "run")
+    written = (run / "run.yaml").read_text()
+    changed = written.replace(f"validation: {place / 'validation.jsonl'}", "validation: null")
+    assert changed != written
+    share = f"validation_share: {DataSettings().validation_share}"
+    assert share in changed
+    (run / "run.yaml").write_text(changed.replace(share, "validation_share: 0.3"))
+    assert main(["recalibrate", f"artifact={run / 'battery'}", "evaluation.bootstrap=20", "json=true"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == "rows that the run held out of train.jsonl"
+    bundles = load_battery(run / "battery")
+    rows = read_multilabelled(str(place / "train.jsonl"), DataSettings(), [bundle.policy for bundle in bundles])
+    train, held_out = hold_out(rows, 0.3)
+    assert len(train) > len(held_out)
+    assert [bundle.manifest.operating_point.rows for bundle in bundles] == [len(held_out)] * 2
+
+
 def test_rows_that_choose_nothing_change_nothing(place, battery, tmp_path, capsys):
     lines = (place / "validation.jsonl").read_text().splitlines()
     (tmp_path / "one.jsonl").write_text("\n".join(line for line in lines if json.loads(line)["labels"]["red"] == "ok"))
@@ -184,6 +203,16 @@ def test_a_policy_that_is_gone_fails(place, battery):
     (battery / "battery.json").write_text(json.dumps(content | {"bundles": ["red"]}))
     assert fleet(place, battery, f"fleet.against={place / 'run/battery'}") == 1
     assert json.loads((battery / "fleet.json").read_text())["regressed"] == ["blue"]
+
+
+def test_a_policy_whose_rows_cannot_be_read_fails_and_is_named(place, battery, tmp_path, capsys):
+    """What nobody measured has not passed."""
+    shutil.copy(place / "test.jsonl", tmp_path / "red.jsonl")
+    for content, code in ((place / "test.jsonl").read_text(), 0), ("not JSON", 1):
+        (tmp_path / "blue.jsonl").write_text(content)
+        assert fleet(place, battery, f"data.test={tmp_path}/%policy%.jsonl") == code
+        assert list(json.loads((battery / "fleet.json").read_text())["unusable"]) == ["blue"] * code
+    assert "blue is left out" in capsys.readouterr().err
 
 
 def test_no_word_of_a_conversation_is_in_the_report(place, battery):
