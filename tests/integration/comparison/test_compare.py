@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from sklearn.metrics import accuracy_score, average_precision_score, f1_score, r
 
 from alora.base.load import load_base
 from alora.cli import main
-from alora.comparison.probe import hidden_states
+from alora.comparison.probe import STRENGTHS, fit_and_score, hidden_states
 from alora.comparison.task import Unit, Workbench, at_most, read_task, units
 from alora.config.schema import BaseSettings, CompareSettings, DataSettings, PolicySettings, PromptSettings, Recipe
 from alora.conversation import read_multilabelled
@@ -215,6 +216,28 @@ def test_the_prompted_base_and_the_probe_read_the_stock_model(compared, place):
         (state,) = hidden_states(bench, task.policies[0], [row])
         expected = base.model(torch.tensor([prefix + titled.token_ids])).logits[0, -1]
         np.testing.assert_allclose(head(torch.tensor(state).float()).numpy(), expected.numpy(), atol=1e-4)
+
+
+def test_the_probe_learns_from_training_rows_and_chooses_by_validation_rows_alone(place):
+    base, task = load_base(BaseSettings(source=str(place / "base"))), read_task(recipe(place))
+    turned = {"violation": "ok", "ok": "violation"}
+
+    def fitted(part: str | None):
+        """Strength and validation logits for the first policy, with the labels of one part turned around."""
+        rows = {} if part is None else {part: tuple(
+            replace(row, labels={name: turned[label] for name, label in row.labels.items()})
+            for row in getattr(task.splits, part)
+        )}  # fmt: skip
+        other = replace(task, policies=task.policies[:1], splits=replace(task.splits, **rows))
+        (found,) = fit_and_score(
+            Workbench(other, base, Renderer(base.tokenizer, task.recipe.prompt)), Unit("probe")
+        ).values()
+        return found.facts["strength"], found.validation.logits_NL.tolist()
+
+    told = fitted(None)
+    assert fitted("test") == told
+    assert told[0] > min(STRENGTHS) == fitted("validation")[0]
+    assert fitted("train")[1] != told[1]
 
 
 def test_at_most_takes_the_same_rows_whatever_their_order(place):
