@@ -81,11 +81,15 @@ def test_rows_are_paired_by_their_ids():
 def test_p_is_adjusted_for_the_policies_of_a_pair():
     ours = [calibrated("alora", policy, seed) for seed, policy in enumerate(("blue", "green", "red"))]
     theirs = [blurred(scores, "lora", 4, noise) for scores, noise in zip(ours, (0.4, 0.7, 1.2), strict=True)]
-    gaps = compare([*ours, *theirs], QUIET, main_rank=4).gaps
+    found = compare([*ours, *theirs], QUIET, main_rank=4)
+    gaps = found.gaps
     told = [gap.p_delong for gap in gaps[:3]]
     assert [gap.p_holm for gap in gaps[:3]] == holm(told)
     assert max(told) < 1
     assert all(gap.p_holm > gap.p_delong for gap in gaps[:3] if gap.p_delong < max(told))
+    assert gaps[3].value == pytest.approx(np.mean([gap.value for gap in gaps[:3]]))
+    each = [found.of(("lora", 4), policy).figures["f1"].value for policy in ("blue", "green", "red")]
+    assert found.of(("lora", 4), None).figures["f1"].value == pytest.approx(np.mean(each))
 
 
 def test_seeds_count_by_their_mean_each_at_a_point_of_its_own_validation_rows():
