@@ -1,7 +1,8 @@
 """Put a run of the serving benchmark into the documentation, so that no figure there is typed by hand.
 
-    alora bench serving bench=cpu output=runs/serving_cpu
+    make bench
     python scripts/serving_results.py runs/serving_cpu --name cpu
+    python scripts/serving_results.py runs/serving_cpu_open_loop --name cpu_open_loop
 
 Copies ``bench.json`` to ``benchmarks/results/serving_NAME.json`` and the plots to ``docs/serving/``, and rewrites what
 stands between the markers of ``docs/serving_benchmark.md``.
@@ -19,7 +20,15 @@ from alora.bench.serving.marks import mark
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/serving_benchmark.md"
-SHOWN = ("latency_by_length", "latency_by_adapters", "speed_up", "cache_hits", "time_split", "conversation")
+SHOWN = (
+    "latency_by_length",
+    "latency_by_adapters",
+    "speed_up",
+    "cache_hits",
+    "time_split",
+    "conversation",
+    "open_loop",
+)
 PUBLISHED = (  # tokens, adapters, milliseconds of standard LoRA and aLoRA as published
     (1000, 100, "2,072 → 144 (14x)"),
     (5000, 5, "506 → 51 (10x)"),
@@ -91,7 +100,8 @@ def main() -> None:
             shutil.copyfile(given.folder / f"{plot}.png", images / f"{given.name}_{plot}.png")
     page = PAGE.read_text(encoding="utf-8")
     page = replaced(page, f"results {given.name}", results_block(given.folder, given.name))
-    page = replaced(page, f"published {given.name}", published_block(results))
+    if any(cell["workload"] == "grid" for cell in results["cells"]):
+        page = replaced(page, f"published {given.name}", published_block(results))
     PAGE.write_text(page, encoding="utf-8")
     print(f"wrote {target.relative_to(ROOT)}, docs/serving/ and {PAGE.relative_to(ROOT)}")
 
