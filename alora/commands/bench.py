@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from alora.commands.output import note, say, say_json, write_json, write_text
 from alora.config.environment import describe_environment
 from alora.config.schema import BaseSettings, Recipe
 from alora.errors import BaseError
+
+_ROOM = 2**20  # bytes that must fit where the results go; those of a long run take about so many
 
 
 def run(recipe: Recipe) -> int:
@@ -24,12 +27,13 @@ def _training(recipe: Recipe) -> int:
     from alora.bench.training import run_training
 
     device, dtype = _place(recipe.base)
+    folder = _folder(recipe)
     results = {"benchmark": "training", "environment": describe_environment()}
     results |= run_training(recipe.bench, device, dtype, quantized=recipe.base.quantization == "nf4")
-    folder, report = _folder(recipe), markdown(results)
+    report = markdown(results)
+    _show(recipe, results, report)
     write_json(folder / "bench.json", results)
     write_text(folder / "bench.md", report)
-    _show(recipe, results, report)
     note(f"written to {folder}: bench.md, and bench.json with every sample")
     return _withheld(refusals(results))
 
@@ -42,14 +46,15 @@ def _serving(recipe: Recipe) -> int:
     from alora.bench.serving.run import run_serving
 
     device, dtype = _place(recipe.base)
+    folder = _folder(recipe)
     results: dict[str, Any] = {"benchmark": "serving", "environment": describe_environment()}
     results |= run_serving(recipe.bench, recipe.base, device, dtype)
-    folder, report = _folder(recipe), markdown(results)
+    report = markdown(results)
+    _show(recipe, results, report)
     write_text(folder / "bench.json", json_lines(results))
     write_text(folder / "bench.md", report)
     plots = write_plots(results, folder)
     write_text(folder / "bench.html", html_page(results, report, plots))
-    _show(recipe, results, report)
     if results["engine"]["name"] == "scorer":
         note(
             "without vLLM: the in-process scorer against PEFT's LoRA; pip install 'alora-toolkit[vllm]' for the server"
@@ -76,10 +81,16 @@ def _compare(recipe: Recipe) -> int:
 
 
 def _folder(recipe: Recipe) -> Path:
-    return Path(recipe.output or Path("runs") / f"bench_{recipe.bench.workload}").absolute()
+    """Where the results go; a place that cannot be written to is told before minutes are spent on them."""
+    folder = Path(recipe.output or Path("runs") / f"bench_{recipe.bench.workload}").absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(_ROOM))
+    return folder
 
 
 def _show(recipe: Recipe, results: dict[str, Any], report: str) -> None:
+    """Print it, before it is written: a disk that has become full does not take the figures with it."""
     if recipe.json:
         say_json(results)
     else:

@@ -100,7 +100,7 @@ RANGES: dict[str, _Rule] = {
     "bench.serving.pipeline_tokens": _at_least_one,
     "bench.serving.open_loop_length": _at_least_one,
     "bench.serving.target_ms": _finite,
-    "bench.serving.zipf": (lambda value: 0 <= value < math.inf, "0 or more, and finite"),
+    "bench.serving.zipf": (lambda value: 0 <= value <= 10, "between 0 and 10"),
     "bench.serving.batteries": _at_least_one,
     "bench.serving.probes": _at_least_one,
     "bench.serving.step_tokens": _at_least_one,
@@ -250,6 +250,11 @@ def _serving_bench(serving: ServingBenchSettings) -> list[str]:
         problems.append(f"bench.serving.arms is {list(serving.arms)}; add alora or packed, or nothing can be compared")
     if len(serving.fires) != 2 or not 1 <= serving.fires[0] <= serving.fires[1]:
         problems.append(f"bench.serving.fires is {list(serving.fires)}; give two numbers, from and to: [5,20]")
+    elif "open_loop" in serving.workloads and min(serving.populations, default=1) < serving.fires[0]:
+        problems.append(
+            f"bench.serving.fires is {list(serving.fires)}, more policies than the smallest of populations "
+            f"{list(serving.populations)} holds; lower the one or raise the other"
+        )
     if not serving.targets:
         problems.append("bench.serving.targets is empty; list modules to adapt, such as q_proj")
     return problems

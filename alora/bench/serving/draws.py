@@ -51,8 +51,9 @@ def arrivals(
     found, at = [], 0.0
     for number in range(count):
         at += float(gaps[number])
-        many = int(generator.integers(fires[0], min(fires[1], population) + 1))
-        places = generator.choice(population, size=min(many, population), replace=False, p=weights)
+        least, most = (min(end, population) for end in fires)
+        many = int(generator.integers(least, most + 1))
+        places = generator.choice(population, size=many, replace=False, p=weights)
         found.append(Arrival(at, number, tuple(int(place) for place in places)))
     return found
 

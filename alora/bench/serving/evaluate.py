@@ -14,6 +14,7 @@ from alora.bench.serving.floor import Floors, kv_bytes
 from alora.bench.serving.records import BASE_STAGES, Cell, Trial, ms
 from alora.bench.serving.reference import (
     Agreement,
+    Probabilities,
     alike,
     compare,
     difference,
@@ -56,22 +57,30 @@ def evaluate(bench: Bench, floors: Floors) -> dict[str, Any]:
 
 
 def judge_open_loop(bench: Bench, entries: Sequence[dict[str, Any]]) -> None:
-    """Put beside each entry of the open loop how its arm's kept verdicts agree with their reference, and what a guard
-    has to say about them.
+    """Put beside each entry of the open loop how its arm's verdicts agree with their reference, as far as that was
+    asked, and all of them with the arm's first answer to the same request; and what a guard has to say about that.
     """
+    first: dict[Any, Any] = {}
     for entry in entries:
         arm = entry["arm"]
         against, wanted, moved = bench.references.of(arm)
-        total = Agreement(against, 0, 0, 0.0, moved)
+        total, steadiness = Agreement(against, 0, 0, 0.0, moved), Agreement(OWN, 0, 0, 0.0)
         for verdict in bench.verdicts:
-            if (verdict.arm, verdict.population) == (arm, entry["population"]):
-                found, right = of_scores(verdict.scores), wanted[verdict.prefix_ids, verdict.place]
-                gap = difference(found, right)
-                total = merge(total, Agreement(against, 1, int(alike(found, right)), gap, moved))
+            if (verdict.arm, verdict.kind, verdict.population) != (arm, entry["kind"], entry["population"]):
+                continue
+            key, found = (verdict.prefix_ids, verdict.place), of_scores(verdict.scores)
+            if key in wanted:
+                total = merge(total, _one(against, found, wanted[key], moved))
+            before = first.setdefault((arm, key), found)
+            if before is not found:  # at another rate, among other requests
+                steadiness = merge(steadiness, _one(OWN, found, before))
         measured = entry["kind"] == "rate" or entry["probe"] is not None
-        reason = guards.wrong_verdicts(total, bench.tolerance) if measured else None
-        entry["agreement"] = [{"arm": arm, **vars(total)}] if total.checked else []
-        entry["refused"] = [f"{arm}: {reason}"] if reason else []
+        entry["agreement"] = [{"arm": arm, **vars(one)} for one in (total, steadiness) if one.checked]
+        entry["refused"] = [reason for reason in _wrong(bench, arm, (total, steadiness)) if measured and reason]
+
+
+def _one(against: str, found: Probabilities, right: Probabilities, moved: float | None = None) -> Agreement:
+    return Agreement(against, 1, int(alike(found, right)), difference(found, right), moved)
 
 
 def ours_of(bench: Bench) -> str:
@@ -206,8 +215,7 @@ def _agreement(bench: Bench, cell: Cell, name: str) -> list[Agreement]:
         for piece, probability in zip(trial.burst.pieces, probabilities(trial.burst), strict=True):
             before = first.setdefault(piece, probability)
             if before is not probability:
-                gap = difference(before, probability)
-                steadiness = merge(steadiness, Agreement(OWN, 1, int(alike(before, probability)), gap))
+                steadiness = merge(steadiness, _one(OWN, probability, before))
     return [*found, steadiness] if steadiness.checked else found
 
 

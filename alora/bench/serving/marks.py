@@ -33,7 +33,8 @@ def rate_text(entry: Mapping[str, Any]) -> str:
 
 
 def _holds(one: Mapping[str, Any], target: float) -> bool:
-    return bool(one["complete"] and one["figures"] and one["figures"]["p95"]["value"] < target)
+    kept_up = one["complete"] and one.get("kept_up", True)
+    return bool(kept_up and one["figures"] and one["figures"]["p95"]["value"] < target)
 
 
 def spent_text(results: Mapping[str, Any]) -> str:

@@ -1,13 +1,15 @@
 """``open_loop``: conversations arrive whether or not the last one is answered, and fire policies of a population.
 
-Latency counts from the moment of arrival, so a server that falls behind cannot hide it by accepting later. Two
-questions: the highest rate whose p95 stays below the target, and what happens when the population outgrows the slots.
-The first is answered only between a rate that held and one that did not; the second is asked only where more adapters
-are fired than there are slots. What was not found is told as such.
+Latency counts from the moment of arrival, so a server that falls behind cannot hide it by accepting later; nor may it
+because the arrivals end before its queue has grown to the target. Two questions: the highest rate whose p95 stays below
+the target, and what happens when the population outgrows the slots. The first is answered only between a rate that held
+and one that did not; the second is asked only where more adapters are fired than there are slots. What was not found is
+told as such.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,18 +24,22 @@ from alora.bench.serving.records import Ask, Verdict, ms
 from alora.bench.serving.statistics import figures, summary
 
 WIDEN = 4  # so that few probes find a rate that holds and one that does not
-HOPELESS = 5  # times the target: a probe whose latencies have come this far is given up as failed
-KEPT = 4  # verdicts of every tried rate that are held to the arm's reference
+HOPELESS = 5  # times the target: a probe whose latencies have come this far is given up, once it must fail
+KEEPS_UP = 0.9  # of the offered rate that must be served: the queue of a few conversations never stands quite still
+KEPT = 4  # conversations of every tried rate whose verdicts are held to the arm's reference
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One rate that was tried. ``latencies`` in seconds, one per conversation that was answered before giving up."""
+    """One rate that was tried. ``latencies`` in seconds, one per conversation that was answered before giving up;
+    ``last``: when the last conversation arrived.
+    """
 
     rate: float
     latencies: tuple[float, ...]
     complete: bool
     seconds: float
+    last: float = math.inf
 
     @property
     def p95(self) -> float:
@@ -42,14 +48,21 @@ class Probe:
 
         return figures(np.asarray(self.latencies))["p95"]
 
+    @property
+    def kept_up(self) -> bool:
+        """Whether conversations were answered about as fast as they came. Any rate is offered for a short while only:
+        beyond what the server can do the queue grows, but from a few conversations not always as far as the target.
+        """
+        return not self.rate or KEEPS_UP * (self.seconds - min(self.latencies)) <= self.last
+
     def holds(self, target: float) -> bool:
-        """Whether the rate was carried to its end below the target."""
-        return self.complete and self.p95 < target
+        """Whether the rate was carried to its end below the target, by a server that kept up with it."""
+        return self.complete and self.kept_up and self.p95 < target
 
     def sample(self) -> dict[str, Any]:
         """Plain form for ``bench.json``."""
         return {
-            "rate": self.rate, "complete": self.complete, "seconds": round(self.seconds, 3),
+            "rate": self.rate, "complete": self.complete, "kept_up": self.kept_up, "seconds": round(self.seconds, 3),
             "ms": [ms(latency) for latency in self.latencies],
             "figures": _in_ms(summary([self.latencies])),
         }  # fmt: skip
@@ -98,7 +111,7 @@ def _cliff(bench: Bench, arm: VllmArm, best: float | None, found: list[dict[str,
             bench.bar.set_description(f"open loop, {arm.name}, population {many}")
             called = {place for one in fired[many] for place in one.places}
             engine.load(arm.kind, sorted(called, reverse=True))  # into memory; the most popular, into slots
-            entry["probe"] = probe(bench, arm, best / 2, many).sample()
+            entry["probe"] = probe(bench, arm, best / 2, many, "population").sample()
         if entry["probe"] is not None or entry["reason"] is not None:
             found.append(entry)
 
@@ -133,7 +146,7 @@ def search(probe: Callable[[float], Probe], target: float, probes: int) -> list[
     return found
 
 
-def probe(bench: Bench, arm: VllmArm, rate: float, population: int) -> Probe:
+def probe(bench: Bench, arm: VllmArm, rate: float, population: int, kind: str = "rate") -> Probe:
     """Offer ``rate`` conversations a second on an empty cache; rate 0 offers the same ones by one, each alone."""
     engine = bench.engine
     assert engine is not None
@@ -145,35 +158,34 @@ def probe(bench: Bench, arm: VllmArm, rate: float, population: int) -> Probe:
     asks = [arm.asks(prefix, one.places) for prefix, one in zip(prefixes, coming, strict=True)]
     drive = _Drive(bench, coming, asks, rate)
     found = drive.run()
-    for number, (ask, output) in drive.answered.items():
+    held = kept(len(coming))
+    for number, ask, output in drive.answered:
         scores = read_answer(ask, 0.0, 0.0, output).scores
-        bench.verdicts.append(Verdict(arm.name, population, prefixes[number], ask.place, scores))
+        bench.verdicts.append(Verdict(arm.name, kind, population, prefixes[number], ask.place, scores, number in held))
     return found
 
 
 def kept(count: int) -> set[int]:
-    """Which of ``count`` conversations have a verdict kept, spread over the whole rate."""
+    """Which of ``count`` conversations have their verdicts held to the reference, spread over the whole rate."""
     some = min(KEPT, count)
     return {number * count // some for number in range(some)}
 
 
 class _Drive:
-    """Conversations on their way through the engine; ``answered`` keeps vLLM's answer about some rare policies."""
+    """Conversations on their way through the engine; ``answered`` keeps vLLM's answers, to be read off the clock."""
 
     def __init__(self, bench: Bench, coming: Sequence[Arrival], asks: Sequence[Sequence[Ask]], rate: float) -> None:
         assert bench.engine is not None
         self._bench, self._engine, self._clock = bench, bench.engine, bench.clock
         self._coming, self._asks, self._rate = coming, asks, rate
-        self._rarest = {number: max(asks[number], key=lambda ask: ask.place) for number in kept(len(asks))}
         self._waiting = list(range(len(coming)))
         self._running: dict[int, tuple[float, set[str]]] = {}  # from a conversation to its arrival and open requests
         self._sent: dict[str, tuple[int, Ask]] = {}
         self._latencies: list[float] = []
-        self.answered: dict[int, tuple[Ask, Any]] = {}
+        self.answered: list[tuple[int, Ask, Any]] = []
 
     def run(self) -> Probe:
-        """Send every conversation when it arrives, until all are answered or one has waited beyond hope."""
-        limit = HOPELESS * self._bench.settings.serving.target_ms / 1000
+        """Send every conversation when it arrives, until all are answered or the rate has failed beyond hope."""
         start = self._clock.now()
         while self._waiting or self._running:
             self._accept(start)
@@ -183,12 +195,18 @@ class _Drive:
             outputs = self._engine.step()
             now = self._clock.now() - start
             self._take(outputs, now)
-            if self._rate and any(now - at > limit for at, _ in self._running.values()):
+            given_up = (*self._latencies, *(now - at for at, _ in self._running.values()))
+            if self._rate and self._hopeless(given_up):
                 while self._engine.busy:  # let what was sent run out; the clock no longer counts
                     self._engine.step()
-                given_up = (*self._latencies, *(now - at for at, _ in self._running.values()))
-                return Probe(self._rate, given_up, False, now)
-        return Probe(self._rate, tuple(self._latencies), True, self._clock.now() - start)
+                return Probe(self._rate, given_up, False, now, self._coming[-1].at)
+        return Probe(self._rate, tuple(self._latencies), True, self._clock.now() - start, self._coming[-1].at)
+
+    def _hopeless(self, latencies: Sequence[float]) -> bool:
+        """Whether one has waited beyond hope, and so many beyond the target that the p95 of all cannot hold it."""
+        target, count = self._bench.settings.serving.target_ms / 1000, len(self._coming)
+        late = sum(latency >= target for latency in latencies)
+        return max(latencies, default=0.0) > HOPELESS * target and late >= count - int(0.95 * (count - 1))
 
     def _accept(self, start: float) -> None:
         """Send what has arrived; at rate 0 the next one, when the last is answered."""
@@ -209,8 +227,7 @@ class _Drive:
             number, ask = self._sent.pop(output.request_id)
             at, names = self._running[number]
             names.discard(output.request_id)
-            if ask is self._rarest.get(number):
-                self.answered[number] = (ask, output)
+            self.answered.append((number, ask, output))
             if not names:
                 del self._running[number]
                 self._latencies.append(now - at)

@@ -103,13 +103,17 @@ class Trial:
 
 @dataclass(frozen=True)
 class Verdict:
-    """An answer of the open loop, to be held to its arm's reference. ``scores`` as in :class:`Answer`."""
+    """An answer of the open loop, in an entry of that ``kind``. ``scores`` as in :class:`Answer`; ``asked``: whether
+    the arm's reference is asked about it too, or it is held to the arm's own other answers alone.
+    """
 
     arm: str
+    kind: str
     population: int
     prefix_ids: tuple[int, ...]
     place: int
     scores: tuple[float, ...]
+    asked: bool = True
 
 
 @dataclass

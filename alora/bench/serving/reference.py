@@ -84,7 +84,7 @@ def prefix_of(bench: Bench, cell: Cell, trial: Trial) -> tuple[int, ...] | None:
 
 def sampled(bench: Bench) -> dict[str, list[Key]]:
     """Requests to ask the references about: of every cell and arm some that it really ran, from different rounds, and
-    all that the open loop kept.
+    those of the open loop that are to be asked about.
     """
     wanted: dict[str, dict[Key, None]] = {"alora": {}, "lora": {}, "base": {}}
     for cell in bench.cells:
@@ -94,6 +94,8 @@ def sampled(bench: Bench) -> dict[str, list[Key]]:
             count = 1 if name == "base" else max(FEWEST, bench.settings.serving.checked)
             wanted[kind_of(name)].update(dict.fromkeys(_sampled(bench, cell, name, count)))
     for verdict in bench.verdicts:
+        if not verdict.asked:
+            continue
         wanted[kind_of(verdict.arm)][verdict.prefix_ids, verdict.place] = None
     return {kind: list(keys) for kind, keys in wanted.items()}
 

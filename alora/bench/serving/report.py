@@ -192,15 +192,16 @@ def _open_loop(entries: Sequence[Mapping[str, Any]]) -> str:
     rates = []
     for entry in entries:
         if entry["kind"] == "rate":
-            tried = "; ".join(f"{one['rate']:.2f}/s p95 {_p95(one)}" for one in entry["probes"])
+            tried = "; ".join(f"{one['rate']:.2f}/s p95 {_p95(one)}{_behind(one)}" for one in entry["probes"])
             rate = "withheld" if entry.get("refused") else rate_text(entry)
             rates.append([entry["arm"], str(entry["population"]), rate, tried])
     cliffs = [_cliff(entry) for entry in entries if entry["kind"] == "population"]
     target = entries[0]["target_ms"]
     text = (
         f"## open_loop\n\nHighest rate that holds p95 < {target:g} ms for a conversation, all verdicts back, counted "
-        "from its arrival (0/s: the same conversations, one after another). It lies between the highest rate that held "
-        "and the lowest that did not; `>=` or `<`: only one of the two was found.\n\n"
+        f"from its arrival; every rate offers {_offered(entries)} conversations, the same (0/s: one after another). It "
+        "lies between the highest rate that held and the lowest that did not; `>=` or `<`: only one of the two was found. "
+        "*Fell behind*: answered more slowly than they came, so that with more of them p95 would grow.\n\n"
         + table(["arm", "population", "conversations/s", "rates tried"], rates)
     )
     if cliffs:
@@ -214,7 +215,18 @@ def _cliff(entry: Mapping[str, Any]) -> list[str]:
     probe = entry["probe"]
     if probe is None:
         return [*row, "-", "-", entry["reason"]]
-    return [*row, f"{probe['rate']:.2f}", _middle(probe), _p95(probe)]
+    if entry.get("refused"):
+        return [*row, f"{probe['rate']:.2f}", "-", "withheld"]
+    return [*row, f"{probe['rate']:.2f}", _middle(probe), f"{_p95(probe)}{_behind(probe)}"]
+
+
+def _behind(probe: Mapping[str, Any]) -> str:
+    return "" if probe.get("kept_up", True) else ", fell behind"
+
+
+def _offered(entries: Sequence[Mapping[str, Any]]) -> int:
+    probes = [one for e in entries for one in (*e.get("probes", ()), e.get("probe")) if one]
+    return max((len(one["ms"]) for one in probes), default=0)
 
 
 def _p95(probe: Mapping[str, Any]) -> str:

@@ -96,6 +96,11 @@ def _for_this_place(settings: BenchSettings) -> BenchSettings:
             f"bench.serving.arms={list(serving.arms)} leaves {arms or 'nothing'} on bench.serving.engine={engine}, and "
             "nothing of ours to compare with; add packed, or alora with vLLM"
         )
+    if "open_loop" in workloads and not set(serving.open_loop_arms) & set(arms):
+        raise ConfigError(
+            f"bench.serving.open_loop_arms={list(serving.open_loop_arms)} holds none of bench.serving.arms={arms}, so "
+            "nobody would run the open loop; add one to arms, or leave open_loop out of the workloads"
+        )
     if not workloads:
         raise ConfigError(f"bench.serving.workloads={list(serving.workloads)} all need vLLM; install it or add grid")
     return replace(settings, serving=replace(serving, engine=engine, workloads=workloads, arms=arms))
@@ -188,7 +193,7 @@ def _run_workloads(bench: Bench) -> tuple[list[dict[str, Any]], bool]:
             else:
                 runs[name](bench)
     except KeyboardInterrupt:
-        if not bench.cells:
+        if not bench.cells and not more:
             raise
         whole = False
     packed = bench.arms.get("packed")

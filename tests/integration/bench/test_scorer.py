@@ -49,6 +49,27 @@ def test_the_report_names_it_and_the_exit_code_tells_of_withheld_ratios(run):
     assert code == int(any(entry["refused"] for cell in results["cells"] for entry in cell["ratios"]))
 
 
+def test_a_place_that_cannot_be_written_to_is_told_before_anything_is_measured(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("alora.bench.serving.run.run_serving", lambda *args: pytest.fail("it was measured first"))
+    (tmp_path / "file").touch()
+    assert main([*COMMAND, f"output={tmp_path / 'file'}"]) == 2
+    assert "File exists" in capsys.readouterr().err
+
+
+def test_a_disk_that_became_full_does_not_take_the_figures_with_it(run, tmp_path, monkeypatch, capsys):
+    _, results, _ = run
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("alora.bench.serving.run.run_serving", lambda *args: results)
+    monkeypatch.setattr("alora.commands.bench.write_text", full)
+    assert main([*COMMAND, f"output={tmp_path}"]) == 2
+    told = capsys.readouterr()
+    assert "## grid" in told.out
+    assert "No space left on device" in told.err
+
+
 def test_workloads_that_all_need_an_engine_are_refused(capsys):
     assert main([*COMMAND, "bench.serving.workloads=[warm,open_loop]"]) == 2
     assert "all need vLLM" in capsys.readouterr().err

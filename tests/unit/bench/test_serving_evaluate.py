@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from alora.bench.serving.draws import arrivals
 from alora.bench.serving.floor import Machine
 from alora.bench.serving.report import faults, json_lines
-from alora.bench.serving.run import run_serving
+from alora.bench.serving.run import _for_this_place, run_serving
 from alora.config.schema import BaseSettings, BenchSettings, Recipe, ServingBenchSettings
 from alora.config.validate import check_recipe
 from alora.errors import ConfigError
@@ -213,6 +214,19 @@ def test_an_arm_of_ours_that_needs_vllm_does_not_count_without_it():
     serving = ServingBenchSettings(engine="scorer", arms=["lora", "alora"])
     with pytest.raises(ConfigError, match=r"leaves \['lora'\] on bench.serving.engine=scorer"):
         run_serving(BenchSettings(serving=serving), BaseSettings(), torch.device("cpu"), torch.float32)
+
+
+def test_an_open_loop_that_nobody_runs_or_fires_is_refused():
+    recipe = Recipe()
+    recipe.bench.serving.workloads, recipe.bench.serving.engine = ["open_loop"], "vllm"
+    recipe.bench.serving.open_loop_arms = ["base"]
+    recipe.bench.serving.arms = ["lora", "alora"]
+    with pytest.raises(ConfigError, match="holds none of"):
+        _for_this_place(recipe.bench)
+    recipe.bench.serving.fires, recipe.bench.serving.populations = [8, 9], [4, 100]
+    with pytest.raises(ConfigError, match="more policies than the smallest of populations"):
+        check_recipe(recipe, "bench")
+    assert [len(one.places) for one in arrivals(3, 1.0, 4, [8, 9], 10.0, 0)] == [4, 4, 4]
 
 
 @pytest.mark.parametrize("key", ["target_ms", "zipf", "kv_gib"])

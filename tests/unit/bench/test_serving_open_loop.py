@@ -1,14 +1,17 @@
 """The open loop: whose adapters are needed, what is sent when, and that its verdicts are held to a reference."""
 
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 
+from alora.bench.serving import run
 from alora.bench.serving.draws import arrivals, distinct_adapters, only_fired
 from alora.bench.serving.evaluate import judge_open_loop
-from alora.bench.serving.open_loop import KEPT, Probe, kept, probe
+from alora.bench.serving.marks import rate_bounds
+from alora.bench.serving.open_loop import KEPT, Probe, kept, probe, search
 from alora.bench.serving.plan import offered, open_loop_adapters
 from alora.bench.serving.plots import _open_loop as drawn
 from alora.bench.serving.records import Ask, Verdict
@@ -42,10 +45,13 @@ def test_a_population_that_fits_keeps_all_of_its_adapters():
 
 
 class Engine:
-    """Answers two requests a step, as every policy should; ``wrong``: the places that answer the other way round."""
+    """Answers two requests a step, as every policy should; ``wrong``: the places that answer the other way round,
+    ``crowded``: but only where more requests than these are open. ``slow``: one conversation that takes so many steps.
+    """
 
-    def __init__(self, wrong: frozenset[int] = frozenset()) -> None:
+    def __init__(self, wrong: frozenset[int] = frozenset(), crowded: int = 0, slow: tuple[int, int] = (-1, 0)) -> None:
         self.clock, self.wrong, self.open, self.sent = 0.0, wrong, [], 0
+        self.crowded, self.slow, self.held = crowded, slow, {}
         self.most = 0
 
     def now(self) -> float:
@@ -69,12 +75,19 @@ class Engine:
 
     def step(self) -> list[Any]:
         self.clock += 0.1
-        done, self.open = self.open[:2], self.open[2:]
-        return [self._output(name, ask) for name, ask in done]
+        crowd = len(self.open) > self.crowded
+        done = [one for one in self.open if not self._waits(*one)][:2]
+        self.open = [one for one in self.open if one not in done]
+        return [self._output(name, ask, crowd) for name, ask in done]
 
-    def _output(self, name: str, ask: Ask) -> Any:
+    def _waits(self, name: str, ask: Ask) -> bool:
+        """Beside the others, as if its adapter came from a slow disk."""
+        self.held[name] = self.held.get(name, 0) + 1
+        return ask.prompt_ids[0] == self.slow[0] and self.held[name] <= self.slow[1]
+
+    def _output(self, name: str, ask: Ask, crowd: bool) -> Any:
         scores = right(ask.place)
-        scores = scores[::-1] if ask.place in self.wrong else scores
+        scores = scores[::-1] if ask.place in self.wrong and crowd else scores
         tops = {label: SimpleNamespace(logprob=score) for label, score in zip(LABELS, scores, strict=True)}
         made = SimpleNamespace(token_ids=(11,), logprobs=[tops])
         return SimpleNamespace(
@@ -82,15 +95,28 @@ class Engine:
         )
 
 
-def loop(engine: Engine, rate: float, given: BenchSettings, population: int) -> tuple[Any, Probe]:
-    bench: Any = SimpleNamespace(
+def bench_of(engine: Engine, given: BenchSettings) -> Any:
+    return SimpleNamespace(
         settings=given, engine=engine, clock=engine, verdicts=[], bar=SimpleNamespace(update=lambda: None),
         conversation=lambda tokens, seed: (seed, 7), tolerance=1e-3,
     )  # fmt: skip
-    arm = SimpleNamespace(
-        name="alora", asks=lambda prefix, places: [Ask((*prefix, 9), "alora", place, LABELS) for place in places]
-    )
-    return bench, probe(bench, cast(Any, arm), rate, population)
+
+
+ARM: Any = SimpleNamespace(
+    name="alora", asks=lambda prefix, places: [Ask((*prefix, 9), "alora", place, LABELS) for place in places]
+)
+
+
+def loop(engine: Engine, rate: float, given: BenchSettings, population: int) -> tuple[Any, Probe]:
+    bench = bench_of(engine, given)
+    return bench, probe(bench, ARM, rate, population, "population")
+
+
+def references(bench: Any, moved: float = 0.5) -> References:
+    """What is asked about, answered as it should be."""
+    asked = [(v.prefix_ids, v.place) for v in bench.verdicts if v.asked]
+    known = {key: tuple(torch.softmax(torch.tensor(right(key[1])), 0).tolist()) for key in asked}
+    return References(known, {}, {}, {"alora": moved})
 
 
 @pytest.mark.parametrize(("rate", "at_once"), [(0.0, 1), (50.0, 8)])
@@ -106,9 +132,7 @@ def test_one_after_another_or_as_they_arrive(rate, at_once):
 def judged(wrong: frozenset[int] = frozenset(), moved: float = 0.5, population: int = 1000) -> dict[str, Any]:
     """An open loop that was run and held to references that know what it kept."""
     bench, found = loop(Engine(wrong), 1.0, settings(), population)
-    known = {(v.prefix_ids, v.place): tuple(torch.softmax(torch.tensor(right(v.place)), 0).tolist())
-             for v in bench.verdicts}  # fmt: skip
-    bench.references = References(known, {}, {}, {"alora": moved})
+    bench.references = references(bench, moved)
     entry = {
         "kind": "population", "arm": "alora", "population": 1000, "slots": 4, "distinct": 20, "target_ms": 1000.0,
         "reason": None, "probe": found.sample(),
@@ -117,21 +141,103 @@ def judged(wrong: frozenset[int] = frozenset(), moved: float = 0.5, population: 
     return {"cells": [], "open_loop": [entry], "tolerance": 1e-3}
 
 
-def test_verdicts_of_the_rarest_policies_are_kept_from_the_whole_rate():
+def test_every_verdict_is_kept_and_the_reference_is_asked_about_some_conversations():
     bench, _ = loop(Engine(), 1.0, settings(), 1000)
-    rarest = {(100 + one.conversation, 7): max(one.places) for one in offered(settings(), 1.0, 1000)}
-    assert {(v.prefix_ids, v.place) for v in bench.verdicts} == {
-        (prefix, place) for number, (prefix, place) in enumerate(rarest.items()) if number in kept(9)
-    }
-    assert kept(9) == {0, 2, 4, 6}
+    coming = offered(settings(), 1.0, 1000)
+    fired = [((100 + one.conversation, 7), place) for one in coming for place in one.places]
+    assert sorted((v.prefix_ids, v.place) for v in bench.verdicts) == sorted(fired)
+    asked = {v.prefix_ids[0] - 100 for v in bench.verdicts if v.asked}
+    assert asked == kept(9) == {0, 2, 4, 6}
     assert kept(2) == {0, 1}
-    assert len(bench.verdicts) == KEPT
+    assert len(asked) == KEPT
 
 
 def test_right_verdicts_of_the_open_loop_stand_beside_its_rate():
     results = judged()
     assert faults(results) == []
-    assert "| alora | PEFT's aLoRA | 4 | 4 | 0.0e+00 |" in _agreement(results)
+    asked = sum(len(one.places) for one in offered(settings(), 1.0, 1000) if one.conversation in kept(9))
+    assert f"| alora | PEFT's aLoRA | {asked} | {asked} | 0.0e+00 |" in _agreement(results)
+
+
+def test_a_wrong_slot_under_load_is_a_failure_though_no_reference_was_asked_about_it():
+    """The fault: beside others, one policy answers as another, but not in a conversation that PEFT reads too."""
+    coming = offered(settings(), 1.0, 4)
+    bench = bench_of(Engine(), settings())
+    for rate in (0.0, 50.0):
+        bench.engine = bench.clock = Engine(frozenset({0}), crowded=8)
+        probe(bench, ARM, rate, 4)
+    asked = {(100 + one.conversation, 7) for one in coming if one.conversation in kept(9)}
+    bench.verdicts = [v if v.prefix_ids not in asked else replace(v, scores=right(v.place)) for v in bench.verdicts]
+    bench.references = references(bench)
+    entry: dict[str, Any] = {"kind": "rate", "arm": "alora", "population": 4, "probe": None}
+    judge_open_loop(bench, [entry])
+    assert len(entry["refused"]) == 1
+    assert "its own verdicts change" in entry["refused"][0]
+
+
+def test_a_queue_that_only_ran_out_of_arrivals_does_not_hold():
+    """The fault: a few conversations at twice what the server can do wait less than a long target, and so it held."""
+    coming = offered(settings(batteries=30, fires=(4, 4)), 1.0, 4)
+
+    def server(rate: float) -> Probe:
+        free, latencies = 0.0, []
+        for one in coming:
+            at = one.at / rate if rate else free
+            free = max(free, at) + 0.25
+            latencies.append(free - at)
+        return Probe(rate, tuple(latencies), True, free, coming[-1].at / rate if rate else 0.0)
+
+    overloaded = server(8.0)
+    assert overloaded.p95 < 4.0
+    assert not overloaded.holds(4.0)
+    entry = {"kind": "rate", "arm": "alora", "population": 4, "target_ms": 4000.0}
+    entry["probes"] = [one.sample() for one in search(server, 4.0, 5)]
+    held, failed = rate_bounds(entry)
+    assert held is not None
+    assert failed is not None
+    assert 2.0 < held < failed < 6.0  # the server can do four
+    assert "fell behind" in _open_loop([entry])
+
+
+@pytest.mark.parametrize("steps", [60, 0])
+def test_one_straggler_of_many_does_not_decide_a_percentile(steps):
+    """The fault: one conversation beyond hope ended the rate, although 39 of 40 were in time."""
+    given = settings(batteries=40, fires=(1, 1))
+    given.serving.target_ms = 1000.0
+    _, found = loop(Engine(slow=(110, steps)), 2.0, given, 4)
+    assert (max(found.latencies) > 5.0) == (steps > 0)
+    assert found.complete
+    assert found.holds(1.0)
+
+
+def test_a_rate_that_must_fail_is_given_up_early():
+    given = settings(batteries=40)
+    given.serving.target_ms = 200.0
+    _, found = loop(Engine(), 100.0, given, 4)
+    assert not found.complete
+    assert len(found.latencies) >= 3
+    assert found.seconds < 2.0
+
+
+def test_an_interrupted_open_loop_keeps_what_was_finished(monkeypatch):
+    """The fault: a run of the open loop alone has no cells, and Ctrl-C took the finished rates with it."""
+
+    def interrupted(bench: Any, found: list[dict[str, Any]]) -> None:
+        found += finished
+        raise KeyboardInterrupt
+
+    bench: Any = SimpleNamespace(settings=settings(), cells=[], arms={})
+    bench.settings.serving.workloads = ["open_loop"]
+    monkeypatch.setattr(run, "run_open_loop", interrupted)
+    finished: list[dict[str, Any]] = [{"kind": "rate"}]
+    try:
+        kept_entries = run._run_workloads(bench)
+    except KeyboardInterrupt:  # which pytest would take for its own
+        pytest.fail("the finished rate was thrown away")
+    assert kept_entries == (finished, False)
+    finished = []
+    with pytest.raises(KeyboardInterrupt):
+        run._run_workloads(bench)
 
 
 @pytest.mark.parametrize(
@@ -148,10 +254,11 @@ def test_an_open_loop_whose_verdicts_nobody_can_vouch_for_is_a_failure(how, told
     assert told in _withheld(results)
     rate = results["open_loop"][0] | {"kind": "rate", "probes": [results["open_loop"][0]["probe"]]}
     assert "| alora | 1000 | withheld |" in _open_loop([rate])
+    assert "| 1.00 | - | withheld |" in _open_loop(results["open_loop"])
 
 
 def test_a_population_that_was_not_run_needs_no_verdict():
-    bench: Any = SimpleNamespace(verdicts=[Verdict("alora", 4, (7,), 0, (0.0, 0.0))], tolerance=1e-3)
+    bench: Any = SimpleNamespace(verdicts=[Verdict("alora", "population", 4, (7,), 0, (0.0, 0.0))], tolerance=1e-3)
     bench.references = References({((7,), 0): (0.5, 0.5)}, {}, {}, {})
     entry: dict[str, Any] = {"kind": "population", "arm": "alora", "population": 1000, "probe": None}
     judge_open_loop(bench, [entry])
