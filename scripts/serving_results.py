@@ -20,15 +20,8 @@ from alora.bench.serving.marks import mark
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/serving_benchmark.md"
-SHOWN = (
-    "latency_by_length",
-    "latency_by_adapters",
-    "speed_up",
-    "cache_hits",
-    "time_split",
-    "conversation",
-    "open_loop",
-)
+SHOWN = ("latency_by_length", "latency_by_adapters", "speed_up", "cache_hits", "time_split", "conversation",
+         "open_loop")  # fmt: skip
 PUBLISHED = (  # tokens, adapters, milliseconds of standard LoRA and aLoRA as published
     (1000, 100, "2,072 → 144 (14x)"),
     (5000, 5, "506 → 51 (10x)"),

@@ -17,6 +17,7 @@ from alora.bench.measure import Interval
 from alora.bench.report import table
 from alora.bench.serving.arms import NULL
 from alora.bench.serving.guards import different_runs
+from alora.bench.serving.marks import rate_text
 from alora.bench.serving.records import BASE_STAGES
 from alora.bench.serving.report import place
 from alora.bench.serving.saved import load_run
@@ -68,6 +69,7 @@ class Comparison:
     ours: str
     drift: Mapping[str, tuple[float, float]]
     warnings: tuple[str, ...] = ()
+    rates: tuple[tuple[str, str, str], ...] = ()  # of the open loop: arm and population, and both runs' in words
 
     @property
     def slower(self) -> bool:
@@ -80,6 +82,7 @@ class Comparison:
         return {
             "differences": rows, "drift": {name: list(band) for name, band in self.drift.items()},
             "remarks": list(self.remarks), "warnings": list(self.warnings), "ours": self.ours, "slower": self.slower,
+            "rates": [list(row) for row in self.rates],
         }  # fmt: skip
 
     def text(self) -> str:
@@ -96,12 +99,18 @@ class Comparison:
             for difference in self.differences
         ]
         heads = ["cell", "arm", "first, ms", "second, ms", "second is faster by", "beyond the noise"]
-        parts = ["".join(f"WARNING: {warning}\n" for warning in self.warnings), table(heads, rows)]
+        parts = ["".join(f"WARNING: {warning}\n" for warning in self.warnings), table(heads, rows) if rows else ""]
+        if self.rates:
+            heads = ["open loop", "first, conversations/s", "second, conversations/s"]
+            parts.append(
+                f"{table(heads, self.rates)}\n\nOne search each, so no noise is known of these rates: none is judged."
+            )
         bands = [f"{name} {low:.3f} to {high:.3f}" for name, (low, high) in self.drift.items()]
-        parts.append(
-            f"Controls moved between the runs by: {'; '.join(bands) or 'none in both'}. Any other arm is told only "
-            f"beyond that, and where chance explains less than {ALPHA:.0%} over all rows together."
-        )
+        if rows:
+            parts.append(
+                f"Controls moved between the runs by: {'; '.join(bands) or 'none in both'}. Any other arm is told only "
+                f"beyond that, and where chance explains less than {ALPHA:.0%} over all rows together."
+            )
         judged = sum(difference.verdict != CONTROL for difference in self.differences)
         if any(difference.verdict == TOO_FEW for difference in self.differences):
             parts.append(f"Too few rounds to tell {judged} rows: take bench.rounds={rounds_for(judged)} for both runs.")
@@ -142,11 +151,26 @@ def compare_runs(one: Run, other: Run) -> Comparison:
         for arm in _shared(cell, beside)
         if arm != NULL
     ]
-    if not found:
-        raise ConfigError("the two runs have no cell in common")
+    rates = _rates(one, other)
+    if not found and not rates:
+        raise ConfigError("the two runs have no cell and no rate of the open loop in common")
     remarks = different_runs(_place(one), _place(other))
     warnings = [*_warnings(one, "the first run"), *_warnings(other, "the second run")]
-    return Comparison(tuple(_judged(found, pairs)), tuple(remarks), ours, drift, tuple(warnings))
+    return Comparison(tuple(_judged(found, pairs)), tuple(remarks), ours, drift, tuple(warnings), rates)
+
+
+def _rates(one: Run, other: Run) -> tuple[tuple[str, str, str], ...]:
+    """The highest rates that both runs have searched."""
+    first, second = map(_searched, (one, other))
+    return tuple((name, told, second[name]) for name, told in first.items() if name in second)
+
+
+def _searched(run: Run) -> dict[str, str]:
+    entries = [entry for entry in run.get("open_loop", ()) if entry["kind"] == "rate"]
+    return {
+        f"{entry['arm']}, population {entry['population']}": "withheld" if entry.get("refused") else rate_text(entry)
+        for entry in entries
+    }
 
 
 def _shared(cell: Run, beside: Run) -> list[str]:

@@ -68,7 +68,8 @@ class Bench:
                 self.engine.load("lora" if arm == "lora" else "alora", places)
             new = [place for place in places if (arm, place) not in self.readied]
             some = arm == "lora" or (arm != "packed" and len(new) <= 2)  # the packed arm packs these very policies
-            self.arms[arm].run(prefix, list(places)[:2] if some else places)
+            first = [*new, *(place for place in places if place not in new)][:2]
+            self.arms[arm].run(prefix, first if some else places)
             self.readied.update((arm, place) for place in places)
 
     def done(self, trial: Trial) -> None:

@@ -163,18 +163,13 @@ def _figures(cell: Cell, name: str, floors: Floors) -> dict[str, Any]:
     return found
 
 
-def _cold(cell: Cell) -> bool:
-    """Whether a cell's batteries meet an empty cache."""
-    return cell.workload == "grid" or cell.at.get("turn") == 1
-
-
 def _floor(cell: Cell, name: str, floors: Floors) -> float | None:
     """Least seconds of an arm: of a whole battery where nothing is cached, of the suffixes where the prefix may be."""
     at = cell.at
     if at.get("stage") in BASE_STAGES:
         return None
     arm, adapters = "alora" if name in (NULL, "packed") else name, at.get("adapters", 1)
-    if _cold(cell) or name == "packed":  # which keeps no cache
+    if cell.cold or name == "packed":  # which keeps no cache
         return floors.of(arm, at["length"], adapters)
     rest = 1 if at.get("stage") == "again" else None  # of a suffix that was read before, its last token
     return floors.behind(arm, at["length"] + at.get("tokens", 0), adapters, rest)
@@ -272,10 +267,13 @@ def _objections(
 
 def _warm(bench: Bench, cell: Cell, arm: str) -> str | None:
     """A workload begins on an empty cache: its cold batteries, or the stage before the one that is compared."""
-    if _cold(cell):
+    if cell.cold:
         return guards.not_cold(cell.of(arm), 0 if arm == "lora" else cell.at["length"])
-    if cell.workload not in ("warm", "pipeline"):
+    if arm == "packed":  # which keeps none
         return None
+    gone = guards.emptied(cell.of(arm), cell.left(arm))
+    if gone or cell.workload not in ("warm", "pipeline"):
+        return f"{arm}: {gone}" if gone else None
     before = stage_of(bench.cells, cell, "read" if cell.workload == "warm" else "base")
     if before is None or not before.of(arm):
         return f"{arm}: the stage before this one was not measured, so nobody knows what the cache held"

@@ -15,6 +15,7 @@ TOLERANCE = 1e-3  # of a label's probability in float32: two engines, other kern
 HALF_TOLERANCE = 0.02  # bfloat16 has 8 bits
 MOVED = 3  # times the tolerance: what adapters must change on average, or agreement proves nothing
 NULL_COVERAGE = 0.99  # so that the null arm cries wolf once in a hundred runs
+LARGEST_BLOCK = 32  # tokens that the cache keeps or loses together: on CPU; 16 on a GPU
 FLOOR_MARGIN = 0.8  # rates are measured too, on other shapes than the model's
 NULL_PAIRS = 8  # the fewest whose extremes cover that: three pairs would cry wolf in every fourth run
 
@@ -96,6 +97,18 @@ def not_cold(trials: Sequence[Trial], shared_tokens: int) -> str | None:
         if most > shared_tokens or free == 0:
             return f"the cache was not empty: a request hit {most} tokens of {shared_tokens} that its battery shares"
     return None
+
+
+def emptied(trials: Sequence[Trial], left: int) -> str | None:
+    """What the stage before has left in the cache must still be there, or an arm starts anew that need not."""
+    least = left // LARGEST_BLOCK * LARGEST_BLOCK
+    short = sum(answer.cached_tokens < least for trial in trials for answer in trial.burst.answers)
+    if not short:
+        return None
+    return (
+        f"{short} request(s) did not find the {least} tokens or more that the stage before left in the cache: it was "
+        "emptied in between, or is too small (bench.serving.kv_gib on CPU, gpu_share on a GPU)"
+    )
 
 
 def missing_rounds(ours: Sequence[Trial], theirs: Sequence[Trial], name: str) -> str | None:

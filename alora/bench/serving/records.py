@@ -136,6 +136,18 @@ class Cell:
         return self.at.get("stage") in BASE_STAGES
 
     @property
+    def cold(self) -> bool:
+        """Whether its batteries meet an empty cache."""
+        return self.workload == "grid" or self.at.get("turn") == 1
+
+    def left(self, arm: str) -> int:
+        """Tokens of the conversation that the stage before a warm one has left in the cache for this arm."""
+        length, turn = self.at["length"], self.at.get("turn")
+        if turn is not None:
+            return length - length // turn
+        return 0 if arm == "lora" and self.at["stage"] != "again" else length
+
+    @property
     def arms(self) -> list[str]:
         """Names in the order in which they first ran."""
         return list(dict.fromkeys(trial.arm for trial in self.trials))

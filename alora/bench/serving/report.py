@@ -11,6 +11,7 @@ from alora.bench.serving.arms import NULL, WHAT
 from alora.bench.serving.marks import coverage_text, mark, range_coverage, rate_text, spent_text
 
 Cell = Mapping[str, Any]
+OTHER_PROMPTS = ("the prompts differ", "the baseline ran")  # what a guard says of other lengths, and of one
 
 
 def json_lines(results: Mapping[str, Any]) -> str:
@@ -31,14 +32,12 @@ def _marked(value: object) -> str:
 
 
 def faults(results: Mapping[str, Any]) -> list[str]:
-    """Every ratio that is withheld for a fault: verdicts, bias, cache, slots. Other prompts are no fault: the base
-    reads a policy's text where an adapter does not.
-    """
+    """Every ratio that is withheld for a fault. Other prompts are none: the base reads a policy's text."""
     found = []
     for cell in results["cells"]:
         for entry in cell["ratios"]:
             own = entry["baseline"] == "base"  # of any other arm, other prompts are a fault
-            reasons = [r for r in entry["refused"] if not (own and r.startswith("the prompts differ"))]
+            reasons = [r for r in entry["refused"] if not (own and r.startswith(OTHER_PROMPTS))]
             found += [f"{place(cell)} against {entry['baseline']}: {reason}" for reason in reasons]
     return found + _loop_faults(results)
 
@@ -200,8 +199,8 @@ def _open_loop(entries: Sequence[Mapping[str, Any]]) -> str:
     text = (
         f"## open_loop\n\nHighest rate that holds p95 < {target:g} ms for a conversation, all verdicts back, counted "
         f"from its arrival; every rate offers {_offered(entries)} conversations, the same (0/s: one after another). It "
-        "lies between the highest rate that held and the lowest that did not; `>=` or `<`: only one of the two was found. "
-        "*Fell behind*: answered more slowly than they came, so that with more of them p95 would grow.\n\n"
+        "lies between the highest rate that held and the lowest that did not; `>=` or `<`: only one of the two was "
+        "found. *Fell behind*: answered more slowly than they came, so that with more of them p95 would grow.\n\n"
         + table(["arm", "population", "conversations/s", "rates tried"], rates)
     )
     if cliffs:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from alora.bench.serving.marks import rate_text
 from alora.errors import ConfigError
 
 _SHAPE: dict[str, type | tuple[type, ...]] = {
@@ -50,7 +51,18 @@ def _problem(run: Mapping[str, Any]) -> str | None:
         problem = _cell_problem(cell)
         if problem:
             return f"cells[{number}]{problem}"
+    loop = run.get("open_loop", [])
+    if not isinstance(loop, list) or not all(map(_is_entry, loop)):
+        return "open_loop holds something else than searched rates and populations"
     return None
+
+
+def _is_entry(entry: Any) -> bool:
+    """Whether the rate of an entry can be told."""
+    try:
+        return entry["kind"] != "rate" or bool(entry["arm"] and entry["population"] and rate_text(entry))
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return False
 
 
 def _cell_problem(cell: Any) -> str | None:

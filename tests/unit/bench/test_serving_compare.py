@@ -228,3 +228,35 @@ def test_the_command_ends_with_2_on_a_damaged_run_and_1_on_a_slower_one(tmp_path
     assert main(["bench", "compare", paths["a"], paths["slow"]]) == 1
     assert main(["bench", "compare", paths["a"], paths["bad"]]) == 2
     assert "damaged" in capsys.readouterr().err
+
+
+def open_loop_alone(held: float, **more: Any) -> dict[str, Any]:
+    figures = {"p95": {"value": 500.0}}
+    probes = [
+        {"rate": held, "complete": True, "figures": figures},
+        {"rate": 2 * held, "complete": False, "figures": figures},
+    ]
+    entry = {"kind": "rate", "arm": "alora", "population": 20, "target_ms": 1000.0, "probes": probes} | more
+    return run_of() | {"cells": [], "open_loop": [entry]}
+
+
+def test_runs_of_the_open_loop_alone_are_shown_and_not_judged():
+    found = compare_runs(open_loop_alone(2.0), open_loop_alone(1.0))
+    assert "| alora, population 20 | 2.00 to 4.00 | 1.00 to 2.00 |" in found.text()
+    assert "no noise is known" in found.text()
+    assert "beyond the noise" not in found.text()
+    assert found.as_dict()["rates"] == [["alora, population 20", "2.00 to 4.00", "1.00 to 2.00"]]
+    assert not found.slower
+    withheld = compare_runs(open_loop_alone(2.0), open_loop_alone(1.0, refused=["alora: wrong"]))
+    assert "| 2.00 to 4.00 | withheld |" in withheld.text()
+    with pytest.raises(ConfigError, match="no cell and no rate"):
+        compare_runs(open_loop_alone(2.0), open_loop_alone(1.0, arm="lora"))
+
+
+@pytest.mark.parametrize("damage", [{"probes": [3]}, {"probes": None}, {"target_ms": "soon"}])
+def test_a_damaged_open_loop_is_refused(tmp_path, damage):
+    (tmp_path / "bench.json").write_text(json_lines(open_loop_alone(2.0)))
+    assert load_run(tmp_path)["open_loop"]
+    (tmp_path / "bench.json").write_text(json_lines(open_loop_alone(2.0, **damage)))
+    with pytest.raises(ConfigError, match="open_loop holds something else"):
+        load_run(tmp_path)

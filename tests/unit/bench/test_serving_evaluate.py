@@ -216,6 +216,36 @@ def test_an_arm_of_ours_that_needs_vllm_does_not_count_without_it():
         run_serving(BenchSettings(serving=serving), BaseSettings(), torch.device("cpu"), torch.float32)
 
 
+@pytest.mark.parametrize(("workload", "stage"), [("warm", 2), ("conversation", 1)])
+@pytest.mark.parametrize("arm", ["lora", "alora"])
+def test_a_cache_that_was_emptied_between_two_stages_is_told(workload, stage, arm):
+    """The fault: an arm, the baseline above all, reads again what it had read, and its ratio was told."""
+    told = []
+    for forgetful in (False, True):
+        cells = played(workload, players())
+        for cell in cells:
+            cell.at = {**cell.at, "length": 64 if workload == "conversation" else 32}
+        for number, trial in enumerate(cells[stage].trials):
+            if forgetful and trial.arm == arm:
+                answers = tuple(replace(answer, cached_tokens=0) for answer in trial.burst.answers)
+                cells[stage].trials[number] = replace(trial, burst=replace(trial.burst, answers=answers))
+        told.append(judged(cells)["cells"][stage]["ratios"][0]["refused"])
+    assert told[0] == []
+    assert f"{arm}: 27 request(s) did not find the 32 tokens" in told[1][0] + told[1][-1]
+
+
+def test_a_policy_text_as_long_as_a_suffix_is_no_fault():
+    cells = played("grid", players() | {"base": Played("base")})
+    for number, trial in enumerate(cells[0].trials):
+        if trial.arm == "base":
+            other = tuple(replace(piece, digest=f"other {piece.digest}") for piece in trial.burst.pieces)
+            cells[0].trials[number] = replace(trial, burst=replace(trial.burst, pieces=other))
+    results = judged(cells)
+    (entry,) = [entry for entry in results["cells"][0]["ratios"] if entry["baseline"] == "base"]
+    assert "the baseline ran 3 request(s) that ours did not" in entry["refused"][0]
+    assert faults(results) == []
+
+
 def test_an_open_loop_that_nobody_runs_or_fires_is_refused():
     recipe = Recipe()
     recipe.bench.serving.workloads, recipe.bench.serving.engine = ["open_loop"], "vllm"

@@ -1,9 +1,14 @@
 """The measuring loop: what a part of a battery stands for, and in which order the arms run."""
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
+from alora.bench.serving.context import Bench
 from alora.bench.serving.records import Cell
 from alora.bench.serving.rounds import Turn, orders, run_rounds
+from alora.config.schema import BenchSettings
 from tests.unit.bench.serving_cases import burst
 
 ARMS = ("base", "alora", "lora", "null", "packed")
@@ -53,3 +58,14 @@ def test_every_place_of_the_order_is_taken_by_every_arm():
             for place, arm in enumerate(order):
                 places[arm].add(place)
     assert all(found == set(range(len(ARMS))) for found in places.values())
+
+
+def test_a_new_adapter_has_answered_before_it_is_timed():
+    """The fault: of two new adapters behind others that were ready, none was asked, and both counted as ready."""
+    asked: list[list[int]] = []
+    arm = SimpleNamespace(run=lambda prefix, places: asked.append(list(places)))
+    bench = Bench(BenchSettings(), cast(Any, None), {"base": cast(Any, arm)}, None, *[cast(Any, None)] * 4)
+    bench.conversation = lambda tokens, seed=0: (7,) * tokens
+    for places in ([0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3]):
+        bench.ready(["base"], places)
+    assert asked == [[0, 1, 2], [3, 0], [0, 1]]
