@@ -196,17 +196,20 @@ class _Drive:
             now = self._clock.now() - start
             self._take(outputs, now)
             given_up = (*self._latencies, *(now - at for at, _ in self._running.values()))
-            if self._rate and self._hopeless(given_up):
+            if self._hopeless(given_up):
                 while self._engine.busy:  # let what was sent run out; the clock no longer counts
                     self._engine.step()
                 return Probe(self._rate, given_up, False, now, self._coming[-1].at)
         return Probe(self._rate, tuple(self._latencies), True, self._clock.now() - start, self._coming[-1].at)
 
     def _hopeless(self, latencies: Sequence[float]) -> bool:
-        """Whether one has waited beyond hope, and so many beyond the target that the p95 of all cannot hold it."""
+        """Whether so many have waited beyond the target that the p95 of all cannot hold it, and one beyond hope; or at
+        rate 0, where no later one waits for them, that alone.
+        """
         target, count = self._bench.settings.serving.target_ms / 1000, len(self._coming)
         late = sum(latency >= target for latency in latencies)
-        return max(latencies, default=0.0) > HOPELESS * target and late >= count - int(0.95 * (count - 1))
+        beyond = not self._rate or max(latencies, default=0.0) > HOPELESS * target
+        return beyond and late >= count - int(0.95 * (count - 1))
 
     def _accept(self, start: float) -> None:
         """Send what has arrived; at rate 0 the next one, when the last is answered."""

@@ -168,6 +168,7 @@ def _open_loop(axes: Any, entries: Cells) -> bool:
         colour, alone = COLOURS.get(entry["arm"]), entry["kind"] == "population"
         x, y = [one["rate"] for one in probes], [one["figures"]["p95"]["value"] for one in probes]
         label = f"{entry['arm']}, population {entry['population']}{', half the rate that held' if alone else ''}"
+        label += ", withheld" if entry.get("refused") else ""
         axes.plot(x, y, color=colour, marker="s" if alone else "o", fillstyle="none" if alone else "full", label=label)
         given_up = [place for place, one in enumerate(probes) if not one["complete"]]
         axes.plot([x[n] for n in given_up], [y[n] for n in given_up], color=colour, marker="^", linestyle="none")

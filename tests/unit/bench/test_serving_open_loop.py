@@ -219,6 +219,16 @@ def test_a_rate_that_must_fail_is_given_up_early():
     assert found.seconds < 2.0
 
 
+def test_one_after_another_is_given_up_once_it_must_fail():
+    """The fault: standard LoRA answered a hundred conversations that were each too late, half a minute of a GPU."""
+    given = settings(batteries=40, fires=(4, 4))
+    given.serving.target_ms = 150.0
+    _, found = loop(Engine(), 0.0, given, 4)
+    assert not found.complete
+    assert len(found.latencies) == 3  # of 40, one more than may be late
+    assert found.p95 >= 0.15
+
+
 def test_an_interrupted_open_loop_keeps_what_was_finished(monkeypatch):
     """The fault: a run of the open loop alone has no cells, and Ctrl-C took the finished rates with it."""
 
@@ -272,4 +282,6 @@ def test_the_plot_shows_every_loaded_rate_and_marks_those_given_up():
     axes = figure.Figure().subplots()
     assert drawn(axes, [entry | {"probes": [one.sample() for one in probes]}])
     assert [list(line.get_xdata()) for line in axes.lines[:2]] == [[1.0, 4.0], [4.0]]
+    assert drawn(axes, [entry | {"probes": [probes[2].sample()], "refused": ["alora: wrong"]}])
+    assert any(", withheld" in label for label in axes.get_legend_handles_labels()[1])
     assert not drawn(figure.Figure().subplots(), [entry | {"probes": [probes[0].sample()]}])
