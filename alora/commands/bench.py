@@ -63,7 +63,7 @@ def _serving(recipe: Recipe) -> int:
         note("no plots: matplotlib is not installed; pip install 'alora-toolkit[plots]'")
     note(f"written to {folder}: bench.html, bench.md, {len(plots)} plots, and bench.json with every sample")
     if not results["complete"]:
-        note("interrupted: the report holds what was finished before")
+        note(f"{results['stopped']}: the report holds what was finished before")
     return _withheld(faults(results)) or int(not results["complete"])
 
 

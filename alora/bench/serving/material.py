@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from alora.adapter.folder import AdapterSpec, AdapterWeights, new_adapter, save_adapter
+from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE, AdapterSpec, AdapterWeights, new_adapter, save_adapter
 from alora.bench.serving.draws import token_ids
 from alora.bench.shapes import SHAPES, BaseShape, random_base
 from alora.bench.workload import INVOCATION, LABELS
@@ -140,13 +141,17 @@ def shape_of(config: Any) -> BaseShape:
 
 
 def write_folders(adapters: Sequence[AdapterWeights], scratch: Path, base: str) -> dict[str, list[Path]]:
-    """Each adapter as an aLoRA and as a standard LoRA of the same weights."""
+    """Each adapter as an aLoRA and as a standard LoRA of the same weights: one file under two names."""
     folders: dict[str, list[Path]] = {"alora": [], "lora": []}
     for place, adapter in enumerate(adapters):
-        for kind, spec in (("alora", adapter.spec), ("lora", replace(adapter.spec, invocation_ids=None))):
-            folder = scratch / f"{kind}_{place:04d}"
-            save_adapter(AdapterWeights(spec, adapter.tensors), folder, base)
-            folders[kind].append(folder)
+        activated, plain = (scratch / f"{kind}_{place:04d}" for kind in folders)
+        save_adapter(adapter, activated, base)
+        plain.mkdir()
+        (plain / WEIGHTS_FILE).hardlink_to(activated / WEIGHTS_FILE)
+        config = json.loads((activated / CONFIG_FILE).read_text(encoding="utf-8"))
+        (plain / CONFIG_FILE).write_text(json.dumps(config | {"alora_invocation_tokens": None}), encoding="utf-8")
+        folders["alora"].append(activated)
+        folders["lora"].append(plain)
     return folders
 
 

@@ -59,7 +59,8 @@ def markdown(results: Mapping[str, Any]) -> str:
     """The whole report."""
     parts = ["# Serving many policies on one conversation, measured", _conditions(results)]
     if not results["complete"]:
-        parts.append("**Interrupted**: what follows was finished before; workloads or cells are missing.")
+        reason = results.get("stopped") or "interrupted"
+        parts.append(f"**Stopped before its end** ({reason}): what follows was finished before; the rest is missing.")
     for workload in dict.fromkeys(cell["workload"] for cell in results["cells"]):
         parts.append(_workload(results, workload))
     if results["open_loop"]:

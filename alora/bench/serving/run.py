@@ -53,7 +53,7 @@ def run_serving(
             material = _material(settings, base, device, dtype, Path(scratch))
             machine = measure_machine(material, clock)
             bench = _bench(settings, material, dtype, clock, progress)
-            more, whole = _run_workloads(bench)
+            more, stopped = _run_workloads(bench)
             bench.bar.set_description("references")
             bench.references = ask_references(material, sampled(bench))
             found = evaluate(bench, Floors(material, machine))
@@ -73,7 +73,8 @@ def run_serving(
         "tolerance": bench.tolerance,
         "machine": asdict(machine),
         "memory": _memory(device, material),
-        "complete": whole,
+        "complete": stopped is None,
+        "stopped": stopped,
         **found,
         "open_loop": more,
         "spent": {"wall_seconds": round(time.perf_counter() - began, 1),
@@ -181,25 +182,29 @@ def _engine_options(settings: BenchSettings, material: Material, dtype: torch.dt
     )
 
 
-def _run_workloads(bench: Bench) -> tuple[list[dict[str, Any]], bool]:
-    """Run them in the order given. Interrupted, what was finished is kept: (open loop, whether all was run)."""
+def _run_workloads(bench: Bench) -> tuple[list[dict[str, Any]], str | None]:
+    """Run them in the order given: the open loop's entries, and what stopped the run before its end, if anything did.
+
+    Interrupted, or out of an accelerator's memory, what was finished is kept.
+    """
     more: list[dict[str, Any]] = []
     runs = {"grid": run_grid, "warm": run_warm, "conversation": run_conversation, "pipeline": run_pipeline}
-    whole = True
+    stopped = None
     try:
         for name in bench.settings.serving.workloads:
             if name == "open_loop":
                 run_open_loop(bench, more)
             else:
                 runs[name](bench)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
         if not bench.cells and not more:
             raise
-        whole = False
+        reason = str(error).strip().split("\n")[0]
+        stopped = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {reason}"
     packed = bench.arms.get("packed")
     if isinstance(packed, PackedArm):
         packed.close()
-    return more, whole
+    return more, stopped
 
 
 def _engine_facts(bench: Bench) -> dict[str, Any]:

@@ -1,10 +1,13 @@
 """The floor: what it counts, and a ratio that is withheld because an arm came in below it."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import torch
 
 from alora.bench.flops import FlopCount
+from alora.bench.serving import floor
 from alora.bench.serving.floor import Floors, Machine
 from alora.bench.shapes import SHAPES
 from tests.unit.bench.serving_cases import judged, material, played, players
@@ -55,3 +58,20 @@ def test_an_arm_below_its_floor_gets_none():
     impossible = evaluated(Machine(flops=1e5, bytes=1e12))
     assert impossible["ratio"] is None
     assert any("left work out" in reason for reason in impossible["refused"])
+
+
+def test_the_rate_is_that_of_the_fastest_kernel_an_arm_may_use(monkeypatch):
+    """The fault: vLLM's oneDNN was twice as fast as the matmul that the floor was measured by, so that aLoRA seemed to
+    be faster than its arithmetic.
+    """
+    x_TD, w_DO = torch.randn(6, 5), torch.randn(5, 4)
+    for multiply in floor.multiplications(x_TD, w_DO):
+        made = multiply()
+        assert torch.allclose(made.to_dense() if made.is_mkldnn else made, x_TD @ w_DO, atol=1e-6)
+    assert len(floor.multiplications(x_TD, w_DO)) == 1 + torch.backends.mkldnn.is_available()
+    seconds = {"slow": 4.0, "fast": 1.0, "copy": 2.0}
+    monkeypatch.setattr(floor, "multiplications", lambda x_TD, w_DO: ["slow", "fast"])
+    monkeypatch.setattr(floor, "_best", lambda run, device, clock: seconds["copy" if callable(run) else run])
+    toy = SimpleNamespace(model=SimpleNamespace(device=torch.device("cpu"), dtype=torch.float32), shape=SHAPE)
+    found = floor.measure_machine(cast(Any, toy), cast(Any, None))
+    assert found.flops == 2 * 2048 * 32 * 48 / seconds["fast"]

@@ -229,12 +229,19 @@ def test_one_after_another_is_given_up_once_it_must_fail():
     assert found.p95 >= 0.15
 
 
-def test_an_interrupted_open_loop_keeps_what_was_finished(monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (KeyboardInterrupt(), "interrupted"),
+        (torch.OutOfMemoryError("CUDA out of memory.\nTried to"), "OutOfMemoryError: CUDA out of memory."),
+    ],
+)
+def test_an_open_loop_that_is_stopped_keeps_what_was_finished(error, reason, monkeypatch):
     """The fault: a run of the open loop alone has no cells, and Ctrl-C took the finished rates with it."""
 
     def interrupted(bench: Any, found: list[dict[str, Any]]) -> None:
         found += finished
-        raise KeyboardInterrupt
+        raise error
 
     bench: Any = SimpleNamespace(settings=settings(), cells=[], arms={})
     bench.settings.serving.workloads = ["open_loop"]
@@ -242,11 +249,11 @@ def test_an_interrupted_open_loop_keeps_what_was_finished(monkeypatch):
     finished: list[dict[str, Any]] = [{"kind": "rate"}]
     try:
         kept_entries = run._run_workloads(bench)
-    except KeyboardInterrupt:  # which pytest would take for its own
+    except type(error):  # pytest would take a KeyboardInterrupt for its own
         pytest.fail("the finished rate was thrown away")
-    assert kept_entries == (finished, False)
+    assert kept_entries == (finished, reason)
     finished = []
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(type(error)):
         run._run_workloads(bench)
 
 
