@@ -159,23 +159,30 @@ def _conversation(axes: Any, cells: Cells) -> bool:
 
 
 def _open_loop(axes: Any, entries: Cells) -> bool:
-    """p95 against the offered rate, one line per arm and population; a rate that was given up ends in a triangle."""
+    """p95 against the offered rate, one line per arm and population."""
     for entry in entries:
         probes = entry["probes"] if entry["kind"] == "rate" else [entry["probe"]]
         probes = sorted((one for one in probes if one and one["rate"] and one["figures"]), key=lambda one: one["rate"])
         if not probes:
             continue
         colour, alone = COLOURS.get(entry["arm"]), entry["kind"] == "population"
-        x, y = [one["rate"] for one in probes], [one["figures"]["p95"]["value"] for one in probes]
         label = f"{entry['arm']}, population {entry['population']}{', half the rate that held' if alone else ''}"
         label += ", withheld" if entry.get("refused") else ""
-        axes.plot(x, y, color=colour, marker="s" if alone else "o", fillstyle="none" if alone else "full", label=label)
-        given_up = [place for place, one in enumerate(probes) if not one["complete"]]
-        axes.plot([x[n] for n in given_up], [y[n] for n in given_up], color=colour, marker="^", linestyle="none")
+        style = {"marker": "s" if alone else "o", "fillstyle": "none" if alone else "full"}
+        axes.plot(*_points(probes), color=colour, label=label, **style)
+        behind = [one for one in probes if not one.get("kept_up", True)]
+        axes.plot(*_points(behind), color="black", marker="x", linestyle="none")
+        given_up = [one for one in probes if not one["complete"]]
+        axes.plot(*_points(given_up), color=colour, marker="^", linestyle="none")
     axes.axhline(entries[0]["target_ms"], color="black", linewidth=0.8, linestyle=":", label="target")
     axes.set_xscale("log")
     axes.set_yscale("log")
+    axes.set_title("x: fell behind; triangle: given up")
     axes.set_xlabel("conversations that arrive in a second")
     axes.set_ylabel("p95 until all verdicts are back, ms")
     axes.legend(frameon=False, fontsize=7)
     return len(axes.lines) > 1
+
+
+def _points(probes: Cells) -> tuple[list[float], list[float]]:
+    return [one["rate"] for one in probes], [one["figures"]["p95"]["value"] for one in probes]

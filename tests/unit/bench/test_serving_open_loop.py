@@ -285,10 +285,11 @@ def test_a_population_that_was_not_run_needs_no_verdict():
 def test_the_plot_shows_every_loaded_rate_and_marks_those_given_up():
     figure = pytest.importorskip("matplotlib.figure")
     probes = [Probe(0.0, (0.5,) * 4, True, 1.0), Probe(4.0, (9.0,) * 4, False, 1.0), Probe(1.0, (0.7,) * 4, True, 1.0)]
+    probes.append(Probe(2.0, (0.8,) * 4, True, 9.0, last=1.0))  # answered long after the last one came
     entry = {"kind": "rate", "arm": "alora", "population": 4, "target_ms": 1000.0}
     axes = figure.Figure().subplots()
     assert drawn(axes, [entry | {"probes": [one.sample() for one in probes]}])
-    assert [list(line.get_xdata()) for line in axes.lines[:2]] == [[1.0, 4.0], [4.0]]
+    assert [list(line.get_xdata()) for line in axes.lines[:3]] == [[1.0, 2.0, 4.0], [2.0], [4.0]]
     assert drawn(axes, [entry | {"probes": [probes[2].sample()], "refused": ["alora: wrong"]}])
     assert any(", withheld" in label for label in axes.get_legend_handles_labels()[1])
     assert not drawn(figure.Figure().subplots(), [entry | {"probes": [probes[0].sample()]}])
