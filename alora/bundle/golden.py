@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +70,17 @@ def largest_difference(rows: Sequence[GoldenRow], again: Sequence[GoldenRow]) ->
         for before, after in zip(row.label_logits, repeat.label_logits, strict=True)
     ]
     return math.inf if any(map(math.isnan, differences)) else max(differences, default=0.0)
+
+
+def normalised(rows: Sequence[GoldenRow]) -> list[GoldenRow]:
+    """Golden rows with log-probabilities over their labels in place of logits, which engines know up to a constant."""
+    return [replace(row, label_logits=tuple(_log_softmax(row.label_logits))) for row in rows]
+
+
+def _log_softmax(logits_L: Sequence[float]) -> tuple[float, ...]:
+    peak = max(logits_L)
+    total = peak + math.log(sum(math.exp(logit - peak) for logit in logits_L))
+    return tuple(logit - total for logit in logits_L)
 
 
 def write_golden(file: Path, rows: Sequence[GoldenRow]) -> None:

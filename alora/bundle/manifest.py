@@ -63,6 +63,21 @@ class CertificateRecord:
 
 
 @dataclass(frozen=True)
+class MoveRecord:
+    """A parity run: the golden rows' answers on the base in another ``quantization`` and ``dtype``, where the bundle
+    comes from, beside those on its base now. ``same_verdict`` counts rows whose verdict, each at its own operating
+    point, is the same; ``largest_difference`` is of a log-probability over the labels, relative above 1, None where it
+    is not finite.
+    """
+
+    quantization: str
+    dtype: str
+    rows: int
+    same_verdict: int
+    largest_difference: float | None
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Everything in ``alora.json``. ``data`` counts rows: split → label → rows. ``created`` is UTC, ISO 8601."""
 
@@ -80,6 +95,7 @@ class Manifest:
     certificate: CertificateRecord | None = None
     evaluations: tuple[Evaluation, ...] = ()
     data: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    moved: MoveRecord | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types with the manifest's own digest; :func:`manifest_from_dict` reads it back."""
@@ -98,6 +114,7 @@ class Manifest:
             "certificate": _plain(self.certificate),
             "files": {name: asdict(record) for name, record in sorted(self.files.items())},
             "versions": dict(self.versions),
+            **({} if self.moved is None else {"moved": asdict(self.moved)}),
         }
         return content | {"sha256": content_digest(content)}
 
@@ -194,6 +211,7 @@ def _manifest(content: Mapping[str, Any]) -> Manifest:
         files={_file_name(name): FileRecord(**record) for name, record in content["files"].items()},
         versions=dict(content["versions"]),
         created=str(content["created"]),
+        moved=MoveRecord(**content["moved"]) if "moved" in content else None,
     )
 
 

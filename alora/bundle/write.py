@@ -22,6 +22,7 @@ from alora.bundle.manifest import (
     BaseRecord,
     CertificateRecord,
     Manifest,
+    MoveRecord,
     file_record,
 )
 from alora.bundle.place import flush, put_folder, require_place
@@ -56,6 +57,7 @@ class BundleContents:
     evaluations: tuple[Evaluation, ...] = ()
     data: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     revision: str | None = None
+    moved: MoveRecord | None = None
 
 
 def write_bundle(contents: BundleContents, folder: Path | str, golden_rows: int = 8) -> Bundle:
@@ -179,6 +181,7 @@ def _write_files(folder: Path, contents: BundleContents, golden: tuple[GoldenRow
         certificate=_certificate_record(certificate, folder / CERTIFICATE_FILE),
         evaluations=contents.evaluations,
         data=contents.data,
+        moved=contents.moved,
     )
     (folder / CARD_FILE).write_text(model_card(manifest, contents.weights.spec), encoding="utf-8")
     for file in folder.iterdir():

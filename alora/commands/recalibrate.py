@@ -2,14 +2,14 @@
 
 The bundle is made again on the base at hand: logits, temperature, threshold with interval and golden rows are this
 base's, and the manifest says so. It is fitted for what the old one was fitted for, unless the command says another
-target. On another quantization KV identity is proven again first. The new bundle takes the
-old one's place in one step, or goes to ``output``.
+target. On another quantization KV identity is proven again first, and a parity run says how the answers to the golden
+rows change. The new bundle takes the old one's place in one step, or goes to ``output``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from alora.splits import hold_out, merge_rows, read_policy_rows
 
 if TYPE_CHECKING:
     from alora.base.load import LoadedBase
+    from alora.bundle.manifest import MoveRecord
     from alora.bundle.read import Bundle
     from alora.identity.certificate import Certificate
 
@@ -38,6 +39,7 @@ class Refit:
     bundle: Bundle
     point: OperatingPoint
     predictions: Predictions
+    moved: MoveRecord | None
 
     def rates(self, point: OperatingPoint) -> tuple[float, float]:
         """Recall and false positive rate of ``point`` on the rows."""
@@ -132,8 +134,17 @@ def _refit(
         evaluation = target_of(bundle.manifest.operating_point, recipe.evaluation)
         point = fit_operating_point(predictions.logits_NL, predictions.label_ids_N, evaluation)
         dtype = str(base.model.dtype).removeprefix("torch.")
-        found.append(Refit(bundle, replace(point, dtype=dtype, engine=recipe.engine), predictions))
+        point = replace(point, dtype=dtype, engine=recipe.engine)
+        found.append(Refit(bundle, point, predictions, _moved(bundle, base, point)))
     return found
+
+
+def _moved(bundle: Bundle, base: LoadedBase, point: OperatingPoint) -> MoveRecord | None:
+    """The parity run, where the base is quantized in another way; else what an earlier one has found."""
+    from alora.bundle.move import parity_run
+
+    same = bundle.manifest.base.fingerprint.quantization == base.fingerprint.quantization
+    return bundle.manifest.moved if same else parity_run(bundle, base, point)
 
 
 def target_of(before: OperatingPoint, given: EvaluationSettings) -> EvaluationSettings:
@@ -210,6 +221,7 @@ def _write(refit: Refit, base: LoadedBase, certificate: Certificate | None, plac
         evaluations=manifest.evaluations,
         data={**manifest.data, "validation": refit.predictions.label_counts},
         revision=manifest.base.revision,
+        moved=refit.moved,
     )
     return write_bundle(contents, place, len(bundle.golden))
 
@@ -241,10 +253,20 @@ def _show(recipe: Recipe, refits: Sequence[Refit], made: Sequence[Bundle], sourc
                 "old FPR": was[1],
             }
         )
+        if refit.moved is not None and refit.moved is not refit.bundle.manifest.moved:
+            rows[-1]["parity"] = asdict(refit.moved)
     if recipe.json:
         say_json({"rows": source, "bundles": [str(bundle.folder) for bundle in made], "policies": rows})
         return
+    runs = [(row["policy"], row.pop("parity")) for row in rows if "parity" in row]
     table(tuple(rows[0]), [list(row.values()) for row in rows])
+    for policy, found in runs:
+        far = found["largest_difference"]
+        say(
+            f"{policy}: parity with the base in {found['quantization']}: {found['same_verdict']} of {found['rows']} "
+            "golden rows keep their verdict, log-probabilities differ by up to "
+            f"{'what is no number' if far is None else f'{far:.2g}'}"
+        )
     say(f"rows: {source}; what the old threshold does is on the same rows")
     for bundle in made:
         say(f"{bundle.policy.id}: {describe_operating_point(bundle.manifest.operating_point)}\n  {bundle.folder}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from alora.bundle.golden import GoldenRow, largest_difference
+from alora.bundle.golden import GoldenRow, largest_difference, normalised
 from alora.identity.certificate import ControlRecord, ParityRecord
 
 if TYPE_CHECKING:
@@ -54,14 +54,6 @@ def parity(
     passed = difference <= bound and all(control.caught for control in seen)
     finite = difference if math.isfinite(difference) else None
     return ParityRecord(len(stored), dtype, stored_dtype, finite, bound, passed, tuple(seen))
-
-
-def normalised(rows: Sequence[GoldenRow]) -> list[GoldenRow]:
-    """Golden rows with log-probabilities over their labels in place of logits, which engines know up to a constant."""
-    return [
-        replace(row, label_logits=tuple(torch.tensor(row.label_logits, dtype=torch.float64).log_softmax(0).tolist()))
-        for row in rows
-    ]
 
 
 def answers_of(

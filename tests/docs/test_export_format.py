@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from alora.base.fingerprint import Fingerprint
-from alora.bundle.manifest import BaseRecord, CertificateRecord, FileRecord, Manifest
+from alora.bundle.manifest import BaseRecord, CertificateRecord, FileRecord, Manifest, MoveRecord
 from alora.config.schema import EvaluationSettings, PromptSettings
 from alora.evaluation.calibration import OperatingPoint
 from alora.evaluation.predict import Predictions
@@ -61,6 +61,7 @@ def manifest() -> Manifest:
         certificate=CertificateRecord("s", True, "now", ("float32",)),
         evaluations=(evaluate(predictions, point, EvaluationSettings(bootstrap=2), method="alora"),),
         data={"train": {"ok": 1}},
+        moved=MoveRecord("nf4", "float32", 8, 7, 0.1),
     )
 
 

@@ -6,17 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.special
 
 from alora.adapter.folder import AdapterWeights, save_adapter
 from alora.base.load import load_base
 from alora.bundle.battery import load_battery
 from alora.bundle.manifest import CERTIFICATE_FILE
+from alora.bundle.move import parity_run
 from alora.bundle.read import load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.cli import main
 from alora.config.schema import BaseSettings, DataSettings, EvaluationSettings, IdentitySettings
 from alora.conversation import read_multilabelled
-from alora.evaluation.calibration import fit_operating_point
+from alora.evaluation.calibration import fit_operating_point, positive_probability
 from alora.evaluation.predict import predict
 from alora.identity.certificate import read_certificate
 from alora.identity.certify import certify
@@ -104,6 +106,61 @@ def test_a_battery_moves_to_four_bits_as_a_whole(place, battery, tmp_path, capsy
         assert own.passed
         assert own.base.quantization == "nf4" != former.base.quantization
         assert bundle.manifest.operating_point != old.manifest.operating_point
+
+
+def test_who_moves_to_another_quantization_has_a_parity_run(place, battery, tmp_path, capsys):
+    """Its golden rows there beside its golden rows here; a later fit on the same base keeps what was found."""
+    assert load_bundle(battery / "red").manifest.moved is None
+    assert recalibrate(place, battery, "base.quantization=nf4", f"output={tmp_path / 'nf4'}") == 0
+    assert "red: parity with the base in none: " in capsys.readouterr().out
+    for bundle, old in zip(load_battery(tmp_path / "nf4"), load_battery(battery), strict=True):
+        moved = bundle.manifest.moved
+        assert moved is not None
+        assert (moved.quantization, moved.dtype, moved.rows) == ("none", "float32", len(old.golden))
+        here, there = (
+            np.array([scipy.special.log_softmax(row.label_logits) for row in item.golden]) for item in (old, bundle)
+        )
+        largest = np.max(np.abs(here - there) / np.maximum(1, np.abs(here)))
+        assert moved.largest_difference == pytest.approx(largest)
+        assert largest > 1e-4
+        fired = [
+            [positive_probability(np.array([row.label_logits]), point.temperature)[0] >= point.threshold
+             for row in item.golden]
+            for item in (old, bundle) for point in [item.manifest.operating_point]
+        ]  # fmt: skip
+        assert moved.same_verdict == sum(one == other for one, other in zip(*fired, strict=True))
+    assert recalibrate(place, tmp_path / "nf4", "base.quantization=nf4", "evaluation.target=recall", "json=true") == 0
+    assert "parity" not in json.loads(capsys.readouterr().out)["policies"][0]
+    kept = load_bundle(tmp_path / "nf4/red").manifest
+    assert kept.moved is not None
+    assert kept.moved.quantization == "none"
+
+
+def test_a_parity_run_sees_another_adapter(place, battery):
+    """The control: on the same base the answers are the same, and those of its opposite turn."""
+    base = load_base(BaseSettings(source=str(place / "base"), dtype="float32"))
+    bundle = load_bundle(battery / "red")
+    point = bundle.manifest.operating_point
+    same = parity_run(bundle, base, point)
+    assert same.same_verdict == same.rows == len(bundle.golden) > 1
+    assert same.largest_difference is not None
+    assert same.largest_difference < 1e-5
+    opposite = AdapterWeights(bundle.weights.spec, {n: (a, -b) for n, (a, b) in bundle.weights.tensors.items()})
+    turned = parity_run(replace(bundle, weights=opposite), base, point)
+    assert turned.largest_difference is not None
+    assert turned.largest_difference > 0.1
+
+
+def test_a_bundle_without_golden_rows_cannot_be_moved(place, battery, capsys):
+    old = load_bundle(battery / "red")
+    base = load_base(BaseSettings(source=str(place / "base"), dtype="float32"))
+    certificate = read_certificate(old.folder / CERTIFICATE_FILE)
+    point = old.manifest.operating_point
+    contents = BundleContents(base, old.weights, old.policy, old.manifest.prompt, point, certificate=certificate)
+    write_bundle(contents, battery / "red", golden_rows=0)
+    assert recalibrate(place, battery / "red", "base.quantization=nf4") == 2
+    assert "stores no golden rows" in capsys.readouterr().err
+    assert load_bundle(battery / "red").manifest.base.fingerprint.quantization == "none"
 
 
 def test_rows_come_from_the_run_where_none_are_given(place, capsys):

@@ -1,0 +1,55 @@
+"""A bundle that is made again on another quantization of its base: its golden rows' answers there, beside the stored.
+
+Two quantizations are two functions, so answers differ and no tolerance is asked of them. How far, and how many verdicts
+turn, is what whoever serves the bundle there must be able to read.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from alora.bundle.golden import GoldenRow, largest_difference, measure, normalised
+from alora.bundle.manifest import MoveRecord
+from alora.errors import BundleError
+from alora.evaluation.calibration import OperatingPoint, positive_probability
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from alora.base.load import LoadedBase
+    from alora.bundle.read import Bundle
+
+
+def parity_run(bundle: Bundle, base: LoadedBase, point: OperatingPoint) -> MoveRecord:
+    """Ask the adapter on ``base`` for the bundle's golden rows; ``point`` is the one fitted there.
+
+    Raises:
+        BundleError: the bundle stores no golden rows, so nothing says what it answered before.
+    """
+    from alora.prefix.scorer import Scorer
+
+    if not bundle.golden:
+        raise BundleError(
+            f"{bundle.folder} stores no golden rows, so nobody can say how its answers change on a base in "
+            f"{base.fingerprint.quantization}; export it again with export.golden_rows=8"
+        )
+    talks = [row.conversation for row in bundle.golden]
+    with Scorer(base, [bundle.weights]) as scorer:
+        here = measure(scorer, bundle.renderer(base), bundle.suffix, talks)
+    before, after = _fired(bundle.golden, bundle.manifest.operating_point), _fired(here, point)
+    furthest = largest_difference(normalised(bundle.golden), normalised(here))
+    return MoveRecord(
+        quantization=bundle.manifest.base.fingerprint.quantization,
+        dtype=bundle.manifest.base.dtype,
+        rows=len(here),
+        same_verdict=sum(one == other for one, other in zip(before, after, strict=True)),
+        largest_difference=furthest if math.isfinite(furthest) else None,
+    )
+
+
+def _fired(rows: Sequence[GoldenRow], point: OperatingPoint) -> list[bool]:
+    logits_NL = np.array([row.label_logits for row in rows], dtype=np.float64)
+    return (positive_probability(logits_NL, point.temperature) >= point.threshold).tolist()
