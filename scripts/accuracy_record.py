@@ -3,7 +3,7 @@
     alora compare run_dir=runs/accuracy ...
     python scripts/accuracy_record.py runs/accuracy/compare.json
 
-The record holds every raw score by row id (label logits as their margin, seven decimals); no text, no path, no command
+The record holds every raw score by row id (label logits as their margin, six decimals); no text, no path, no command
 line. `--check` computes every AUROC again from the record alone. The tables stand between two comments in the page.
 """
 
@@ -68,7 +68,7 @@ def record(found: dict[str, Any]) -> dict[str, Any]:
             own = rows.setdefault(item["policy"], {})
             own.setdefault(part, {"ids": scores["ids"], "label_ids": scores["label_ids"]})
             same = own[part]["ids"] == scores["ids"]
-            margins[part] = {"margins": [round(float(m), 7) for m in _margins(scores["logits"])]}
+            margins[part] = {"margins": [round(float(m), 6) for m in _margins(scores["logits"])]}
             margins[part] |= {} if same else {"ids": scores["ids"], "label_ids": scores["label_ids"]}
         runs.append({name: item[name] for name in ("arm", "policy", "seed", "rank", "facts")} | margins)
     hidden = ("command", "platform", "machine")
