@@ -90,37 +90,44 @@ def run_open_loop(bench: Bench, found: list[dict[str, Any]]) -> None:
         entry["best_rate"], entry["failed_rate"] = rate_bounds(entry)
         found.append(entry)
         if name != "base":
-            _cliff(bench, arm, entry["best_rate"], found)
+            _cliff(bench, arm, cliff_rate(entry["best_rate"], probes[0].holds(target)), found)
 
 
-def _cliff(bench: Bench, arm: VllmArm, best: float | None, found: list[dict[str, Any]]) -> None:
-    """The same load on each population, at half the best rate; first the one that fits the slots, to compare with."""
+def cliff_rate(best: float | None, alone: bool) -> float | None:
+    """At which rate populations are compared: half of the best one; where none held, one conversation after another;
+    None where not even that did.
+    """
+    return best / 2 if best is not None else 0.0 if alone else None
+
+
+def _cliff(bench: Bench, arm: VllmArm, rate: float | None, found: list[dict[str, Any]]) -> None:
+    """The same load on each population; first the one that fits the slots, to compare with."""
     serving, engine = bench.settings.serving, bench.engine
     assert engine is not None
     assert arm.kind is not None
     populations = sorted(serving.populations)
     fired = {many: offered(bench.settings, 1.0, many) for many in populations}
     distinct = {many: distinct_adapters(fired[many]) for many in populations}
-    reasons = {many: unexercised(distinct[many], engine.options.slots, best) for many in populations[1:]}
+    reasons = {many: unexercised(distinct[many], engine.options.slots, rate) for many in populations[1:]}
     for many in populations:
         entry: dict[str, Any] = {
             "kind": "population", "arm": arm.name, "population": many, "slots": engine.options.slots,
             "distinct": distinct[many], "target_ms": serving.target_ms, "reason": reasons.get(many), "probe": None,
         }  # fmt: skip
-        if best is not None and entry["reason"] is None and None in reasons.values():
+        if rate is not None and entry["reason"] is None and None in reasons.values():
             bench.bar.set_description(f"open loop, {arm.name}, population {many}")
             called = {place for one in fired[many] for place in one.places}
             engine.load(arm.kind, sorted(called, reverse=True))  # into memory; the most popular, into slots
-            entry["probe"] = probe(bench, arm, best / 2, many, "population").sample()
+            entry["probe"] = probe(bench, arm, rate, many, "population").sample()
         if entry["probe"] is not None or entry["reason"] is not None:
             found.append(entry)
 
 
-def unexercised(distinct: int, slots: int, best: float | None) -> str | None:
+def unexercised(distinct: int, slots: int, rate: float | None) -> str | None:
     """Why a population would show nothing of what happens beyond the slots; None where it would."""
     if distinct <= slots:
         return f"not exercised: {distinct} distinct adapters, {slots} slots"
-    return "not exercised: no rate held" if best is None else None
+    return "not exercised: no rate held, not even one after another" if rate is None else None
 
 
 def search(probe: Callable[[float], Probe], target: float, probes: int) -> list[Probe]:

@@ -8,7 +8,7 @@ import pytest
 from alora.bench.serving.arms import VllmArm
 from alora.bench.serving.draws import arrivals, distinct_adapters
 from alora.bench.serving.marks import coverage_text, mark, range_coverage, rate_bounds, rate_text, spent_text
-from alora.bench.serving.open_loop import Probe, _cliff, search, unexercised
+from alora.bench.serving.open_loop import Probe, _cliff, cliff_rate, search, unexercised
 from alora.bench.serving.plan import offered
 from alora.bench.serving.plots import _lines, _speed_up
 from alora.bench.serving.report import _open_loop, _split, _workload
@@ -119,9 +119,16 @@ def test_a_population_within_the_slots_shows_nothing_of_what_is_beyond():
     coming = arrivals(8, 1.0, 150, [5, 10], 1.0, seed=0)
     distinct = distinct_adapters(coming)
     assert distinct == len({place for one in coming for place in one.places})
-    assert unexercised(distinct, distinct, best=1.0) == f"not exercised: {distinct} distinct adapters, {distinct} slots"
-    assert unexercised(distinct, distinct - 1, best=1.0) is None
-    assert "no rate held" in str(unexercised(distinct, distinct - 1, best=None))
+    assert unexercised(distinct, distinct, rate=1.0) == f"not exercised: {distinct} distinct adapters, {distinct} slots"
+    assert unexercised(distinct, distinct - 1, rate=1.0) is None
+    assert unexercised(distinct, distinct - 1, rate=0.0) is None
+    assert "no rate held" in str(unexercised(distinct, distinct - 1, rate=None))
+
+
+def test_populations_are_compared_where_the_arm_keeps_up():
+    assert cliff_rate(3.0, alone=True) == 1.5
+    assert cliff_rate(None, alone=True) == 0.0  # one after another
+    assert cliff_rate(None, alone=False) is None
 
 
 def test_a_cliff_that_would_show_nothing_costs_no_probe():
