@@ -207,8 +207,8 @@ def _open_loop(entries: Sequence[Mapping[str, Any]]) -> str:
     if cliffs:
         heads = ["arm", "population", "slots", "distinct adapters", "rate", "p50, ms", "p95, ms"]
         text += (
-            "\n\nA population that outgrows the slots, at half the rate that held (0.00: none held, so one after another):"
-            f"\n\n{table(heads, cliffs)}"
+            "\n\nA population that outgrows the slots, at half the rate that held (0.00: none held, so one after "
+            f"another):\n\n{table(heads, cliffs)}"
         )
     return text
 
