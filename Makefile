@@ -40,12 +40,12 @@ test: static ## everything that needs no GPU, real vLLM on CPU included
 	$(PYTEST) -n 2 tests/vllm
 
 bench: setup ## the serving benchmark on what is here: a GPU, or the two documented CPU runs; into runs/serving_*
-ifneq ($(shell command -v nvidia-smi 2>/dev/null),)
-	$(BIN)/alora bench serving bench=gpu output=runs/serving_gpu
-else
-	$(BIN)/alora bench serving bench=cpu output=runs/serving_cpu; withheld=$$?; \
-	$(BIN)/alora bench serving bench=cpu_open_loop output=runs/serving_cpu_open_loop && exit $$withheld
-endif
+	if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then \
+	  $(BIN)/alora bench serving bench=gpu output=runs/serving_gpu; \
+	else \
+	  $(BIN)/alora bench serving bench=cpu output=runs/serving_cpu; withheld=$$?; \
+	  $(BIN)/alora bench serving bench=cpu_open_loop output=runs/serving_cpu_open_loop && exit $$withheld; \
+	fi
 
 vllm-matrix: setup ## the vLLM tests on every vLLM version that this torch serves
 	$(BIN)/python scripts/vllm_matrix.py --out benchmarks/results/vllm_matrix.json

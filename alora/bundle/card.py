@@ -102,7 +102,24 @@ def _figures(manifest: Manifest) -> str:
         f"On {first.metrics.rows} {_inline(first.split)} rows, {first.metrics.positives} of them positive, "
         f"{first.truncated} truncated; with 95 % bootstrap intervals."
     )
-    return f"{text}\n\n{rows}\n\n{_comparison(manifest.evaluations)}"
+    return f"{text}\n\n{rows}{_moved(manifest)}\n\n{_comparison(manifest.evaluations)}"
+
+
+def _moved(manifest: Manifest) -> str:
+    """What a bundle that was moved or fitted again must say beside figures that were measured before."""
+    told, moved = "", manifest.moved
+    if manifest.operating_point.dtype is not None:
+        told = (
+            " They were measured before the operating point was fitted again, at the threshold and on the base of then."
+        )
+    if moved is not None:
+        far = moved.largest_difference
+        told += (
+            f" The bundle was moved from the base in quantization {_code(moved.quantization)} ({moved.dtype}): "
+            f"{moved.same_verdict} of {moved.rows} golden rows kept their verdict, and log-probabilities moved by up "
+            f"to {'no finite number' if far is None else f'{far:.2g}'}."
+        )
+    return told
 
 
 def _comparison(evaluations: Sequence[Evaluation]) -> str:

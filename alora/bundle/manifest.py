@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -64,10 +65,10 @@ class CertificateRecord:
 
 @dataclass(frozen=True)
 class MoveRecord:
-    """A parity run: the golden rows' answers on the base in another ``quantization`` and ``dtype``, where the bundle
-    comes from, beside those on its base now. ``same_verdict`` counts rows whose verdict, each at its own operating
-    point, is the same; ``largest_difference`` is of a log-probability over the labels, relative above 1, None where it
-    is not finite.
+    """A parity run, as found when the bundle was moved: the golden rows' answers on the base in another
+    ``quantization`` and ``dtype``, where it comes from, beside those on the base that it was moved to. ``same_verdict``
+    counts rows whose verdict is the same, each at the operating point fitted there; ``largest_difference`` is of a
+    log-probability over the labels, relative above 1, None where it is not finite.
     """
 
     quantization: str
@@ -211,13 +212,26 @@ def _manifest(content: Mapping[str, Any]) -> Manifest:
         files={_file_name(name): FileRecord(**record) for name, record in content["files"].items()},
         versions=dict(content["versions"]),
         created=str(content["created"]),
-        moved=MoveRecord(**content["moved"]) if "moved" in content else None,
+        moved=_move_record(content["moved"]) if "moved" in content else None,
     )
 
 
 def _base_record(content: dict[str, Any]) -> BaseRecord:
     record = BaseRecord(fingerprint=Fingerprint(**content.pop("fingerprint")), **content)
     _require_dtype(record.dtype)
+    return record
+
+
+def _move_record(content: Mapping[str, Any]) -> MoveRecord:
+    record = MoveRecord(**content)
+    _require_dtype(record.dtype)
+    counts, far = (record.same_verdict, record.rows), record.largest_difference
+    if not all(type(count) is int for count in counts) or not 0 <= record.same_verdict <= record.rows:
+        raise ValueError(f"moved counts {record.same_verdict!r} of {record.rows!r} rows")
+    if far is not None and (type(far) not in (int, float) or not 0 <= far < math.inf):
+        raise ValueError(f"moved.largest_difference is {far!r}")
+    if not isinstance(record.quantization, str):
+        raise TypeError(f"moved.quantization is {record.quantization!r}")
     return record
 
 

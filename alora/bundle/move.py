@@ -23,19 +23,35 @@ if TYPE_CHECKING:
     from alora.bundle.read import Bundle
 
 
-def parity_run(bundle: Bundle, base: LoadedBase, point: OperatingPoint) -> MoveRecord:
-    """Ask the adapter on ``base`` for the bundle's golden rows; ``point`` is the one fitted there.
+def is_move(bundle: Bundle, base: LoadedBase) -> bool:
+    """Whether ``base`` is the bundle's but for its quantization, or for the settings of that."""
+    differing = set(bundle.manifest.base.fingerprint.differences(base.fingerprint))
+    return bool(differing) and differing <= {"quantization", "quantization_settings"}
+
+
+def require_movable(bundle: Bundle, base: LoadedBase) -> None:
+    """Refuse a bundle that could not be compared with itself on ``base``.
 
     Raises:
-        BundleError: the bundle stores no golden rows, so nothing says what it answered before.
+        BundleError: it stores no golden rows, or prompts are rendered in another way than it was made with.
     """
-    from alora.prefix.scorer import Scorer
-
     if not bundle.golden:
         raise BundleError(
             f"{bundle.folder} stores no golden rows, so nobody can say how its answers change on a base in "
             f"{base.fingerprint.quantization}; export it again with export.golden_rows=8"
         )
+    bundle.check_prompts(base)
+
+
+def parity_run(bundle: Bundle, base: LoadedBase, point: OperatingPoint) -> MoveRecord:
+    """Ask the adapter on ``base`` for the bundle's golden rows; ``point`` is the one fitted there.
+
+    Raises:
+        BundleError: see :func:`require_movable`.
+    """
+    from alora.prefix.scorer import Scorer
+
+    require_movable(bundle, base)
     talks = [row.conversation for row in bundle.golden]
     with Scorer(base, [bundle.weights]) as scorer:
         here = measure(scorer, bundle.renderer(base), bundle.suffix, talks)

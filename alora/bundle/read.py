@@ -108,6 +108,14 @@ class Bundle:
             facts |= {"made_settings": made.quantization_settings, "found_settings": found.quantization_settings}
             lines = [_DIFFERENT_BASE[name].format(**facts) for name in differences]
             raise BundleError("\n  ".join([f"{self.folder} does not fit the base {base.source}:", *lines]))
+        self.check_prompts(base)
+
+    def check_prompts(self, base: LoadedBase | DescribedBase) -> None:
+        """Check that prompts still become the same token ids with the base's tokenizer, however it is quantized.
+
+        Raises:
+            BundleError: this version of alora renders the prompt in another way, or the bundle was changed.
+        """
         renderer = self.renderer(base)
         same = renderer.suffix(self.policy) == self.suffix and all(
             prefix_digest(renderer.prefix(row.conversation)) == row.prefix_sha256 for row in self.golden

@@ -140,11 +140,10 @@ def _refit(
 
 
 def _moved(bundle: Bundle, base: LoadedBase, point: OperatingPoint) -> MoveRecord | None:
-    """The parity run, where the base is quantized in another way; else what an earlier one has found."""
-    from alora.bundle.move import parity_run
+    """The parity run, where the base is quantized in another way; else what was found when the bundle was moved."""
+    from alora.bundle.move import is_move, parity_run
 
-    same = bundle.manifest.base.fingerprint.quantization == base.fingerprint.quantization
-    return bundle.manifest.moved if same else parity_run(bundle, base, point)
+    return parity_run(bundle, base, point) if is_move(bundle, base) else bundle.manifest.moved
 
 
 def target_of(before: OperatingPoint, given: EvaluationSettings) -> EvaluationSettings:
@@ -185,15 +184,16 @@ class _InVllm:
 def _certificate(recipe: Recipe, bundle: Bundle, base: LoadedBase) -> Certificate | None:
     """The bundle's own; a new one where the base is quantized in another way, for it speaks of one base only."""
     from alora.bundle.manifest import CERTIFICATE_FILE
+    from alora.bundle.move import is_move, require_movable
     from alora.identity.certificate import read_certificate
     from alora.identity.certify import certify
     from alora.probes import probe_conversations
     from alora.render import Prompt
 
-    differing = set(bundle.manifest.base.fingerprint.differences(base.fingerprint))
-    if not differing or differing - {"quantization", "quantization_settings"}:
+    if not is_move(bundle, base):
         bundle.check_base(base)
         return None if bundle.manifest.certificate is None else read_certificate(bundle.folder / CERTIFICATE_FILE)
+    require_movable(bundle, base)
     if not bundle.manifest.activated:
         return None
     note(f"proving KV identity of {bundle.policy.id} on the base in {base.fingerprint.quantization}")

@@ -45,14 +45,14 @@ def arrivals(
     The policies of one conversation are distinct. For one seed, another rate stretches the same arrivals in time, and
     another count only adds arrivals, so that two rates are compared on the same conversations and policies.
     """
-    times, generator = np.random.default_rng([seed, 0]), np.random.default_rng([seed, 1])
+    times, counts, generator = (np.random.default_rng([seed, stream]) for stream in range(3))
     weights = zipf_weights(population, exponent)
     gaps = times.exponential(1.0, size=count) / rate
     found, at = [], 0.0
     for number in range(count):
         at += float(gaps[number])
         least, most = (min(end, population) for end in fires)
-        many = int(generator.integers(least, most + 1))
+        many = int(counts.integers(least, most + 1))  # of its own stream: every population is fired as often
         places = generator.choice(population, size=many, replace=False, p=weights)
         found.append(Arrival(at, number, tuple(int(place) for place in places)))
     return found

@@ -8,7 +8,7 @@ from typing import Any
 
 from alora.bench.measure import Interval, paired_ratio
 from alora.bench.serving import guards
-from alora.bench.serving.arms import NULL
+from alora.bench.serving.arms import NULL, PeftLoraArm
 from alora.bench.serving.context import Bench
 from alora.bench.serving.floor import Floors, kv_bytes
 from alora.bench.serving.records import BASE_STAGES, Cell, Trial, ms
@@ -269,7 +269,7 @@ def _warm(bench: Bench, cell: Cell, arm: str) -> str | None:
     """A workload begins on an empty cache: its cold batteries, or the stage before the one that is compared."""
     if cell.cold:
         return guards.not_cold(cell.of(arm), 0 if arm == "lora" else cell.at["length"])
-    if arm == "packed":  # which keeps none
+    if arm == "packed" or isinstance(bench.arms[arm], PeftLoraArm):  # which keep none
         return None
     gone = guards.emptied(cell.of(arm), cell.left(arm))
     if gone or cell.workload not in ("warm", "pipeline"):

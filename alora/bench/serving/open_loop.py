@@ -10,6 +10,7 @@ told as such.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -116,8 +117,8 @@ def _cliff(bench: Bench, arm: VllmArm, rate: float | None, found: list[dict[str,
         }  # fmt: skip
         if rate is not None and entry["reason"] is None and None in reasons.values():
             bench.bar.set_description(f"open loop, {arm.name}, population {many}")
-            called = {place for one in fired[many] for place in one.places}
-            engine.load(arm.kind, sorted(called, reverse=True))  # into memory; the most popular, into slots
+            called = Counter(place for one in fired[many] for place in one.places)
+            engine.load(arm.kind, sorted(called, key=lambda place: called[place]))  # the most popular last: into slots
             entry["probe"] = probe(bench, arm, rate, many, "population").sample()
         if entry["probe"] is not None or entry["reason"] is not None:
             found.append(entry)

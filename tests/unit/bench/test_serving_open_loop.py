@@ -38,6 +38,13 @@ def test_a_population_of_a_thousand_needs_only_the_adapters_that_it_fires():
     assert needed == 1 + max(now for _, now in same) < 200
 
 
+def test_every_population_is_fired_as_often():
+    """The fault: how many policies a conversation fires was drawn after which, so that a larger population got less."""
+    small, large = (offered(settings((20, 1000), 30, (4, 8)), 1.0, many) for many in (20, 1000))
+    assert [len(one.places) for one in small] == [len(one.places) for one in large]
+    assert len({len(one.places) for one in small}) > 3
+
+
 def test_a_population_that_fits_keeps_all_of_its_adapters():
     few = settings((50,), batteries=1, fires=(1, 1))
     assert open_loop_adapters(few) == 50
