@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -11,13 +11,14 @@ import scipy.special
 from alora.adapter.folder import AdapterWeights, save_adapter
 from alora.base.load import load_base
 from alora.bundle.battery import load_battery
-from alora.bundle.manifest import CERTIFICATE_FILE
-from alora.bundle.move import parity_run
+from alora.bundle.manifest import CARD_FILE, CERTIFICATE_FILE, MoveRecord, content_digest, manifest_from_dict
+from alora.bundle.move import parity_run, require_movable
 from alora.bundle.read import load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.cli import main
 from alora.config.schema import BaseSettings, DataSettings, EvaluationSettings, IdentitySettings
 from alora.conversation import read_multilabelled
+from alora.errors import BundleError
 from alora.evaluation.calibration import fit_operating_point, positive_probability
 from alora.evaluation.predict import predict
 from alora.identity.certificate import read_certificate
@@ -131,6 +132,9 @@ def test_who_moves_to_another_quantization_has_a_parity_run(place, battery, tmp_
         assert moved.same_verdict == sum(one == other for one, other in zip(*fired, strict=True))
     assert recalibrate(place, tmp_path / "nf4", "base.quantization=nf4", "evaluation.target=recall", "json=true") == 0
     assert "parity" not in json.loads(capsys.readouterr().out)["policies"][0]
+    card = (tmp_path / "nf4/red" / CARD_FILE).read_text()
+    assert "moved from the base in quantization `none` (float32)" in card
+    assert "measured before the operating point was fitted again" in card
     kept = load_bundle(tmp_path / "nf4/red").manifest
     assert kept.moved is not None
     assert kept.moved.quantization == "none"
@@ -149,6 +153,39 @@ def test_a_parity_run_sees_another_adapter(place, battery):
     turned = parity_run(replace(bundle, weights=opposite), base, point)
     assert turned.largest_difference is not None
     assert turned.largest_difference > 0.1
+
+
+def test_what_renders_otherwise_cannot_be_moved(place, battery):
+    """The fault: a move skipped the check, and compared answers to other conversations."""
+    base = load_base(BaseSettings(source=str(place / "base"), dtype="float32"))
+    bundle = load_bundle(battery / "red")
+    require_movable(bundle, base)
+    other = replace(bundle, golden=tuple(replace(row, prefix_sha256="0" * 64) for row in bundle.golden))
+    with pytest.raises(BundleError, match="not those that it renders"):
+        require_movable(other, base)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rows": "many"},
+        {"same_verdict": 9},
+        {"dtype": "int3"},
+        {"largest_difference": float("nan")},
+        {"quantization": 4},
+    ],
+)
+def test_a_parity_run_that_cannot_be_is_no_manifest(battery, wrong):
+    content = load_bundle(battery / "red").manifest.as_dict()
+    sound = asdict(MoveRecord("nf4", "float32", 8, 7, None))
+    for moved, fits in ((sound, True), (sound | wrong, False)):
+        changed = content | {"moved": moved}
+        changed["sha256"] = content_digest(changed)
+        if fits:
+            assert manifest_from_dict(changed, "here").moved == MoveRecord(**sound)
+        else:
+            with pytest.raises(BundleError, match="not a valid manifest"):
+                manifest_from_dict(changed, "here")
 
 
 def test_a_bundle_without_golden_rows_cannot_be_moved(place, battery, capsys):
