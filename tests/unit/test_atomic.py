@@ -3,6 +3,7 @@
 import json
 import stat
 import threading
+import time
 
 import pytest
 
@@ -96,6 +97,8 @@ def missing_while_replaced(tmp_path, times):
 
     reader = threading.Thread(target=look)
     reader.start()
+    while not looks[True]:  # the first look is at the folder as it was
+        time.sleep(0)
     for _ in range(times):
         replace_folder(beside, folder)
         if looks[False]:
