@@ -17,7 +17,7 @@ from alora.bench.measure import Interval
 from alora.bench.report import table
 from alora.bench.serving.arms import NULL
 from alora.bench.serving.guards import different_runs
-from alora.bench.serving.marks import rate_text
+from alora.bench.serving.marks import told_rate
 from alora.bench.serving.records import BASE_STAGES
 from alora.bench.serving.report import place
 from alora.bench.serving.saved import load_run
@@ -167,10 +167,7 @@ def _rates(one: Run, other: Run) -> tuple[tuple[str, str, str], ...]:
 
 def _searched(run: Run) -> dict[str, str]:
     entries = [entry for entry in run.get("open_loop", ()) if entry["kind"] == "rate"]
-    return {
-        f"{entry['arm']}, population {entry['population']}": "withheld" if entry.get("refused") else rate_text(entry)
-        for entry in entries
-    }
+    return {f"{entry['arm']}, population {entry['population']}": told_rate(entry) for entry in entries}
 
 
 def _shared(cell: Run, beside: Run) -> list[str]:

@@ -32,9 +32,18 @@ def rate_text(entry: Mapping[str, Any]) -> str:
     return f">= {held:.2f}" if failed is None else f"{held:.2f} to {failed:.2f}"
 
 
+def told_rate(entry: Mapping[str, Any]) -> str:
+    """:func:`rate_text`, unless the arm's verdicts forbid it."""
+    return "withheld" if entry.get("refused") else rate_text(entry)
+
+
+def kept_up(one: Mapping[str, Any]) -> bool:
+    """Whether a tried rate was answered about as fast as it came; older files do not say, so they did."""
+    return bool(one.get("kept_up", True))
+
+
 def _holds(one: Mapping[str, Any], target: float) -> bool:
-    kept_up = one["complete"] and one.get("kept_up", True)
-    return bool(kept_up and one["figures"] and one["figures"]["p95"]["value"] < target)
+    return bool(one["complete"] and kept_up(one) and one["figures"] and one["figures"]["p95"]["value"] < target)
 
 
 def spent_text(results: Mapping[str, Any]) -> str:

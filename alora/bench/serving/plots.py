@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from alora.bench.serving.arms import NULL
-from alora.bench.serving.marks import mark
+from alora.bench.serving.marks import kept_up, mark
 
 Cells = Sequence[Mapping[str, Any]]
 COLOURS = {"lora": "#b5442e", "alora": "#1f6fb2", "base": "#7a7a7a", "packed": "#3d8f5f"}
@@ -170,7 +170,7 @@ def _open_loop(axes: Any, entries: Cells) -> bool:
         label += ", withheld" if entry.get("refused") else ""
         style = {"marker": "s" if alone else "o", "fillstyle": "none" if alone else "full"}
         axes.plot(*_points(probes), color=colour, label=label, **style)
-        behind = [one for one in probes if not one.get("kept_up", True)]
+        behind = [one for one in probes if not kept_up(one)]
         axes.plot(*_points(behind), color="black", marker="x", linestyle="none")
         given_up = [one for one in probes if not one["complete"]]
         axes.plot(*_points(given_up), color=colour, marker="^", linestyle="none")

@@ -94,9 +94,8 @@ def sampled(bench: Bench) -> dict[str, list[Key]]:
             count = 1 if name == "base" else max(FEWEST, bench.settings.serving.checked)
             wanted[kind_of(name)].update(dict.fromkeys(_sampled(bench, cell, name, count)))
     for verdict in bench.verdicts:
-        if not verdict.asked:
-            continue
-        wanted[kind_of(verdict.arm)][verdict.prefix_ids, verdict.place] = None
+        if verdict.asked:
+            wanted[kind_of(verdict.arm)][verdict.prefix_ids, verdict.place] = None
     return {kind: list(keys) for kind, keys in wanted.items()}
 
 

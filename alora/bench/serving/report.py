@@ -8,7 +8,8 @@ from typing import Any
 
 from alora.bench.report import table
 from alora.bench.serving.arms import NULL, WHAT
-from alora.bench.serving.marks import coverage_text, mark, range_coverage, rate_text, spent_text
+from alora.bench.serving.loop_report import loop_faults, open_loop_section
+from alora.bench.serving.marks import coverage_text, mark, range_coverage, spent_text
 
 Cell = Mapping[str, Any]
 OTHER_PROMPTS = ("the prompts differ", "the baseline ran")  # what a guard says of other lengths, and of one
@@ -39,14 +40,7 @@ def faults(results: Mapping[str, Any]) -> list[str]:
             own = entry["baseline"] == "base"  # of any other arm, other prompts are a fault
             reasons = [r for r in entry["refused"] if not (own and r.startswith(OTHER_PROMPTS))]
             found += [f"{place(cell)} against {entry['baseline']}: {reason}" for reason in reasons]
-    return found + _loop_faults(results)
-
-
-def _loop_faults(results: Mapping[str, Any]) -> list[str]:
-    found = []
-    for entry in results.get("open_loop", ()):
-        found += [f"open_loop (population {entry['population']}): {reason}" for reason in entry.get("refused", ())]
-    return list(dict.fromkeys(found))
+    return found + loop_faults(results)
 
 
 def place(cell: Cell) -> str:
@@ -64,7 +58,7 @@ def markdown(results: Mapping[str, Any]) -> str:
     for workload in dict.fromkeys(cell["workload"] for cell in results["cells"]):
         parts.append(_workload(results, workload))
     if results["open_loop"]:
-        parts.append(_open_loop(results["open_loop"]))
+        parts.append(open_loop_section(results["open_loop"]))
     parts += [_agreement(results), _split(results), _withheld(results)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -188,61 +182,6 @@ def _requests(cells: Sequence[Cell]) -> str:
     return f"\n\n{table(heads, rows)}" if rows else ""
 
 
-def _open_loop(entries: Sequence[Mapping[str, Any]]) -> str:
-    rates = []
-    for entry in entries:
-        if entry["kind"] == "rate":
-            tried = "; ".join(f"{one['rate']:.2f}/s p95 {_p95(one)}{_behind(one)}" for one in entry["probes"])
-            rate = "withheld" if entry.get("refused") else rate_text(entry)
-            rates.append([entry["arm"], str(entry["population"]), rate, tried])
-    cliffs = [_cliff(entry) for entry in entries if entry["kind"] == "population"]
-    target = entries[0]["target_ms"]
-    text = (
-        f"## open_loop\n\nHighest rate that holds p95 < {target:g} ms for a conversation, all verdicts back, counted "
-        f"from its arrival; every rate offers {_offered(entries)} conversations, the same (0/s: one after another). It "
-        "lies between the highest rate that held and the lowest that did not; `>=` or `<`: only one of the two was "
-        "found. *Fell behind*: answered more slowly than they came, so that with more of them p95 would grow.\n\n"
-        + table(["arm", "population", "conversations/s", "rates tried"], rates)
-    )
-    if cliffs:
-        heads = ["arm", "population", "slots", "distinct adapters", "rate", "p50, ms", "p95, ms"]
-        text += (
-            "\n\nA population that outgrows the slots, at half the rate that held (0.00: none held, so one after "
-            f"another):\n\n{table(heads, cliffs)}"
-        )
-    return text
-
-
-def _cliff(entry: Mapping[str, Any]) -> list[str]:
-    row = [entry["arm"], str(entry["population"]), str(entry["slots"]), str(entry["distinct"])]
-    probe = entry["probe"]
-    if probe is None:
-        return [*row, "-", "-", entry["reason"]]
-    if entry.get("refused"):
-        return [*row, f"{probe['rate']:.2f}", "-", "withheld"]
-    return [*row, f"{probe['rate']:.2f}", _middle(probe), f"{_p95(probe)}{_behind(probe)}"]
-
-
-def _behind(probe: Mapping[str, Any]) -> str:
-    return "" if probe.get("kept_up", True) else ", fell behind"
-
-
-def _offered(entries: Sequence[Mapping[str, Any]]) -> int:
-    probes = [one for e in entries for one in (*e.get("probes", ()), e.get("probe")) if one]
-    return max((len(one["ms"]) for one in probes), default=0)
-
-
-def _p95(probe: Mapping[str, Any]) -> str:
-    """A probe that was given up had worse to come."""
-    if not probe["figures"]:
-        return "-"
-    return f"{'' if probe['complete'] else '>= '}{probe['figures']['p95']['value']:.0f} ms"
-
-
-def _middle(probe: Mapping[str, Any]) -> str:
-    return f"{probe['figures']['p50']['value']:.0f}" if probe["figures"] else "-"
-
-
 def _agreement(results: Mapping[str, Any]) -> str:
     total: dict[tuple[str, str], list[Any]] = {}
     for measured in [*results["cells"], *results["open_loop"]]:
@@ -299,5 +238,5 @@ def _withheld(results: Mapping[str, Any]) -> str:
         for entry in cell["ratios"]:
             if entry["refused"]:
                 lines.append(f"- {place(cell)} against {entry['baseline']}: {'; '.join(entry['refused'])}")
-    lines += [f"- {fault}" for fault in _loop_faults(results)]
+    lines += [f"- {fault}" for fault in loop_faults(results)]
     return "## Withheld\n\n" + "\n".join(lines) if lines else ""

@@ -7,11 +7,12 @@ import pytest
 
 from alora.bench.serving.arms import VllmArm
 from alora.bench.serving.draws import arrivals, distinct_adapters
+from alora.bench.serving.loop_report import open_loop_section
 from alora.bench.serving.marks import coverage_text, mark, range_coverage, rate_bounds, rate_text, spent_text
 from alora.bench.serving.open_loop import Probe, _cliff, cliff_rate, search, unexercised
 from alora.bench.serving.plan import offered
 from alora.bench.serving.plots import _lines, _speed_up
-from alora.bench.serving.report import _open_loop, _split, _workload
+from alora.bench.serving.report import _split, _workload
 from scripts.serving_results import published_block
 
 
@@ -100,9 +101,9 @@ def test_the_rate_of_one_alone_is_no_rate():
         "probes": [one.sample() for one in search(server(0.1), target=1.0, probes=1)],
     }  # fmt: skip
     assert rate_bounds(entry) == (None, 2.0)
-    assert "| < 2.00 |" in _open_loop([entry])
+    assert "| < 2.00 |" in open_loop_section([entry])
     given_up = Probe(3.0, (9.0,) * 20, False, 1.0).sample()
-    assert "3.00/s p95 >= 9000 ms" in _open_loop([entry | {"probes": [given_up]}])
+    assert "3.00/s p95 >= 9000 ms" in open_loop_section([entry | {"probes": [given_up]}])
     assert rate_text(entry | {"probes": [Probe(0.0, (9.0,) * 4, True, 1.0).sample()]}).startswith("none")
 
 
@@ -149,8 +150,8 @@ def test_the_report_says_that_a_cliff_was_not_exercised():
         "kind": "population", "arm": "alora", "population": 150, "slots": 100, "distinct": 36, "target_ms": 1000.0,
         "reason": "not exercised: 36 distinct adapters, 100 slots", "probe": None,
     }  # fmt: skip
-    assert "| - | - | not exercised: 36 distinct adapters, 100 slots |" in _open_loop([entry])
-    told = _open_loop([entry | {"distinct": 120, "reason": None, "probe": probe}])
+    assert "| - | - | not exercised: 36 distinct adapters, 100 slots |" in open_loop_section([entry])
+    told = open_loop_section([entry | {"distinct": 120, "reason": None, "probe": probe}])
     assert "not exercised" not in told
     assert "| 120 | 2.00 | 500 | 500 ms |" in told
 

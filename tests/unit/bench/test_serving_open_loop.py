@@ -10,13 +10,14 @@ import torch
 from alora.bench.serving import run
 from alora.bench.serving.draws import arrivals, distinct_adapters, only_fired
 from alora.bench.serving.evaluate import judge_open_loop
+from alora.bench.serving.loop_report import open_loop_section
 from alora.bench.serving.marks import rate_bounds
 from alora.bench.serving.open_loop import KEPT, Probe, kept, probe, search
 from alora.bench.serving.plan import offered, open_loop_adapters
 from alora.bench.serving.plots import _open_loop as drawn
 from alora.bench.serving.records import Ask, Verdict
 from alora.bench.serving.reference import References
-from alora.bench.serving.report import _agreement, _open_loop, _withheld, faults
+from alora.bench.serving.report import _agreement, _withheld, faults
 from alora.config.schema import BenchSettings, ServingBenchSettings
 from tests.unit.bench.serving_cases import LABELS, right
 
@@ -203,7 +204,7 @@ def test_a_queue_that_only_ran_out_of_arrivals_does_not_hold():
     assert held is not None
     assert failed is not None
     assert 2.0 < held < failed < 6.0  # the server can do four
-    assert "fell behind" in _open_loop([entry])
+    assert "fell behind" in open_loop_section([entry])
 
 
 @pytest.mark.parametrize("steps", [60, 0])
@@ -277,8 +278,8 @@ def test_an_open_loop_whose_verdicts_nobody_can_vouch_for_is_a_failure(how, told
     assert [told in fault for fault in faults(results)] == [True]
     assert told in _withheld(results)
     rate = results["open_loop"][0] | {"kind": "rate", "probes": [results["open_loop"][0]["probe"]]}
-    assert "| alora | 1000 | withheld |" in _open_loop([rate])
-    assert "| 1.00 | - | withheld |" in _open_loop(results["open_loop"])
+    assert "| alora | 1000 | withheld |" in open_loop_section([rate])
+    assert "| 1.00 | - | withheld |" in open_loop_section(results["open_loop"])
 
 
 def test_a_population_that_was_not_run_needs_no_verdict():
