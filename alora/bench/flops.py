@@ -94,10 +94,11 @@ class FlopCount:
         """Training one pair of P behind one prefix."""
         return self.prefix(prefix) / policies + self.suffix(prefix, suffix, labels)
 
-    def lora_prefill(self, prefix: int, suffix: int) -> int:
-        """Scoring one standard LoRA, adapted from token 0: the whole prompt, logits at its end."""
+    def lora_prefill(self, prefix: int, suffix: int, cached: int = 0) -> int:
+        """Scoring one standard LoRA, adapted from token 0: the prompt behind ``cached`` tokens, logits at its end."""
         tokens = prefix + suffix
-        forward = tokens * (self.linear + self.adapter) + self.attention(_causal(tokens), _FORWARD)
+        seen = _causal(tokens) - _causal(cached)
+        forward = (tokens - cached) * (self.linear + self.adapter) + self.attention(seen, _FORWARD)
         return forward + self.head(1, self.shape.vocab) // 2
 
     def scored_suffix(self, prefix: int, suffix: int, labels: int) -> int:

@@ -10,7 +10,7 @@ import torch
 
 from alora.commands.output import note, say, say_json, write_json, write_text
 from alora.config.environment import describe_environment
-from alora.config.schema import BaseSettings, Recipe
+from alora.config.schema import Recipe
 from alora.errors import BaseError
 
 _ROOM = 2**20  # bytes that must fit where the results go; those of a long run take about so many
@@ -26,7 +26,7 @@ def _training(recipe: Recipe) -> int:
     from alora.bench.report import markdown, refusals
     from alora.bench.training import run_training
 
-    device, dtype = _place(recipe.base)
+    device, dtype = _place(recipe)
     folder = _folder(recipe)
     results = {"benchmark": "training", "environment": describe_environment()}
     results |= run_training(recipe.bench, device, dtype, quantized=recipe.base.quantization == "nf4")
@@ -45,7 +45,7 @@ def _serving(recipe: Recipe) -> int:
     from alora.bench.serving.report import faults, json_lines, markdown
     from alora.bench.serving.run import run_serving
 
-    device, dtype = _place(recipe.base)
+    device, dtype = _place(recipe)
     folder = _folder(recipe)
     results: dict[str, Any] = {"benchmark": "serving", "environment": describe_environment()}
     results |= run_serving(recipe.bench, recipe.base, device, dtype)
@@ -103,10 +103,15 @@ def _withheld(reasons: list[str]) -> int:
     return int(bool(reasons))
 
 
-def _place(settings: BaseSettings) -> tuple[torch.device, torch.dtype]:
+def _place(recipe: Recipe) -> tuple[torch.device, torch.dtype]:
     """Device and dtype as ``alora train`` would choose them."""
-    name = settings.device
+    settings, name = recipe.base, recipe.base.device
     if name == "auto":
+        if recipe.bench.needs_gpu and not torch.cuda.is_available():
+            raise BaseError(
+                f"this benchmark needs a GPU (bench.needs_gpu), and torch {torch.__version__} sees none; take "
+                "bench=cpu, or base.device=cpu for the same work on the CPU, which may take hours"
+            )
         name = "cuda" if torch.cuda.is_available() else "cpu"
     elif name.startswith("cuda") and not torch.cuda.is_available():
         raise BaseError(f"base.device={name} but torch {torch.__version__} sees no GPU; use base.device=cpu")

@@ -1,5 +1,6 @@
 """What a run depends on besides its settings: versions, machine, commit, command; and whether it is being debugged."""
 
+import contextlib
 import os
 import platform
 import shlex
@@ -46,6 +47,7 @@ def describe_environment() -> dict[str, str]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpus": str(len(os.sched_getaffinity(0))),
+        "processor": processor(),
         "command": command_line(),
     }
     commit = source_commit()
@@ -53,6 +55,16 @@ def describe_environment() -> dict[str, str]:
         facts["commit"] = commit
     versions = {name: package_version(name) for name in PACKAGES}
     return facts | {name: version for name, version in versions.items() if version is not None}
+
+
+def processor() -> str:
+    """What the processor calls itself: on Linux the kernel knows, elsewhere Python, and at least the architecture."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
 
 
 def command_line() -> str:

@@ -232,6 +232,7 @@ class ServingBenchSettings:
     kv_gib: float = 2.0  # memory of the KV cache on CPU
     gpu_share: float = 0.7  # of the GPU's memory for vLLM; the packed scorer's base needs some besides
     graphs: bool = True  # CUDA graphs, on a GPU
+    limit_s: float | None = None  # seconds after which nothing new is begun; what is finished is reported
 
 
 @dataclass
@@ -242,6 +243,7 @@ class BenchSettings:
     runs: list[str] = field(default_factory=list)  # compare: two bench.json
     battery: str | None = None  # serving: real bundles, a folder with battery.json; None: random adapters
     serving: ServingBenchSettings = field(default_factory=ServingBenchSettings)
+    needs_gpu: bool = False  # refuse a machine without one, unless base.device=cpu asks for it
     shape: str = "27m"  # toy, 27m, qwen3_0_6b, qwen3_4b
     prefixes: list[int] = field(default_factory=lambda: [2000])  # tokens
     suffixes: list[int] = field(default_factory=lambda: [16, 48])  # tokens

@@ -107,6 +107,7 @@ RANGES: dict[str, _Rule] = {
     "bench.serving.step_requests": _at_least_one,
     "bench.serving.kv_gib": _finite,
     "bench.serving.gpu_share": _share,
+    "bench.serving.limit_s": _finite,
     "bench.rounds": _at_least_one,
     "bench.scoring_prefix": _at_least_one,
     "bench.scoring_suffix": _room_for_invocation,

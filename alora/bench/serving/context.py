@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -12,10 +13,14 @@ from alora.bench.serving.clock import BenchClock
 from alora.bench.serving.engine import BenchEngine
 from alora.bench.serving.material import Material
 from alora.bench.serving.plan import lora_places, rounds
-from alora.bench.serving.records import Cell, Trial, Verdict
+from alora.bench.serving.records import Burst, Cell, Verdict
 from alora.bench.serving.reference import References
-from alora.bench.serving.rounds import rotating_part
+from alora.bench.serving.rounds import REHEARSAL, rotating_part
 from alora.config.schema import BenchSettings
+
+
+class TimeIsUp(Exception):
+    """The run has lasted as long as it may; what is finished is reported."""
 
 
 @dataclass
@@ -32,7 +37,7 @@ class Bench:
     bar: tqdm
     cells: list[Cell] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
-    readied: set[tuple[str, int]] = field(default_factory=set)
+    deadline: float | None = None  # of time.perf_counter()
 
     def conversation(self, tokens: int, seed: int = 0) -> tuple[int, ...]:
         """Prefix ids; the same for every arm and round. A longer conversation begins with a shorter one."""
@@ -43,11 +48,14 @@ class Bench:
         return [name for name in self.arms if name not in without]
 
     def part(self, arm: str, places: Sequence[int], length: int, number: int) -> list[int]:
-        """Which policies ``arm`` runs in a round: all, or for standard LoRA as many as ``lora_tokens`` allow."""
-        serving = self.settings.serving
-        if arm != "lora" or serving.lora_tokens is None:
+        """Which policies ``arm`` runs in a round: all, or for standard LoRA as many as ``lora_tokens`` allow, and as
+        many as fill a step of the engine in the round that is not timed.
+        """
+        if arm != "lora":
             return list(places)
-        return rotating_part(places, lora_places(serving, len(places), length), number)
+        return rotating_part(
+            places, lora_places(self.settings.serving, len(places), length, number == REHEARSAL), number
+        )
 
     def rounds(self, cells: int) -> int:
         """Rounds of a workload that compares arms in ``cells`` cells."""
@@ -58,22 +66,26 @@ class Bench:
         return len(places) / len(self.part(arm, places, length, 0))
 
     def ready(self, arms: Sequence[str], places: Sequence[int]) -> None:
-        """Adapters into their slots, and one short battery of each arm, so that nothing is done for the first time.
+        """Adapters into their slots, so that none is loaded while the clock runs."""
+        if self.engine is None:
+            return
+        for kind in dict.fromkeys(
+            "lora" if arm == "lora" else "alora" for arm in arms if arm in ("lora", "alora", NULL)
+        ):
+            self.engine.load(kind, places)
 
-        What an arm has answered already is not asked again, but for the two that say that it still can.
-        """
-        prefix = self.conversation(64, seed=-1)
-        for arm in arms:
-            if self.engine is not None and arm in ("lora", "alora", NULL):
-                self.engine.load("lora" if arm == "lora" else "alora", places)
-            new = [place for place in places if (arm, place) not in self.readied]
-            some = arm == "lora" or (arm != "packed" and len(new) <= 2)  # the packed arm packs these very policies
-            first = [*new, *(place for place in places if place not in new)][:2]
-            self.arms[arm].run(prefix, first if some else places)
-            self.readied.update((arm, place) for place in places)
-
-    def done(self, trial: Trial) -> None:
-        """Move the bar on by the prompt tokens of a trial."""
-        tokens = trial.burst.computed_tokens
+    def done(self, burst: Burst) -> None:
+        """Move the bar on by the prompt tokens of a burst, and stop where the time is up."""
+        tokens = burst.computed_tokens
         self.bar.total = max(self.bar.total or 0, self.bar.n + tokens)  # a plan that fell short does not end the bar
         self.bar.update(tokens)
+        self.in_time()
+
+    def in_time(self) -> None:
+        """Go on.
+
+        Raises:
+            TimeIsUp: ``bench.serving.limit_s`` seconds have passed since the run began.
+        """
+        if self.deadline is not None and time.perf_counter() > self.deadline:
+            raise TimeIsUp(f"the limit of {self.settings.serving.limit_s:g} s was reached (bench.serving.limit_s)")

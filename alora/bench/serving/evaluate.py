@@ -164,15 +164,15 @@ def _figures(cell: Cell, name: str, floors: Floors) -> dict[str, Any]:
 
 
 def _floor(cell: Cell, name: str, floors: Floors) -> float | None:
-    """Least seconds of an arm: of a whole battery where nothing is cached, of the suffixes where the prefix may be."""
+    """Least seconds of an arm behind all that it may have found in a cache."""
     at = cell.at
-    if at.get("stage") in BASE_STAGES:
+    if cell.base_alone:
         return None
-    arm, adapters = "alora" if name in (NULL, "packed") else name, at.get("adapters", 1)
-    if cell.cold or name == "packed":  # which keeps no cache
-        return floors.of(arm, at["length"], adapters)
+    length = at["length"] + at.get("tokens", 0)
+    arm, held = "alora" if name in (NULL, "packed") else name, cell.left(name)
+    cached = length if held == at["length"] else held  # what the base said is there with what it had read
     rest = 1 if at.get("stage") == "again" else None  # of a suffix that was read before, its last token
-    return floors.behind(arm, at["length"] + at.get("tokens", 0), adapters, rest)
+    return floors.of(arm, length, at.get("adapters", 1), cached, rest)
 
 
 def _coverage(cell: Cell, name: str) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -18,10 +18,17 @@ _REPEATS = 5
 
 @dataclass(frozen=True)
 class Machine:
-    """Best measured rates: FLOPs a second in the base's dtype on its own matrices, bytes a second of a copy."""
+    """Best measured rates: FLOPs a second in the base's dtype on its own matrices, by the library that multiplies, and
+    bytes a second of a copy.
+    """
 
-    flops: float
+    kernels: Mapping[str, float]
     bytes: float
+
+    @property
+    def flops(self) -> float:
+        """Of the fastest kernel."""
+        return max(self.kernels.values())
 
 
 def measure_machine(material: Material, clock: BenchClock) -> Machine:
@@ -32,19 +39,20 @@ def measure_machine(material: Material, clock: BenchClock) -> Machine:
     w_DO = torch.randn(shape.hidden, shape.intermediate, device=device, dtype=dtype)
     source = torch.empty(_COPIED, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    matmul = min(_best(multiply, device, clock) for multiply in multiplications(x_TD, w_DO))
+    work = 2 * tokens * shape.hidden * shape.intermediate
+    kernels = {name: work / _best(run, device, clock) for name, run in multiplications(x_TD, w_DO).items()}
     copy = _best(lambda: target.copy_(source), device, clock)
-    return Machine(2 * tokens * shape.hidden * shape.intermediate / matmul, 2 * _COPIED / copy)
+    return Machine(kernels, 2 * _COPIED / copy)
 
 
-def multiplications(x_TD: torch.Tensor, w_DO: torch.Tensor) -> list[Callable[[], torch.Tensor]]:
+def multiplications(x_TD: torch.Tensor, w_DO: torch.Tensor) -> dict[str, Callable[[], torch.Tensor]]:
     """Every kernel that an arm may multiply matrices by: torch's own, and on a CPU oneDNN's, which vLLM calls. On some
     processors one is twice as fast as the other, and a floor of the slower one would be none.
     """
-    found = [lambda: x_TD @ w_DO]
+    found: dict[str, Callable[[], torch.Tensor]] = {"torch": lambda: x_TD @ w_DO}
     if x_TD.device.type == "cpu" and x_TD.dtype == torch.float32 and torch.backends.mkldnn.is_available():
         x, w = x_TD.to_mkldnn(), w_DO.t().contiguous().to_mkldnn()
-        found.append(lambda: torch.ops.aten.mkldnn_linear(x, w))
+        found["onednn"] = lambda: torch.ops.aten.mkldnn_linear(x, w)
     return found
 
 
@@ -67,44 +75,31 @@ def _finish(device: torch.device) -> None:
 
 @dataclass(frozen=True)
 class Floors:
-    """Least seconds of a cold battery of one output token, per arm."""
+    """Least seconds of a battery of one output token, per arm."""
 
     material: Material
     machine: Machine
 
-    def of(self, arm: str, length: int, adapters: int) -> float:
-        """Seconds below which no implementation of this arm can come with this arithmetic and these bytes."""
-        material, shape = self.material, self.material.shape
-        spec = material.adapters[0].spec
-        count = FlopCount(shape, spec.rank, spec.targets)
-        suffix = len(material.policy_texts[0] if arm == "base" else material.suffixes[0])
-        labels = len(material.labels[0])
-        if arm == "lora":
-            flops = adapters * count.lora_prefill(length, suffix)
-        elif arm == "base":
-            bare = FlopCount(shape, 0, spec.targets)
-            flops = bare.prefix(length) + adapters * bare.scored_suffix(length, suffix, labels)
-        else:
-            flops = count.prefix(length) + adapters * count.scored_suffix(length, suffix, labels)
-        return max(flops / self.machine.flops, self._bytes(arm, length, adapters) / self.machine.bytes)
+    def of(self, arm: str, length: int, adapters: int, cached: int = 0, suffix: int | None = None) -> float:
+        """Seconds below which no implementation of this arm can come with this arithmetic and these bytes.
 
-    def behind(self, arm: str, length: int, adapters: int, suffix: int | None = None) -> float:
-        """The same where the prefix is there already: the suffixes alone, or ``suffix`` tokens of each.
+        Args:
+            cached: tokens of the prefix whose keys and values are there already; standard LoRA's are its own.
+            suffix: tokens that are read behind the prefix, where the rest of the suffix is there too; None: all.
 
-        The prefix's keys and values are not counted: a small one may never leave the processor's cache.
+        The base's weights and the adapters' are read once. Keys and values are not counted as bytes: small ones may
+        never leave the processor's cache, and a kernel may read a shared prefix once for all.
         """
         material = self.material
         spec = material.adapters[0].spec
-        whole = len(material.policy_texts[0] if arm == "base" else material.suffixes[0])
         count = FlopCount(material.shape, 0 if arm == "base" else spec.rank, spec.targets)
-        tail = whole if suffix is None else suffix
-        flops = adapters * count.scored_suffix(length, tail, len(material.labels[0]))
+        tail = len(material.policy_texts[0] if arm == "base" else material.suffixes[0]) if suffix is None else suffix
+        if arm == "lora":
+            flops = adapters * count.lora_prefill(length, tail, cached)
+        else:
+            read = count.prefix(length) - (count.prefix(cached) if cached else 0)
+            flops = read + adapters * count.scored_suffix(length, tail, len(material.labels[0]))
         return max(flops / self.machine.flops, self._weights(arm, adapters) / self.machine.bytes)
-
-    def _bytes(self, arm: str, length: int, adapters: int) -> float:
-        """The base's weights once, each adapter once, and the prefix's keys and values once per policy."""
-        shared = 0 if arm == "lora" else adapters * kv_bytes(self.material) * length
-        return self._weights(arm, adapters) + shared
 
     def _weights(self, arm: str, adapters: int) -> float:
         size = self.material.model.dtype.itemsize

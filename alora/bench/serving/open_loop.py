@@ -27,6 +27,7 @@ from alora.bench.serving.statistics import figures, summary
 WIDEN = 4  # so that few probes find a rate that holds and one that does not
 HOPELESS = 5  # times the target: a probe whose latencies have come this far is given up, once it must fail
 KEEPS_UP = 0.9  # of the offered rate that must be served: the queue of a few conversations never stands quite still
+TOGETHER = 4  # conversations that are answered at once before the clock starts
 KEPT = 4  # conversations of every tried rate whose verdicts are held to the arm's reference
 
 
@@ -83,6 +84,7 @@ def run_open_loop(bench: Bench, found: list[dict[str, Any]]) -> None:
     for name, arm in arms.items():
         bench.bar.set_description(f"open loop, {name}")
         bench.ready([name], list(range(population)))
+        _rehearse(bench, arm, population)
         probes = search(lambda rate, arm=arm: probe(bench, arm, rate, population), target, serving.probes)
         entry: dict[str, Any] = {
             "kind": "rate", "arm": name, "population": population, "target_ms": serving.target_ms,
@@ -158,12 +160,11 @@ def probe(bench: Bench, arm: VllmArm, rate: float, population: int, kind: str = 
     """Offer ``rate`` conversations a second on an empty cache; rate 0 offers the same ones by one, each alone."""
     engine = bench.engine
     assert engine is not None
+    bench.in_time()
     engine.forget()
     coming = offered(bench.settings, rate or 1.0, population)
     # Prompts are made before the clock runs: tokenising is the client's work.
-    length = bench.settings.serving.open_loop_length
-    prefixes = [bench.conversation(length, seed=100 + one.conversation) for one in coming]
-    asks = [arm.asks(prefix, one.places) for prefix, one in zip(prefixes, coming, strict=True)]
+    prefixes, asks = _prompts(bench, arm, coming)
     drive = _Drive(bench, coming, asks, rate)
     found = drive.run()
     held = kept(len(coming))
@@ -171,6 +172,23 @@ def probe(bench: Bench, arm: VllmArm, rate: float, population: int, kind: str = 
         scores = read_answer(ask, 0.0, 0.0, output).scores
         bench.verdicts.append(Verdict(arm.name, kind, population, prefixes[number], ask.place, scores, number in held))
     return found
+
+
+def _prompts(bench: Bench, arm: VllmArm, coming: Sequence[Arrival]) -> tuple[list[tuple[int, ...]], list[list[Ask]]]:
+    """The prefix of every conversation, and what is asked about it."""
+    length = bench.settings.serving.open_loop_length
+    prefixes = [bench.conversation(length, seed=100 + one.conversation) for one in coming]
+    return prefixes, [arm.asks(prefix, one.places) for prefix, one in zip(prefixes, coming, strict=True)]
+
+
+def _rehearse(bench: Bench, arm: VllmArm, population: int) -> None:
+    """One conversation, then some at once, untimed: no batch of these sizes is the first one of a rate."""
+    engine = bench.engine
+    assert engine is not None
+    _, asks = _prompts(bench, arm, offered(bench.settings, 1.0, population)[:TOGETHER])
+    for some in (asks[:1], asks):
+        engine.forget()
+        engine.answer([ask for one in some for ask in one])
 
 
 def kept(count: int) -> set[int]:

@@ -43,16 +43,26 @@ def open_loop_adapters(settings: BenchSettings) -> int:
     return max(min(serving.populations), 1 + max(called, default=0))
 
 
-def lora_places(serving: ServingBenchSettings, places: int, length: int) -> int:
-    """How many of a battery's policies standard LoRA runs in a round: all, or as many as ``lora_tokens`` allow."""
-    return places if serving.lora_tokens is None else min(places, max(1, serving.lora_tokens // length))
+def lora_places(serving: ServingBenchSettings, places: int, length: int, rehearsal: bool = False) -> int:
+    """How many of a battery's policies standard LoRA runs in a round: all, or as many as ``lora_tokens`` allow.
+
+    In the round that is not timed, no more than fill a step of the engine: the next steps would be like the first.
+    """
+    some = places if serving.lora_tokens is None else min(places, max(1, serving.lora_tokens // length))
+    return min(some, serving.step_tokens // length + 1) if rehearsal else some
 
 
 def planned_tokens(settings: BenchSettings) -> int:
-    """Prompt tokens that the timed rounds compute, about; the open loop is not among them."""
+    """Prompt tokens that the rounds compute, about, with the one that is not timed; the open loop is not among them."""
     serving = settings.serving
     counts = {"grid": _grid, "warm": _warm, "conversation": _conversation, "pipeline": _pipeline}
-    return sum(count(settings) for name, count in counts.items() if name in serving.workloads)
+    cells = {"grid": len(grid_cells(serving)), "warm": 2 * max(1, len(serving.warm_lengths))}
+    total = 0
+    for name in serving.workloads:
+        if name in counts:
+            timed = rounds(settings, cells.get(name, 1))
+            total += timed * counts[name](serving, False) + counts[name](serving, True)
+    return total
 
 
 def planned_arrivals(settings: BenchSettings, arms: Sequence[str]) -> int:
@@ -61,46 +71,40 @@ def planned_arrivals(settings: BenchSettings, arms: Sequence[str]) -> int:
     return len(arms) * (1 + serving.probes + len(serving.populations)) * serving.batteries
 
 
-def _sharing(settings: BenchSettings, conversation: int, requests: int, without: Sequence[str] = ()) -> int:
+def _sharing(serving: ServingBenchSettings, conversation: int, requests: int, without: Sequence[str] = ()) -> int:
     """Tokens of the arms that compute a conversation once, our null arm among them."""
-    serving = settings.serving
     tails = [serving.policy_tokens if name == "base" else serving.suffix for name in serving.arms
              if name != "lora" and name not in without]  # fmt: skip
     return sum(conversation + requests * (tail + _HALF_A_BLOCK) for tail in [*tails, serving.suffix])
 
 
-def _grid(settings: BenchSettings) -> int:
-    serving, total = settings.serving, 0
-    cells = grid_cells(serving)
-    for length, adapters in cells:
-        total += _sharing(settings, length, adapters)
+def _grid(serving: ServingBenchSettings, rehearsal: bool) -> int:
+    total = 0
+    for length, adapters in grid_cells(serving):
+        total += _sharing(serving, length, adapters)
         if "lora" in serving.arms:
-            total += lora_places(serving, adapters, length) * (length + serving.suffix)
-    return rounds(settings, len(cells)) * total
+            total += lora_places(serving, adapters, length, rehearsal) * (length + serving.suffix)
+    return total
 
 
-def _warm(settings: BenchSettings) -> int:
-    serving, most, total = settings.serving, max(settings.serving.adapters), 0
+def _warm(serving: ServingBenchSettings, rehearsal: bool) -> int:
+    most, total = max(serving.adapters), 0
     for length in serving.warm_lengths:
-        total += _sharing(settings, length, 2 * most, without=("packed",))
+        total += _sharing(serving, length, 2 * most, without=("packed",))
         if "lora" in serving.arms:
-            part = lora_places(serving, most, length)
-            total += length + part * (length + 2 * serving.suffix)
-    return rounds(settings, 2 * max(1, len(serving.warm_lengths))) * total
+            total += length + lora_places(serving, most, length, rehearsal) * (length + 2 * serving.suffix)
+    return total
 
 
-def _conversation(settings: BenchSettings) -> int:
-    serving = settings.serving
+def _conversation(serving: ServingBenchSettings, rehearsal: bool) -> int:
     longest, asked = serving.turns * serving.turn_tokens, serving.turns * serving.suffix
-    total = _sharing(settings, longest, serving.turn_adapters * serving.turns)
+    total = _sharing(serving, longest, serving.turn_adapters * serving.turns)
     if "lora" in serving.arms:
-        total += lora_places(serving, serving.turn_adapters, longest) * (longest + asked)
-    return rounds(settings, 1) * total
+        total += lora_places(serving, serving.turn_adapters, longest, rehearsal) * (longest + asked)
+    return total
 
 
-def _pipeline(settings: BenchSettings) -> int:
-    serving = settings.serving
+def _pipeline(serving: ServingBenchSettings, rehearsal: bool) -> int:
     whole = serving.pipeline_length + 2 * serving.pipeline_tokens
-    total = _sharing(settings, whole, 3, without=("packed", "base"))
-    total += 2 * whole if "lora" in serving.arms else 0
-    return rounds(settings, 1) * total
+    lora = 2 * whole if "lora" in serving.arms else 0
+    return _sharing(serving, whole, 3, without=("packed", "base")) + lora

@@ -141,8 +141,10 @@ class Cell:
         return self.workload == "grid" or self.at.get("turn") == 1
 
     def left(self, arm: str) -> int:
-        """Tokens of the conversation that the stage before a warm one has left in the cache for this arm."""
+        """Tokens of the conversation that the stage before this one has left in the cache for this arm."""
         length, turn = self.at["length"], self.at.get("turn")
+        if self.cold or arm == "packed":  # which keeps none
+            return 0
         if turn is not None:
             return length - length // turn
         return 0 if arm == "lora" and self.at["stage"] != "again" else length

@@ -80,15 +80,23 @@ def _conditions(results: Mapping[str, Any]) -> str:
         )
     arms = "\n".join(f"- `{name}`: {WHAT[name]}" for name in dict.fromkeys(_arms(results)) if name in WHAT)
     machine = results["machine"]
+    cpu = f" ({environment['processor']})" if results["device"] == "cpu" and "processor" in environment else ""
     return (
         f"Base `{base['name']}`: {base['parameters'] / 1e6:.0f} M parameters ({base['layers']} layers of "
-        f"{base['hidden']}, vocabulary {base['vocab']}), {results['dtype']} on {results['device']}, "
+        f"{base['hidden']}, vocabulary {base['vocab']}), {results['dtype']} on {results['device']}{cpu}, "
         f"{settings['threads']} thread(s). {adapter['count']} adapters of rank {adapter['rank']} on "
         f"{', '.join(adapter['targets'])}; suffix {prompt['suffix']} tokens, policy text for the base alone "
         f"{prompt['policy_text']}. Engine: {served}. Seconds are {results['clock']}; {settings['rounds']} rounds in "
-        f"shuffled order, seed {settings['seed']}. Measured rates for the floor: {machine['flops'] / 1e9:.0f} GFLOP/s, "
-        f"{machine['bytes'] / 1e9:.0f} GB/s. {versions}. `{environment['command']}`{spent_text(results)}\n\n{arms}"
+        f"shuffled order, seed {settings['seed']}. Measured rates for the floor: "
+        f"{_rates(machine)}. {versions}. `{environment['command']}`{spent_text(results)}\n\n{arms}"
     ).strip()
+
+
+def _rates(machine: Mapping[str, Any]) -> str:
+    """The fastest matmul, with the library that made it where several were measured, and the copy."""
+    by = [f"{name} {rate / 1e9:.0f}" for name, rate in machine.get("kernels", {}).items()]
+    told = f" ({', '.join(by)})" if len(by) > 1 else ""
+    return f"{machine['flops'] / 1e9:.0f} GFLOP/s{told}, {machine['bytes'] / 1e9:.0f} GB/s"
 
 
 def _arms(results: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,6 @@
-"""The one measuring loop: every arm once a round, in an order drawn for every cell and round, every sample kept."""
+"""The one measuring loop: every arm once before the clock starts, then once a round, in an order drawn for every cell
+and round, every sample kept.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,8 @@ from dataclasses import dataclass
 
 from alora.bench.serving.arms import NULL
 from alora.bench.serving.records import Burst, Cell, Trial
+
+REHEARSAL = -1  # the number of the round that is not timed
 
 
 @dataclass(frozen=True)
@@ -24,18 +28,22 @@ class Turn:
 
 
 def run_rounds(
-    turns: Sequence[Turn], stages: Sequence[Cell], rounds: int, seed: int, done: Callable[[Trial], None]
+    turns: Sequence[Turn], stages: Sequence[Cell], rounds: int, seed: int, done: Callable[[Burst], None]
 ) -> None:
-    """Run every turn ``rounds`` times and put its bursts into the cells of their stages."""
+    """Run every turn once untimed, so that no batch of its sizes is the first one in a timed round, then ``rounds``
+    times, and put those bursts into the cells of their stages.
+    """
     by_name = {turn.arm: turn for turn in turns}
+    for turn in turns:
+        for burst in turn.run(REHEARSAL):
+            done(burst)
     for number, order in enumerate(orders([turn.arm for turn in turns], stages[0], rounds, seed)):
         for place, name in enumerate(order):
             turn = by_name[name]
             gc.collect()  # outside the clock, so that no arm pays for another's garbage
             for cell, burst in zip(stages, turn.run(number), strict=True):
-                trial = Trial(name, number, place, burst, 1.0 if cell.base_alone else turn.scale)
-                cell.trials.append(trial)
-                done(trial)
+                cell.trials.append(Trial(name, number, place, burst, 1.0 if cell.base_alone else turn.scale))
+                done(burst)
 
 
 def orders(arms: Sequence[str], cell: Cell, rounds: int, seed: int) -> list[list[str]]:

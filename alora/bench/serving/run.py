@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 from alora.bench.serving import guards
 from alora.bench.serving.arms import NULL, Arm, PackedArm, PeftLoraArm, VllmArm
 from alora.bench.serving.clock import BenchClock
-from alora.bench.serving.context import Bench
+from alora.bench.serving.context import Bench, TimeIsUp
 from alora.bench.serving.conversation import run_conversation
 from alora.bench.serving.engine import BenchEngine, EngineOptions
 from alora.bench.serving.evaluate import evaluate, judge_open_loop
@@ -40,7 +40,8 @@ def run_serving(
     """Measure everything that ``settings`` ask for.
 
     Raises:
-        ConfigError: more adapters are asked for than the battery has, or no workload or no arm of ours can run here.
+        ConfigError: more adapters are asked for than the battery has, no workload or no arm of ours can run here, or
+            ``bench.serving.limit_s`` was over before anything was finished.
         MissingDependency: ``bench.serving.engine=vllm`` without vLLM.
     """
     settings = _for_this_place(settings)
@@ -53,6 +54,8 @@ def run_serving(
             material = _material(settings, base, device, dtype, Path(scratch))
             machine = measure_machine(material, clock)
             bench = _bench(settings, material, dtype, clock, progress)
+            limit = settings.serving.limit_s
+            bench.deadline = None if limit is None else began + limit
             more, stopped = _run_workloads(bench)
             bench.bar.set_description("references")
             bench.references = ask_references(material, sampled(bench))
@@ -71,7 +74,7 @@ def run_serving(
         "dtype": str(dtype).removeprefix("torch."),
         "clock": clock.name,
         "tolerance": bench.tolerance,
-        "machine": asdict(machine),
+        "machine": asdict(machine) | {"flops": machine.flops},
         "memory": _memory(device, material),
         "complete": stopped is None,
         "stopped": stopped,
@@ -185,7 +188,7 @@ def _engine_options(settings: BenchSettings, material: Material, dtype: torch.dt
 def _run_workloads(bench: Bench) -> tuple[list[dict[str, Any]], str | None]:
     """Run them in the order given: the open loop's entries, and what stopped the run before its end, if anything did.
 
-    Interrupted, or out of an accelerator's memory, what was finished is kept.
+    Interrupted, out of time or of an accelerator's memory, what was finished is kept.
     """
     more: list[dict[str, Any]] = []
     runs = {"grid": run_grid, "warm": run_warm, "conversation": run_conversation, "pipeline": run_pipeline}
@@ -196,15 +199,24 @@ def _run_workloads(bench: Bench) -> tuple[list[dict[str, Any]], str | None]:
                 run_open_loop(bench, more)
             else:
                 runs[name](bench)
-    except (KeyboardInterrupt, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
+    except (KeyboardInterrupt, TimeIsUp, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
         if not bench.cells and not more:
+            if isinstance(error, TimeIsUp):
+                raise ConfigError(f"{error} before anything was finished; raise it, or ask for less") from error
             raise
-        reason = str(error).strip().split("\n")[0]
-        stopped = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {reason}"
+        stopped = _in_words(error)
     packed = bench.arms.get("packed")
     if isinstance(packed, PackedArm):
         packed.close()
     return more, stopped
+
+
+def _in_words(error: BaseException) -> str:
+    """Why a run stopped."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    reason = str(error).strip().split("\n")[0]
+    return reason if isinstance(error, TimeIsUp) else f"{type(error).__name__}: {reason}"
 
 
 def _engine_facts(bench: Bench) -> dict[str, Any]:

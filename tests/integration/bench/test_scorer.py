@@ -1,9 +1,12 @@
 """``bench.serving.engine=scorer``: the packed scorer against PEFT's LoRA, where there is no vLLM."""
 
 import json
+import sys
 
 import pytest
+import torch
 
+from alora.bench.serving.context import Bench
 from alora.cli import main
 
 COMMAND = [
@@ -70,6 +73,48 @@ def test_a_disk_that_became_full_does_not_take_the_figures_with_it(run, tmp_path
     told = capsys.readouterr()
     assert "## grid" in told.out
     assert "No space left on device" in told.err
+
+
+def test_a_run_that_is_out_of_time_reports_what_it_finished(tmp_path, monkeypatch, capsys):
+    """The clock jumps once the first cell stands; a limit that nothing fits into is the user's mistake."""
+    stock = Bench.in_time
+
+    def jump(self):
+        self.deadline = 0.0 if self.cells else self.deadline
+        stock(self)
+
+    monkeypatch.setattr(Bench, "in_time", jump)
+    assert main([*COMMAND, "bench.serving.limit_s=500", f"output={tmp_path / 'some'}"]) == 1
+    results = json.loads((tmp_path / "some" / "bench.json").read_text())
+    assert not results["complete"]
+    assert len(results["cells"]) == 1
+    assert results["cells"][0]["agreement"]
+    told = "the limit of 500 s was reached (bench.serving.limit_s)"
+    assert results["stopped"] == told
+    assert f"Stopped before its end** ({told})" in (tmp_path / "some" / "bench.md").read_text()
+    assert f"{told}: the report holds what was finished before" in capsys.readouterr().err
+    assert main([*COMMAND, "bench.serving.limit_s=0.001", f"output={tmp_path / 'none'}"]) == 2
+    assert "before anything was finished; raise it, or ask for less" in capsys.readouterr().err
+    assert not list((tmp_path / "none").iterdir())
+
+
+def test_the_machine_of_the_floor_is_told(run):
+    _, results, folder = run
+    kernels = results["machine"]["kernels"]
+    assert results["machine"]["flops"] == max(kernels.values()) > 0
+    assert "torch" in kernels
+    assert results["environment"]["processor"] in (folder / "bench.md").read_text()
+
+
+def test_a_benchmark_for_a_gpu_is_refused_without_one(monkeypatch, capsys, tmp_path):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("alora.bench.serving.run.run_serving", lambda *args: asked.append(args) or sys.exit(7))
+    assert main(["bench", "serving", "bench=gpu", f"output={tmp_path / 'out'}"]) == 2
+    assert "needs a GPU (bench.needs_gpu)" in capsys.readouterr().err
+    assert (asked, list(tmp_path.iterdir())) == ([], [])
+    assert main(["bench", "serving", "bench=gpu", "base.device=cpu", f"output={tmp_path / 'out'}"]) == 7
+    assert asked[0][2].type == "cpu"
 
 
 def test_workloads_that_all_need_an_engine_are_refused(capsys):

@@ -49,6 +49,11 @@ def right(place: int) -> tuple[float, float]:
     return -0.5 - 0.01 * place, -0.9
 
 
+def machine(flops: float = 1e12, bandwidth: float = 1e12) -> Machine:
+    """One that multiplies and copies at these rates."""
+    return Machine({"torch": flops}, bandwidth)
+
+
 def material() -> Any:
     """Sizes that a floor is counted from."""
     shape = SHAPES["toy"]
@@ -130,7 +135,7 @@ def played(workload: str, arms: Mapping[str, Played]) -> list[Cell]:
 
 def judged(
     cells: Sequence[Cell],
-    machine: Machine | None = None,
+    on: Machine | None = None,
     slots: int | None = None,
     moved: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
@@ -145,4 +150,4 @@ def judged(
         for kind, keys in sampled(bench).items()
     }
     bench.references = References(**known, moved={"alora": 0.5, "lora": 0.5} | dict(moved or {}))
-    return evaluate(bench, Floors(material(), machine or Machine(1e12, 1e12)))
+    return evaluate(bench, Floors(material(), on or machine()))

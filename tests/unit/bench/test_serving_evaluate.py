@@ -7,17 +7,19 @@ from dataclasses import replace
 import pytest
 import torch
 
+from alora.bench.flops import FlopCount
 from alora.bench.serving.draws import arrivals
-from alora.bench.serving.floor import Machine
 from alora.bench.serving.report import faults, json_lines
 from alora.bench.serving.run import _for_this_place, run_serving
+from alora.bench.shapes import SHAPES
 from alora.config.schema import BaseSettings, BenchSettings, Recipe, ServingBenchSettings
 from alora.config.validate import check_recipe
 from alora.errors import ConfigError
-from tests.unit.bench.serving_cases import Played, judged, played, players, right
+from tests.unit.bench.serving_cases import Played, judged, machine, played, players, right
 
 WORKLOADS = ("grid", "warm", "conversation", "pipeline")
 SEVERAL = ("grid", "warm", "conversation")  # policies on one conversation
+COUNT = FlopCount(SHAPES["toy"], 4, ("q_proj", "v_proj"))
 WRONG, NO_NUMBER, SILENT = (-3.0, -0.05), (math.nan, math.nan), (-0.69, -0.69)
 
 
@@ -105,8 +107,8 @@ def test_a_fair_run_gets_its_ratios(workload):
 def test_a_planted_fault_withholds_the_ratio(workload, plant, begins, holds):
     arms = players()
     plant(arms)
-    machine = Machine(1e9, 1e9)  # slow enough for a floor of a millisecond
-    results = judged(played(workload, arms), machine, slots=6)
+    slow = machine(1e9, 1e9)  # enough for a floor of a millisecond
+    results = judged(played(workload, arms), slow, slots=6)
     assert_told(results, begins, holds)
     assert len(reasons_of(results)) == sum(len(cell["ratios"]) for cell in results["cells"])
 
@@ -216,6 +218,29 @@ def test_an_arm_of_ours_that_needs_vllm_does_not_count_without_it():
         run_serving(BenchSettings(serving=serving), BaseSettings(), torch.device("cpu"), torch.float32)
 
 
+@pytest.mark.parametrize(
+    ("workload", "stage", "least"),
+    [
+        ("warm", 1, 3 * COUNT.lora_prefill(32, 5)),
+        ("warm", 2, 3 * COUNT.lora_prefill(32, 1, 32)),
+        ("conversation", 1, 3 * COUNT.lora_prefill(32, 5, 16)),
+        ("pipeline", 1, COUNT.lora_prefill(32, 5)),
+    ],
+)
+def test_lora_s_floor_counts_only_what_its_own_cache_may_hold(workload, stage, least):
+    """The fault: behind a conversation that the base had read, standard LoRA was held to the floor of its suffixes
+    alone, though the base's cache is of no use to it; so it could leave the conversation out.
+    """
+    told = []
+    for seconds in (1.25 * least / 1e9, 0.5 * least / 1e9):
+        arms = players()
+        change("lora", seconds=seconds)(arms)
+        told.append(judged(played(workload, arms), machine(1e9, 1e15))["cells"][stage])
+    assert told[0]["arms"]["lora"]["over_floor"] == pytest.approx(1.25, rel=1e-2)
+    assert not any("lora took" in reason for reason in told[0]["ratios"][0]["refused"])
+    assert any("lora took 0.50 times" in reason for reason in told[1]["ratios"][0]["refused"])
+
+
 @pytest.mark.parametrize(("workload", "stage"), [("warm", 2), ("conversation", 1)])
 @pytest.mark.parametrize("arm", ["lora", "alora"])
 def test_a_cache_that_was_emptied_between_two_stages_is_told(workload, stage, arm):
@@ -259,7 +284,7 @@ def test_an_open_loop_that_nobody_runs_or_fires_is_refused():
     assert [len(one.places) for one in arrivals(3, 1.0, 4, [8, 9], 10.0, 0)] == [4, 4, 4]
 
 
-@pytest.mark.parametrize("key", ["target_ms", "zipf", "kv_gib"])
+@pytest.mark.parametrize("key", ["target_ms", "zipf", "kv_gib", "limit_s"])
 @pytest.mark.parametrize("value", [math.inf, math.nan])
 def test_settings_without_an_end_are_refused(key, value):
     recipe = Recipe()

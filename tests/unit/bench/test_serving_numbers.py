@@ -85,7 +85,7 @@ def test_every_round_runs_every_arm_once_in_an_order_of_its_own():
     orders = [[t.arm for t in cell.trials if t.round == number] for number in range(5)]
     assert all(sorted(order) == list("abcdefgh") for order in orders)
     assert len({tuple(order) for order in orders}) == 5
-    assert told == cell.trials
+    assert told[8:] == [trial.burst for trial in cell.trials]  # behind the rehearsal
 
 
 def test_an_arm_that_leaves_a_stage_out_is_not_measured():

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from alora.bench.serving import run
+from alora.bench.serving.context import TimeIsUp
 from alora.bench.serving.draws import arrivals, distinct_adapters, only_fired
 from alora.bench.serving.evaluate import judge_open_loop
 from alora.bench.serving.loop_report import open_loop_section
@@ -19,6 +20,7 @@ from alora.bench.serving.records import Ask, Verdict
 from alora.bench.serving.reference import References
 from alora.bench.serving.report import _agreement, _withheld, faults
 from alora.config.schema import BenchSettings, ServingBenchSettings
+from alora.errors import ConfigError
 from tests.unit.bench.serving_cases import LABELS, right
 
 
@@ -106,7 +108,7 @@ class Engine:
 def bench_of(engine: Engine, given: BenchSettings) -> Any:
     return SimpleNamespace(
         settings=given, engine=engine, clock=engine, verdicts=[], bar=SimpleNamespace(update=lambda: None),
-        conversation=lambda tokens, seed: (seed, 7), tolerance=1e-3,
+        conversation=lambda tokens, seed: (seed, 7), tolerance=1e-3, in_time=lambda: None,
     )  # fmt: skip
 
 
@@ -241,6 +243,7 @@ def test_one_after_another_is_given_up_once_it_must_fail():
     ("error", "reason"),
     [
         (KeyboardInterrupt(), "interrupted"),
+        (TimeIsUp("the limit of 9 s was reached"), "the limit of 9 s was reached"),
         (torch.OutOfMemoryError("CUDA out of memory.\nTried to"), "OutOfMemoryError: CUDA out of memory."),
     ],
 )
@@ -261,7 +264,7 @@ def test_an_open_loop_that_is_stopped_keeps_what_was_finished(error, reason, mon
         pytest.fail("the finished rate was thrown away")
     assert kept_entries == (finished, reason)
     finished = []
-    with pytest.raises(type(error)):
+    with pytest.raises(ConfigError if isinstance(error, TimeIsUp) else type(error)):
         run._run_workloads(bench)
 
 

@@ -1,14 +1,15 @@
 """The measuring loop: what a part of a battery stands for, and in which order the arms run."""
 
+import math
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from alora.bench.serving.context import Bench
+from alora.bench.serving.context import Bench, TimeIsUp
 from alora.bench.serving.records import Cell
-from alora.bench.serving.rounds import Turn, orders, run_rounds
-from alora.config.schema import BenchSettings
+from alora.bench.serving.rounds import REHEARSAL, Turn, orders, run_rounds
+from alora.config.schema import BenchSettings, ServingBenchSettings
 from tests.unit.bench.serving_cases import burst
 
 ARMS = ("base", "alora", "lora", "null", "packed")
@@ -17,7 +18,7 @@ CELLS = [Cell("grid", {"length": length, "adapters": 50}) for length in range(10
 
 def measured(stages, scale):
     turn = Turn("lora", lambda number: [burst(places=(0,)) for _ in stages], scale)
-    run_rounds([turn], stages, rounds=2, seed=0, done=lambda trial: None)
+    run_rounds([turn], stages, rounds=2, seed=0, done=lambda burst: None)
     return stages
 
 
@@ -60,12 +61,40 @@ def test_every_place_of_the_order_is_taken_by_every_arm():
     assert all(found == set(range(len(ARMS))) for found in places.values())
 
 
-def test_a_new_adapter_has_answered_before_it_is_timed():
-    """The fault: of two new adapters behind others that were ready, none was asked, and both counted as ready."""
-    asked: list[list[int]] = []
-    arm = SimpleNamespace(run=lambda prefix, places: asked.append(list(places)))
-    bench = Bench(BenchSettings(), cast(Any, None), {"base": cast(Any, arm)}, None, *[cast(Any, None)] * 4)
-    bench.conversation = lambda tokens, seed=0: (7,) * tokens
-    for places in ([0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3]):
-        bench.ready(["base"], places)
-    assert asked == [[0, 1, 2], [3, 0], [0, 1]]
+def bench_of(serving: ServingBenchSettings, deadline: float | None = None) -> Bench:
+    bar = cast(Any, SimpleNamespace(total=0, n=0, update=lambda tokens: None))
+    return Bench(BenchSettings(serving=serving), *[cast(Any, None)] * 6, bar, deadline=deadline)
+
+
+def test_every_turn_is_rehearsed_before_the_first_is_timed():
+    """The fault: the sizes of a cell ran for the first time inside the clock, so that its first round was slow."""
+    seen: list[tuple[str, int]] = []
+
+    def turn(name: str) -> Turn:
+        return Turn(name, lambda number: [seen.append((name, number)) or burst()])
+
+    cell, done = Cell("grid", {"length": 32}), []
+    run_rounds([turn("lora"), turn("alora")], [cell], rounds=2, seed=0, done=done.append)
+    assert seen[:2] == [("lora", REHEARSAL), ("alora", REHEARSAL)]
+    assert sorted(seen[2:]) == [("alora", 0), ("alora", 1), ("lora", 0), ("lora", 1)]
+    assert sorted((trial.arm, trial.round) for trial in cell.trials) == sorted(seen[2:])
+    assert len(done) == 6  # the bar and the limit see the rehearsal too
+
+
+def test_a_rehearsal_runs_all_of_ours_and_of_lora_what_fills_a_step():
+    places = list(range(50))
+    for tokens, part in ((None, 50), (10_000, 20)):
+        bench = bench_of(ServingBenchSettings(lora_tokens=tokens, step_tokens=4096))
+        assert bench.part("alora", places, 500, REHEARSAL) == places
+        assert len(bench.part("lora", places, 500, 0)) == part
+        assert len(bench.part("lora", places, 500, REHEARSAL)) == 9
+    few = bench_of(ServingBenchSettings(lora_tokens=2000, step_tokens=4096))
+    assert len(few.part("lora", places, 1000, REHEARSAL)) == 2  # never more than a round
+
+
+def test_nothing_is_begun_when_the_time_is_up():
+    serving = ServingBenchSettings(limit_s=5.0)
+    bench_of(serving, deadline=None).done(burst())
+    bench_of(serving, deadline=math.inf).done(burst())
+    with pytest.raises(TimeIsUp, match=r"the limit of 5 s was reached \(bench.serving.limit_s\)"):
+        bench_of(serving, deadline=0.0).done(burst())
