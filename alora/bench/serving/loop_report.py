@@ -35,9 +35,11 @@ def open_loop_section(entries: Sequence[Mapping[str, Any]]) -> str:
     )
     if cliffs:
         heads = ["arm", "population", "slots", "distinct adapters", "rate", "p50, ms", "p95, ms"]
+        rounds = max((len(entry["probe"]["rounds"]) for entry in entries if entry.get("probe")), default=0)
+        turns = f", in {rounds} rounds by turns [bootstrap over rounds, nominally of 95 %]" if rounds else ""
         text += (
             "\n\nA population that outgrows the slots, at half the rate that held (0.00: none held, so one after "
-            f"another):\n\n{table(heads, cliffs)}"
+            f"another){turns}:\n\n{table(heads, cliffs)}"
         )
     return text
 
@@ -49,7 +51,8 @@ def _cliff(entry: Mapping[str, Any]) -> list[str]:
         return [*row, "-", "-", entry["reason"]]
     if entry.get("refused"):
         return [*row, f"{probe['rate']:.2f}", "-", "withheld"]
-    return [*row, f"{probe['rate']:.2f}", _middle(probe), f"{_p95(probe)}{_behind(probe)}"]
+    least = "" if probe["complete"] else ">= "
+    return [*row, f"{probe['rate']:.2f}", _between(probe, "p50"), f"{least}{_between(probe, 'p95')}{_behind(probe)}"]
 
 
 def _behind(probe: Mapping[str, Any]) -> str:
@@ -57,8 +60,7 @@ def _behind(probe: Mapping[str, Any]) -> str:
 
 
 def _offered(entries: Sequence[Mapping[str, Any]]) -> int:
-    probes = [one for e in entries for one in (*e.get("probes", ()), e.get("probe")) if one]
-    return max((len(one["ms"]) for one in probes), default=0)
+    return max((len(one["ms"]) for entry in entries for one in entry.get("probes", ())), default=0)
 
 
 def _p95(probe: Mapping[str, Any]) -> str:
@@ -68,5 +70,8 @@ def _p95(probe: Mapping[str, Any]) -> str:
     return f"{'' if probe['complete'] else '>= '}{probe['figures']['p95']['value']:.0f} ms"
 
 
-def _middle(probe: Mapping[str, Any]) -> str:
-    return f"{probe['figures']['p50']['value']:.0f}" if probe["figures"] else "-"
+def _between(probe: Mapping[str, Any], name: str) -> str:
+    if not probe["figures"]:
+        return "-"
+    found = probe["figures"][name]
+    return f"{found['value']:.0f} [{found['low']:.0f}, {found['high']:.0f}]"

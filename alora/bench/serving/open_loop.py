@@ -104,7 +104,7 @@ def cliff_rate(best: float | None, alone: bool) -> float | None:
 
 
 def _cliff(bench: Bench, arm: VllmArm, rate: float | None, found: list[dict[str, Any]]) -> None:
-    """The same load on each population; first the one that fits the slots, to compare with."""
+    """The same load on each population, in turn, some rounds; one fits the slots, to compare with."""
     serving, engine = bench.settings.serving, bench.engine
     assert engine is not None
     assert arm.kind is not None
@@ -112,18 +112,31 @@ def _cliff(bench: Bench, arm: VllmArm, rate: float | None, found: list[dict[str,
     fired = {many: offered(bench.settings, 1.0, many) for many in populations}
     distinct = {many: distinct_adapters(fired[many]) for many in populations}
     reasons = {many: unexercised(distinct[many], engine.options.slots, rate) for many in populations[1:]}
-    for many in populations:
-        entry: dict[str, Any] = {
-            "kind": "population", "arm": arm.name, "population": many, "slots": engine.options.slots,
-            "distinct": distinct[many], "target_ms": serving.target_ms, "reason": reasons.get(many), "probe": None,
-        }  # fmt: skip
-        if rate is not None and entry["reason"] is None and None in reasons.values():
+    run = [many for many in populations if rate is not None and reasons.get(many) is None and None in reasons.values()]
+    probes: dict[int, list[Probe]] = {many: [] for many in run}
+    for number in range(bench.settings.rounds):
+        for many in run if number % 2 == 0 else reversed(run):
             bench.bar.set_description(f"open loop, {arm.name}, population {many}")
             called = Counter(place for one in fired[many] for place in one.places)
             engine.load(arm.kind, sorted(called, key=lambda place: called[place]))  # the most popular last: into slots
-            entry["probe"] = probe(bench, arm, rate, many, "population").sample()
+            probes[many].append(probe(bench, arm, rate or 0.0, many, "population"))
+    for many in populations:
+        entry = {
+            "kind": "population", "arm": arm.name, "population": many, "slots": engine.options.slots,
+            "distinct": distinct[many], "target_ms": serving.target_ms, "reason": reasons.get(many),
+            "probe": pooled(probes[many]) if many in run else None,
+        }  # fmt: skip
         if entry["probe"] is not None or entry["reason"] is not None:
             found.append(entry)
+
+
+def pooled(probes: Sequence[Probe]) -> dict[str, Any]:
+    """Rounds of one load as one, in plain form: what a round's neighbours did to the machine is in the intervals."""
+    return {
+        "rate": probes[0].rate, "complete": all(one.complete for one in probes),
+        "kept_up": all(one.kept_up for one in probes), "rounds": [one.sample() for one in probes],
+        "figures": _in_ms(summary([one.latencies for one in probes])),
+    }  # fmt: skip
 
 
 def unexercised(distinct: int, slots: int, rate: float | None) -> str | None:
@@ -240,9 +253,10 @@ class _Drive:
     def _accept(self, start: float) -> None:
         """Send what has arrived; at rate 0 the next one, when the last is answered."""
         while self._waiting:
-            number, now = self._waiting[0], self._clock.now() - start
-            at = self._coming[number].at if self._rate else now
-            if now < at or (not self._rate and self._running):
+            number, now = self._waiting[0], self._clock.now()
+            at = self._coming[number].at if self._rate else now - start
+            early = self._rate and now < start + at  # summed as where it is waited for, so that it ends
+            if early or (not self._rate and self._running):
                 return
             self._waiting.pop(0)
             names = {self._engine.send(ask): ask for ask in self._asks[number]}

@@ -68,7 +68,7 @@ def planned_tokens(settings: BenchSettings) -> int:
 def planned_arrivals(settings: BenchSettings, arms: Sequence[str]) -> int:
     """Conversations that the open loop offers at most."""
     serving = settings.serving
-    return len(arms) * (1 + serving.probes + len(serving.populations)) * serving.batteries
+    return len(arms) * (1 + serving.probes + settings.rounds * len(serving.populations)) * serving.batteries
 
 
 def _sharing(serving: ServingBenchSettings, conversation: int, requests: int, without: Sequence[str] = ()) -> int:

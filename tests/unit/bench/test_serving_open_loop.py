@@ -13,7 +13,7 @@ from alora.bench.serving.draws import arrivals, distinct_adapters, only_fired
 from alora.bench.serving.evaluate import judge_open_loop
 from alora.bench.serving.loop_report import open_loop_section
 from alora.bench.serving.marks import rate_bounds
-from alora.bench.serving.open_loop import KEPT, Probe, kept, probe, search
+from alora.bench.serving.open_loop import KEPT, Probe, _cliff, kept, pooled, probe, search
 from alora.bench.serving.plan import offered, open_loop_adapters
 from alora.bench.serving.plots import _open_loop as drawn
 from alora.bench.serving.records import Ask, Verdict
@@ -145,7 +145,7 @@ def judged(wrong: frozenset[int] = frozenset(), moved: float = 0.5, population: 
     bench.references = references(bench, moved)
     entry = {
         "kind": "population", "arm": "alora", "population": 1000, "slots": 4, "distinct": 20, "target_ms": 1000.0,
-        "reason": None, "probe": found.sample(),
+        "reason": None, "probe": pooled([found]),
     }  # fmt: skip
     judge_open_loop(bench, [entry])
     return {"cells": [], "open_loop": [entry], "tolerance": 1e-3}
@@ -280,9 +280,25 @@ def test_an_open_loop_whose_verdicts_nobody_can_vouch_for_is_a_failure(how, told
     results = judged(**how)
     assert [told in fault for fault in faults(results)] == [True]
     assert told in _withheld(results)
-    rate = results["open_loop"][0] | {"kind": "rate", "probes": [results["open_loop"][0]["probe"]]}
+    rate = results["open_loop"][0] | {"kind": "rate", "probes": results["open_loop"][0]["probe"]["rounds"]}
     assert "| alora | 1000 | withheld |" in open_loop_section([rate])
     assert "| 1.00 | - | withheld |" in open_loop_section(results["open_loop"])
+
+
+def test_populations_take_turns():
+    """The fault: each was offered its load once, so that what the machine did just then looked like its size."""
+    given = settings()
+    given.rounds = 3
+    bench, found, loaded = bench_of(Engine(), given), [], []
+    bench.engine.options = SimpleNamespace(slots=4)
+    bench.engine.load = lambda kind, places: loaded.append(len(places))
+    bench.bar.set_description = lambda text: None
+    arm: Any = SimpleNamespace(name=ARM.name, kind="alora", asks=ARM.asks)
+    _cliff(bench, arm, 2.0, found)
+    few, many = sorted(set(loaded))
+    assert loaded == [few, many, many, few, few, many]
+    assert [(entry["population"], len(entry["probe"]["rounds"])) for entry in found] == [(4, 3), (1000, 3)]
+    assert all(one["rate"] == 2.0 and len(one["ms"]) == 9 for entry in found for one in entry["probe"]["rounds"])
 
 
 def test_a_population_that_was_not_run_needs_no_verdict():
