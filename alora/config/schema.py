@@ -204,7 +204,8 @@ class ServingBenchSettings:
     engine: str = "auto"  # auto (vllm where it is installed), vllm, scorer (in this process, without a server)
     workloads: list[str] = field(default_factory=lambda: ["grid", "warm", "conversation", "pipeline", "open_loop"])
     arms: list[str] = field(default_factory=lambda: ["lora", "alora", "base", "packed"])
-    targets: list[str] = field(default_factory=lambda: ["q_proj", "k_proj", "v_proj", "o_proj"])  # of random adapters
+    # of random adapters, by default those of alora's own
+    targets: list[str] = field(default_factory=lambda: list(AdapterSettings().targets))
     lengths: list[int] = field(default_factory=lambda: [1000, 2000, 4000])  # tokens of the conversation
     adapters: list[int] = field(default_factory=lambda: [1, 10, 50])
     cross: bool = True  # the first length with every number of adapters, the most adapters with every length; or all

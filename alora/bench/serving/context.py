@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ from alora.bench.serving.material import Material
 from alora.bench.serving.plan import lora_places, rounds
 from alora.bench.serving.records import Burst, Cell, Verdict
 from alora.bench.serving.reference import References
-from alora.bench.serving.rounds import REHEARSAL, rotating_part
+from alora.bench.serving.rounds import Turn, rotating_part, run_rounds
 from alora.config.schema import BenchSettings
 
 
@@ -37,6 +38,7 @@ class Bench:
     bar: tqdm
     cells: list[Cell] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
+    underway: list[Cell] = field(default_factory=list)  # the stages that are measured just now
     deadline: float | None = None  # of time.perf_counter()
 
     def conversation(self, tokens: int, seed: int = 0) -> tuple[int, ...]:
@@ -48,14 +50,10 @@ class Bench:
         return [name for name in self.arms if name not in without]
 
     def part(self, arm: str, places: Sequence[int], length: int, number: int) -> list[int]:
-        """Which policies ``arm`` runs in a round: all, or for standard LoRA as many as ``lora_tokens`` allow, and as
-        many as fill a step of the engine in the round that is not timed.
-        """
+        """Which policies ``arm`` runs in a round: all, or for standard LoRA as many as ``lora_tokens`` allow."""
         if arm != "lora":
             return list(places)
-        return rotating_part(
-            places, lora_places(self.settings.serving, len(places), length, number == REHEARSAL), number
-        )
+        return rotating_part(places, lora_places(self.settings.serving, len(places), length), number)
 
     def rounds(self, cells: int) -> int:
         """Rounds of a workload that compares arms in ``cells`` cells."""
@@ -73,6 +71,27 @@ class Bench:
             "lora" if arm == "lora" else "alora" for arm in arms if arm in ("lora", "alora", NULL)
         ):
             self.engine.load(kind, places)
+
+    def measure(self, turns: Sequence[Turn], stages: Sequence[Cell], rounds: int) -> None:
+        """Time ``turns`` and put what they find into ``stages``, and these among the cells."""
+        self.underway = list(stages)
+        self.in_time()
+        run_rounds(turns, stages, rounds, self.settings.seed, self.done)
+        self.cells += stages
+        self.underway = []
+
+    def keep_whole_rounds(self) -> None:
+        """Of what is measured just now, the rounds in which every arm has run; two of them at least make a cell."""
+        trials = [trial for cell in self.underway for trial in cell.trials]
+        ran = Counter(trial.round for trial in trials)
+        arms = {trial.arm for trial in trials}
+        whole = {number for number, count in ran.items() if count == len(arms) * len(self.underway)}
+        if len(whole) < 2:
+            return
+        for cell in self.underway:
+            cell.trials = [trial for trial in cell.trials if trial.round in whole]
+        self.cells += self.underway
+        self.underway = []
 
     def done(self, burst: Burst) -> None:
         """Move the bar on by the prompt tokens of a burst, and stop where the time is up."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from alora.bench.serving.context import Bench
 from alora.bench.serving.records import Burst, Cell
-from alora.bench.serving.rounds import Turn, run_rounds
+from alora.bench.serving.rounds import Turn
 
 
 def run_conversation(bench: Bench) -> None:
@@ -24,8 +24,7 @@ def run_conversation(bench: Bench) -> None:
     ]
     bench.ready(bench.names(), places)
     turns = [_talk(bench, name, lengths, places) for name in bench.names()]
-    run_rounds(turns, stages, bench.rounds(1), bench.settings.seed, bench.done)
-    bench.cells += stages
+    bench.measure(turns, stages, bench.rounds(1))
 
 
 def _talk(bench: Bench, name: str, lengths: Sequence[int], places: Sequence[int]) -> Turn:

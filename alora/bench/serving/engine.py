@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ class EngineOptions:
     """How the engine is started; the same for every arm.
 
     ``slots`` adapters fit beside each other, so no arm waits for a place; ``tokens`` are scheduled at most in a step.
+    Only ``targets`` are prepared for adapters: by default vLLM multiplies by zeros wherever an adapter has no weights,
+    which standard LoRA would pay for on every token.
     """
 
     base: str
@@ -37,6 +39,7 @@ class EngineOptions:
     graphs: bool
     seed: int
     tokenizer: bool
+    targets: tuple[str, ...]
 
 
 class BenchEngine:
@@ -146,7 +149,8 @@ def read_answer(ask: Ask, first: float, last: float, output: Any) -> Answer:
 class _HostTime:
     """Time inside the scheduler and the output processor: Python that runs beside the model, by wrapping three calls.
 
-    Where a version of vLLM names them otherwise, ``complete`` is False and nothing is reported.
+    Where a version of vLLM names them otherwise, or schedules a step while the model runs the last one, ``complete`` is
+    False and nothing is reported.
     """
 
     def __init__(self, engine: Any, clock: BenchClock) -> None:
@@ -154,7 +158,8 @@ class _HostTime:
         core = getattr(getattr(engine, "engine_core", None), "engine_core", None)
         scheduler, output = getattr(core, "scheduler", None), getattr(engine, "output_processor", None)
         wanted = [(scheduler, "schedule"), (scheduler, "update_from_output"), (output, "process_outputs")]
-        self.complete = all(callable(getattr(owner, name, None)) for owner, name in wanted)
+        beside = getattr(getattr(scheduler, "scheduler_config", None), "async_scheduling", False)
+        self.complete = not beside and all(callable(getattr(owner, name, None)) for owner, name in wanted)
         if self.complete:
             for owner, name in wanted:
                 setattr(owner, name, self._timed(getattr(owner, name)))
@@ -214,8 +219,17 @@ def _settings(options: EngineOptions, block: int) -> dict[str, Any]:
         "logprobs_mode": "processed_logprobs",
         "disable_log_stats": True,
         "seed": options.seed,
+        **_prepared(options.targets),
         **({"gpu_memory_utilization": options.gpu_share} if gpu else {}),
     }
+
+
+def _prepared(targets: Sequence[str]) -> dict[str, Any]:
+    """Which modules can take an adapter; a version of vLLM that does not ask prepares all of them."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    known = "lora_target_modules" in {field.name for field in fields(EngineArgs)}
+    return {"lora_target_modules": list(targets)} if known else {}
 
 
 def _prepare_environment(kv_gib: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from alora.bench.measure import Interval, paired_ratio
 from alora.bench.serving import guards
-from alora.bench.serving.arms import NULL, PeftLoraArm
+from alora.bench.serving.arms import NULL, PackedArm, PeftLoraArm
 from alora.bench.serving.context import Bench
 from alora.bench.serving.floor import Floors, kv_bytes
 from alora.bench.serving.records import BASE_STAGES, Cell, Trial, ms
@@ -117,7 +117,7 @@ def _cell(bench: Bench, cell: Cell, ours: str, null: Null, floors: Floors) -> di
     found: dict[str, Any] = {
         "workload": cell.workload,
         "at": cell.at,
-        "arms": {name: _figures(cell, name, floors) for name in cell.arms},
+        "arms": {name: _figures(bench, cell, name, floors) for name in cell.arms},
         "agreement": [],
         "ratios": [],
         "samples": [trial.sample() for trial in cell.trials],
@@ -135,7 +135,7 @@ def _cell(bench: Bench, cell: Cell, ours: str, null: Null, floors: Floors) -> di
     return found
 
 
-def _figures(cell: Cell, name: str, floors: Floors) -> dict[str, Any]:
+def _figures(bench: Bench, cell: Cell, name: str, floors: Floors) -> dict[str, Any]:
     """Battery and request latencies, tokens, throughput and Python time of one arm in one cell."""
     trials = cell.of(name)
     batteries = [[ms(trial.seconds)] for trial in trials]
@@ -157,19 +157,19 @@ def _figures(cell: Cell, name: str, floors: Floors) -> dict[str, Any]:
     if all(trial.scale == 1.0 for trial in trials):  # a part of a battery waits less for its turn
         found["first_token_ms"] = plain(summary(requests))
         found["last_token_ms"] = plain(summary([[ms(a.last) for a in t.burst.answers] for t in trials]))
-    floor = _floor(cell, name, floors)
+    floor = _floor(cell, name, floors, _keeps_none(bench, name))
     if floor is not None:
         found |= {"floor_ms": ms(floor), "over_floor": round(seconds / floor, 4)}
     return found
 
 
-def _floor(cell: Cell, name: str, floors: Floors) -> float | None:
+def _floor(cell: Cell, name: str, floors: Floors, keeps_none: bool) -> float | None:
     """Least seconds of an arm behind all that it may have found in a cache."""
     at = cell.at
     if cell.base_alone:
         return None
     length = at["length"] + at.get("tokens", 0)
-    arm, held = "alora" if name in (NULL, "packed") else name, cell.left(name)
+    arm, held = "alora" if name in (NULL, "packed") else name, 0 if keeps_none else cell.left(name)
     cached = length if held == at["length"] else held  # what the base said is there with what it had read
     rest = 1 if at.get("stage") == "again" else None  # of a suffix that was read before, its last token
     return floors.of(arm, length, at.get("adapters", 1), cached, rest)
@@ -265,11 +265,16 @@ def _objections(
     return reasons
 
 
+def _keeps_none(bench: Bench, arm: str) -> bool:
+    """Whether an arm has no cache between calls: those that run in this process."""
+    return isinstance(bench.arms[arm], PackedArm | PeftLoraArm)
+
+
 def _warm(bench: Bench, cell: Cell, arm: str) -> str | None:
     """A workload begins on an empty cache: its cold batteries, or the stage before the one that is compared."""
     if cell.cold:
         return guards.not_cold(cell.of(arm), 0 if arm == "lora" else cell.at["length"])
-    if arm == "packed" or isinstance(bench.arms[arm], PeftLoraArm):  # which keep none
+    if _keeps_none(bench, arm):
         return None
     gone = guards.emptied(cell.of(arm), cell.left(arm))
     if gone or cell.workload not in ("warm", "pipeline"):

@@ -84,6 +84,7 @@ class Floors:
         """Seconds below which no implementation of this arm can come with this arithmetic and these bytes.
 
         Args:
+            adapters: the first of the battery, each with its own rank, targets and suffix.
             cached: tokens of the prefix whose keys and values are there already; standard LoRA's are its own.
             suffix: tokens that are read behind the prefix, where the rest of the suffix is there too; None: all.
 
@@ -91,20 +92,25 @@ class Floors:
         never leave the processor's cache, and a kernel may read a shared prefix once for all.
         """
         material = self.material
-        spec = material.adapters[0].spec
-        count = FlopCount(material.shape, 0 if arm == "base" else spec.rank, spec.targets)
-        tail = len(material.policy_texts[0] if arm == "base" else material.suffixes[0]) if suffix is None else suffix
-        if arm == "lora":
-            flops = adapters * count.lora_prefill(length, tail, cached)
-        else:
-            read = count.prefix(length) - (count.prefix(cached) if cached else 0)
-            flops = read + adapters * count.scored_suffix(length, tail, len(material.labels[0]))
+        flops = 0
+        if arm != "lora":
+            bare = FlopCount(material.shape, 0, ())
+            flops = bare.prefix(length) - (bare.prefix(cached) if cached else 0)
+        for place in range(adapters):
+            spec, labels = material.adapters[place].spec, len(material.labels[place])
+            own = material.policy_texts[place] if arm == "base" else material.suffixes[place]
+            tail = len(own) if suffix is None else suffix
+            count = FlopCount(material.shape, 0 if arm == "base" else spec.rank, spec.targets)
+            if arm == "lora":
+                flops += count.lora_prefill(length, tail, cached)
+            else:
+                flops += count.scored_suffix(length, tail, labels)
         return max(flops / self.machine.flops, self._weights(arm, adapters) / self.machine.bytes)
 
     def _weights(self, arm: str, adapters: int) -> float:
-        size = self.material.model.dtype.itemsize
-        adapter = sum(a.numel() + b.numel() for a, b in self.material.adapters[0].tensors.values()) * size
-        return self.material.shape.parameters * size + (0 if arm == "base" else adapters * adapter)
+        read = [] if arm == "base" else self.material.adapters[:adapters]
+        sizes = (a.numel() + b.numel() for adapter in read for a, b in adapter.tensors.values())
+        return (self.material.shape.parameters + sum(sizes)) * self.material.model.dtype.itemsize
 
 
 def kv_bytes(material: Material) -> int:

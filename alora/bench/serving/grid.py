@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from alora.bench.serving.context import Bench
-from alora.bench.serving.plan import grid_cells
+from alora.bench.serving.plan import grid_cells, lora_rehearsed
 from alora.bench.serving.records import Ask, Burst, Cell
-from alora.bench.serving.rounds import Turn, run_rounds
+from alora.bench.serving.rounds import REHEARSAL, Turn
 
 
 def run_grid(bench: Bench) -> None:
@@ -21,8 +21,7 @@ def run_grid(bench: Bench) -> None:
         cell = Cell("grid", {"length": length, "adapters": adapters})
         bench.ready(bench.names(), places)
         turns = [_cold(bench, name, length, places) for name in bench.names()]
-        run_rounds(turns, [cell], bench.rounds(len(cells)), bench.settings.seed, bench.done)
-        bench.cells.append(cell)
+        bench.measure(turns, [cell], bench.rounds(len(cells)))
 
 
 def _cold(bench: Bench, name: str, length: int, places: Sequence[int]) -> Turn:
@@ -30,6 +29,8 @@ def _cold(bench: Bench, name: str, length: int, places: Sequence[int]) -> Turn:
 
     def run(number: int) -> list[Burst]:
         part = bench.part(name, places, length, number)
+        if name == "lora" and number == REHEARSAL:
+            part = part[: lora_rehearsed(bench.settings.serving, len(part), length)]
         arm.forget()
         return [arm.run(prefix, part)]
 
@@ -51,8 +52,7 @@ def run_warm(bench: Bench) -> None:
         stages = [Cell("warm", {**at, "stage": stage}) for stage in ("read", "warm", "again")]
         bench.ready(names, places)
         turns = [_warm(bench, name, length, places) for name in names]
-        run_rounds(turns, stages, bench.rounds(2 * len(serving.warm_lengths)), bench.settings.seed, bench.done)
-        bench.cells += stages
+        bench.measure(turns, stages, bench.rounds(2 * len(serving.warm_lengths)))
 
 
 def _warm(bench: Bench, name: str, length: int, places: Sequence[int]) -> Turn:

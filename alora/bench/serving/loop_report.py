@@ -36,7 +36,7 @@ def open_loop_section(entries: Sequence[Mapping[str, Any]]) -> str:
     if cliffs:
         heads = ["arm", "population", "slots", "distinct adapters", "rate", "p50, ms", "p95, ms"]
         rounds = max((len(entry["probe"]["rounds"]) for entry in entries if entry.get("probe")), default=0)
-        turns = f", in {rounds} rounds by turns [bootstrap over rounds, nominally of 95 %]" if rounds else ""
+        turns = f", in {rounds} rounds by turns: the median round [the lowest, the highest]" if rounds else ""
         text += (
             "\n\nA population that outgrows the slots, at half the rate that held (0.00: none held, so one after "
             f"another){turns}:\n\n{table(heads, cliffs)}"

@@ -19,7 +19,7 @@ from alora.bench.workload import INVOCATION, LABELS
 from alora.config.schema import BaseSettings, BenchSettings
 from alora.errors import BaseError
 
-B_SCALE = 0.2  # of a random adapter's B: large enough that every verdict moves, so that a wrong mask shows
+B_SCALE = 0.5  # of a random adapter's B: large enough that verdicts move beyond the rounding of 16 bits
 KNOWN = {"Qwen/Qwen3-0.6B": "qwen3_0_6b", "Qwen/Qwen3-4B": "qwen3_4b"}  # bases whose shape needs no download
 
 

@@ -13,14 +13,15 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from alora.bench.serving.arms import VllmArm
-from alora.bench.serving.context import Bench
+from alora.bench.serving.context import Bench, TimeIsUp
 from alora.bench.serving.draws import Arrival, distinct_adapters
 from alora.bench.serving.engine import read_answer
 from alora.bench.serving.marks import rate_bounds
-from alora.bench.serving.plan import offered, planned_arrivals
+from alora.bench.serving.plan import offered, planned_arrivals, population_rounds
 from alora.bench.serving.records import Ask, Verdict, ms
 from alora.bench.serving.statistics import figures, summary
 
@@ -73,7 +74,7 @@ class Probe:
 def run_open_loop(bench: Bench, found: list[dict[str, Any]]) -> None:
     """Search the best rate of each arm on the engine, then lay a growing population on aLoRA and LoRA.
 
-    What is found is put into ``found`` at once, so that an interrupted run keeps it.
+    What is found is put into ``found`` at once, so that a run that is stopped keeps it.
     """
     serving = bench.settings.serving
     assert bench.engine is not None
@@ -85,15 +86,24 @@ def run_open_loop(bench: Bench, found: list[dict[str, Any]]) -> None:
         bench.bar.set_description(f"open loop, {name}")
         bench.ready([name], list(range(population)))
         _rehearse(bench, arm, population)
-        probes = search(lambda rate, arm=arm: probe(bench, arm, rate, population), target, serving.probes)
-        entry: dict[str, Any] = {
-            "kind": "rate", "arm": name, "population": population, "target_ms": serving.target_ms,
-            "probes": [one.sample() for one in probes],
+        entry = {
+            "kind": "rate", "arm": name, "population": population, "target_ms": serving.target_ms, "probes": [],
         }  # fmt: skip
-        entry["best_rate"], entry["failed_rate"] = rate_bounds(entry)
-        found.append(entry)
+        probes = search(
+            lambda rate, arm=arm, entry=entry: _tried(bench, arm, rate, entry, found), target, serving.probes
+        )
         if name != "base":
             _cliff(bench, arm, cliff_rate(entry["best_rate"], probes[0].holds(target)), found)
+
+
+def _tried(bench: Bench, arm: VllmArm, rate: float, entry: dict[str, Any], found: list[dict[str, Any]]) -> Probe:
+    """Offer a rate and note it at once: a run that stops later has this much of an answer."""
+    one = probe(bench, arm, rate, entry["population"])
+    if not entry["probes"]:
+        found.append(entry)
+    entry["probes"].append(one.sample())
+    entry["best_rate"], entry["failed_rate"] = rate_bounds(entry)
+    return one
 
 
 def cliff_rate(best: float | None, alone: bool) -> float | None:
@@ -114,28 +124,40 @@ def _cliff(bench: Bench, arm: VllmArm, rate: float | None, found: list[dict[str,
     reasons = {many: unexercised(distinct[many], engine.options.slots, rate) for many in populations[1:]}
     run = [many for many in populations if rate is not None and reasons.get(many) is None and None in reasons.values()]
     probes: dict[int, list[Probe]] = {many: [] for many in run}
-    for number in range(bench.settings.rounds):
-        for many in run if number % 2 == 0 else reversed(run):
-            bench.bar.set_description(f"open loop, {arm.name}, population {many}")
-            called = Counter(place for one in fired[many] for place in one.places)
-            engine.load(arm.kind, sorted(called, key=lambda place: called[place]))  # the most popular last: into slots
-            probes[many].append(probe(bench, arm, rate or 0.0, many, "population"))
-    for many in populations:
-        entry = {
-            "kind": "population", "arm": arm.name, "population": many, "slots": engine.options.slots,
-            "distinct": distinct[many], "target_ms": serving.target_ms, "reason": reasons.get(many),
-            "probe": pooled(probes[many]) if many in run else None,
-        }  # fmt: skip
-        if entry["probe"] is not None or entry["reason"] is not None:
-            found.append(entry)
+    try:
+        for number in range(population_rounds(bench.settings)):
+            for many in run if number % 2 == 0 else reversed(run):
+                bench.bar.set_description(f"open loop, {arm.name}, population {many}")
+                called = Counter(place for one in fired[many] for place in one.places)
+                engine.load(
+                    arm.kind, sorted(called, key=lambda place: called[place])
+                )  # the most popular last: in slots
+                probes[many].append(probe(bench, arm, rate or 0.0, many, "population"))
+    finally:  # stopped or not, the rounds in which all had their turn
+        whole = min(map(len, probes.values()), default=0)
+        for many in populations:
+            entry = {
+                "kind": "population", "arm": arm.name, "population": many, "slots": engine.options.slots,
+                "distinct": distinct[many], "target_ms": serving.target_ms, "reason": reasons.get(many),
+                "probe": by_round(probes[many][:whole]) if many in run and whole else None,
+            }  # fmt: skip
+            if entry["probe"] is not None or entry["reason"] is not None:
+                found.append(entry)
 
 
-def pooled(probes: Sequence[Probe]) -> dict[str, Any]:
-    """Rounds of one load as one, in plain form: what a round's neighbours did to the machine is in the intervals."""
+def by_round(probes: Sequence[Probe]) -> dict[str, Any]:
+    """Rounds of one load as one, in plain form: of each figure the median of the rounds, and the least and the most.
+
+    Every round offers the same conversations, so more of them say nothing new about the load, but how much the machine
+    adds to it.
+    """
+    rounds = [one.sample() for one in probes]
+    told = [one["figures"] for one in rounds if one["figures"]]
+    values = {name: sorted(figure[name]["value"] for figure in told) for name in (told[0] if told else ())}
+    figure = {name: {"value": median(of), "low": of[0], "high": of[-1]} for name, of in values.items()}
     return {
         "rate": probes[0].rate, "complete": all(one.complete for one in probes),
-        "kept_up": all(one.kept_up for one in probes), "rounds": [one.sample() for one in probes],
-        "figures": _in_ms(summary([one.latencies for one in probes])),
+        "kept_up": all(one.kept_up for one in probes), "rounds": rounds, "figures": figure,
     }  # fmt: skip
 
 
@@ -234,12 +256,25 @@ class _Drive:
             outputs = self._engine.step()
             now = self._clock.now() - start
             self._take(outputs, now)
+            self._in_time()
             given_up = (*self._latencies, *(now - at for at, _ in self._running.values()))
             if self._hopeless(given_up):
-                while self._engine.busy:  # let what was sent run out; the clock no longer counts
-                    self._engine.step()
+                self._run_out()
                 return Probe(self._rate, given_up, False, now, self._coming[-1].at)
         return Probe(self._rate, tuple(self._latencies), True, self._clock.now() - start, self._coming[-1].at)
+
+    def _run_out(self) -> None:
+        """Let what was sent be answered; the clock no longer counts."""
+        while self._engine.busy:
+            self._engine.step()
+
+    def _in_time(self) -> None:
+        """Go on, or leave an engine behind that has nothing to do."""
+        try:
+            self._bench.in_time()
+        except TimeIsUp:
+            self._run_out()
+            raise
 
     def _hopeless(self, latencies: Sequence[float]) -> bool:
         """Whether so many have waited beyond the target that the p95 of all cannot hold it, and one beyond hope; or at

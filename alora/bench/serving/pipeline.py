@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from alora.bench.serving.context import Bench
 from alora.bench.serving.records import Ask, Burst, Cell
-from alora.bench.serving.rounds import Turn, run_rounds
+from alora.bench.serving.rounds import Turn
 
 STAGES = ("base", "adapter", "base again")
 
@@ -22,8 +22,7 @@ def run_pipeline(bench: Bench) -> None:
     stages = [Cell("pipeline", {**at, "stage": stage}) for stage in STAGES]
     bench.ready(names, [0])
     turns = [_pipeline(bench, name) for name in names]
-    run_rounds(turns, stages, bench.rounds(1), bench.settings.seed, bench.done)
-    bench.cells += stages
+    bench.measure(turns, stages, bench.rounds(1))
 
 
 def _pipeline(bench: Bench, name: str) -> Turn:

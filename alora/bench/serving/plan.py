@@ -43,13 +43,16 @@ def open_loop_adapters(settings: BenchSettings) -> int:
     return max(min(serving.populations), 1 + max(called, default=0))
 
 
-def lora_places(serving: ServingBenchSettings, places: int, length: int, rehearsal: bool = False) -> int:
-    """How many of a battery's policies standard LoRA runs in a round: all, or as many as ``lora_tokens`` allow.
+def lora_places(serving: ServingBenchSettings, places: int, length: int) -> int:
+    """How many of a battery's policies standard LoRA runs in a round: all, or as many as ``lora_tokens`` allow."""
+    return places if serving.lora_tokens is None else min(places, max(1, serving.lora_tokens // length))
 
-    In the round that is not timed, no more than fill a step of the engine: the next steps would be like the first.
+
+def lora_rehearsed(serving: ServingBenchSettings, places: int, length: int) -> int:
+    """How many of those it runs in the untimed round of a cold battery: two steps of the engine and what is left of a
+    third, since all steps in between are alike.
     """
-    some = places if serving.lora_tokens is None else min(places, max(1, serving.lora_tokens // length))
-    return min(some, serving.step_tokens // length + 1) if rehearsal else some
+    return min(places, 2 * serving.step_tokens // length + 1)
 
 
 def planned_tokens(settings: BenchSettings) -> int:
@@ -61,14 +64,24 @@ def planned_tokens(settings: BenchSettings) -> int:
     for name in serving.workloads:
         if name in counts:
             timed = rounds(settings, cells.get(name, 1))
-            total += timed * counts[name](serving, False) + counts[name](serving, True)
+            total += (timed + 1) * counts[name](serving)
+    if "grid" in serving.workloads and "lora" in serving.arms:  # of which the untimed round runs a part
+        for length, adapters in grid_cells(serving):
+            part = lora_places(serving, adapters, length)
+            total -= (part - lora_rehearsed(serving, part, length)) * (length + serving.suffix)
     return total
 
 
 def planned_arrivals(settings: BenchSettings, arms: Sequence[str]) -> int:
     """Conversations that the open loop offers at most."""
     serving = settings.serving
-    return len(arms) * (1 + serving.probes + settings.rounds * len(serving.populations)) * serving.batteries
+    rounds_of_all = population_rounds(settings) * len(serving.populations)
+    return len(arms) * (1 + serving.probes + rounds_of_all) * serving.batteries
+
+
+def population_rounds(settings: BenchSettings) -> int:
+    """Rounds in which the populations of the open loop take turns: an even number, so that each is first as often."""
+    return settings.rounds + settings.rounds % 2
 
 
 def _sharing(serving: ServingBenchSettings, conversation: int, requests: int, without: Sequence[str] = ()) -> int:
@@ -78,33 +91,33 @@ def _sharing(serving: ServingBenchSettings, conversation: int, requests: int, wi
     return sum(conversation + requests * (tail + _HALF_A_BLOCK) for tail in [*tails, serving.suffix])
 
 
-def _grid(serving: ServingBenchSettings, rehearsal: bool) -> int:
+def _grid(serving: ServingBenchSettings) -> int:
     total = 0
     for length, adapters in grid_cells(serving):
         total += _sharing(serving, length, adapters)
         if "lora" in serving.arms:
-            total += lora_places(serving, adapters, length, rehearsal) * (length + serving.suffix)
+            total += lora_places(serving, adapters, length) * (length + serving.suffix)
     return total
 
 
-def _warm(serving: ServingBenchSettings, rehearsal: bool) -> int:
+def _warm(serving: ServingBenchSettings) -> int:
     most, total = max(serving.adapters), 0
     for length in serving.warm_lengths:
         total += _sharing(serving, length, 2 * most, without=("packed",))
         if "lora" in serving.arms:
-            total += length + lora_places(serving, most, length, rehearsal) * (length + 2 * serving.suffix)
+            total += length + lora_places(serving, most, length) * (length + 2 * serving.suffix)
     return total
 
 
-def _conversation(serving: ServingBenchSettings, rehearsal: bool) -> int:
+def _conversation(serving: ServingBenchSettings) -> int:
     longest, asked = serving.turns * serving.turn_tokens, serving.turns * serving.suffix
     total = _sharing(serving, longest, serving.turn_adapters * serving.turns)
     if "lora" in serving.arms:
-        total += lora_places(serving, serving.turn_adapters, longest, rehearsal) * (longest + asked)
+        total += lora_places(serving, serving.turn_adapters, longest) * (longest + asked)
     return total
 
 
-def _pipeline(serving: ServingBenchSettings, rehearsal: bool) -> int:
+def _pipeline(serving: ServingBenchSettings) -> int:
     whole = serving.pipeline_length + 2 * serving.pipeline_tokens
     lora = 2 * whole if "lora" in serving.arms else 0
     return _sharing(serving, whole, 3, without=("packed", "base")) + lora

@@ -143,7 +143,7 @@ class Cell:
     def left(self, arm: str) -> int:
         """Tokens of the conversation that the stage before this one has left in the cache for this arm."""
         length, turn = self.at["length"], self.at.get("turn")
-        if self.cold or arm == "packed":  # which keeps none
+        if self.cold:
             return 0
         if turn is not None:
             return length - length // turn

@@ -41,8 +41,10 @@ def run_rounds(
         for place, name in enumerate(order):
             turn = by_name[name]
             gc.collect()  # outside the clock, so that no arm pays for another's garbage
-            for cell, burst in zip(stages, turn.run(number), strict=True):
+            bursts = turn.run(number)
+            for cell, burst in zip(stages, bursts, strict=True):
                 cell.trials.append(Trial(name, number, place, burst, 1.0 if cell.base_alone else turn.scale))
+            for burst in bursts:  # which may end the run: behind all stages of the turn
                 done(burst)
 
 

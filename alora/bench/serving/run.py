@@ -40,11 +40,13 @@ def run_serving(
     """Measure everything that ``settings`` ask for.
 
     Raises:
-        ConfigError: more adapters are asked for than the battery has, no workload or no arm of ours can run here, or
-            ``bench.serving.limit_s`` was over before anything was finished.
+        ConfigError: more adapters are asked for than the battery has, no workload or no arm of ours can run here,
+            ``bench.serving.limit_s`` was over before anything was finished, or vLLM would take another device.
         MissingDependency: ``bench.serving.engine=vllm`` without vLLM.
     """
     settings = _for_this_place(settings)
+    if settings.serving.engine == "vllm" and device.type == "cpu" and torch.cuda.is_available():
+        raise ConfigError("base.device=cpu, but vLLM would take the GPU that is here; hide it: CUDA_VISIBLE_DEVICES=''")
     began, spent = time.perf_counter(), time.process_time()
     threads = torch.get_num_threads()
     torch.set_num_threads(settings.threads)
@@ -58,7 +60,10 @@ def run_serving(
             bench.deadline = None if limit is None else began + limit
             more, stopped = _run_workloads(bench)
             bench.bar.set_description("references")
-            bench.references = ask_references(material, sampled(bench))
+            try:
+                bench.references = ask_references(material, sampled(bench))
+            except (KeyboardInterrupt, RuntimeError) as error:  # then no verdict was compared, and every ratio says so
+                stopped = stopped or _in_words(error)
             found = evaluate(bench, Floors(material, machine))
             judge_open_loop(bench, more)
             bench.bar.close()
@@ -182,24 +187,27 @@ def _engine_options(settings: BenchSettings, material: Material, dtype: torch.dt
         graphs=serving.graphs,
         seed=settings.seed,
         tokenizer=material.tokenizer,
+        targets=tuple(sorted({target for adapter in material.adapters for target in adapter.spec.targets})),
     )
 
 
 def _run_workloads(bench: Bench) -> tuple[list[dict[str, Any]], str | None]:
     """Run them in the order given: the open loop's entries, and what stopped the run before its end, if anything did.
 
-    Interrupted, out of time or of an accelerator's memory, what was finished is kept.
+    Whatever stops it, what was finished is kept.
     """
     more: list[dict[str, Any]] = []
     runs = {"grid": run_grid, "warm": run_warm, "conversation": run_conversation, "pipeline": run_pipeline}
     stopped = None
     try:
+        bench.in_time()
         for name in bench.settings.serving.workloads:
             if name == "open_loop":
                 run_open_loop(bench, more)
             else:
                 runs[name](bench)
-    except (KeyboardInterrupt, TimeIsUp, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
+    except (KeyboardInterrupt, Exception) as error:
+        bench.keep_whole_rounds()
         if not bench.cells and not more:
             if isinstance(error, TimeIsUp):
                 raise ConfigError(f"{error} before anything was finished; raise it, or ask for less") from error

@@ -20,10 +20,10 @@ _SEED = 0
 _MOST = 20_000  # ways to deal samples out that are all tried; beyond, so many are drawn
 
 
-def figures(values: np.ndarray) -> dict[str, float]:
-    """Mean and percentiles of latencies."""
-    low, high, highest = np.percentile(values, [50, 95, 99])
-    return {"mean": float(values.mean()), "p50": float(low), "p95": float(high), "p99": float(highest)}
+def figures(values: np.ndarray) -> dict[str, Any]:
+    """Mean and percentiles of latencies, along the last axis."""
+    low, high, highest = np.percentile(values, [50, 95, 99], axis=-1)
+    return {"mean": values.mean(axis=-1), "p50": low, "p95": high, "p99": highest}
 
 
 def summary(rounds: Sequence[Sequence[float]], resamples: int | None = None) -> dict[str, dict[str, float]]:
@@ -37,14 +37,16 @@ def summary(rounds: Sequence[Sequence[float]], resamples: int | None = None) -> 
     held = [np.asarray(samples, dtype=float) for samples in rounds if len(samples)]
     if not held:
         return {}
-    drawn = {name: np.empty(resamples) for name in FIGURES}
-    for number in range(resamples):
-        chosen = generator.integers(0, len(held), size=len(held))
-        parts = [generator.choice(held[place], size=len(held[place])) for place in chosen]
-        for name, value in figures(np.concatenate(parts)).items():
-            drawn[name][number] = value
+    chosen = generator.integers(0, len(held), size=(resamples, len(held)))
+    if len({len(samples) for samples in held}) == 1:  # all draws at once
+        picks = generator.integers(0, len(held[0]), size=(*chosen.shape, len(held[0])))
+        drawn = figures(np.stack(held)[chosen[:, :, None], picks].reshape(resamples, -1))
+    else:
+        draws = [[generator.choice(held[place], size=len(held[place])) for place in row] for row in chosen]
+        found = [figures(np.concatenate(parts)) for parts in draws]
+        drawn = {name: np.array([one[name] for one in found]) for name in FIGURES}
     whole = figures(np.concatenate(held))
-    return {name: {"value": whole[name], **_bounds(drawn[name])} for name in FIGURES}
+    return {name: {"value": float(whole[name]), **_bounds(drawn[name])} for name in FIGURES}
 
 
 def ratio_of_medians(slow: Sequence[float], fast: Sequence[float], resamples: int = RESAMPLES) -> Interval:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from alora.bench.serving.arms import PeftLoraArm
 from alora.bench.serving.evaluate import evaluate
 from alora.bench.serving.floor import Floors, Machine
 from alora.bench.serving.records import BASE_STAGES, Answer, Ask, Burst, Cell, Trial, pieces
@@ -62,8 +63,8 @@ def material() -> Any:
         tensors={"q_proj": (torch.zeros(4, shape.hidden), torch.zeros(shape.hidden, 4))},
     )
     return SimpleNamespace(
-        shape=shape, adapters=[adapter] * 3, model=SimpleNamespace(dtype=torch.float32),
-        suffixes=[(7,) * 5] * 3, policy_texts=[(7,) * 9] * 3, labels=[LABELS] * 3,
+        shape=shape, adapters=[adapter] * 9, model=SimpleNamespace(dtype=torch.float32),
+        suffixes=[(7,) * 5] * 9, policy_texts=[(7,) * 9] * 9, labels=[LABELS] * 9,
     )  # fmt: skip
 
 
@@ -138,11 +139,13 @@ def judged(
     on: Machine | None = None,
     slots: int | None = None,
     moved: Mapping[str, float] | None = None,
+    without_cache: bool = False,
 ) -> dict[str, Any]:
     """``evaluate`` of planted cells beside references that know what was sampled, and nothing more."""
     engine = None if slots is None else SimpleNamespace(options=SimpleNamespace(slots=slots))
+    kind = object.__new__(PeftLoraArm) if without_cache else None
     bench: Any = SimpleNamespace(
-        settings=BenchSettings(), arms=dict.fromkeys(arm for cell in cells for arm in cell.arms), cells=list(cells),
+        settings=BenchSettings(), arms=dict.fromkeys((a for cell in cells for a in cell.arms), kind), cells=list(cells),
         engine=engine, conversation=lambda tokens: PREFIX[:tokens], tolerance=1e-3, verdicts=[],
     )  # fmt: skip
     known = {

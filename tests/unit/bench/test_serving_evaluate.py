@@ -212,6 +212,28 @@ def test_arms_without_ours_are_refused_before_anything_is_measured(arms):
         run_serving(recipe.bench, BaseSettings(), torch.device("cpu"), torch.float32)
 
 
+def test_a_cpu_is_not_asked_for_where_vllm_would_take_the_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(ConfigError, match="vLLM would take the GPU"):
+        run_serving(
+            BenchSettings(serving=ServingBenchSettings(engine="vllm")),
+            BaseSettings(),
+            torch.device("cpu"),
+            torch.float32,
+        )
+
+
+def test_an_arm_without_a_cache_is_held_to_the_floor_of_all_its_work(monkeypatch):
+    """The fault: PEFT's LoRA at the second turn was thought to have kept the first, so that it could leave that out."""
+    told = []
+    for least in (COUNT.lora_prefill(32, 5), COUNT.lora_prefill(32, 5, 16)):
+        arms = players()
+        change("lora", seconds=3 * 1.25 * least / 1e9)(arms)
+        told.append(judged(played("conversation", arms), machine(1e9, 1e15), without_cache=True)["cells"][1])
+    assert told[0]["arms"]["lora"]["over_floor"] == pytest.approx(1.25, rel=1e-2)
+    assert any("lora took" in reason for reason in told[1]["ratios"][0]["refused"])
+
+
 def test_an_arm_of_ours_that_needs_vllm_does_not_count_without_it():
     serving = ServingBenchSettings(engine="scorer", arms=["lora", "alora"])
     with pytest.raises(ConfigError, match=r"leaves \['lora'\] on bench.serving.engine=scorer"):

@@ -47,6 +47,18 @@ def test_what_is_cached_is_not_counted():
         assert spared == sorted(spared, reverse=True)
 
 
+def test_every_policy_counts_with_its_own_suffix():
+    """The fault: the first policy's suffix stood for all, so that a fair arm seemed to be faster than its floor."""
+    even, uneven = material(), material()
+    uneven.suffixes = [(7,) * 50, *even.suffixes[1:]]
+    count = FlopCount(SHAPE, 4, ("q_proj", "v_proj"))
+    longer = count.scored_suffix(1000, 50, 2) - count.scored_suffix(1000, 5, 2)
+    on = machine(1e9, 1e15)
+    assert Floors(uneven, on).of("alora", 1000, 8) - Floors(even, on).of("alora", 1000, 8) == pytest.approx(
+        longer / 1e9
+    )
+
+
 def test_a_prefill_is_the_sum_of_its_parts():
     count = FlopCount(SHAPE, 4, ("q_proj", "v_proj"))
     head = count.lora_prefill(0, 0)

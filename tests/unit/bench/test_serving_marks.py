@@ -9,7 +9,7 @@ from alora.bench.serving.arms import VllmArm
 from alora.bench.serving.draws import arrivals, distinct_adapters
 from alora.bench.serving.loop_report import open_loop_section
 from alora.bench.serving.marks import coverage_text, mark, range_coverage, rate_bounds, rate_text, spent_text
-from alora.bench.serving.open_loop import Probe, _cliff, cliff_rate, pooled, search, unexercised
+from alora.bench.serving.open_loop import Probe, _cliff, by_round, cliff_rate, search, unexercised
 from alora.bench.serving.plan import offered
 from alora.bench.serving.plots import _lines, _speed_up
 from alora.bench.serving.report import _split, _workload
@@ -145,7 +145,7 @@ def test_a_cliff_that_would_show_nothing_costs_no_probe():
 
 
 def test_the_report_says_that_a_cliff_was_not_exercised():
-    probe = pooled([Probe(2.0, (latency,) * 4, True, 1.0) for latency in (0.5, 0.4, 0.6)])
+    probe = by_round([Probe(2.0, (latency,) * 4, True, 1.0) for latency in (0.5, 0.4, 0.6)])
     entry = {
         "kind": "population", "arm": "alora", "population": 150, "slots": 100, "distinct": 36, "target_ms": 1000.0,
         "reason": "not exercised: 36 distinct adapters, 100 slots", "probe": None,
@@ -153,11 +153,11 @@ def test_the_report_says_that_a_cliff_was_not_exercised():
     assert "| - | - | not exercised: 36 distinct adapters, 100 slots |" in open_loop_section([entry])
     told = open_loop_section([entry | {"distinct": 120, "reason": None, "probe": probe}])
     assert "not exercised" not in told
-    assert "| 120 | 2.00 | 500 [400, 600] | 600 [400, 600] |" in told
+    assert "| 120 | 2.00 | 500 [400, 600] | 500 [400, 600] |" in told
     assert "in 3 rounds by turns" in told
-    one_behind = pooled([Probe(2.0, (0.5,), True, 1.0), Probe(2.0, (0.5,), True, 9.0, last=1.0)])
+    one_behind = by_round([Probe(2.0, (0.5,), True, 1.0), Probe(2.0, (0.5,), True, 9.0, last=1.0)])
     assert "fell behind |" in open_loop_section([entry | {"reason": None, "probe": one_behind}])
-    given_up = pooled([Probe(2.0, (0.5,), True, 1.0), Probe(2.0, (0.5,), False, 1.0)])
+    given_up = by_round([Probe(2.0, (0.5,), True, 1.0), Probe(2.0, (0.5,), False, 1.0)])
     assert "| >= 500 [500, 500] |" in open_loop_section([entry | {"reason": None, "probe": given_up}])
 
 

@@ -1,5 +1,6 @@
 """The open loop: whose adapters are needed, what is sent when, and that its verdicts are held to a reference."""
 
+import contextlib
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -8,12 +9,13 @@ import pytest
 import torch
 
 from alora.bench.serving import run
+from alora.bench.serving.arms import VllmArm
 from alora.bench.serving.context import TimeIsUp
 from alora.bench.serving.draws import arrivals, distinct_adapters, only_fired
 from alora.bench.serving.evaluate import judge_open_loop
 from alora.bench.serving.loop_report import open_loop_section
 from alora.bench.serving.marks import rate_bounds
-from alora.bench.serving.open_loop import KEPT, Probe, _cliff, kept, pooled, probe, search
+from alora.bench.serving.open_loop import KEPT, Probe, _cliff, by_round, kept, probe, run_open_loop, search
 from alora.bench.serving.plan import offered, open_loop_adapters
 from alora.bench.serving.plots import _open_loop as drawn
 from alora.bench.serving.records import Ask, Verdict
@@ -145,7 +147,7 @@ def judged(wrong: frozenset[int] = frozenset(), moved: float = 0.5, population: 
     bench.references = references(bench, moved)
     entry = {
         "kind": "population", "arm": "alora", "population": 1000, "slots": 4, "distinct": 20, "target_ms": 1000.0,
-        "reason": None, "probe": pooled([found]),
+        "reason": None, "probe": by_round([found]),
     }  # fmt: skip
     judge_open_loop(bench, [entry])
     return {"cells": [], "open_loop": [entry], "tolerance": 1e-3}
@@ -254,7 +256,9 @@ def test_an_open_loop_that_is_stopped_keeps_what_was_finished(error, reason, mon
         found += finished
         raise error
 
-    bench: Any = SimpleNamespace(settings=settings(), cells=[], arms={})
+    bench: Any = SimpleNamespace(
+        settings=settings(), cells=[], arms={}, keep_whole_rounds=lambda: None, in_time=lambda: None
+    )
     bench.settings.serving.workloads = ["open_loop"]
     monkeypatch.setattr(run, "run_open_loop", interrupted)
     finished: list[dict[str, Any]] = [{"kind": "rate"}]
@@ -296,9 +300,51 @@ def test_populations_take_turns():
     arm: Any = SimpleNamespace(name=ARM.name, kind="alora", asks=ARM.asks)
     _cliff(bench, arm, 2.0, found)
     few, many = sorted(set(loaded))
-    assert loaded == [few, many, many, few, few, many]
-    assert [(entry["population"], len(entry["probe"]["rounds"])) for entry in found] == [(4, 3), (1000, 3)]
+    assert loaded == [few, many, many, few, few, many, many, few]  # an even number: each was first as often
+    assert [(entry["population"], len(entry["probe"]["rounds"])) for entry in found] == [(4, 4), (1000, 4)]
     assert all(one["rate"] == 2.0 and len(one["ms"]) == 9 for entry in found for one in entry["probe"]["rounds"])
+
+
+@pytest.mark.parametrize(("probes", "left"), [(0, []), (2, [2]), (3, [3]), (6, [3, 1, 1]), (7, [3, 2, 2])])
+def test_a_load_that_is_stopped_keeps_what_it_found(probes, left, monkeypatch):
+    """The fault: rates that were tried, and rounds of the populations, were lost with the one that the limit hit."""
+    given = settings()
+    given.rounds, given.serving.probes, given.serving.open_loop_arms = 2, 2, ["alora"]
+    bench, found, begun = bench_of(Engine(), given), [], []
+    bench.engine.options, bench.engine.load = SimpleNamespace(slots=4), lambda kind, places: None
+    bench.engine.answer = bench.ready = bench.bar.set_description = bench.bar.reset = lambda *args: None
+    bench.arms = {"alora": VllmArm("alora", "alora", bench.engine, bench)}
+    monkeypatch.setattr(VllmArm, "asks", lambda self, prefix, places: ARM.asks(prefix, places))
+
+    def limited(bench, arm, rate, population, kind="rate"):
+        begun.append(rate)
+        if len(begun) > probes:
+            raise TimeIsUp
+        return probe(bench, arm, rate, population, kind)
+
+    monkeypatch.setattr("alora.bench.serving.open_loop.probe", limited)
+    with contextlib.nullcontext() if probes == 7 else pytest.raises(TimeIsUp):
+        run_open_loop(bench, found)
+    told = [len(entry["probes"]) if entry["kind"] == "rate" else len(entry["probe"]["rounds"]) for entry in found]
+    assert told == left
+    for entry in found[:1]:
+        assert (entry["best_rate"], entry["failed_rate"]) == rate_bounds(entry)
+
+
+def test_a_rate_that_is_offered_when_the_time_is_up_is_none():
+    """Half a rate says nothing of it; the engine is left with nothing to do."""
+    bench, steps = bench_of(Engine(), settings()), []
+
+    def in_time() -> None:
+        steps.append(1)
+        if len(steps) > 5:
+            raise TimeIsUp
+
+    bench.in_time = in_time
+    with pytest.raises(TimeIsUp):
+        probe(bench, ARM, 50.0, 4)
+    assert not bench.engine.busy
+    assert bench.verdicts == []
 
 
 def test_a_population_that_was_not_run_needs_no_verdict():

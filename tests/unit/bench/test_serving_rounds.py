@@ -1,13 +1,16 @@
 """The measuring loop: what a part of a battery stands for, and in which order the arms run."""
 
 import math
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from alora.bench.serving.context import Bench, TimeIsUp
-from alora.bench.serving.records import Cell
+from alora.bench.serving.conversation import run_conversation
+from alora.bench.serving.grid import run_grid, run_warm
+from alora.bench.serving.records import Burst, Cell
 from alora.bench.serving.rounds import REHEARSAL, Turn, orders, run_rounds
 from alora.config.schema import BenchSettings, ServingBenchSettings
 from tests.unit.bench.serving_cases import burst
@@ -62,7 +65,7 @@ def test_every_place_of_the_order_is_taken_by_every_arm():
 
 
 def bench_of(serving: ServingBenchSettings, deadline: float | None = None) -> Bench:
-    bar = cast(Any, SimpleNamespace(total=0, n=0, update=lambda tokens: None))
+    bar = cast(Any, SimpleNamespace(total=0, n=0, update=lambda tokens: None, set_description=lambda text: None))
     return Bench(BenchSettings(serving=serving), *[cast(Any, None)] * 6, bar, deadline=deadline)
 
 
@@ -81,15 +84,79 @@ def test_every_turn_is_rehearsed_before_the_first_is_timed():
     assert len(done) == 6  # the bar and the limit see the rehearsal too
 
 
-def test_a_rehearsal_runs_all_of_ours_and_of_lora_what_fills_a_step():
-    places = list(range(50))
-    for tokens, part in ((None, 50), (10_000, 20)):
-        bench = bench_of(ServingBenchSettings(lora_tokens=tokens, step_tokens=4096))
-        assert bench.part("alora", places, 500, REHEARSAL) == places
-        assert len(bench.part("lora", places, 500, 0)) == part
-        assert len(bench.part("lora", places, 500, REHEARSAL)) == 9
-    few = bench_of(ServingBenchSettings(lora_tokens=2000, step_tokens=4096))
-    assert len(few.part("lora", places, 1000, REHEARSAL)) == 2  # never more than a round
+class Answered:
+    """An arm that notes what it was asked, and whether its cache was emptied before."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.emptied = 0
+
+    def forget(self) -> None:
+        self.emptied += 1
+
+    def run(self, prefix_ids: tuple[int, ...], places: Sequence[int]) -> Burst:
+        self.asked.append(len(places))
+        return burst(tuple(places))
+
+
+def rehearsed(workload: Callable[[Bench], None], **serving: Any) -> dict[str, list[int]]:
+    """How many policies every arm was asked about in a workload, from the untimed round on."""
+    bench = bench_of(ServingBenchSettings(cross=False, arms=["lora", "alora"], **serving))
+    bench.arms = cast(Any, {name: Answered() for name in ("lora", "alora")})
+    bench.material = cast(Any, SimpleNamespace(conversation=lambda tokens, seed: (7,) * tokens, labels=[(1, 2)]))
+    bench.engine = cast(Any, SimpleNamespace(load=lambda kind, places: None, answer=lambda asks: burst((0,))))
+    workload(bench)
+    assert all(cast(Any, arm).emptied >= len(cell.of(name)) for cell in bench.cells for name, arm in bench.arms.items())
+    return {name: cast(Any, arm).asked for name, arm in bench.arms.items()}
+
+
+def test_a_cold_rehearsal_runs_all_of_ours_and_of_lora_what_fills_two_steps():
+    sizes = {"lengths": [500], "adapters": [50]}
+    whole = rehearsed(run_grid, lora_tokens=None, step_tokens=4096, **sizes)
+    assert whole == {"lora": [17] + 8 * [50], "alora": 9 * [50]}
+    assert rehearsed(run_grid, lora_tokens=2000, step_tokens=4096, **sizes)["lora"] == 9 * [4]  # no more than a round
+
+
+@pytest.mark.parametrize(("workload", "batteries"), [(run_warm, 2), (run_conversation, 3)])
+def test_a_rehearsal_behind_a_cache_runs_what_the_rounds_run(workload, batteries):
+    """The fault: its steps were counted as if the conversation were not there, so that LoRA's sizes, and only those,
+    ran for the first time inside the clock.
+    """
+    asked = rehearsed(
+        workload, lora_tokens=None, step_tokens=64, adapters=[9], warm_lengths=[500], turns=3, turn_tokens=96,
+        turn_adapters=9,
+    )  # fmt: skip
+    assert set(asked["lora"]) == set(asked["alora"]) == {9}
+    assert len(asked["lora"]) == len(asked["alora"]) >= 5 * batteries
+
+
+def test_a_run_that_is_stopped_keeps_the_rounds_that_are_whole():
+    stages = [Cell("warm", {"stage": stage}) for stage in ("read", "warm")]
+
+    def stopped_after(bursts: int) -> Bench:
+        bench, left = bench_of(ServingBenchSettings()), [bursts]
+
+        def in_time() -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise TimeIsUp
+
+        bench.in_time = in_time
+        for cell in stages:
+            cell.trials = []
+        turns = [Turn(name, lambda number: [burst(), burst()]) for name in ("lora", "alora")]
+        with pytest.raises(TimeIsUp):
+            bench.measure(turns, stages, rounds=5)
+        bench.keep_whole_rounds()
+        return bench
+
+    begin, rehearsal = 1, 4
+    for passed in range(18):  # the turn that is told of the end has run; a round is two turns of two bursts
+        bench = stopped_after(begin + rehearsal + passed)
+        whole = (passed // 2 + 1) // 2
+        kept = whole if whole >= 2 else 0
+        assert [{trial.round for trial in cell.trials} for cell in bench.cells] == 2 * bool(kept) * [set(range(kept))]
+        assert all(len(cell.trials) == 2 * kept for cell in bench.cells)
 
 
 def test_nothing_is_begun_when_the_time_is_up():
