@@ -9,7 +9,8 @@ from alora.bench.serving.arms import VllmArm
 from alora.bench.serving.draws import arrivals, distinct_adapters
 from alora.bench.serving.loop_report import open_loop_section
 from alora.bench.serving.marks import coverage_text, mark, range_coverage, rate_bounds, rate_text, spent_text
-from alora.bench.serving.open_loop import Probe, _cliff, by_round, cliff_rate, search, unexercised
+from alora.bench.serving.offer import Probe
+from alora.bench.serving.open_loop import _cliff, by_round, cliff_rate, search, unexercised
 from alora.bench.serving.plan import offered
 from alora.bench.serving.plots import _lines, _speed_up
 from alora.bench.serving.report import _split, _workload

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from alora.bench.serving.draws import FIRST_CONTENT, arrivals, token_ids, zipf_weights
-from alora.bench.serving.open_loop import Probe, search
+from alora.bench.serving.offer import Probe
+from alora.bench.serving.open_loop import search
 from alora.bench.serving.page import html_page
 from alora.bench.serving.plan import grid_cells
 from alora.bench.serving.records import Cell

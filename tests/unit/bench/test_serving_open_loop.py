@@ -15,7 +15,8 @@ from alora.bench.serving.draws import arrivals, distinct_adapters, only_fired
 from alora.bench.serving.evaluate import judge_open_loop
 from alora.bench.serving.loop_report import open_loop_section
 from alora.bench.serving.marks import rate_bounds
-from alora.bench.serving.open_loop import KEPT, Probe, _cliff, by_round, kept, probe, run_open_loop, search
+from alora.bench.serving.offer import KEPT, Probe, kept, probe
+from alora.bench.serving.open_loop import _cliff, by_round, run_open_loop, search
 from alora.bench.serving.plan import offered, open_loop_adapters
 from alora.bench.serving.plots import _open_loop as drawn
 from alora.bench.serving.records import Ask, Verdict
