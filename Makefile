@@ -39,12 +39,16 @@ test: static ## everything that needs no GPU, real vLLM on CPU included
 	$(PYTEST) -n 3 tests/unit tests/integration tests/docs tests/notebooks
 	$(PYTEST) -n 2 tests/vllm
 
-bench: setup ## the serving benchmark on what is here: a GPU, or the two documented CPU runs; into runs/serving_*
+bench: setup ## the serving benchmark on what is here: a GPU, or the three documented CPU runs; into runs/serving_*
 	if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then \
 	  $(BIN)/alora bench serving bench=gpu output=runs/serving_gpu; \
 	else \
-	  $(BIN)/alora bench serving bench=cpu output=runs/serving_cpu; withheld=$$?; \
-	  $(BIN)/alora bench serving bench=cpu_open_loop output=runs/serving_cpu_open_loop && exit $$withheld; \
+	  failed=0; \
+	  $(BIN)/alora bench serving bench=cpu output=runs/serving_cpu || failed=$$?; \
+	  $(BIN)/alora bench serving bench=cpu 'bench.serving.targets=[q_proj,k_proj,v_proj,o_proj]' \
+	    'bench.serving.workloads=[grid]' output=runs/serving_cpu_attention || failed=$$?; \
+	  $(BIN)/alora bench serving bench=cpu_open_loop output=runs/serving_cpu_open_loop || failed=$$?; \
+	  exit $$failed; \
 	fi
 
 vllm-matrix: setup ## the vLLM tests on every vLLM version that this torch serves

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from alora.bench.serving.engine import _prepared
 from alora.bench.serving.plan import planned_tokens
 from alora.config.schema import BenchSettings, ServingBenchSettings
 from tests.vllm import bundles
@@ -143,6 +144,18 @@ def test_a_population_beyond_the_slots_is_run_and_its_verdicts_held_to_peft(run)
         if entry["kind"] == "rate" or entry["probe"] is not None:
             assert entry["agreement"][0]["checked"] >= 4
             assert entry["refused"] == []
+
+
+def test_only_targeted_modules_are_prepared_where_vllm_knows_its_own_packed_ones(monkeypatch):
+    """Elsewhere LoRA would pay for zeros; a version that took q_proj for no part of qkv_proj would leave it out."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    told = {"lora_target_modules": ["q_proj"]} if hasattr(EngineArgs, "lora_target_modules") else {}
+    assert _prepared(("q_proj",)) == told
+    monkeypatch.setattr(
+        "vllm.lora.utils.is_in_target_modules", lambda name, targets, packed: name in targets, raising=False
+    )
+    assert _prepared(("q_proj",)) == {}
 
 
 def test_real_bundles_are_what_is_served(tmp_path):

@@ -8,7 +8,8 @@ In the order in which things happen:
 3. :mod:`engine` starts vLLM once; :mod:`arms` are the ways to answer a battery: standard LoRA, aLoRA, the base with
    the policy text, the packed scorer.
 4. :mod:`rounds` runs all arms interleaved in shuffled order and keeps every sample. :mod:`grid`,
-   :mod:`conversation`, :mod:`open_loop` and :mod:`pipeline` are the workloads, all driven by it.
+   :mod:`conversation` and :mod:`pipeline` are the workloads that it drives; :mod:`open_loop` searches a rate, each of
+   which :mod:`offer` offers. :mod:`context` holds what they share, and ends a run whose time is up.
 5. :mod:`guards` refuse what must not be compared, :mod:`statistics` puts intervals around the rest, :mod:`floor` says
    what the machine could do at best.
 6. :mod:`report`, :mod:`plots` and :mod:`page` write it down; :mod:`compare` lays two runs side by side.

@@ -9,6 +9,7 @@ from typing import Any, Protocol, cast
 
 import torch
 
+from alora.adapter.folder import AdapterSpec, AdapterWeights
 from alora.base.fingerprint import Fingerprint
 from alora.base.load import LoadedBase
 from alora.bench.baselines import peft_model, put_adapter
@@ -120,13 +121,14 @@ class PeftLoraArm:
 
     def __init__(self, material: Material, clock: BenchClock) -> None:
         self._material, self._clock = material, clock
-        self._model: Any = peft_model(material.model, material.twin(0).spec).eval()
+        self._model: Any = None
+        self._spec: AdapterSpec | None = None
 
     def run(self, prefix_ids: tuple[int, ...], places: Sequence[int]) -> Burst:
         """One prefill after another."""
         material, seconds, walls, asks, answers = self._material, 0.0, 0.0, [], []
         for place in places:
-            put_adapter(self._model, material.twin(place))
+            self._put(material.twin(place))
             ask = Ask(prefix_ids + material.suffixes[place], "lora", place, material.labels[place])
             ids = torch.tensor([ask.prompt_ids], device=self._model.device)
             wall, start = time.perf_counter(), self._clock.now()
@@ -138,6 +140,11 @@ class PeftLoraArm:
             asks.append(ask)
             answers.append(Answer(seconds, seconds, len(ask.prompt_ids), 0, (best,), tuple(row_L.tolist())))
         return Burst(seconds, walls, 0.0, None, len(asks), pieces(asks, answers), tuple(answers))
+
+    def _put(self, adapter: AdapterWeights) -> None:
+        if adapter.spec != self._spec:
+            self._model, self._spec = peft_model(self._material.model, adapter.spec).eval(), adapter.spec
+        put_adapter(self._model, adapter)
 
     def forget(self) -> None:
         """It keeps nothing."""

@@ -225,10 +225,19 @@ def _settings(options: EngineOptions, block: int) -> dict[str, Any]:
 
 
 def _prepared(targets: Sequence[str]) -> dict[str, Any]:
-    """Which modules can take an adapter; a version of vLLM that does not ask prepares all of them."""
+    """Which modules can take an adapter. A version of vLLM that does not ask prepares all of them, and so does one that
+    would not know q_proj as a part of its own qkv_proj, and leave it out.
+    """
     from vllm.engine.arg_utils import EngineArgs
 
-    known = "lora_target_modules" in {field.name for field in fields(EngineArgs)}
+    try:
+        from vllm.lora.utils import is_in_target_modules
+
+        packed = {"qkv_proj": ["q_proj", "k_proj", "v_proj"]}
+        known = is_in_target_modules("layers.0.self_attn.qkv_proj", ["q_proj"], packed)
+    except (ImportError, TypeError):
+        known = False
+    known = known and "lora_target_modules" in {field.name for field in fields(EngineArgs)}
     return {"lora_target_modules": list(targets)} if known else {}
 
 

@@ -93,22 +93,20 @@ def null_of(cells: Sequence[Cell], workload: str, ours: str) -> Null:
 
     What the machine does in a round, it does to all cells of it: they are one measurement, and not as many as cells.
     """
-    sums: dict[int, list[float]] = {}
+    pairs: list[dict[int, tuple[float, float]]] = []
     held = [c for c in cells if c.workload == workload and c.at.get("stage") not in BASE_STAGES]
     for cell in held:
         mine, other = cell.of(ours), cell.of(NULL)
         if not mine or not other:
             return Null(None, 0, "there is no null arm beside it")
         reason = guards.missing_rounds(mine, other, "the null arm")
-        if reason or {trial.round for trial in mine} != {trial.round for trial in held[0].of(ours)}:
-            return Null(None, 0, reason or "the cells of this workload have different rounds, so it has no null arm")
-        for one, two in zip(other, mine, strict=True):
-            total = sums.setdefault(one.round, [0.0, 0.0])
-            total[0] += one.seconds
-            total[1] += two.seconds
-    if len(sums) < 2:
-        return Null(None, len(sums), "there is no null arm of two rounds or more beside it")
-    ratios = [one / two for one, two in sums.values()]
+        if reason:
+            return Null(None, 0, reason)
+        pairs.append({one.round: (one.seconds, two.seconds) for one, two in zip(other, mine, strict=True)})
+    shared = sorted(set.intersection(*map(set, pairs))) if pairs else []  # a cell that was stopped has fewer
+    if len(shared) < 2:
+        return Null(None, len(shared), "there is no null arm of two rounds or more beside it")
+    ratios = [sum(cell[n][0] for cell in pairs) / sum(cell[n][1] for cell in pairs) for n in shared]
     return Null(mean_ratio(ratios, guards.NULL_COVERAGE), len(ratios), None)
 
 

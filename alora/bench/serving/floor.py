@@ -10,7 +10,7 @@ import torch
 
 from alora.bench.flops import FlopCount
 from alora.bench.serving.clock import BenchClock
-from alora.bench.serving.material import Material
+from alora.bench.serving.material import Material, adapted
 
 _COPIED = 256 * 1024**2  # bytes, several times a last-level cache
 _REPEATS = 5
@@ -94,18 +94,28 @@ class Floors:
         material = self.material
         flops = 0
         if arm != "lora":
-            bare = FlopCount(material.shape, 0, ())
-            flops = bare.prefix(length) - (bare.prefix(cached) if cached else 0)
+            flops = self._bare.prefix(length) - (self._bare.prefix(cached) if cached else 0)
         for place in range(adapters):
-            spec, labels = material.adapters[place].spec, len(material.labels[place])
+            labels = len(material.labels[place])
             own = material.policy_texts[place] if arm == "base" else material.suffixes[place]
             tail = len(own) if suffix is None else suffix
-            count = FlopCount(material.shape, 0 if arm == "base" else spec.rank, spec.targets)
+            count = self._bare if arm == "base" else self._count(place)
             if arm == "lora":
                 flops += count.lora_prefill(length, tail, cached)
             else:
                 flops += count.scored_suffix(length, tail, labels)
         return max(flops / self.machine.flops, self._weights(arm, adapters) / self.machine.bytes)
+
+    @property
+    def _bare(self) -> FlopCount:
+        return FlopCount(self.material.shape, 0, ())
+
+    def _count(self, place: int) -> FlopCount:
+        """With an adapter; one that leaves some layers out counts as none, which is kind to the arm."""
+        shape, adapter = self.material.shape, self.material.adapters[place]
+        targets = adapted(adapter) & set(shape.linears)
+        whole = len(adapter.tensors) >= shape.layers * len(targets)
+        return FlopCount(shape, adapter.spec.rank, tuple(sorted(targets))) if whole else self._bare
 
     def _weights(self, arm: str, adapters: int) -> float:
         read = [] if arm == "base" else self.material.adapters[:adapters]

@@ -27,8 +27,11 @@ def rate_bounds(entry: Mapping[str, Any]) -> tuple[float | None, float | None]:
 def rate_text(entry: Mapping[str, Any]) -> str:
     """The highest rate in words: between two tried rates, or no more than a bound where no edge was found."""
     held, failed = rate_bounds(entry)
+    if held is None and failed is None:
+        alone = any(_holds(one, entry["target_ms"]) for one in entry["probes"])
+        return "stopped before any was tried" if alone else "none, not even one after another"
     if held is None:
-        return "none, not even one after another" if failed is None else f"< {failed:.2f}"
+        return f"< {failed:.2f}"
     return f">= {held:.2f}" if failed is None else f"{held:.2f} to {failed:.2f}"
 
 

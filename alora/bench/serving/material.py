@@ -17,7 +17,7 @@ from alora.bench.serving.draws import token_ids
 from alora.bench.shapes import SHAPES, BaseShape, random_base
 from alora.bench.workload import INVOCATION, LABELS
 from alora.config.schema import BaseSettings, BenchSettings
-from alora.errors import BaseError
+from alora.errors import BaseError, ConfigError
 
 B_SCALE = 0.5  # of a random adapter's B: large enough that verdicts move beyond the rounding of 16 bits
 KNOWN = {"Qwen/Qwen3-0.6B": "qwen3_0_6b", "Qwen/Qwen3-4B": "qwen3_4b"}  # bases whose shape needs no download
@@ -70,9 +70,17 @@ def shape_name(bench: BenchSettings, base: BaseSettings) -> str:
 def random_material(
     bench: BenchSettings, base: BaseSettings, device: torch.device, dtype: torch.dtype, count: int, scratch: Path
 ) -> Material:
-    """A base of random weights and ``count`` random adapters, written below ``scratch`` for vLLM to load."""
+    """A base of random weights and ``count`` random adapters, written below ``scratch`` for vLLM to load.
+
+    Raises:
+        BaseError: as :func:`shape_name`.
+        ConfigError: a target that this base does not have.
+    """
     name, serving = shape_name(bench, base), bench.serving
     shape = SHAPES[name]
+    unknown = sorted(set(serving.targets) - set(shape.linears))
+    if unknown:
+        raise ConfigError(f"bench.serving.targets: {', '.join(unknown)} is none of {', '.join(shape.linears)}")
     model = random_base(shape, device, dtype, bench.seed)
     folder = scratch / "base"
     model.save_pretrained(folder)
@@ -128,6 +136,11 @@ def bundle_material(bench: BenchSettings, base: BaseSettings, scratch: Path) -> 
         banned=special | {token for bundle in bundles for token in bundle.suffix.invocation_ids},
         tokenizer=True,
     )
+
+
+def adapted(adapter: AdapterWeights) -> set[str]:
+    """Last parts of the names of all modules that an adapter has weights for, however its targets name them."""
+    return {name.rpartition(".")[-1] for name in adapter.tensors}
 
 
 def shape_of(config: Any) -> BaseShape:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from alora.bench.serving.arms import VllmArm
-from alora.bench.serving.context import Bench, TimeIsUp
+from alora.bench.serving.context import Bench
 from alora.bench.serving.draws import Arrival
 from alora.bench.serving.engine import read_answer
 from alora.bench.serving.plan import offered
@@ -118,25 +118,13 @@ class _Drive:
             outputs = self._engine.step()
             now = self._clock.now() - start
             self._take(outputs, now)
-            self._in_time()
+            self._bench.in_time()  # what is under way then is left where it is
             given_up = (*self._latencies, *(now - at for at, _ in self._running.values()))
             if self._hopeless(given_up):
-                self._run_out()
+                while self._engine.busy:  # let what was sent run out; the clock no longer counts
+                    self._engine.step()
                 return Probe(self._rate, given_up, False, now, self._coming[-1].at)
         return Probe(self._rate, tuple(self._latencies), True, self._clock.now() - start, self._coming[-1].at)
-
-    def _run_out(self) -> None:
-        """Let what was sent be answered; the clock no longer counts."""
-        while self._engine.busy:
-            self._engine.step()
-
-    def _in_time(self) -> None:
-        """Go on, or leave an engine behind that has nothing to do."""
-        try:
-            self._bench.in_time()
-        except TimeIsUp:
-            self._run_out()
-            raise
 
     def _hopeless(self, latencies: Sequence[float]) -> bool:
         """Whether so many have waited beyond the target that the p95 of all cannot hold it, and one beyond hope; or at

@@ -22,7 +22,7 @@ from alora.bench.serving.engine import BenchEngine, EngineOptions
 from alora.bench.serving.evaluate import evaluate, judge_open_loop
 from alora.bench.serving.floor import Floors, kv_bytes, measure_machine
 from alora.bench.serving.grid import run_grid, run_warm
-from alora.bench.serving.material import Material, bundle_material, random_material
+from alora.bench.serving.material import Material, adapted, bundle_material, random_material
 from alora.bench.serving.open_loop import run_open_loop
 from alora.bench.serving.pipeline import run_pipeline
 from alora.bench.serving.plan import open_loop_adapters, planned_tokens
@@ -63,7 +63,7 @@ def run_serving(
             try:
                 bench.references = ask_references(material, sampled(bench))
             except (KeyboardInterrupt, RuntimeError) as error:  # then no verdict was compared, and every ratio says so
-                stopped = stopped or _in_words(error)
+                stopped = "; then ".join(filter(None, (stopped, _in_words(error))))
             found = evaluate(bench, Floors(material, machine))
             judge_open_loop(bench, more)
             bench.bar.close()
@@ -187,7 +187,7 @@ def _engine_options(settings: BenchSettings, material: Material, dtype: torch.dt
         graphs=serving.graphs,
         seed=settings.seed,
         tokenizer=material.tokenizer,
-        targets=tuple(sorted({target for adapter in material.adapters for target in adapter.spec.targets})),
+        targets=tuple(sorted({part for adapter in material.adapters for part in adapted(adapter)})),
     )
 
 

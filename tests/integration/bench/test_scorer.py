@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from alora.bench.serving.context import Bench
+from alora.bench.serving.context import Bench, TimeIsUp
 from alora.cli import main
 
 COMMAND = [
@@ -96,6 +96,31 @@ def test_a_run_that_is_out_of_time_reports_what_it_finished(tmp_path, monkeypatc
     assert main([*COMMAND, "bench.serving.limit_s=0.001", f"output={tmp_path / 'none'}"]) == 2
     assert "before anything was finished; raise it, or ask for less" in capsys.readouterr().err
     assert not list((tmp_path / "none").iterdir())
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_references_that_cannot_be_asked_take_no_figure_with_them(late, tmp_path, monkeypatch):
+    def full(*args):
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr("alora.bench.serving.run.ask_references", full)
+    if late:
+        monkeypatch.setattr(Bench, "in_time", lambda self: _raise(TimeIsUp("the limit")) if self.cells else None)
+    assert main([*COMMAND, "bench.serving.workloads=[grid]", f"output={tmp_path}"]) == 1
+    results = json.loads((tmp_path / "bench.json").read_text())
+    assert results["stopped"] == ("the limit; then " if late else "") + "RuntimeError: CUDA out of memory"
+    refused = [entry["refused"] for cell in results["cells"] for entry in cell["ratios"]]
+    assert refused
+    assert all("no verdict was compared" in " ".join(reasons) for reasons in refused)
+
+
+def _raise(error):
+    raise error
+
+
+def test_a_target_that_the_base_does_not_have_is_refused_before_anything_is_measured(tmp_path, capsys):
+    assert main([*COMMAND, "bench.serving.targets=[self_attn.q_proj,o_proj]", f"output={tmp_path}"]) == 2
+    assert "bench.serving.targets: self_attn.q_proj is none of q_proj" in capsys.readouterr().err
 
 
 def test_the_machine_of_the_floor_is_told(run):

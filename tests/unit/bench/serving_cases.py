@@ -55,13 +55,18 @@ def machine(flops: float = 1e12, bandwidth: float = 1e12) -> Machine:
     return Machine({"torch": flops}, bandwidth)
 
 
+def adapter_of(rank: int, targets: Sequence[str], layers: int = SHAPES["toy"].layers) -> Any:
+    """An adapter's rank, and tensors of the right sizes."""
+    linears = SHAPES["toy"].linears
+    sizes = {f"model.layers.{n}.part.{name}": linears[name] for n in range(layers) for name in targets}
+    tensors = {name: (torch.zeros(rank, wide), torch.zeros(out, rank)) for name, (wide, out) in sizes.items()}
+    return SimpleNamespace(spec=SimpleNamespace(rank=rank, targets=tuple(targets)), tensors=tensors)
+
+
 def material() -> Any:
     """Sizes that a floor is counted from."""
     shape = SHAPES["toy"]
-    adapter = SimpleNamespace(
-        spec=SimpleNamespace(rank=4, targets=("q_proj", "v_proj")),
-        tensors={"q_proj": (torch.zeros(4, shape.hidden), torch.zeros(shape.hidden, 4))},
-    )
+    adapter = adapter_of(4, ("q_proj", "v_proj"))
     return SimpleNamespace(
         shape=shape, adapters=[adapter] * 9, model=SimpleNamespace(dtype=torch.float32),
         suffixes=[(7,) * 5] * 9, policy_texts=[(7,) * 9] * 9, labels=[LABELS] * 9,

@@ -192,6 +192,18 @@ def test_the_null_arm_counts_rounds_and_not_cells():
     assert null["low"] < 0.5 < 2 < null["high"]
 
 
+def test_a_cell_that_was_stopped_costs_its_workload_no_ratio():
+    """The fault: it has fewer rounds than the others, and so the whole workload had no null arm."""
+    arms = players() | {name: replace(arm, rounds=range(4)) for name, arm in players().items()}
+    cells = [*played("grid", players()), *played("grid", arms)]
+    cells[1].at = {**cells[1].at, "adapters": 2}
+    results = judged(cells)
+    assert results["null"]["grid"]["rounds"] == 4
+    assert [entry["refused"] for cell in results["cells"] for entry in cell["ratios"]] == [[], []]
+    one = {name: replace(arm, rounds=range(1)) for name, arm in players().items()}
+    assert_told(judged([*played("grid", players()), *played("grid", one)]), "there is no null arm of two rounds", "")
+
+
 def test_ours_that_does_not_run_a_workload_has_no_ratio_there():
     arms = {name: arm for name, arm in players().items() if name != "alora"}
     cells = [*played("pipeline", arms), *played("grid", players() | {"packed": Played("alora")})]

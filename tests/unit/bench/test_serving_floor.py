@@ -10,7 +10,7 @@ from alora.bench.flops import FlopCount
 from alora.bench.serving import floor
 from alora.bench.serving.floor import Floors, Machine
 from alora.bench.shapes import SHAPES
-from tests.unit.bench.serving_cases import judged, machine, material, played, players
+from tests.unit.bench.serving_cases import LABELS, adapter_of, judged, machine, material, played, players
 
 SHAPE = SHAPES["toy"]
 
@@ -28,7 +28,7 @@ def test_lora_reads_the_prefix_for_every_adapter_and_alora_once():
 def test_bytes_bind_where_arithmetic_is_free():
     """Weights once; of keys and values nobody knows how often they leave the processor's cache."""
     floors = Floors(material(), machine(1e18, 1e9))
-    adapter = 4 * 2 * 4 * SHAPE.hidden / 1e9
+    adapter = 4 * sum(a.numel() + b.numel() for a, b in material().adapters[0].tensors.values()) / 1e9
     assert floors.of("alora", 1000, 0) == pytest.approx(4 * SHAPE.parameters / 1e9)
     assert floors.of("alora", 1000, 9) - floors.of("alora", 2000, 8) == pytest.approx(adapter)
     assert floors.of("base", 1000, 9) == floors.of("base", 1000, 8)
@@ -57,6 +57,21 @@ def test_every_policy_counts_with_its_own_suffix():
     assert Floors(uneven, on).of("alora", 1000, 8) - Floors(even, on).of("alora", 1000, 8) == pytest.approx(
         longer / 1e9
     )
+
+
+def test_every_adapter_counts_with_its_own_rank_targets_and_weights():
+    own = material()
+    own.adapters = [adapter_of(4, ("q_proj",)), adapter_of(16, ("q_proj", "down_proj"))]
+    own.labels = [LABELS, (*LABELS, 13)]
+    counts = FlopCount(SHAPE, 4, ("q_proj",)), FlopCount(SHAPE, 16, ("down_proj", "q_proj"))
+    work = counts[0].scored_suffix(1000, 5, 2) + counts[1].scored_suffix(1000, 5, 3)
+    assert Floors(own, machine(1e9, 1e15)).of("alora", 1000, 2, 1000) == pytest.approx(work / 1e9)
+    sizes = [sum(a.numel() + b.numel() for a, b in adapter.tensors.values()) for adapter in own.adapters]
+    bytes_of = [Floors(own, machine(1e18, 1e9)).of("alora", 1000, count) for count in (1, 2)]
+    assert bytes_of == pytest.approx([4 * (SHAPE.parameters + sum(sizes[:count])) / 1e9 for count in (1, 2)])
+    own.adapters = [adapter_of(4, ("q_proj",), layers=1)] * 2  # on some layers: counted as none, kind to the arm
+    bare = FlopCount(SHAPE, 0, ())
+    assert Floors(own, machine(1e9, 1e15)).of("lora", 1000, 1) == pytest.approx(bare.lora_prefill(1000, 5) / 1e9)
 
 
 def test_a_prefill_is_the_sum_of_its_parts():

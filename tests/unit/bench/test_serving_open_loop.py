@@ -14,7 +14,7 @@ from alora.bench.serving.context import TimeIsUp
 from alora.bench.serving.draws import arrivals, distinct_adapters, only_fired
 from alora.bench.serving.evaluate import judge_open_loop
 from alora.bench.serving.loop_report import open_loop_section
-from alora.bench.serving.marks import rate_bounds
+from alora.bench.serving.marks import rate_bounds, rate_text
 from alora.bench.serving.offer import KEPT, Probe, kept, probe
 from alora.bench.serving.open_loop import _cliff, by_round, run_open_loop, search
 from alora.bench.serving.plan import offered, open_loop_adapters
@@ -23,7 +23,7 @@ from alora.bench.serving.records import Ask, Verdict
 from alora.bench.serving.reference import References
 from alora.bench.serving.report import _agreement, _withheld, faults
 from alora.config.schema import BenchSettings, ServingBenchSettings
-from alora.errors import ConfigError
+from alora.errors import CheckFailed, ConfigError
 from tests.unit.bench.serving_cases import LABELS, right
 
 
@@ -247,6 +247,7 @@ def test_one_after_another_is_given_up_once_it_must_fail():
     [
         (KeyboardInterrupt(), "interrupted"),
         (TimeIsUp("the limit of 9 s was reached"), "the limit of 9 s was reached"),
+        (CheckFailed("vLLM did not empty its prefix cache"), "CheckFailed: vLLM did not empty its prefix cache"),
         (torch.OutOfMemoryError("CUDA out of memory.\nTried to"), "OutOfMemoryError: CUDA out of memory."),
     ],
 )
@@ -306,7 +307,7 @@ def test_populations_take_turns():
     assert all(one["rate"] == 2.0 and len(one["ms"]) == 9 for entry in found for one in entry["probe"]["rounds"])
 
 
-@pytest.mark.parametrize(("probes", "left"), [(0, []), (2, [2]), (3, [3]), (6, [3, 1, 1]), (7, [3, 2, 2])])
+@pytest.mark.parametrize(("probes", "left"), [(0, []), (1, [1]), (2, [2]), (3, [3]), (6, [3, 1, 1]), (7, [3, 2, 2])])
 def test_a_load_that_is_stopped_keeps_what_it_found(probes, left, monkeypatch):
     """The fault: rates that were tried, and rounds of the populations, were lost with the one that the limit hit."""
     given = settings()
@@ -330,10 +331,11 @@ def test_a_load_that_is_stopped_keeps_what_it_found(probes, left, monkeypatch):
     assert told == left
     for entry in found[:1]:
         assert (entry["best_rate"], entry["failed_rate"]) == rate_bounds(entry)
+        assert (rate_text(entry) == "stopped before any was tried") == (probes == 1)
 
 
 def test_a_rate_that_is_offered_when_the_time_is_up_is_none():
-    """Half a rate says nothing of it; the engine is left with nothing to do."""
+    """Half a rate says nothing of it."""
     bench, steps = bench_of(Engine(), settings()), []
 
     def in_time() -> None:
@@ -344,7 +346,7 @@ def test_a_rate_that_is_offered_when_the_time_is_up_is_none():
     bench.in_time = in_time
     with pytest.raises(TimeIsUp):
         probe(bench, ARM, 50.0, 4)
-    assert not bench.engine.busy
+    assert bench.engine.busy  # nobody waits for what was under way
     assert bench.verdicts == []
 
 

@@ -7,12 +7,14 @@ from typing import Any, cast
 
 import pytest
 
+from alora.bench.serving import run
 from alora.bench.serving.context import Bench, TimeIsUp
 from alora.bench.serving.conversation import run_conversation
 from alora.bench.serving.grid import run_grid, run_warm
-from alora.bench.serving.records import Burst, Cell
+from alora.bench.serving.records import Burst, Cell, Trial
 from alora.bench.serving.rounds import REHEARSAL, Turn, orders, run_rounds
 from alora.config.schema import BenchSettings, ServingBenchSettings
+from alora.errors import CheckFailed
 from tests.unit.bench.serving_cases import burst
 
 ARMS = ("base", "alora", "lora", "null", "packed")
@@ -157,6 +159,24 @@ def test_a_run_that_is_stopped_keeps_the_rounds_that_are_whole():
         kept = whole if whole >= 2 else 0
         assert [{trial.round for trial in cell.trials} for cell in bench.cells] == 2 * bool(kept) * [set(range(kept))]
         assert all(len(cell.trials) == 2 * kept for cell in bench.cells)
+
+
+def test_whatever_stops_a_run_its_cells_and_whole_rounds_are_kept(monkeypatch):
+    bench = bench_of(ServingBenchSettings(workloads=["grid", "warm"]))
+    bench.arms = {}
+    finished, stopped = Cell("grid", {"length": 32}), Cell("grid", {"length": 64})
+
+    def grid(bench: Bench) -> None:
+        bench.cells.append(finished)
+        bench.underway = [stopped]
+        stopped.trials += [Trial(name, number, 0, burst()) for number in range(3) for name in ("lora", "alora")][:5]
+        raise CheckFailed("vLLM did not empty its prefix cache")
+
+    monkeypatch.setattr(run, "run_grid", grid)
+    monkeypatch.setattr(run, "run_warm", lambda bench: pytest.fail("it went on"))
+    assert run._run_workloads(bench) == ([], "CheckFailed: vLLM did not empty its prefix cache")
+    assert bench.cells == [finished, stopped]
+    assert [trial.round for trial in stopped.trials] == [0, 0, 1, 1]
 
 
 def test_nothing_is_begun_when_the_time_is_up():
