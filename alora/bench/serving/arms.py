@@ -59,6 +59,11 @@ class VllmArm:
         labels = self.material.labels
         return [Ask(prefix_ids + suffixes[place], self.kind, place, labels[place]) for place in places]
 
+    def load(self, places: Sequence[int]) -> None:
+        """Put its adapters into their slots; the base has none."""
+        if self.kind is not None:
+            self.engine.load(self.kind, places)
+
     def run(self, prefix_ids: tuple[int, ...], places: Sequence[int]) -> Burst:
         """Send all at once."""
         return self.engine.answer(self.asks(prefix_ids, places))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tqdm.auto import tqdm
 
-from alora.bench.serving.arms import NULL, Arm
+from alora.bench.serving.arms import Arm, VllmArm
 from alora.bench.serving.clock import BenchClock
 from alora.bench.serving.engine import BenchEngine
 from alora.bench.serving.material import Material
@@ -65,12 +65,9 @@ class Bench:
 
     def ready(self, arms: Sequence[str], places: Sequence[int]) -> None:
         """Adapters into their slots, so that none is loaded while the clock runs."""
-        if self.engine is None:
-            return
-        for kind in dict.fromkeys(
-            "lora" if arm == "lora" else "alora" for arm in arms if arm in ("lora", "alora", NULL)
-        ):
-            self.engine.load(kind, places)
+        served = [arm for name in arms if isinstance(arm := self.arms[name], VllmArm)]
+        for arm in {arm.kind: arm for arm in served}.values():  # ours and the null arm are of one kind
+            arm.load(places)
 
     def measure(self, turns: Sequence[Turn], stages: Sequence[Cell], rounds: int) -> None:
         """Time ``turns`` and put what they find into ``stages``, and these among the cells."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -61,6 +62,12 @@ def arrivals(
 def distinct_adapters(offered: Sequence[Arrival]) -> int:
     """How many different policies are fired at all: no more than these ever want a slot."""
     return len({place for one in offered for place in one.places})
+
+
+def popular_last(offered: Sequence[Arrival]) -> list[int]:
+    """The policies that are fired, by how often."""
+    called = Counter(place for one in offered for place in one.places)
+    return sorted(called, key=lambda place: called[place])
 
 
 def only_fired(offered: Sequence[Arrival], kept: int) -> list[Arrival]:

@@ -51,8 +51,8 @@ def _cliff(entry: Mapping[str, Any]) -> list[str]:
         return [*row, "-", "-", entry["reason"]]
     if entry.get("refused"):
         return [*row, f"{probe['rate']:.2f}", "-", "withheld"]
-    least = "" if probe["complete"] else ">= "
-    return [*row, f"{probe['rate']:.2f}", _between(probe, "p50"), f"{least}{_between(probe, 'p95')}{_behind(probe)}"]
+    p95 = f"{_least(probe)}{_between(probe, 'p95')}{_behind(probe)}"
+    return [*row, f"{probe['rate']:.2f}", _between(probe, "p50"), p95]
 
 
 def _behind(probe: Mapping[str, Any]) -> str:
@@ -64,10 +64,12 @@ def _offered(entries: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _p95(probe: Mapping[str, Any]) -> str:
+    return f"{_least(probe)}{probe['figures']['p95']['value']:.0f} ms" if probe["figures"] else "-"
+
+
+def _least(probe: Mapping[str, Any]) -> str:
     """A probe that was given up had worse to come."""
-    if not probe["figures"]:
-        return "-"
-    return f"{'' if probe['complete'] else '>= '}{probe['figures']['p95']['value']:.0f} ms"
+    return "" if probe["complete"] else ">= "
 
 
 def _between(probe: Mapping[str, Any], name: str) -> str:

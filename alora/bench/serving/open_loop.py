@@ -7,14 +7,14 @@ adapters are fired than there are slots. What was not found is told as such.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
 from alora.bench.serving.arms import VllmArm
 from alora.bench.serving.context import Bench
-from alora.bench.serving.draws import distinct_adapters
+from alora.bench.serving.draws import distinct_adapters, popular_last
 from alora.bench.serving.marks import rate_bounds
 from alora.bench.serving.offer import Probe, probe, prompts
 from alora.bench.serving.plan import offered, planned_arrivals, population_rounds
@@ -41,14 +41,12 @@ def run_open_loop(bench: Bench, found: list[dict[str, Any]]) -> None:
         entry = {
             "kind": "rate", "arm": name, "population": population, "target_ms": serving.target_ms, "probes": [],
         }  # fmt: skip
-        probes = search(
-            lambda rate, arm=arm, entry=entry: _tried(bench, arm, rate, entry, found), target, serving.probes
-        )
+        probes = search(partial(_tried, bench, arm, entry, found), target, serving.probes)
         if name != "base":
             _cliff(bench, arm, cliff_rate(entry["best_rate"], probes[0].holds(target)), found)
 
 
-def _tried(bench: Bench, arm: VllmArm, rate: float, entry: dict[str, Any], found: list[dict[str, Any]]) -> Probe:
+def _tried(bench: Bench, arm: VllmArm, entry: dict[str, Any], found: list[dict[str, Any]], rate: float) -> Probe:
     """Offer a rate and note it at once: a run that stops later has this much of an answer."""
     one = probe(bench, arm, rate, entry["population"])
     if not entry["probes"]:
@@ -69,7 +67,6 @@ def _cliff(bench: Bench, arm: VllmArm, rate: float | None, found: list[dict[str,
     """The same load on each population, in turn, some rounds; one fits the slots, to compare with."""
     serving, engine = bench.settings.serving, bench.engine
     assert engine is not None
-    assert arm.kind is not None
     populations = sorted(serving.populations)
     fired = {many: offered(bench.settings, 1.0, many) for many in populations}
     distinct = {many: distinct_adapters(fired[many]) for many in populations}
@@ -80,10 +77,7 @@ def _cliff(bench: Bench, arm: VllmArm, rate: float | None, found: list[dict[str,
         for number in range(population_rounds(bench.settings)):
             for many in run if number % 2 == 0 else reversed(run):
                 bench.bar.set_description(f"open loop, {arm.name}, population {many}")
-                called = Counter(place for one in fired[many] for place in one.places)
-                engine.load(
-                    arm.kind, sorted(called, key=lambda place: called[place])
-                )  # the most popular last: in slots
+                arm.load(popular_last(fired[many]))  # who is loaded last stands in a slot
                 probes[many].append(probe(bench, arm, rate or 0.0, many, "population"))
     finally:  # stopped or not, the rounds in which all had their turn
         whole = min(map(len, probes.values()), default=0)

@@ -7,11 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from alora.bench.flops import FlopCount
 from alora.bench.serving.draws import arrivals
 from alora.bench.serving.report import faults, json_lines
 from alora.bench.serving.run import _for_this_place, run_serving
-from alora.bench.shapes import SHAPES
 from alora.config.schema import BaseSettings, BenchSettings, Recipe, ServingBenchSettings
 from alora.config.validate import check_recipe
 from alora.errors import ConfigError
@@ -19,7 +17,6 @@ from tests.unit.bench.serving_cases import Played, judged, machine, played, play
 
 WORKLOADS = ("grid", "warm", "conversation", "pipeline")
 SEVERAL = ("grid", "warm", "conversation")  # policies on one conversation
-COUNT = FlopCount(SHAPES["toy"], 4, ("q_proj", "v_proj"))
 WRONG, NO_NUMBER, SILENT = (-3.0, -0.05), (math.nan, math.nan), (-0.69, -0.69)
 
 
@@ -235,44 +232,10 @@ def test_a_cpu_is_not_asked_for_where_vllm_would_take_the_gpu(monkeypatch):
         )
 
 
-def test_an_arm_without_a_cache_is_held_to_the_floor_of_all_its_work(monkeypatch):
-    """The fault: PEFT's LoRA at the second turn was thought to have kept the first, so that it could leave that out."""
-    told = []
-    for least in (COUNT.lora_prefill(32, 5), COUNT.lora_prefill(32, 5, 16)):
-        arms = players()
-        change("lora", seconds=3 * 1.25 * least / 1e9)(arms)
-        told.append(judged(played("conversation", arms), machine(1e9, 1e15), without_cache=True)["cells"][1])
-    assert told[0]["arms"]["lora"]["over_floor"] == pytest.approx(1.25, rel=1e-2)
-    assert any("lora took" in reason for reason in told[1]["ratios"][0]["refused"])
-
-
 def test_an_arm_of_ours_that_needs_vllm_does_not_count_without_it():
     serving = ServingBenchSettings(engine="scorer", arms=["lora", "alora"])
     with pytest.raises(ConfigError, match=r"leaves \['lora'\] on bench.serving.engine=scorer"):
         run_serving(BenchSettings(serving=serving), BaseSettings(), torch.device("cpu"), torch.float32)
-
-
-@pytest.mark.parametrize(
-    ("workload", "stage", "least"),
-    [
-        ("warm", 1, 3 * COUNT.lora_prefill(32, 5)),
-        ("warm", 2, 3 * COUNT.lora_prefill(32, 1, 32)),
-        ("conversation", 1, 3 * COUNT.lora_prefill(32, 5, 16)),
-        ("pipeline", 1, COUNT.lora_prefill(32, 5)),
-    ],
-)
-def test_lora_s_floor_counts_only_what_its_own_cache_may_hold(workload, stage, least):
-    """The fault: behind a conversation that the base had read, standard LoRA was held to the floor of its suffixes
-    alone, though the base's cache is of no use to it; so it could leave the conversation out.
-    """
-    told = []
-    for seconds in (1.25 * least / 1e9, 0.5 * least / 1e9):
-        arms = players()
-        change("lora", seconds=seconds)(arms)
-        told.append(judged(played(workload, arms), machine(1e9, 1e15))["cells"][stage])
-    assert told[0]["arms"]["lora"]["over_floor"] == pytest.approx(1.25, rel=1e-2)
-    assert not any("lora took" in reason for reason in told[0]["ratios"][0]["refused"])
-    assert any("lora took 0.50 times" in reason for reason in told[1]["ratios"][0]["refused"])
 
 
 @pytest.mark.parametrize(("workload", "stage"), [("warm", 2), ("conversation", 1)])

@@ -1,5 +1,6 @@
 """The floor: what it counts, and a ratio that is withheld because an arm came in below it."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from alora.bench.shapes import SHAPES
 from tests.unit.bench.serving_cases import LABELS, adapter_of, judged, machine, material, played, players
 
 SHAPE = SHAPES["toy"]
+COUNT = FlopCount(SHAPE, 4, ("q_proj", "v_proj"))
 
 
 def test_lora_reads_the_prefix_for_every_adapter_and_alora_once():
@@ -116,3 +118,37 @@ def test_the_rate_is_that_of_the_fastest_kernel_an_arm_may_use(monkeypatch):
     work = 2 * 2048 * 32 * 48
     assert found.kernels == {"torch": work / 4.0, "onednn": work / 1.0}
     assert found.flops == work / 1.0
+
+
+@pytest.mark.parametrize(
+    ("workload", "stage", "least"),
+    [
+        ("warm", 1, 3 * COUNT.lora_prefill(32, 5)),
+        ("warm", 2, 3 * COUNT.lora_prefill(32, 1, 32)),
+        ("conversation", 1, 3 * COUNT.lora_prefill(32, 5, 16)),
+        ("pipeline", 1, COUNT.lora_prefill(32, 5)),
+    ],
+)
+def test_lora_s_floor_counts_only_what_its_own_cache_may_hold(workload, stage, least):
+    """The fault: behind a conversation that the base had read, standard LoRA was held to the floor of its suffixes
+    alone, though the base's cache is of no use to it; so it could leave the conversation out.
+    """
+    told = []
+    for seconds in (1.25 * least / 1e9, 0.5 * least / 1e9):
+        arms = players()
+        arms["lora"] = replace(arms["lora"], seconds=seconds)
+        told.append(judged(played(workload, arms), machine(1e9, 1e15))["cells"][stage])
+    assert told[0]["arms"]["lora"]["over_floor"] == pytest.approx(1.25, rel=1e-2)
+    assert not any("lora took" in reason for reason in told[0]["ratios"][0]["refused"])
+    assert any("lora took 0.50 times" in reason for reason in told[1]["ratios"][0]["refused"])
+
+
+def test_an_arm_without_a_cache_is_held_to_the_floor_of_all_its_work():
+    """The fault: PEFT's LoRA at the second turn was thought to have kept the first, so that it could leave that out."""
+    told = []
+    for least in (COUNT.lora_prefill(32, 5), COUNT.lora_prefill(32, 5, 16)):
+        arms = players()
+        arms["lora"] = replace(arms["lora"], seconds=3 * 1.25 * least / 1e9)
+        told.append(judged(played("conversation", arms), machine(1e9, 1e15), without_cache=True)["cells"][1])
+    assert told[0]["arms"]["lora"]["over_floor"] == pytest.approx(1.25, rel=1e-2)
+    assert any("lora took" in reason for reason in told[1]["ratios"][0]["refused"])

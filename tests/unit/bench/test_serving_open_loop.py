@@ -19,17 +19,12 @@ from alora.bench.serving.offer import KEPT, Probe, kept, probe
 from alora.bench.serving.open_loop import _cliff, by_round, run_open_loop, search
 from alora.bench.serving.plan import offered, open_loop_adapters
 from alora.bench.serving.plots import _open_loop as drawn
-from alora.bench.serving.records import Ask, Verdict
+from alora.bench.serving.records import Verdict
 from alora.bench.serving.reference import References
 from alora.bench.serving.report import _agreement, _withheld, faults
-from alora.config.schema import BenchSettings, ServingBenchSettings
 from alora.errors import CheckFailed, ConfigError
-from tests.unit.bench.serving_cases import LABELS, right
-
-
-def settings(populations=(4, 1000), batteries=9, fires=(2, 4)) -> BenchSettings:
-    serving = ServingBenchSettings(populations=list(populations), batteries=batteries, fires=list(fires))
-    return BenchSettings(serving=serving)
+from tests.unit.bench.loop_cases import ARM, Engine, bench_of, loop, references, settings
+from tests.unit.bench.serving_cases import right
 
 
 def test_a_population_of_a_thousand_needs_only_the_adapters_that_it_fires():
@@ -55,81 +50,6 @@ def test_a_population_that_fits_keeps_all_of_its_adapters():
     few = settings((50,), batteries=1, fires=(1, 1))
     assert open_loop_adapters(few) == 50
     assert only_fired(offered(few, 1.0, 50), 50) == arrivals(1, 1.0, 50, [1, 1], 1.0, 0)
-
-
-class Engine:
-    """Answers two requests a step, as every policy should; ``wrong``: the places that answer the other way round,
-    ``crowded``: but only where more requests than these are open. ``slow``: one conversation that takes so many steps.
-    """
-
-    def __init__(self, wrong: frozenset[int] = frozenset(), crowded: int = 0, slow: tuple[int, int] = (-1, 0)) -> None:
-        self.clock, self.wrong, self.open, self.sent = 0.0, wrong, [], 0
-        self.crowded, self.slow, self.held = crowded, slow, {}
-        self.most = 0
-
-    def now(self) -> float:
-        return self.clock
-
-    def wait_until(self, moment: float) -> None:
-        self.clock = max(self.clock, moment)
-
-    def forget(self) -> None:
-        assert not self.open
-
-    def send(self, ask: Ask) -> str:
-        self.sent += 1
-        self.open.append((str(self.sent), ask))
-        self.most = max(self.most, len({ask.prompt_ids[:1] for _, ask in self.open}))
-        return str(self.sent)
-
-    @property
-    def busy(self) -> bool:
-        return bool(self.open)
-
-    def step(self) -> list[Any]:
-        self.clock += 0.1
-        crowd = len(self.open) > self.crowded
-        done = [one for one in self.open if not self._waits(*one)][:2]
-        self.open = [one for one in self.open if one not in done]
-        return [self._output(name, ask, crowd) for name, ask in done]
-
-    def _waits(self, name: str, ask: Ask) -> bool:
-        """Beside the others, as if its adapter came from a slow disk."""
-        self.held[name] = self.held.get(name, 0) + 1
-        return ask.prompt_ids[0] == self.slow[0] and self.held[name] <= self.slow[1]
-
-    def _output(self, name: str, ask: Ask, crowd: bool) -> Any:
-        scores = right(ask.place)
-        scores = scores[::-1] if ask.place in self.wrong and crowd else scores
-        tops = {label: SimpleNamespace(logprob=score) for label, score in zip(LABELS, scores, strict=True)}
-        made = SimpleNamespace(token_ids=(11,), logprobs=[tops])
-        return SimpleNamespace(
-            request_id=name, finished=True, outputs=[made], num_cached_tokens=0, prompt_token_ids=list(ask.prompt_ids)
-        )
-
-
-def bench_of(engine: Engine, given: BenchSettings) -> Any:
-    return SimpleNamespace(
-        settings=given, engine=engine, clock=engine, verdicts=[], bar=SimpleNamespace(update=lambda: None),
-        conversation=lambda tokens, seed: (seed, 7), tolerance=1e-3, in_time=lambda: None,
-    )  # fmt: skip
-
-
-ARM: Any = SimpleNamespace(
-    name="alora", asks=lambda prefix, places: [Ask((*prefix, 9), "alora", place, LABELS) for place in places]
-)
-
-
-def loop(engine: Engine, rate: float, given: BenchSettings, population: int) -> tuple[Any, Probe]:
-    bench = bench_of(engine, given)
-    return bench, probe(bench, ARM, rate, population, "population")
-
-
-def references(bench: Any, moved: float = 0.5) -> References:
-    """What is asked about, answered as it should be."""
-    asked = [(v.prefix_ids, v.place) for v in bench.verdicts if v.asked]
-    known = {key: tuple(torch.softmax(torch.tensor(right(key[1])), 0).tolist()) for key in asked}
-    return References(known, {}, {}, {"alora": moved})
 
 
 @pytest.mark.parametrize(("rate", "at_once"), [(0.0, 1), (50.0, 8)])
@@ -297,9 +217,8 @@ def test_populations_take_turns():
     given.rounds = 3
     bench, found, loaded = bench_of(Engine(), given), [], []
     bench.engine.options = SimpleNamespace(slots=4)
-    bench.engine.load = lambda kind, places: loaded.append(len(places))
     bench.bar.set_description = lambda text: None
-    arm: Any = SimpleNamespace(name=ARM.name, kind="alora", asks=ARM.asks)
+    arm: Any = SimpleNamespace(name=ARM.name, asks=ARM.asks, load=lambda places: loaded.append(len(places)))
     _cliff(bench, arm, 2.0, found)
     few, many = sorted(set(loaded))
     assert loaded == [few, many, many, few, few, many, many, few]  # an even number: each was first as often
