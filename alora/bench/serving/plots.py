@@ -94,7 +94,7 @@ def _speed_up(axes: Any, cells: Cells) -> bool:
             told[row, column] = f"{mark(cell, 'lora')}{entry['ratio']['median']:.1f}x"
     shades = axes.imshow(values, cmap="YlGn", origin="lower", aspect="auto", vmin=0.0)
     for (row, column), text in told.items():
-        dark = shades.norm(values[row][column]) > 0.5
+        dark = shades.norm(values[row][column]) > 0.75  # where white stands out more than black
         axes.text(column, row, text, ha="center", va="center", color="white" if dark else "black")
     axes.set_xticks(range(len(lengths)), [str(length) for length in lengths])
     axes.set_yticks(range(len(counts)), [str(count) for count in counts])
