@@ -165,7 +165,7 @@ def _help() -> str:
     return (
         "alora <verb> [key=value ...]: guardrail policies as activated LoRA adapters\n\n"
         f"{verbs}\n\n"
-        "  alora train recipe=quickstart         the whole story on a tiny base, without GPU or hub\n"
+        "  alora train recipe=quickstart         the whole story on SmolLM2-135M, without GPU or hub\n"
         "  alora train --help                    every group and key; --cfg job shows what would run\n"
         "  alora train -m training.seed=0,1 'name=seed_${training.seed}'    one run for each value\n"
         "  alora --version\n\n"

@@ -1,15 +1,16 @@
 """Conversation + policy → token ids, split where the adapter starts. The same code for training and serving.
 
     prefix                                                     | suffix
-    [system turn] [the conversation: one turn, or its own turns] | [user turn: "Policy check: ..."] [answer header]
+    [system turn] [the conversation: one turn, or its own turns] | [user turn: "Policy check:"] [answer header]
 
 The prefix never depends on the policy, and the suffix never on the conversation; the adapter starts at the first token
 of the suffix. Pieces of the chat template are tokenised with its control tokens, everything else without
 (:mod:`alora.tokens`).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from alora.activation import last_occurrence
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 LAYOUTS = ("transcript", "turns")
-INSTRUCTIONS = ("title", "rule")
+INSTRUCTIONS = ("none", "title", "rule")
 TRUNCATIONS = ("middle", "start")
 
 SYSTEM_TEXT = "You review conversations between users and an assistant."
@@ -97,6 +98,15 @@ class Prompt:
         return self.prefix.token_ids + self.suffix.token_ids
 
 
+@dataclass(frozen=True)
+class Question:
+    """One conversation and the adapters that answer about it: their places in a scorer, one suffix each."""
+
+    prefix: Prefix
+    suffixes: Sequence[Suffix]
+    asked: Sequence[int]
+
+
 class Renderer:
     """Renders for one base: its tokenizer, its chat template with ``template_kwargs``, and one layout.
 
@@ -126,6 +136,12 @@ class Renderer:
     def prompt(self, conversation: Conversation, policy: Policy) -> Prompt:
         """Prefix and suffix together."""
         return Prompt(self.prefix(conversation), self.suffix(policy))
+
+    def telling_the_rule(self) -> "Renderer":
+        """The same prefixes with the whole rule in the suffix: what a base without an adapter needs to be told."""
+        other = copy(self)
+        other.settings, other._suffixes = replace(self.settings, instruction="rule"), {}
+        return other
 
     def prefix(self, conversation: Conversation) -> Prefix:
         """The shared part: depends on the conversation alone.
@@ -160,15 +176,20 @@ class Renderer:
     def _make_suffix(self, policy: Policy) -> Suffix:
         # The invocation is tokenised apart from what follows, so that it is the same for every policy.
         invocation = [*self._markup(self._template.open["user"]), *self._text.encode(INVOCATION)]
-        rule = f" {policy.rule.strip()}" if self.settings.instruction == "rule" and policy.rule.strip() else ""
-        question = f" {policy.title.strip().rstrip('.')}.{rule} Does the conversation violate it? "
-        words = f"Answer {', '.join(policy.answers[:-1])} or {policy.answers[-1]}."
         closing = self._template.close["user"] + self._template.generation
-        ids = [*invocation, *self._text.encode(question + words), *self._markup(closing)]
+        ids = [*invocation, *self._text.encode(self._question(policy)), *self._markup(closing)]
         labels = tuple(self._answer_token(closing, word, policy) for word in policy.answers)
         if len(set(labels)) < len(labels):
             raise PolicyError(f"policy {policy.id!r}: answer words {list(policy.answers)} share a token on this base")
         return Suffix(tuple(ids), tuple(invocation), labels)
+
+    def _question(self, policy: Policy) -> str:
+        """What the suffix says of the policy between invocation and answer header; a trained adapter needs none."""
+        if self.settings.instruction == "none":
+            return ""
+        rule = f" {policy.rule.strip()}" if self.settings.instruction == "rule" and policy.rule.strip() else ""
+        words = f"Answer {', '.join(policy.answers[:-1])} or {policy.answers[-1]}."
+        return f" {policy.title.strip().rstrip('.')}.{rule} Does the conversation violate it? {words}"
 
     def _answer_token(self, closing: str, word: str, policy: Policy) -> int:
         made = self._answer_tokens(closing, word)

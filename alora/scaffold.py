@@ -22,7 +22,7 @@ RECIPE = """\
 # @package _global_
 # Every setting: alora train --help. Paths are looked up here first, then in the folder of this file.
 defaults:
-  - override /base: tiny  # offline; with a GPU or the hub: qwen3_4b, llama3_2_1b, gemma3_1b, ...
+  - override /base: smollm2  # from the package index; with a GPU or the hub: qwen3_4b, llama3_2_1b, gemma3_1b, ...
   - override /adapter: alora
 
 name: {name}
@@ -48,7 +48,8 @@ One guardrail policy: `policy.yaml` says what is forbidden, the `.jsonl` files s
 Make it your own: write your rule into `policy.yaml`, and put your conversations into the rows, one JSON object per
 line with `messages` (roles system, user, assistant) and `label` (one of the policy's). The rows here are an example of
 the format and too few for a policy that has to hold. A few hundred of each label are a start, worded as your users word
-them; keep the test rows apart from the others. Then choose a real base: write `qwen3_4b` for `tiny` in `recipe.yaml`.
+them; keep the test rows apart from the others. A larger base is one word: write `qwen3_4b` for
+`smollm2` in `recipe.yaml`.
 """
 
 _COMPLAINTS = {

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from alora.base import smollm2
 from alora.base.fingerprint import Fingerprint, fingerprint_base
+from alora.base.gguf import converted, is_gguf
 from alora.base.quantize import NF4, SETTINGS, keep_gradients, nf4_config, quantize_in_place
 from alora.config.environment import debugging
 from alora.config.schema import BaseSettings
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-TINY = "tiny"
 # Their attention modules pass no sliding_window to the attention function (transformers 5.19).
 _WINDOW_IN_THE_MASK_ALONE = ("qwen2_moe", "phimoe", "llama4", "llama4_text", "doge")
 _UNSUPPORTED_QUANTIZATION = {
@@ -30,7 +31,7 @@ _UNSUPPORTED_QUANTIZATION = {
 
 @dataclass(frozen=True)
 class LoadedBase:
-    """A base in memory. ``source`` is what the user asked for (hub id, folder or "tiny")."""
+    """A base in memory. ``source`` is what the user asked for: a hub id, a folder, a GGUF file or "smollm2"."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -168,20 +169,22 @@ def _quiet_bars() -> Iterator[None]:
 
 
 def base_location(settings: BaseSettings, progress: bool = True) -> str:
-    """The folder or hub id that any loader takes for ``settings``; the tiny base is built when it is not there.
+    """The folder or hub id that any loader takes for ``settings``; "smollm2" is fetched and a GGUF file converted when
+    the cache does not hold them yet.
 
     Raises:
-        BaseError: no base is chosen, or its folder does not exist.
+        BaseError: no base is chosen, its folder or file does not exist, or it cannot be fetched or converted.
     """
-    if settings.source is None:
-        raise BaseError("no base chosen; add base=tiny (offline), base=qwen3_4b, ... or base.source=ID_OR_FOLDER")
-    if settings.source == TINY:
-        from alora.base.tiny import ensure_tiny_base
-
-        return str(ensure_tiny_base(progress=progress))
-    if Path(settings.source).is_absolute() and not Path(settings.source).is_dir():
-        raise BaseError(f"base folder {settings.source} does not exist; check base.source")
-    return settings.source
+    source = settings.source
+    if source is None:
+        raise BaseError("no base chosen; add base=smollm2, base=qwen3_4b, ... or base.source=ID_FOLDER_OR_GGUF")
+    if source == smollm2.NAME:
+        return str(smollm2.ensure_smollm2(progress))
+    if is_gguf(source):
+        return str(converted(Path(source), progress))
+    if Path(source).is_absolute() and not Path(source).is_dir():
+        raise BaseError(f"base folder {source} does not exist; check base.source")
+    return source
 
 
 def _load_options(settings: BaseSettings) -> dict[str, Any]:
@@ -213,6 +216,13 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     if name not in known:
         raise BaseError(f"base.dtype={name!r} is not one of auto, {', '.join(known)}")
     return known[name]
+
+
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether ``device`` has kernels for bfloat16; a CPU without AVX512 emulates it, 17 times slower than float32."""
+    import torch
+
+    return device.type == "cuda" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _refuse_by_name(config: Any, location: str) -> None:
@@ -255,4 +265,4 @@ def _rope_types(parameters: Any) -> set[str]:
 
 def _unreadable(source: str | None, error: Exception) -> str:
     first_line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return f"base {source!r} cannot be loaded: {first_line}; check base.source, or take the offline one with base=tiny"
+    return f"base {source!r} cannot be loaded: {first_line}; check base.source, or take base=smollm2"

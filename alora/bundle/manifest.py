@@ -32,7 +32,7 @@ DTYPES = ("float32", "bfloat16", "float64", "float16")
 
 @dataclass(frozen=True)
 class BaseRecord:
-    """The base an adapter belongs to. ``source`` is a hub id or "tiny"; of a ``local`` folder only its name is kept.
+    """The base an adapter belongs to. ``source`` is a hub id or "smollm2"; of a ``local`` folder only its name is kept.
 
     ``dtype`` is what the threshold and the golden rows were computed in.
     """

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import alora
 from alora.adapter.folder import AdapterWeights, save_adapter
+from alora.base import smollm2
 from alora.base.load import LoadedBase
 from alora.bundle.card import model_card
 from alora.bundle.golden import GoldenRow, measure, write_golden
@@ -110,7 +111,7 @@ def copy_bundle(source: Path | str, folder: Path | str) -> Bundle:
 def public_source(source: str) -> tuple[str, bool]:
     """The base's name as it may be published, and whether it was a local folder (whose path is nobody's business)."""
     path = Path(source).expanduser()
-    local = source != "tiny" and (path.is_absolute() or path.is_dir() or source.startswith("."))
+    local = source != smollm2.NAME and (path.is_absolute() or path.exists() or source.startswith("."))
     return (path.resolve().name, True) if local else (source, False)
 
 

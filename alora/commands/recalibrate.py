@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from alora.bundle.manifest import MoveRecord
     from alora.bundle.read import Bundle
     from alora.identity.certificate import Certificate
+    from alora.render import Question
 
 
 @dataclass(frozen=True)
@@ -176,9 +177,10 @@ class _InVllm:
         self._names = [adapter.name for adapter in adapters]
         self._engine = Engine(base_location(settings), adapters, str(base.model.dtype).removeprefix("torch."))
 
-    def label_logits(self, prefix: Any, suffixes: Sequence[Any], asked: Sequence[int]) -> Sequence[Any]:
-        """As :meth:`alora.prefix.scorer.Scorer.label_logits`."""
-        return self._engine.label_logits(prefix, suffixes, [self._names[place] for place in asked])
+    def score_rows(self, questions: Sequence[Question]) -> list[Any]:
+        """As :meth:`alora.prefix.scorer.Scorer.score_rows`."""
+        ask = self._engine.label_logits
+        return [ask(item.prefix, item.suffixes, [self._names[place] for place in item.asked]) for item in questions]
 
 
 def _certificate(recipe: Recipe, bundle: Bundle, base: LoadedBase) -> Certificate | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from alora.adapter.folder import AdapterWeights, load_adapter, new_adapter, save_adapter, target_modules
+from alora.adapter.folder import load_adapter, new_adapter, save_adapter, target_modules
 from alora.base.limits import require_rank, too_long_prompts
 from alora.base.load import LoadedBase, load_base
 from alora.bundle.battery import write_battery
@@ -35,6 +35,7 @@ from alora.evaluation.report import Evaluation, read_evaluations, write_evaluati
 from alora.identity.certificate import Certificate, read_certificate, write_certificate
 from alora.identity.certify import certify
 from alora.policy import Policy, load_battery_policies, load_policy
+from alora.prefix.store import open_store
 from alora.probes import probe_conversations
 from alora.render import Prompt, Renderer
 from alora.splits import Splits, read_battery_splits, read_splits, rows_digest
@@ -42,8 +43,9 @@ from alora.tracking import Tracking, TrackingCallback, require_tracking, start_t
 from alora.training import Example, Fitted, RunFolder, examples, fit
 from alora.training.processes import Processes, join_processes
 from alora.training.run_folder import holds_finished
+from alora.training.schedule import still_improving
 from alora.training.sharding import is_sharded, load_sharded
-from alora.training.track import Standing, read_standing
+from alora.training.track import read_standing
 
 
 def run(recipe: Recipe) -> int:
@@ -59,7 +61,8 @@ def run(recipe: Recipe) -> int:
     with RunFolder(recipe, writes=processes.first) as folder:
         base = _load_base(recipe, processes)
         renderer = Renderer(base.tokenizer, recipe.prompt, recipe.base.template_kwargs)
-        this = TrainingRun(recipe, folder, base, tuple(policies), splits, renderer, conversation, left_out)
+        store = open_store(recipe.training, base)
+        this = TrainingRun(recipe, folder, base, tuple(policies), splits, renderer, conversation, left_out, store)
         _require_ready(this)
         if not processes.first:
             return _take_part(this, processes)
@@ -165,15 +168,16 @@ def _train_together(this: TrainingRun, policies: Sequence[Policy], tracking: Tra
     """All policies at once, their suffixes packed behind shared prefixes."""
     watch = [TrackingCallback(tracking, [policy.id for policy in policies], this.recipe.tracking.every)]
     fitted = _fit(this, policies, callbacks=watch)
-    for policy, adapter, standing in zip(policies, fitted.adapters, fitted.standings, strict=True):
-        _keep(this, policy, adapter, standing, fitted)
+    for place, policy in enumerate(policies):
+        _keep(this, policy, fitted, place)
 
 
 def _fit(this: TrainingRun, policies: Sequence[Policy], **options: Any) -> Fitted:
     rows = _examples(this, policies)
     fresh = [new_adapter(this.spec(policy), this.base.model, this.recipe.training.seed) for policy in policies]
     settings, checkpoints = this.recipe.training, this.folder.checkpoints
-    return fit(this.base, fresh, rows["train"], rows["validation"], settings, checkpoints, **options)
+    store = this.store
+    return fit(this.base, fresh, rows["train"], rows["validation"], settings, checkpoints, store=store, **options)
 
 
 def _train_with_trl(this: TrainingRun, policy: Policy, tracking: Tracking) -> None:
@@ -191,7 +195,7 @@ def _train_with_trl(this: TrainingRun, policy: Policy, tracking: Tracking) -> No
     fitted = fit_with_trl(
         this.base, fresh, rows["train"], rows["validation"], recipe.training, checkpoints, callbacks=watch
     )
-    _keep(this, policy, fitted.adapters[0], fitted.standings[0], fitted)
+    _keep(this, policy, fitted, 0)
 
 
 def _examples(this: TrainingRun, policies: Sequence[Policy]) -> dict[str, list[Example]]:
@@ -205,15 +209,21 @@ def _examples(this: TrainingRun, policies: Sequence[Policy]) -> dict[str, list[E
     return rows
 
 
-def _keep(this: TrainingRun, policy: Policy, adapter: AdapterWeights, standing: Standing, fitted: Fitted) -> None:
-    places = this.folder.places(policy.id)
+def _keep(this: TrainingRun, policy: Policy, fitted: Fitted, place: int) -> None:
+    places, standing = this.folder.places(policy.id), fitted.standings[place]
     if standing.dropped is None:
-        save_adapter(adapter, places.adapter, this.base.source)
-    write_json(places.training, {"standing": asdict(standing), "steps": fitted.steps, "history": list(fitted.history)})
+        save_adapter(fitted.adapters[place], places.adapter, this.base.source)
+    if losses := still_improving(fitted.history, place, len(fitted.standings)):
+        note(
+            f"{policy.id} was still improving when training ended (validation loss {losses[0]:.3f}, then "
+            f"{losses[1]:.3f}); raise training.epochs, which was {fitted.settings.epochs:g}"
+        )
+    record = {"standing": asdict(standing), "steps": fitted.steps, "settings": asdict(fitted.settings)}
+    write_json(places.training, record | {"history": list(fitted.history)})
 
 
 def _evaluate(this: TrainingRun, tracking: Tracking) -> dict[str, list[Evaluation]]:
-    """Figures per policy: its adapter, the same base untrained, and a bag of words, on the same rows."""
+    """Figures per policy: its adapter, the base told the rule, and a bag of words, on the same rows."""
     places = {policy.id: this.folder.places(policy.id) for policy in this.going}
     missing = [policy for policy in this.going if not places[policy.id].evaluation.exists()]
     if missing:
@@ -227,6 +237,7 @@ def _evaluate(this: TrainingRun, tracking: Tracking) -> dict[str, list[Evaluatio
             this.recipe.evaluation,
             this.recipe.training.seed,
             watch=tracking.curves,
+            store=this.store,
         )
         if failed and not this.recipe.policies:
             raise next(iter(failed.values()))

@@ -18,6 +18,7 @@ from alora.evaluation.report import HEADINGS, Evaluation, describe_operating_poi
 from alora.identity.certificate import Certificate
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
+from alora.prefix.store import PrefixStore
 from alora.render import Renderer
 from alora.splits import Splits
 from alora.training import RunFolder
@@ -38,6 +39,7 @@ class TrainingRun:
     renderer: Renderer
     conversation: Conversation | None  # scored at the end; None: the first held-out row
     left_out: dict[str, str] = field(default_factory=dict)
+    store: PrefixStore | None = None  # prefix KV, for training and evaluation
 
     @property
     def activated(self) -> bool:

@@ -18,6 +18,7 @@ from alora.evaluation.predict import predict
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
 from alora.training import examples, fit
+from alora.training.schedule import still_improving
 
 
 def train_and_score(bench: Workbench, unit: Unit, home: Path) -> dict[str, Scores]:
@@ -39,18 +40,19 @@ def train_and_score(bench: Workbench, unit: Unit, home: Path) -> dict[str, Score
     rows = [examples(part, task.policies, bench.renderer, activated) for part in (splits.train, splits.validation)]
     fresh = [new_adapter(_spec(bench, unit, policy), bench.base.model, settings.seed) for policy in task.policies]
     checkpoints = home / "checkpoints"
-    fitted = fit(bench.base, fresh, rows[0], rows[1], settings, checkpoints)
+    fitted = fit(bench.base, fresh, rows[0], rows[1], settings, checkpoints, store=bench.store)
     trained = time.process_time()
     going = [place for place, standing in enumerate(fitted.standings) if standing.dropped is None]
     policies = [task.policies[place] for place in going]
     adapters = [fitted.adapters[place] for place in going]
-    with Scorer(bench.base, adapters) as scorer:
+    with Scorer(bench.base, adapters, store=bench.store) as scorer:
         suffixes = [bench.renderer.suffix(policy) for policy in policies]
         answers = [
             predict(scorer, bench.renderer, policies, suffixes, part) for part in (splits.validation, splits.test)
         ]
     facts = {
-        "learning_rate": settings.learning_rate,
+        "learning_rate": fitted.settings.learning_rate,
+        "epochs": fitted.settings.epochs,
         "steps": fitted.steps,
         "training_rows": sum(bool(row.targets) for row in rows[0]),
         "cpu_seconds_training_all_policies": round(trained - started, 1),
@@ -60,7 +62,9 @@ def train_and_score(bench: Workbench, unit: Unit, home: Path) -> dict[str, Score
     for place, policy, adapter, known, asked in zip(going, policies, adapters, *answers, strict=True):
         save_adapter(adapter, home / "adapters" / policy.id, bench.base.source)
         standing = fitted.standings[place]
+        improving = still_improving(fitted.history, place, len(fitted.standings)) is not None
         own = {"best_step": standing.best_step, "best_validation_loss": standing.best_loss, "digest": adapter.digest}
+        own["still_improving"] = improving
         found[policy.id] = Scores(
             arm=unit.arm,
             policy=policy.id,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 from alora.adapter.folder import AdapterSpec, new_adapter
 from alora.comparison.scores import Scores, row_scores
 from alora.comparison.task import Unit, Workbench
 from alora.evaluation.predict import predict
 from alora.prefix.scorer import Scorer
-from alora.render import Renderer
 
 
 def score_prompted(bench: Workbench, unit: Unit) -> dict[str, Scores]:
@@ -20,15 +18,13 @@ def score_prompted(bench: Workbench, unit: Unit) -> dict[str, Scores]:
     wrong way stays wrong.
     """
     task, base = bench.task, bench.base
-    renderer = Renderer(
-        base.tokenizer, replace(task.recipe.prompt, instruction="rule"), task.recipe.base.template_kwargs
-    )
+    renderer = bench.renderer.telling_the_rule()
     suffixes = [renderer.suffix(policy) for policy in task.policies]
     targets = tuple(sorted(task.recipe.adapter.targets))
     # A new adapter's B is zero, so it answers as the base does, by the scorer that every other arm uses.
     silent = [new_adapter(AdapterSpec(1, 1.0, targets, s.invocation_ids), base.model, seed=0) for s in suffixes]
     started = time.process_time()
-    with Scorer(base, silent) as scorer:
+    with Scorer(base, silent, store=bench.store) as scorer:
         known, asked = (
             predict(scorer, renderer, task.policies, suffixes, rows)
             for rows in (task.splits.validation, task.splits.test)

@@ -15,6 +15,7 @@ from alora.splits import Splits, read_battery_splits, read_splits, rows_digest, 
 
 if TYPE_CHECKING:
     from alora.base.load import LoadedBase
+    from alora.prefix.store import PrefixStore
     from alora.render import Renderer
 
 TRAINED = ("alora", "lora")
@@ -59,6 +60,7 @@ class Workbench:
     task: Task
     base: LoadedBase
     renderer: Renderer
+    store: PrefixStore | None = None  # prefix KV, the same for every method that leaves the base alone
 
 
 def read_task(recipe: Recipe) -> Task:

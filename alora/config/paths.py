@@ -10,6 +10,7 @@ import alora
 from alora.config.schema import Recipe
 from alora.errors import ConfigError
 
+DEFAULT_BASE = "smollm2"  # where a base is needed and none is named
 POLICY_PLACE = "%policy%"  # in the name of a data source: one file per policy of a battery
 _INPUTS = (
     "policy.file",
@@ -65,6 +66,8 @@ def absolute_paths(recipe: Recipe, verb: str, places: Sequence[Path]) -> Recipe:
         if given is not None:
             _set(result, key, _input(key, given, key in needed, places, problems))
     result.bundles = [_input("bundles", item, "bundles" in needed, places, problems) for item in result.bundles]
+    if result.base.source is None and verb in ("check", "train", "compare"):
+        result.base.source = DEFAULT_BASE
     result.base.source = _base(result.base.source, places, problems)
     result.run_dir = _output(result.run_dir, places[0])
     if result.output is not None:
@@ -107,14 +110,17 @@ def _find(given: str, places: Sequence[Path]) -> Path | None:
 
 
 def _base(given: str | None, places: Sequence[Path], problems: list[str]) -> str | None:
-    if given is None or given == "tiny":
+    if given is None or given == DEFAULT_BASE:
         return given
     found = _find(given, places)
-    if found is not None and found.is_dir():
+    gguf = given.lower().endswith(".gguf")
+    if found is not None and (found.is_dir() or gguf):
         return str(found)
-    if given.startswith(("/", "./", "../", "~")):
+    if gguf or given.startswith(("/", "./", "../", "~")):
+        what = "file" if gguf else "folder"
         problems.append(
-            f"base.source: there is no folder {given!r}; give a model folder, a hub id, or choose base=tiny"
+            f"base.source: there is no {what} {given!r}; give a model folder, a GGUF file, a hub id, or choose "
+            f"base={DEFAULT_BASE}"
         )
     return given
 

@@ -15,7 +15,7 @@ OPEN_DICTIONARIES = ("data.label_map", "policy.labels", "base.template_kwargs")
 class BaseSettings:
     """The frozen language model under every adapter."""
 
-    source: str | None = None  # hub id, folder, or "tiny" (built offline); None: the base that the artifact names
+    source: str | None = None  # hub id, folder, FILE.gguf or "smollm2"; None: what the artifact names, else smollm2
     revision: str | None = None  # branch, tag or commit on the hub
     dtype: str = "auto"  # auto (float32 on CPU, bfloat16 on GPU), float32, bfloat16, float64
     device: str = "auto"  # auto, cpu, cuda, cuda:1
@@ -75,7 +75,7 @@ class PromptSettings:
     """How a conversation and a policy become token ids."""
 
     layout: str = "transcript"  # transcript, turns
-    instruction: str = "title"  # title, rule: how much of the policy the suffix spells out
+    instruction: str = "none"  # none, title, rule: how much of the policy the suffix spells out, at every policy's cost
     max_prefix_tokens: int = 4096  # longer conversations are cut
     truncation: str = "middle"  # middle, start: what a too long conversation loses
 
@@ -84,11 +84,11 @@ class PromptSettings:
 class TrainingSettings:
     """The optimisation; names follow ``transformers.TrainingArguments``."""
 
-    epochs: float = 4.0
+    epochs: float | None = None  # None: so many that a policy is shown about 1,500 rows, 2 to 8
     max_steps: int = -1  # above 0 it counts in place of epochs
-    batch_size: int = 16  # conversations of one optimiser step, before accumulation
+    batch_size: int = 8  # rows of one policy in an optimiser step, before accumulation
     gradient_accumulation_steps: int = 1
-    learning_rate: float = 1e-3
+    learning_rate: float | None = None  # None: 1e-3 at rank 16, times sqrt(16 / rank)
     weight_decay: float = 0.0  # of AdamW
     warmup_ratio: float = 0.05  # share of the steps
     scheduler: str = "cosine"  # a name of transformers.SchedulerType
@@ -171,7 +171,7 @@ class FleetSettings:
 class IdentitySettings:
     """The KV identity check."""
 
-    dtypes: list[str] = field(default_factory=lambda: ["float32", "bfloat16"])
+    dtypes: list[str] = field(default_factory=list)  # empty: float32, and bfloat16 where the device has it in hardware
     conversations: int = 3  # on which KV is compared
     negative_controls: bool = True
 

@@ -19,7 +19,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "base.quantization": ("none", "nf4"),
     "adapter.kind": ("alora", "lora"),
     "prompt.layout": ("transcript", "turns"),
-    "prompt.instruction": ("title", "rule"),
+    "prompt.instruction": ("none", "title", "rule"),
     "prompt.truncation": ("middle", "start"),
     "evaluation.target": ("f1", "fpr", "recall", "cost"),
     "bench.workload": ("serving", "training", "compare"),
@@ -139,8 +139,7 @@ def _choices(recipe: Recipe) -> list[str]:
     ]
     if recipe.training.scheduler not in SCHEDULERS:
         problems.append(f"training.scheduler is {recipe.training.scheduler!r}; choose one of {', '.join(SCHEDULERS)}")
-    unknown = [item for item in recipe.identity.dtypes if item not in ("float32", "bfloat16", "float64")]
-    if unknown or not recipe.identity.dtypes:
+    if [item for item in recipe.identity.dtypes if item not in ("float32", "bfloat16", "float64")]:
         problems.append(f"identity.dtypes is {recipe.identity.dtypes}; list float32, bfloat16 or float64")
     return problems
 
@@ -273,10 +272,6 @@ def _needs(recipe: Recipe, verb: str) -> list[str]:
             "TRL's own LoRA by alora train adapter=lora training.engine=trl"
         )
     if verb in ("train", "check", "compare"):
-        if recipe.base.source is None:
-            problems.append(
-                "no base is chosen; give base=tiny, base=qwen3_4b (--help lists them) or base.source=FOLDER"
-            )
         if recipe.policy.file is None and recipe.policy.title is None:
             problems.append(
                 "no policy is chosen; give policy.file=FILE.yaml, or policy.id, policy.title and policy.rule"

@@ -1,8 +1,9 @@
-"""Policies' adapters beside what they must beat: the same base untrained, and a bag of words, on the same rows."""
+"""Policies' adapters and what they must beat on the same rows: the base told the rule, and a bag of words."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from alora.adapter.folder import AdapterWeights, new_adapter
@@ -18,6 +19,7 @@ from alora.prefix.scorer import Scorer
 
 if TYPE_CHECKING:
     from alora.base.load import LoadedBase
+    from alora.prefix.store import PrefixStore
     from alora.render import Renderer
     from alora.splits import Splits
 
@@ -31,6 +33,7 @@ def compare_with_baselines(
     settings: EvaluationSettings,
     seed: int,
     watch: Callable[[str, Predictions, float], None] | None = None,
+    store: PrefixStore | None = None,
 ) -> tuple[dict[str, list[Evaluation]], dict[str, AloraError]]:
     """Evaluate every policy on the test rows (validation rows without any), calibrated on validation rows.
 
@@ -38,22 +41,26 @@ def compare_with_baselines(
     ``watch`` is called with each policy's method, its adapter's predictions and its temperature.
     """
     held_out, split = (splits.test, "test") if splits.test else (splits.validation, "validation")
-    untrained = [new_adapter(adapter.spec, base.model, seed) for adapter in adapters]
-    answers = {}
-    for method, weights in (("trained", adapters), ("untrained", untrained)):
-        with Scorer(base, weights) as scorer:
-            suffixes = [renderer.suffix(policy) for policy in policies]
-            answers[method] = [
-                predict(scorer, renderer, policies, suffixes, rows) for rows in (splits.validation, held_out)
-            ]
+    # A new adapter's B is zero: it answers as the base does. Both kinds in one bank share each row's prefix.
+    told = renderer.telling_the_rule()
+    rules = [told.suffix(policy) for policy in policies]
+    untrained = [
+        new_adapter(replace(adapter.spec, rank=1, invocation_ids=rule.invocation_ids), base.model, seed)
+        for adapter, rule in zip(adapters, rules, strict=True)
+    ]
+    suffixes = [*map(renderer.suffix, policies), *rules]
+    with Scorer(base, [*adapters, *untrained], store=store) as scorer:
+        both = [
+            predict(scorer, renderer, [*policies, *policies], suffixes, rows) for rows in (splits.validation, held_out)
+        ]
     found: dict[str, list[Evaluation]] = {}
     failed: dict[str, AloraError] = {}
     for place, (policy, adapter) in enumerate(zip(policies, adapters, strict=True)):
         kind = "alora" if adapter.spec.activated else "lora"
         try:
             pairs = {
-                kind: tuple(part[place] for part in answers["trained"]),
-                "untrained": tuple(part[place] for part in answers["untrained"]),
+                kind: tuple(part[place] for part in both),
+                "prompt": tuple(part[len(policies) + place] for part in both),
                 "bag_of_words": _bag_of_words(policy, splits, held_out, seed),
             }
             found[policy.id] = [

@@ -1,8 +1,9 @@
-"""Labelled rows → label logits: one prefix pass a row, whatever the number of policies."""
+"""Labelled rows → label logits: one prefix pass a row, whatever the number of policies; suffixes of several rows
+packed together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, SupportsFloat
 
@@ -13,19 +14,19 @@ from alora.conversation import LabelledConversation
 from alora.errors import ConfigError
 from alora.evaluation.resampling import Flags, Floats
 from alora.policy import Policy
-from alora.render import Suffix
+from alora.render import Question, Suffix
 
 if TYPE_CHECKING:
-    from alora.render import Prefix, Renderer
+    from alora.render import Renderer
+
+BATCH_ROWS, BATCH_PREFIX_TOKENS = 32, 8192
 
 
 class LabelScorer(Protocol):
     """What answers: alora's own :class:`~alora.prefix.scorer.Scorer`, or another engine in its place."""
 
-    def label_logits(
-        self, prefix: Prefix, suffixes: Sequence[Suffix], asked: Sequence[int]
-    ) -> Sequence[Iterable[SupportsFloat]]:
-        """Label logits of the adapters at the places ``asked``, one suffix each."""
+    def score_rows(self, questions: Sequence[Question]) -> Sequence[Sequence[Iterable[SupportsFloat]]]:
+        """Per question, the label logits of the adapters that it asks."""
         ...
 
 
@@ -81,12 +82,13 @@ def predict(
     kept_P: list[list[list[float]]] = [[] for _ in policies]
     truncated_P = [0] * len(policies)
     wanted = [row for row in rows if any(policy.id in row.labels for policy in policies)]
-    for row in tqdm(wanted, desc="evaluating", unit="row", disable=not progress or len(wanted) < 2):
-        prefix = renderer.prefix(row.conversation)
-        asked = [i for i, policy in enumerate(policies) if policy.id in row.labels]
-        for i, logits_L in zip(asked, scorer.label_logits(prefix, [suffixes[i] for i in asked], asked), strict=True):
-            kept_P[i].append([float(logit) for logit in logits_L])
-            truncated_P[i] += prefix.truncation is not None
+    with tqdm(total=len(wanted), desc="evaluating", unit="row", disable=not progress or len(wanted) < 2) as bar:
+        for questions in _batches(_questions(renderer, policies, suffixes, wanted)):
+            for question, answers in zip(questions, scorer.score_rows(questions), strict=True):
+                for i, logits_L in zip(question.asked, answers, strict=True):
+                    kept_P[i].append([float(logit) for logit in logits_L])
+                    truncated_P[i] += question.prefix.truncation is not None
+            bar.update(len(questions))
     return [
         Predictions(
             policy,
@@ -96,3 +98,26 @@ def predict(
         )
         for policy, kept, truncated in zip(policies, kept_P, truncated_P, strict=True)
     ]
+
+
+def _questions(
+    renderer: Renderer, policies: Sequence[Policy], suffixes: Sequence[Suffix], rows: Iterable[LabelledConversation]
+) -> Iterator[Question]:
+    for row in rows:
+        asked = [i for i, policy in enumerate(policies) if policy.id in row.labels]
+        yield Question(renderer.prefix(row.conversation), [suffixes[i] for i in asked], asked)
+
+
+def _batches(questions: Iterable[Question]) -> Iterator[list[Question]]:
+    """Few enough that their prefix KV fits into memory together."""
+    batch: list[Question] = []
+    tokens = 0
+    for question in questions:
+        length = len(question.prefix.token_ids)
+        if batch and (len(batch) == BATCH_ROWS or tokens + length > BATCH_PREFIX_TOKENS):
+            yield batch
+            batch, tokens = [], 0
+        batch.append(question)
+        tokens += length
+    if batch:
+        yield batch

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from alora.adapter.folder import AdapterWeights, load_adapter, target_modules
-from alora.base.load import LoadedBase
+from alora.base.load import LoadedBase, multiplies_bfloat16
 from alora.config.schema import IdentitySettings
 from alora.errors import AdapterError, CheckFailed, ConfigError
 from alora.identity.cases import make_calls
@@ -100,12 +100,16 @@ def _require_fit(weights: AdapterWeights, model: nn.Module) -> None:
 
 
 def _dtypes(base: LoadedBase, settings: IdentitySettings) -> tuple[list[torch.dtype | None], list[str]]:
-    unknown = [name for name in settings.dtypes if name not in BOUNDS]
-    if unknown or not settings.dtypes:
+    if [name for name in settings.dtypes if name not in BOUNDS]:
         raise ConfigError(f"identity.dtypes={list(settings.dtypes)}: choose one or more of {', '.join(BOUNDS)}")
     if base.fingerprint.quantization != "none":
         return [None], [f"base quantized as {base.fingerprint.quantized_as}: proven in its own dtype only"]
-    return [getattr(torch, name) for name in dict.fromkeys(settings.dtypes)], []
+    if settings.dtypes:
+        return [getattr(torch, name) for name in dict.fromkeys(settings.dtypes)], []
+    if multiplies_bfloat16(next(base.model.parameters()).device):
+        return [torch.float32, torch.bfloat16], []
+    note = "bfloat16 was not certified: this processor emulates it; identity.dtypes=[float32,bfloat16] certifies it"
+    return [torch.float32], [note]
 
 
 def _device(model: nn.Module) -> str:

@@ -31,7 +31,7 @@ def assert_kv_identity(
 ) -> Certificate:
     """Assert that the adapter leaves the base's prefix KV as it is, bit for bit, and that it acts at all.
 
-    ``adapter`` is a PEFT folder or a bundle; ``base`` a hub id, a folder, ``"tiny"``, or a base in memory. Without
+    ``adapter`` is a PEFT folder or a bundle; ``base`` a hub id, a folder, ``"smollm2"``, or a base in memory. Without
     ``prompts``, conversations that come with alora are used. Returns the certificate, to be kept as an artefact.
 
     Raises:

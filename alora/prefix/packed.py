@@ -29,6 +29,7 @@ from alora.adapter.bank import Bank, Route
 from alora.errors import BaseError
 from alora.prefix.attention import Shape, attention_without_prefix, shared_prefix_attention
 from alora.prefix.last_layer import LastLayer
+from alora.prefix.side_by_side import MOST_SUFFIXES, Suffixes, attend_side_by_side
 from alora.prefix.supported import require_same_answers
 
 ATTENTION = "alora_packed"
@@ -71,6 +72,16 @@ class _Plan:
     last_layer: LastLayer
     read_n: torch.Tensor  # rows that are read after the last layer, and whose policy each is
     route: Route | None
+
+    @property
+    def side_by_side(self) -> bool:
+        """Whether attention runs all conversations as one batch: many with few suffixes, where calls are what costs.
+
+        On a GPU the merged kernels take conversation after conversation; nobody has measured this there.
+        """
+        suffixes = sum(len(group.lengths) for group in self.groups)
+        few = len(self.groups) > 1 and suffixes <= MOST_SUFFIXES * len(self.groups)
+        return few and self.read_n.device.type == "cpu" and all(group.kv is not None for group in self.groups)
 
 
 class PackedModel(nn.Module):
@@ -251,6 +262,9 @@ def packed_attention(
         packed.last_layer.read_only(packed.read_n, packed.route)
     if not packed.groups:
         return torch.zeros_like(query).transpose(1, 2), None
+    if packed.side_by_side:
+        attended = _side_by_side(packed, layer, (query[0], key[0], value[0]), factor, sliding_window)
+        return attended.transpose(0, 1).unsqueeze(0), None
     parts = []
     for group in packed.groups:
         q, k, v = query[0, :, group.rows], key[0, :, group.rows], value[0, :, group.rows]
@@ -263,6 +277,20 @@ def packed_attention(
         out = shared_prefix_attention(asked, k, v, prefix_k, prefix_v, shape)
         parts.append(torch.zeros_like(q).index_copy_(1, group.last_n, out) if last else out)
     return torch.cat(parts, dim=1).transpose(0, 1).unsqueeze(0), None
+
+
+def _side_by_side(
+    packed: _Plan,
+    layer: int,
+    operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    scaling: float,
+    window: int | None,
+) -> torch.Tensor:
+    lengths = tuple(length for group in packed.groups for length in group.lengths)
+    owners = tuple(place for place, group in enumerate(packed.groups) for _ in group.lengths)
+    suffixes = Suffixes(lengths, owners, scaling, window, last_only=layer == packed.last_layer.index)
+    prefixes = [group.kv.layers[layer] for group in packed.groups if group.kv is not None]
+    return attend_side_by_side(*operands, prefixes, suffixes)
 
 
 def _rows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,26 +12,34 @@ from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights
 from alora.errors import AdapterError
 from alora.prefix.packed import PackedModel, Pair, PrefixKV, passes
+from alora.render import Prefix, Question, Suffix
 
 if TYPE_CHECKING:
     from alora.base.load import LoadedBase
-    from alora.render import Prefix, Suffix
+    from alora.prefix.store import PrefixStore
 
 
 class Scorer:
     """P adapters on one base, ready to score conversations.
 
     The base is computed once per conversation; the suffixes run behind it in passes of at most ``max_suffix_tokens``
-    tokens, which bounds memory whatever P is. Use as a context manager, or call :meth:`close`, to free the base.
+    tokens, which bounds memory whatever P is. ``store`` keeps prefix KV from one call to the next. Use as a context
+    manager, or call :meth:`close`, to free the base.
 
     Raises:
         AdapterError: no adapter, or one that belongs to another base.
     """
 
-    def __init__(self, base: LoadedBase, adapters: Sequence[AdapterWeights], max_suffix_tokens: int = 4096) -> None:
+    def __init__(
+        self,
+        base: LoadedBase,
+        adapters: Sequence[AdapterWeights],
+        max_suffix_tokens: int = 4096,
+        store: PrefixStore | None = None,
+    ) -> None:
         if not adapters:
             raise AdapterError("nothing to score with: no adapter was given")
-        self._adapters, self._limit = tuple(adapters), max_suffix_tokens
+        self._adapters, self._limit, self._store = tuple(adapters), max_suffix_tokens, store
         # vLLM runs adapters in the base's dtype, so a verdict here must too; float32 and wider bases keep theirs.
         self._model = PackedModel(base.model, Bank(base.model, adapters, dtype=base.model.dtype)).eval()
 
@@ -52,25 +61,31 @@ class Scorer:
         ``asked`` are the places of the adapters that answer, one per suffix; all of them where it is None.
         """
         asked = range(len(self._adapters)) if asked is None else asked
-        if len(suffixes) != len(asked):
-            raise ValueError(f"{len(suffixes)} suffixes for {len(asked)} adapters")
-        pairs, shared = [], PrefixCache(self._model)
-        for policy, suffix in zip(asked, suffixes, strict=True):
-            activated = self._adapters[policy].spec.activated
-            place, own = shared.place(prefix.token_ids, suffix.token_ids, activated)
-            pairs.append(Pair(place, policy, own, suffix.label_token_ids))
-        rows: list[torch.Tensor] = []
+        return self.score_rows([Question(prefix, suffixes, asked)])[0]
+
+    def score_rows(self, questions: Sequence[Question]) -> list[list[torch.Tensor]]:
+        """:meth:`label_logits` of several conversations, packed together; one list for each."""
+        pairs, shared = [], PrefixCache(self._model, self._store)
         with torch.inference_mode():
+            for question in questions:
+                if len(question.suffixes) != len(question.asked):
+                    raise ValueError(f"{len(question.suffixes)} suffixes for {len(question.asked)} adapters")
+                for policy, suffix in zip(question.asked, question.suffixes, strict=True):
+                    activated = self._adapters[policy].spec.activated
+                    place, own = shared.place(question.prefix.token_ids, suffix.token_ids, activated)
+                    pairs.append(Pair(place, policy, own, suffix.label_token_ids))
+            rows: list[torch.Tensor] = []
             for part in passes(pairs, lambda pair: len(pair.suffix_ids), self._limit):
                 rows += self._model.label_logits(shared.computed, part).cpu()
-        return [row[: len(pair.label_token_ids)] for row, pair in zip(rows, pairs, strict=True)]
+        answers = iter([row[: len(pair.label_token_ids)] for row, pair in zip(rows, pairs, strict=True)])
+        return [list(islice(answers, len(question.suffixes))) for question in questions]
 
 
 class PrefixCache:
-    """Prefix KV of one pass, each distinct prefix computed once."""
+    """Prefix KV of one pass, each distinct prefix computed once, or taken from ``store``."""
 
-    def __init__(self, model: PackedModel) -> None:
-        self._model = model
+    def __init__(self, model: PackedModel, store: PrefixStore | None = None) -> None:
+        self._model, self._store = model, store
         self._places: dict[tuple[int, ...], int] = {}
         self.computed: list[PrefixKV | None] = []
 
@@ -85,5 +100,6 @@ class PrefixCache:
             prefix_ids, suffix_ids = (), prefix_ids + suffix_ids
         if prefix_ids not in self._places:
             self._places[prefix_ids] = len(self.computed)
-            self.computed.append(self._model.prefix_kv(prefix_ids))
+            compute = self._model.prefix_kv
+            self.computed.append(compute(prefix_ids) if self._store is None else self._store.get(prefix_ids, compute))
         return self._places[prefix_ids], suffix_ids

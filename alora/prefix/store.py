@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import platform
 import re
 import time
 import warnings
@@ -19,12 +20,19 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
+import transformers
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from alora.base.cache import cache_folder
+from alora.config.schema import TrainingSettings
 from alora.prefix.packed import PrefixKV
+
+if TYPE_CHECKING:
+    from alora.base.load import LoadedBase
 
 _FORMAT = b"2"  # of the files; files of another format are never asked for, and make room in their turn
 _CHECKSUM, _IDS, _DTYPE, _LAYERS = "crc32", "ids", "dtype", "layers"
@@ -97,6 +105,27 @@ class PrefixStore(ABC):
     @abstractmethod
     def _keep(self, token_ids: tuple[int, ...], kv: PrefixKV) -> int:
         """The bytes that it takes; 0 where it could not be kept."""
+
+
+def open_store(settings: TrainingSettings, base: LoadedBase) -> PrefixStore | None:
+    """The store that ``training.prefix_cache`` asks for; on disk, in a folder for this base and arithmetic."""
+    if settings.prefix_cache == "off":
+        return None
+    if settings.prefix_cache == "memory":
+        return MemoryStore(settings.prefix_cache_bytes)
+    every, device = cache_folder("prefix_kv"), base.model.device
+    return DiskStore(every / _digest_of_arithmetic(base, device), settings.prefix_cache_bytes, device, among=every)
+
+
+def _digest_of_arithmetic(base: LoadedBase, device: torch.device) -> str:
+    """Of all that the bits of a prefix's KV hang on besides its ids: weights, precision, kernels, threads, device."""
+    parts = [
+        *sorted(base.fingerprint.as_dict().values()),
+        *(str(base.model.dtype), torch.get_float32_matmul_precision(), str(torch.get_num_threads())),
+        *(torch.__version__, transformers.__version__, torch.backends.cpu.get_cpu_capability()),
+        torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine(),
+    ]
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
 
 
 class MemoryStore(PrefixStore):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
-import platform
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,22 +12,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import transformers
 from tqdm.auto import tqdm
 from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights
-from alora.base.cache import cache_folder
 from alora.config.schema import TrainingSettings
 from alora.errors import TrainingError
 from alora.prefix.packed import PackedModel
-from alora.prefix.store import DiskStore, MemoryStore, PrefixStore
+from alora.prefix.store import PrefixStore, open_store
 from alora.training.examples import Example, collate
 from alora.training.gradients import GradientExchange, GradientWatch, PolicyClip
 from alora.training.processes import ALONE, current_processes
 from alora.training.progress import TrainingBar
+from alora.training.schedule import Schedule, make_schedule
 from alora.training.sharding import is_sharded
 from alora.training.track import Standing, Tracker
 from alora.training.trainer import COMPLETE, SplitModel, SplitTrainer
@@ -45,6 +42,7 @@ class Fitted:
     adapters: tuple[AdapterWeights, ...]
     standings: tuple[Standing, ...]
     steps: int
+    settings: TrainingSettings  # with nothing left open
     history: tuple[dict[str, float | None], ...]  # None: not finite
 
 
@@ -57,8 +55,11 @@ def fit(
     checkpoints: Path,
     progress: bool = True,
     callbacks: Sequence[TrainerCallback] = (),
+    store: PrefixStore | None = None,
 ) -> Fitted:
     """Train ``adapters`` together, one policy each, and return each one's best by validation loss.
+
+    ``store`` keeps prefix KV for the caller too; None is one of the training's own, as ``settings`` say.
 
     A run that was cut off goes on from its last whole checkpoint in ``checkpoints`` and ends with the same bytes. Where
     several processes have met, all of them call this with the same arguments and get the same answer; the first alone
@@ -68,17 +69,18 @@ def fit(
         TrainingError: no rows, no gradient after the first step, or a loss that is not finite.
     """
     require_rows(train, validation)
+    schedule = make_schedule(settings, train, max(adapter.spec.rank for adapter in adapters))
     bank = Bank(base.model, adapters, trainable=True, dtype=_bank_dtype(base.model.dtype))
     packed = PackedModel(base.model, bank)
     if settings.gradient_checkpointing:
         packed.checkpoint_activations()
-    store = _store(settings, base, packed.device)
+    store = open_store(settings, base) if store is None else store
     tracker = Tracker(bank, settings.early_stopping_patience)
     processes = current_processes()
     together = processes if is_sharded(base.model) else ALONE
     trainer = SplitTrainer(
         model=SplitModel(packed, store, together),
-        args=_arguments(settings, checkpoints, len(train), packed.device),
+        args=_arguments(schedule, checkpoints, packed.device),
         train_dataset=list(train),
         eval_dataset=list(validation),
         data_collator=collate,
@@ -96,7 +98,7 @@ def fit(
         trainer.add_callback(TrainingBar())
     resume = processes.tell(last_whole_checkpoint(checkpoints) if processes.first else None)
     try:
-        if resume is None or not trainer.restore_finished(resume, _total_steps(settings, len(train))):
+        if resume is None or not trainer.restore_finished(resume, schedule.steps):
             with tensor_cores(packed.device, base.model.dtype):
                 trainer.train(resume_from_checkpoint=str(resume) if resume else None)
         if tracker.active and tracker.judged != trainer.state.global_step:
@@ -120,6 +122,7 @@ def fit(
         adapters=tuple(tracker.best(place) for place in range(len(adapters))),
         standings=tuple(tracker.standings),
         steps=trainer.state.global_step,
+        settings=schedule.settings,
         history=tuple(map(finite_entry, trainer.state.log_history)),
     )
 
@@ -171,49 +174,18 @@ def _clip(bank: Bank, settings: TrainingSettings) -> list[TrainerCallback]:
     return [PolicyClip(bank, settings.max_grad_norm)] if settings.max_grad_norm else []
 
 
-def _store(settings: TrainingSettings, base: LoadedBase, device: torch.device) -> PrefixStore | None:
-    if settings.prefix_cache == "off":
-        return None
-    if settings.prefix_cache == "memory":
-        return MemoryStore(settings.prefix_cache_bytes)
-    every = cache_folder("prefix_kv")
-    return DiskStore(every / _digest_of_arithmetic(base, device), settings.prefix_cache_bytes, device, among=every)
-
-
-def _digest_of_arithmetic(base: LoadedBase, device: torch.device) -> str:
-    """Of all that the bits of a prefix's KV hang on besides its ids: weights, precision, kernels, threads, device."""
-    parts = [
-        *sorted(base.fingerprint.as_dict().values()),
-        *(str(base.model.dtype), torch.get_float32_matmul_precision(), str(torch.get_num_threads())),
-        *(torch.__version__, transformers.__version__, torch.backends.cpu.get_cpu_capability()),
-        torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine(),
-    ]
-    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
-
-
-def _steps_per_epoch(settings: TrainingSettings, rows: int) -> int:
-    return math.ceil(rows / (settings.batch_size * settings.gradient_accumulation_steps))
-
-
-def _total_steps(settings: TrainingSettings, rows: int) -> int:
-    if settings.max_steps > 0:
-        return settings.max_steps
-    return math.ceil(_steps_per_epoch(settings, rows) * settings.epochs)
-
-
-def _arguments(settings: TrainingSettings, checkpoints: Path, rows: int, device: torch.device) -> TrainingArguments:
-    steps_per_epoch, total = _steps_per_epoch(settings, rows), _total_steps(settings, rows)
-    interval = max(1, min(total, steps_per_epoch // max(1, settings.evaluations_per_epoch)))
+def _arguments(schedule: Schedule, checkpoints: Path, device: torch.device) -> TrainingArguments:
+    settings = schedule.settings
     options: dict[str, Any] = {
         "output_dir": str(checkpoints),
         "num_train_epochs": settings.epochs,
         "max_steps": settings.max_steps,
-        "per_device_train_batch_size": settings.batch_size,
-        "per_device_eval_batch_size": settings.batch_size,
+        "per_device_train_batch_size": schedule.conversations,
+        "per_device_eval_batch_size": schedule.conversations,
         "gradient_accumulation_steps": settings.gradient_accumulation_steps,
         "learning_rate": settings.learning_rate,
         "weight_decay": settings.weight_decay,
-        "warmup_steps": math.ceil(settings.warmup_ratio * total),
+        "warmup_steps": math.ceil(settings.warmup_ratio * schedule.steps),
         "lr_scheduler_type": settings.scheduler,
         "max_grad_norm": 0.0,  # PolicyClip does it, policy by policy
         "seed": settings.seed,
@@ -223,11 +195,11 @@ def _arguments(settings: TrainingSettings, checkpoints: Path, rows: int, device:
         **options,
         optim="adamw_torch",
         eval_strategy="steps",
-        eval_steps=interval,
+        eval_steps=schedule.interval,
         save_strategy="steps",
-        save_steps=interval,
+        save_steps=schedule.interval,
         save_total_limit=2,
-        logging_steps=interval,
+        logging_steps=schedule.interval,
         report_to=[],
         remove_unused_columns=False,
         label_names=["labels"],

@@ -29,6 +29,7 @@ from alora.errors import MissingDependency, TrainingError
 from alora.training.examples import Example
 from alora.training.optimise import Fitted, finite_entry, last_whole_checkpoint, require_rows
 from alora.training.progress import TrainingBar
+from alora.training.schedule import Schedule, make_schedule
 from alora.training.track import Standing
 from alora.training.trainer import COMPLETE
 
@@ -65,6 +66,7 @@ def fit_with_trl(
             "training.engine=trl runs in one process here; train over several with training.engine=alora"
         )
     require_rows(train, validation)
+    settings = make_schedule(settings, train, adapter.spec.rank).settings
     with peft_on(base, adapter) as model:
         trainer = make_trainer(base, model, train, validation, settings, checkpoints)
         for callback in (_Completed(), _FirstGradient(), *callbacks):
@@ -85,6 +87,7 @@ def fit_with_trl(
         adapters=(trained,),
         standings=(Standing(best_loss=state.best_metric, best_step=state.best_global_step, stopped_at=stopped),),
         steps=state.global_step,
+        settings=settings,
         history=tuple(map(finite_entry, state.log_history)),
     )
 
@@ -112,10 +115,11 @@ def make_trainer(
         ) from error
     from datasets import Dataset
 
+    schedule = make_schedule(settings, train, int(model.peft_config["default"].r))  # pyright: ignore
     rows = {"train": _rows(train), "validation": _rows(validation)}
     trainer = SFTTrainer(
         model=model,
-        args=SFTConfig(**_options(base, settings, checkpoints, len(train)) | changes),
+        args=SFTConfig(**_options(base, schedule, checkpoints) | changes),
         train_dataset=Dataset.from_list(rows["train"]),
         eval_dataset=Dataset.from_list(rows["validation"]),
         processing_class=copy.deepcopy(base.tokenizer),  # a pad token may be set on it
@@ -162,10 +166,8 @@ def _stopping(settings: TrainingSettings) -> list[TrainerCallback]:
     return [EarlyStoppingCallback(early_stopping_patience=patience)] if patience else []
 
 
-def _options(base: LoadedBase, settings: TrainingSettings, checkpoints: Path, rows: int) -> dict[str, Any]:
-    steps_per_epoch = math.ceil(rows / (settings.batch_size * settings.gradient_accumulation_steps))
-    total = settings.max_steps if settings.max_steps > 0 else math.ceil(steps_per_epoch * settings.epochs)
-    interval = max(1, min(total, steps_per_epoch // max(1, settings.evaluations_per_epoch)))
+def _options(base: LoadedBase, schedule: Schedule, checkpoints: Path) -> dict[str, Any]:
+    settings = schedule.settings
     device = base.model.device
     return {
         "output_dir": str(checkpoints),
@@ -173,13 +175,13 @@ def _options(base: LoadedBase, settings: TrainingSettings, checkpoints: Path, ro
         "packing": False,
         "num_train_epochs": settings.epochs,
         "max_steps": settings.max_steps,
-        "per_device_train_batch_size": settings.batch_size,
-        "per_device_eval_batch_size": settings.batch_size,
+        "per_device_train_batch_size": schedule.conversations,
+        "per_device_eval_batch_size": schedule.conversations,
         "gradient_accumulation_steps": settings.gradient_accumulation_steps,
         "gradient_checkpointing": settings.gradient_checkpointing,
         "learning_rate": settings.learning_rate,
         "weight_decay": settings.weight_decay,
-        "warmup_steps": math.ceil(settings.warmup_ratio * total),
+        "warmup_steps": math.ceil(settings.warmup_ratio * schedule.steps),
         "lr_scheduler_type": settings.scheduler,
         "max_grad_norm": settings.max_grad_norm,
         "optim": "adamw_torch",
@@ -187,15 +189,15 @@ def _options(base: LoadedBase, settings: TrainingSettings, checkpoints: Path, ro
         "data_seed": settings.seed,
         "bf16": base.model.dtype == torch.bfloat16,
         "eval_strategy": "steps",
-        "eval_steps": interval,
+        "eval_steps": schedule.interval,
         "save_strategy": "steps",
-        "save_steps": interval,
+        "save_steps": schedule.interval,
         "save_total_limit": 2,
         "load_best_model_at_end": True,
         "metric_for_best_model": "eval_loss",
         "greater_is_better": False,
         "restore_callback_states_from_checkpoint": True,
-        "logging_steps": interval,
+        "logging_steps": schedule.interval,
         "report_to": [],
         "disable_tqdm": True,
         "dataloader_pin_memory": device.type == "cuda",

@@ -52,7 +52,7 @@ def manifest() -> Manifest:
         prompt=PromptSettings(),
         template_kwargs={"enable_thinking": False},
         suffix=Suffix((5, 6), (5,), (7, 8)),
-        base=BaseRecord("tiny", Fingerprint("w", "t", "c"), "float32"),
+        base=BaseRecord("smollm2", Fingerprint("w", "t", "c"), "float32"),
         adapter_digest="d",
         operating_point=point,
         files={"README.md": FileRecord(1, "a")},

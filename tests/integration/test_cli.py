@@ -116,7 +116,7 @@ BAD_COMMAND_LINES = [
     (["train", "recipe=quickstrat"], ["did you mean recipe=quickstart?"]),
     (["train", "recipe=missing.yaml"], ["there is no file", "missing.yaml"]),
     (["train", "recipe=quickstart", "base=qwen3"], ["base=qwen3", "qwen3_4b"]),
-    (["train", "recipe=quickstart", "base=tiny,qwen3_4b"], ["Ambiguous value", "--multirun"]),
+    (["train", "recipe=quickstart", "base=smollm2,qwen3_4b"], ["Ambiguous value", "--multirun"]),
     (["train", "recipe=quickstart", "data.train=no.jsonl"], ["data.train", "no.jsonl", "looked for"]),
     (["train", "recipe=quickstart", "base.source=./nowhere"], ["base.source", "./nowhere"]),
     (["train", "recipe=quickstart", "adapter.rank=0", "prompt.layout=turn"], ["adapter.rank is 0", "prompt.layout"]),

@@ -25,7 +25,7 @@ def test_tells_versions_caches_and_the_plugin(tmp_path: Path):
     assert told["environment"]["transformers"]
     assert told["environment"]["command"].startswith("alora doctor json=true")
     assert told["vllm"]["vllm plugin"].startswith("active on vLLM")
-    assert told["bases"]["tiny base"].startswith("not built yet")
+    assert told["bases"]["base smollm2"].startswith("not fetched yet")
     assert told["bases"]["base Qwen/Qwen3-4B"] == "not in the hub cache"
     assert told["bases"]["hub"] == "HF_HUB_OFFLINE is set"
     assert not any(finding["broken"] for finding in told["findings"])

@@ -25,7 +25,7 @@ SETTINGS = {
     ),
     "quantization that is not there": Case("train base.quantization=int3", ["base.quantization is 'int3'", "choose"]),
     "no such device": Case("train base.device=tpu", ["base.device is 'tpu'", "cuda:N"]),
-    "no base": Case("train base.source={here}/base", ["base.source", "there is no folder", "base=tiny"]),
+    "no base": Case("train base.source={here}/base", ["base.source", "there is no folder", "base=smollm2"]),
     "targets that match nothing": Case("train adapter.targets=[c_attn]", ["'c_attn' matches no", "it has", "q_proj"]),
     "a rank above the hidden size": Case("train adapter.rank=100000", ["adapter.rank is 100000", "hidden size of 32"]),
     "a row longer than the base takes": Case(
@@ -131,7 +131,7 @@ def test_a_full_disk_for_the_output(place, here):
     ("setting", "words"),
     [
         ("data.train=hub:nobody/nothing", ["hub:nobody/nothing", "cannot be loaded", "check name and network"]),
-        ("base.source=nobody/nothing", ["'nobody/nothing' cannot be loaded", "base=tiny"]),
+        ("base.source=nobody/nothing", ["'nobody/nothing' cannot be loaded", "base=smollm2"]),
     ],
     ids=["data set", "base"],
 )

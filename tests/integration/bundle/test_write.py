@@ -212,7 +212,7 @@ def test_nothing_in_it_names_this_machine(tmp_path):
     ("source", "public"),
     [
         ("Qwen/Qwen3-4B", ("Qwen/Qwen3-4B", False)),
-        ("tiny", ("tiny", False)),
+        ("smollm2", ("smollm2", False)),
         ("/data/models/mine", ("mine", True)),
         ("./mine", ("mine", True)),
         ("~/models/mine", ("mine", True)),

@@ -130,7 +130,7 @@ def test_open_dictionaries_take_new_keys():
 
 
 class TestLocalRecipe:
-    BODY = "defaults:\n  - override /base: tiny\nname: mine\ntraining:\n  epochs: 2\n"
+    BODY = "defaults:\n  - override /base: smollm2\nname: mine\ntraining:\n  epochs: 2\n"
 
     def test_is_found_in_the_working_folder(self, here):
         (here / "recipe.yaml").write_text(self.BODY)
@@ -154,11 +154,11 @@ class TestLocalRecipe:
             assert (given.source, given.dtype, given.revision) == (HUB_IDS["qwen3_4b"], "bfloat16", None)
             assert given.template_kwargs == {"enable_thinking": False}
             assert recipe_of(verb, *needed, "base.device=cpu").base == BaseSettings(device="cpu")
-        assert recipe_of("score", "recipe=recipe.yaml").base.source == "tiny"
+        assert recipe_of("score", "recipe=recipe.yaml").base.source == "smollm2"
         (here / "rows.jsonl").write_text("")
         rest = ("+policy.title=x", "data.train=rows.jsonl")
         trained = recipe_of("train", *rest).base
-        assert (trained.source, trained.revision, trained.dtype) == ("tiny", "old", "float64")
+        assert (trained.source, trained.revision, trained.dtype) == ("smollm2", "old", "float64")
 
     @pytest.mark.parametrize("argv", [["recipe=quickstart"], ["--config-name", "config"], ["--config-dir", "."]])
     def test_gives_way_to_what_is_named(self, here, argv):
@@ -179,9 +179,9 @@ class TestLocalRecipe:
         assert recipe.data.train == str(other / "rows.jsonl")
 
     def test_a_choice_that_it_would_silence_is_refused(self, here):
-        (here / "recipe.yaml").write_text("base:\n  source: tiny\n")
+        (here / "recipe.yaml").write_text("base:\n  source: smollm2\n")
         named = "recipe=recipe.yaml"
-        assert recipe_of("score", named).base.source == "tiny"
+        assert recipe_of("score", named).base.source == "smollm2"
         with pytest.raises(ConfigError, match="base=qwen3_4b would have no effect"):
             recipe_of("score", named, "base=qwen3_4b")
         recipe = recipe_of("score", named, "base=qwen3_4b", "base.source=other/model")
@@ -196,7 +196,10 @@ class TestLocalRecipe:
             ("training:\n  epochs: soon\n", "recipe.yaml: training.epochs.*Float"),
             ("training: 3\n", "training is 3, but it is a section"),
             ("data:\n  columns: text\n", "data.columns is text, but it is a section"),
-            ("defaults:\n  - override /base: tinyy\n", "base=tinyy: there is no such option; did you mean base=tiny?"),
+            (
+                "defaults:\n  - override /base: smollm3\n",
+                "base=smollm3: there is no such option; did you mean base=smollm2?",
+            ),
             ("name: ${nope}\n", "nope"),
             ("policy:\n  labels: {bad: Yes, good: No}\n", "put the word in quotes"),
             ("a: \x00\n", "not readable as YAML"),
@@ -217,7 +220,7 @@ class TestConfigDir:
         )
         (extra / "rule.yaml").write_text("")
         (extra / "recipe" / "rows.jsonl").write_text("")
-        recipe = recipe_of("train", "--config-dir", "extra", "recipe=ours", "base=tiny")
+        recipe = recipe_of("train", "--config-dir", "extra", "recipe=ours", "base=smollm2")
         assert recipe.policy.file == str(extra / "rule.yaml")
         assert recipe.data.train == str(extra / "recipe" / "rows.jsonl")
 
@@ -256,7 +259,7 @@ class TestSavedRun:
     def test_group_choices_still_win_over_it(self, saved):
         _, folder = saved
         base = ["--config-dir", str(folder), "--config-name", "run"]
-        assert recipe_of("train", *base, "base=tiny").base.source == "tiny"
+        assert recipe_of("train", *base, "base=smollm2").base.source == "smollm2"
         assert recipe_of("train", *base, "training.seed=4").training.seed == 4
 
     def test_keys_of_another_version_are_refused(self, saved):

@@ -100,8 +100,8 @@ class TestSavedRunAsARecipe:
         assert recipe_of("check", "recipe=a/run.yaml", "training.seed=4").training.seed == 4
 
     def test_other_defaults_of_a_recipe_still_count(self, run):
-        (run / "own.yaml").write_text("defaults: [schema, {override /base: tiny}, groups]\nname: x\n")
-        assert recipe_of("doctor", "recipe=a/own.yaml").base.source == "tiny"
+        (run / "own.yaml").write_text("defaults: [schema, {override /base: smollm2}, groups]\nname: x\n")
+        assert recipe_of("doctor", "recipe=a/own.yaml").base.source == "smollm2"
         (run / "bad.yaml").write_text("defaults: [scheme]\nname: x\n")
         with pytest.raises(ConfigError, match="scheme"):
             recipe_of("doctor", "recipe=a/bad.yaml")

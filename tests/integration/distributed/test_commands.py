@@ -48,7 +48,7 @@ def test_killed_under_torchrun_goes_on_under_accelerate_as_in_one_process(tmp_pa
 def test_what_is_wrong_for_all_is_said_once(tmp_path, launcher):
     (tmp_path / "policy.yaml").write_text("id: toy\ntitle: No red\nrule: Nobody says red.\n")
     (tmp_path / "train.jsonl").write_text('{"messages": [], "label": "violation"}\n')
-    arguments = ["base=tiny", f"policy.file={tmp_path}/policy.yaml", f"data.train={tmp_path}/train.jsonl"]
+    arguments = ["base=smollm2", f"policy.file={tmp_path}/policy.yaml", f"data.train={tmp_path}/train.jsonl"]
     code, output, errors = finish(start(launcher, "-m", "alora", "train", *arguments, f"run_dir={tmp_path}/run"))
     assert code == 1
     assert errors.count("alora: ") == 1

@@ -69,7 +69,7 @@ def _call(launcher: str, *more: str):
     records = []
     code = run_verb(
         "train",
-        ["-m", "--config-dir", "conf", "policy=glob(toy_*)", "base=tiny", "data.train=rows.jsonl", "name=fleet",
+        ["-m", "--config-dir", "conf", "policy=glob(toy_*)", "base=smollm2", "data.train=rows.jsonl", "name=fleet",
          *LAUNCHERS[launcher], *more],
         job, lambda text: None, Sweep(lambda error: 2, finished, records.extend),
     )  # fmt: skip
@@ -100,7 +100,7 @@ def test_a_job_that_only_says_so_by_its_exit_code_has_failed(here):
     records = []
     code = run_verb(
         "train",
-        ["-m", "--config-dir", "conf", "policy=glob(toy_*)", "base=tiny", "data.train=rows.jsonl"],
+        ["-m", "--config-dir", "conf", "policy=glob(toy_*)", "base=smollm2", "data.train=rows.jsonl"],
         lambda make_recipe: int(make_recipe().policy.id == "toy_bad"), lambda text: None,
         Sweep(lambda error: 2, lambda recipe: False, records.extend),
     )  # fmt: skip
@@ -122,7 +122,7 @@ def test_a_process_that_dies_is_lost_and_named(here):
     records, notes = [], []
     code = run_verb(
         "train",
-        ["-m", "--config-dir", "conf", "policy=glob(toy_*)", "base=tiny", "data.train=rows.jsonl",
+        ["-m", "--config-dir", "conf", "policy=glob(toy_*)", "base=smollm2", "data.train=rows.jsonl",
          "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"],
         job, notes.append, Sweep(lambda error: 2, lambda recipe: False, records.extend),
     )  # fmt: skip
@@ -143,7 +143,7 @@ def test_policies_of_one_file_get_folders_of_their_own(here):
     (here / "rows").mkdir()
     for name in ("a", "b"):
         (here / f"rows/{name}.jsonl").write_text("")
-    base = ["-m", "base=tiny", "policy.file=policies.yaml", "policy.id=a,b", "data.train=rows/${policy.id}.jsonl"]
+    base = ["-m", "base=smollm2", "policy.file=policies.yaml", "policy.id=a,b", "data.train=rows/${policy.id}.jsonl"]
     assert run_verb("train", base, job, lambda text: None) == 0
     assert found == [("a", Path("runs/run/a"), "a.jsonl"), ("b", Path("runs/run/b"), "b.jsonl")]
     found.clear()

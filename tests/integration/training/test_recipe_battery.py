@@ -60,7 +60,7 @@ def test_thresholds_are_fitted_on_validation_rows_and_figures_are_of_test_rows(t
         known, asked = ([row[name] for row in labels[split] if row.get(name)] for split in ("validation", "test"))
         assert len(known) != len(asked)
         evaluations = json.loads((folder / "seven/policies" / name / "evaluation.json").read_text())["evaluations"]
-        assert [item["method"] for item in evaluations] == ["alora", "untrained", "bag_of_words"]
+        assert [item["method"] for item in evaluations] == ["alora", "prompt", "bag_of_words"]
         for item in evaluations:
             point, figures = item["operating_point"], item["metrics"]
             assert (point["rows"], point["positives"]) == (len(known), known.count("violation"))

@@ -52,10 +52,10 @@ def test_standard_input_and_hub_sets_stay(value, places):
     assert (found.conversation, found.data.train) == (value, value)
 
 
-@pytest.mark.parametrize(("given", "kept"), [("tiny", True), ("Qwen/Qwen3-4B", True), ("models/mine", False)])
+@pytest.mark.parametrize(("given", "kept"), [("smollm2", True), ("Qwen/Qwen3-4B", True), ("models/mine", False)])
 def test_a_base_is_a_folder_only_when_it_is_there(given, kept, places):
     (places[0] / "models" / "mine").mkdir(parents=True)
-    (places[0] / "tiny").mkdir()
+    (places[0] / "smollm2").mkdir()
     recipe = Recipe()
     recipe.base.source = given
     found = absolute_paths(recipe, "train", places).base.source

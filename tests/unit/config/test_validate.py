@@ -101,7 +101,7 @@ def test_verbs_that_need_an_artifact(verb):
 
 @pytest.mark.parametrize("verb", ["check", "train"])
 def test_an_inline_policy_is_a_policy(verb):
-    recipe = recipe_with("base.source", "tiny")
+    recipe = recipe_with("base.source", "smollm2")
     recipe.data.train = "rows.jsonl"
     recipe.policy.id, recipe.policy.title, recipe.policy.rule = "x", "X", "No x."
     check_recipe(recipe, verb)

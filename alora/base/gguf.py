@@ -1,0 +1,153 @@
+"""A GGUF file as a base: converted once into an ordinary model folder in the user's cache.
+
+GGUF holds config, tokenizer, chat template and (usually quantized) weights in one file. transformers dequantizes it to
+float32 while it loads, which takes half a minute for 135 M parameters, so the result is kept: as a folder that
+transformers, PEFT and vLLM load like any other. The folder is a dequantized copy, so its fingerprint is another than
+that of the full-precision weights the file was made from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from alora.base.cache import cache_folder, cache_root, remember
+from alora.errors import BaseError
+
+_FORMAT = 1  # raise it when the conversion writes something else: a new number is a new folder in the cache
+_FLOAT32_OF_QUANTIZED = 8  # at most, bytes of the folder for one byte of a 4-bit file
+
+
+def is_gguf(source: str) -> bool:
+    """Whether ``base.source`` names a GGUF file rather than a folder or a hub id."""
+    return source.lower().endswith(".gguf") and not Path(source).is_dir()
+
+
+def converted(file: Path, progress: bool = True, digest: str | None = None) -> Path:
+    """The folder of the base in ``file``; converts it first if it is not in the cache. Of several processes one
+    converts and the others wait.
+
+    Args:
+        digest: sha256 of the file, if the caller knows it.
+
+    Raises:
+        BaseError: the file is no GGUF that transformers can read, or the cache cannot be written.
+    """
+    folder = converted_folder(digest or file_digest(file))
+    if folder.is_dir():
+        return folder
+    with _writable(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.parent / f".{folder.name}.lock"):
+            if not folder.is_dir():
+                _require_space(folder.parent, file.stat().st_size * _FLOAT32_OF_QUANTIZED)
+                _convert(file, folder, progress)
+    return folder
+
+
+def converted_folder(digest: str) -> Path:
+    """Where the base of the file with this sha256 lies, whether or not it has been converted."""
+    return cache_root() / "bases" / f"gguf-{digest[:16]}-{_FORMAT}"
+
+
+def file_digest(file: Path) -> str:
+    """sha256 of ``file``, remembered in the user's cache by path, size and time.
+
+    Raises:
+        BaseError: it cannot be read.
+    """
+    try:
+        stat = file.stat()
+        key = hashlib.sha256(json.dumps([str(file.resolve()), stat.st_size, stat.st_mtime_ns]).encode()).hexdigest()
+        return remember(cache_folder("fingerprints") / f"{key}.gguf.txt", lambda: sha256_of(file))
+    except OSError as error:
+        raise BaseError(f"{file} cannot be read: {error.strerror or error}; check base.source") from error
+
+
+def sha256_of(file: Path) -> str:
+    """sha256 of a file's bytes."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def working_folder(place: Path) -> Iterator[Path]:
+    """An empty folder at ``place`` for the time of the block, for the holder of its lock; what a killed process left
+    there goes first."""
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _convert(file: Path, folder: Path, progress: bool) -> None:
+    with working_folder(folder.parent / f".{folder.name}") as beside:
+        made = beside / "base"
+        try:
+            _write(file, made, progress)
+        except OSError:
+            raise
+        except Exception as error:
+            first_line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            raise BaseError(
+                f"{file} cannot be read as a GGUF base: {first_line}; check that the file is whole, and of a family "
+                "whose GGUF files transformers reads"
+            ) from error
+        made.replace(folder)
+
+
+def _write(file: Path, made: Path, progress: bool) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    with _bars(progress):
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        model: Any = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    # The weights are plain float32 by now; the model still says that it is quantized and would refuse to be saved.
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.hf_quantizer, model.is_quantized = None, False
+    model.save_pretrained(made)
+    tokenizer.save_pretrained(made)
+
+
+@contextlib.contextmanager
+def _bars(progress: bool) -> Iterator[None]:
+    """transformers shows a bar over the tensors that it dequantizes; it is the only sign of life of the conversion."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    (logging.enable_progress_bar if progress else logging.disable_progress_bar)()
+    try:
+        yield
+    finally:
+        (logging.enable_progress_bar if shown else logging.disable_progress_bar)()
+
+
+def _require_space(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise BaseError(
+            f"{folder} has {free / 1e9:.1f} GB free and the converted base needs up to {needed / 1e9:.1f} GB; "
+            "make room, or set ALORA_CACHE to a folder on another disk"
+        )
+
+
+@contextlib.contextmanager
+def _writable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BaseError(
+            f"the base cannot be written to {folder}: {error.strerror or error}; make room, or set ALORA_CACHE to a "
+            "folder of yours"
+        ) from error

@@ -1,0 +1,66 @@
+"""What the settings of a training leave open, decided from its rows and rank; and whether it ended too early.
+
+The numbers were measured on SmolLM2-135M (docs/accuracy.md has the runs). Rows shown count policy by policy, because a
+policy's adapter sees its own rows alone, whatever else is in the battery.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from alora.config.schema import TrainingSettings
+from alora.training.examples import Example
+
+ROWS_SHOWN = 1500  # of one policy, over all epochs
+LEAST_EPOCHS, MOST_EPOCHS = 2, 8
+RATE, RATE_RANK = 1e-3, 16
+STILL_IMPROVING = 0.02  # of the validation loss, in the last evaluation: more rows shown would help
+
+
+History = Sequence[Mapping[str, float | None]]  # log entries of the trainer
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Settings with nothing left open, and how many conversations make one step."""
+
+    settings: TrainingSettings
+    conversations: int  # of one step, before accumulation
+    steps_per_epoch: int
+    steps: int
+    interval: int  # steps from one evaluation to the next
+
+
+def make_schedule(settings: TrainingSettings, train: Sequence[Example], rank: int) -> Schedule:
+    """The schedule of a training on ``train``.
+
+    ``batch_size`` counts rows of one policy. Where rows are labelled for one policy each, a step of P policies holds P
+    times as many conversations; where every row is labelled for all, it holds ``batch_size`` of them.
+    """
+    rows = Counter(target.policy for example in train for target in example.targets)
+    targets, policies = sum(rows.values()), len(rows)
+    conversations = min(len(train), max(1, round(settings.batch_size * policies * len(train) / max(1, targets))))
+    epochs = settings.epochs
+    if epochs is None:
+        epochs = min(MOST_EPOCHS, max(LEAST_EPOCHS, math.ceil(ROWS_SHOWN * policies / max(1, targets))))
+    rate = settings.learning_rate
+    if rate is None:
+        rate = RATE * math.sqrt(RATE_RANK / rank)
+    steps_per_epoch = math.ceil(len(train) / (conversations * settings.gradient_accumulation_steps))
+    steps = settings.max_steps if settings.max_steps > 0 else math.ceil(steps_per_epoch * epochs)
+    interval = max(1, min(steps, steps_per_epoch // max(1, settings.evaluations_per_epoch)))
+    settled = replace(settings, epochs=float(epochs), learning_rate=rate)
+    return Schedule(settled, conversations, steps_per_epoch, steps, interval)
+
+
+def still_improving(history: History, policy: int, policies: int) -> tuple[float, float] | None:
+    """The validation losses of the last two evaluations, if the last one still improved on all before it by a share of
+    :data:`STILL_IMPROVING`; None otherwise."""
+    key = "eval_loss" if policies == 1 else f"eval_loss_{policy}"
+    losses = [loss for entry in history if (loss := entry.get(key)) is not None]
+    if len(losses) < 2 or losses[-1] >= (1 - STILL_IMPROVING) * min(losses[:-1]):
+        return None
+    return losses[-2], losses[-1]

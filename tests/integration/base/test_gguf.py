@@ -1,0 +1,126 @@
+"""A GGUF file as a base: converted once, whole or not at all."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from alora.base.gguf import converted, converted_folder, file_digest
+from alora.base.load import load_base, load_tokenizer
+from alora.config.schema import BaseSettings
+from alora.errors import BaseError
+from tests.toy_gguf import toy_gguf
+from tests.toy_recipe import run_alora, toy_overrides
+from tests.toy_tokenizers import toy_tokenizer
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("ALORA_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_the_converted_base_is_the_model_that_the_file_was_made_from(tmp_path):
+    model = toy_gguf(tmp_path / "toy.gguf")
+    base = load_base(BaseSettings(source=str(tmp_path / "toy.gguf")), progress=False)
+    ids = torch.arange(3, 40)[None]
+    torch.testing.assert_close(base.model(ids).logits, model(ids).logits, rtol=1e-5, atol=1e-5)
+    text = "User: can you tell me what to take?<|im_end|>\n"
+    assert base.tokenizer.encode(text) == toy_tokenizer("qwen3").encode(text)
+    assert base.tokenizer.chat_template == toy_tokenizer("qwen3").chat_template
+
+
+def test_a_quantized_file_becomes_plain_float32_near_the_original(tmp_path):
+    model = toy_gguf(tmp_path / "toy.gguf", quantized=True)
+    again = AutoModelForCausalLM.from_pretrained(converted(tmp_path / "toy.gguf", progress=False))
+    assert {tensor.dtype for tensor in again.state_dict().values()} == {torch.float32}
+    assert not hasattr(again.config, "quantization_config")
+    embedding, original = again.get_input_embeddings().weight, model.get_input_embeddings().weight
+    assert 0 < (embedding - original).abs().max() < 0.1 * original.abs().max()
+
+
+def test_the_second_call_converts_nothing(tmp_path, monkeypatch):
+    toy_gguf(tmp_path / "toy.gguf")
+    folder = converted(tmp_path / "toy.gguf", progress=False)
+    monkeypatch.setattr("alora.base.gguf._convert", lambda *_: pytest.fail("converted again"))
+    shutil.copy(tmp_path / "toy.gguf", tmp_path / "copy.gguf")
+    assert converted(tmp_path / "copy.gguf", progress=False) == folder  # by content, not by name
+
+
+CONVERT = """
+import sys
+from pathlib import Path
+from alora.base.gguf import converted
+print(converted(Path(sys.argv[1]), progress=False))
+"""
+
+
+def test_two_processes_at_once_get_one_folder(tmp_path, cache):
+    file = tmp_path / "toy.gguf"
+    toy_gguf(file)
+    command = [sys.executable, "-c", CONVERT, str(file)]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert {process.communicate(timeout=300)[0].strip() for process in started} == {
+        str(converted_folder(file_digest(file)))
+    }
+    assert [entry.name for entry in (cache / "bases").iterdir() if entry.is_dir()] == [
+        converted_folder(file_digest(file)).name
+    ]
+
+
+def truncated(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def damaged_header(file: Path) -> None:
+    file.write_bytes(b"GGUF" + bytes(200))
+
+
+def foreign_bytes(file: Path) -> None:
+    file.write_text("not a model")
+
+
+@pytest.mark.parametrize("damage", [truncated, damaged_header, foreign_bytes])
+def test_a_damaged_file_is_one_message_and_leaves_nothing(damage, tmp_path, cache):
+    file = tmp_path / "toy.gguf"
+    toy_gguf(file)
+    damage(file)
+    with pytest.raises(BaseError, match=r"toy.gguf cannot be read as a GGUF base: .*; check that the file is whole"):
+        converted(file, progress=False)
+    assert [entry for entry in (cache / "bases").iterdir() if entry.is_dir()] == []
+
+
+def test_a_family_that_transformers_cannot_read_is_named(tmp_path):
+    toy_gguf(tmp_path / "toy.gguf", architecture="rwkv7")
+    with pytest.raises(BaseError, match="rwkv7"):
+        converted(tmp_path / "toy.gguf", progress=False)
+
+
+def test_a_full_disk_is_said_before_anything_is_written(tmp_path, cache, monkeypatch):
+    toy_gguf(tmp_path / "toy.gguf")
+    monkeypatch.setattr("alora.base.gguf.shutil.disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 0))
+    with pytest.raises(BaseError, match=r"has 0\.0 GB free .* make room, or set ALORA_CACHE"):
+        converted(tmp_path / "toy.gguf", progress=False)
+    assert [entry for entry in (cache / "bases").iterdir() if entry.is_dir()] == []
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(BaseError, match=r"nowhere.gguf cannot be read: No such file"):
+        load_tokenizer(BaseSettings(source=str(tmp_path / "nowhere.gguf")))
+
+
+def test_trains_scores_and_is_no_business_of_the_bundles_reader(tmp_path, cache):
+    """The road of any base: train on the file, then score without naming it again."""
+    toy_gguf(tmp_path / "toy.gguf")
+    overrides = [item for item in toy_overrides(tmp_path, tmp_path / "run") if not item.startswith("base.source")]
+    code, output, errors = run_alora("train", *overrides, f"base.source={tmp_path}/toy.gguf", cache=cache)
+    assert code == 0, errors
+    (tmp_path / "talk.json").write_text('{"messages": [{"role": "user", "content": "message 7 says red"}]}')
+    code, output, errors = run_alora("score", f"artifact={tmp_path}/run", str(tmp_path / "talk.json"), cache=cache)
+    assert code == 0, errors
+    assert "toy" in output
+    assert str(tmp_path) not in (tmp_path / "run/bundle/alora.json").read_text()

