@@ -23,7 +23,7 @@ help: ## the targets
 setup: ## make .venv, or bring it up to date
 	@scripts/setup.sh
 
-quickstart: setup ## train, prove and export one policy on a tiny base, then score with it
+quickstart: setup ## train, certify and export one policy on SmolLM2-135M, then score with it
 	$(BIN)/alora train recipe=quickstart
 
 static: setup # format, lint, types, import contracts

@@ -3,8 +3,9 @@
     alora compare run_dir=runs/accuracy ...
     python scripts/accuracy_record.py runs/accuracy/compare.json
 
-The record holds every raw score by row id (label logits as their margin, six decimals); no text, no path, no command
-line. `--check` computes every AUROC again from the record alone. The tables stand between two comments in the page.
+The record holds every raw score by row id (label logits as their margin, six decimals) and the command, so run that
+with relative paths; no text of any conversation. `--check` computes every AUROC again from the record alone. The tables
+stand between two comments in the page.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ ARMS = {
     "prompt": "rule in the prompt",
     "judge": "LLM judge",
 }
+RIVAL = "bag_of_words"
 FIGURES = {"auroc": "AUROC", "auprc": "AUPRC", "accuracy": "accuracy", "f1": "F1", "recall_at_1_fpr": "R@1 % FPR",
            "recall_at_5_fpr": "R@5 % FPR", "ece": "ECE"}  # fmt: skip
 
@@ -71,7 +73,7 @@ def record(found: dict[str, Any]) -> dict[str, Any]:
             margins[part] = {"margins": [round(float(m), 6) for m in _margins(scores["logits"])]}
             margins[part] |= {} if same else {"ids": scores["ids"], "label_ids": scores["label_ids"]}
         runs.append({name: item[name] for name in ("arm", "policy", "seed", "rank", "facts")} | margins)
-    hidden = ("command", "platform", "machine")
+    hidden = ("platform", "machine")
     return {
         "schema_version": 1,
         "settings": found["settings"],
@@ -98,8 +100,8 @@ def recompute(content: dict[str, Any]) -> float:
 
 
 def tables(found: dict[str, Any]) -> str:
-    """The page's tables at the comparison's own rank: means over the policies, AUROC policy by policy, the paired tests
-    against LoRA; and the means at every rank, where there are several.
+    """The page's tables at the comparison's own rank: means over the policies, AUROC policy by policy with the paired
+    tests against a bag of words, the mean gap to every method; and the means at every rank, where there are several.
     """
     rank = found["settings"]["adapter"]["rank"]
     methods = {(m["arm"], m["policy"]): m for m in found["methods"] if m["rank"] in (None, rank)}
@@ -110,14 +112,14 @@ def tables(found: dict[str, Any]) -> str:
     each = []
     for policy in policies:
         cells = [_auroc(methods.get((arm, policy))) for arm in arms]
-        each.append([policy, _rows(methods, policy), *cells, *_gap(gaps.get(("lora", policy)))])
-    each.append(["**mean**", "", *(_auroc(methods[arm, None]) for arm in arms), *_gap(gaps.get(("lora", None)))])
+        each.append([policy, _rows(methods, policy), *cells, *_gap(gaps.get((RIVAL, policy)))])
+    each.append(["**mean**", "", *(_auroc(methods[arm, None]) for arm in arms), *_gap(gaps.get((RIVAL, None)))])
     others = [[f"aLoRA - {ARMS[arm]}", *_gap(gaps.get((arm, None)))[:1]] for arm in arms if arm != "alora"]
     return "\n\n".join(
         [
             "Mean of the policies, at operating points fitted on validation rows:",
             table(["method", *FIGURES.values()], overall),
-            "AUROC policy by policy, with the standard deviation over seeds; the gap is aLoRA minus standard LoRA on "
+            "AUROC policy by policy, with the standard deviation over seeds; the gap is aLoRA minus bag of words on "
             "the same rows, with DeLong's p:",
             table(["policy", "test rows", *(ARMS[arm] for arm in arms), "gap [95 %]", "p"], each),
             "The mean gap to every other method:",

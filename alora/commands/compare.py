@@ -12,6 +12,7 @@ from alora.config.schema import Recipe
 from alora.errors import DataError, PolicyError, RenderError
 
 if TYPE_CHECKING:
+    from alora.base.load import LoadedBase
     from alora.comparison.folder import ComparisonFolder
     from alora.comparison.scores import Scores
     from alora.comparison.task import Task, Workbench
@@ -56,7 +57,7 @@ def run(recipe: Recipe) -> int:
                     note(f"{unit.name}: some rows have no answer for now; the same command asks about them again")
             found, left_out[unit.name] = folder.read(unit)
             scores += found
-        left_out = _report(task, folder, scores, left_out, base.source)
+        left_out = _report(task, folder, scores, left_out, base)
     return int(any(left_out.values()))
 
 
@@ -79,7 +80,7 @@ def _report(
     folder: ComparisonFolder,
     scores: list[Scores],
     left_out: Mapping[str, Mapping[str, str]],
-    base: str,
+    base: LoadedBase,
 ) -> dict[str, Mapping[str, str]]:
     """Compute, write and show the comparison; what is left out, with the policies that scores were of no use for."""
     from alora.bundle.write import public_source
@@ -99,8 +100,11 @@ def _report(
         raise DataError(
             "no arm has a score", [f"{u}: {p}: {why}" for u, all_ in left_out.items() for p, why in all_.items()]
         )
-    name = public_source(base)[0]
-    settings: dict[str, Any] = {"base": name} | {part: asdict(getattr(recipe, part)) for part in SETTINGS}
+    name = public_source(base.source)[0]
+    settings: dict[str, Any] = {"base": name, "base_fingerprint": base.fingerprint.as_dict()}
+    settings |= {part: asdict(getattr(recipe, part)) for part in SETTINGS}
+        part: asdict(getattr(recipe, part)) for part in SETTINGS
+    }
     content = document(comparison, scores, left_out, settings, describe_environment())
     write_json(folder.path / "compare.json", content)
     write_text(folder.path / "compare.md", markdown(comparison, scores, left_out, name))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # inverse regularisation; the best on validation rows is taken
+BATCH_ROWS = 16
 FLOOR = -50.0  # log-probability of a label that no training row has
 
 
@@ -62,15 +63,30 @@ def hidden_states(bench: Workbench, policy: Policy, rows: Sequence[LabelledConve
     import torch
     from tqdm.auto import tqdm
 
-    decoder: Any = bench.base.model.get_decoder()
-    suffix_ids = bench.renderer.suffix(policy).token_ids
+    from alora.adapter.bank import Bank
+    from alora.adapter.folder import AdapterSpec, new_adapter
+    from alora.prefix.packed import PackedModel, Pair
+    from alora.prefix.scorer import PrefixCache
+
+    suffix, base = bench.renderer.suffix(policy), bench.base
+    targets = tuple(sorted(bench.task.recipe.adapter.targets))
+    # A new adapter's B is zero: the bank changes nothing, and the packed forward brings the kept prefixes.
+    silent = new_adapter(AdapterSpec(1, 1.0, targets, suffix.invocation_ids), base.model, seed=0)
+    model = PackedModel(base.model, Bank(base.model, [silent], dtype=base.model.dtype)).eval()
     states = []
-    with torch.inference_mode():
-        for row in tqdm(rows, desc=f"probing {policy.id}", unit="row", disable=len(rows) < 2):
-            ids = bench.renderer.prefix(row.conversation).token_ids + suffix_ids
-            output = decoder(input_ids=torch.tensor([ids], device=bench.base.model.device), use_cache=False)
-            states.append(output.last_hidden_state[0, -1].double().cpu().numpy())
-    return np.array(states).reshape(len(rows), -1)
+    try:
+        with torch.inference_mode(), tqdm(total=len(rows), desc=f"probing {policy.id}", disable=len(rows) < 2) as bar:
+            for start in range(0, len(rows), BATCH_ROWS):
+                shared, pairs = PrefixCache(model, bench.store), []
+                for row in rows[start : start + BATCH_ROWS]:
+                    prefix_ids = bench.renderer.prefix(row.conversation).token_ids
+                    place, own = shared.place(prefix_ids, suffix.token_ids, activated=True)
+                    pairs.append(Pair(place, 0, own, suffix.label_token_ids))
+                states += model.last_hidden(shared.computed, pairs).double().cpu()
+                bar.update(len(pairs))
+    finally:
+        model.bank.release()
+    return np.array([state.numpy() for state in states]).reshape(len(rows), -1)
 
 
 def _best_probe(

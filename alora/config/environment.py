@@ -48,6 +48,7 @@ def describe_environment() -> dict[str, str]:
         "platform": platform.platform(),
         "cpus": str(len(os.sched_getaffinity(0))),
         "processor": processor(),
+        "cpu flags": " ".join(cpu_flags()),
         "command": command_line(),
     }
     commit = source_commit()
@@ -65,6 +66,19 @@ def processor() -> str:
             if name.strip() == "model name":
                 return value.strip()
     return platform.processor() or platform.machine()
+
+
+FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "neon", "bf16")
+
+
+def cpu_flags() -> tuple[str, ...]:
+    """Of :data:`FLAGS`, which decide how fast each dtype is, those that the kernel names; empty where it names none."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in ("flags", "Features"):
+                return tuple(flag for flag in FLAGS if flag in value.split())
+    return ()
 
 
 def command_line() -> str:

@@ -156,6 +156,10 @@ class PackedModel(nn.Module):
 
         Rows of policies with fewer labels end in ``-inf``. The order of ``pairs`` is kept.
         """
+        return self._answer(self.last_hidden(prefixes, pairs), [pair.label_token_ids for pair in pairs])
+
+    def last_hidden(self, prefixes: Sequence[PrefixKV | None], pairs: Sequence[Pair]) -> torch.Tensor:
+        """What the head reads ``[n, D]``: each pair's hidden state at its suffix's last token, in their order."""
         order = sorted(range(len(pairs)), key=lambda index: pairs[index].prefix)
         packed = [pairs[index] for index in order]
         ids, positions, last, policies = _rows(packed, prefixes)
@@ -174,10 +178,9 @@ class PackedModel(nn.Module):
             ).last_hidden_state
         self._last_layer.clear()
         hidden_nD = hidden_1ND[0, read_n]
-        logits_nL = self._answer(hidden_nD, [pair.label_token_ids for pair in packed])
         back = torch.empty(len(order), dtype=torch.long, device=device)
         back[torch.tensor(order, device=device)] = torch.arange(len(order), device=device)
-        return logits_nL[back]
+        return hidden_nD[back]
 
     def _answer(self, hidden_nD: torch.Tensor, labels: Sequence[tuple[int, ...]]) -> torch.Tensor:
         width = max(map(len, labels))

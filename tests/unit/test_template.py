@@ -143,7 +143,7 @@ def test_the_templates_of_real_models(name, layout):
     assert spec.origin is not None
     template = (Path(spec.origin).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
     tokenizer = with_template(template, "llama3")
-    renderer = Renderer(tokenizer, PromptSettings(layout=layout), {"enable_thinking": False})
+    renderer = Renderer(tokenizer, PromptSettings(layout=layout, instruction="title"), {"enable_thinking": False})
     policy = Policy("p", "Title", "")
     messages = tuple(Message(role, f"{role} no.") for role in ("system", "user", "assistant", "user", "assistant"))
     text = tokenizer.decode(renderer.prompt(Conversation("x", messages), policy).token_ids)

@@ -13,6 +13,7 @@ import torch
 from alora.bundle.battery import load_battery
 from alora.errors import CheckFailed, ConfigError
 from alora.prefix.scorer import Scorer
+from alora.render import INVOCATION
 from alora.serving.client import RemoteEngine
 from alora.serving.engine import ServedAdapter, block_size
 from alora.serving.plugin import ask_plugin
@@ -121,7 +122,7 @@ def test_bundles_answer_a_plain_openai_client(served, bundles, renderer):
         messages = [
             {"role": "system", "content": "You review conversations between users and an assistant."},
             {"role": "user", "content": "Conversation:\nUser: Is it dangerous?"},
-            {"role": "user", "content": instruction(bundle, renderer)},
+            {"role": "user", "content": INVOCATION},
         ]
         answer = served.client.chat.completions.create(
             model=name, messages=messages, max_tokens=1, temperature=0, logprobs=True, top_logprobs=2, extra_body=asked
@@ -129,12 +130,6 @@ def test_bundles_answer_a_plain_openai_client(served, bundles, renderer):
         assert answer.usage.prompt_tokens == len(prompt)
         entries = answer.choices[0].logprobs.content[0].top_logprobs
         assert _gap({entry.token: entry.logprob for entry in entries}, labels, wanted) < TOLERANCE
-
-
-def instruction(bundle, renderer) -> str:
-    """The text of the turn that a bundle's suffix opens."""
-    policy = bundle.policy
-    return f"Policy check: {policy.title}. Does the conversation violate it? Answer {' or '.join(policy.answers)}."
 
 
 def _gap(top: dict[str, float], labels: list[int], wanted_L: torch.Tensor) -> float:

@@ -66,7 +66,7 @@ def test_rows_that_the_base_has_no_room_for():
 
 def test_a_title_that_fills_the_base_costs_its_own_policy_alone():
     model = toy_model("qwen3", vocab=len(toy_tokenizer("qwen3")))
-    renderer = Renderer(toy_tokenizer("qwen3"), PromptSettings(max_prefix_tokens=400))
+    renderer = Renderer(toy_tokenizer("qwen3"), PromptSettings(max_prefix_tokens=400, instruction="title"))
     wordy = Policy("wordy", "Title " * 600, "Rule")
     suffixes = {policy.id: renderer.suffix(policy) for policy in (POLICY, wordy)}
     rows = [row(10, "train.jsonl:1"), row(20, "train.jsonl:2", policy="wordy"), row(900, "train.jsonl:3")]

@@ -202,7 +202,7 @@ def test_what_the_base_has_no_room_for(tmp_path, base, capsys):
         code = run(recipe(base, data, **more))
         return code, capsys.readouterr().out
 
-    room = PromptSettings(max_prefix_tokens=60_000)
+    room = PromptSettings(max_prefix_tokens=60_000, instruction="title")
     code, out = checked(25, prompt=room)
     assert code == 2
     assert "train.jsonl:41: the prompt has" in out

@@ -84,6 +84,7 @@ class _Renderer:
 class _Prefix:
     def __init__(self, text):
         self.text = text
+        self.token_ids = tuple(range(len(text)))
         self.truncation = object() if "long" in text else None
 
 
@@ -93,10 +94,13 @@ class _LengthScorer:
     calls = 0
     asked = ()
 
-    def label_logits(self, prefix, suffixes, asked):
+    def score_rows(self, questions):
         self.calls += 1
-        self.asked = (*self.asked, tuple(asked))
-        return [np.eye(3 if suffix == "tone" else 2)[0] * len(prefix.text) for suffix in suffixes]
+        self.asked += tuple(tuple(question.asked) for question in questions)
+        return [
+            [np.eye(3 if suffix == "tone" else 2)[0] * len(question.prefix.text) for suffix in question.suffixes]
+            for question in questions
+        ]
 
 
 def test_predict_scores_a_row_once_and_keeps_it_where_it_is_labelled():
@@ -108,14 +112,24 @@ def test_predict_scores_a_row_once_and_keeps_it_where_it_is_labelled():
     ]
     scorer = _LengthScorer()
     refunds, tone = predict(scorer, _Renderer(), [REFUNDS, TONE], ["refunds", "tone"], rows, progress=False)
-    assert scorer.calls == 3
-    assert scorer.asked == ((0, 1), (1,), (0,))
+    assert (scorer.calls, scorer.asked) == (1, ((0, 1), (1,), (0,)))
     assert refunds.logits_NL.tolist() == [[2, 0], [8, 0]]
     assert refunds.label_ids_N.tolist() == [1, 0]
     assert (refunds.truncated, tone.truncated) == (1, 0)
     assert tone.logits_NL.tolist() == [[2, 0, 0], [1, 0, 0]]
     assert tone.label_ids_N.tolist() == [2, 0]
     assert refunds.label_counts == {"violation": 1, "ok": 1}
+
+
+@pytest.mark.parametrize(("limits", "calls"), [((2, 8192), 2), ((32, 3), 2), ((1, 8192), 3)])
+def test_predict_scores_as_many_rows_at_once_as_fit(limits, calls, monkeypatch):
+    monkeypatch.setattr("alora.evaluation.predict.BATCH_ROWS", limits[0])
+    monkeypatch.setattr("alora.evaluation.predict.BATCH_PREFIX_TOKENS", limits[1])
+    rows = [row("aa", tone="warm"), row("b", tone="rude"), row("too long", tone="warm")]
+    scorer = _LengthScorer()
+    (tone,) = predict(scorer, _Renderer(), [TONE], ["tone"], rows, progress=False)
+    assert scorer.calls == calls
+    assert tone.logits_NL[:, 0].tolist() == [2, 1, 8]
 
 
 def test_predict_refusals_and_nothing_to_do():
