@@ -103,8 +103,6 @@ def _report(
     name = public_source(base.source)[0]
     settings: dict[str, Any] = {"base": name, "base_fingerprint": base.fingerprint.as_dict()}
     settings |= {part: asdict(getattr(recipe, part)) for part in SETTINGS}
-        part: asdict(getattr(recipe, part)) for part in SETTINGS
-    }
     content = document(comparison, scores, left_out, settings, describe_environment())
     write_json(folder.path / "compare.json", content)
     write_text(folder.path / "compare.md", markdown(comparison, scores, left_out, name))
