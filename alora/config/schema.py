@@ -84,11 +84,11 @@ class PromptSettings:
 class TrainingSettings:
     """The optimisation; names follow ``transformers.TrainingArguments``."""
 
-    epochs: float | None = None  # None: so many that a policy is shown about 1,500 rows, 2 to 8
+    epochs: float | None = None  # None: as many as show a policy 1,200 rows, from 2 to 20
     max_steps: int = -1  # above 0 it counts in place of epochs
     batch_size: int = 8  # rows of one policy in an optimiser step, before accumulation
     gradient_accumulation_steps: int = 1
-    learning_rate: float | None = None  # None: 1e-3 at rank 16, times sqrt(16 / rank)
+    learning_rate: float | None = None  # None: 2e-3 at rank 16, times sqrt(16 / rank)
     weight_decay: float = 0.0  # of AdamW
     warmup_ratio: float = 0.05  # share of the steps
     scheduler: str = "cosine"  # a name of transformers.SchedulerType

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+TEMPERATURES = tuple(2 ** (step / 4) for step in range(-8, 21))  # 1/4 to 32
+
 
 @dataclass(frozen=True)
 class Answers:
@@ -20,6 +22,19 @@ class Answers:
 def label_losses(answers: Answers) -> torch.Tensor:
     """``-log softmax(logits_n)[label_n]`` of each pair, ``[n]``."""
     return torch.nn.functional.cross_entropy(answers.logits_nL, answers.labels_n, reduction="none")
+
+
+def tempered_losses(answers: Answers) -> torch.Tensor:
+    """The losses at every one of :data:`TEMPERATURES`, ``[n, K]``.
+
+    A verdict's temperature is fitted on the same validation rows after training, so a checkpoint is judged at its best
+    temperature. At temperature 1 an adapter that grows surer than it is right looks worse than it serves.
+    """
+    temperatures_K = torch.tensor(TEMPERATURES, device=answers.logits_nL.device, dtype=torch.float64)
+    logits_KnL = answers.logits_nL.double() / temperatures_K[:, None, None]
+    labels_Kn = answers.labels_n.expand(len(TEMPERATURES), -1)
+    losses = torch.nn.functional.cross_entropy(logits_KnL.flatten(0, 1), labels_Kn.flatten(), reduction="none")
+    return losses.view(len(TEMPERATURES), -1).T
 
 
 def pair_weights(policies: Sequence[int]) -> list[float]:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from alora.config.schema import TrainingSettings
 from alora.training.examples import Example
 
-ROWS_SHOWN = 1500  # of one policy, over all epochs
-LEAST_EPOCHS, MOST_EPOCHS = 2, 8
-RATE, RATE_RANK = 1e-3, 16
+ROWS_SHOWN = 1200  # of one policy, over all epochs
+LEAST_EPOCHS, MOST_EPOCHS = 2, 20
+RATE, RATE_RANK = 2e-3, 16
 STILL_IMPROVING = 0.02  # of the validation loss, in the last evaluation: more rows shown would help
 
 

@@ -125,16 +125,18 @@ class Tracker:
 
 
 class Tally:
-    """Sums of loss per policy over an evaluation."""
+    """Sums of loss per policy, in one column or in several (one for each temperature)."""
 
-    def __init__(self, policies: int) -> None:
-        self.sums = torch.zeros(policies, 2, dtype=torch.float64)
+    def __init__(self, policies: int, columns: int = 1) -> None:
+        self.sums = torch.zeros(policies, columns + 1, dtype=torch.float64)  # the last column counts
 
-    def add(self, policies: Sequence[int], losses: Sequence[float]) -> None:
-        """Count one pass's losses."""
+    def add(self, policies: Sequence[int], losses: Sequence[float] | Sequence[Sequence[float]]) -> None:
+        """Count one pass's losses, a number or a row of columns for each pair."""
         for policy, loss in zip(policies, losses, strict=True):
-            self.sums[policy] += torch.tensor([loss, 1.0], dtype=torch.float64)
+            row = list(loss) if isinstance(loss, Sequence) else [loss]
+            self.sums[policy] += torch.tensor([*row, 1.0], dtype=torch.float64)
 
     def means(self) -> dict[int, float]:
-        """Mean loss of each policy that was seen."""
-        return {place: (total / count).item() for place, (total, count) in enumerate(self.sums) if count > 0}
+        """Least column mean of each policy that was seen; NaN where any column is."""
+        seen = {place: sums for place, sums in enumerate(self.sums) if sums[-1] > 0}
+        return {place: (sums[:-1] / sums[-1]).min().item() for place, sums in seen.items()}

@@ -22,7 +22,7 @@ from alora.atomic import write_json
 from alora.prefix.packed import PackedModel, Pair, PrefixKV, passes
 from alora.prefix.store import PrefixStore
 from alora.training.examples import Batch
-from alora.training.loss import Answers, label_losses
+from alora.training.loss import TEMPERATURES, Answers, label_losses, tempered_losses
 from alora.training.optimiser import PolicyAdamW
 from alora.training.processes import ALONE, Processes, current_processes, share_out
 from alora.training.track import Tally, Tracker
@@ -139,15 +139,15 @@ class SplitTrainer(Trainer):
         return total * self._processes.count
 
     def evaluate(self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval") -> Any:
-        """Validation loss per policy; the standings and the best weights follow from it."""
+        """Validation loss per policy, at its best temperature; the standings and the best weights follow from it."""
         self.split_model.eval()
-        tally = Tally(len(self._tracker.standings))
+        tally = Tally(len(self._tracker.standings), columns=len(TEMPERATURES))
         with torch.no_grad():
             for inputs in self.get_eval_dataloader(eval_dataset):
                 batch: Batch = inputs["batch"]
                 for part in self._passes(batch):
-                    losses = self._losses(batch, part).tolist()
-                    tally.add([batch.pairs[place].policy for place in part], losses)
+                    losses_nK = tempered_losses(self._answers(batch, part))
+                    tally.add([batch.pairs[place].policy for place in part], losses_nK.tolist())
         losses = self._over_processes(tally).means()
         self._tracker.judge(losses, self.state.global_step)
         mean = sum(losses.values()) / max(1, len(losses))
@@ -220,11 +220,15 @@ class SplitTrainer(Trainer):
         return [[place for place in wanted if owners[batch.pairs[place].prefix] == rank] for rank in ranks]
 
     def _losses(self, batch: Batch, part: Sequence[int]) -> torch.Tensor:
-        if not part:
-            return self.split_model.fill(min(self._tracker.active, default=0))
-        logits_nL = self.split_model(prefixes=batch.prefixes, pairs=[batch.pairs[place] for place in part])
-        labels_n = torch.tensor([batch.labels[place] for place in part], device=logits_nL.device)
-        return label_losses(Answers(logits_nL, labels_n))
+        return label_losses(self._answers(batch, part))
+
+    def _answers(self, batch: Batch, part: Sequence[int]) -> Answers:
+        if part:
+            logits_nL = self.split_model(prefixes=batch.prefixes, pairs=[batch.pairs[place] for place in part])
+        else:
+            logits_nL = self.split_model.fill(min(self._tracker.active, default=0)).view(0, 1)
+        labels_n = torch.tensor([batch.labels[place] for place in part], device=logits_nL.device, dtype=torch.long)
+        return Answers(logits_nL, labels_n)
 
     def _drop_diverged(self, batch: Batch, part: Sequence[int], losses_n: torch.Tensor) -> set[int]:
         """Give up policies whose loss is not finite; where processes run in step, on any of them."""

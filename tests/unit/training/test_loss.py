@@ -1,0 +1,45 @@
+"""The objective, and the loss that a checkpoint is judged by."""
+
+import math
+
+import pytest
+import torch
+
+from alora.training.loss import TEMPERATURES, Answers, label_losses, tempered_losses
+from alora.training.track import Tally
+
+
+def test_the_tempered_losses_are_the_losses_of_cooler_logits():
+    logits_nL = torch.tensor([[4.0, -1.0, -math.inf], [0.5, 2.0, 1.0]])
+    labels_n = torch.tensor([1, 2])
+    found_nK = tempered_losses(Answers(logits_nL, labels_n))
+    assert found_nK.shape == (2, len(TEMPERATURES))
+    for column, temperature in enumerate(TEMPERATURES):
+        wanted_n = label_losses(Answers(logits_nL.double() / temperature, labels_n))
+        torch.testing.assert_close(found_nK[:, column], wanted_n)
+    assert 1.0 in TEMPERATURES
+
+
+def test_a_checkpoint_that_is_too_sure_is_judged_by_what_it_ranks():
+    """Two checkpoints of one ranking, the second eight times as sure, are judged alike; its plain loss is worse."""
+    margins = torch.tensor([1.0, 2.0, -0.5, -1.5, 0.4, -2.0])
+    labels_n = torch.tensor([0, 0, 1, 1, 1, 0])
+    judged, plain = [], []
+    for sureness in (1.0, 8.0):
+        answers = Answers(torch.stack((sureness * margins, torch.zeros(6)), dim=1), labels_n)
+        tally = Tally(1, columns=len(TEMPERATURES))
+        tally.add([0] * 6, tempered_losses(answers).tolist())
+        judged.append(tally.means()[0])
+        plain.append(label_losses(answers).mean().item())
+    assert judged[1] == pytest.approx(judged[0], rel=1e-6)
+    assert plain[1] > 2 * plain[0]
+
+
+def test_a_tally_keeps_policies_apart_and_names_what_is_not_finite():
+    tally = Tally(4)
+    tally.add([0, 2, 0], [1.0, 5.0, 2.0])
+    tally.add([3], [math.nan])
+    means = tally.means()
+    assert (means[0], means[2]) == (1.5, 5.0)
+    assert math.isnan(means[3])
+    assert 1 not in means
