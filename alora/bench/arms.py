@@ -14,7 +14,8 @@ from transformers import PreTrainedModel, TrainingArguments
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights
 from alora.bench.workload import Workload, pair_digest
-from alora.prefix.packed import PackedModel, Pair
+from alora.prefix.packed import PackedModel
+from alora.prefix.plan import Pair
 from alora.prefix.store import PrefixStore
 from alora.training.examples import Batch
 from alora.training.track import Tracker

@@ -12,7 +12,7 @@ from torch import nn
 
 from alora.adapter.folder import AdapterSpec, AdapterWeights, new_adapter
 from alora.bench.shapes import BaseShape
-from alora.prefix.packed import Pair
+from alora.prefix.plan import Pair
 
 INVOCATION = (5, 6, 7)
 LABELS = (11, 12)

@@ -65,7 +65,8 @@ def hidden_states(bench: Workbench, policy: Policy, rows: Sequence[LabelledConve
 
     from alora.adapter.bank import Bank
     from alora.adapter.folder import AdapterSpec, new_adapter
-    from alora.prefix.packed import PackedModel, Pair
+    from alora.prefix.packed import PackedModel
+    from alora.prefix.plan import Pair
     from alora.prefix.scorer import PrefixCache
 
     suffix, base = bench.renderer.suffix(policy), bench.base

@@ -15,9 +15,8 @@ a call without a plan is plain sdpa, so the same model object also runs as the b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -29,59 +28,12 @@ from alora.adapter.bank import Bank, Route
 from alora.errors import BaseError
 from alora.prefix.attention import Shape, attention_without_prefix, shared_prefix_attention
 from alora.prefix.last_layer import LastLayer
-from alora.prefix.side_by_side import MOST_SUFFIXES, Suffixes, attend_side_by_side
+from alora.prefix.plan import Pair, Plan, PrefixKV, groups_of, rows_of
+from alora.prefix.side_by_side import Suffixes, attend_side_by_side
 from alora.prefix.supported import require_same_answers
 
 ATTENTION = "alora_packed"
 _REFUSED_ATTENTION = ("softcap", "s_aux")  # change the scores in ways that the merge does not carry
-
-
-@dataclass(frozen=True)
-class PrefixKV:
-    """KV of one prefix: per layer ``(K_GTE, V_GTE)``, the base's own bytes."""
-
-    layers: tuple[tuple[torch.Tensor, torch.Tensor], ...]
-    length: int
-
-
-@dataclass(frozen=True)
-class Pair:
-    """One suffix to run: behind which prefix of the pass, with which adapter of the bank, and what it may answer."""
-
-    prefix: int
-    policy: int
-    suffix_ids: tuple[int, ...]
-    label_token_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _Group:
-    """The consecutive rows of one conversation."""
-
-    rows: slice
-    lengths: tuple[int, ...]
-    kv: PrefixKV | None
-    last_n: torch.Tensor  # places among its rows of each suffix's last token
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """What attention needs to know of a pass. Without groups the pass is a prefix, of which K and V alone are kept."""
-
-    groups: tuple[_Group, ...]
-    last_layer: LastLayer
-    read_n: torch.Tensor  # rows that are read after the last layer, and whose policy each is
-    route: Route | None
-
-    @property
-    def side_by_side(self) -> bool:
-        """Whether attention runs all conversations as one batch: many with few suffixes, where calls are what costs.
-
-        On a GPU the merged kernels take conversation after conversation; nobody has measured this there.
-        """
-        suffixes = sum(len(group.lengths) for group in self.groups)
-        few = len(self.groups) > 1 and suffixes <= MOST_SUFFIXES * len(self.groups)
-        return few and self.read_n.device.type == "cpu" and all(group.kv is not None for group in self.groups)
 
 
 class PackedModel(nn.Module):
@@ -143,7 +95,7 @@ class PackedModel(nn.Module):
         ids_1T = torch.tensor([list(token_ids)], device=self.device)
         checkpointing = self._set_checkpointing(False)  # it would drop the cache
         last = torch.tensor([len(token_ids) - 1], device=self.device)
-        plan = _Plan((), self._last_layer, last, None)
+        plan = Plan((), self._last_layer, last, None)
         with self.bank.route(None):
             self.base.get_decoder()(input_ids=ids_1T, past_key_values=cache, use_cache=True, packed=plan)
         self._last_layer.clear()
@@ -162,11 +114,11 @@ class PackedModel(nn.Module):
         """What the head reads ``[n, D]``: each pair's hidden state at its suffix's last token, in their order."""
         order = sorted(range(len(pairs)), key=lambda index: pairs[index].prefix)
         packed = [pairs[index] for index in order]
-        ids, positions, last, policies = _rows(packed, prefixes)
+        ids, positions, last, policies = rows_of(packed, prefixes)
         device = self.device
         read_n = torch.tensor(last, device=device)
         own = Route.of_rows([policies[row] for row in last], device)
-        plan = _Plan(tuple(_groups(packed, prefixes, device)), self._last_layer, read_n, own)
+        plan = Plan(tuple(groups_of(packed, prefixes, device)), self._last_layer, read_n, own)
         with self.bank.route(Route.of_rows(policies, device)):
             hidden_1ND = self.base.get_decoder()(
                 input_ids=torch.tensor([ids], device=device),
@@ -221,22 +173,6 @@ class PackedModel(nn.Module):
         require_same_answers(type(self.base).__name__, answers)
 
 
-Item = TypeVar("Item")
-
-
-def passes(items: Sequence[Item], size: Callable[[Item], int], limit: int) -> list[list[Item]]:
-    """Cut ``items`` into runs of at most ``limit`` suffix tokens; a longer single one gets a pass of its own."""
-    parts: list[list[Item]] = []
-    tokens = limit + 1
-    for item in items:
-        if tokens + size(item) > limit:
-            parts.append([])
-            tokens = 0
-        parts[-1].append(item)
-        tokens += size(item)
-    return parts
-
-
 def packed_attention(
     module: nn.Module,
     query: torch.Tensor,
@@ -245,7 +181,7 @@ def packed_attention(
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    packed: _Plan | None = None,
+    packed: Plan | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """The attention function that transformers calls, ``[1, H, N, E]`` per layer; plain sdpa without a plan."""
@@ -283,7 +219,7 @@ def packed_attention(
 
 
 def _side_by_side(
-    packed: _Plan,
+    packed: Plan,
     layer: int,
     operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     scaling: float,
@@ -294,36 +230,6 @@ def _side_by_side(
     suffixes = Suffixes(lengths, owners, scaling, window, last_only=layer == packed.last_layer.index)
     prefixes = [group.kv.layers[layer] for group in packed.groups if group.kv is not None]
     return attend_side_by_side(*operands, prefixes, suffixes)
-
-
-def _rows(
-    pairs: Sequence[Pair], prefixes: Sequence[PrefixKV | None]
-) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Per row its token, position and policy; per pair its last row. One loop appends them, so they cannot drift."""
-    ids: list[int] = []
-    positions: list[int] = []
-    last: list[int] = []
-    policies: list[int] = []
-    for pair in pairs:
-        kv = prefixes[pair.prefix]
-        start = 0 if kv is None else kv.length
-        ids += pair.suffix_ids
-        positions += range(start, start + len(pair.suffix_ids))
-        policies += [pair.policy] * len(pair.suffix_ids)
-        last.append(len(ids) - 1)
-    return ids, positions, last, policies
-
-
-def _groups(pairs: Sequence[Pair], prefixes: Sequence[PrefixKV | None], device: torch.device) -> list[_Group]:
-    lengths: dict[int, list[int]] = {}
-    for pair in pairs:
-        lengths.setdefault(pair.prefix, []).append(len(pair.suffix_ids))
-    groups, start = [], 0
-    for prefix, sizes in lengths.items():
-        last_n = torch.tensor(sizes, device=device).cumsum(0) - 1
-        groups.append(_Group(slice(start, start + sum(sizes)), tuple(sizes), prefixes[prefix], last_n))
-        start += sum(sizes)
-    return groups
 
 
 AttentionInterface.register(ATTENTION, packed_attention)

@@ -11,7 +11,8 @@ import torch
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights
 from alora.errors import AdapterError
-from alora.prefix.packed import PackedModel, Pair, PrefixKV, passes
+from alora.prefix.packed import PackedModel
+from alora.prefix.plan import Pair, PrefixKV, passes
 from alora.render import Prefix, Question, Suffix
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from safetensors.torch import save_file
 
 from alora.base.cache import cache_folder
 from alora.config.schema import TrainingSettings
-from alora.prefix.packed import PrefixKV
+from alora.prefix.plan import PrefixKV
 
 if TYPE_CHECKING:
     from alora.base.load import LoadedBase

@@ -10,7 +10,7 @@ import torch
 
 from alora.activation import last_occurrence
 from alora.errors import TrainingError
-from alora.prefix.packed import Pair
+from alora.prefix.plan import Pair
 from alora.training.loss import pair_weights
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerState
 
 from alora.atomic import write_json
-from alora.prefix.packed import PackedModel, Pair, PrefixKV, passes
+from alora.prefix.packed import PackedModel
+from alora.prefix.plan import Pair, PrefixKV, passes
 from alora.prefix.store import PrefixStore
 from alora.training.examples import Batch
 from alora.training.loss import TEMPERATURES, Answers, label_losses, tempered_losses

@@ -12,7 +12,8 @@ from alora.config.schema import PromptSettings
 from alora.conversation import Conversation, LabelledConversation, Message
 from alora.errors import TrainingError
 from alora.policy import Policy
-from alora.prefix.packed import PackedModel, Pair
+from alora.prefix.packed import PackedModel
+from alora.prefix.plan import Pair
 from alora.render import Renderer
 from alora.training.examples import examples
 from tests.peft_reference import random_adapter

@@ -25,7 +25,7 @@ QUICK = IdentitySettings(dtypes=["float32"], negative_controls=False)
 def test_honest_adapter_passes_in_every_dtype_and_length(family: str, tmp_path: Path):
     base = toy_base(family)
     folder = write_adapter(base, tmp_path / "adapter")
-    certificate = certify(base, folder, toy_prompts(), IdentitySettings())
+    certificate = certify(base, folder, toy_prompts(), IdentitySettings(dtypes=["float32", "bfloat16"]))
     assert certificate.failures == ()
     assert certificate.passed
     assert [record.dtype for record in certificate.dtypes] == ["float32", "bfloat16"]
@@ -41,6 +41,16 @@ def test_honest_adapter_passes_in_every_dtype_and_length(family: str, tmp_path: 
         assert all(layer.must_differ and layer.activation_different > 0 for layer in record.layers)
         assert all(layer.prefix_elements > 0 == layer.prefix_different for layer in record.layers)
         assert len(record.handovers) == 4
+
+
+@pytest.mark.parametrize(("fast", "dtypes"), [(True, ["float32", "bfloat16"]), (False, ["float32"])])
+def test_bfloat16_is_certified_where_the_processor_has_it(fast, dtypes, tmp_path: Path, monkeypatch):
+    """A processor without it emulates each product, for minutes; the certificate says what it left out."""
+    monkeypatch.setattr("alora.identity.certify.multiplies_bfloat16", lambda device: fast)
+    base = toy_base("qwen3")
+    certificate = certify(base, write_adapter(base, tmp_path / "adapter"), toy_prompts(), IdentitySettings())
+    assert [record.dtype for record in certificate.dtypes] == dtypes
+    assert any("bfloat16 was not certified" in note for note in certificate.notes) != fast
 
 
 @pytest.mark.parametrize("heads", [(4, 4), (4, 1)])

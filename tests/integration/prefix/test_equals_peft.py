@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from alora.adapter.bank import Bank
-from alora.prefix.packed import PackedModel, Pair
+from alora.prefix.packed import PackedModel
+from alora.prefix.plan import Pair
 from tests.peft_reference import (
     ATTENTION_TARGETS,
     peft_gradients,

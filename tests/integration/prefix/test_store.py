@@ -17,10 +17,11 @@ from alora.adapter.folder import AdapterSpec, new_adapter
 from alora.base.fingerprint import Fingerprint
 from alora.base.load import LoadedBase
 from alora.config.schema import TrainingSettings
-from alora.prefix.packed import PackedModel, PrefixKV
-from alora.prefix.store import DiskStore, MemoryStore
+from alora.prefix.packed import PackedModel
+from alora.prefix.plan import PrefixKV
+from alora.prefix.store import DiskStore, MemoryStore, _digest_of_arithmetic, open_store
 from alora.training.examples import Example, Target
-from alora.training.optimise import _digest_of_arithmetic, _store, fit
+from alora.training.optimise import fit
 from tests.peft_reference import ALL_TARGETS, random_adapter
 from tests.toy_models import toy_model
 
@@ -231,7 +232,7 @@ def test_another_base_has_a_folder_of_its_own(tmp_path, monkeypatch):
     settings = TrainingSettings(prefix_cache="disk")
     for name, dtype in (("one", torch.float32), ("other", torch.float32), ("one", torch.float64)):
         base = LoadedBase(toy_model("qwen3", dtype), None, Fingerprint(name, "t", "c"), "toy")  # pyright: ignore[reportArgumentType]
-        _store(settings, base, CPU).get((1, 2), _kv)
+        open_store(settings, base).get((1, 2), _kv)
     files = sorted(tmp_path.rglob("*.safetensors"))
     assert len(files) == len({file.parent for file in files}) == 3
     assert len({file.name for file in files}) == 1

@@ -7,7 +7,8 @@ import transformers
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterSpec, AdapterWeights
 from alora.errors import BaseError
-from alora.prefix.packed import PackedModel, Pair
+from alora.prefix.packed import PackedModel
+from alora.prefix.plan import Pair
 from alora.prefix.supported import require_same_answers
 
 SHAPE = {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}

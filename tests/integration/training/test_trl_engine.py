@@ -14,7 +14,8 @@ from alora.cli import main
 from alora.config.schema import Recipe, TrainingSettings
 from alora.config.validate import check_recipe
 from alora.errors import ConfigError, TrainingError
-from alora.prefix.packed import PackedModel, Pair
+from alora.prefix.packed import PackedModel
+from alora.prefix.plan import Pair
 from alora.training.examples import Example, Target
 from alora.training.loss import Answers, label_losses
 from alora.training.trl_engine import fit_with_trl, make_trainer, peft_on, read_back
