@@ -168,6 +168,10 @@ class Bank(nn.Module):
                 tensors[name] = (a_RD.detach().cpu().clone(), b_OR.detach().cpu().clone())
         return AdapterWeights(spec, tensors)
 
+    def inert(self, policy: int) -> bool:
+        """Whether one policy's adapter still is what it began as: B is zero, and the base answers."""
+        return not any(bool(b_POR[policy].any()) for b_POR in self.b_POR)
+
     def gradients(self, policy: int) -> Mapping[str, tuple[torch.Tensor, torch.Tensor]]:
         """One policy's ``(dA_RD, dB_OR)`` per module path; zeros where no backward has reached."""
         rank, found = self.specs[policy].rank, {}

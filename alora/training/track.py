@@ -69,10 +69,16 @@ class Tracker:
         return frozenset(place for place, standing in enumerate(self.standings) if standing.active)
 
     def judge(self, losses: Mapping[int, float], step: int) -> None:
-        """Take in one evaluation's validation loss per policy."""
+        """Take in one evaluation's validation loss per policy.
+
+        An adapter that has not moved yet (a schedule's first step may have rate 0) is no candidate, however well the base
+        does at its best temperature: it would be exported as an adapter that does nothing.
+        """
         self.judged = step
         for place in self.active & losses.keys():
             standing, loss = self.standings[place], losses[place]
+            if math.isfinite(loss) and self._bank.inert(place):
+                continue
             if not math.isfinite(loss):
                 self.drop(place, f"validation loss is {loss} at step {step}; {_REMEDY}")
             elif standing.best_loss is None or loss < standing.best_loss:

@@ -30,7 +30,7 @@ SETTINGS = {
     "a rank above the hidden size": Case("train adapter.rank=100000", ["adapter.rank is 100000", "hidden size of 32"]),
     "a row longer than the base takes": Case(
         "train prompt.max_prefix_tokens=60000 data.test={here}/long.jsonl",
-        ["long.jsonl:1", "the base takes 512", "lower prompt.max_prefix_tokens to 4"],
+        ["long.jsonl:1", "the base takes 512", "lower prompt.max_prefix_tokens to 50"],
         files={"long.jsonl": '{"messages": [{"role": "user", "content": "' + "red " * 9000 + '"}], "label": "ok"}\n'},
     ),
     "no rows": Case("train data.train=null", ["no training rows are given", "data.train=FILE.jsonl"]),

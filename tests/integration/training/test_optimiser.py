@@ -1,5 +1,7 @@
 """A policy in a battery moves as it would alone, also when most steps hold no row of it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -10,6 +12,7 @@ from alora.config.schema import TrainingSettings
 from alora.training.examples import Example, Target
 from alora.training.optimise import fit
 from alora.training.optimiser import PolicyAdamW
+from alora.training.schedule import Schedule, make_schedule
 from tests.integration.training.last_weights import LastWeights
 from tests.peft_reference import random_adapter, relative_error
 from tests.toy_models import toy_model
@@ -98,8 +101,14 @@ def _fit(folder, policies, **kwargs):
     adapters = [random_adapter(base.model, rank=2 + 2 * policy, seed=policy) for policy in policies]
     train, validation = _rows(42, policies), _rows(14, policies, 70)
     last = LastWeights()
-    fit(base, adapters, train, validation, settings, folder, progress=False, callbacks=[last])
+    with pytest.MonkeyPatch.context() as patch:  # a step would hold more rows of other policies, and so more in all
+        patch.setattr("alora.training.optimise.make_schedule", _two_rows_a_step)
+        fit(base, adapters, train, validation, settings, folder, progress=False, callbacks=[last])
     return last.adapters
+
+
+def _two_rows_a_step(*arguments) -> Schedule:
+    return replace(make_schedule(*arguments), conversations=2)
 
 
 @pytest.fixture(scope="module")
