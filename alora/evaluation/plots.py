@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+MOST_SITES = 10  # rows of a heat map
 DPI = 80
 _GREY = "0.6"
 
@@ -119,12 +120,13 @@ def difference_figure(maps: Mapping[str, Mapping[str, Sequence[float]]], activat
     """Heat maps of :func:`alora.identity.compare.changed_shares`: panel → site → share of changed elements by token.
 
     White is "equal bits", black is "every element differs", and a single changed element is grey enough to be seen. A
-    red line stands before the activation index.
+    red line stands before the activation index. Of a deep model, sites at even distances are shown, and each panel's
+    first one that differs before the line.
 
     Raises:
         MissingDependency: matplotlib is not installed.
     """
-    sites = list(next(iter(maps.values())))
+    sites = _shown_sites(maps, activation)
     columns = 1 if len(maps) < 4 else 2
     lines = -(-len(maps) // columns)
     figure = _figure(4.4 * columns + 0.6, (0.62 + 0.12 * len(sites)) * lines)
@@ -143,6 +145,14 @@ def difference_figure(maps: Mapping[str, Mapping[str, Sequence[float]]], activat
         axes.set_xlabel("token position", fontsize="small")
         axes.tick_params(labelbottom=True)
     return figure
+
+
+def _shown_sites(maps: Mapping[str, Mapping[str, Sequence[float]]], activation: int) -> list[str]:
+    sites = list(next(iter(maps.values())))
+    kept = {*sites[:: -(-len(sites) // MOST_SITES)], sites[-1]}
+    for panel in maps.values():
+        kept |= {next((site for site in sites if any(panel[site][:activation])), sites[-1])}
+    return [site for site in sites if site in kept]
 
 
 def lines_figure(

@@ -11,6 +11,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from alora.errors import MissingDependency
 from alora.evaluation.metrics import CALIBRATION_BINS
 from alora.evaluation.plots import (
+    MOST_SITES,
     Interval,
     calibration_figure,
     difference_figure,
@@ -88,6 +89,17 @@ def test_one_changed_element_of_many_is_seen(panels):
     assert shown["touched"][0].sum() == shown["touched"][0, 4]
     assert shown["touched"][1].tolist() == [1.0] * 9
     assert all(not shown[f"panel {i}"].any() for i in range(panels - 1))
+
+
+def test_a_deep_model_is_shown_by_some_layers_and_every_one_that_differs_too_early():
+    quiet = {f"layer {layer} {kind}": [0.0] * 9 for layer in range(30) for kind in "KV"} | {"output": [0.0] * 9}
+    touched = quiet | {"layer 17 V": [0.0, 1 / 4096] + [0.0] * 7}
+    figure = difference_figure({"quiet": quiet, "touched": touched}, activation=5)
+    shown = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert shown[0] == "layer 0 K"
+    assert shown[-1] == "output"
+    assert "layer 17 V" in shown
+    assert len(shown) <= MOST_SITES + 2
 
 
 def test_every_figure_becomes_a_small_png(scored):
