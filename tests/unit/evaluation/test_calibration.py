@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.special import expit
+from scipy.special import expit, softmax
 
 from alora.commands import recalibrate
 from alora.config.schema import EvaluationSettings
@@ -34,6 +34,18 @@ def validation(seed: int = 0, size: int = 4000, overconfidence: float = 1.0):
 def test_temperature_undoes_overconfidence(overconfidence):
     logits, label_ids = validation(overconfidence=overconfidence)
     assert fit_temperature(logits, label_ids) == pytest.approx(overconfidence, rel=0.08)
+
+
+def test_rows_of_one_margin_have_one_probability():
+    """bfloat16 logits lie on a coarse grid: the temperature's rounding must not put an order into ties."""
+    tops = np.arange(1, 200) * 0.125
+    logits_NL = np.stack((tops, tops - 0.125), axis=1)
+    for temperature in (0.37, 2.2090224959272, 5.06):
+        chance_N = positive_probability(logits_NL, temperature)
+        assert len(set(chance_N.tolist())) == 1
+        assert chance_N[0] == pytest.approx(label_probabilities(logits_NL[0].tolist(), temperature)[0], abs=1e-15)
+        assert len(set(softmax(logits_NL / temperature, axis=1)[:, 0].tolist())) > 1  # negative control
+    assert positive_probability(np.empty((0, 2))).shape == (0,)
 
 
 def test_temperature_with_three_labels():
