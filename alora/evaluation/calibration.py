@@ -77,7 +77,7 @@ def positive_probability(logits_NL: Floats, temperature: float = 1.0) -> Floats:
     if not np.isfinite(logits_NL).all():
         bad = int((~np.isfinite(logits_NL)).any(axis=1).sum())
         raise DataError(f"label logits of {bad} of {len(logits_NL)} rows are not finite; try base.dtype=float32")
-    # Differences first, as a verdict does: bfloat16 logits have many ties, which rounding by the temperature would break.
+    # Differences first, as a verdict does: bfloat16 logits have many ties, which dividing first would break.
     values_NL = np.asarray(logits_NL, dtype=np.float64)
     return softmax((values_NL - values_NL.max(axis=1, keepdims=True, initial=-np.inf)) / temperature, axis=1)[:, 0]
 
