@@ -110,6 +110,11 @@ def new_adapter(spec: AdapterSpec, model: nn.Module, seed: int) -> AdapterWeight
     return AdapterWeights(spec, tensors)
 
 
+def silent_adapter(model: nn.Module, targets: Sequence[str], invocation_ids: tuple[int, ...]) -> AdapterWeights:
+    """An aLoRA that changes nothing, its B being zero: lets the base answer by the scorer that adapters answer by."""
+    return new_adapter(AdapterSpec(1, 1.0, tuple(sorted(targets)), invocation_ids), model, seed=0)
+
+
 def save_adapter(weights: AdapterWeights, folder: Path, base_source: str) -> None:
     """Write the PEFT folder whole: beside first, then renamed over an existing one."""
     from peft import LoraConfig

@@ -1,8 +1,10 @@
 """The user's cache folder, and small values remembered in it."""
 
 import contextlib
+import hashlib
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from alora.atomic import write_text
@@ -22,6 +24,17 @@ def cache_folder(kind: str) -> Path:
     folder = cache_root() / kind
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def remember_of(files: Sequence[Path], suffix: str, compute: Callable[[], str]) -> str:
+    """What ``compute`` says of ``files``, remembered by each one's path, size and time.
+
+    Raises:
+        OSError: a file, or the cache's folder, cannot be read or made.
+    """
+    stats = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    key = hashlib.sha256(json.dumps(stats).encode("utf-8", "surrogatepass")).hexdigest()
+    return remember(cache_folder("fingerprints") / f"{key}{suffix}", compute)
 
 
 def remember(file: Path, compute: Callable[[], str]) -> str:

@@ -102,11 +102,9 @@ def _hub_files(model: PreTrainedModel) -> list[Path]:
 
 def _stored_weights(files: list[Path]) -> str:
     """Digest of the tensors in ``files``, remembered in the user's cache by each file's path, size and time."""
-    from alora.base.cache import cache_folder, remember
+    from alora.base.cache import remember_of
 
-    stats = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    key = _text_digest(json.dumps(stats))
-    return remember(cache_folder("fingerprints") / f"{key}.txt", lambda: _tensors_digest(_stored_tensors(files)))
+    return remember_of(files, ".txt", lambda: _tensors_digest(_stored_tensors(files)))
 
 
 def _stored_tensors(files: list[Path]) -> Iterator[tuple[str, torch.Tensor]]:

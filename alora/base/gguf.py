@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,16 +17,11 @@ from typing import Any
 
 from filelock import FileLock
 
-from alora.base.cache import cache_folder, cache_root, remember
-from alora.errors import BaseError
+from alora.base.cache import cache_root, remember_of
+from alora.errors import BaseError, first_line
 
 _FORMAT = 1  # raise it when the conversion writes something else: a new number is a new folder in the cache
 _FLOAT32_OF_QUANTIZED = 8  # at most, bytes of the folder for one byte of a 4-bit file
-
-
-def is_gguf(source: str) -> bool:
-    """Whether ``base.source`` names a GGUF file rather than a folder or a hub id."""
-    return source.lower().endswith(".gguf") and not Path(source).is_dir()
 
 
 def converted(file: Path, progress: bool = True, digest: str | None = None) -> Path:
@@ -64,9 +58,7 @@ def file_digest(file: Path) -> str:
         BaseError: it cannot be read.
     """
     try:
-        stat = file.stat()
-        key = hashlib.sha256(json.dumps([str(file.resolve()), stat.st_size, stat.st_mtime_ns]).encode()).hexdigest()
-        return remember(cache_folder("fingerprints") / f"{key}.gguf.txt", lambda: sha256_of(file))
+        return remember_of([file], ".gguf.txt", lambda: sha256_of(file))
     except OSError as error:
         raise BaseError(f"{file} cannot be read: {error.strerror or error}; check base.source") from error
 
@@ -97,10 +89,9 @@ def _convert(file: Path, folder: Path, progress: bool) -> None:
         except OSError:
             raise
         except Exception as error:
-            first_line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise BaseError(
-                f"{file} cannot be read as a GGUF base: {first_line}; check that the file is whole, and of a family "
-                "whose GGUF files transformers reads"
+                f"{file} cannot be read as a GGUF base: {first_line(error)}; check that the file is whole, and of a "
+                "family whose GGUF files transformers reads"
             ) from error
         made.replace(folder)
 

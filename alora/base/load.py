@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from alora.base import smollm2
 from alora.base.fingerprint import Fingerprint, fingerprint_base
-from alora.base.gguf import converted, is_gguf
+from alora.base.gguf import converted
 from alora.base.quantize import NF4, SETTINGS, keep_gradients, nf4_config, quantize_in_place
 from alora.config.environment import debugging
+from alora.config.paths import is_gguf
 from alora.config.schema import BaseSettings
-from alora.errors import AloraError, BaseError
+from alora.errors import AloraError, BaseError, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -264,5 +265,4 @@ def _rope_types(parameters: Any) -> set[str]:
 
 
 def _unreadable(source: str | None, error: Exception) -> str:
-    first_line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return f"base {source!r} cannot be loaded: {first_line}; check base.source, or take base=smollm2"
+    return f"base {source!r} cannot be loaded: {first_line(error)}; check base.source, or take base=smollm2"

@@ -17,7 +17,7 @@ from alora.comparison.scores import RowScores, Scores, labelled_for
 from alora.comparison.task import Unit, Workbench
 from alora.conversation import LabelledConversation
 from alora.errors import DataError
-from alora.evaluation.predict import labels_of
+from alora.evaluation.predict import batches_of, labels_of
 from alora.evaluation.resampling import Floats
 from alora.policy import Policy
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # inverse regularisation; the best on validation rows is taken
-BATCH_ROWS = 16
 FLOOR = -50.0  # log-probability of a label that no training row has
 
 
@@ -64,24 +63,22 @@ def hidden_states(bench: Workbench, policy: Policy, rows: Sequence[LabelledConve
     from tqdm.auto import tqdm
 
     from alora.adapter.bank import Bank
-    from alora.adapter.folder import AdapterSpec, new_adapter
+    from alora.adapter.folder import silent_adapter
     from alora.prefix.packed import PackedModel
     from alora.prefix.plan import Pair
     from alora.prefix.scorer import PrefixCache
 
     suffix, base = bench.renderer.suffix(policy), bench.base
-    targets = tuple(sorted(bench.task.recipe.adapter.targets))
-    # A new adapter's B is zero: the bank changes nothing, and the packed forward brings the kept prefixes.
-    silent = new_adapter(AdapterSpec(1, 1.0, targets, suffix.invocation_ids), base.model, seed=0)
+    # The packed forward, for its kept prefixes.
+    silent = silent_adapter(base.model, bench.task.recipe.adapter.targets, suffix.invocation_ids)
     model = PackedModel(base.model, Bank(base.model, [silent], dtype=base.model.dtype)).eval()
     states = []
     try:
         with torch.inference_mode(), tqdm(total=len(rows), desc=f"probing {policy.id}", disable=len(rows) < 2) as bar:
-            for start in range(0, len(rows), BATCH_ROWS):
+            for questions in batches_of(bench.renderer, [policy], [suffix], rows):
                 shared, pairs = PrefixCache(model, bench.store), []
-                for row in rows[start : start + BATCH_ROWS]:
-                    prefix_ids = bench.renderer.prefix(row.conversation).token_ids
-                    place, own = shared.place(prefix_ids, suffix.token_ids, activated=True)
+                for question in questions:
+                    place, own = shared.place(question.prefix.token_ids, suffix.token_ids, activated=True)
                     pairs.append(Pair(place, 0, own, suffix.label_token_ids))
                 states += model.last_hidden(shared.computed, pairs).double().cpu()
                 bar.update(len(pairs))

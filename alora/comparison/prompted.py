@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from alora.adapter.folder import AdapterSpec, new_adapter
+from alora.adapter.folder import silent_adapter
 from alora.comparison.scores import Scores, row_scores
 from alora.comparison.task import Unit, Workbench
 from alora.evaluation.predict import predict
@@ -20,9 +20,7 @@ def score_prompted(bench: Workbench, unit: Unit) -> dict[str, Scores]:
     task, base = bench.task, bench.base
     renderer = bench.renderer.telling_the_rule()
     suffixes = [renderer.suffix(policy) for policy in task.policies]
-    targets = tuple(sorted(task.recipe.adapter.targets))
-    # A new adapter's B is zero, so it answers as the base does, by the scorer that every other arm uses.
-    silent = [new_adapter(AdapterSpec(1, 1.0, targets, s.invocation_ids), base.model, seed=0) for s in suffixes]
+    silent = [silent_adapter(base.model, task.recipe.adapter.targets, suffix.invocation_ids) for suffix in suffixes]
     started = time.process_time()
     with Scorer(base, silent, store=bench.store) as scorer:
         known, asked = (

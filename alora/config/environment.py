@@ -58,27 +58,29 @@ def describe_environment() -> dict[str, str]:
     return facts | {name: version for name, version in versions.items() if version is not None}
 
 
+FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "neon", "bf16")
+
+
 def processor() -> str:
     """What the processor calls itself: on Linux the kernel knows, elsewhere Python, and at least the architecture."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
-    return platform.processor() or platform.machine()
-
-
-FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "neon", "bf16")
+    named = _cpuinfo("model name")
+    return platform.processor() or platform.machine() if named is None else named
 
 
 def cpu_flags() -> tuple[str, ...]:
     """Of :data:`FLAGS`, which decide how fast each dtype is, those that the kernel names; empty where it names none."""
+    named = (_cpuinfo("flags", "Features") or "").split()
+    return tuple(flag for flag in FLAGS if flag in named)
+
+
+def _cpuinfo(*names: str) -> str | None:
+    """The first value that Linux has under one of ``names``; None elsewhere."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             name, _, value = line.partition(":")
-            if name.strip() in ("flags", "Features"):
-                return tuple(flag for flag in FLAGS if flag in value.split())
-    return ()
+            if name.strip() in names:
+                return value.strip()
+    return None
 
 
 def command_line() -> str:

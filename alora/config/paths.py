@@ -113,7 +113,7 @@ def _base(given: str | None, places: Sequence[Path], problems: list[str]) -> str
     if given is None or given == DEFAULT_BASE:
         return given
     found = _find(given, places)
-    gguf = given.lower().endswith(".gguf")
+    gguf = is_gguf(given)
     if found is not None and (found.is_dir() or gguf):
         return str(found)
     if gguf or given.startswith(("/", "./", "../", "~")):
@@ -123,6 +123,11 @@ def _base(given: str | None, places: Sequence[Path], problems: list[str]) -> str
             f"base={DEFAULT_BASE}"
         )
     return given
+
+
+def is_gguf(source: str) -> bool:
+    """Whether ``base.source`` names a GGUF file rather than a folder or a hub id."""
+    return source.lower().endswith(".gguf") and not Path(source).is_dir()
 
 
 def _output(given: str, place: Path) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from alora.adapter.folder import AdapterWeights, new_adapter
+from alora.adapter.folder import AdapterWeights, silent_adapter
 from alora.config.schema import EvaluationSettings
 from alora.conversation import LabelledConversation
 from alora.errors import AloraError
@@ -41,15 +40,15 @@ def compare_with_baselines(
     ``watch`` is called with each policy's method, its adapter's predictions and its temperature.
     """
     held_out, split = (splits.test, "test") if splits.test else (splits.validation, "validation")
-    # A new adapter's B is zero: it answers as the base does. Both kinds in one bank share each row's prefix.
+    # Both kinds in one bank share each row's prefix.
     told = renderer.telling_the_rule()
     rules = [told.suffix(policy) for policy in policies]
-    untrained = [
-        new_adapter(replace(adapter.spec, rank=1, invocation_ids=rule.invocation_ids), base.model, seed)
+    silent = [
+        silent_adapter(base.model, adapter.spec.targets, rule.invocation_ids)
         for adapter, rule in zip(adapters, rules, strict=True)
     ]
     suffixes = [*map(renderer.suffix, policies), *rules]
-    with Scorer(base, [*adapters, *untrained], store=store) as scorer:
+    with Scorer(base, [*adapters, *silent], store=store) as scorer:
         both = [
             predict(scorer, renderer, [*policies, *policies], suffixes, rows) for rows in (splits.validation, held_out)
         ]

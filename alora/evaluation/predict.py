@@ -83,7 +83,7 @@ def predict(
     truncated_P = [0] * len(policies)
     wanted = [row for row in rows if any(policy.id in row.labels for policy in policies)]
     with tqdm(total=len(wanted), desc="evaluating", unit="row", disable=not progress or len(wanted) < 2) as bar:
-        for questions in _batches(_questions(renderer, policies, suffixes, wanted)):
+        for questions in batches_of(renderer, policies, suffixes, wanted):
             for question, answers in zip(questions, scorer.score_rows(questions), strict=True):
                 for i, logits_L in zip(question.asked, answers, strict=True):
                     kept_P[i].append([float(logit) for logit in logits_L])
@@ -100,19 +100,16 @@ def predict(
     ]
 
 
-def _questions(
+def batches_of(
     renderer: Renderer, policies: Sequence[Policy], suffixes: Sequence[Suffix], rows: Iterable[LabelledConversation]
-) -> Iterator[Question]:
-    for row in rows:
-        asked = [i for i, policy in enumerate(policies) if policy.id in row.labels]
-        yield Question(renderer.prefix(row.conversation), [suffixes[i] for i in asked], asked)
-
-
-def _batches(questions: Iterable[Question]) -> Iterator[list[Question]]:
-    """Few enough that their prefix KV fits into memory together."""
+) -> Iterator[list[Question]]:
+    """A question about every row, to the policies that it is labelled for; in batches whose prefix KV fits into memory
+    together."""
     batch: list[Question] = []
     tokens = 0
-    for question in questions:
+    for row in rows:
+        asked = [i for i, policy in enumerate(policies) if policy.id in row.labels]
+        question = Question(renderer.prefix(row.conversation), [suffixes[i] for i in asked], asked)
         length = len(question.prefix.token_ids)
         if batch and (len(batch) == BATCH_ROWS or tokens + length > BATCH_PREFIX_TOKENS):
             yield batch

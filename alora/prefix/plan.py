@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 import torch
@@ -53,7 +54,7 @@ class Plan:
     read_n: torch.Tensor  # rows that are read after the last layer, and whose policy each is
     route: Route | None
 
-    @property
+    @cached_property  # every layer asks
     def side_by_side(self) -> bool:
         """Whether attention runs all conversations as one batch: many with few suffixes, where calls are what costs.
 
