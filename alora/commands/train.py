@@ -39,7 +39,7 @@ from alora.prefix.store import open_store
 from alora.probes import probe_conversations
 from alora.render import Prompt, Renderer
 from alora.splits import Splits, read_battery_splits, read_splits, rows_digest
-from alora.tracking import Tracking, TrackingCallback, require_tracking, start_tracking
+from alora.tracking import Tracking, require_tracking, start_tracking
 from alora.training import Example, Fitted, RunFolder, examples, fit
 from alora.training.processes import Processes, join_processes
 from alora.training.run_folder import holds_finished
@@ -166,7 +166,7 @@ def _train(this: TrainingRun, tracking: Tracking, processes: Processes) -> None:
 
 def _train_together(this: TrainingRun, policies: Sequence[Policy], tracking: Tracking) -> None:
     """All policies at once, their suffixes packed behind shared prefixes."""
-    watch = [TrackingCallback(tracking, [policy.id for policy in policies], this.recipe.tracking.every)]
+    watch = [tracking.callback([policy.id for policy in policies])]
     fitted = _fit(this, policies, callbacks=watch)
     for place, policy in enumerate(policies):
         _keep(this, policy, fitted, place)
@@ -189,8 +189,7 @@ def _train_with_trl(this: TrainingRun, policy: Policy, tracking: Tracking) -> No
     recipe = this.recipe
     rows = _examples(this, [policy])
     fresh = new_adapter(this.spec(policy), this.base.model, recipe.training.seed)
-    prefix = f"{policy.id}/" if recipe.policies else ""
-    watch = [TrackingCallback(tracking, [policy.id], recipe.tracking.every, prefix)]
+    watch = [tracking.callback([policy.id], f"{policy.id}/" if recipe.policies else "")]
     checkpoints = this.folder.checkpoints / policy.id
     fitted = fit_with_trl(
         this.base, fresh, rows["train"], rows["validation"], recipe.training, checkpoints, callbacks=watch
@@ -236,7 +235,6 @@ def _evaluate(this: TrainingRun, tracking: Tracking) -> dict[str, list[Evaluatio
             this.splits,
             this.recipe.evaluation,
             this.recipe.training.seed,
-            watch=tracking.curves,
             store=this.store,
         )
         if failed and not this.recipe.policies:

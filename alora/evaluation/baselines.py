@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from alora.adapter.folder import AdapterWeights, silent_adapter
@@ -31,13 +31,11 @@ def compare_with_baselines(
     splits: Splits,
     settings: EvaluationSettings,
     seed: int,
-    watch: Callable[[str, Predictions, float], None] | None = None,
     store: PrefixStore | None = None,
 ) -> tuple[dict[str, list[Evaluation]], dict[str, AloraError]]:
     """Evaluate every policy on the test rows (validation rows without any), calibrated on validation rows.
 
     The first evaluation of a policy is its adapter's. A policy whose figures cannot be had is in the second mapping.
-    ``watch`` is called with each policy's method, its adapter's predictions and its temperature.
     """
     held_out, split = (splits.test, "test") if splits.test else (splits.validation, "validation")
     # Both kinds in one bank share each row's prefix.
@@ -66,8 +64,6 @@ def compare_with_baselines(
                 _calibrated(method, known, asked, settings, split, adapter.digest if method == kind else None, seed)
                 for method, (known, asked) in pairs.items()
             ]
-            if watch is not None:
-                watch(kind, pairs[kind][1], found[policy.id][0].operating_point.temperature)
         except AloraError as error:
             failed[policy.id] = error
     return found, failed

@@ -36,15 +36,10 @@ class OfflineRun:
         for record in records(file):
             if record.HasField("run"):
                 self.ids.add(record.run.run_id)
-                for item in record.run.config.update:
+            if record.HasField("config"):
+                for item in record.config.update:
                     self.config[item.key] = json.loads(item.value_json)
             if record.HasField("history"):
                 self.history.append(
                     {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
                 )
-        self.folder = folder
-
-    def media(self, name: str) -> Path:
-        """The file behind a table or image of history."""
-        (found,) = [entry[f"{name}/path"] for entry in self.history if f"{name}/path" in entry]
-        return self.folder / "files" / found

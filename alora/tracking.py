@@ -1,0 +1,273 @@
+"""A run's figures shown outside its folder: Weights & Biases, TensorBoard, or nowhere (the default).
+
+``transformers``' own reporters do the work (``transformers.integrations``, what ``report_to`` names there). This module
+gives them the run's id and folder, the settings as the run's config, and names with policies in them. A reporter that
+fails is given up with one remark; the run itself never depends on it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState
+
+from alora.atomic import write_json
+from alora.config.schema import Recipe, TrackingSettings
+from alora.errors import AloraError, MissingDependency
+from alora.evaluation.report import Evaluation
+
+FOLDER = "tracking"  # of the run folder
+_RECORD = "run.json"
+_WANDB_ENVIRONMENT = {
+    "WANDB_ERROR_REPORTING": "false",  # wandb's reports on its own crashes
+    "WANDB_FINISH_TIMEOUT": "120",  # seconds; without it, a network that is lost holds the finished run for ever
+    "WANDB_FINISH_TIMEOUT_RAISES": "true",
+}
+
+
+class Tracking:
+    """Reports one run (use as a context manager); does nothing without a reporter."""
+
+    def __init__(self, reporter: TrainerCallback | None, recipe: Recipe, folder: Path, note: Callable[[str], None]):
+        self._reporter, self._recipe, self._folder, self._note = reporter, recipe, folder, note
+        self._state, self._control = TrainerState(), TrainerControl()
+        self._arguments, self._begun = _Arguments(recipe, folder), False
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is reported."""
+        return self._reporter is not None
+
+    def callback(self, policies: Sequence[str], prefix: str = "") -> TrainerCallback:
+        """What a trainer of ``policies`` needs; ``prefix`` opens every name, where each policy has its own steps."""
+        return _TrainerReports(self, policies, self._recipe.tracking.every, prefix)
+
+    def begin(self, state: TrainerState, history: Sequence[tuple[Mapping[str, float], int]] = ()) -> None:
+        """Open the reporter; a run that goes on reports again what its checkpoint knows, ``history``.
+
+        What a killed process reported later is void, and it may not have written all of the rest.
+        """
+        if self._begun:
+            return
+        self._begun = True
+        for file in self._folder.glob("events.out.tfevents.*") if history else ():
+            file.unlink()
+        self._state = state
+        self._try("on_train_begin", model=None)
+        for logs, step in history:
+            self.log(logs, step)
+
+    def log(self, logs: Mapping[str, float], step: int | None = None) -> None:
+        """Report numbers at an optimiser step, by default the last one; ``eval_`` and ``test_`` open a name's group."""
+        self.begin(self._state)
+        if step is not None:
+            self._state.global_step = step
+        if logs:
+            self._try("on_log", logs=dict(logs), model=None)
+
+    def evaluations(self, evaluations: Sequence[Evaluation]) -> None:
+        """Report every figure of every policy and method."""
+        group = {"validation": "eval"}
+        self.log(
+            {
+                f"{group.get(item.split, item.split)}_{figure}/{item.policy}/{item.method}": estimate.value
+                for item in evaluations
+                for figure, estimate in item.metrics.figures.items()
+                if estimate.value is not None
+            }
+        )
+
+    def __enter__(self) -> Tracking:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.active:
+            return
+        self._try("on_train_end")
+        if self._recipe.tracking.kind == "wandb":
+            self._guard(lambda: _wandb().finish(exit_code=int(kind is not None)))
+        if self.active and kind is None:
+            record = self._folder / _RECORD
+            write_json(record, json.loads(record.read_text(encoding="utf-8")) | {"finished": True})
+        self._reporter = None
+
+    def _try(self, event: str, **values: Any) -> None:
+        if self._reporter is not None:
+            act = getattr(self._reporter, event)
+            self._guard(lambda: act(self._arguments, self._state, self._control, **values))
+
+    def _guard(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except Exception as error:
+            self._reporter = None
+            self._note(f"tracking stopped, the run goes on: {_describe(error)}")
+
+
+class _TrainerReports(TrainerCallback):
+    """Asks a trainer for a training loss every ``every`` optimiser steps, and passes on what it logs."""
+
+    def __init__(self, tracking: Tracking, policies: Sequence[str], every: int, prefix: str) -> None:
+        self._tracking, self._policies, self._every, self._prefix = tracking, tuple(policies), every, prefix
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Called by the trainer; its state holds the log of a run that goes on."""
+        history = [(self._named(entry), int(entry["step"])) for entry in state.log_history if "step" in entry]
+        self._tracking.begin(TrainerState(global_step=state.global_step), history)
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Called by the trainer; a log entry follows."""
+        if self._tracking.active and state.global_step % self._every == 0:
+            control.should_log = True
+
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
+        """Called by the trainer with a log entry."""
+        if logs and state.is_world_process_zero:
+            self._tracking.log(self._named(logs), state.global_step)
+
+    def _named(self, logs: Mapping[str, object]) -> dict[str, float]:
+        return metric_names(logs, self._policies, self._prefix)
+
+
+class _Arguments:
+    """What a reporter asks of a trainer's arguments: names, and the run's config, which here is the recipe."""
+
+    def __init__(self, recipe: Recipe, folder: Path) -> None:
+        self.run_name, self.output_dir = Path(recipe.run_dir).name, str(folder)
+        self.logging_steps = recipe.tracking.every
+        self._config = asdict(recipe)
+
+    def to_dict(self) -> dict[str, Any]:
+        return self._config
+
+    def to_json_string(self) -> str:
+        return json.dumps(self._config, indent=2)
+
+
+def require_tracking(settings: TrackingSettings) -> None:
+    """Refuse a tracker whose package is missing, before anything has been computed.
+
+    Raises:
+        MissingDependency: the package is not installed.
+    """
+    if settings.kind != "none" and importlib.util.find_spec(settings.kind) is None:
+        raise MissingDependency(
+            f"tracking={settings.kind} needs the package {settings.kind}; install alora-toolkit[tracking], or leave it "
+            "out"
+        )
+
+
+def start_tracking(recipe: Recipe, run: Path, resumed: bool, note: Callable[[str], None]) -> Tracking:
+    """Open the reporter that ``recipe`` asks for; a run that goes on keeps its id, a finished one is left alone.
+
+    Args:
+        recipe: its tracking settings, and all of it as the run's config.
+        run: the run folder; everything lies below its ``tracking`` folder.
+        resumed: the folder holds this very run already; otherwise what lies there belongs to another.
+        note: receives one line when the reporter cannot be opened.
+    """
+    kind = recipe.tracking.kind
+    folder = run / FOLDER / kind
+    silent = Tracking(None, recipe, folder, note)
+    if kind == "none" or os.environ.get("RANK", "0") != "0":  # of several processes the first reports
+        return silent
+    record = folder / _RECORD
+    try:
+        if not resumed and folder.exists():
+            shutil.rmtree(folder)
+        known = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {"id": secrets.token_hex(4)}
+        if known.get("finished"):
+            return silent
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(record, known)
+        return Tracking(_reporter(recipe, folder, str(known["id"]), note), recipe, folder, note)
+    except AloraError:
+        raise
+    except Exception as error:
+        note(f"tracking={kind} could not start, the run goes on without it: {_describe(error)}")
+        return silent
+
+
+def _reporter(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str], None]) -> TrainerCallback:
+    from transformers.integrations import TensorBoardCallback, WandbCallback
+
+    if recipe.tracking.kind == "wandb":
+        _open_wandb(recipe, folder, run_id, note)  # the callback takes a run that is open
+        return WandbCallback()
+    reporter = TensorBoardCallback()
+    reporter.logging_dir = str(folder)
+    return reporter
+
+
+def _wandb() -> Any:
+    import wandb
+
+    return wandb
+
+
+def _open_wandb(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str], None]) -> None:
+    """Start the run; offline, with one remark, when it was to be online and cannot."""
+    for variable, value in _WANDB_ENVIRONMENT.items():
+        os.environ.setdefault(variable, value)
+    wandb, settings = _wandb(), recipe.tracking
+    options: dict[str, Any] = {
+        "project": settings.project,
+        "entity": settings.entity,
+        "group": settings.group or recipe.name,
+        "name": Path(recipe.run_dir).name,
+        "tags": list(settings.tags),
+        "id": run_id,
+        "resume": "allow",
+        "dir": str(folder),
+        # The console shows verdicts on conversations, and the checkout is not ours to upload.
+        "settings": wandb.Settings(silent=True, console="off", disable_git=True, save_code=False),
+    }
+    try:
+        wandb.init(mode=settings.mode, **options)
+    except Exception as error:
+        if settings.mode == "offline":
+            raise
+        why = " ".join(str(error).split())[:200]
+        note(f"wandb cannot be reached ({why}); recording offline, send it later: wandb sync {folder}/wandb/offline-*")
+        wandb.init(mode="offline", **options)
+
+
+def _describe(error: BaseException) -> str:
+    """One line on an exception of somebody else's."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+
+
+def metric_names(logs: Mapping[str, object], policies: Sequence[str], prefix: str = "") -> dict[str, float]:
+    """A trainer's log entry with the ids of policies in place of their numbers: ``eval_loss_1`` → ``eval_loss/ID``.
+
+    The only policy of a run has its total under its id, too. What is not a number is left out, and so is the summary
+    that a trainer logs at its end (``train_loss``, ``train_runtime``).
+    """
+    named: dict[str, float] = {}
+    for key, value in logs.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            continue
+        if key.startswith("train_") or key == "step":
+            continue
+        phase = "eval_" if key.startswith("eval_") else ""
+        rest = key.removeprefix("eval_")
+        kind, _, place = rest.rpartition("_")
+        if kind == "loss" and place.isdigit() and int(place) < len(policies):
+            rest = f"loss/{policies[int(place)]}"
+        named[f"{phase}{prefix}{rest}"] = float(value)
+        if rest == "loss" and len(policies) == 1:
+            named[f"{phase}{prefix}loss/{policies[0]}"] = float(value)
+    return named
