@@ -4,10 +4,13 @@ Run as ``python -m tests.vllm.planted_faults OUT.json``: one process and one eng
 run first as things are (it must pass), then with the fault planted. ``test_planted_faults.py`` reads the outcome.
 """
 
+import copy
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -82,17 +85,34 @@ def salt_dropped_from_base_blocks(patch: pytest.MonkeyPatch) -> None:
 def salt_dropped_from_shared_hashes(patch: pytest.MonkeyPatch) -> None:
     from alora.vllm_plugin import prefix_hash
 
-    patch.setattr(prefix_hash.BasePrefixes, "_key", lambda self, request, ids: tuple(ids[: self._block_size]))
+    patch.setattr(prefix_hash, "PrefixKey", lambda salt, ids: ids)
 
 
 def shared_hashes_without_comparing(patch: pytest.MonkeyPatch) -> None:
     from alora.vllm_plugin import prefix_hash
 
     def shared(self, request, blocks):
-        known = self._prompts.get(self._key(request, request.prompt_token_ids))
+        known = self._known(self._key(request, 1))
         return known[1][:blocks] if known else []
 
     patch.setattr(prefix_hash.BasePrefixes, "shared", shared)
+
+
+def shared_hashes_of_images(patch: pytest.MonkeyPatch) -> None:
+    from alora.vllm_plugin import prefix_hash
+
+    stock = prefix_hash.BasePrefixes.base_blocks
+
+    def by_ids_alone(self, request):
+        seen = SimpleNamespace(
+            mm_features=[],
+            prompt_embeds=None,
+            prompt_token_ids=request.prompt_token_ids,
+            lora_request=request.lora_request,
+        )
+        return stock(self, seen)
+
+    patch.setattr(prefix_hash.BasePrefixes, "base_blocks", by_ids_alone)
 
 
 def multimodal_keys_dropped(patch: pytest.MonkeyPatch) -> None:
@@ -101,11 +121,29 @@ def multimodal_keys_dropped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(prefix_hash._BaseView, "mm_features", [], raising=False)
 
 
-def weights_key_dropped(patch: pytest.MonkeyPatch) -> None:
+def _adapted_keys(changed: Callable[[Any], Any]) -> Plant:
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        from alora.vllm_plugin import prefix_hash
+
+        stock = prefix_hash.adapted_key
+
+        def adapted_key(*block):
+            key = stock(*block)
+            return None if key is None else changed(key)
+
+        patch.setattr(prefix_hash, "adapted_key", adapted_key)
+
+    return plant
+
+
+weights_key_dropped = _adapted_keys(lambda key: key._replace(weights_digest=""))
+activation_key_dropped = _adapted_keys(lambda key: key._replace(start=0))
+
+
+def embedded_positions_searched(patch: pytest.MonkeyPatch) -> None:
     from alora.vllm_plugin import activation_source
 
-    stock = activation_source.carry
-    patch.setattr(activation_source, "carry", lambda lora, activation, key: stock(lora, activation, ""))
+    patch.setattr(activation_source, "_searchable_ids", lambda request, name: request.prompt_token_ids)
 
 
 def positions_of_the_step_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -133,9 +171,9 @@ def plain_lora_masked_off(patch: pytest.MonkeyPatch) -> None:
 
 def _never_active(lora: Any) -> Any:
     """A plain LoRA request that is taken for one that never activates."""
-    from alora.vllm_plugin.carried_request import carry
-
-    return carry(lora, 10**6, lora.weights_digest)
+    never = copy.copy(lora)
+    never.activation_index = 10**6
+    return never
 
 
 def v2_unmasked(patch: pytest.MonkeyPatch) -> None:
@@ -163,26 +201,33 @@ def changed_files_unnoticed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AdapterRecord, "unchanged", lambda self: True)
 
 
-def failed_reload_unnoticed(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin import activation_source
+def _carried(**values: Callable[[Any], Any]) -> Plant:
+    """Requests that keep, by field, something of the user's own request."""
 
-    def held_before_it_is_loaded(engine, lora_request):
-        records = activation_source.engine_records(engine)
-        records.hold(lora_request.lora_int_id, records.read(lora_request.lora_path))
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        from alora.vllm_plugin import activation_source
 
-    patch.setattr(activation_source, "_require_idle", held_before_it_is_loaded)
+        stock = activation_source.carry
+
+        def carry(lora_request, record, activation):
+            carried = stock(lora_request, record, activation)
+            for field, value in values.items():
+                setattr(carried, field, value(lora_request))
+            return carried
+
+        patch.setattr(activation_source, "carry", carry)
+
+    return plant
 
 
-def reload_while_requests_run(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin import activation_source
-
-    patch.setattr(activation_source, "_require_idle", lambda engine, lora_request: None)
+workers_know_the_users_ids = _carried(lora_int_id=lambda lora: lora.lora_int_id)
+workers_load_the_users_files = _carried(lora_path=lambda lora: lora.lora_path)
 
 
-def reload_keeps_its_key(patch: pytest.MonkeyPatch) -> None:
+def copies_never_deleted(patch: pytest.MonkeyPatch) -> None:
     from alora.vllm_plugin.adapter_record import Records
 
-    patch.setattr(Records, "key", lambda self, lora_id, record: record.digest)
+    patch.setattr(Records, "sweep", lambda self: None)
 
 
 def in_place_by_a_request(patch: pytest.MonkeyPatch) -> None:
@@ -199,7 +244,12 @@ def in_place_by_a_request(patch: pytest.MonkeyPatch) -> None:
 def head_logprobs_answered(patch: pytest.MonkeyPatch) -> None:
     from alora.vllm_plugin import activation_source
 
-    patch.setattr(activation_source, "require_answerable", lambda request, name, record: None)
+    stock = activation_source.require_accepted
+    patch.setattr(
+        activation_source,
+        "require_accepted",
+        lambda request, name, config: stock(request, name, replace(config, adapts_head=False)),
+    )
 
 
 def missing_invocation_accepted(patch: pytest.MonkeyPatch) -> None:
@@ -229,6 +279,8 @@ _HITS = "test_shared.py::test_an_adapter_hits_the_base_up_to_the_last_block_befo
 _PEFT = "test_right.py::test_activation_is_where_peft_finds_it"
 _SALT = "test_isolated.py::test_cache_salt_separates_tenants"
 _SAME_PATH = "test_new_weights.py::test_new_weights_at_the_same_path_under_the_same_name_reuse_nothing"
+_RUNNING = "test_new_weights.py::test_a_running_request_ends_with_the_weights_it_began_with"
+_TENANTS = "test_hash_sharing.py::test_tenants_whose_prompts_diverge_never_share"
 _IDENTICAL = "test_identical.py::test_prefix_kv_is_the_bases_and_differs_from_the_activation_on"
 FAULTS = [
     _fault(_shifted_activation(-1), f"{_IDENTICAL}[64-adapted0-linear]", "activation_one_early"),
@@ -242,14 +294,29 @@ FAULTS = [
     _fault(block_rounded_up, f"{_HITS}[65]"),
     _fault(salt_dropped_from_base_blocks, f"{_SALT}[linear]"),
     _fault(salt_dropped_from_shared_hashes, f"{_SALT}[None]"),
+    _fault(salt_dropped_from_shared_hashes, _TENANTS, "salt_dropped_from_whole_prompts"),
+    _fault(
+        shared_hashes_of_images,
+        "test_hash_sharing.py::test_what_is_no_token_is_never_taken_from_a_prompt_of_tokens[mm_features]",
+    ),
+    _fault(
+        activation_key_dropped,
+        "test_shared.py::test_two_invocations_in_one_block_share_only_what_is_before_it[0]",
+        "activation_key_dropped",
+    ),
+    _fault(embedded_positions_searched, "test_right.py::test_an_embedded_position_is_no_invocation_token"),
     _fault(shared_hashes_without_comparing, "test_hash_sharing.py::test_shared_hashes_equal_stock[0-None]"),
     _fault(multimodal_keys_dropped, "test_isolated.py::test_multimodal_and_prompt_embeds_keys_stay_in_every_block"),
-    _fault(weights_key_dropped, f"{_SAME_PATH}[aLoRA]"),
+    _fault(weights_key_dropped, f"{_SAME_PATH}[aLoRA]", "weights_key_dropped"),
     _fault(weights_key_dropped, f"{_SAME_PATH}[plain]", "weights_key_dropped_for_plain_lora"),
     _fault(changed_files_unnoticed, "test_new_weights.py::test_weights_changed_under_a_loaded_adapter_are_refused"),
-    _fault(failed_reload_unnoticed, "test_new_weights.py::test_a_failed_reload_in_place_leaves_nothing_mixed"),
-    _fault(reload_while_requests_run, "test_new_weights.py::test_weights_in_place_wait_for_running_requests"),
-    _fault(reload_keeps_its_key, "test_new_weights.py::test_weights_that_come_back_in_place_reuse_nothing[aLoRA]"),
+    _fault(workers_know_the_users_ids, f"{_RUNNING}[removed_and_added-aLoRA]", "workers_know_the_users_ids"),
+    _fault(
+        workers_load_the_users_files,
+        "test_new_weights.py::test_what_was_accepted_is_loaded_whatever_the_files_are_by_then",
+        "workers_load_the_users_files",
+    ),
+    _fault(copies_never_deleted, "test_new_weights.py::test_an_aborted_request_leaves_no_copy_behind"),
     _fault(in_place_by_a_request, "test_new_weights.py::test_a_request_loads_nothing_in_place"),
     _fault(head_logprobs_answered, "test_right.py::test_prompt_logprobs_of_an_adapted_head_are_refused"),
     _fault(positions_of_the_step_ignored, "test_shared.py::test_cached_equals_uncached_to_the_bit[64-linear]"),

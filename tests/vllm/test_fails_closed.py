@@ -12,7 +12,7 @@ import pytest
 
 from alora.errors import AdapterError
 from alora.vllm_plugin import cache_reader, compat, engine_check, install, register, self_test, status, token_mapping
-from alora.vllm_plugin.adapter_record import read_record
+from alora.vllm_plugin.adapter_config import read_config
 from alora.vllm_plugin.carried_request import CarriedLoRARequest
 from tests.vllm.toy_engine import lora_request
 from tests.vllm.toy_models import ToyAdapter, edit_config
@@ -129,13 +129,18 @@ def test_an_engine_whose_runner_is_not_masked_refuses(engine, toys, monkeypatch)
         lora_state = None
 
     worker = SimpleNamespace(model_runner=OtherRunner())
-    assert "OtherRunner" in engine_check.worker_refusal(worker)
-    assert engine_check.worker_refusal(SimpleNamespace(model_runner=engine.runner)) is None
-    monkeypatch.setattr(engine.core, "_alora_refusal", engine_check.worker_refusal(worker))
+    assert "OtherRunner" in engine_check.worker_refusal(worker, "/")
+    assert engine_check.worker_refusal(SimpleNamespace(model_runner=engine.runner), "/") is None
+    monkeypatch.setattr(engine.core, "_alora_refusal", engine_check.worker_refusal(worker, "/"))
     with pytest.raises(AdapterError, match="does not use vLLM's LoRA token mapping"):
         engine.ask_one(prompt(40), toys["linear"])
     engine.ask_one(prompt(40), toys["plain"])
     engine.ask_one(prompt(40))
+
+
+def test_a_worker_that_cannot_see_the_copies_refuses(engine, tmp_path):
+    worker = SimpleNamespace(model_runner=engine.runner)
+    assert "TMPDIR" in engine_check.worker_refusal(worker, str(tmp_path / "elsewhere"))
 
 
 def test_an_engine_that_was_never_checked_refuses(engine, toys, monkeypatch):
@@ -145,7 +150,7 @@ def test_an_engine_that_was_never_checked_refuses(engine, toys, monkeypatch):
 
 
 def test_a_worker_that_cannot_be_asked_refuses(engine):
-    def nobody(_):
+    def nobody(_, args):
         raise RuntimeError("no such worker")
 
     deaf = SimpleNamespace(vllm_config=engine.core.vllm_config, model_executor=SimpleNamespace(collective_rpc=nobody))
@@ -208,12 +213,12 @@ def test_what_this_vllm_would_drop_from_a_configuration_is_refused(toys, tmp_pat
     for key, value in (("alpha_pattern", {"q_proj": 4}), ("lora_bias", True), ("init_lora_weights", "pissa_niter_4")):
         folder = tmp_path / key
         shutil.copytree(toys["linear"].path, folder)
-        assert read_record(str(folder)).is_alora
+        assert read_config(str(folder), "shown").is_alora
         edit_config(str(folder), **{key: value})
         with pytest.raises(AdapterError, match=f"sets {key}, which vLLM .* does not read"):
-            read_record(str(folder))
+            read_config(str(folder), "shown")
         edit_config(str(folder), alora_invocation_tokens=None)
-        assert not read_record(str(folder)).is_alora, "plain LoRA is vLLM's own business"
+        assert not read_config(str(folder), "shown").is_alora, "plain LoRA is vLLM's own business"
 
 
 def test_a_bundle_that_lost_its_invocation_tokens_is_refused(engine, toys, tmp_path):

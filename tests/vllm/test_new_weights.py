@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from alora.errors import AdapterError
+from alora.vllm_plugin import adapter_record
 from tests.vllm import toys as store
 from tests.vllm.toy_engine import lora_request
 from tests.vllm.toy_models import ALL_LINEAR, ToyAdapter, write_adapter
-from tests.vllm.toys import INVOCATION, prompt
+from tests.vllm.toys import INVOCATION, filler, prompt
 
 NUMBERS = itertools.count(150)  # LoRA ids that no other test uses
 
@@ -89,29 +90,102 @@ def test_a_request_loads_nothing_in_place(engine, rewritable):
     assert float((before.logprobs_V - after.logprobs_V).abs().max()) > 0.1
 
 
-def test_weights_in_place_wait_for_running_requests(engine, rewritable):
-    adapter = ToyAdapter("running", next(NUMBERS), rewritable(83), INVOCATION)
-    ids = prompt(40, suffix=10)
-    with engine.running(ids, adapter):
-        rewritable(84)
-        with pytest.raises(AdapterError, match="while 1 request"):
-            engine.core.add_lora(lora_request(adapter, in_place=True))
+def in_place(engine, adapter: ToyAdapter) -> None:
     engine.core.add_lora(lora_request(adapter, in_place=True))
-    assert engine.ask_one(ids, adapter).cached_tokens == 32
+
+
+def removed_and_added(engine, adapter: ToyAdapter) -> None:
+    engine.core.remove_lora(adapter.number)
+    engine.core.add_lora(lora_request(adapter))
+
+
+def removed(engine, adapter: ToyAdapter) -> None:
+    """The next request loads what is there then."""
+    engine.core.remove_lora(adapter.number)
+
+
+def assert_warm_equals_cold(engine, ids: list[int], adapter: ToyAdapter, cached: int) -> None:
+    warm = engine.ask_one(ids, adapter)
+    engine.clear()
+    cold = engine.ask_one(ids, adapter)
+    assert (warm.cached_tokens, cold.cached_tokens) == (cached, 0)
+    assert float((warm.logprobs_V - cold.logprobs_V).abs().max()) < 1e-5
 
 
 @pytest.mark.parametrize("invocation", [INVOCATION, ()], ids=["aLoRA", "plain"])
-def test_weights_that_come_back_in_place_reuse_nothing(engine, rewritable, invocation):
-    """Whatever was computed meanwhile under their key may be another adapter's."""
-    adapter = ToyAdapter("rolled back", next(NUMBERS), rewritable(85, invocation), invocation)
-    ids, shared = prompt(40, suffix=60), 32 if invocation else 0
-    first = engine.ask_one(ids, adapter)
-    for seed in (86, 85):
-        rewritable(seed, invocation)
-        engine.core.add_lora(lora_request(adapter, in_place=True))
-        again = engine.ask_one(ids, adapter)
-        assert again.cached_tokens == shared
-    assert float((first.logprobs_V - again.logprobs_V).abs().max()) < 1e-5
+@pytest.mark.parametrize("replace", [in_place, removed_and_added, removed])
+def test_a_running_request_ends_with_the_weights_it_began_with(engine, rewritable, replace, invocation):
+    adapter = ToyAdapter("running", next(NUMBERS), rewritable(83, invocation), invocation)
+    ids = prompt(40, suffix=10)
+    alone = engine.ask_one(ids, adapter, max_tokens=60)
+    engine.clear()
+    with engine.running(ids, adapter) as answer:
+        rewritable(84, invocation)
+        replace(engine, adapter)
+    assert answer == list(alone.token_ids)
+    turn = ids + answer + filler(3)
+    other = engine.ask_one(turn, adapter)
+    assert other.cached_tokens == (32 if invocation else 0), "the new weights take nothing of the old ones"
+    rewritable(83, invocation)
+    replace(engine, adapter)
+    assert_warm_equals_cold(engine, turn, adapter, cached=96)
+
+
+def test_what_was_accepted_is_loaded_whatever_the_files_are_by_then(engine, rewritable):
+    adapter = ToyAdapter("lazy", next(NUMBERS), rewritable(85), INVOCATION)
+    ids = prompt(40, suffix=10)
+    alone = engine.ask_one(ids, adapter, max_tokens=60)
+    engine.core.remove_lora(adapter.number)
+    engine.clear()
+    with engine.running(ids, adapter, steps=0) as answer:
+        rewritable(86)
+    assert answer == list(alone.token_ids)
+    rewritable(85)
+    in_place(engine, adapter)
+    assert_warm_equals_cold(engine, ids + answer + filler(3), adapter, cached=96)
+
+
+def test_an_aborted_request_leaves_no_copy_behind(engine, rewritable):
+    from alora.vllm_plugin.activation_source import engine_records
+
+    records = engine_records(engine.core)
+    adapter = ToyAdapter("aborted", next(NUMBERS), rewritable(90), INVOCATION)
+    ids = prompt(40, suffix=10)
+    with engine.running(ids, adapter):
+        copy = Path(records.known(adapter.number).copy)
+        engine.core.remove_lora(adapter.number)
+        assert copy.is_dir(), "the request may load it again"
+        engine.llm.llm_engine.step()
+        engine.llm.llm_engine.abort_request(["running"])
+    rewritable(91)
+    engine.core.add_lora(lora_request(adapter))
+    assert engine.ask_one(ids, adapter).cached_tokens == 32
+    engine.core.remove_lora(adapter.number)
+    assert not copy.exists()
+
+
+def test_copies_of_adapters_that_nobody_asks_for_any_more_are_deleted(toys, monkeypatch):
+    """vLLM's server unloads an adapter, or gives its name another id, without a word to the engine core."""
+    monkeypatch.setattr(adapter_record, "_KEPT", 2)
+    records, copies = adapter_record.Records(), []
+    for number, name in enumerate(("linear", "wide", "other"), start=1):
+        records.hold(number, records.read(toys[name].path))
+        copies.append(Path(records.known(number).copy))
+    records.sweep()
+    assert [copy.is_dir() for copy in copies] == [False, True, True]
+    folder = Path(records.folder)
+    del records
+    assert not folder.exists()
+
+
+def test_an_engine_lists_and_pins_by_its_users_ids(engine, rewritable):
+    adapter = ToyAdapter("pinned", next(NUMBERS), rewritable(92), INVOCATION)
+    engine.core.add_lora(lora_request(adapter))
+    assert adapter.number in engine.core.list_loras()
+    assert max(engine.core.list_loras()) < 1000
+    assert engine.core.pin_lora(adapter.number)
+    engine.core.remove_lora(adapter.number)
+    assert adapter.number not in engine.core.list_loras()
 
 
 @pytest.mark.parametrize("invocation", [INVOCATION, ()], ids=["aLoRA", "plain"])
