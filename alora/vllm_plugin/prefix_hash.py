@@ -9,6 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import msgspec
+
 from alora.activation import shareable_blocks
 from alora.vllm_plugin.carried_request import CarriedLoRARequest
 
@@ -65,15 +67,15 @@ class PrefixKey(NamedTuple):
     """What decides the base hashes of a prompt's first blocks."""
 
     cache_salt: str | None
-    token_ids: tuple[int, ...]
+    token_ids: bytes  # encoded, which is half the price of comparing lists of ints
 
 
 class BasePrefixes:
     """Base block hashes of the prompts seen last, so that requests on one prefix hash it once.
 
     A hundred adapters on one conversation ask for the same base hashes a hundred times. A lookup compares token ids,
-    so a hash is never taken from a prompt that differs. Each prompt is known by its first block, which serves
-    conversations that grow, and as a whole, which serves those that are alive side by side behind one system prompt.
+    so a hash is never taken from a prompt that differs. Each prompt is known as a whole, which serves the adapters of
+    one conversation, and by its first block, which serves conversations that grow.
     """
 
     def __init__(self, block_size: int, capacity: int = _REMEMBERED_PREFIXES) -> None:
@@ -82,7 +84,8 @@ class BasePrefixes:
         self._seen: OrderedDict[PrefixKey, tuple[list[int], list[Any]]] = OrderedDict()
 
     def _key(self, request: Any, blocks: int) -> PrefixKey:
-        return PrefixKey(request.cache_salt, tuple(request.prompt_token_ids[: blocks * self._block_size]))
+        token_ids = request.prompt_token_ids[: blocks * self._block_size]
+        return PrefixKey(request.cache_salt, msgspec.msgpack.encode(token_ids))
 
     def _known(self, key: PrefixKey) -> tuple[list[int], list[Any]] | None:
         if key in self._seen:
@@ -103,23 +106,19 @@ class BasePrefixes:
 
     def shared(self, request: Any, blocks: int) -> list[Any]:
         """Hashes of the longest run of the first ``blocks`` blocks that a remembered prompt begins with."""
+        whole = self._known(self._key(request, blocks))
+        if whole is not None:
+            return whole[1][:blocks]
         known = self._known(self._key(request, 1))
         if known is None:
             return []
         token_ids, (seen_ids, hashes) = request.prompt_token_ids, known
-
-        def equal(first: int) -> bool:
-            end = first * self._block_size
-            return token_ids[:end] == seen_ids[:end]
-
         low, high = 1, min(blocks, len(hashes))  # the first block is equal: it is the key
-        if equal(high):
-            low = high
-        if low < blocks and (whole := self._known(self._key(request, blocks))) is not None:
-            return whole[1]
-        while low < high:  # find the last block that is equal
+        middle = high
+        while low < high:
+            end = middle * self._block_size
+            low, high = (middle, high) if token_ids[:end] == seen_ids[:end] else (low, middle - 1)
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if equal(middle) else (low, middle - 1)
         return hashes[:low]
 
     def remember(self, request: Any, hashes: list[Any]) -> None:

@@ -11,7 +11,17 @@ from types import SimpleNamespace
 import pytest
 
 from alora.errors import AdapterError
-from alora.vllm_plugin import cache_reader, compat, engine_check, install, register, self_test, status, token_mapping
+from alora.vllm_plugin import (
+    activation_source,
+    cache_reader,
+    compat,
+    engine_check,
+    install,
+    register,
+    self_test,
+    status,
+    token_mapping,
+)
 from alora.vllm_plugin.adapter_config import read_config
 from alora.vllm_plugin.carried_request import CarriedLoRARequest
 from tests.vllm.toy_engine import lora_request
@@ -143,6 +153,31 @@ def test_a_worker_that_cannot_see_the_copies_refuses(engine, tmp_path):
     assert "TMPDIR" in engine_check.worker_refusal(worker, str(tmp_path / "elsewhere"))
 
 
+def test_a_worker_without_the_plugin_refuses(engine, reinstalled):
+    assert "not active in a worker" in engine_check.worker_refusal(SimpleNamespace(model_runner=engine.runner), "/")
+
+
+def test_a_v2_runner_whose_positions_are_not_seen_refuses(toys):
+    runner = type("Runner", (), {"lora_state": compat.v2_example(lora_request(toys["linear"]), computed=0)[0]})
+    assert "Runner" in engine_check.worker_refusal(SimpleNamespace(model_runner=runner()), "/")
+
+
+def test_a_front_end_without_the_engine_reads_a_changed_configuration_again(toys, tmp_path):
+    home = tmp_path / "elsewhere"
+    shutil.copytree(toys["linear"].path, home)
+    request = SimpleNamespace(
+        lora_request=lora_request(ToyAdapter("elsewhere", 197, str(home), INVOCATION)),
+        prompt_token_ids=prompt(40),
+        sampling_params=None,
+    )
+    front_end = SimpleNamespace(vllm_config=object())
+    process_inputs = activation_source.process_inputs_patch(lambda self: request)
+    assert process_inputs(front_end) is request
+    edit_config(str(home), alora_invocation_tokens=[4, 5])
+    with pytest.raises(activation_source.RefusedRequest, match="not in the prompt"):
+        process_inputs(front_end)
+
+
 def test_an_engine_that_was_never_checked_refuses(engine, toys, monkeypatch):
     monkeypatch.delattr(engine.core, "_alora_refusal")
     with pytest.raises(AdapterError, match="not checked"):
@@ -176,6 +211,25 @@ def test_settings_that_would_answer_wrong_are_refused(engine, monkeypatch, setti
         monkeypatch.setattr(config, section, SimpleNamespace())
     monkeypatch.setattr(getattr(config, section), name, value, raising=False)
     assert compat.engine_refusal(config)
+
+
+@pytest.mark.parametrize(
+    "setting", [{"model_config": SimpleNamespace(is_encoder_decoder=True)}, {"num_hash_lookahead_tokens": 1}], ids=str
+)
+def test_models_and_drafters_that_would_answer_wrong_are_refused(setting):
+    plain = {"lora_config": None, "parallel_config": None, "model_config": None}
+    assert compat.engine_refusal(SimpleNamespace(**plain)) is None
+    assert compat.engine_refusal(SimpleNamespace(**{**plain, **setting}))
+
+
+@pytest.mark.parametrize(
+    ("targets", "reached"),
+    [(["q_proj"], False), (["model.lm_head"], True), (".*_proj", False), ("lm_head|.*_proj", True)],
+)
+def test_an_adapted_head_is_seen_in_names_and_patterns(toys, tmp_path, targets, reached):
+    shutil.copytree(toys["linear"].path, tmp_path, dirs_exist_ok=True)
+    edit_config(str(tmp_path), target_modules=targets)
+    assert read_config(str(tmp_path), "shown").adapts_head == reached
 
 
 def test_an_alora_request_without_an_activation_never_reaches_the_model(toys):

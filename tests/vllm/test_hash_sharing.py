@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from alora.vllm_plugin import compat, install, register
+from alora.vllm_plugin import compat, install, prefix_hash, register
 from alora.vllm_plugin.carried_request import CarriedLoRARequest
 
 BLOCK = 4
@@ -91,6 +91,13 @@ def test_what_is_no_token_is_never_taken_from_a_prompt_of_tokens(extra):
         assert not set(one[2:]) & set(other[2:])
 
 
+def test_hashes_that_look_ahead_are_left_to_stock():
+    """vLLM 0.33 with a drafter: a block's hash also covers tokens after the block."""
+    patched = prefix_hash.block_hasher_patch(lambda *args, **more: "stock")
+    assert patched(BLOCK, hash, 3) == patched(BLOCK, hash, lookahead=3) == "stock"
+    assert patched(BLOCK, hash, lookahead=0) != "stock"
+
+
 def test_two_activations_in_one_block_share_neither_it_nor_what_follows():
     prompt = list(range(40))
     with compat.block_hashing(BLOCK) as hashes:
@@ -116,9 +123,7 @@ def test_a_request_extended_by_its_answer_hashes_on_as_stock(stock_hashes):
 
 
 def test_many_prompts_do_not_grow_the_memory_without_bound():
-    from alora.vllm_plugin.prefix_hash import BasePrefixes
-
-    kept = BasePrefixes(BLOCK, capacity=3)
+    kept = prefix_hash.BasePrefixes(BLOCK, capacity=3)
     for start in range(10):
         request = SimpleNamespace(cache_salt=None, prompt_token_ids=list(range(start, start + 8)))
         kept.remember(request, [b"1", b"2"])

@@ -84,6 +84,16 @@ def test_an_embedded_position_is_no_invocation_token():
     assert find_activation(request, "a", INVOCATION) == 4
     request.prompt_is_token_ids = None
     assert find_activation(request, "a", INVOCATION) == 10
+    request.prompt_token_ids = None
+    with pytest.raises(AdapterError, match="prompt_embeds alone"):
+        find_activation(request, "a", INVOCATION)
+
+
+def test_a_prompt_that_is_streamed_in_is_refused():
+    """Its last invocation may be yet to come."""
+    request = SimpleNamespace(prompt_token_ids=prompt(40), resumable=True)
+    with pytest.raises(AdapterError, match="streamed in"):
+        find_activation(request, "a", INVOCATION)
 
 
 def test_more_adapters_than_slots_answer_right(engine, toys, reference):
