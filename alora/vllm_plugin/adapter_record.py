@@ -92,21 +92,22 @@ def read_record(path: str, copies: str) -> AdapterRecord:
         AdapterError: it cannot be read or copied, or changed meanwhile.
     """
     folder = compat.adapter_folder(path)
-    stamp, copy = _stamp(folder), tempfile.mkdtemp(dir=copies)
+    stamp = _stamp(folder)
     try:
-        digest = _copy(folder, copy)
-        record = AdapterRecord(path, folder, stamp, read_config(copy, folder), digest, copy)
-        if _stamp(folder) != stamp:
-            raise AdapterError(
-                f"{folder}: the adapter's files changed while they were being read; write them to another folder, "
-                "then rename it"
-            )
+        copy = tempfile.mkdtemp(dir=copies)
+        try:
+            digest = _copy(folder, copy)
+            record = AdapterRecord(path, folder, stamp, read_config(copy, folder), digest, copy)
+            if _stamp(folder) != stamp:
+                raise AdapterError(
+                    f"{folder}: the adapter's files changed while they were being read; write them to another folder, "
+                    "then rename it"
+                )
+        except BaseException:
+            shutil.rmtree(copy, ignore_errors=True)
+            raise
     except OSError as error:
-        shutil.rmtree(copy, ignore_errors=True)
         raise AdapterError(f"{folder}: cannot be copied to {copies} ({error}); TMPDIR names another place") from error
-    except AdapterError:
-        shutil.rmtree(copy, ignore_errors=True)
-        raise
     return record
 
 

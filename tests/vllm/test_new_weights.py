@@ -205,7 +205,7 @@ def test_an_adapter_that_changes_while_it_is_read_is_refused(rewritable, monkeyp
         patch.setattr(adapter_record, "_copy", changing)
         with pytest.raises(AdapterError, match="changed while they were being read"):
             records.read(home)
-    assert os.listdir(records.folder) == [], "no half of it stays behind"
+    assert list(Path(records.folder).iterdir()) == [], "no half of it stays behind"
     assert records.read(home).config.is_alora
 
 
