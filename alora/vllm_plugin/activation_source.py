@@ -20,7 +20,7 @@ from alora.vllm_plugin.carried_request import carry
 
 _ValidationError: Any = compat.validation_error_class()
 _NOT_CHECKED = "the engine was not checked when it started"
-_engines_here: weakref.WeakSet[Any] = weakref.WeakSet()
+_engines_here: list[weakref.ref[Any]] = []
 
 
 class RefusedRequest(_ValidationError, AdapterError):
@@ -117,7 +117,7 @@ def preprocess_patch(original: Callable[..., Any]) -> Callable[..., Any]:
 def note_engine(engine: Any, refusal: str | None) -> None:
     """Remember an engine core of this process, and why it refuses aLoRA, if it does."""
     engine._alora_refusal = refusal
-    _engines_here.add(engine)
+    _engines_here.append(weakref.ref(engine))
 
 
 def refusal_of(engine: Any) -> str | None:
@@ -190,7 +190,8 @@ def remove_lora_patch(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_here(vllm_config: Any, request: Any) -> None:
-    engine = next((found for found in _engines_here if found.vllm_config is vllm_config), None)
+    here = (engine() for engine in _engines_here)
+    engine = next((engine for engine in here if engine is not None and engine.vllm_config is vllm_config), None)
     if engine is not None:
         engine._alora_found = (request, carried_for(engine, request))
         return
