@@ -41,9 +41,6 @@ class AdapterRecord:
     copy: str
     number: int = field(default_factory=lambda: next(_numbers))
 
-    def holds_what(self, other: "AdapterRecord") -> bool:
-        return (self.digest, self.config) == (other.digest, other.config)
-
     def unchanged(self) -> bool:
         """Whether every file of the adapter is still the one that was read; a few microseconds."""
         try:
@@ -143,7 +140,7 @@ class Records:
             now = self.read(known.path)
         except (AdapterError, OSError):
             now = None
-        if now is not None and now.holds_what(known):
+        if now is not None and now.digest == known.digest:
             known.stamp = now.stamp
             return known
         if not known.config.is_alora and not lora_request.load_inplace and not claims_alora(known.path):
@@ -162,7 +159,7 @@ class Records:
             return seen
         now = read_record(path, self.folder)
         self._copies[now.copy] = weakref.ref(now)
-        if seen is not None and now.holds_what(seen):
+        if seen is not None and now.digest == seen.digest:
             seen.stamp = now.stamp
             return seen
         self._read[path] = now
