@@ -14,12 +14,13 @@ from typing import Any
 from alora.activation import last_occurrence
 from alora.errors import AdapterError
 from alora.vllm_plugin import compat
-from alora.vllm_plugin.adapter_record import AdapterRecord, Records, claims_alora, config_stamp
+from alora.vllm_plugin.adapter_config import AdapterConfig, claims_alora, config_here
+from alora.vllm_plugin.adapter_record import AdapterRecord, Records
 from alora.vllm_plugin.carried_request import carry
 
 _ValidationError: Any = compat.validation_error_class()
 _NOT_CHECKED = "the engine was not checked when it started"
-_engines_here: weakref.WeakSet[Any] = weakref.WeakSet()
+_engines_here: list[weakref.ref[Any]] = []
 
 
 class RefusedRequest(_ValidationError, AdapterError):
@@ -54,37 +55,47 @@ def find_activation(request: Any, name: str, tokens: Sequence[int]) -> int:
     return index
 
 
-def carrying(request: Any, records: Records, refusal: str | None) -> tuple[Any, AdapterRecord | None]:
-    """A copy of an ``EngineCoreRequest`` whose LoRA request carries activation and weights key, and the record behind.
+def record_of(engine: Any, lora_request: Any, in_place: bool = False) -> AdapterRecord | None:
+    """The record of a LoRA request; None for plain LoRA that goes on as in stock vLLM.
 
-    Plain LoRA whose folder cannot be read here goes on unchanged, as vLLM would take it.
+    It does where this engine refuses aLoRA, and where its files cannot be read here.
     """
-    lora_request = request.lora_request
+    records, refusal = engine_records(engine), refusal_of(engine)
+    if refusal is not None:
+        if claims_alora(lora_request.lora_path):
+            raise AdapterError(f"aLoRA adapter {lora_request.lora_name!r} is refused: {refusal}")
+        return None
     try:
-        record = records.of(lora_request)
+        return records.read(lora_request.lora_path) if in_place else records.of(lora_request)
     except (AdapterError, OSError) as error:
         if records.known(lora_request.lora_int_id) is None and not claims_alora(lora_request.lora_path):
-            return request, None
+            return None
         raise AdapterError(str(error)) from error
-    activation = 0
-    if record.is_alora:
-        if refusal is not None:
-            raise AdapterError(f"aLoRA adapter {lora_request.lora_name!r} is refused: {refusal}")
-        activation = find_activation(request, lora_request.lora_name, record.invocation_tokens)
-        require_answerable(request, lora_request.lora_name, record)
-    carried = copy.copy(request)
-    carried.lora_request = carry(lora_request, activation, records.key(lora_request.lora_int_id, record))
-    return carried, record
 
 
-def require_answerable(request: Any, name: str, record: AdapterRecord) -> None:
-    """AdapterError for what vLLM answers with one adapter for a whole prompt, activation or not."""
+def carried_for(engine: Any, request: Any) -> Any:
+    """What an ``EngineCoreRequest`` has for a LoRA request from here on: its weights and its activation fixed."""
+    lora_request = request.lora_request
+    record = record_of(engine, lora_request)
+    if record is None:
+        return lora_request
+    activation = require_accepted(request, lora_request.lora_name, record.config)
+    engine_records(engine).hold(lora_request.lora_int_id, record)
+    return carry(lora_request, record, activation)
+
+
+def require_accepted(request: Any, name: str, config: AdapterConfig) -> int:
+    """The request's activation index, 0 for plain LoRA; AdapterError for what no aLoRA can answer."""
+    if not config.is_alora:
+        return 0
+    activation = find_activation(request, name, config.invocation_tokens)
     asked = getattr(request.sampling_params, "prompt_logprobs", None)
-    if record.adapts_head and asked is not None:
+    if config.adapts_head and asked is not None:
         raise AdapterError(
             f"aLoRA adapter {name!r} adapts lm_head, and vLLM would compute prompt_logprobs (echo with logprobs) with "
             "it before the activation too; ask without them"
         )
+    return activation
 
 
 def preprocess_patch(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,12 +103,13 @@ def preprocess_patch(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def preprocess_add_request(self: Any, request: Any) -> Any:
-        if request.lora_request is not None:
-            records, lora_id = engine_records(self), request.lora_request.lora_int_id
-            request, record = carrying(request, records, refusal_of(self))
-            if record is not None and records.known(lora_id) is None:
-                records.hold(lora_id, record)
-        return original(self, request)
+        if request.lora_request is None:
+            return original(self, request)
+        found_for, carried = getattr(self, "_alora_found", (None, None))
+        self._alora_found = (None, None)
+        own = copy.copy(request)
+        own.lora_request = carried if found_for is request else carried_for(self, request)
+        return original(self, own)
 
     return preprocess_add_request
 
@@ -105,7 +117,7 @@ def preprocess_patch(original: Callable[..., Any]) -> Callable[..., Any]:
 def note_engine(engine: Any, refusal: str | None) -> None:
     """Remember an engine core of this process, and why it refuses aLoRA, if it does."""
     engine._alora_refusal = refusal
-    _engines_here.add(engine)
+    _engines_here.append(weakref.ref(engine))
 
 
 def refusal_of(engine: Any) -> str | None:
@@ -121,48 +133,46 @@ def engine_records(engine: Any) -> Records:
 
 
 def add_lora_patch(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``EngineCore.add_lora`` that records what is loaded, once it is loaded."""
+    """``EngineCore.add_lora`` of a record; with ``load_inplace`` of the files as they are now.
+
+    Requests that were accepted with other weights under this id end with those.
+    """
 
     @functools.wraps(original)
     def add_lora(self: Any, lora_request: Any) -> Any:
         records, lora_id = engine_records(self), lora_request.lora_int_id
-        known = records.known(lora_id)
-        try:
-            record = records.read(lora_request.lora_path) if lora_request.load_inplace else records.of(lora_request)
-        except (AdapterError, OSError) as error:
-            if known is not None or claims_alora(lora_request.lora_path):
-                raise AdapterError(str(error)) from error
+        record = record_of(self, lora_request, lora_request.load_inplace)
+        if record is None:
             return original(self, lora_request)
-        refusal = refusal_of(self)
-        if record.is_alora and refusal is not None:
-            raise AdapterError(f"aLoRA adapter {lora_request.lora_name!r} is refused: {refusal}")
-        if known is not None and record.digest != known.digest:
-            _require_idle(self, lora_request)
-        loaded = original(self, lora_request)
-        if lora_request.load_inplace or known is None:
-            if not record.unchanged():
-                records.forget(lora_id)
-                raise AdapterError(
-                    f"{record.path}: the adapter's files changed while they were being loaded; load it again"
-                )
-            records.hold(lora_id, record)
+        loaded = original(self, carry(lora_request, record, 0))
+        before = records.known(lora_id)
+        records.hold(lora_id, record)
+        if before is not None and before is not record:
+            self.remove_lora(before.number)
+        records.sweep()
         return loaded
 
     return add_lora
 
 
-def _require_idle(engine: Any, lora_request: Any) -> None:
-    """AdapterError while requests of the id are alive: half of their tokens would be other weights'."""
-    alive = sum(
-        1
-        for request in compat.live_requests(engine)
-        if request.lora_request is not None and request.lora_request.lora_int_id == lora_request.lora_int_id
-    )
-    if alive:
-        raise AdapterError(
-            f"adapter {lora_request.lora_name!r} cannot get other weights in place while {alive} request(s) of it run; "
-            "wait until they are answered, or load the new weights under a new name"
-        )
+def by_number_patch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``EngineCore.pin_lora`` by the workers' number for an id."""
+
+    @functools.wraps(original)
+    def pin_lora(self: Any, lora_id: int) -> Any:
+        return original(self, engine_records(self).number(lora_id))
+
+    return pin_lora
+
+
+def list_loras_patch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``EngineCore.list_loras`` by its users' ids."""
+
+    @functools.wraps(original)
+    def list_loras(self: Any) -> set[int]:
+        return engine_records(self).ids(original(self))
+
+    return list_loras
 
 
 def remove_lora_patch(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -170,40 +180,24 @@ def remove_lora_patch(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def remove_lora(self: Any, lora_id: int) -> Any:
-        removed = original(self, lora_id)
-        engine_records(self).forget(lora_id)
+        records = engine_records(self)
+        removed = original(self, records.number(lora_id))
+        records.forget(lora_id)
+        records.sweep()
         return removed
 
     return remove_lora
 
 
-_seen_here = Records()  # by path alone: what is loaded is known only in the engine core
-_claims_here: dict[str, tuple[Any, bool]] = {}
-
-
-def _may_be_alora(path: str) -> bool:
-    """:func:`claims_alora`, read again when the configuration changes: plain LoRA is not digested in the front end."""
-    stamp = config_stamp(path)
-    known = _claims_here.get(path)
-    if known is None or known[0] != stamp:
-        known = _claims_here[path] = (stamp, claims_alora(path))
-    return known[1]
-
-
 def _check_here(vllm_config: Any, request: Any) -> None:
-    engine = next((found for found in _engines_here if found.vllm_config is vllm_config), None)
+    here = (engine() for engine in _engines_here)
+    engine = next((engine for engine in here if engine is not None and engine.vllm_config is vllm_config), None)
     if engine is not None:
-        carrying(request, engine_records(engine), refusal_of(engine))
+        engine._alora_found = (request, carried_for(engine, request))
         return
-    lora_request = request.lora_request
-    if not _may_be_alora(lora_request.lora_path):
-        return
-    try:
-        record = _seen_here.read(lora_request.lora_path)
-    except (AdapterError, OSError):
-        return  # not readable from here: the engine core decides
-    find_activation(request, lora_request.lora_name, record.invocation_tokens)
-    require_answerable(request, lora_request.lora_name, record)
+    config = config_here(request.lora_request.lora_path)
+    if config is not None:  # else not readable from here: the engine core decides
+        require_accepted(request, request.lora_request.lora_name, config)
 
 
 def process_inputs_patch(original: Callable[..., Any]) -> Callable[..., Any]:

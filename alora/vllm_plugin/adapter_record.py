@@ -1,47 +1,45 @@
-"""What an adapter folder says about itself: its invocation tokens and a digest of its weights.
+"""What an adapter folder says about itself, and the private copy of it that the workers load.
 
-A record is kept from an adapter's first accepted request on, because the workers keep the weights that they loaded.
-Only ``EngineCore.add_lora``, which loads before it returns, puts another one in its place. If the files change
-underneath, :meth:`Records.of` says so instead of mixing the two.
+Users know an adapter by a LoRA id and a path, and both can come to mean other weights. So the engine core copies the
+files once, digests the copy, and gives it a number of its own; scheduler and workers know the copy and the number
+alone. Other weights under an old id or path are another record, under another number, and a request keeps the record
+with which it was accepted to its end, whatever happens to id, path and files meanwhile. Nothing is ever loaded that was
+not digested, or replaced under a running request.
 """
 
 import hashlib
-import json
+import itertools
 import os
-import re
-from dataclasses import dataclass, replace
+import shutil
+import tempfile
+import weakref
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
 from alora.errors import AdapterError
 from alora.vllm_plugin import compat
+from alora.vllm_plugin.adapter_config import CONFIG, MANIFEST, AdapterConfig, claims_alora, read_config
 
-_CONFIG = "adapter_config.json"
-_MANIFEST = "alora.json"
-_EARLIER_KEY = "invocation_string"  # of the package alora 0.x by the paper's authors, before PEFT knew aLoRA
 _PREFIXES = ("adapter_model.", "new_embeddings.")
-_MEANINGFUL = (
-    "rank_pattern",
-    "alpha_pattern",
-    "lora_bias",
-    "layer_replication",
-    "use_bdlora",
-    "use_qalora",
-    "use_dora",
-)
-_BASE_CHANGED = ("pissa", "olora", "corda", "loftq")
+_FIRST_NUMBER = 2**30  # above every id that a server gives out, and within int32
+_KEPT = 256  # ids: vLLM's server forgets an adapter without a word to the engine core
+_numbers = itertools.count(_FIRST_NUMBER)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class AdapterRecord:
-    """One adapter as it was when it was first seen."""
+    """One set of files: ``copy`` holds what ``digest`` says, under a number that no other record ever gets."""
 
     path: str
     folder: str
     stamp: tuple[tuple[str, int, int, int], ...]
-    invocation_tokens: tuple[int, ...]
+    config: AdapterConfig
     digest: str
-    adapts_head: bool = False
+    copy: str
+    number: int = field(default_factory=lambda: next(_numbers))
 
     def unchanged(self) -> bool:
         """Whether every file of the adapter is still the one that was read; a few microseconds."""
@@ -50,17 +48,13 @@ class AdapterRecord:
         except OSError:
             return False
 
-    @property
-    def is_alora(self) -> bool:
-        return bool(self.invocation_tokens)
-
 
 def _files(folder: str) -> list[Path]:
     try:
         names = sorted(entry.name for entry in Path(folder).iterdir())
     except OSError as error:
         raise AdapterError(f"{folder}: the adapter folder cannot be read ({error.strerror})") from error
-    return [Path(folder, name) for name in names if name == _CONFIG or name.startswith(_PREFIXES)]
+    return [Path(folder, name) for name in names if name == CONFIG or name.startswith(_PREFIXES)]
 
 
 def _stamp_of(folder: str, name: str) -> tuple[str, int, int, int]:
@@ -73,132 +67,63 @@ def _stamp(folder: str) -> tuple[tuple[str, int, int, int], ...]:
     return tuple(_stamp_of(folder, file.name) for file in _files(folder))
 
 
-def _config(folder: str) -> tuple[Path, dict[str, Any]]:
-    file = Path(folder, _CONFIG)
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise AdapterError(f"{file}: not a readable PEFT configuration ({error})") from error
-    return file, config if isinstance(config, dict) else {}
-
-
-def invocation_tokens(folder: str) -> tuple[int, ...]:
-    """PEFT's ``alora_invocation_tokens``, empty for an adapter that is not an aLoRA.
-
-    Raises:
-        AdapterError: the configuration is missing or damaged, or the tokens are not a list of ids.
-    """
-    file, config = _config(folder)
-    tokens = config.get("alora_invocation_tokens")
-    if tokens is None:
-        if _exported_as_alora(folder):
-            raise AdapterError(
-                f"{file} has no alora_invocation_tokens, but {_MANIFEST} beside it says that this is an aLoRA: a tool "
-                "deleted the key, and the adapter would run as a wrong plain LoRA; restore the file"
-            )
-        if config.get(_EARLIER_KEY):
-            raise AdapterError(
-                f"{file} has {_EARLIER_KEY} and no alora_invocation_tokens, as the first aLoRA package wrote it: it "
-                "would run as a wrong plain LoRA; add the token ids of that text as alora_invocation_tokens"
-            )
-        return ()
-    if not isinstance(tokens, list) or not tokens or not all(type(token) is int and token >= 0 for token in tokens):
-        raise AdapterError(f"{file}: alora_invocation_tokens is {tokens!r}, not a list of token ids")
-    _require_read(config, file)
-    return tuple(tokens)
-
-
-def _adapts_head(folder: str) -> bool:
-    """Whether PEFT's ``target_modules``, names or a pattern, reach the output layer."""
-    targets = _config(folder)[1].get("target_modules") or ()
-    if isinstance(targets, str):
-        return re.fullmatch(targets, "lm_head") is not None
-    return any(str(name).split(".")[-1] == "lm_head" for name in targets)
-
-
-def _require_read(config: dict[str, Any], file: Path) -> None:
-    """AdapterError for what changes an adapter's meaning and this vLLM would drop: older ones know few keys."""
-    used = [key for key in _MEANINGFUL if config.get(key)]
-    if str(config.get("init_lora_weights", True)).split("_")[0].lower() in _BASE_CHANGED:
-        used.append("init_lora_weights")
-    dropped = sorted(set(used) - compat.peft_fields())
-    if dropped:
-        raise AdapterError(
-            f"{file} sets {', '.join(dropped)}, which vLLM {compat.vllm_version()} does not read, so the adapter would "
-            "answer wrong; serve it with a newer vLLM, or train it without"
-        )
-
-
-def claims_alora(path: str) -> bool:
-    """Whether an adapter claims to be an aLoRA, however badly; what cannot be read claims nothing."""
-    try:
-        folder = compat.adapter_folder(path)
-        config = json.loads(Path(folder, _CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(config, dict) and (
-        config.get("alora_invocation_tokens") is not None
-        or bool(config.get(_EARLIER_KEY))
-        or _exported_as_alora(folder)
-    )
-
-
-def config_stamp(path: str) -> tuple[int, int] | None:
-    """Changes when the configuration in a local adapter folder does; None where there is none."""
-    try:
-        info = os.stat(f"{path}/{_CONFIG}")  # noqa: PTH116 (once per request, as above)
-    except OSError:
-        return None
-    return info.st_ino, info.st_mtime_ns
-
-
-def _exported_as_alora(folder: str) -> bool:
-    """Whether the folder is one of alora's own bundles, of an aLoRA: tools that drop PEFT's key leave this one."""
-    try:
-        manifest = json.loads(Path(folder, _MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(manifest, dict) and manifest.get("activated") is True
-
-
-def _digest(folder: str) -> str:
+def _copy(source: str, target: str) -> str:
+    """Copy an adapter's files, read once each, and digest what was written."""
     sha = hashlib.sha256()
-    for file in _files(folder):
-        sha.update(file.name.encode() + b"\0")
-        with file.open("rb") as stream:
-            sha.update(hashlib.file_digest(stream, "sha256").digest())
+    for file in _files(source):
+        with file.open("rb") as stream, Path(target, file.name).open("wb") as written:
+            of_file = hashlib.sha256()
+            while chunk := stream.read(1 << 20):
+                of_file.update(chunk)
+                written.write(chunk)
+        sha.update(file.name.encode() + b"\0" + of_file.digest())
+    if Path(source, MANIFEST).is_file():
+        shutil.copyfile(Path(source, MANIFEST), Path(target, MANIFEST))
     return sha.hexdigest()
 
 
-def read_record(path: str) -> AdapterRecord:
-    """Read and digest the adapter at ``path`` (a folder, or a hub id that vLLM resolves).
+def read_record(path: str, copies: str) -> AdapterRecord:
+    """Copy the adapter at ``path`` (a folder, or a hub id that vLLM resolves) into a folder of its own in ``copies``.
 
     Raises:
-        AdapterError: it cannot be read, or changed while it was being read.
+        AdapterError: it cannot be read or copied, or changed meanwhile.
     """
     folder = compat.adapter_folder(path)
-    stamp, tokens = _stamp(folder), invocation_tokens(folder)
-    record = AdapterRecord(path, folder, stamp, tokens, _digest(folder), bool(tokens) and _adapts_head(folder))
-    if _stamp(folder) != record.stamp:
-        raise AdapterError(
-            f"{folder}: the adapter's files changed while they were being read; write beside, then rename"
-        )
+    stamp = _stamp(folder)
+    try:
+        copy = tempfile.mkdtemp(dir=copies)
+        try:
+            digest = _copy(folder, copy)
+            record = AdapterRecord(path, folder, stamp, read_config(copy, folder), digest, copy)
+            if _stamp(folder) != stamp:
+                raise AdapterError(
+                    f"{folder}: the adapter's files changed while they were being read; write them to another folder, "
+                    "then rename it"
+                )
+        except BaseException:
+            shutil.rmtree(copy, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise AdapterError(f"{folder}: cannot be copied to {copies} ({error}); TMPDIR names another place") from error
     return record
 
 
 class Records:
-    """The adapters of one engine, by the integer id under which the workers keep their weights."""
+    """The adapters of one engine core, by the LoRA ids of its users. ``folder`` holds the copies and ends with it."""
 
     def __init__(self) -> None:
-        self._by_id: dict[int, AdapterRecord] = {}
-        self._read: dict[str, AdapterRecord] = {}
-        self._replaced: dict[int, int] = {}
+        self.folder = tempfile.mkdtemp(prefix="alora-vllm-")
+        # Not atexit, which a forked engine core skips.
+        Finalize(self, shutil.rmtree, (self.folder, True), exitpriority=0)
+        self._by_id: OrderedDict[int, AdapterRecord] = OrderedDict()
+        self._read: weakref.WeakValueDictionary[str, AdapterRecord] = weakref.WeakValueDictionary()
+        self._copies: dict[str, weakref.ref[AdapterRecord]] = {}
 
     def of(self, lora_request: Any) -> AdapterRecord:
-        """The record behind a LoRA request. Nothing is kept: the request may still be refused.
+        """The record of a LoRA request. Nothing is kept: the request may still be refused.
 
         Raises:
-            AdapterError: the id belongs to another adapter, or an aLoRA's files hold other weights than were loaded.
+            AdapterError: the id belongs to another adapter, or an aLoRA's files hold other weights than were accepted.
         """
         known = self._by_id.get(lora_request.lora_int_id)
         if known is None:
@@ -210,15 +135,15 @@ class Records:
                 f"{known.path}; give every adapter an id of its own"
             )
         if known.unchanged() or not Path(known.folder).is_dir():
-            return known  # the workers have the weights, whether or not the files are still there
+            return known  # the copy is there, whether or not the files still are
         try:
             now = self.read(known.path)
         except (AdapterError, OSError):
             now = None
-        if now is not None and (now.digest, now.invocation_tokens) == (known.digest, known.invocation_tokens):
-            self._by_id[number] = replace(known, stamp=now.stamp)
+        if now is not None and now.digest == known.digest:
+            known.stamp = now.stamp
             return known
-        if not known.is_alora and not lora_request.load_inplace and not claims_alora(known.path):
+        if not known.config.is_alora and not lora_request.load_inplace and not claims_alora(known.path):
             return known  # as stock vLLM: plain LoRA goes on with what was loaded
         raise AdapterError(
             f"adapter {name!r}: the files in {known.path} changed after their weights were loaded; load the adapter "
@@ -227,31 +152,49 @@ class Records:
         )
 
     def read(self, path: str) -> AdapterRecord:
-        """The adapter at ``path`` as it is now."""
+        """The adapter at ``path`` as it is now; the same record while its content is the same."""
         seen = self._read.get(path)
-        plain_no_more = seen is not None and not seen.is_alora and claims_alora(path)  # a manifest came beside it
-        if seen is None or plain_no_more or _stamp(seen.folder) != seen.stamp:
-            seen = self._read[path] = read_record(path)
-        return seen
+        plain_no_more = seen is not None and not seen.config.is_alora and claims_alora(path)  # a manifest came
+        if seen is not None and not plain_no_more and _stamp(seen.folder) == seen.stamp:
+            return seen
+        now = read_record(path, self.folder)
+        self._copies[now.copy] = weakref.ref(now)
+        if seen is not None and now.digest == seen.digest:
+            seen.stamp = now.stamp
+            return seen
+        self._read[path] = now
+        return now
 
     def hold(self, lora_id: int, record: AdapterRecord) -> None:
-        """What the workers hold under ``lora_id``, or load for the request that is now accepted."""
-        before = self._by_id.get(lora_id)
-        if before is not None and before.digest != record.digest:
-            self._replaced[lora_id] = self._replaced.get(lora_id, 0) + 1
+        """What ``lora_id`` means from now on, or until many others have been asked for."""
         self._by_id[lora_id] = record
-
-    def key(self, lora_id: int, record: AdapterRecord) -> str:
-        """What tells the blocks of these weights from all others.
-
-        The digest; and how often weights were replaced in place, because a request that was on its way meanwhile may
-        have filled blocks by the new weights under the old key, which a roll-back must not find.
-        """
-        replaced = self._replaced.get(lora_id, 0)
-        return f"{record.digest}+{replaced}" if replaced else record.digest
+        self._by_id.move_to_end(lora_id)
+        while len(self._by_id) > _KEPT:
+            self._by_id.popitem(last=False)
 
     def known(self, lora_id: int) -> AdapterRecord | None:
         return self._by_id.get(lora_id)
 
+    def number(self, lora_id: int) -> int:
+        """The workers' number for a user's id."""
+        known = self._by_id.get(lora_id)
+        return lora_id if known is None else known.number
+
+    def ids(self, numbers: set[int]) -> set[int]:
+        """The users' ids for the workers' numbers."""
+        ours = {lora_id for lora_id, record in list(self._by_id.items()) if record.number in numbers}
+        return ours | {number for number in numbers if number < _FIRST_NUMBER}
+
     def forget(self, lora_id: int) -> None:
+        """Free an id for another adapter."""
         self._by_id.pop(lora_id, None)
+
+    def sweep(self) -> None:
+        """Delete the copies that neither an id nor a request holds any more.
+
+        Called after the workers have answered, so no step that was sent before still loads from one of them.
+        """
+        for copy, record in list(self._copies.items()):
+            if record() is None:
+                shutil.rmtree(copy, ignore_errors=True)
+                del self._copies[copy]

@@ -7,12 +7,13 @@ the adapter to the prefix as well never sees one.
 from typing import Any
 
 from alora.vllm_plugin import compat
+from alora.vllm_plugin.adapter_record import AdapterRecord
 
 _LoRARequest: Any = compat.lora_request_class()
 
 
 class CarriedLoRARequest(_LoRARequest):
-    """``vllm.lora.request.LoRARequest`` plus what this one request needs.
+    """``vllm.lora.request.LoRARequest`` plus what this one request needs; id and path are the record's own.
 
     Plain LoRA is the case ``activation_index == 0``: every token is adapted and every block is the adapter's own.
     Equality is by id, under which the workers keep the weights, not by name as upstream: an adapter that is reloaded
@@ -21,6 +22,7 @@ class CarriedLoRARequest(_LoRARequest):
 
     activation_index: int = 0
     weights_digest: str = ""
+    record: Any = None  # keeps the copy while the request lives; stays in the engine core
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CarriedLoRARequest) and self.lora_int_id == other.lora_int_id
@@ -29,7 +31,7 @@ class CarriedLoRARequest(_LoRARequest):
         return hash(self.lora_int_id)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        values = {name: getattr(self, name) for name in self.__struct_fields__ if name != "record"}
         return _rebuild, (values,)
 
 
@@ -40,11 +42,11 @@ def _rebuild(values: dict[str, Any]) -> CarriedLoRARequest:
     return CarriedLoRARequest(**values)
 
 
-def carry(lora_request: Any, activation_index: int, weights_digest: str) -> CarriedLoRARequest:
-    """A copy of ``lora_request`` (which stays as it is) that carries the activation and the weights' key.
+def carry(lora_request: Any, record: AdapterRecord, activation_index: int) -> CarriedLoRARequest:
+    """A copy of ``lora_request`` (which stays as it is) that names the record's weights and carries the activation.
 
-    It never asks a worker to load in place: what the workers hold changes by ``EngineCore.add_lora`` alone.
+    It never asks a worker to load in place: what a number means never changes.
     """
     values = {name: getattr(lora_request, name) for name in _LoRARequest.__struct_fields__}
-    values["load_inplace"] = False
-    return CarriedLoRARequest(**values, activation_index=activation_index, weights_digest=weights_digest)
+    values.update(lora_int_id=record.number, lora_path=record.copy, load_inplace=False)
+    return CarriedLoRARequest(**values, activation_index=activation_index, weights_digest=record.digest, record=record)

@@ -60,6 +60,8 @@ ENGINE_INIT_CACHES = _method(_CORE, "EngineCore._initialize_kv_caches", "vllm_co
 ENGINE_PREPROCESS = _method(_CORE, "EngineCore.preprocess_add_request", "request")
 ENGINE_ADD_LORA = _method(_CORE, "EngineCore.add_lora", "lora_request")
 ENGINE_REMOVE_LORA = _method(_CORE, "EngineCore.remove_lora", "lora_id")
+ENGINE_PIN_LORA = _method(_CORE, "EngineCore.pin_lora", "lora_id")
+ENGINE_LIST_LORAS = _method(_CORE, "EngineCore.list_loras", "")
 PROCESS_INPUTS = _method("vllm.v1.engine.input_processor", "InputProcessor.process_inputs", "request_id prompt params")
 EXTRA_KEYS = _function(_CACHE, "generate_block_hash_extra_keys", "request start_token_idx end_token_idx start_mm_idx")
 BLOCK_HASHER = _function(_CACHE, "get_request_block_hasher", "hash_block_size caching_hash_fn")
@@ -214,7 +216,7 @@ def model_runner(worker: Any) -> Any:
 
 @contextmanager
 def block_hashing(block_size: int) -> Iterator[Callable[..., list[bytes]]]:
-    """Block hashes as a real ``Request`` computes them, for the self-test: ``hashes(ids, lora, salt, answer)``.
+    """Block hashes as a real ``Request`` computes them, for the self-test: ``hashes(ids, lora, salt, answer, ...)``.
 
     The seed that vLLM keeps in a global is left as it was found.
     """
@@ -230,7 +232,11 @@ def block_hashing(block_size: int) -> Iterator[Callable[..., list[bytes]]]:
     hasher = kv_cache_utils.get_request_block_hasher(block_size, function)
 
     def hashes(
-        token_ids: list[int], lora_request: Any = None, salt: str | None = None, answer: Sequence[int] = ()
+        token_ids: list[int],
+        lora_request: Any = None,
+        salt: str | None = None,
+        answer: Sequence[int] = (),
+        **more: Any,
     ) -> list[bytes]:
         request = Request(
             request_id="self-test",
@@ -240,6 +246,7 @@ def block_hashing(block_size: int) -> Iterator[Callable[..., list[bytes]]]:
             lora_request=lora_request,
             cache_salt=salt,
             block_hasher=hasher,
+            **more,
         )
         for token in answer:
             request.append_output_token_ids(token)
@@ -313,11 +320,6 @@ def run_prompt(llm: Any, core: Any) -> Any:
     while request.num_computed_tokens < request.num_prompt_tokens:
         llm.llm_engine.step()
     return request
-
-
-def live_requests(core: Any) -> list[Any]:
-    """Requests that an engine core has accepted and not finished."""
-    return list(core.scheduler.requests.values())
 
 
 def request_blocks(core: Any, request: Any) -> list[int]:

@@ -8,10 +8,11 @@ which the plugin is not active or a runner of another make, leaves the engine se
 import functools
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from alora.vllm_plugin import compat
-from alora.vllm_plugin.activation_source import note_engine
+from alora.vllm_plugin.activation_source import engine_records, note_engine
 
 _logger = logging.getLogger("vllm.alora")
 
@@ -26,13 +27,15 @@ def _masks(holder: Any, name: str) -> bool:
     return getattr(getattr(holder, name, None), "alora_masks", False)
 
 
-def worker_refusal(worker: Any) -> str | None:
+def worker_refusal(worker: Any, copies: str) -> str | None:
     """Why this worker cannot run aLoRA, or None. Called inside the worker's process."""
     from alora.vllm_plugin.install import status
 
     found = status()
     if not found.active:
         return f"the alora plugin is not active in a worker: {found.reason}"
+    if not Path(copies).is_dir():
+        return f"a worker on another machine does not see {copies}; let TMPDIR name a folder that all machines share"
     runner = compat.model_runner(worker)
     kind = type(runner)
     lora_state = getattr(runner, "lora_state", None)
@@ -50,7 +53,7 @@ def check_engine(engine: Any) -> str | None:
     if refusal is not None:
         return refusal
     try:
-        answers = engine.model_executor.collective_rpc(worker_refusal)
+        answers = engine.model_executor.collective_rpc(worker_refusal, args=(engine_records(engine).folder,))
     except Exception as error:  # a worker without alora, or an executor that cannot ask: both mean no
         return f"a worker could not be asked about its model runner ({type(error).__name__}: {error})"
     return next((answer for answer in answers if answer is not None), None)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from alora.errors import AdapterError
-from alora.vllm_plugin.adapter_record import claims_alora
+from alora.vllm_plugin.adapter_config import claims_alora
 
 
 def accept_patch(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,13 +1,15 @@
 """Cache keys: blocks that end at or before the activation are the base's own, later ones belong to these weights.
 
-The stock function makes every key; only the LoRA request that it sees is hidden for a base block. So multimodal,
-``cache_salt`` and prompt-embeds keys stay what they are in every block.
+The stock function makes every key of the base, with the LoRA request hidden from it. So multimodal, ``cache_salt`` and
+prompt-embeds keys stay what they are in every block. A block with adapted tokens adds one :class:`AdaptedKey`.
 """
 
 import functools
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from alora.activation import shareable_blocks
 from alora.vllm_plugin.carried_request import CarriedLoRARequest
@@ -28,6 +30,20 @@ class _BaseView:
         return getattr(self._request, name)
 
 
+class AdaptedKey(NamedTuple):
+    """What decides an adapted block's content besides its tokens, its base keys and the blocks before it."""
+
+    weights_digest: str
+    start: int  # of the adapter within the block; two invocations in one block give it two masks
+
+
+def adapted_key(carried: CarriedLoRARequest, start_token_idx: int, end_token_idx: int) -> AdaptedKey | None:
+    """None for a block of the base."""
+    if end_token_idx <= carried.activation_index:
+        return None
+    return AdaptedKey(carried.weights_digest, max(carried.activation_index - start_token_idx, 0))
+
+
 def extra_keys_patch(original: Callable[..., Any]) -> Callable[..., Any]:
     """``generate_block_hash_extra_keys`` with base-aligned keys."""
 
@@ -38,31 +54,43 @@ def extra_keys_patch(original: Callable[..., Any]) -> Callable[..., Any]:
         carried = request.lora_request
         if not isinstance(carried, CarriedLoRARequest):
             return original(request, start_token_idx, end_token_idx, start_mm_idx)
-        if end_token_idx <= carried.activation_index:
-            return original(_BaseView(request), start_token_idx, end_token_idx, start_mm_idx)
-        keys, next_mm_idx = original(request, start_token_idx, end_token_idx, start_mm_idx)
-        return (*(keys or ()), ("alora_weights", carried.weights_digest)), next_mm_idx
+        keys, next_mm_idx = original(_BaseView(request), start_token_idx, end_token_idx, start_mm_idx)
+        adapted = adapted_key(carried, start_token_idx, end_token_idx)
+        if adapted is None:
+            return keys, next_mm_idx
+        return (*(keys or ()), ("alora", *adapted)), next_mm_idx
 
     return generate_block_hash_extra_keys
+
+
+class PrefixKey(NamedTuple):
+    """What decides the base hashes of a prompt's first blocks."""
+
+    cache_salt: str | None
+    token_ids: bytes  # encoded, which is half the price of comparing lists of ints
 
 
 class BasePrefixes:
     """Base block hashes of the prompts seen last, so that requests on one prefix hash it once.
 
     A hundred adapters on one conversation ask for the same base hashes a hundred times. A lookup compares token ids,
-    so a hash is never taken from a prompt that differs, and the ``cache_salt`` is part of the key. The last prompt of a
-    first block serves conversations that grow; the whole prefixes serve those that are alive side by side behind one
-    system prompt.
+    so a hash is never taken from a prompt that differs. Each prompt is known as a whole, which serves the adapters of
+    one conversation, and by its first block, which serves conversations that grow.
     """
 
     def __init__(self, block_size: int, capacity: int = _REMEMBERED_PREFIXES) -> None:
         self._block_size = block_size
-        self._capacity = capacity
-        self._prompts: OrderedDict[tuple[Any, ...], tuple[list[int], list[Any]]] = OrderedDict()
-        self._whole: OrderedDict[tuple[Any, ...], list[Any]] = OrderedDict()
+        self._capacity = 2 * capacity
+        self._seen: OrderedDict[PrefixKey, tuple[list[int], list[Any]]] = OrderedDict()
 
-    def _key(self, request: Any, token_ids: list[int]) -> tuple[Any, ...]:
-        return (request.cache_salt, *token_ids[: self._block_size])
+    def _key(self, request: Any, blocks: int) -> PrefixKey:
+        token_ids = request.prompt_token_ids[: blocks * self._block_size]
+        return PrefixKey(request.cache_salt, msgspec.msgpack.encode(token_ids))
+
+    def _known(self, key: PrefixKey) -> tuple[list[int], list[Any]] | None:
+        if key in self._seen:
+            self._seen.move_to_end(key)
+        return self._seen.get(key)
 
     def base_blocks(self, request: Any) -> int:
         """Whole prompt blocks of ``request`` whose hash is the base's and depends on its token ids alone."""
@@ -78,39 +106,29 @@ class BasePrefixes:
 
     def shared(self, request: Any, blocks: int) -> list[Any]:
         """Hashes of the longest run of the first ``blocks`` blocks that a remembered prompt begins with."""
-        token_ids = request.prompt_token_ids
-        key = self._key(request, token_ids)
-        known = self._prompts.get(key)
+        whole = self._known(self._key(request, blocks))
+        if whole is not None:
+            return whole[1][:blocks]
+        known = self._known(self._key(request, 1))
         if known is None:
             return []
-        self._prompts.move_to_end(key)
-        seen_ids, hashes = known
-        low, high = 1, min(blocks, len(hashes))
-        if token_ids[: high * self._block_size] == seen_ids[: high * self._block_size]:
-            if high == blocks:
-                return hashes[:high]
-            low = high
-        whole = (request.cache_salt, *token_ids[: blocks * self._block_size])
-        if whole in self._whole:
-            self._whole.move_to_end(whole)
-            return self._whole[whole]
-        while low < high:  # the first block is equal (it is the key); find the last one that is
-            middle = (low + high + 1) // 2
+        token_ids, (seen_ids, hashes) = request.prompt_token_ids, known
+        low, high = 1, min(blocks, len(hashes))  # the first block is equal: it is the key
+        middle = high
+        while low < high:
             end = middle * self._block_size
             low, high = (middle, high) if token_ids[:end] == seen_ids[:end] else (low, middle - 1)
+            middle = (low + high + 1) // 2
         return hashes[:low]
 
     def remember(self, request: Any, hashes: list[Any]) -> None:
         """Keep the base hashes of a prompt for the next request that begins like it."""
-        if not hashes:
-            return
-        token_ids = request.prompt_token_ids[: len(hashes) * self._block_size]
-        self._prompts[self._key(request, token_ids)] = (token_ids, hashes)
-        self._prompts.move_to_end(self._key(request, token_ids))
-        self._whole[(request.cache_salt, *token_ids)] = hashes
-        for kept in (self._prompts, self._whole):
-            while len(kept) > self._capacity:
-                kept.popitem(last=False)
+        prefix = (request.prompt_token_ids[: len(hashes) * self._block_size], hashes)
+        for blocks in {1, len(hashes)}:
+            self._seen[self._key(request, blocks)] = prefix
+            self._seen.move_to_end(self._key(request, blocks))
+        while len(self._seen) > self._capacity:
+            self._seen.popitem(last=False)
 
 
 def block_hasher_patch(original: Callable[..., Any]) -> Callable[..., Any]:

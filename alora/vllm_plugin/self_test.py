@@ -34,6 +34,7 @@ def _test_hashes() -> None:
     with compat.block_hashing(_BLOCK) as hashes:
         base = hashes(_PROMPT)
         first = hashes(_PROMPT, _carried("first", 1, "a"))
+        earlier = hashes(_PROMPT, _carried("first", 1, "a", _ACTIVATION - 1))
         other_weights = hashes(_PROMPT, _carried("first", 1, "b"))
         plain = hashes(_PROMPT, _carried("first", 1, "a", activation=0))
         salted = hashes(_PROMPT, _carried("first", 1, "a"), salt="tenant")
@@ -41,6 +42,7 @@ def _test_hashes() -> None:
     _expect(len(base) == len(_PROMPT) // _BLOCK, "requests are not hashed block by block")
     _expect(first[:shared] == base[:shared], "blocks before the activation do not hash as the base's")
     _expect(not set(first[shared:]) & set(base), "blocks after the activation hash as the base's")
+    _expect(not set(first[shared:]) & set(earlier), "two activations in one block share it")
     _expect(not set(first[shared:]) & set(other_weights), "two sets of weights share a block")
     _expect(not set(plain) & set(base), "plain LoRA shares a block with the base")
     _expect(not set(salted) & set(first), "cache_salt does not separate tenants")

@@ -10,7 +10,7 @@ from typing import Any
 
 from alora.errors import AdapterError
 from alora.vllm_plugin import compat
-from alora.vllm_plugin.adapter_record import claims_alora
+from alora.vllm_plugin.adapter_config import claims_alora
 from alora.vllm_plugin.carried_request import CarriedLoRARequest
 
 NO_ADAPTER = 0
@@ -41,8 +41,11 @@ def mask_tokens(
     return tuple(masked)
 
 
+_claims_alora = functools.lru_cache(maxsize=4096)(claims_alora)  # asked in every step
+
+
 def _refuse_uncarried(lora_request: Any) -> None:
-    if claims_alora(lora_request.lora_path):
+    if _claims_alora(lora_request.lora_path):
         raise AdapterError(
             f"aLoRA adapter {lora_request.lora_name!r} reached the model without an activation: the engine core that "
             "sent it runs without the alora plugin"

@@ -1,13 +1,10 @@
-"""Deliberate faults in the plugin, and for each the test that must fail because of it.
+"""Deliberate faults in the plugin, and for each the test that must fail because of it (``run_planted_faults``)."""
 
-Run as ``python -m tests.vllm.planted_faults OUT.json``: one process and one engine for all of them. Each named test is
-run first as things are (it must pass), then with the fault planted. ``test_planted_faults.py`` reads the outcome.
-"""
-
-import json
-import sys
+import copy
+import importlib
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,272 +24,250 @@ def _everywhere(patch: pytest.MonkeyPatch, symbol: Any, replacement: Any) -> Non
     patch.setattr(compat.holder(symbol), symbol.name, replacement)
 
 
-def _shifted_activation(by: int) -> Plant:
+def _swap(place: str, make: Callable[[Any], Any]) -> Plant:
+    """Put ``make(stock)`` in the place of ``module:name`` or ``module:class.name`` of the plugin."""
+    module, _, path = place.partition(":")
+    *owners, name = path.split(".")
+
     def plant(patch: pytest.MonkeyPatch) -> None:
-        from alora.vllm_plugin import activation_source
-
-        stock = activation_source.last_occurrence
-
-        def shifted(ids, tokens):
-            found = stock(ids, tokens)
-            return None if found is None else max(found + by, 0)
-
-        patch.setattr(activation_source, "last_occurrence", shifted)
+        owner: Any = importlib.import_module(f"alora.vllm_plugin.{module}")
+        for step in owners:
+            owner = getattr(owner, step)
+        patch.setattr(owner, name, make(getattr(owner, name, None)), raising=False)
 
     return plant
 
 
-def first_occurrence(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin import activation_source
-
-    def first(ids, tokens):
-        width = len(tokens)
-        places = (at for at in range(len(ids) - width + 1) if tuple(ids[at : at + width]) == tuple(tokens))
-        return next(places, None)
-
-    patch.setattr(activation_source, "last_occurrence", first)
+def _both(*plants: Plant) -> Plant:
+    return lambda patch: [plant(patch) for plant in plants] and None
 
 
-def hash_without_mask(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin import token_mapping
+def _as_stock(*symbols: str) -> Plant:
+    """vLLM's own functions in the place of patched ones."""
 
-    patch.setattr(token_mapping, "mask_tokens", lambda tokens, rows, scheduled: tokens)
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        from alora.vllm_plugin import compat
 
+        for symbol in (getattr(compat, name) for name in symbols):
+            _everywhere(patch, symbol, compat.current(symbol).__wrapped__)
 
-def mask_without_hash(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin import compat, prefix_hash
-
-    _everywhere(patch, compat.EXTRA_KEYS, compat.current(compat.EXTRA_KEYS).__wrapped__)
-    patch.setattr(prefix_hash.BasePrefixes, "base_blocks", lambda self, request: 0)
-
-
-def block_rounded_up(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin import prefix_hash
-
-    patch.setattr(prefix_hash, "shareable_blocks", lambda index, block: -(-index // block))
+    return plant
 
 
-def salt_dropped_from_base_blocks(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin import prefix_hash
+def _shifted(by: int) -> Callable[[Any], Any]:
+    def make(stock):
+        def last_occurrence(ids, tokens):
+            index = stock(ids, tokens)
+            return None if index is None else max(index + by, 0)
 
-    patch.setattr(prefix_hash._BaseView, "cache_salt", None, raising=False)
-    patch.setattr(prefix_hash.BasePrefixes, "base_blocks", lambda self, request: 0)
+        return last_occurrence
 
-
-def salt_dropped_from_shared_hashes(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin import prefix_hash
-
-    patch.setattr(prefix_hash.BasePrefixes, "_key", lambda self, request, ids: tuple(ids[: self._block_size]))
+    return make
 
 
-def shared_hashes_without_comparing(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin import prefix_hash
-
-    def shared(self, request, blocks):
-        known = self._prompts.get(self._key(request, request.prompt_token_ids))
-        return known[1][:blocks] if known else []
-
-    patch.setattr(prefix_hash.BasePrefixes, "shared", shared)
+def _first_occurrence(ids, tokens):
+    width = len(tokens)
+    starts = (at for at in range(len(ids) - width + 1) if tuple(ids[at : at + width]) == tuple(tokens))
+    return next(starts, None)
 
 
-def multimodal_keys_dropped(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin import prefix_hash
-
-    patch.setattr(prefix_hash._BaseView, "mm_features", [], raising=False)
-
-
-def weights_key_dropped(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin import activation_source
-
-    stock = activation_source.carry
-    patch.setattr(activation_source, "carry", lambda lora, activation, key: stock(lora, activation, ""))
+def _without_comparing(self, request, blocks):
+    known = self._known(self._key(request, 1))
+    return known[1][:blocks] if known else []
 
 
-def positions_of_the_step_ignored(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin import compat
+def _by_ids_alone(stock):
+    def base_blocks(self, request):
+        ids, lora_request = request.prompt_token_ids, request.lora_request
+        seen = SimpleNamespace(mm_features=[], prompt_embeds=None, prompt_token_ids=ids, lora_request=lora_request)
+        return stock(self, seen)
 
-    stock = compat.v1_rows
-    patch.setattr(compat, "v1_rows", lambda runner, batch: [(lora, 0) for lora, _ in stock(runner, batch)])
+    return base_blocks
 
 
-def plain_lora_masked_off(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin import token_mapping
+def _adapted_key(**changes: Any) -> Plant:
+    def make(stock):
+        def adapted_key(*block):
+            key = stock(*block)
+            return None if key is None else key._replace(**changes)
 
-    stock = token_mapping.mask_tokens
+        return adapted_key
 
+    return _swap("prefix_hash:adapted_key", make)
+
+
+def _carried(field: str) -> Plant:
+    """Requests that keep a field of the user's own request."""
+
+    def make(stock):
+        def carry(lora_request, record, activation):
+            carried = stock(lora_request, record, activation)
+            setattr(carried, field, getattr(lora_request, field))
+            return carried
+
+        return carry
+
+    return _swap("activation_source:carry", make)
+
+
+def _plain_masked_off(stock):
     def masked(tokens, rows, scheduled):
         if any(lora is not None and lora.activation_index for lora, _ in rows):
-            rows = [
-                (_never_active(lora) if lora is not None and not lora.activation_index else lora, computed)
-                for lora, computed in rows
-            ]
+            rows = [(lora if lora is None or lora.activation_index else _never_active(lora), at) for lora, at in rows]
         return stock(tokens, rows, scheduled)
 
-    patch.setattr(token_mapping, "mask_tokens", masked)
+    return masked
 
 
 def _never_active(lora: Any) -> Any:
     """A plain LoRA request that is taken for one that never activates."""
-    from alora.vllm_plugin.carried_request import carry
-
-    return carry(lora, 10**6, lora.weights_digest)
-
-
-def v2_unmasked(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin import compat
-
-    _everywhere(patch, compat.V2_LORA_INPUTS, compat.current(compat.V2_LORA_INPUTS).__wrapped__)
+    never = copy.copy(lora)
+    never.activation_index = 10**6
+    return never
 
 
-def v2_positions_wrong(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin import compat
-
-    patch.setattr(compat, "v2_computed_tokens", lambda step: {new.req_id: 0 for new in step.scheduled_new_reqs})
-
-
-def cpu_kernels_as_stock(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin import compat
-
-    for symbol in (compat.BGMV_SHRINK, compat.BGMV_EXPAND, compat.BGMV_EXPAND_SLICE):
-        _everywhere(patch, symbol, compat.current(symbol).__wrapped__)
+def _in_place_by_a_request(self, lora_request):
+    record = self.read(lora_request.lora_path)
+    self.hold(lora_request.lora_int_id, record)
+    return record
 
 
-def changed_files_unnoticed(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin.adapter_record import AdapterRecord
-
-    patch.setattr(AdapterRecord, "unchanged", lambda self: True)
+def _head_forgotten(stock):
+    return lambda request, name, config: stock(request, name, replace(config, adapts_head=False))
 
 
-def failed_reload_unnoticed(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin import activation_source
-
-    def held_before_it_is_loaded(engine, lora_request):
-        records = activation_source.engine_records(engine)
-        records.hold(lora_request.lora_int_id, records.read(lora_request.lora_path))
-
-    patch.setattr(activation_source, "_require_idle", held_before_it_is_loaded)
-
-
-def reload_while_requests_run(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin import activation_source
-
-    patch.setattr(activation_source, "_require_idle", lambda engine, lora_request: None)
-
-
-def reload_keeps_its_key(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin.adapter_record import Records
-
-    patch.setattr(Records, "key", lambda self, lora_id, record: record.digest)
-
-
-def in_place_by_a_request(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin.adapter_record import Records
-
-    def taken(self, lora_request):
-        record = self.read(lora_request.lora_path)
-        self.hold(lora_request.lora_int_id, record)
-        return record
-
-    patch.setattr(Records, "of", taken)
-
-
-def head_logprobs_answered(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin import activation_source
-
-    patch.setattr(activation_source, "require_answerable", lambda request, name, record: None)
-
-
-def missing_invocation_accepted(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin import activation_source
-
-    stock = activation_source.last_occurrence
-    patch.setattr(activation_source, "last_occurrence", lambda ids, tokens: stock(ids, tokens) or 0)
-
-
-def any_runner_taken_for_masked(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin import engine_check
-
-    patch.setattr(engine_check, "_masks", lambda holder, name: True)
-
-
-def self_test_left_out(patch: pytest.MonkeyPatch) -> None:
-    from alora.vllm_plugin import self_test
-
-    patch.setattr(self_test, "run_self_test", lambda: None)
-
-
-def _fault(plant: Plant, test: str, name: str | None = None) -> tuple[str, Plant, str]:
-    return name or plant.__name__, plant, f"{HERE}/{test}"
-
-
+_NO_SHARED_HASHES = _swap("prefix_hash:BasePrefixes.base_blocks", lambda stock: lambda self, request: 0)
+_BGMV = ("BGMV_SHRINK", "BGMV_EXPAND", "BGMV_EXPAND_SLICE")
+_SEARCH = "activation_source:last_occurrence"
+_MASK = "token_mapping:mask_tokens"
+_NEW = "test_new_weights.py"
 _HITS = "test_shared.py::test_an_adapter_hits_the_base_up_to_the_last_block_before_its_activation"
 _PEFT = "test_right.py::test_activation_is_where_peft_finds_it"
 _SALT = "test_isolated.py::test_cache_salt_separates_tenants"
-_SAME_PATH = "test_new_weights.py::test_new_weights_at_the_same_path_under_the_same_name_reuse_nothing"
+_SAME_PATH = f"{_NEW}::test_new_weights_at_the_same_path_under_the_same_name_reuse_nothing"
+_RUNNING = f"{_NEW}::test_a_running_request_ends_with_the_weights_it_began_with"
+_HASH = "test_hash_sharing.py"
 _IDENTICAL = "test_identical.py::test_prefix_kv_is_the_bases_and_differs_from_the_activation_on"
-FAULTS = [
-    _fault(_shifted_activation(-1), f"{_IDENTICAL}[64-adapted0-linear]", "activation_one_early"),
-    _fault(_shifted_activation(1), f"{_PEFT}[overlapping]", "activation_one_late"),
-    _fault(first_occurrence, f"{_PEFT}[repeated]"),
-    _fault(
-        missing_invocation_accepted, "test_regimes.py::test_a_prompt_without_invocation_is_refused_and_the_engine_lives"
+_TABLE: list[tuple[str, Plant, str]] = [
+    ("activation_one_early", _swap(_SEARCH, _shifted(-1)), f"{_IDENTICAL}[64-adapted0-linear]"),
+    ("activation_one_late", _swap(_SEARCH, _shifted(1)), f"{_PEFT}[overlapping]"),
+    ("first_occurrence", _swap(_SEARCH, lambda stock: _first_occurrence), f"{_PEFT}[repeated]"),
+    (
+        "missing_invocation_accepted",
+        _swap(_SEARCH, lambda stock: lambda ids, tokens: stock(ids, tokens) or 0),
+        "test_regimes.py::test_a_prompt_without_invocation_is_refused_and_the_engine_lives",
     ),
-    _fault(hash_without_mask, f"{_IDENTICAL}[70-adapted2-wide]"),
-    _fault(mask_without_hash, f"{_HITS}[64]"),
-    _fault(block_rounded_up, f"{_HITS}[65]"),
-    _fault(salt_dropped_from_base_blocks, f"{_SALT}[linear]"),
-    _fault(salt_dropped_from_shared_hashes, f"{_SALT}[None]"),
-    _fault(shared_hashes_without_comparing, "test_hash_sharing.py::test_shared_hashes_equal_stock[0-None]"),
-    _fault(multimodal_keys_dropped, "test_isolated.py::test_multimodal_and_prompt_embeds_keys_stay_in_every_block"),
-    _fault(weights_key_dropped, f"{_SAME_PATH}[aLoRA]"),
-    _fault(weights_key_dropped, f"{_SAME_PATH}[plain]", "weights_key_dropped_for_plain_lora"),
-    _fault(changed_files_unnoticed, "test_new_weights.py::test_weights_changed_under_a_loaded_adapter_are_refused"),
-    _fault(failed_reload_unnoticed, "test_new_weights.py::test_a_failed_reload_in_place_leaves_nothing_mixed"),
-    _fault(reload_while_requests_run, "test_new_weights.py::test_weights_in_place_wait_for_running_requests"),
-    _fault(reload_keeps_its_key, "test_new_weights.py::test_weights_that_come_back_in_place_reuse_nothing[aLoRA]"),
-    _fault(in_place_by_a_request, "test_new_weights.py::test_a_request_loads_nothing_in_place"),
-    _fault(head_logprobs_answered, "test_right.py::test_prompt_logprobs_of_an_adapted_head_are_refused"),
-    _fault(positions_of_the_step_ignored, "test_shared.py::test_cached_equals_uncached_to_the_bit[64-linear]"),
-    _fault(plain_lora_masked_off, "test_right.py::test_adapters_of_all_kinds_answer_right_in_one_batch"),
-    _fault(v2_unmasked, "test_token_mapping.py::test_v2_adapts_from_the_activation_on[24-40]"),
-    _fault(v2_positions_wrong, "test_token_mapping.py::test_v2_positions_are_the_schedulers"),
-    _fault(cpu_kernels_as_stock, "test_right.py::test_base_tokens_keep_the_base_when_every_slot_is_full"),
-    _fault(any_runner_taken_for_masked, "test_fails_closed.py::test_an_engine_whose_runner_is_not_masked_refuses"),
-    _fault(self_test_left_out, "test_fails_closed.py::test_hash_and_mask_go_in_together_or_not_at_all[mask]"),
+    (
+        "embedded_positions_searched",
+        _swap("activation_source:_searchable_ids", lambda stock: lambda request, name: request.prompt_token_ids),
+        "test_right.py::test_an_embedded_position_is_no_invocation_token",
+    ),
+    (
+        "hash_without_mask",
+        _swap(_MASK, lambda stock: lambda tokens, rows, scheduled: tokens),
+        f"{_IDENTICAL}[70-adapted2-wide]",
+    ),
+    ("mask_without_hash", _both(_as_stock("EXTRA_KEYS"), _NO_SHARED_HASHES), f"{_HITS}[64]"),
+    (
+        "block_rounded_up",
+        _swap("prefix_hash:shareable_blocks", lambda stock: lambda index, block: -(-index // block)),
+        f"{_HITS}[65]",
+    ),
+    (
+        "salt_dropped_from_base_blocks",
+        _both(_swap("prefix_hash:_BaseView.cache_salt", lambda stock: None), _NO_SHARED_HASHES),
+        f"{_SALT}[linear]",
+    ),
+    (
+        "salt_dropped_from_shared_hashes",
+        _swap("prefix_hash:PrefixKey", lambda stock: lambda salt, ids: ids),
+        f"{_SALT}[None]",
+    ),
+    (
+        "salt_dropped_from_whole_prompts",
+        _swap("prefix_hash:PrefixKey", lambda stock: lambda salt, ids: stock(salt if len(ids) < 9 else None, ids)),
+        f"{_HASH}::test_tenants_whose_prompts_diverge_never_share",
+    ),
+    (
+        "shared_hashes_without_comparing",
+        _swap("prefix_hash:BasePrefixes.shared", lambda stock: _without_comparing),
+        f"{_HASH}::test_shared_hashes_equal_stock[0-None]",
+    ),
+    (
+        "shared_hashes_of_images",
+        _swap("prefix_hash:BasePrefixes.base_blocks", _by_ids_alone),
+        f"{_HASH}::test_what_is_no_token_is_never_taken_from_a_prompt_of_tokens[mm_features]",
+    ),
+    (
+        "multimodal_keys_dropped",
+        _swap("prefix_hash:_BaseView.mm_features", lambda stock: []),
+        "test_isolated.py::test_multimodal_and_prompt_embeds_keys_stay_in_every_block",
+    ),
+    ("weights_key_dropped", _adapted_key(weights_digest=""), f"{_SAME_PATH}[aLoRA]"),
+    ("weights_key_dropped_for_plain_lora", _adapted_key(weights_digest=""), f"{_SAME_PATH}[plain]"),
+    (
+        "activation_key_dropped",
+        _adapted_key(start=0),
+        "test_shared.py::test_two_invocations_in_one_block_share_only_what_is_before_it[0]",
+    ),
+    (
+        "changed_files_unnoticed",
+        _swap("adapter_record:AdapterRecord.unchanged", lambda stock: lambda self: True),
+        f"{_NEW}::test_weights_changed_under_a_loaded_adapter_are_refused",
+    ),
+    ("workers_know_the_users_ids", _carried("lora_int_id"), f"{_RUNNING}[removed_and_added-aLoRA]"),
+    (
+        "workers_load_the_users_files",
+        _carried("lora_path"),
+        f"{_NEW}::test_what_was_accepted_is_loaded_whatever_the_files_are_by_then",
+    ),
+    (
+        "copies_never_deleted",
+        _swap("adapter_record:Records.sweep", lambda stock: lambda self: None),
+        f"{_NEW}::test_an_aborted_request_leaves_no_copy_behind",
+    ),
+    (
+        "in_place_by_a_request",
+        _swap("adapter_record:Records.of", lambda stock: _in_place_by_a_request),
+        f"{_NEW}::test_a_request_loads_nothing_in_place",
+    ),
+    (
+        "head_logprobs_answered",
+        _swap("activation_source:require_accepted", _head_forgotten),
+        "test_right.py::test_prompt_logprobs_of_an_adapted_head_are_refused",
+    ),
+    (
+        "positions_of_the_step_ignored",
+        _swap("compat:v1_rows", lambda stock: lambda runner, batch: [(lora, 0) for lora, _ in stock(runner, batch)]),
+        "test_shared.py::test_cached_equals_uncached_to_the_bit[64-linear]",
+    ),
+    (
+        "plain_lora_masked_off",
+        _swap(_MASK, _plain_masked_off),
+        "test_right.py::test_adapters_of_all_kinds_answer_right_in_one_batch",
+    ),
+    ("v2_unmasked", _as_stock("V2_LORA_INPUTS"), "test_token_mapping.py::test_v2_adapts_from_the_activation_on[24-40]"),
+    (
+        "v2_positions_wrong",
+        _swap(
+            "compat:v2_computed_tokens", lambda stock: lambda step: {new.req_id: 0 for new in step.scheduled_new_reqs}
+        ),
+        "test_token_mapping.py::test_v2_positions_are_the_schedulers",
+    ),
+    (
+        "cpu_kernels_as_stock",
+        _as_stock(*_BGMV),
+        "test_right.py::test_base_tokens_keep_the_base_when_every_slot_is_full",
+    ),
+    (
+        "any_runner_taken_for_masked",
+        _swap("engine_check:_masks", lambda stock: lambda holder, name: True),
+        "test_fails_closed.py::test_an_engine_whose_runner_is_not_masked_refuses",
+    ),
+    (
+        "self_test_left_out",
+        _swap("self_test:run_self_test", lambda stock: lambda: None),
+        "test_fails_closed.py::test_hash_and_mask_go_in_together_or_not_at_all[mask]",
+    ),
 ]
-
-
-class _Outcomes:
-    """A pytest plugin that keeps what became of each test."""
-
-    def __init__(self) -> None:
-        self.failed: dict[str, str] = {}
-        self.passed: list[str] = []
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self.failed[report.nodeid] = f"{report.when}: {report.longreprtext[-300:]}"
-        elif report.when == "call" and report.passed:
-            self.passed.append(report.nodeid)
-
-
-def outcome(tests: list[str]) -> _Outcomes:
-    found = _Outcomes()
-    pytest.main(["-q", "-p", "no:cacheprovider", "--tb=short", "--show-capture=no", *tests], plugins=[found])
-    return found
-
-
-def main(out: str) -> None:
-    sound = outcome(sorted({test for _, _, test in FAULTS}))
-    told: dict[str, Any] = {"sound": {"passed": sound.passed, "failed": sound.failed}, "faults": {}}
-    for name, plant, test in FAULTS:
-        with pytest.MonkeyPatch.context() as patch:
-            plant(patch)
-            found = outcome([test])
-        told["faults"][name] = {"test": test, "failed": found.failed.get(test), "passed": found.passed}
-    told["after"] = outcome([FAULTS[0][2]]).failed
-    Path(out).write_text(json.dumps(told, indent=1))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+FAULTS = [(name, plant, f"{HERE}/{test}") for name, plant, test in _TABLE]

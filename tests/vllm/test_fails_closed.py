@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -11,11 +10,19 @@ from types import SimpleNamespace
 import pytest
 
 from alora.errors import AdapterError
-from alora.vllm_plugin import cache_reader, compat, engine_check, install, register, self_test, status, token_mapping
-from alora.vllm_plugin.adapter_record import read_record
+from alora.vllm_plugin import (
+    cache_reader,
+    compat,
+    engine_check,
+    install,
+    register,
+    self_test,
+    status,
+    token_mapping,
+)
 from alora.vllm_plugin.carried_request import CarriedLoRARequest
 from tests.vllm.toy_engine import lora_request
-from tests.vllm.toy_models import ToyAdapter, edit_config
+from tests.vllm.toy_models import ToyAdapter
 from tests.vllm.toys import INVOCATION, prompt
 
 SYMBOLS = [symbol for symbol in vars(compat).values() if isinstance(symbol, compat.Symbol)]
@@ -129,13 +136,27 @@ def test_an_engine_whose_runner_is_not_masked_refuses(engine, toys, monkeypatch)
         lora_state = None
 
     worker = SimpleNamespace(model_runner=OtherRunner())
-    assert "OtherRunner" in engine_check.worker_refusal(worker)
-    assert engine_check.worker_refusal(SimpleNamespace(model_runner=engine.runner)) is None
-    monkeypatch.setattr(engine.core, "_alora_refusal", engine_check.worker_refusal(worker))
+    assert "OtherRunner" in engine_check.worker_refusal(worker, "/")
+    assert engine_check.worker_refusal(SimpleNamespace(model_runner=engine.runner), "/") is None
+    monkeypatch.setattr(engine.core, "_alora_refusal", engine_check.worker_refusal(worker, "/"))
     with pytest.raises(AdapterError, match="does not use vLLM's LoRA token mapping"):
         engine.ask_one(prompt(40), toys["linear"])
     engine.ask_one(prompt(40), toys["plain"])
     engine.ask_one(prompt(40))
+
+
+def test_a_worker_that_cannot_see_the_copies_refuses(engine, tmp_path):
+    worker = SimpleNamespace(model_runner=engine.runner)
+    assert "TMPDIR" in engine_check.worker_refusal(worker, str(tmp_path / "elsewhere"))
+
+
+def test_a_worker_without_the_plugin_refuses(engine, reinstalled):
+    assert "not active in a worker" in engine_check.worker_refusal(SimpleNamespace(model_runner=engine.runner), "/")
+
+
+def test_a_v2_runner_whose_positions_are_not_seen_refuses(toys):
+    runner = type("Runner", (), {"lora_state": compat.v2_example(lora_request(toys["linear"]), computed=0)[0]})
+    assert "Runner" in engine_check.worker_refusal(SimpleNamespace(model_runner=runner()), "/")
 
 
 def test_an_engine_that_was_never_checked_refuses(engine, toys, monkeypatch):
@@ -145,7 +166,7 @@ def test_an_engine_that_was_never_checked_refuses(engine, toys, monkeypatch):
 
 
 def test_a_worker_that_cannot_be_asked_refuses(engine):
-    def nobody(_):
+    def nobody(_, args):
         raise RuntimeError("no such worker")
 
     deaf = SimpleNamespace(vllm_config=engine.core.vllm_config, model_executor=SimpleNamespace(collective_rpc=nobody))
@@ -173,6 +194,15 @@ def test_settings_that_would_answer_wrong_are_refused(engine, monkeypatch, setti
     assert compat.engine_refusal(config)
 
 
+@pytest.mark.parametrize(
+    "setting", [{"model_config": SimpleNamespace(is_encoder_decoder=True)}, {"num_hash_lookahead_tokens": 1}], ids=str
+)
+def test_models_and_drafters_that_would_answer_wrong_are_refused(setting):
+    plain = {"lora_config": None, "parallel_config": None, "model_config": None}
+    assert compat.engine_refusal(SimpleNamespace(**plain)) is None
+    assert compat.engine_refusal(SimpleNamespace(**{**plain, **setting}))
+
+
 def test_an_alora_request_without_an_activation_never_reaches_the_model(toys):
     bare = lora_request(toys["linear"])
     with pytest.raises(AdapterError, match="without an activation"):
@@ -188,42 +218,6 @@ def test_a_carried_request_unpickles_only_where_the_plugin_is_active(reinstalled
     register()
     thawed = pickle.loads(frozen)  # noqa: S301
     assert (thawed.activation_index, thawed.weights_digest, thawed.lora_name) == (7, "d", "a")
-
-
-@pytest.mark.parametrize("tokens", ["##A", [1, -2], [True], {"a": 1}, [], "", 0])
-def test_a_damaged_configuration_is_refused_and_not_taken_for_plain(engine, toys, tmp_path, tokens):
-    broken = tmp_path / "broken"
-    shutil.copytree(toys["linear"].path, broken)
-    edit_config(str(broken), alora_invocation_tokens=tokens)
-    with pytest.raises(AdapterError, match="not a list of token ids"):
-        engine.ask_one(prompt(40), ToyAdapter("broken", 90, str(broken), ()))
-    with pytest.raises(AdapterError, match="not a list of token ids"):
-        engine.core.add_lora(lora_request(ToyAdapter("broken", 93, str(broken), ())))
-
-
-def test_what_this_vllm_would_drop_from_a_configuration_is_refused(toys, tmp_path, monkeypatch):
-    """vLLM before 0.32 knows six keys and drops the others without a word."""
-    few = frozenset(["r", "lora_alpha", "target_modules", "bias", "modules_to_save", "use_rslora", "use_dora"])
-    monkeypatch.setattr(compat, "peft_fields", lambda: few)
-    for key, value in (("alpha_pattern", {"q_proj": 4}), ("lora_bias", True), ("init_lora_weights", "pissa_niter_4")):
-        folder = tmp_path / key
-        shutil.copytree(toys["linear"].path, folder)
-        assert read_record(str(folder)).is_alora
-        edit_config(str(folder), **{key: value})
-        with pytest.raises(AdapterError, match=f"sets {key}, which vLLM .* does not read"):
-            read_record(str(folder))
-        edit_config(str(folder), alora_invocation_tokens=None)
-        assert not read_record(str(folder)).is_alora, "plain LoRA is vLLM's own business"
-
-
-def test_a_bundle_that_lost_its_invocation_tokens_is_refused(engine, toys, tmp_path):
-    stripped = tmp_path / "stripped"
-    shutil.copytree(toys["linear"].path, stripped)
-    edit_config(str(stripped), alora_invocation_tokens=None)
-    engine.ask_one(prompt(40), ToyAdapter("was plain", 91, str(stripped), ()))  # nothing tells it from plain LoRA
-    (stripped / "alora.json").write_text(json.dumps({"activated": True}))
-    with pytest.raises(AdapterError, match="a tool deleted the key"):
-        engine.ask_one(prompt(40), ToyAdapter("stripped", 92, str(stripped), ()))
 
 
 def test_the_cache_reader_wants_the_engine_here():
@@ -246,14 +240,6 @@ def test_the_command_tells_whether_vllm_would_find_the_plugin():
     told = json.loads(done.stdout[done.stdout.index("{") :])
     assert told["active"]
     assert told["entry_point"]
-
-
-def test_an_adapter_of_the_first_alora_package_is_not_served_as_plain_lora(engine, toys, tmp_path):
-    earlier = tmp_path / "earlier"
-    shutil.copytree(toys["linear"].path, earlier)
-    edit_config(str(earlier), alora_invocation_tokens=None, invocation_string="check")
-    with pytest.raises(AdapterError, match="invocation_string"):
-        engine.ask_one(prompt(40), ToyAdapter("earlier", 194, str(earlier), ()))
 
 
 def test_an_engine_that_refuses_does_not_even_load(engine, toys, monkeypatch):

@@ -1,10 +1,13 @@
 """Base block hashes that requests share are the very ones that stock vLLM computes."""
 
+import itertools
 import random
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from alora.vllm_plugin import compat, install, register
+from alora.vllm_plugin import compat, install, prefix_hash, register
 from alora.vllm_plugin.carried_request import CarriedLoRARequest
 
 BLOCK = 4
@@ -63,6 +66,46 @@ def test_shared_hashes_equal_stock(stock_hashes, seed, salt):
                 assert not set(found[shared:]) & set(stock)
 
 
+def test_tenants_whose_prompts_diverge_never_share(stock_hashes):
+    """Each prompt is remembered by its first block and as a whole, and both belong to a tenant."""
+    system = list(range(BLOCK))
+    prompts = [system + [seed] * 40 for seed in (7, 8)]
+    wanted = {salt: stock_hashes(prompts, salt) for salt in ("one", "two", None)}
+    with compat.block_hashing(BLOCK) as hashes:
+        for _ in range(2):
+            for salt, stock in wanted.items():
+                assert [hashes(prompt, salt=salt) for prompt in prompts] == stock
+
+
+@pytest.mark.parametrize("extra", ["mm_features", "prompt_embeds"])
+def test_what_is_no_token_is_never_taken_from_a_prompt_of_tokens(extra):
+    """Their ids are placeholders: two images look alike, and like plain text."""
+    prompt = list(range(40))
+    images = [[SimpleNamespace(identifier=name, mm_position=SimpleNamespace(offset=4, length=30))] for name in "ab"]
+    values = {"mm_features": images, "prompt_embeds": [torch.full((40, 2), value) for value in (1.0, 2.0)]}[extra]
+    with compat.block_hashing(BLOCK) as hashes:
+        seen = [hashes(prompt), *(hashes(prompt, **{extra: value}) for value in values)]
+        again = [hashes(prompt), *(hashes(prompt, carried(40), **{extra: value}) for value in values)]
+    assert seen == again, "the base's blocks under an adapter have the base's keys"
+    for one, other in itertools.combinations(seen, 2):
+        assert not set(one[2:]) & set(other[2:])
+
+
+def test_hashes_that_look_ahead_are_left_to_stock():
+    """vLLM 0.33 with a drafter: a block's hash also covers tokens after the block."""
+    patched = prefix_hash.block_hasher_patch(lambda *args, **more: "stock")
+    assert patched(BLOCK, hash, 3) == patched(BLOCK, hash, lookahead=3) == "stock"
+    assert patched(BLOCK, hash, lookahead=0) != "stock"
+
+
+def test_two_activations_in_one_block_share_neither_it_nor_what_follows():
+    prompt = list(range(40))
+    with compat.block_hashing(BLOCK) as hashes:
+        early, late = hashes(prompt, carried(9)), hashes(prompt, carried(10))
+    assert early[:2] == late[:2]
+    assert not set(early[2:]) & set(late[2:])
+
+
 def test_prompts_of_two_tenants_never_share():
     prompt = list(range(40))
     with compat.block_hashing(BLOCK) as hashes:
@@ -80,15 +123,11 @@ def test_a_request_extended_by_its_answer_hashes_on_as_stock(stock_hashes):
 
 
 def test_many_prompts_do_not_grow_the_memory_without_bound():
-    from alora.vllm_plugin.prefix_hash import BasePrefixes
-
-    kept = BasePrefixes(BLOCK, capacity=3)
-    from types import SimpleNamespace
-
+    kept = prefix_hash.BasePrefixes(BLOCK, capacity=3)
     for start in range(10):
         request = SimpleNamespace(cache_salt=None, prompt_token_ids=list(range(start, start + 8)))
         kept.remember(request, [b"1", b"2"])
-    assert len(kept._prompts) == 3
+    assert len(kept._seen) == 6, "each by its first block and as a whole"
 
 
 def test_conversations_behind_one_system_prompt_are_hashed_once_each():

@@ -43,7 +43,7 @@ def test_cache_salt_separates_tenants(engine, toys, name):
     engine.ask_one(ids, adapter, salt="tenant one")
     assert engine.ask_one(ids, adapter, salt="tenant two").cached_tokens == 0
     assert engine.ask_one(ids, adapter).cached_tokens == 0
-    assert engine.ask_one(ids, adapter, salt="tenant one").cached_tokens == 96 if name != "linear" else 96
+    assert engine.ask_one(ids, adapter, salt="tenant one").cached_tokens == 96
 
 
 def test_a_salted_prefix_is_shared_within_its_tenant(engine, toys):

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from alora.errors import AdapterError
+from alora.vllm_plugin import adapter_record
+from alora.vllm_plugin.activation_source import engine_records
 from tests.vllm import toys as store
 from tests.vllm.toy_engine import lora_request
-from tests.vllm.toy_models import ALL_LINEAR, ToyAdapter, write_adapter
-from tests.vllm.toys import INVOCATION, prompt
+from tests.vllm.toy_models import ALL_LINEAR, ToyAdapter, edit_config, write_adapter
+from tests.vllm.toys import INVOCATION, filler, prompt
 
 NUMBERS = itertools.count(150)  # LoRA ids that no other test uses
 
@@ -74,44 +76,158 @@ def test_a_failed_reload_in_place_leaves_nothing_mixed(engine, rewritable, toys)
     assert engine.ask_one(ids, adapter).cached_tokens == 32
 
 
-def test_a_request_loads_nothing_in_place(engine, rewritable):
+@pytest.mark.parametrize("invocation", [INVOCATION, ()], ids=["aLoRA", "plain"])
+def test_a_request_loads_nothing_in_place(engine, rewritable, invocation):
     """It is answered by what the workers hold, so it must not be hashed as something else."""
-    adapter = ToyAdapter("by request", next(NUMBERS), rewritable(81), INVOCATION)
-    ids = prompt(40, suffix=60)
+    adapter = ToyAdapter("by request", next(NUMBERS), rewritable(81, invocation), invocation)
+    ids, shared = prompt(40, suffix=60), 32 if invocation else 0
     before = engine.ask_one(ids, adapter)
     assert engine.ask_one(ids, adapter, in_place=True).cached_tokens == 96, "the same weights: nothing to do"
-    rewritable(82)
+    rewritable(82, invocation)
     with pytest.raises(AdapterError, match="load the adapter again first"):
         engine.ask_one(ids, adapter, in_place=True)
     engine.core.add_lora(lora_request(adapter, in_place=True))
     after = engine.ask_one(ids, adapter, in_place=True)
-    assert after.cached_tokens == 32
+    assert after.cached_tokens == shared
     assert float((before.logprobs_V - after.logprobs_V).abs().max()) > 0.1
 
 
-def test_weights_in_place_wait_for_running_requests(engine, rewritable):
-    adapter = ToyAdapter("running", next(NUMBERS), rewritable(83), INVOCATION)
-    ids = prompt(40, suffix=10)
-    with engine.running(ids, adapter):
-        rewritable(84)
-        with pytest.raises(AdapterError, match="while 1 request"):
-            engine.core.add_lora(lora_request(adapter, in_place=True))
+def in_place(engine, adapter: ToyAdapter) -> None:
     engine.core.add_lora(lora_request(adapter, in_place=True))
-    assert engine.ask_one(ids, adapter).cached_tokens == 32
+
+
+def removed_and_added(engine, adapter: ToyAdapter) -> None:
+    engine.core.remove_lora(adapter.number)
+    engine.core.add_lora(lora_request(adapter))
+
+
+def removed(engine, adapter: ToyAdapter) -> None:
+    """The next request loads what is there then."""
+    engine.core.remove_lora(adapter.number)
+
+
+def assert_warm_equals_cold(engine, ids: list[int], adapter: ToyAdapter, cached: int) -> None:
+    warm = engine.ask_one(ids, adapter)
+    engine.clear()
+    cold = engine.ask_one(ids, adapter)
+    assert (warm.cached_tokens, cold.cached_tokens) == (cached, 0)
+    assert float((warm.logprobs_V - cold.logprobs_V).abs().max()) < 1e-5
 
 
 @pytest.mark.parametrize("invocation", [INVOCATION, ()], ids=["aLoRA", "plain"])
-def test_weights_that_come_back_in_place_reuse_nothing(engine, rewritable, invocation):
-    """Whatever was computed meanwhile under their key may be another adapter's."""
-    adapter = ToyAdapter("rolled back", next(NUMBERS), rewritable(85, invocation), invocation)
-    ids, shared = prompt(40, suffix=60), 32 if invocation else 0
-    first = engine.ask_one(ids, adapter)
-    for seed in (86, 85):
-        rewritable(seed, invocation)
-        engine.core.add_lora(lora_request(adapter, in_place=True))
-        again = engine.ask_one(ids, adapter)
-        assert again.cached_tokens == shared
-    assert float((first.logprobs_V - again.logprobs_V).abs().max()) < 1e-5
+@pytest.mark.parametrize("replace", [in_place, removed_and_added, removed])
+def test_a_running_request_ends_with_the_weights_it_began_with(engine, rewritable, replace, invocation):
+    adapter = ToyAdapter("running", next(NUMBERS), rewritable(83, invocation), invocation)
+    ids = prompt(40, suffix=10)
+    alone = engine.ask_one(ids, adapter, max_tokens=60)
+    engine.clear()
+    with engine.running(ids, adapter) as answer:
+        rewritable(84, invocation)
+        replace(engine, adapter)
+    assert answer == list(alone.token_ids)
+    turn = ids + answer + filler(3)
+    other = engine.ask_one(turn, adapter)
+    assert other.cached_tokens == (32 if invocation else 0), "the new weights take nothing of the old ones"
+    rewritable(83, invocation)
+    replace(engine, adapter)
+    assert_warm_equals_cold(engine, turn, adapter, cached=96)
+
+
+def test_what_was_accepted_is_loaded_whatever_the_files_are_by_then(engine, rewritable):
+    adapter = ToyAdapter("lazy", next(NUMBERS), rewritable(85), INVOCATION)
+    ids = prompt(40, suffix=10)
+    alone = engine.ask_one(ids, adapter, max_tokens=60)
+    engine.core.remove_lora(adapter.number)
+    engine.clear()
+    with engine.running(ids, adapter, steps=0) as answer:
+        rewritable(86)
+    assert answer == list(alone.token_ids)
+    rewritable(85)
+    in_place(engine, adapter)
+    assert_warm_equals_cold(engine, ids + answer + filler(3), adapter, cached=96)
+
+
+def test_an_aborted_request_leaves_no_copy_behind(engine, rewritable):
+    records = engine_records(engine.core)
+    adapter = ToyAdapter("aborted", next(NUMBERS), rewritable(90), INVOCATION)
+    ids = prompt(40, suffix=10)
+    with engine.running(ids, adapter):
+        copy = Path(records.known(adapter.number).copy)
+        engine.core.remove_lora(adapter.number)
+        assert copy.is_dir(), "the request may load it again"
+        engine.llm.llm_engine.step()
+        engine.llm.llm_engine.abort_request(["running"])
+    rewritable(91)
+    engine.core.add_lora(lora_request(adapter))
+    assert engine.ask_one(ids, adapter).cached_tokens == 32
+    engine.core.remove_lora(adapter.number)
+    assert not copy.exists()
+
+
+def test_copies_of_adapters_that_nobody_asks_for_any_more_are_deleted(toys, monkeypatch):
+    """vLLM's server unloads an adapter, or gives its name another id, without a word to the engine core."""
+    monkeypatch.setattr(adapter_record, "_KEPT", 2)
+    records, copies = adapter_record.Records(), []
+    for number, name in enumerate(("linear", "wide", "other"), start=1):
+        records.hold(number, records.read(toys[name].path))
+        copies.append(Path(records.known(number).copy))
+        records.hold(1, records.known(1))
+    records.sweep()
+    assert [copy.is_dir() for copy in copies] == [True, False, True]
+    folder = Path(records.folder)
+    del records
+    assert not folder.exists()
+
+
+def test_every_file_that_makes_an_adapter_is_in_its_digest(rewritable, monkeypatch):
+    home, records = rewritable(93), adapter_record.Records()
+    seen = {records.read(home).digest}
+    edit_config(home, lora_alpha=3)
+    seen.add(records.read(home).digest)
+    Path(home, "new_embeddings.safetensors").write_bytes(b"one")
+    seen.add(records.read(home).digest)
+    Path(home, "adapter_model.safetensors").write_bytes(b"other")
+    seen.add(records.read(home).digest)
+    Path(home, "README.md").write_text("not a part of it")
+    assert records.read(home).digest in seen
+    assert len(seen) == 4
+
+
+def test_an_adapter_that_changes_while_it_is_read_is_refused(rewritable, monkeypatch):
+    home, records, stock = rewritable(94), adapter_record.Records(), adapter_record._copy
+
+    def changing(source, target):
+        digest = stock(source, target)
+        edit_config(source, lora_alpha=5)
+        return digest
+
+    with monkeypatch.context() as patch:
+        patch.setattr(adapter_record, "_copy", changing)
+        with pytest.raises(AdapterError, match="changed while they were being read"):
+            records.read(home)
+    assert list(Path(records.folder).iterdir()) == [], "no half of it stays behind"
+    assert records.read(home).config.is_alora
+
+
+def test_an_adapter_that_cannot_be_copied_is_refused(rewritable, tmp_path):
+    """One that is too large for the disk, say."""
+    home = rewritable(95)
+    with pytest.raises(AdapterError, match="TMPDIR"):
+        adapter_record.read_record(home, str(tmp_path / "not there"))
+
+
+def test_an_engine_lists_and_pins_by_its_users_ids(engine, rewritable):
+    adapter = ToyAdapter("pinned", next(NUMBERS), rewritable(92), INVOCATION)
+    engine.core.add_lora(lora_request(adapter))
+    old = engine_records(engine.core).number(adapter.number)
+    rewritable(96)
+    in_place(engine, adapter)
+    assert old not in engine.core.model_executor.list_loras(), "the workers need not keep the old weights"
+    assert adapter.number in engine.core.list_loras()
+    assert max(engine.core.list_loras()) < 1000
+    assert engine.core.pin_lora(adapter.number)
+    engine.core.remove_lora(adapter.number)
+    assert adapter.number not in engine.core.list_loras()
 
 
 @pytest.mark.parametrize("invocation", [INVOCATION, ()], ids=["aLoRA", "plain"])
@@ -122,6 +238,7 @@ def test_files_that_are_touched_or_gone_change_nothing(engine, rewritable, invoc
     engine.ask_one(ids, adapter)
     os.utime(Path(home, "adapter_config.json"), (1e9, 1e9))
     assert engine.ask_one(ids, adapter).cached_tokens == 96
+    assert engine_records(engine.core).known(adapter.number).unchanged(), "read again once, not with each request"
     shutil.rmtree(home)
     assert engine.ask_one(ids, adapter).cached_tokens == 96
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 def told(tmp_path_factory):
     out = tmp_path_factory.mktemp("faults") / "told.json"
     done = subprocess.run(
-        [sys.executable, "-m", "tests.vllm.planted_faults", str(out)],
+        [sys.executable, "-m", "tests.vllm.run_planted_faults", str(out)],
         cwd=ROOT,
         capture_output=True,
         text=True,

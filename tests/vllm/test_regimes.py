@@ -1,13 +1,15 @@
 """Right in every regime in which vLLM cuts, interrupts and mixes requests."""
 
 import functools
+import shutil
 
 import pytest
 
 from alora.errors import AdapterError
 from tests.vllm import toys as store
-from tests.vllm.toy_engine import ToyEngine
-from tests.vllm.toys import filler, prompt
+from tests.vllm.toy_engine import ToyEngine, lora_request
+from tests.vllm.toy_models import ToyAdapter
+from tests.vllm.toys import INVOCATION, filler, prompt
 
 TOLERANCE = 1e-4
 CHUNK = 48
@@ -76,6 +78,31 @@ def test_preempted_requests_come_back_right(toys, reference, monkeypatch):
         assert list(answer.token_ids) == reference.greedy(ids, adapter, 60), adapter
 
 
+def test_preempted_requests_of_replaced_weights_come_back_right(toys, reference, tmp_path, monkeypatch):
+    engine, home = cramped(), tmp_path / "replaced"
+    engine.clear()
+    shutil.copytree(toys["linear"].path, home)
+    adapter = ToyAdapter("replaced", 120, str(home), INVOCATION)
+    preempted = []
+    stock = engine.core.scheduler._preempt_request
+
+    def replacing(request, *rest, **more):
+        if not preempted:
+            shutil.copytree(toys["wide"].path, home, dirs_exist_ok=True)
+            engine.core.remove_lora(adapter.number)
+            engine.core.add_lora(lora_request(adapter))
+        preempted.append(request.request_id)
+        return stock(request, *rest, **more)
+
+    monkeypatch.setattr(engine.core.scheduler, "_preempt_request", replacing)
+    prompts = [prompt(60, suffix=6, seed=row) for row in range(5)]
+    for answer, ids in zip(engine.ask(prompts, [adapter] * 5, max_tokens=60), prompts, strict=True):
+        assert list(answer.token_ids) == reference.greedy(ids, toys["linear"], 60)
+    assert preempted, "the cache is too large for this test"
+    answer = engine.ask_one(prompts[0], adapter, max_tokens=60)
+    assert list(answer.token_ids) == reference.greedy(prompts[0], toys["wide"], 60)
+
+
 def test_a_prompt_without_invocation_is_refused_and_the_engine_lives(engine, toys, reference):
     ids = filler(50)
     for wrong in (ids, [*ids, 2, 2], [2, 32, *ids]):
@@ -88,8 +115,6 @@ def test_a_prompt_without_invocation_is_refused_and_the_engine_lives(engine, toy
 
 def test_many_tokens_sampled_at_once_from_one_prompt(engine, toys, reference):
     from vllm import SamplingParams
-
-    from tests.vllm.toy_engine import lora_request
 
     ids = prompt(50)
     params = SamplingParams(n=3, temperature=1.0, top_k=1, max_tokens=8, ignore_eos=True, detokenize=False)

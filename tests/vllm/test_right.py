@@ -1,10 +1,13 @@
 """Every aLoRA answer on vLLM is PEFT's own, within 1e-4 over the whole vocabulary in float32."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from alora.errors import AdapterError
 from alora.vllm_plugin import compat
+from alora.vllm_plugin.activation_source import find_activation
 from tests.vllm import toys as store
 from tests.vllm.peft_reference import PeftReference
 from tests.vllm.toy_engine import ToyEngine
@@ -72,6 +75,25 @@ def test_activation_is_where_peft_finds_it(engine, toys, reference, ids, activat
     assert distance(answer.logprobs_V, reference.logprobs_V(ids, adapter)) < TOLERANCE
     base_hit = engine.ask_one(ids).cached_tokens
     assert base_hit == min(activation // 32, (len(ids) - 1) // 32) * 32
+
+
+def test_an_embedded_position_is_no_invocation_token():
+    """Where embeddings stand among tokens, the ids at their positions are placeholders."""
+    ids = [*filler(4), *INVOCATION, *filler(3), *INVOCATION, *filler(2)]
+    request = SimpleNamespace(prompt_token_ids=ids, prompt_is_token_ids=[True] * 11 + [False] + [True] * 3)
+    assert find_activation(request, "a", INVOCATION) == 4
+    request.prompt_is_token_ids = None
+    assert find_activation(request, "a", INVOCATION) == 10
+    request.prompt_token_ids = None
+    with pytest.raises(AdapterError, match="prompt_embeds alone"):
+        find_activation(request, "a", INVOCATION)
+
+
+def test_a_prompt_that_is_streamed_in_is_refused():
+    """Its last invocation may be yet to come."""
+    request = SimpleNamespace(prompt_token_ids=prompt(40), resumable=True)
+    with pytest.raises(AdapterError, match="streamed in"):
+        find_activation(request, "a", INVOCATION)
 
 
 def test_more_adapters_than_slots_answer_right(engine, toys, reference):

@@ -5,7 +5,7 @@ import torch
 
 from alora.activation import shareable_tokens
 from tests.vllm.toy_models import BLOCK
-from tests.vllm.toys import OTHER_INVOCATION, filler, prompt
+from tests.vllm.toys import INVOCATION, OTHER_INVOCATION, filler, prompt
 
 
 @pytest.mark.parametrize("activation", [1, 31, 32, 33, 63, 64, 65, 100])
@@ -36,6 +36,19 @@ def test_sent_together_on_a_cold_cache_the_prefix_is_computed_once(engine, toys)
     prompts = [prefix + list(toys[name].invocation) + filler(5, row) for row, name in enumerate(names)]
     answers = engine.ask(prompts, [toys[name] for name in names])
     assert [answer.cached_tokens for answer in answers] == [0, 96, 96, 96]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_two_invocations_in_one_block_share_only_what_is_before_it(engine, toys, first):
+    """The prompts agree up to the block's end, and are adapted from its second and from its last token on."""
+    trunk = filler(129) + list(INVOCATION) + filler(27, 1) + [INVOCATION[0]]
+    prompts = [trunk + list(INVOCATION[1:]) + filler(4, 2), trunk + filler(6, 3)]
+    engine.ask_one(prompts[first], toys["linear"])
+    warm = engine.ask_one(prompts[1 - first], toys["linear"])
+    engine.clear()
+    cold = engine.ask_one(prompts[1 - first], toys["linear"])
+    assert (cold.cached_tokens, warm.cached_tokens) == (0, 128)
+    assert torch.equal(cold.logprobs_V, warm.logprobs_V)
 
 
 @pytest.mark.parametrize("name", ["attention", "linear", "wide"])

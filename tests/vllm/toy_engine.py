@@ -105,19 +105,24 @@ class ToyEngine:
         return self.ask([prompt], [adapter], **how)[0]
 
     @contextmanager
-    def running(self, prompt: Sequence[int], adapter: ToyAdapter) -> Iterator[None]:
-        """A request that is in the middle of its answer, and is answered after the block."""
+    def running(self, prompt: Sequence[int], adapter: ToyAdapter, steps: int = 3) -> Iterator[list[int]]:
+        """A request that is in the middle of its answer, whose 60 tokens are in the list after the block."""
         from vllm import SamplingParams
 
-        engine, params = self.llm.llm_engine, SamplingParams(max_tokens=20, ignore_eos=True, detokenize=False)
+        engine, params = (
+            self.llm.llm_engine,
+            SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True, detokenize=False),
+        )
         engine.add_request("running", {"prompt_token_ids": list(prompt)}, params, lora_request=lora_request(adapter))
-        for _ in range(3):
+        for _ in range(steps):
             engine.step()
+        answer: list[int] = []
         try:
-            yield
+            yield answer
         finally:
             while engine.has_unfinished_requests():
-                engine.step()
+                for output in engine.step():
+                    answer[:] = output.outputs[0].token_ids
 
 
 def lora_request(adapter: ToyAdapter | None, in_place: bool = False) -> Any:

@@ -1,0 +1,84 @@
+"""What an adapter says of itself is read whole, or the adapter is refused."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from alora.errors import AdapterError
+from alora.vllm_plugin import activation_source, compat
+from alora.vllm_plugin.adapter_config import read_config
+from tests.vllm.toy_engine import lora_request
+from tests.vllm.toy_models import ToyAdapter, edit_config
+from tests.vllm.toys import INVOCATION, prompt
+
+
+@pytest.mark.parametrize("tokens", ["##A", [1, -2], [True], {"a": 1}, [], "", 0])
+def test_a_damaged_configuration_is_refused_and_not_taken_for_plain(engine, toys, tmp_path, tokens):
+    broken = tmp_path / "broken"
+    shutil.copytree(toys["linear"].path, broken)
+    edit_config(str(broken), alora_invocation_tokens=tokens)
+    with pytest.raises(AdapterError, match="not a list of token ids"):
+        engine.ask_one(prompt(40), ToyAdapter("broken", 90, str(broken), ()))
+    with pytest.raises(AdapterError, match="not a list of token ids"):
+        engine.core.add_lora(lora_request(ToyAdapter("broken", 93, str(broken), ())))
+
+
+def test_what_this_vllm_would_drop_from_a_configuration_is_refused(toys, tmp_path, monkeypatch):
+    """vLLM before 0.32 knows six keys and drops the others without a word."""
+    few = frozenset(["r", "lora_alpha", "target_modules", "bias", "modules_to_save", "use_rslora", "use_dora"])
+    monkeypatch.setattr(compat, "peft_fields", lambda: few)
+    for key, value in (("alpha_pattern", {"q_proj": 4}), ("lora_bias", True), ("init_lora_weights", "pissa_niter_4")):
+        folder = tmp_path / key
+        shutil.copytree(toys["linear"].path, folder)
+        assert read_config(str(folder), "shown").is_alora
+        edit_config(str(folder), **{key: value})
+        with pytest.raises(AdapterError, match=f"sets {key}, which vLLM .* does not read"):
+            read_config(str(folder), "shown")
+        edit_config(str(folder), alora_invocation_tokens=None)
+        assert not read_config(str(folder), "shown").is_alora, "plain LoRA is vLLM's own business"
+
+
+def test_a_bundle_that_lost_its_invocation_tokens_is_refused(engine, toys, tmp_path):
+    stripped = tmp_path / "stripped"
+    shutil.copytree(toys["linear"].path, stripped)
+    edit_config(str(stripped), alora_invocation_tokens=None)
+    engine.ask_one(prompt(40), ToyAdapter("was plain", 91, str(stripped), ()))  # nothing tells it from plain LoRA
+    (stripped / "alora.json").write_text(json.dumps({"activated": True}))
+    with pytest.raises(AdapterError, match="a tool deleted the key"):
+        engine.ask_one(prompt(40), ToyAdapter("stripped", 92, str(stripped), ()))
+
+
+def test_an_adapter_of_the_first_alora_package_is_not_served_as_plain_lora(engine, toys, tmp_path):
+    earlier = tmp_path / "earlier"
+    shutil.copytree(toys["linear"].path, earlier)
+    edit_config(str(earlier), alora_invocation_tokens=None, invocation_string="check")
+    with pytest.raises(AdapterError, match="invocation_string"):
+        engine.ask_one(prompt(40), ToyAdapter("earlier", 194, str(earlier), ()))
+
+
+@pytest.mark.parametrize(
+    ("targets", "reached"),
+    [(["q_proj"], False), (["model.lm_head"], True), (".*_proj", False), ("lm_head|.*_proj", True)],
+)
+def test_an_adapted_head_is_seen_in_names_and_patterns(toys, tmp_path, targets, reached):
+    shutil.copytree(toys["linear"].path, tmp_path, dirs_exist_ok=True)
+    edit_config(str(tmp_path), target_modules=targets)
+    assert read_config(str(tmp_path), "shown").adapts_head == reached
+
+
+def test_a_front_end_without_the_engine_reads_a_changed_configuration_again(toys, tmp_path):
+    home = tmp_path / "elsewhere"
+    shutil.copytree(toys["linear"].path, home)
+    request = SimpleNamespace(
+        lora_request=lora_request(ToyAdapter("elsewhere", 197, str(home), INVOCATION)),
+        prompt_token_ids=prompt(40),
+        sampling_params=None,
+    )
+    front_end = SimpleNamespace(vllm_config=object())
+    process_inputs = activation_source.process_inputs_patch(lambda self: request)
+    assert process_inputs(front_end) is request
+    edit_config(str(home), alora_invocation_tokens=[4, 5])
+    with pytest.raises(activation_source.RefusedRequest, match="not in the prompt"):
+        process_inputs(front_end)
