@@ -67,6 +67,13 @@ def _packed(base, target: str) -> PackedModel:
                        "qk_nope_head_dim": 8, "v_head_dim": 8, "first_k_dense_replace": 2},
             "keys of width 12 and values of width 8",
         ),
+        ("Gemma2", "q_proj", GROUPED | {"head_dim": 8, "attn_logit_softcapping": 2.0}, "uses softcap in its attention"),
+        (
+            "GptOss",
+            "q_proj",
+            GROUPED | {"head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
+            "uses s_aux in its attention",
+        ),
     ],
 )  # fmt: skip
 def test_a_class_that_cannot_run_is_refused_by_name_and_cause(name, target, config, cause):
@@ -90,6 +97,13 @@ def test_a_dtype_that_the_class_itself_does_not_run_is_no_matter_of_the_class():
         ("GPTNeoX", "dense", SHAPE | {"intermediate_size": 48}),
         ("Nemotron", "v_proj", GROUPED),  # it and StableLm drop keyword arguments before attention
         ("StableLm", "v_proj", GROUPED),
+        ("Phi", "v_proj", GROUPED),  # its head has a bias
+        ("Cohere", "v_proj", GROUPED | {"logit_scale": 0.3}),
+        (
+            "Gemma2",
+            "v_proj",
+            GROUPED | {"head_dim": 8, "attn_logit_softcapping": None, "final_logit_softcapping": 2.0},
+        ),
         ("Afmoe", "v_proj", GROUPED | EXPERTS | {"head_dim": 8, "num_dense_layers": 1}),  # views attention's output
     ],
 )
