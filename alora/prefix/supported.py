@@ -71,7 +71,8 @@ def require_same_answers(
         problem, cause = f"{type(error).__name__}: {error}", error
     if not problem:
         return
-    if layers := sorted(set(range(model.config.get_text_config().num_hidden_layers)) - reached):
+    layers = sorted(set(range(model.config.get_text_config().num_hidden_layers)) - reached)
+    if layers and (cause is None or not reached):  # a failure on the way keeps the layers behind it from being reached
         problem = f"layers {layers[:8]} do not call transformers' attention interface; {problem}"
     raise BaseError(
         f"{name} cannot run as alora's packed forward ({problem}); this model class is not supported: every layer must "
