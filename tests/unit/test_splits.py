@@ -5,7 +5,7 @@ from alora.splits import hold_out, merge_rows, text_digest
 
 
 def _row(text: str, where: str = "", **labels: str) -> LabelledConversation:
-    return LabelledConversation(Conversation((Message("user", text),)), labels, where)
+    return LabelledConversation(Conversation(where, (Message("user", text),)), labels, where)
 
 
 def test_what_reads_the_same_is_held_out_together():
