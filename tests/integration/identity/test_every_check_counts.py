@@ -9,8 +9,14 @@ from peft.tuners.lora import variants
 
 from alora.adapter.folder import load_adapter, save_adapter
 from alora.config.schema import IdentitySettings
+from alora.identity.capture import capture
 from alora.identity.certify import certify
-from tests.integration.identity.subjects import toy_base, toy_prompts, write_adapter
+from alora.identity.compare import PREFIX
+from alora.identity.controls import Control
+from alora.identity.handover import Handover
+from alora.identity.prove import _handover_record
+from alora.identity.reach import adapted_modules, record_active
+from tests.integration.identity.subjects import stage, toy_base, toy_prompts, write_adapter
 
 QUICK = IdentitySettings(dtypes=["float32"], negative_controls=False)
 
@@ -49,6 +55,34 @@ def test_a_head_that_is_adapted_is_looked_at_too(tmp_path: Path):
     assert certify(base, folder, toy_prompts(), QUICK).failures == ()
     certificate = certify(base, _scaled(folder, lambda name: float(name != "lm_head")), toy_prompts(), QUICK)
     assert [finding.detail.split(":")[0] for finding in certificate.dtypes[0].findings] == ["lm_head"]
+
+
+@pytest.mark.parametrize(("shift", "found"), [(-1, True), (0, True), (1, False)], ids=["early", "right", "late"])
+def test_a_module_is_looked_at_where_it_must_begin(shift, found, tmp_path: Path):
+    base = toy_base("qwen3")
+    staged = stage(base, write_adapter(base, tmp_path / "adapter"), torch.float32)
+    modules, active = adapted_modules(staged.models.alora), set()
+    for call in staged.calls:
+        with record_active(modules, call, active):
+            capture(staged.models.alora, call, alora_offsets=call.offsets(shift))
+    assert active == (set(modules) if found else set())
+
+
+def test_a_control_that_is_not_caught_is_enough(tmp_path: Path, monkeypatch):
+    base = toy_base("qwen3")
+    honest = Control(
+        "honest", (PREFIX,), lambda models, call: capture(models.alora, call, alora_offsets=call.offsets())
+    )
+    monkeypatch.setattr("alora.identity.controls.CONTROLS", (honest,))
+    folder = write_adapter(base, tmp_path / "adapter")
+    certificate = certify(base, folder, toy_prompts(), IdentitySettings(dtypes=["float32", "float32"]))
+    assert not certificate.passed
+    assert certificate.failures == ("float32: control not caught: honest",)  # and a dtype named twice is run once
+
+
+def test_an_error_that_is_not_finite_has_no_number():
+    record = _handover_record(Handover("a prompt", 10, 0, float("nan"), 1e-4))
+    assert (record.logits_error, record.passed) == (None, False)
 
 
 def test_one_dtype_that_fails_is_enough(tmp_path: Path):

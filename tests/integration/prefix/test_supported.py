@@ -97,7 +97,7 @@ def test_a_dtype_that_the_class_itself_does_not_run_is_no_matter_of_the_class():
         ("GPTNeoX", "dense", SHAPE | {"intermediate_size": 48}),
         ("Nemotron", "v_proj", GROUPED),  # it and StableLm drop keyword arguments before attention
         ("StableLm", "v_proj", GROUPED),
-        ("Phi", "v_proj", GROUPED),  # its head has a bias
+        ("Phi", "v_proj", GROUPED | {"embd_pdrop": 0.3, "resid_pdrop": 0.3}),  # its head has a bias
         ("Cohere", "v_proj", GROUPED | {"logit_scale": 0.3}),
         (
             "Gemma2",
@@ -158,6 +158,16 @@ def test_a_chunk_that_only_the_mask_knows_is_refused():
     base = transformers.Llama4ForCausalLM(config).eval().requires_grad_(False)
     with pytest.raises(BaseError, match="tell it its window"):
         _packed(base, "o_proj")
+
+
+def test_a_base_that_is_being_trained_with_checkpointing_is_checked_too():
+    base = toy_model("llama")
+    first = _packed(base, "q_proj")
+    first.checkpoint_activations()
+    first.train()
+    first.bank.release()
+    _packed(base, "q_proj")
+    assert all(layer.training for layer in base.model.layers)
 
 
 def test_other_logits_are_refused_and_a_full_device_is_no_matter_of_the_class():
