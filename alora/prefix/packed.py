@@ -52,6 +52,8 @@ class PackedModel(nn.Module):
         if head is None:
             raise BaseError(f"{type(base).__name__} has no language-model head; alora needs a causal language model")
         self._head = head
+        decoder: Any = base.get_decoder()
+        self._decoder = decoder if decoder is not base else decoder.model  # Llama4 answers with itself
         self._last_layer = LastLayer(base, bank)
         self._reached: set[int] = set()
         self._check_answers_like_the_base()
@@ -111,7 +113,7 @@ class PackedModel(nn.Module):
         checkpointing = self._set_checkpointing(False)  # it would drop the cache
         last = torch.tensor([len(token_ids) - 1], device=self.device)
         with self._run(Plan((), self._last_layer, last, None, self._reached), None):
-            self.base.get_decoder()(input_ids=ids_1T, past_key_values=cache, use_cache=True)
+            self._decoder(input_ids=ids_1T, past_key_values=cache, use_cache=True)
         self._last_layer.clear()
         self._set_checkpointing(checkpointing)
         layers: list[Any] = cache.layers
@@ -134,7 +136,7 @@ class PackedModel(nn.Module):
         own = Route.of_rows([policies[row] for row in last], device)
         plan = Plan(tuple(groups_of(packed, prefixes, device)), self._last_layer, read_n, own, self._reached)
         with self._run(plan, Route.of_rows(policies, device)):
-            hidden_1ND = self.base.get_decoder()(
+            hidden_1ND = self._decoder(
                 input_ids=torch.tensor([ids], device=device),
                 position_ids=torch.tensor([positions], device=device),
                 # A mask that is already 4D is taken as it is; the packed attention needs none.
