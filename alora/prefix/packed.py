@@ -52,8 +52,8 @@ class PackedModel(nn.Module):
         if head is None:
             raise BaseError(f"{type(base).__name__} has no language-model head; alora needs a causal language model")
         self._head = head
-        decoder: Any = base.get_decoder()
-        self._decoder = decoder if decoder is not base else getattr(decoder, "model", decoder)  # Llama4 answers with itself
+        decoder: Any = base.get_decoder()  # Llama4 answers with itself
+        self._decoder = decoder if decoder is not base else getattr(decoder, "model", decoder)
         self._last_layer = LastLayer(base, bank)
         self._reached: set[int] = set()
         self._check_answers_like_the_base()
