@@ -19,7 +19,7 @@ _WIDTH = re.compile(r"(window(_size)?|attention_chunk_size)$")
 _FAILURES = (ValueError, IndexError, RuntimeError, AttributeError, TypeError, KeyError)
 _PLAIN = (DynamicLayer, DynamicSlidingWindowLayer)
 _REMEDY = "use a base whose layers all attend"
-_BOUND, _HALF_BOUND = 1e-3, 0.1
+_BOUND, _HALF_BOUND = 1e-3, 0.25  # SmolLM2 in bfloat16 is at 0.04
 
 
 def stock_answer(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:

@@ -133,10 +133,11 @@ def test_a_window_that_only_the_mask_knows_is_refused_at_any_width(name, config,
     _packed(_base(name, **GROUPED | config | {"use_sliding_window": False}, sliding_window=None), "q_proj")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("width", [8, 4096])
-def test_the_check_knows_no_class_by_name(width):
+def test_the_check_knows_no_class_by_name(width, dtype):
     """A class that is right otherwise, whose attention is not told the window that its mask has."""
-    base = toy_model("gemma3")
+    base = toy_model("gemma3", dtype)
     attentions = [module for module in base.modules() if getattr(module, "sliding_window", None)]
     for holder in (base.config, *attentions):
         holder.sliding_window = width
