@@ -235,3 +235,21 @@ def test_the_fused_kernel_is_asked_of_gpus_that_have_it(capability, dtype, width
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     queries = SimpleNamespace(device=torch.device("cuda"), dtype=dtype, shape=(2, 5, width))
     assert flash.has_kernel(queries) is taken
+
+
+def test_each_policy_is_clipped_as_a_model_of_its_own():
+    model = toy_model("qwen3", torch.float64)
+    adapters, prefixes, pairs = _battery(model, torch.float64)
+    bank = Bank(model, adapters, dtype=torch.float64, trainable=True)
+    packed = PackedModel(model, bank).train()
+    packed.label_logits([packed.prefix_kv(prefix) for prefix in prefixes], pairs)[:, 0].sum().backward()
+    bank.release()
+    before = [[half.clone() for pair in bank.gradients(policy).values() for half in pair] for policy in range(3)]
+    norms = [torch.stack([half.norm() for half in halves]).norm().item() for halves in before]
+    limit = sorted(norms)[1] * 1.1  # one policy is above it, two are below
+    bank.clip_gradients(limit)
+    for policy, (halves, norm) in enumerate(zip(before, norms, strict=True)):
+        factor = min(1.0, limit / norm)
+        clipped = [half for pair in bank.gradients(policy).values() for half in pair]
+        assert all(torch.allclose(one, factor * other, rtol=1e-6) for one, other in zip(clipped, halves, strict=True))
+    assert max(norms) > limit
