@@ -246,10 +246,9 @@ def test_each_policy_is_clipped_as_a_model_of_its_own():
     bank.release()
     before = [[half.clone() for pair in bank.gradients(policy).values() for half in pair] for policy in range(3)]
     norms = [torch.stack([half.norm() for half in halves]).norm().item() for halves in before]
-    limit = sorted(norms)[1] * 1.1  # one policy is above it, two are below
+    limit = sum(sorted(norms)[1:]) / 2  # one policy is above it, two are below
     bank.clip_gradients(limit)
     for policy, (halves, norm) in enumerate(zip(before, norms, strict=True)):
         factor = min(1.0, limit / norm)
         clipped = [half for pair in bank.gradients(policy).values() for half in pair]
-        assert all(torch.allclose(one, factor * other, rtol=1e-6) for one, other in zip(clipped, halves, strict=True))
-    assert max(norms) > limit
+        assert all(torch.allclose(one, factor * other, rtol=1e-5) for one, other in zip(clipped, halves, strict=True))
