@@ -154,6 +154,16 @@ def test_it_reads_the_rows_that_it_should(monkeypatch):
     assert (logits - shifted).abs().max() > 1e-3
 
 
+def test_behind_a_pass_the_model_is_the_base_again():
+    model = toy_model("qwen3", torch.float64)
+    adapters, prefixes, pairs = _battery(model, torch.float64)
+    ids = torch.tensor([prefixes[1]])
+    wanted = model(ids).logits
+    packed = PackedModel(model, Bank(model, adapters, dtype=torch.float64))
+    packed.label_logits([packed.prefix_kv(prefix) for prefix in prefixes], pairs)
+    assert torch.allclose(model(ids).logits, wanted, rtol=0, atol=1e-12)
+
+
 def test_prefix_kv_is_the_bases_own_bytes():
     model = toy_model("qwen3")
     packed = PackedModel(model, Bank(model, [random_adapter(model)]))
