@@ -1,6 +1,7 @@
 """PEFT's own full-sequence aLoRA, one row at a time: what the packed forward must equal."""
 
 import copy
+import math
 from collections.abc import Sequence
 
 import torch
@@ -22,9 +23,12 @@ def random_adapter(
     targets: Sequence[str] = ALL_TARGETS,
     invocation: tuple[int, ...] | None = (5, 6, 7),
     dtype: torch.dtype = torch.float32,
+    scaling: float = 2.0,
+    rank_stabilised: bool = False,
 ) -> AdapterWeights:
     """An adapter whose B is not zero, so that it changes answers."""
-    spec = AdapterSpec(rank, 2.0 * rank, tuple(sorted(targets)), invocation)
+    alpha = scaling * (math.sqrt(rank) if rank_stabilised else rank)
+    spec = AdapterSpec(rank, alpha, tuple(sorted(targets)), invocation, rank_stabilised)
     fresh = new_adapter(spec, model, seed)
     generator = torch.Generator().manual_seed(seed + 1000)
     tensors = {
@@ -42,6 +46,7 @@ def peft_model(model: PreTrainedModel, adapter: AdapterWeights) -> PeftModel:
         r=spec.rank,
         lora_alpha=spec.alpha,
         target_modules=list(spec.targets),
+        use_rslora=spec.rank_stabilised,
         alora_invocation_tokens=list(spec.invocation_ids) if spec.invocation_ids else None,
     )
     copied = copy.deepcopy(model)

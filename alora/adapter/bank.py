@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,9 +153,10 @@ class Bank(nn.Module):
             hook.remove()
         self._hooks.clear()
 
-    def checkpoint_contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """``context_fn`` of ``torch.utils.checkpoint``: the recomputation in backward takes the forward's route."""
-        return nullcontext(), self.route(self._route)
+    @property
+    def current_route(self) -> Route | None:
+        """The route of the pass that is under way."""
+        return self._route
 
     def adapter(self, policy: int) -> AdapterWeights:
         """A copy of one policy's adapter, without padding, on CPU."""

@@ -76,6 +76,11 @@ class AdapterWeights:
                 digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
+    @property
+    def absent(self) -> list[str]:
+        """Modules whose product is zero whatever goes in: the adapter names them, and leaves them to the base."""
+        return [name for name, (a_rd, b_or) in self.tensors.items() if not (a_rd.any() and b_or.any())]
+
 
 def target_modules(model: nn.Module, targets: Sequence[str]) -> dict[str, nn.Linear]:
     """The linear layers of ``model`` that ``targets`` name, as PEFT matches names: whole path or its last part.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# Their attention modules pass no sliding_window to the attention function (transformers 5.19).
-_WINDOW_IN_THE_MASK_ALONE = ("qwen2_moe", "phimoe", "llama4", "llama4_text", "doge")
 _UNSUPPORTED_QUANTIZATION = {
     "gptq": "PEFT silently trains plain LoRA on GPTQ layers",
     "hqq": "PEFT silently trains plain LoRA on HQQ layers",
@@ -233,13 +231,6 @@ def _refuse_by_name(config: Any, location: str) -> None:
             f"base {location} uses {moving.pop()} RoPE, whose frequencies depend on the length of the whole prompt, so "
             "a prefix's KV is not its own; use a base with another rope_type"
         )
-    text = config.get_text_config()
-    if text.model_type in _WINDOW_IN_THE_MASK_ALONE and _hides_a_part(text):
-        raise BaseError(
-            f"base {location} ({text.model_type}) hides a part of the prefix by its mask alone, which suffixes packed "
-            "behind one prefix do not see, so their gradients would be wrong; use a base of full attention, or one "
-            "whose layers tell attention their window (Gemma 3, Mistral, Qwen3)"
-        )
     quantization = getattr(config, "quantization_config", None)
     if quantization is not None:
         method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization.quant_method
@@ -249,11 +240,6 @@ def _refuse_by_name(config: Any, location: str) -> None:
             f"base {location} is quantized with {method}, which alora refuses: {reason}; use its bf16 base, with "
             "base.quantization=nf4 for a base in four bits"
         )
-
-
-def _hides_a_part(config: Any) -> bool:
-    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
-    return bool(kinds or getattr(config, "sliding_window", None) or getattr(config, "attention_chunk_size", None))
 
 
 def _rope_types(parameters: Any) -> set[str]:

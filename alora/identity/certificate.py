@@ -53,7 +53,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class FindingRecord:
-    """One breach of the definition: the ``check`` that saw it (prefix, activation, search, repeat) and its place."""
+    """One breach of the definition: the ``check`` that saw it, and its place."""
 
     check: str
     detail: str

@@ -18,9 +18,9 @@ from alora.identity.certificate import ControlRecord, DtypeRecord, FindingRecord
 from alora.identity.compare import ACTIVATION, SiteCount, compare, count_sites, prefix_findings
 from alora.identity.controls import Models, run_controls
 from alora.identity.handover import Handover, hand_over
-from alora.identity.reach import adapted_modules, reached_sites
+from alora.identity.reach import adapted_modules, reached_sites, record_active
 
-REPEAT, SEARCH = "repeat", "search"
+REPEAT, SEARCH, MODULE = "repeat", "search", "module"
 
 
 def prove(
@@ -31,13 +31,16 @@ def prove(
     adapted = with_adapter(bare, folder)
     bases = {call.name: capture(bare, call) for call in calls}
     layers = 1 + max(site.layer for site in bases[calls[0].name].sites)
-    reached = reached_sites(adapted_modules(adapted), layers)
+    modules = adapted_modules(adapted)
+    reached = reached_sites(modules, layers)
 
     findings = _unrepeatable(bare, calls[-1], bases)
     counts: dict[Site, SiteCount] = {}
     handovers = []
+    active: set[str] = set()
     for call in calls:
-        honest = capture(adapted, call, alora_offsets=call.offsets())
+        with record_active(modules, call, active):
+            honest = capture(adapted, call, alora_offsets=call.offsets())
         findings += [FindingRecord(f.check, str(f)) for f in compare(call, bases[call.name], honest, reached)]
         findings += _logits_findings(call, bases[call.name], honest)
         findings += _search_findings(adapted, call, honest)
@@ -46,6 +49,11 @@ def prove(
         if len(call.activation_B) == 1:
             handovers.append(hand_over(bare, adapted, call, honest.logits_BV[0]))
 
+    findings += [
+        FindingRecord(MODULE, f"{name}: the first activated token is the base's in every call")
+        for name in modules
+        if name not in active
+    ]
     controls = _controls(bare, adapted, folder, calls, bases, reached) if with_controls else ()
     return DtypeRecord(
         dtype=str(bare.dtype).removeprefix("torch."),

@@ -5,16 +5,22 @@ module of an earlier layer is, through the hidden state. So K of layer n must di
 ``k_proj`` of layer n is adapted or when some layer before n holds an adapted module; V likewise; and the last layer's
 output must differ when any layer holds one. An adapter of ``o_proj`` alone therefore shows in K and V from the layer
 after its first, and one of the last layer's ``down_proj`` alone only in the output.
+
+One layer of an adapter is enough for all of that, so each adapted module is also looked at by itself.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
+import torch
 from torch import nn
 
-from alora.identity.capture import OUTPUT, Site
+from alora.identity.capture import OUTPUT, Call, Site
+from alora.identity.compare import bits_differ
 
 # Module names of transformers 5.19 that produce K and V; fused ones produce both.
 _MAKES = {
@@ -34,11 +40,47 @@ _LAYER = re.compile(r"\.(\d+)\.")
 _HEAD = re.compile(r"(^|\.)(lm_head|embed_out)$")
 
 
-def adapted_modules(model: nn.Module) -> list[str]:
-    """Names of the modules that a ``PeftModel`` adapts, as in the base's ``named_modules``."""
+def adapted_modules(model: nn.Module) -> dict[str, Any]:
+    """The modules that a ``PeftModel`` adapts, by their names in the base."""
     from peft.tuners.lora import LoraLayer
 
-    return [name for name, module in model.named_modules() if isinstance(module, LoraLayer)]
+    return {
+        name.removeprefix("base_model.model."): module
+        for name, module in model.named_modules()
+        if isinstance(module, LoraLayer)
+    }
+
+
+@contextmanager
+def record_active(modules: Mapping[str, Any], call: Call, active: set[str]) -> Iterator[None]:
+    """Add to ``active`` each module that, in runs of ``call`` inside the block, changes a row's first activated token.
+
+    Each is compared to its own base layer on the same input: a difference that comes from an earlier layer does not
+    count. The head is given the last token alone, so that one is looked at there.
+    """
+    base: dict[str, torch.Tensor] = {}
+
+    def rows_of(output_BTD: torch.Tensor) -> torch.Tensor:
+        places = call.activation_B if output_BTD.shape[1] == call.tokens else [-1] * len(call.activation_B)
+        return output_BTD[range(len(places)), places]
+
+    def keep(name: str) -> Any:
+        return lambda _module, _inputs, output: base.__setitem__(name, rows_of(output))
+
+    def judge(name: str) -> Any:
+        def hook(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+            if bits_differ(base[name], rows_of(output)).any():
+                active.add(name)
+
+        return hook
+
+    hooks = [module.base_layer.register_forward_hook(keep(name)) for name, module in modules.items()]
+    hooks += [module.register_forward_hook(judge(name)) for name, module in modules.items()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def reached_sites(module_names: Iterable[str], layers: int) -> frozenset[Site]:

@@ -15,7 +15,8 @@ a call without a plan is plain sdpa, so the same model object also runs as the b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -28,9 +29,9 @@ from alora.adapter.bank import Bank, Route
 from alora.errors import BaseError
 from alora.prefix.attention import Shape, attention_without_prefix, shared_prefix_attention
 from alora.prefix.last_layer import LastLayer
-from alora.prefix.plan import Pair, Plan, PrefixKV, groups_of, rows_of
+from alora.prefix.plan import Pair, Plan, PrefixKV, groups_of, rows_of, running, running_plan
 from alora.prefix.side_by_side import Suffixes, attend_side_by_side
-from alora.prefix.supported import require_same_answers
+from alora.prefix.supported import CHECK_TOKENS, narrow_windows, require_same_answers, stock_answer
 
 ATTENTION = "alora_packed"
 _REFUSED_ATTENTION = ("softcap", "s_aux")  # change the scores in ways that the merge does not carry
@@ -51,7 +52,10 @@ class PackedModel(nn.Module):
         if head is None:
             raise BaseError(f"{type(base).__name__} has no language-model head; alora needs a causal language model")
         self._head = head
+        decoder: Any = base.get_decoder()  # Llama4 answers with itself
+        self._decoder = decoder if decoder is not base else getattr(decoder, "model", decoder)
         self._last_layer = LastLayer(base, bank)
+        self._reached: set[int] = set()
         self._check_answers_like_the_base()
 
     def train(self, mode: bool = True) -> PackedModel:
@@ -78,8 +82,21 @@ class PackedModel(nn.Module):
 
     def checkpoint_activations(self) -> None:
         """Recompute suffix activations in backward; the prefix has none to store."""
-        options = {"use_reentrant": False, "context_fn": self.bank.checkpoint_contexts}
+        options = {"use_reentrant": False, "context_fn": self._checkpoint_contexts}
         self.base.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+        for module in self.base.modules():  # a layer that checkpoints is in train mode, where OPT's own dropout acts
+            rates = [name for name, value in vars(module).items() if "drop" in name and isinstance(value, float)]
+            for name in rates:
+                setattr(module, name, 0.0)
+
+    def _checkpoint_contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """``context_fn`` of ``torch.utils.checkpoint``: the recomputation in backward takes the forward's plan."""
+        return nullcontext(), self._run(running_plan(), self.bank.current_route)
+
+    @contextmanager
+    def _run(self, plan: Plan | None, route: Route | None) -> Iterator[None]:
+        with running(plan), self.bank.route(route):
+            yield
 
     @property
     def device(self) -> torch.device:
@@ -95,9 +112,8 @@ class PackedModel(nn.Module):
         ids_1T = torch.tensor([list(token_ids)], device=self.device)
         checkpointing = self._set_checkpointing(False)  # it would drop the cache
         last = torch.tensor([len(token_ids) - 1], device=self.device)
-        plan = Plan((), self._last_layer, last, None)
-        with self.bank.route(None):
-            self.base.get_decoder()(input_ids=ids_1T, past_key_values=cache, use_cache=True, packed=plan)
+        with self._run(Plan((), self._last_layer, last, None, self._reached), None):
+            self._decoder(input_ids=ids_1T, past_key_values=cache, use_cache=True)
         self._last_layer.clear()
         self._set_checkpointing(checkpointing)
         layers: list[Any] = cache.layers
@@ -118,15 +134,14 @@ class PackedModel(nn.Module):
         device = self.device
         read_n = torch.tensor(last, device=device)
         own = Route.of_rows([policies[row] for row in last], device)
-        plan = Plan(tuple(groups_of(packed, prefixes, device)), self._last_layer, read_n, own)
-        with self.bank.route(Route.of_rows(policies, device)):
-            hidden_1ND = self.base.get_decoder()(
+        plan = Plan(tuple(groups_of(packed, prefixes, device)), self._last_layer, read_n, own, self._reached)
+        with self._run(plan, Route.of_rows(policies, device)):
+            hidden_1ND = self._decoder(
                 input_ids=torch.tensor([ids], device=device),
                 position_ids=torch.tensor([positions], device=device),
                 # A mask that is already 4D is taken as it is; the packed attention needs none.
                 attention_mask=torch.zeros(1, 1, 1, 1, device=device, dtype=self._head.weight.dtype),
                 use_cache=False,
-                packed=plan,
             ).last_hidden_state
         self._last_layer.clear()
         hidden_nD = hidden_1ND[0, read_n]
@@ -159,18 +174,19 @@ class PackedModel(nn.Module):
     @torch.no_grad()
     def _check_answers_like_the_base(self) -> None:
         """Compare the packed forward without adapters to the stock model on a short prompt; BaseError if it fails."""
-        size = self._head.weight.shape[0]
-        ids = [(7 * step + 3) % size for step in range(12)]
-        labels = (ids[0], ids[1], size - 1)
-        pair = Pair(0, 0, tuple(ids[8:]), labels)
-
-        def answers() -> tuple[torch.Tensor, torch.Tensor]:
-            with self.bank.route(None):
-                stock = self.base(input_ids=torch.tensor([ids], device=self.device)).logits[0, -1, list(labels)]
-            with self.bank.silenced():
-                return stock, self.label_logits([self.prefix_kv(ids[:8])], [pair])[0]
-
-        require_same_answers(type(self.base).__name__, answers)
+        size, cut = self._head.weight.shape[0], CHECK_TOKENS * 2 // 3
+        ids = [(7 * step + 3) % size for step in range(CHECK_TOKENS)]
+        labels = tuple(range(0, size, max(1, size // 64)))
+        checkpointing = self._set_checkpointing(False)  # it would drop the cache
+        with self.bank.silenced(), narrow_windows(self.base):
+            stock = stock_answer(self.base, torch.tensor([ids], device=self.device))
+            require_same_answers(
+                self.base,
+                stock[list(labels)],
+                lambda: self.label_logits([self.prefix_kv(ids[:cut])], [Pair(0, 0, tuple(ids[cut:]), labels)])[0],
+                self._reached,
+            )
+        self._set_checkpointing(checkpointing)
 
 
 def packed_attention(
@@ -181,10 +197,12 @@ def packed_attention(
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    packed: Plan | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """The attention function that transformers calls, ``[1, H, N, E]`` per layer; plain sdpa without a plan."""
+    packed = running_plan()
+    if packed is not None:
+        packed.reached.add(getattr(module, "layer_idx", -1))
     if packed is None or (not packed.groups and packed.last_layer.index != getattr(module, "layer_idx", None)):
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, sliding_window=sliding_window, **kwargs
@@ -194,16 +212,21 @@ def packed_attention(
         raise BaseError(
             f"{type(module).__name__} uses {', '.join(used)} in its attention, which alora does not support"
         )
+    if key.shape[-1] != value.shape[-1]:
+        raise BaseError(
+            f"{type(module).__name__} has keys of width {key.shape[-1]} and values of width {value.shape[-1]}, which "
+            "alora does not support"
+        )
     factor = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer = int(module.layer_idx)  # pyright: ignore[reportArgumentType] every cached attention layer has it
     last = layer == packed.last_layer.index
     if last:
         packed.last_layer.read_only(packed.read_n, packed.route)
     if not packed.groups:
-        return torch.zeros_like(query).transpose(1, 2), None
+        return torch.zeros_like(query.transpose(1, 2), memory_format=torch.contiguous_format), None
     if packed.side_by_side:
         attended = _side_by_side(packed, layer, (query[0], key[0], value[0]), factor, sliding_window)
-        return attended.transpose(0, 1).unsqueeze(0), None
+        return attended.transpose(0, 1).unsqueeze(0).contiguous(), None
     parts = []
     for group in packed.groups:
         q, k, v = query[0, :, group.rows], key[0, :, group.rows], value[0, :, group.rows]
@@ -215,7 +238,7 @@ def packed_attention(
         asked = q.index_select(1, group.last_n) if last else q
         out = shared_prefix_attention(asked, k, v, prefix_k, prefix_v, shape)
         parts.append(torch.zeros_like(q).index_copy_(1, group.last_n, out) if last else out)
-    return torch.cat(parts, dim=1).transpose(0, 1).unsqueeze(0), None
+    return torch.cat(parts, dim=1).transpose(0, 1).unsqueeze(0).contiguous(), None
 
 
 def _side_by_side(

@@ -5,7 +5,9 @@ Shapes: G KV heads, T prefix tokens, E head width, N packed rows, n pairs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -53,6 +55,7 @@ class Plan:
     last_layer: LastLayer
     read_n: torch.Tensor  # rows that are read after the last layer, and whose policy each is
     route: Route | None
+    reached: set[int]  # layers whose attention has followed a plan
 
     @cached_property  # every layer asks
     def side_by_side(self) -> bool:
@@ -63,6 +66,25 @@ class Plan:
         suffixes = sum(len(group.lengths) for group in self.groups)
         few = len(self.groups) > 1 and suffixes <= MOST_SUFFIXES * len(self.groups)
         return few and self.read_n.device.type == "cpu" and all(group.kv is not None for group in self.groups)
+
+
+# Attention reads it from here: stablelm and nemotron drop their forward's keyword arguments on the way.
+_RUNNING: ContextVar[Plan | None] = ContextVar("plan", default=None)
+
+
+@contextmanager
+def running(plan: Plan | None) -> Iterator[None]:
+    """Let attention follow ``plan`` inside the block."""
+    token = _RUNNING.set(plan)
+    try:
+        yield
+    finally:
+        _RUNNING.reset(token)
+
+
+def running_plan() -> Plan | None:
+    """The plan of the pass that is under way; None where the model runs as the base."""
+    return _RUNNING.get()
 
 
 Item = TypeVar("Item")

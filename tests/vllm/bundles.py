@@ -38,7 +38,7 @@ def base() -> LoadedBase:
 
 @functools.cache
 def battery() -> Path:
-    """A battery of two bundles, of unequal rank and targets."""
+    """A battery of two bundles, of unequal rank, targets and scaling."""
     folder = store.folder() / "battery"
     folder.mkdir()
     made = [write(policy, folder, seed) for seed, policy in enumerate(POLICIES)]
@@ -49,7 +49,8 @@ def battery() -> Path:
 def write(policy: Policy, folder: Path, seed: int) -> Bundle:
     renderer = Renderer(base().tokenizer, PROMPT)
     suffix = renderer.suffix(policy)
-    shape = {"rank": 8} if seed else {"rank": 4, "targets": ATTENTION_TARGETS}
+    narrow = {"rank": 4, "targets": ATTENTION_TARGETS, "scaling": 0.7}
+    shape = {"rank": 8, "scaling": 1.3, "rank_stabilised": True} if seed else narrow
     weights = random_adapter(base().model, seed=seed, invocation=suffix.invocation_ids, **shape)
     adapter = store.folder() / f"adapter-{policy.id}"
     save_adapter(weights, adapter, str(base_folder()))

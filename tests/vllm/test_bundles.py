@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from alora.adapter.folder import save_adapter
 from alora.bundle.battery import load_battery
 from alora.bundle.read import load_bundle
 from alora.errors import BaseError
@@ -51,6 +52,21 @@ def test_one_call_scores_a_battery_with_the_same_verdicts(tmp_path):
         assert (ours["label"], ours["adapter_digest"]) == (theirs["label"], theirs["adapter_digest"])
         assert ours["probability"] == pytest.approx(theirs["probability"], abs=1e-4)
         assert 0 < ours["probability"] < 1
+
+
+def test_a_partly_absent_adapter_fails_in_vllm_too(tmp_path):
+    """Layer 0 alone changes every block behind the activation."""
+    bundle = load_bundle(store.battery() / store.POLICIES[1].id)
+    kept = {name: (a, b * (".layers.0." in name)) for name, (a, b) in bundle.weights.tensors.items()}
+    save_adapter(replace(bundle.weights, tensors=kept), tmp_path / "adapter", str(store.base_folder()))
+    arguments = (f"artifact={tmp_path / 'adapter'}", f"base.source={store.base_folder()}", "identity.conversations=1")
+    options = ("identity.negative_controls=false", f"output={tmp_path / 'told'}")
+    code, output, errors = run_alora("validate", *arguments, *options, "engine=vllm", cache=tmp_path)
+    assert code == 1, output + errors
+    (record,) = json.loads((tmp_path / "told").read_text())["dtypes"]
+    assert {finding["check"] for finding in record["findings"]} == {"module"}
+    named = {finding["detail"].split(":")[0] for finding in record["findings"]}
+    assert named == {name for name in kept if ".layers.0." not in name}
 
 
 @pytest.mark.parametrize("policy", [policy.id for policy in store.POLICIES])

@@ -36,10 +36,13 @@ def test_honest_adapter_passes_in_every_dtype_and_length(family: str, tmp_path: 
     assert certificate.adapter_digest == load_adapter(folder).digest
     for record in certificate.dtypes:
         assert [control.name for control in record.controls] == [control.name for control in CONTROLS]
+        assert len(record.controls) == 7
         assert all(control.caught for control in record.controls)
         assert len(record.layers) == 2 * 3 + 1
         assert all(layer.must_differ and layer.activation_different > 0 for layer in record.layers)
         assert all(layer.prefix_elements > 0 == layer.prefix_different for layer in record.layers)
+        tokens = sum(index for _, indices, _ in certificate.lengths for index in indices)
+        assert {layer.prefix_elements for layer in record.layers} == {2 * 8 * tokens, 32 * tokens}
         assert len(record.handovers) == 4
 
 
@@ -100,6 +103,7 @@ def test_untrained_adapter_fails(tmp_path: Path):
     certificate = certify(base, tmp_path / "zero", toy_prompts(), QUICK)
     assert not certificate.passed
     assert "no difference where one must be" in certificate.failures[0]
+    assert any(failure.endswith("row 0: no logit differs from the base's") for failure in certificate.failures)
 
 
 def test_one_dead_layer_fails_and_is_named(tmp_path: Path):
@@ -113,7 +117,9 @@ def test_one_dead_layer_fails_and_is_named(tmp_path: Path):
     save_adapter(AdapterWeights(weights.spec, dead), tmp_path / "dead", "toy")
     certificate = certify(base, tmp_path / "dead", toy_prompts(), QUICK)
     assert not certificate.passed
-    assert {"layer 2 V" in failure for failure in certificate.failures} == {True}
+    *sites, module = certificate.failures
+    assert all("layer 2 V" in failure for failure in sites)
+    assert "module check, model.layers.2.self_attn.v_proj" in module
 
 
 def test_plain_lora_is_named(tmp_path: Path):
@@ -132,6 +138,7 @@ def test_wrong_index_is_found_by_peft_search(tmp_path: Path):
     record = prove(base.model, folder, [call], torch.float32, with_controls=False)
     assert not record.passed
     assert {finding.check for finding in record.findings} == {"search"}
+    assert "PEFT finds the activation [5] tokens from the end, the prompt says [6]" in record.findings[0].detail
 
 
 def test_base_that_does_not_repeat_itself_is_refused(tmp_path: Path):

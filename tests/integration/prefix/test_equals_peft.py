@@ -26,11 +26,13 @@ def _tokens(length: int, seed: int) -> tuple[int, ...]:
 
 
 def _battery(model, dtype):
-    """Three adapters of other ranks and targets, and pairs of ragged suffixes behind ragged prefixes."""
+    """Three adapters of other ranks, targets and scalings, and pairs of ragged suffixes behind ragged prefixes."""
     adapters = [
         random_adapter(model, rank=4, seed=1, dtype=dtype),
-        random_adapter(model, rank=2, seed=2, targets=ATTENTION_TARGETS, dtype=dtype),
-        random_adapter(model, rank=7, seed=3, targets=("down_proj", "q_proj"), dtype=dtype),
+        random_adapter(model, rank=2, seed=2, targets=ATTENTION_TARGETS, dtype=dtype, scaling=0.7),
+        random_adapter(
+            model, rank=7, seed=3, targets=("down_proj", "q_proj"), dtype=dtype, scaling=1.3, rank_stabilised=True
+        ),
     ]
     prefixes = [_tokens(length, seed) for seed, length in enumerate(PREFIX_LENGTHS)]
     pairs = [
@@ -91,9 +93,11 @@ def _mean_error(found, truth) -> float:
 
 
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "checkpointing"])
+@pytest.mark.parametrize("most", [0, 3], ids=["merged", "side by side"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_loss_and_gradients_equal_peft(family, dtype, checkpointing):
+def test_loss_and_gradients_equal_peft(family, dtype, most, checkpointing, monkeypatch):
+    monkeypatch.setattr("alora.prefix.plan.MOST_SUFFIXES", most)
     model = toy_model(family, dtype)
     adapters, prefixes, pairs = _battery(model, dtype)
     loss, gradients, _ = _ours(model, adapters, prefixes, pairs, dtype, checkpointing)

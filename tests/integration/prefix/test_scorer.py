@@ -3,43 +3,51 @@
 import pytest
 import torch
 
-from alora.adapter.folder import AdapterSpec, new_adapter
 from alora.base.fingerprint import Fingerprint
 from alora.base.load import LoadedBase
 from alora.prefix.scorer import Scorer
 from alora.prefix.store import MemoryStore
 from alora.render import Prefix, Question, Suffix
+from tests.peft_reference import peft_label_logits, peft_model, random_adapter
 from tests.toy_models import toy_model
 
-SUFFIXES = (Suffix((5, 6, 7), (5,), (3, 4)), Suffix((5, 8, 9, 10), (5,), (3, 4, 11)))
+SUFFIXES = (Suffix((5, 6, 7), (5,), (3, 4)), Suffix((5, 8, 9, 10), (5,), (3, 4, 11)), Suffix((5, 6), (5,), (7, 4)))
 PREFIXES = [Prefix(tuple(range(12, 12 + length))) for length in (9, 4, 17)]
-QUESTIONS = [Question(PREFIXES[0], SUFFIXES, (0, 1)), Question(PREFIXES[1], SUFFIXES[1:], (1,)),
+QUESTIONS = [Question(PREFIXES[0], SUFFIXES, (0, 1, 2)), Question(PREFIXES[1], SUFFIXES[1:], (1, 2)),
              Question(PREFIXES[2], SUFFIXES[:1], (0,)), Question(PREFIXES[0], SUFFIXES[:1], (0,))]  # fmt: skip
 
 
 def adapters(model, activated: bool):
     made = []
-    for seed, rank in ((0, 4), (1, 2)):
-        spec = AdapterSpec(rank, 2.0 * rank, ("down_proj", "q_proj", "v_proj"), (5,) if activated else None)
-        adapter = new_adapter(spec, model, seed)
-        for number, (_, b_or) in enumerate(adapter.tensors.values()):
-            torch.nn.init.normal_(b_or, std=0.2, generator=torch.Generator().manual_seed(10 * seed + number))
-        made.append(adapter)
+    for seed, (rank, scaling, rank_stabilised) in enumerate([(4, 2.0, False), (2, 0.7, False), (3, 1.3, True)]):
+        made.append(
+            random_adapter(
+                model, rank, seed, ("down_proj", "q_proj", "v_proj"), (5,) if activated else None, model.dtype,
+                scaling, rank_stabilised,
+            )
+        )  # fmt: skip
     return made
 
 
 @pytest.mark.parametrize("activated", [True, False])
-def test_rows_together_are_rows_one_by_one(activated):
+def test_rows_together_are_rows_one_by_one_and_pefts(activated):
     model = toy_model("qwen3", torch.float64)
     base = LoadedBase(model, None, Fingerprint("w", "t", "c"), "toy")  # pyright: ignore[reportArgumentType]
-    with Scorer(base, adapters(model, activated)) as scorer:
+    made = adapters(model, activated)
+    reference = [peft_model(model, adapter) for adapter in made]
+    with Scorer(base, made) as scorer:
         together = scorer.score_rows(QUESTIONS)
         for question, answers in zip(QUESTIONS, together, strict=True):
             alone = scorer.label_logits(question.prefix, question.suffixes, question.asked)
             assert [row.shape for row in answers] == [row.shape for row in alone]
             for one, other in zip(answers, alone, strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
-        with pytest.raises(ValueError, match="2 suffixes for 1 adapters"):
+            for policy, suffix, answer in zip(question.asked, question.suffixes, answers, strict=True):
+                theirs = peft_label_logits(
+                    reference[policy], question.prefix.token_ids, suffix.token_ids, suffix.label_token_ids
+                )
+                torch.testing.assert_close(answer, theirs, rtol=1e-10, atol=1e-10)
+        with pytest.raises(ValueError, match="3 suffixes for 1 adapters"):
             scorer.score_rows([Question(PREFIXES[0], SUFFIXES, (0,))])
 
 

@@ -29,7 +29,7 @@ def _qkv(dtype, lengths=(3, 5, 2), heads=4, groups=2, prefix=17, width=8):
     return own, [draw(groups, prefix, width), draw(groups, prefix, width)], lengths
 
 
-def _dense(own, prefix, lengths, scaling):
+def _dense(own, prefix, lengths, scaling, window=10**6):
     """One softmax per suffix over prefix and own keys, in the plainest way."""
     (q, k, v), repeat, outputs, start = own, own[0].shape[0] // own[1].shape[0], [], 0
     for length in lengths:
@@ -37,8 +37,9 @@ def _dense(own, prefix, lengths, scaling):
         keys = torch.cat([prefix[0], k[:, part]], 1).repeat_interleave(repeat, 0)
         values = torch.cat([prefix[1], v[:, part]], 1).repeat_interleave(repeat, 0)
         scores = q[:, part] @ keys.transpose(1, 2) * scaling
-        hidden = torch.ones(length, length, dtype=torch.bool).triu(1)
-        scores[:, :, -length:] = scores[:, :, -length:].masked_fill(hidden, float("-inf"))
+        key_T = torch.arange(keys.shape[1])
+        distance = key_T[-length:, None] - key_T
+        scores = scores.masked_fill((distance < 0) | (distance >= window), float("-inf"))
         outputs.append(scores.softmax(-1) @ values)
         start += length
     return torch.cat(outputs, 1)
@@ -66,6 +67,18 @@ def test_both_backwards_are_the_softmax_over_all(dtype, bound, kernel, monkeypat
     wanted = _gradients(lambda leaves: _dense(leaves, prefix, lengths, 0.3), own)
     for ours, theirs in zip(found, wanted, strict=True):
         assert (ours - theirs).norm() <= bound * theirs.norm()
+
+
+@pytest.mark.parametrize("window", [1, 3, 4, 5, 17, 18, 20, 21, 22, None])
+@pytest.mark.parametrize("block_bytes", [1, 1024**2], ids=["many blocks", "one block"])
+def test_every_window_is_the_softmax_over_what_it_shows(window, block_bytes, monkeypatch):
+    """With 17 prefix tokens and suffixes of 3, 5 and 2: windows that hide all of the prefix, some, and next to none."""
+    monkeypatch.setattr("alora.prefix.attention._BLOCK_BYTES", {"cpu": block_bytes})
+    own, prefix, lengths = _qkv(torch.float64)
+    found = _gradients(_packed(prefix, Shape(lengths, 0.3, window)), own)
+    wanted = _gradients(lambda leaves: _dense(leaves, prefix, lengths, 0.3, window or 10**6), own)
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert torch.allclose(ours, theirs, rtol=0, atol=1e-12)
 
 
 def test_the_fused_backward_in_bfloat16_stays_within_its_rounding(monkeypatch):
@@ -139,6 +152,16 @@ def test_it_reads_the_rows_that_it_should(monkeypatch):
     assert PackedModel.prefix_kv is stock
     _, _, shifted = _ours(model, *material, torch.float64)
     assert (logits - shifted).abs().max() > 1e-3
+
+
+def test_behind_a_pass_the_model_is_the_base_again():
+    model = toy_model("qwen3", torch.float64)
+    adapters, prefixes, pairs = _battery(model, torch.float64)
+    ids = torch.tensor([prefixes[1]])
+    wanted = model(ids).logits
+    packed = PackedModel(model, Bank(model, adapters, dtype=torch.float64))
+    packed.label_logits([packed.prefix_kv(prefix) for prefix in prefixes], pairs)
+    assert torch.allclose(model(ids).logits, wanted, rtol=0, atol=1e-12)
 
 
 def test_prefix_kv_is_the_bases_own_bytes():
@@ -222,3 +245,20 @@ def test_the_fused_kernel_is_asked_of_gpus_that_have_it(capability, dtype, width
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     queries = SimpleNamespace(device=torch.device("cuda"), dtype=dtype, shape=(2, 5, width))
     assert flash.has_kernel(queries) is taken
+
+
+def test_each_policy_is_clipped_as_a_model_of_its_own():
+    model = toy_model("qwen3", torch.float64)
+    adapters, prefixes, pairs = _battery(model, torch.float64)
+    bank = Bank(model, adapters, dtype=torch.float64, trainable=True)
+    packed = PackedModel(model, bank).train()
+    packed.label_logits([packed.prefix_kv(prefix) for prefix in prefixes], pairs)[:, 0].sum().backward()
+    bank.release()
+    before = [[half.clone() for pair in bank.gradients(policy).values() for half in pair] for policy in range(3)]
+    norms = [torch.stack([half.norm() for half in halves]).norm().item() for halves in before]
+    limit = sum(sorted(norms)[1:]) / 2  # one policy is above it, two are below
+    bank.clip_gradients(limit)
+    for policy, (halves, norm) in enumerate(zip(before, norms, strict=True)):
+        factor = min(1.0, limit / norm)
+        clipped = [half for pair in bank.gradients(policy).values() for half in pair]
+        assert all(torch.allclose(one, factor * other, rtol=1e-5) for one, other in zip(clipped, halves, strict=True))

@@ -1,4 +1,4 @@
-"""A model class that the packed forward cannot run is refused by name; one that it can run is not."""
+"""A model class that the packed forward cannot run is refused by name and cause; one that it can run equals PEFT."""
 
 import pytest
 import torch
@@ -10,15 +10,21 @@ from alora.errors import BaseError
 from alora.prefix.packed import PackedModel
 from alora.prefix.plan import Pair
 from alora.prefix.supported import require_same_answers
+from tests.integration.prefix.test_equals_peft import _ours, _theirs, _worst
+from tests.peft_reference import random_adapter
+from tests.toy_models import toy_model
 
 SHAPE = {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+GROUPED = SHAPE | {"num_key_value_heads": 2, "intermediate_size": 48, "initializer_range": 0.15}
+EXPERTS = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}
+LINEAR = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
 PREFIX, SUFFIX, LABELS = (20, 31, 42, 53, 64), (5, 6, 7, 30), (11, 12)
 
 
-def _base(name: str, **config):
+def _base(name: str, dtype=torch.float32, **config):
     torch.manual_seed(0)
     shape = getattr(transformers, f"{name}Config")(**config)
-    return getattr(transformers, f"{name}ForCausalLM")(shape).eval().requires_grad_(False)
+    return getattr(transformers, f"{name}ForCausalLM")(shape).to(dtype).eval().requires_grad_(False)
 
 
 def _packed(base, target: str) -> PackedModel:
@@ -33,45 +39,148 @@ def _packed(base, target: str) -> PackedModel:
 
 
 @pytest.mark.parametrize(
-    ("name", "target", "config"),
+    ("name", "target", "config", "cause"),
     [
-        ("Bloom", "dense", {"vocab_size": 97, "hidden_size": 32, "n_layer": 2, "n_head": 4}),
+        (
+            "Bloom",
+            "dense",
+            {"vocab_size": 97, "hidden_size": 32, "n_layer": 2, "n_head": 4},
+            r"layers \[0, 1\] do not call transformers' attention interface",
+        ),
         (
             "Lfm2",
             "q_proj",
-            SHAPE | {"num_key_value_heads": 2, "intermediate_size": 48, "layer_types": ["conv", "full_attention"]},
+            GROUPED | {"layer_types": ["conv", "full_attention"]},
+            r"a state other than keys and values in layers \[0\]",
+        ),
+        (
+            "Qwen3Next",
+            "q_proj",
+            GROUPED | EXPERTS | LINEAR | {"head_dim": 8, "layer_types": ["linear_attention", "full_attention"]},
+            r"a state other than keys and values in layers \[0\]",
+        ),
+        ("Mamba", "in_proj", SHAPE | {"state_size": 4}, "keeps no keys and values"),
+        (
+            "DeepseekV3",
+            "o_proj",
+            GROUPED | {"num_key_value_heads": 4, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4,
+                       "qk_nope_head_dim": 8, "v_head_dim": 8, "first_k_dense_replace": 2},
+            "keys of width 12 and values of width 8",
+        ),
+        ("Gemma2", "q_proj", GROUPED | {"head_dim": 8, "attn_logit_softcapping": 2.0}, "uses softcap in its attention"),
+        (
+            "GptOss",
+            "q_proj",
+            GROUPED | {"head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
+            "uses s_aux in its attention",
         ),
     ],
-)
-def test_a_class_that_cannot_run_is_refused_by_name_and_cause(name, target, config):
-    with pytest.raises(BaseError, match=rf"{name}ForCausalLM cannot run .*Error: .* not\s+supported") as caught:
+)  # fmt: skip
+def test_a_class_that_cannot_run_is_refused_by_name_and_cause(name, target, config, cause):
+    with pytest.raises(BaseError, match=cause) as caught:
         _packed(_base(name, **config), target)
-    assert caught.value.__cause__ is not None
+    assert name in str(caught.value)
 
 
+def test_a_dtype_that_the_class_itself_does_not_run_is_no_matter_of_the_class():
+    config = GROUPED | EXPERTS | {"head_dim": 8}
+    with pytest.raises(BaseError, match=r"itself fails in float64 .*; choose another base\.dtype"):
+        _packed(_base("Qwen3Moe", torch.float64, **config), "q_proj")
+    _packed(_base("Qwen3Moe", **config), "q_proj")
+
+
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "checkpointing"])
 @pytest.mark.parametrize(
     ("name", "target", "config"),
     [
         ("OPT", "q_proj", SHAPE | {"ffn_dim": 48, "word_embed_proj_dim": 32, "max_position_embeddings": 64}),
         ("GPTNeoX", "dense", SHAPE | {"intermediate_size": 48}),
+        ("Nemotron", "v_proj", GROUPED),  # it and StableLm drop keyword arguments before attention
+        ("StableLm", "v_proj", GROUPED),
+        ("Phi", "v_proj", GROUPED | {"embd_pdrop": 0.3, "resid_pdrop": 0.3}),  # its head has a bias
+        ("Cohere", "v_proj", GROUPED | {"logit_scale": 0.3}),
+        (
+            "Gemma2",
+            "v_proj",
+            GROUPED | {"head_dim": 8, "attn_logit_softcapping": None, "final_logit_softcapping": 2.0},
+        ),
+        ("Afmoe", "v_proj", GROUPED | EXPERTS | {"head_dim": 8, "num_dense_layers": 1}),  # views attention's output
     ],
 )
-def test_a_class_of_another_build_runs(name, target, config):
+def test_a_class_of_another_build_equals_peft(name, target, config, checkpointing):
     base = _base(name, **config)
-    wanted = base(input_ids=torch.tensor([PREFIX + SUFFIX])).logits[0, -1, list(LABELS)]
-    model = _packed(base, target)
-    found = model.label_logits([model.prefix_kv(PREFIX)], [Pair(0, 0, SUFFIX, LABELS)])[0]
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    adapters = [random_adapter(base, rank=2, seed=seed, targets=(target,), invocation=SUFFIX[:3]) for seed in (1, 2)]
+    pairs = [Pair(0, 0, SUFFIX, LABELS), Pair(0, 1, (*SUFFIX, 44, 45), LABELS), Pair(1, 0, SUFFIX, LABELS)]
+    prefixes = [PREFIX, (*PREFIX, 70, 71)]
+    loss, gradients, _ = _ours(base, adapters, prefixes, pairs, torch.float32, checkpointing)
+    their_loss, theirs = _theirs(base, adapters, prefixes, pairs)
+    assert abs(loss - their_loss) <= 1e-5 * their_loss
+    assert _worst(gradients, theirs) <= 1e-5
+
+
+@pytest.mark.parametrize("width", [8, 16, 4096])
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("Qwen2Moe", EXPERTS | {"shared_expert_intermediate_size": 16, "use_sliding_window": True,
+                                "max_window_layers": 2}),
+        ("Phimoe", {}),
+    ],
+)  # fmt: skip
+def test_a_window_that_only_the_mask_knows_is_refused_at_any_width(name, config, width):
+    with pytest.raises(BaseError, match="its logits are"):
+        _packed(_base(name, **GROUPED | config, sliding_window=width), "q_proj")
+    _packed(_base(name, **GROUPED | config | {"use_sliding_window": False}, sliding_window=None), "q_proj")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("width", [8, 4096])
+def test_the_check_knows_no_class_by_name(width, dtype):
+    """A class that is right otherwise, whose attention is not told the window that its mask has."""
+    base = toy_model("gemma3", dtype)
+    attentions = [module for module in base.modules() if getattr(module, "sliding_window", None)]
+    for holder in (base.config, *attentions):
+        holder.sliding_window = width
+    told = [(module, module.sliding_window) for module in attentions]
+    _packed(base, "q_proj")
+    assert [(module, module.sliding_window) for module in attentions] == told
+    assert base.config.sliding_window == width
+    for module in attentions:
+        module.sliding_window = None
+    with pytest.raises(BaseError, match="its logits are"):
+        _packed(base, "q_proj")
+
+
+def test_a_chunk_that_only_the_mask_knows_is_refused():
+    torch.manual_seed(0)
+    config = transformers.Llama4TextConfig(
+        **GROUPED, head_dim=8, intermediate_size_mlp=48, num_local_experts=2, attention_chunk_size=8192, pad_token_id=0
+    )
+    base = transformers.Llama4ForCausalLM(config).eval().requires_grad_(False)
+    with pytest.raises(BaseError, match="its logits are"):
+        _packed(base, "o_proj")
+
+
+def test_a_base_that_is_being_trained_with_checkpointing_is_checked_too():
+    base = toy_model("llama")
+    first = _packed(base, "q_proj")
+    first.checkpoint_activations()
+    first.train()
+    first.bank.release()
+    _packed(base, "q_proj")
+    assert all(layer.training for layer in base.model.layers)
 
 
 def test_other_logits_are_refused_and_a_full_device_is_no_matter_of_the_class():
-    same = torch.ones(3)
-    require_same_answers("Model", lambda: (same, same + 1e-5))
-    with pytest.raises(BaseError, match="Model computes its logits in a way"):
-        require_same_answers("Model", lambda: (same, 1.1 * same))
+    model, wanted, reached = toy_model("qwen3"), torch.arange(3.0), {0, 1, 2}
+    require_same_answers(model, wanted, lambda: wanted + 1e-5, reached)
+    with pytest.raises(BaseError, match=r"Qwen3ForCausalLM cannot run .*its logits are"):
+        require_same_answers(model, wanted, lambda: 1.1 * wanted, reached)
+    with pytest.raises(BaseError, match=r"its logits are \[nan"):
+        require_same_answers(model, wanted, lambda: wanted * float("nan"), reached)
 
     def full():
         raise torch.OutOfMemoryError("full")
 
     with pytest.raises(torch.OutOfMemoryError):
-        require_same_answers("Model", full)
+        require_same_answers(model, wanted, full, reached)

@@ -19,7 +19,7 @@ from tests.toy_models import toy_model
 from tests.toy_recipe import QUICK, toy_overrides
 
 INVOCATION, LABELS = (5, 6, 7), (11, 12)
-SHAPES = ((4, ALL_TARGETS), (2, ATTENTION_TARGETS), (6, ("down_proj", "q_proj")))
+SHAPES = ((4, 8.0, False, ALL_TARGETS), (2, 1.4, False, ATTENTION_TARGETS), (6, 3.0, True, ("down_proj", "q_proj")))
 
 
 def _base(dtype=torch.float64) -> LoadedBase:
@@ -27,8 +27,9 @@ def _base(dtype=torch.float64) -> LoadedBase:
 
 
 def _fresh(base, place):
-    rank, targets = SHAPES[place]
-    return new_adapter(AdapterSpec(rank, 2.0 * rank, tuple(sorted(targets)), INVOCATION), base.model, seed=place)
+    rank, alpha, rank_stabilised, targets = SHAPES[place]
+    spec = AdapterSpec(rank, alpha, tuple(sorted(targets)), INVOCATION, rank_stabilised)
+    return new_adapter(spec, base.model, seed=place)
 
 
 def _rows(count: int, policies, first: int = 0) -> list[Example]:
@@ -74,19 +75,21 @@ def test_each_policy_equals_itself_trained_alone(tmp_path):
         assert together.standings[policy].best_step == alone.standings[0].best_step
 
 
-def test_a_policy_that_stops_early_stops_as_it_would_alone(tmp_path):
+@pytest.mark.parametrize(("patience", "steps"), [(1, 40), (3, 60)])
+def test_a_policy_that_stops_early_stops_as_it_would_alone(patience, steps, tmp_path):
     """Each policy is at its best before the end, at a step of its own. What a stopped policy has last is what it
     stopped with, while the others go on."""
-    options = {"steps": 40, "learning_rate": 1e-2, "patience": 1, "evaluations_per_epoch": 5}
+    options = {"steps": steps, "learning_rate": 1e-2, "patience": patience, "evaluations_per_epoch": 5}
     together, last = _fit(tmp_path / "together", (0, 1, 2), **options)
     stops = [standing.stopped_at for standing in together.standings]
-    assert all(stop is not None and stop < 40 for stop in stops)
+    assert all(stop is not None and stop < steps for stop in stops)
     assert len(set(stops)) == 3
+    assert {standing.evaluations_since_best for standing in together.standings} == {patience}
     for policy in range(3):
         alone, (alone_last,) = _fit(tmp_path / f"alone{policy}", (policy,), **options)
         ours, theirs = together.standings[policy], alone.standings[0]
         assert (ours.stopped_at, ours.best_step) == (theirs.stopped_at, theirs.best_step)
-        assert ours.best_step < ours.stopped_at
+        assert ours.stopped_at - ours.best_step == 2 * patience  # an evaluation every second step
         assert _distance(together.adapters[policy], alone.adapters[0]) <= 1e-6
         assert _distance(last[policy], alone_last) <= 1e-6
         assert _distance(together.adapters[policy], last[policy]) > 1e-3

@@ -1,7 +1,7 @@
 """Bases that alora refuses by name, and configs that make another base of the same weights."""
 
 import pytest
-from transformers import Llama4TextConfig, LlamaConfig, MistralConfig, PhimoeConfig, Qwen2MoeConfig
+from transformers import LlamaConfig
 
 from alora.base.fingerprint import _config_digest
 from alora.base.load import _refuse_by_name
@@ -22,25 +22,6 @@ def test_rope_that_depends_on_the_prompts_length(parameters):
 
 def test_rope_that_does_not():
     _refuse_by_name(LlamaConfig(rope_parameters={"rope_type": "default", "rope_theta": 1e4}), "somewhere")
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        Qwen2MoeConfig(use_sliding_window=True, sliding_window=16, max_window_layers=0),
-        PhimoeConfig(sliding_window=16),
-        Llama4TextConfig(),
-    ],
-    ids=lambda config: config.model_type,
-)
-def test_a_window_that_only_the_mask_knows(config):
-    with pytest.raises(BaseError, match="by its mask alone"):
-        _refuse_by_name(config, "somewhere")
-
-
-@pytest.mark.parametrize("config", [Qwen2MoeConfig(), PhimoeConfig(), MistralConfig(sliding_window=16)])
-def test_a_window_that_attention_is_told_or_none(config):
-    _refuse_by_name(config, "somewhere")
 
 
 def test_the_config_counts_and_its_origin_does_not():

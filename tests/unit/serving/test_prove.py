@@ -75,3 +75,10 @@ def test_prompts_are_cut_to_both_ends_of_a_block(length):
         assert ids[activation:] == (1, 2, 3)
         assert len(ids) <= 37
         assert ids[:activation] == prompt.prefix.token_ids[-activation:]
+
+
+@pytest.mark.parametrize("length", range(8, 16))
+def test_a_short_prompt_is_not_cut_below_a_block(length):
+    """There is nothing before the activation to compare otherwise."""
+    prompt = Prompt(Prefix(tuple(range(100, 100 + length))), Suffix((1, 2, 3), (1, 2), (5, 6)))
+    assert all(activation >= 8 for _, activation in _cut([prompt], 8, 37))

@@ -1,0 +1,115 @@
+"""An adapter folder gives back what was written, and what alora does not run is refused by name."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from alora.adapter.folder import AdapterSpec, load_adapter, new_adapter, save_adapter, target_modules
+from alora.errors import AdapterError
+from tests.toy_models import toy_model
+
+SPEC = AdapterSpec(4, 3.0, ("k_proj", "q_proj"), (5, 6), rank_stabilised=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_adapter(new_adapter(SPEC, toy_model("qwen3"), 0), tmp_path / "adapter", "toy")
+    return tmp_path / "adapter"
+
+
+def _edit(folder: Path, **changes) -> None:
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+@pytest.mark.parametrize("spec", [SPEC, replace(SPEC, rank_stabilised=False), replace(SPEC, invocation_ids=None)])
+def test_what_was_written_is_read(spec, tmp_path: Path):
+    written = new_adapter(spec, toy_model("qwen3"), 0)
+    save_adapter(written, tmp_path / "adapter", "toy")
+    assert load_adapter(tmp_path / "adapter").spec == spec
+    assert load_adapter(tmp_path / "adapter").digest == written.digest
+
+
+def test_scaling_is_alpha_by_rank_or_by_its_root():
+    assert (SPEC.scaling, replace(SPEC, rank_stabilised=False).scaling) == (1.5, 0.75)
+
+
+def test_the_digest_changes_with_whatever_changes_answers():
+    weights = new_adapter(SPEC, toy_model("qwen3"), 0)
+    name, (a_rd, b_or) = next(iter(weights.tensors.items()))
+    others = [
+        replace(weights, spec=replace(SPEC, alpha=4.0)),
+        replace(weights, spec=replace(SPEC, rank_stabilised=False)),
+        replace(weights, spec=replace(SPEC, invocation_ids=(5,))),
+        replace(weights, tensors={**weights.tensors, name: (a_rd, b_or + 1e-7)}),
+        replace(weights, tensors={**weights.tensors, name: (a_rd.double(), b_or)}),
+    ]
+    assert len({one.digest for one in (weights, *others)}) == 6
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *[(key, True) for key in ("use_dora", "lora_bias", "fan_in_fan_out", "use_qalora", "use_bdlora")],
+        *[(key, {"q_proj": 2}) for key in ("rank_pattern", "alpha_pattern")],
+        *[(key, ["lm_head"]) for key in ("modules_to_save", "target_parameters")],
+        *[(key, {"any": 1}) for key in ("arrow_config", "kasa_config", "monteclora_config")],
+        ("layer_replication", [[0, 2]]),
+        ("trainable_token_indices", [3]),
+        ("bias", "all"),
+        ("init_lora_weights", "pissa"),
+        ("init_lora_weights", "olora"),
+        ("target_modules", "all-linear"),
+        ("alora_invocation_tokens", []),
+        ("alora_invocation_tokens", ["<policy>"]),
+        ("peft_type", "LOHA"),
+    ],
+)
+def test_what_alora_does_not_run_is_refused_by_name(folder, key, value):
+    _edit(folder, **{key: value})
+    with pytest.raises(AdapterError, match=key):
+        load_adapter(folder)
+
+
+def test_an_adapter_of_the_first_alora_package_is_refused(folder):
+    _edit(folder, invocation_string="<policy>", alora_invocation_tokens=None)
+    with pytest.raises(AdapterError, match="one token later"):
+        load_adapter(folder)
+
+
+@pytest.mark.parametrize("half", ["A", "B"])
+def test_weights_of_another_rank_or_without_a_half_are_refused(folder, half):
+    file = folder / "adapter_model.safetensors"
+    state = load_file(file)
+    name = next(key for key in state if key.endswith(f"lora_{half}.weight"))
+    whole = state.pop(name)
+    save_file(state, file)
+    with pytest.raises(AdapterError, match="lacks the A or B"):
+        load_adapter(folder)
+    save_file({**state, name: (whole[:2] if half == "A" else whole[:, :2]).contiguous()}, file)
+    with pytest.raises(AdapterError, match="rank 4; the two files do not belong together"):
+        load_adapter(folder)
+
+
+def test_a_target_is_a_whole_path_or_its_last_part():
+    model = toy_model("qwen3")
+    assert len(target_modules(model, ["q_proj"])) == len(model.model.layers)
+    assert list(target_modules(model, ["model.layers.1.mlp.up_proj"])) == ["model.layers.1.mlp.up_proj"]
+    with pytest.raises(AdapterError, match="target 'proj' matches no linear layer"):
+        target_modules(model, ["proj"])
+
+
+def test_a_fresh_adapter_begins_as_pefts_and_names_all_as_absent():
+    weights = new_adapter(SPEC, toy_model("qwen3"), 0)
+    for a_rd, b_or in weights.tensors.values():
+        bound = a_rd.shape[1] ** -0.5
+        assert 0.8 * bound < a_rd.abs().max() <= bound
+        assert not b_or.any()
+    assert weights.absent == list(weights.tensors)
+    name, (a_rd, b_or) = next(iter(weights.tensors.items()))
+    some = replace(weights, tensors={**weights.tensors, name: (a_rd, torch.ones_like(b_or))})
+    assert some.absent == list(weights.tensors)[1:]
