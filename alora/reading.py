@@ -11,7 +11,7 @@ from alora.errors import AloraError
 
 LONGEST = 64 * 2**20  # bytes
 # Of YAML, with every alias written out: characters, and 64 more for each node, which take a kilobyte of memory each.
-LARGEST_YAML, NODE = 8 * 2**20, 64
+LARGEST_YAML, NODE = 4 * 2**20, 64
 DEEPEST = 50  # levels of YAML
 
 
@@ -92,7 +92,7 @@ def _bounded(loader: Any) -> Any:
             if self.depth > DEEPEST:
                 self.refuse(event, f"nested deeper than {DEEPEST} levels", "no settings are that deep")
             if self.size > LARGEST_YAML or (alias and self.anchored.get(event.anchor) == 0):
-                self.refuse(event, "its aliases make it too large", "write out what is meant")
+                self.refuse(event, "too large, with its aliases written out", "no settings are that large")
             if not alias and event.anchor:
                 self.anchored[event.anchor] = 0  # an alias to it from inside has no end
             node = super().compose_node(parent, index)

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import hydra
 import yaml
@@ -102,7 +101,8 @@ def run_verb(
     places = _places(arguments)
 
     def recipe_of(composed: DictConfig) -> Recipe:
-        return to_recipe(composed, verb, places, list(HydraConfig.get().overrides.task), foreign)
+        given = HydraConfig.get().overrides.task._iter_ex(resolve=False)
+        return to_recipe(composed, verb, places, [str(item) for item in given], foreign)
 
     with guarded_hydra(), _explained(arguments.recipe_files):
         _require_choices(arguments.overrides)
@@ -234,7 +234,7 @@ def _places(arguments: Arguments) -> list[Path]:
 
 def _offer_recipe(path: Path) -> None:
     """Make a recipe file an option of the group ``recipe``, exactly like the ones in the recipes folder."""
-    node: Any = OmegaConf.create(read_settings(path) or {})
+    node = OmegaConf.create(read_settings(path) or {})
     if not isinstance(node, DictConfig):
         raise ConfigError(f"{path}: a recipe is a YAML mapping of settings (name, policy, data, ...)")
     defaults = node.get("defaults")
