@@ -127,7 +127,7 @@ BAD_COMMAND_LINES = [
     (["train", "recipe=quickstart", "training.epochs=1e999"], ["training.epochs is inf"]),
     (
         ["train", "recipe=quickstart", f"training.batch_size={10**20}"],
-        ["training.batch_size is 1000", "no setting goes"],
+        ["training.batch_size is 1000"],
     ),
     (["train", "recipe=quickstart", f"compare.seeds=[0,{10**20}]"], ["compare.seeds is 1000", "no setting goes"]),
     (["train", "recipe=quickstart", "training.threads=100000"], ["training.threads is 100000", "1 and 1024"]),
