@@ -1,6 +1,7 @@
 """Hydra, made to read files that anyone may have written."""
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,24 @@ from alora.config.paths import configs_folder
 from alora.config.received import read_settings, require_bounded, require_settings_alone
 from alora.errors import ConfigError
 
+MOST_INCLUDED = 1000
 RECIPE_FILE = "recipe file "  # opens the provider of a recipe that Hydra has in memory
 
 
 class _Loader(ConfigLoaderImpl):
     """Sees each config where it comes to lie, whatever its package, and before any of it is used (1.3)."""
+
+    def _parse_overrides_and_create_caching_repo(self, config_name: str | None, overrides: list[str]) -> Any:
+        parsed, repo = super()._parse_overrides_and_create_caching_repo(config_name, overrides)
+        load, count = repo.load_config, itertools.count()
+
+        def counted(config_path: str) -> ConfigResult | None:
+            if next(count) > MOST_INCLUDED:
+                raise ConfigError(f"{config_path}: recipes include each other more than {MOST_INCLUDED} times")
+            return load(config_path)
+
+        repo.load_config = counted
+        return parsed, repo
 
     def _process_config_searchpath(self, config_name: str | None, parsed_overrides: Any, repo: Any) -> None:
         primary = repo.load_config(config_name) if config_name is not None else None

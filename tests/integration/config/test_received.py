@@ -184,3 +184,12 @@ def test_a_recipe_that_includes_itself(here, capsys):
 def test_a_recipe_that_links_to_itself(here, capsys):
     (here / "a.yaml").symlink_to("a.yaml")
     refused(capsys, "recipe=a.yaml: there is no file", "check", "recipe=a.yaml")
+
+
+def test_recipes_that_include_each_other_without_end(here, capsys):
+    """Two inclusions at each of 24 steps would be 16 million."""
+    (here / "recipe").mkdir()
+    for i in range(24):
+        (here / f"recipe/r{i}.yaml").write_text(f"# @package _global_\ndefaults: [r{i + 1}@x, r{i + 1}@y]\n")
+    (here / "recipe/r24.yaml").write_text("name: x\n")
+    refused(capsys, "recipes include each other more than 1000 times", "check", "-cd", ".", "recipe=r0")
