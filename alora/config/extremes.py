@@ -6,7 +6,7 @@ from alora.config.explain import schema_types
 from alora.config.schema import Recipe
 
 LARGEST = 2**32  # so that no product of two leaves 64 bits
-_LARGER = {"training.prefix_cache_bytes": 2**62}
+_LARGER = {"training.prefix_cache_bytes": 2**62, "training.learning_rate": 1e300}  # training says when it diverges
 
 
 def extremes(recipe: Recipe) -> list[str]:
