@@ -46,8 +46,8 @@ VERBS = {
 # How safetensors and torch, which raise errors of their own, tell that a file could not be written.
 _DISK_SIGNS = ("No space left on device", "StorageFull", "File too large", "inline_container")
 _REMEDIES = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free the space, and run the same command again"),
-    errno.ENAMETOOLONG: "choose a shorter name",
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free the space and run the same command again"),
+    errno.ENAMETOOLONG: "give a shorter name",
 }
 MISUSED, INTERNAL, INTERRUPTED, BROKEN_PIPE = 2, 3, 130, 141
 
@@ -153,7 +153,7 @@ def _surroundings(error: BaseException) -> str | None:
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
         reason = error.strerror or text or type(error).__name__
-        remedy = _REMEDIES.get(error.errno, "choose a place that can be read and written")
+        remedy = _REMEDIES.get(error.errno or 0, "choose a place that can be read and written")
         return f"{place[:300]}{reason}; {remedy}"
     if any(sign in text for sign in _DISK_SIGNS):
         return f"a file could not be written ({text[:200]}); free the space and run the same command again"

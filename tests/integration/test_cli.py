@@ -187,7 +187,7 @@ def test_through_a_real_process(tmp_path):
 @pytest.mark.parametrize(
     ("error", "words", "not_there"),
     [
-        (OSError(errno.ENAMETOOLONG, "File name too long", "x"), "choose a shorter name", "free the space"),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "x"), "give a shorter name", "free the space"),
         (OSError(errno.EACCES, "Permission denied", "x"), "choose a place", "free the space"),
         (OSError(errno.ENOSPC, "No space left on device", "x"), "free the space", "choose"),
         (MemoryError(), "out of memory; lower", "()"),
