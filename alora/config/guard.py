@@ -32,7 +32,10 @@ class _Loader(ConfigLoaderImpl):
         def counted(config_path: str) -> ConfigResult | None:
             if next(count) > MOST_INCLUDED:
                 raise ConfigError(f"{config_path}: recipes include each other more than {MOST_INCLUDED} times")
-            return load(config_path)
+            result = load(config_path)
+            if result is not None:
+                _require_settings_alone(result, config_path)
+            return result
 
         repo.load_config = counted
         return parsed, repo
