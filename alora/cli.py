@@ -5,6 +5,7 @@ Exit codes: 0 done; 1 a check ran and its answer is no; 2 something the user can
 """
 
 import difflib
+import errno
 import functools
 import gc
 import importlib
@@ -44,6 +45,10 @@ VERBS = {
 }
 # How safetensors and torch, which raise errors of their own, tell that a file could not be written.
 _DISK_SIGNS = ("No space left on device", "StorageFull", "File too large", "inline_container")
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free the space and run the same command again"),
+    errno.ENAMETOOLONG: "give a shorter name",
+}
 MISUSED, INTERNAL, INTERRUPTED, BROKEN_PIPE = 2, 3, 130, 141
 
 
@@ -148,12 +153,16 @@ def _surroundings(error: BaseException) -> str | None:
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
         reason = error.strerror or text or type(error).__name__
-        return f"{place}{reason}; free the space, or choose a place that can be read and written"
+        remedy = _REMEDIES.get(error.errno or 0, "choose a place that can be read and written")
+        return f"{place[:300]}{reason}; {remedy}"
     if any(sign in text for sign in _DISK_SIGNS):
         return f"a file could not be written ({text[:200]}); free the space and run the same command again"
+    if "can't start new thread" in text or "Thread creation failed" in text:
+        return f"no more threads ({text[:200]}); lower training.threads, or the limit of processes (ulimit -u) is low"
     if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text:
+        found = f" ({text[:200]})" if text else ""
         return (
-            f"out of memory ({text[:200]}); lower training.batch_size, training.max_suffix_tokens or "
+            f"out of memory{found}; lower training.batch_size, training.max_suffix_tokens or "
             "prompt.max_prefix_tokens, or choose training=low_memory"
         )
     return None

@@ -140,6 +140,8 @@ def _conversation(row: Any, where: str, columns: ColumnSettings, findings: Findi
     name = row.get(columns.id)
     if name is not None and (isinstance(name, bool) or not isinstance(name, str | int)):
         findings.add(where, f"{columns.id!r} is {_kind(name)}; an id is a text or a number")
+    elif isinstance(name, str) and _lone_surrogate(name) is not None:
+        findings.add(where, f"{columns.id!r} holds a lone surrogate, which is no Unicode text; replace it")
     complete = tuple(message for message in messages if message is not None)
     return Conversation(where if name is None else str(name), complete) if raw and len(complete) == len(raw) else None
 

@@ -10,13 +10,15 @@ from typing import Any
 
 from alora.config.schema import PolicySettings
 from alora.errors import ConfigError, PolicyError
-from alora.reading import read_whole
+from alora.reading import read_yaml
 
 DEFAULT_LABELS: Mapping[str, str] = MappingProxyType({"violation": "Yes", "ok": "No"})
 KEYS = ("id", "title", "rule", "labels")
 METADATA = ("sources", "counts", "notes", "metadata")  # a policy file may say where its rows come from; not read
 LISTS = ("policies", "multilabel_policies")
+LONGEST_ID = 128  # letters; it names files, beside their endings
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_REMEDY = "give a YAML file with id, title and rule"
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,10 @@ class Policy:
         if not _ID.fullmatch(self.id):
             raise PolicyError(
                 f"policy id {self.id!r} names files and served adapters; use letters, digits, '_', '-' and '.' only"
+            )
+        if len(self.id) > LONGEST_ID:
+            raise PolicyError(
+                f"policy id {self.id[:40]!r}... has {len(self.id)} letters and names files; use {LONGEST_ID} at most"
             )
         for text in (self.title, self.rule, *self.labels, *self.answers):
             _refuse_odd_text(self.id, text)
@@ -132,7 +138,7 @@ def load_policies(path: str | Path) -> list[Policy]:
     path = Path(path)
     found: dict[str, Policy] = {}
     problems: list[str] = []
-    for values in _lists(_read_yaml(path), path):
+    for values in _lists(read_yaml(path, PolicyError, _REMEDY), path):
         names: set[str] = set()
         for where, value in values:
             try:
@@ -214,41 +220,6 @@ def _lists(content: Any, path: Path) -> list[list[tuple[str, Any]]]:
     return [[(f"{path}: {key}[{index}]", value) for index, value in enumerate(values)] for key, values in lists.items()]
 
 
-def _read_yaml(path: Path) -> Any:
-    import yaml
-
-    try:
-        text = read_whole(path).decode("utf-8-sig")
-        _refuse_twice(yaml.compose(text, Loader=yaml.SafeLoader), path)
-        return yaml.safe_load(text)
-    except OSError as error:
-        raise PolicyError(f"{path}: {error.strerror or error}; give a YAML file with id, title and rule") from error
-    except UnicodeDecodeError as error:
-        raise PolicyError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8") from error
-    except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise PolicyError(f"{path}{line}: not YAML: {error.problem}; put texts with ':' or '#' in quotes") from error
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise PolicyError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
-
-
-def _refuse_twice(root: Any, path: Path) -> None:
-    """YAML lets the last of two equal keys win without a word; a label would be lost."""
-    waiting, known = [root], set()
-    while waiting:
-        node = waiting.pop()
-        if id(node) in known or not hasattr(node, "value") or isinstance(node.value, str):
-            continue
-        known.add(id(node))  # an alias leads to the same node again
-        pairs = [item for item in node.value if isinstance(item, tuple)]
-        keys = [key.value for key, _ in pairs if isinstance(key.value, str)]
-        for key, _ in pairs:
-            if key.value != "<<" and keys.count(key.value) > 1:
-                line = key.start_mark.line + 1
-                raise PolicyError(f"{path}:{line}: the key {key.value!r} is there twice; rename or remove one")
-        waiting += [part for item in node.value for part in (item if isinstance(item, tuple) else (item,))]
-
-
 def _pick(policies: list[Policy], name: str | None, file: str) -> Policy:
     ids = [policy.id for policy in policies]
     if name is None and len(policies) == 1:
@@ -275,7 +246,7 @@ def _in_words(name: str) -> str:
 
 
 def _slug(title: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", title.casefold()).strip("_") or "policy"
+    return re.sub(r"[^a-z0-9]+", "_", title.casefold()).strip("_")[:LONGEST_ID] or "policy"
 
 
 def _kind(value: Any) -> str:

@@ -1,12 +1,18 @@
-"""Read a file whole, but no device without end: what a user names may be ``/dev/zero``."""
+"""Read a file whole, within bounds: what a user names may be ``/dev/zero``, and what they received a bomb."""
 
 import errno
+import json
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+from alora.errors import AloraError
 
 LONGEST = 64 * 2**20  # bytes
+# Of YAML, with every alias written out: characters, and 64 more for each node, which take a kilobyte of memory each.
+LARGEST_YAML, NODE = 4 * 2**20, 64
+DEEPEST = 50  # levels of YAML
 
 
 def read_whole(path: Path, longest: int = LONGEST) -> bytes:
@@ -28,3 +34,88 @@ def read_stream(stream: BinaryIO, longest: int = LONGEST) -> bytes:
     if len(content) > longest:
         raise OSError(errno.EFBIG, f"is longer than {longest // 2**20} MiB")
     return content
+
+
+def read_json(path: Path, refusal: type[AloraError], remedy: str) -> Any:
+    """The value in a JSON file; ``refusal`` when it cannot be read."""
+    try:
+        return json.loads(read_whole(path).decode("utf-8"), parse_constant=_no_number)
+    except RecursionError as error:
+        raise refusal(f"{path}: nested too deep; {remedy}") from error
+    except (OSError, ValueError) as error:
+        raise refusal(f"{path} cannot be read ({error}); {remedy}") from error
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def read_yaml(path: Path, refusal: type[AloraError], remedy: str, loader: Any = None) -> Any:
+    """The value in a YAML file, in the dialect of ``loader`` (PyYAML's safe one by default).
+
+    Raises:
+        refusal: it cannot be read, has a key twice, or is larger than its settings can be, once aliases are followed.
+    """
+    import yaml
+
+    try:
+        text = read_whole(path, LARGEST_YAML).decode("utf-8-sig")
+        return _bounded(loader or yaml.SafeLoader)(text).get_single_data()
+    except OSError as error:
+        raise refusal(f"{path}: {error.strerror or error}; {remedy}") from error
+    except UnicodeDecodeError as error:
+        raise refusal(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8") from error
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        if error.note:  # a bound of ours
+            raise refusal(f"{path}{line}: {error.problem}; {error.note}") from error
+        raise refusal(f"{path}{line}: not YAML: {error.problem}; put texts with ':' or '#' in quotes") from error
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        raise refusal(f"{path}: not YAML: {' '.join(str(error).split())[:300]}") from error
+
+
+def _bounded(loader: Any) -> Any:
+    """``loader`` with bounds on depth and size, which reads no key twice."""
+    import yaml
+
+    class Bounded(loader):
+        def __init__(self, text: str) -> None:
+            super().__init__(text)
+            self.depth = self.size = 0
+            self.anchored: dict[str, int] = {}
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            event, before = self.peek_event(), self.size
+            alias = isinstance(event, yaml.AliasEvent)
+            self.size += self.anchored.get(event.anchor, 0) if alias else NODE + len(getattr(event, "value", ""))
+            self.depth += 1
+            if self.depth > DEEPEST:
+                self.refuse(event, f"nested deeper than {DEEPEST} levels", "no settings are that deep")
+            if self.size > LARGEST_YAML or (alias and self.anchored.get(event.anchor) == 0):
+                self.refuse(event, "too large, with its aliases written out", "no settings are that large")
+            if not alias and event.anchor:
+                self.anchored[event.anchor] = 0  # an alias to it from inside has no end
+            node = super().compose_node(parent, index)
+            if not alias and event.anchor:
+                self.anchored[event.anchor] = self.size - before
+            self.depth -= 1
+            return node
+
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node, known = super().compose_mapping_node(anchor), set()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                    if (key.tag, key.value) in known:
+                        self.refuse(key, f"the key {key.value!r} is there twice", "rename or remove one")
+                    known.add((key.tag, key.value))
+            return node
+
+        def construct_scalar(self, node: Any) -> Any:
+            if node.tag != self.DEFAULT_SCALAR_TAG and len(node.value) > 1000:
+                self.refuse(node, "a number of more than 1000 digits", "put texts in quotes")
+            return super().construct_scalar(node)
+
+        def refuse(self, item: Any, problem: str, remedy: str) -> None:
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=item.start_mark, note=remedy)
+
+    return Bounded

@@ -24,6 +24,7 @@ from torch import nn
 
 from alora.atomic import replace_folder
 from alora.errors import AdapterError
+from alora.reading import read_json
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -180,12 +181,9 @@ def load_adapter(folder: Path) -> AdapterWeights:
 def _read_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise AdapterError(f"adapter folder {folder} does not exist")
-    try:
-        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise AdapterError(f"{folder} has no {CONFIG_FILE}, so it is not a PEFT adapter") from error
-    except (ValueError, OSError) as error:
-        raise AdapterError(f"{folder / CONFIG_FILE} cannot be read ({error}); export the adapter again") from error
+    if not (folder / CONFIG_FILE).exists():
+        raise AdapterError(f"{folder} has no {CONFIG_FILE}, so it is not a PEFT adapter")
+    config = read_json(folder / CONFIG_FILE, AdapterError, "export the adapter again")
     if not isinstance(config, dict) or config.get("peft_type") != "LORA":
         raise AdapterError(f"{folder / CONFIG_FILE}: peft_type is not LORA; alora runs LoRA and aLoRA adapters only")
     return config
@@ -211,6 +209,8 @@ def _spec(config: dict[str, Any], folder: Path) -> AdapterSpec:
             raise TypeError("target_modules must be a list of names")
         if invocation is not None and (not invocation or not all(isinstance(token, int) for token in invocation)):
             raise TypeError("alora_invocation_tokens must be a list of token ids")
+        if not isinstance(config["r"], int) or config["r"] < 1 or not math.isfinite(float(config["lora_alpha"])):
+            raise TypeError("r must be a whole number of 1 or more, and lora_alpha finite")
         return AdapterSpec(
             rank=int(config["r"]),
             alpha=float(config["lora_alpha"]),
@@ -218,7 +218,7 @@ def _spec(config: dict[str, Any], folder: Path) -> AdapterSpec:
             invocation_ids=tuple(invocation) if invocation is not None else None,
             rank_stabilised=bool(config.get("use_rslora")),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise AdapterError(f"{folder / CONFIG_FILE} is not a usable LoRA config: {error}") from error
 
 

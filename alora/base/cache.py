@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from alora.atomic import write_text
+from alora.errors import BaseError
 
 
 def cache_root() -> Path:
@@ -16,7 +17,10 @@ def cache_root() -> Path:
         return Path(chosen)
     if xdg := os.environ.get("XDG_CACHE_HOME"):
         return Path(xdg) / "alora"
-    return Path.home() / ".cache" / "alora"
+    try:
+        return Path.home() / ".cache" / "alora"
+    except RuntimeError as error:
+        raise BaseError("this account has no home folder; set ALORA_CACHE to a folder of yours") from error
 
 
 def cache_folder(kind: str) -> Path:
@@ -30,11 +34,15 @@ def remember_of(files: Sequence[Path], suffix: str, compute: Callable[[], str]) 
     """What ``compute`` says of ``files``, remembered by each one's path, size and time.
 
     Raises:
-        OSError: a file, or the cache's folder, cannot be read or made.
+        OSError: a file cannot be read.
     """
     stats = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     key = hashlib.sha256(json.dumps(stats).encode("utf-8", "surrogatepass")).hexdigest()
-    return remember(cache_folder("fingerprints") / f"{key}{suffix}", compute)
+    try:
+        folder = cache_folder("fingerprints")
+    except (OSError, BaseError):
+        return compute()
+    return remember(folder / f"{key}{suffix}", compute)
 
 
 def remember(file: Path, compute: Callable[[], str]) -> str:

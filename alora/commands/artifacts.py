@@ -112,7 +112,8 @@ def open_adapter(artifact: Artifact, recipe: Recipe) -> BareAdapter:
         raise ConfigError(f"{artifact.folder} does not say which policy it answers; add policy.file=FILE.yaml")
     base = recipe.base if recipe.base.source is not None or saved is None else saved.base
     if saved is not None:
-        base = replace(base, quantization=recipe.base.quantization or saved.base.quantization)
+        quantization = recipe.base.quantization or saved.base.quantization
+        base = replace(base, quantization=quantization, trust_remote_code=recipe.base.trust_remote_code)
     if base.source is None:
         raise ConfigError(f"{artifact.folder} is a bare adapter; say which base it belongs to with base=...")
     prompt = saved.prompt if saved is not None else recipe.prompt

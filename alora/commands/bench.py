@@ -10,6 +10,7 @@ import torch
 
 from alora.commands.output import note, say, say_json, write_json, write_text
 from alora.config.environment import describe_environment
+from alora.config.paths import expanded
 from alora.config.schema import Recipe
 from alora.errors import BaseError
 
@@ -71,7 +72,7 @@ def _compare(recipe: Recipe) -> int:
     """Print two runs side by side; 1 when ours became slower beyond the noise."""
     from alora.bench.serving.compare import compare_runs, load_run
 
-    one, other = (load_run(Path(path).expanduser().absolute()) for path in recipe.bench.runs)
+    one, other = (load_run(expanded(path).absolute()) for path in recipe.bench.runs)
     found = compare_runs(one, other)
     if recipe.json:
         say_json(found.as_dict())

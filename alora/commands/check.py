@@ -37,7 +37,7 @@ from alora.splits import hold_out, merge_rows, read_policy_rows, source_of
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-FAILED = 2
+FAILED, STRICT = 2, 1
 SPLITS = ("train", "validation", "test")
 NEEDED = ("train", "validation")
 _PLACE = re.compile(r"(?P<place>\S+:\d+): (?P<problem>.*)", re.DOTALL)
@@ -45,7 +45,7 @@ _T = TypeVar("_T")
 
 
 def run(recipe: Recipe) -> int:
-    """Print every finding and a summary; 0 when a run may start, 2 when it may not (``strict``: warnings count)."""
+    """Print every finding and a summary; 0 when a run may start, 2 when it may not, 1 for warnings (``strict``)."""
     findings: list[Finding] = []
     policies = _try("policy", findings, lambda: _policies(recipe)) or []
     battery = bool(recipe.policies)
@@ -72,7 +72,9 @@ def run(recipe: Recipe) -> int:
         _show(policies, battery, splits, lengths, findings)
         counts = f"{_counted(errors, 'error')}, {_counted(warnings, 'warning')}"
         say(f"{counts}: {'not ready' if failed else 'ready'} to train")
-    return FAILED if failed else 0
+    if errors:
+        return FAILED
+    return STRICT if failed else 0
 
 
 def _counted(number: int, what: str) -> str:

@@ -5,7 +5,6 @@ Of a battery, or a run of one, every bundle is certified.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from alora.commands.artifacts import base_of_bundle, require_trained_kind
 from alora.commands.output import note, say, say_json, table, write_json
 from alora.config.schema import BaseSettings, PromptSettings, Recipe
 from alora.errors import AdapterError, BundleError, ConfigError
+from alora.reading import read_json
 
 if TYPE_CHECKING:
     from alora.base.load import LoadedBase
@@ -139,15 +139,14 @@ def _of_run(adapter: Path, run_file: Path, recipe: Recipe) -> Subject:
     saved = load_recipe(run_file)
     require_trained_kind(adapter, saved)
     base = recipe.base if recipe.base.source is not None else saved.base
-    base = replace(base, quantization=recipe.base.quantization or saved.base.quantization)
+    quantization = recipe.base.quantization or saved.base.quantization
+    base = replace(base, quantization=quantization, trust_remote_code=recipe.base.trust_remote_code)
     return Subject(adapter, base, saved.prompt, _given_policy(recipe) or _given_policy(saved))
 
 
 def _named_base(config_file: Path) -> str:
-    try:
-        named = json.loads(config_file.read_text(encoding="utf-8")).get("base_model_name_or_path")
-    except (OSError, ValueError, AttributeError) as error:
-        raise AdapterError(f"{config_file} cannot be read ({error}); export the adapter again") from error
+    config = read_json(config_file, AdapterError, "export the adapter again")
+    named = config.get("base_model_name_or_path") if isinstance(config, dict) else None
     if not named:
         raise AdapterError(f"{config_file} names no base; add base=... or base.source=ID_OR_FOLDER")
     return str(named)

@@ -4,11 +4,13 @@ Pure text to text. Hydra knows ``key=value`` and its own flags only; the rest of
 that form here.
 """
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from alora.config.paths import expanded
 from alora.config.schema import OPEN_DICTIONARIES
 from alora.errors import ConfigError
 
@@ -191,7 +193,7 @@ def _name_recipe_files(overrides: list[str], cwd: Path) -> tuple[list[str], list
             if not given.endswith((".yaml", ".yml")):
                 names.append(given)
                 continue
-            path = (cwd / Path(given).expanduser()).resolve()
+            path = Path(os.path.realpath(cwd / expanded(given)))
             if not path.is_file():
                 raise ConfigError(f"recipe={given}: there is no file {path}; give a file, or a name such as quickstart")
             files.append(path)

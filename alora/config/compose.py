@@ -9,9 +9,8 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import hydra
 import yaml
@@ -23,9 +22,11 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from alora.config.arguments import LOCAL_RECIPE, OF_ARTIFACT, Arguments, local_recipe_name, read_arguments
-from alora.config.explain import explain, unknown_key_message, unknown_keys
+from alora.config.explain import broken_reference, explain, unknown_key_message, unknown_keys
+from alora.config.guard import RECIPE_FILE, guarded_hydra
 from alora.config.paths import absolute_paths, configs_folder, recipes_folder
 from alora.config.precedence import chosen_section, silenced_choices
+from alora.config.received import read_settings
 from alora.config.saved import PRIMARY_DEFAULTS
 from alora.config.schema import Recipe
 from alora.config.sweep import (
@@ -100,9 +101,10 @@ def run_verb(
     places = _places(arguments)
 
     def recipe_of(composed: DictConfig) -> Recipe:
-        return to_recipe(composed, verb, places, list(HydraConfig.get().overrides.task), foreign)
+        given = HydraConfig.get().overrides.task._iter_ex(resolve=False)
+        return to_recipe(composed, verb, places, [str(item) for item in given], foreign)
 
-    with _explained(arguments.recipe_files):
+    with guarded_hydra(), _explained(arguments.recipe_files):
         _require_choices(arguments.overrides)
         ConfigStore.instance().store(name="schema", node=Recipe)
         for path in arguments.recipe_files:
@@ -212,7 +214,10 @@ def to_recipe(
         silenced = silenced_choices(overrides, plain, [*places, configs_folder()])
         if silenced:
             raise ConfigError("\n".join(silenced))
-        recipe = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Recipe), OmegaConf.create(plain)))
+        settings = OmegaConf.create(plain)
+        if broken := broken_reference(settings):
+            raise ConfigError(broken)
+        recipe = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Recipe), settings))
     assert isinstance(recipe, Recipe)
     check_recipe(recipe, verb)
     return absolute_paths(recipe, verb, places)
@@ -229,16 +234,19 @@ def _places(arguments: Arguments) -> list[Path]:
 
 def _offer_recipe(path: Path) -> None:
     """Make a recipe file an option of the group ``recipe``, exactly like the ones in the recipes folder."""
-    try:
-        node: Any = OmegaConf.load(path)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from error
+    node = OmegaConf.create(read_settings(path) or {})
     if not isinstance(node, DictConfig):
         raise ConfigError(f"{path}: a recipe is a YAML mapping of settings (name, policy, data, ...)")
     defaults = node.get("defaults")
     if isinstance(defaults, ListConfig):  # of a primary config, such as run.yaml: here they have been read already
         node["defaults"] = [item for item in defaults if item not in PRIMARY_DEFAULTS]
-    ConfigStore.instance().store(group="recipe", name=local_recipe_name(path), node=node, package="_global_")
+    ConfigStore.instance().store(
+        group="recipe",
+        name=local_recipe_name(path),
+        node=node,
+        package="_global_",
+        provider=f"{RECIPE_FILE}{path}",
+    )
 
 
 def _hydra_overrides(arguments: Arguments) -> list[str]:
@@ -248,7 +256,12 @@ def _hydra_overrides(arguments: Arguments) -> list[str]:
 def _require_choices(overrides: Sequence[str]) -> None:
     """Hydra fails without a word on ``training=null``, where a section's place takes the name of one of its options."""
     groups = {folder.name for folder in configs_folder().iterdir() if folder.is_dir()}
+    sections = {field.name for field in fields(Recipe)}
     for override in OverridesParser.create().parse_overrides(list(overrides)):
+        if override.is_delete() and override.key_or_group in sections:
+            raise ConfigError(
+                f"{override.input_line}: a section or setting cannot be removed; leave it out, or give it another value"
+            )
         if override.key_or_group not in groups or override.is_delete() or override.is_sweep_override():
             continue
         value = override.value()

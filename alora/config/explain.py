@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args, get_type_hints
 
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
 from alora.config.elsewhere import advice
 from alora.config.schema import OPEN_DICTIONARIES, Recipe
 
@@ -101,6 +104,20 @@ def explain(error: BaseException) -> str:
             return f"{override}: not {{KEY: VALUE, ...}} of plain words, as Hydra reads it; put it into a recipe file"
         return f"{override}: not key=value as Hydra reads it ({_first_line(chain[0])}); quote it: 'key=\"value\"'"
     return str(error).strip() or type(error).__name__
+
+
+def broken_reference(settings: Any) -> str | None:
+    """What is wrong with the first setting whose interpolation leads nowhere; None when all can be followed."""
+    for key, kind in schema_types():
+        if isinstance(kind, type) and is_dataclass(kind):
+            continue
+        try:
+            value = OmegaConf.select(settings, key)
+            if OmegaConf.is_config(value):
+                OmegaConf.to_container(value, resolve=True)
+        except OmegaConfBaseException as error:
+            return f"{key}: {_first_line(error)}; give it a value, or refer to another setting as ${{name}}"
+    return None
 
 
 def _refused_value(key: str, text: str) -> str | None:

@@ -84,7 +84,7 @@ def _input(key: str, given: str, needed: bool, places: Sequence[Path], problems:
     if found is not None:
         return str(found)
     if needed:
-        looked = dict.fromkeys(str(place / _expanded(given)) for place in places)
+        looked = dict.fromkeys(str(place / expanded(given)) for place in places)
         problems.append(f"{key}: there is no {given!r}; looked for {', '.join(looked)}")
     return _output(given, places[0])
 
@@ -100,7 +100,7 @@ def _find_family(given: str, places: Sequence[Path]) -> Path | None:
 
 def _find(given: str, places: Sequence[Path]) -> Path | None:
     for place in places:
-        path = place / _expanded(given)
+        path = place / expanded(given)
         try:
             if path.exists():
                 return path.absolute()
@@ -131,10 +131,11 @@ def is_gguf(source: str) -> bool:
 
 
 def _output(given: str, place: Path) -> str:
-    return given if given == "-" else str((place / _expanded(given)).absolute())
+    return given if given == "-" else str((place / expanded(given)).absolute())
 
 
-def _expanded(given: str) -> Path:
+def expanded(given: str) -> Path:
+    """``given`` with the home that ``~`` stands for, where there is one."""
     return Path(os.path.expanduser(given))  # noqa: PTH111  (Path.expanduser raises for a user who does not exist)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
+from alora.config.received import read_settings
 
 
 def silenced_choices(overrides: Sequence[str], values: Mapping[str, Any], folders: Sequence[Path]) -> list[str]:
@@ -60,7 +60,7 @@ def _option(group: str, option: str, folders: Sequence[Path]) -> Any:
     for folder in folders:
         path = folder / group / f"{option}.yaml"
         if path.is_file():
-            return yaml.safe_load(path.read_text(encoding="utf-8"))
+            return read_settings(path)
     return None
 
 

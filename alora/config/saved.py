@@ -1,6 +1,7 @@
 """``run.yaml``: a run's settings as a file that the next command takes as its input.
 
-The file holds every value of the recipe, so it means the same after a default has changed. The environment (versions,
+The file holds every value of the recipe but what only a command line may say, so it means the same after a default
+has changed. The environment (versions,
 commit, command) stands above it in comments: it tells a reader how the run came about and sets nothing on reload.
 """
 
@@ -17,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from alora.atomic import write_text
 from alora.config.explain import explain, unknown_key_message, unknown_keys
+from alora.config.received import forget_command_line, read_settings, require_bounded, require_settings_alone
 from alora.config.schema import Recipe
 from alora.errors import ConfigError, RunError
 
@@ -34,7 +36,9 @@ def save_recipe(recipe: Recipe, path: str | os.PathLike[str], environment: Mappi
     """
     facts = _dump(dict(environment))
     comments = "".join(f"#   {line}\n" for line in facts.splitlines())
-    settings = _dump({**_DEFAULTS, **_literal(asdict(recipe))})
+    values = asdict(recipe)
+    forget_command_line(values)
+    settings = _dump({**_DEFAULTS, **_literal(values)})
     write_text(path, _HEADER + comments + "\n" + settings)
 
 
@@ -72,13 +76,13 @@ def load_recipe(path: str | os.PathLike[str]) -> Recipe:
         RunError: the file cannot be read as YAML.
         ConfigError: it holds keys or types that this version does not know.
     """
-    try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise RunError(f"{path}: this run's settings cannot be read ({error}); train again") from error
+    values = read_settings(Path(path), RunError, "train again")
     if not isinstance(values, dict):
         raise RunError(f"{path}: this run's settings are not a YAML mapping; train again")
     values.pop("defaults", None)
+    forget_command_line(values)
+    require_settings_alone(values, str(path))
+    require_bounded(values)
     unknown = unknown_keys(values)
     if unknown:
         lines = "\n".join(f"{path}: {unknown_key_message(key)}" for key in unknown)

@@ -7,6 +7,7 @@ from functools import reduce
 from typing import Any
 
 from alora.config.elsewhere import REFUSED_VALUES
+from alora.config.extremes import extremes
 from alora.config.schema import Recipe, ServingBenchSettings
 from alora.errors import ConfigError
 
@@ -45,6 +46,7 @@ _finite: _Rule = (lambda value: 0 < value < math.inf, "more than 0, and finite")
 _not_negative: _Rule = (lambda value: value >= 0, "0 or more")
 _share: _Rule = (lambda value: 0 < value < 1, "between 0 and 1, both excluded")
 _at_least_one: _Rule = (lambda value: value >= 1, "1 or more")
+_threads: _Rule = (lambda value: 1 <= value <= 1024, "between 1 and 1024")
 _room_for_invocation: _Rule = (lambda value: value >= 4, "4 or more, to hold the invocation tokens and one more")
 
 RANGES: dict[str, _Rule] = {
@@ -65,7 +67,7 @@ RANGES: dict[str, _Rule] = {
     "training.early_stopping_patience": _not_negative,
     "training.max_suffix_tokens": _at_least_one,
     "training.prefix_cache_bytes": _not_negative,
-    "training.threads": _at_least_one,
+    "training.threads": _threads,
     "tracking.every": _at_least_one,
     "evaluation.target_value": _share,
     "evaluation.bootstrap": _not_negative,
@@ -113,7 +115,7 @@ RANGES: dict[str, _Rule] = {
     "bench.scoring_suffix": _room_for_invocation,
     "bench.lora_prefills": _at_least_one,
     "bench.seed": (lambda value: 0 <= value < 2**32, "between 0 and 4294967295"),
-    "bench.threads": _at_least_one,
+    "bench.threads": _threads,
 }
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _NAME = re.compile(r"[^/\\\0]+")
@@ -125,7 +127,14 @@ def check_recipe(recipe: Recipe, verb: str) -> None:
     Raises:
         ConfigError: with one line per problem.
     """
-    problems = [*_choices(recipe), *_ranges(recipe), *_texts(recipe), *_training(recipe), *_bench(recipe)]
+    problems = [
+        *extremes(recipe),
+        *_choices(recipe),
+        *_ranges(recipe),
+        *_texts(recipe),
+        *_training(recipe),
+        *_bench(recipe),
+    ]
     problems += [*_compare(recipe), *_engine(recipe, verb), *_needs(recipe, verb)]
     if problems:
         raise ConfigError("\n".join(problems))
@@ -157,6 +166,8 @@ def _texts(recipe: Recipe) -> list[str]:
     problems = []
     if recipe.name in (".", "..") or not recipe.name.strip() or not _NAME.fullmatch(recipe.name):
         problems.append(f"name is {recipe.name!r}; it names a folder, so give it letters and no slash")
+    if len(recipe.name.encode("utf-8", "surrogatepass")) > 200:
+        problems.append(f"name is {recipe.name[:40]!r}...; it names a folder, so give it 200 letters at most")
     if not _DEVICE.fullmatch(recipe.base.device):
         problems.append(f"base.device is {recipe.base.device!r}; give auto, cpu, cuda or cuda:N")
     if not recipe.adapter.targets or len(set(recipe.adapter.targets)) != len(recipe.adapter.targets):

@@ -170,7 +170,7 @@ class RunFolder:
             return json.loads((self.path / _INPUTS).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, RecursionError) as error:
             raise RunError(f"{self.path / _INPUTS} cannot be read ({error}); start over with force=true") from error
 
     def _has_outputs(self) -> bool:
@@ -224,7 +224,7 @@ def holds_finished(recipe: Recipe, inputs: Mapping[str, str], policies: Sequence
     try:
         claim = json.loads((folder / _INPUTS).read_text(encoding="utf-8"))
         same = claim["settings"] == _fixed_settings(recipe) and inputs.items() <= claim["inputs"].items()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
     if not recipe.policies:
         return same and (folder / "bundle").exists()
@@ -236,7 +236,7 @@ def trained_on(folder: Path) -> dict[str, str] | None:
     """Digests and policy texts that the run in ``folder`` was claimed for; None when it has no such record."""
     try:
         claim = json.loads((folder / _INPUTS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return claim.get("inputs") if isinstance(claim, dict) else None
 

@@ -121,6 +121,21 @@ BAD_COMMAND_LINES = [
     (["train", "recipe=quickstart", "base.source=./nowhere"], ["base.source", "./nowhere"]),
     (["train", "recipe=quickstart", "adapter.rank=0", "prompt.layout=turn"], ["adapter.rank is 0", "prompt.layout"]),
     (["train", "recipe=quickstart", "name=a/b"], ["name is 'a/b'"]),
+    (["train", "recipe=quickstart", f"name={'a' * 300}"], ["name is 'aaa", "200 letters at most"]),
+    (["train", "recipe=quickstart", 'name="\ud800"'], ["name is '\\ud800'", "no Unicode text"]),
+    (["train", "recipe=quickstart", "training.learning_rate=inf"], ["training.learning_rate is inf"]),
+    (["train", "recipe=quickstart", "training.epochs=1e999"], ["training.epochs is inf"]),
+    (
+        ["train", "recipe=quickstart", f"training.batch_size={10**20}"],
+        ["training.batch_size is 1000"],
+    ),
+    (["train", "recipe=quickstart", f"compare.seeds=[0,{10**20}]"], ["compare.seeds is 1000", "no setting goes"]),
+    (["train", "recipe=quickstart", "training.threads=100000"], ["training.threads is 100000", "1 and 1024"]),
+    (["train", "recipe=quickstart", "name=${nope}"], ["name: Interpolation key 'nope' not found"]),
+    (["train", "recipe=quickstart", "data.label_map={a:'${b.c}'}"], ["data.label_map: Interpolation key 'b.c'"]),
+    (["train", "recipe=quickstart", "~training"], ["~training: ", "cannot be removed"]),
+    (["train", "recipe=quickstart", "~data"], ["~data: ", "cannot be removed"]),
+    (["train", "recipe=~nobody/a.yaml"], ["there is no file", "~nobody/a.yaml"]),
     (["train", "recipe=quickstart", "policy=jailbreak"], ["policy.file", "inline policy"]),
     (["train", "quickstart"], ["'quickstart' is not key=value", "recipe=quickstart"]),
     (["train", "-m", "recipe=quickstart", "training.seed=0,1"], ["one run folder", "name=seed_${training.seed}"]),
@@ -167,3 +182,22 @@ def test_through_a_real_process(tmp_path):
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "alora: unknown key 'typo': --help lists every key\n"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "not_there"),
+    [
+        (OSError(errno.ENAMETOOLONG, "File name too long", "x"), "give a shorter name", "free the space"),
+        (OSError(errno.EACCES, "Permission denied", "x"), "choose a place", "free the space"),
+        (OSError(errno.ENOSPC, "No space left on device", "x"), "free the space", "choose"),
+        (MemoryError(), "out of memory; lower", "()"),
+        (RuntimeError("can't start new thread"), "lower training.threads", "internal error"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
+)
+def test_a_remedy_fits_its_fault(error, words, not_there, capsys, monkeypatch):
+    monkeypatch.delenv("ALORA_DEBUG", raising=False)
+    assert cli.report(error) == 2
+    errors = capsys.readouterr().err
+    assert words in errors
+    assert not_there not in errors

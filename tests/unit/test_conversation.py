@@ -97,6 +97,7 @@ BAD_ROWS = {
     "content of a wrong type": ({"messages": [{"role": "user", "content": 3}], "label": "ok"}, "content is int 3"),
     "no content": ({"messages": [{"role": "user"}], "label": "ok"}, "content is missing or null"),
     "lone surrogate": (row("a\ud800"), "lone surrogate at character 1"),
+    "lone surrogate in an id": (row(id="a\ud800"), "'id' holds a lone surrogate"),
     "id of a wrong type": (row(id=[1]), "an id is a text or a number"),
     "labels of a wrong type": (
         {"messages": row()["messages"], "labels": "ok"},

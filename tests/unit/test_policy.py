@@ -55,6 +55,8 @@ def test_a_list_of_two_labels_takes_the_default_words():
         ("title: T", "'id' is missing"),
         ("id: a b\n", "policy id 'a b' names files"),
         ("id: ../a\n", "names files"),
+        (f"id: {'a' * 300}\n", "has 300 letters and names files; use 128 at most"),
+        ("id: a\nmetadata: " + "[" * 100_000, "nested deeper than 50 levels"),
         ("id: a\ntitel: T", "unknown key 'titel'; did you mean 'title'"),
         ("id: a\nowner: me", "unknown key 'owner'; a policy has id, title, rule, labels"),
         ("id: a\ntitle: ' '", "'title' is ' '"),
@@ -70,7 +72,7 @@ def test_a_list_of_two_labels_takes_the_default_words():
         ("policies: [{id: a}]\nextra: 1", "unknown key 'extra'"),
         ("- {id: a}\n- {id: a}", "policy id 'a' is there twice"),
         ('id: a\ntitle: "\\uD800"', "lone surrogate|not YAML"),
-        ("a: &x [*x]", "unknown key|not YAML"),
+        ("a: &x [*x]", "policy.yaml:1: too large, with its aliases"),
         ("!!python/object/apply:os.system [ls]", "not YAML"),
     ],
 )

@@ -1,6 +1,7 @@
 """Bases, adapters, bundles and runs that are damaged, foreign, refused or of another version."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -154,6 +155,10 @@ ADAPTERS = {
     "no safetensors at all": (write(WEIGHTS_FILE, "\x80" * 99), [WEIGHTS_FILE, "is damaged"]),
     "no weights": (remove(WEIGHTS_FILE), [f"has no {WEIGHTS_FILE}", "save it again with PEFT"]),
     "broken config": (cut(CONFIG_FILE), [f"{CONFIG_FILE} cannot be read", "export the adapter again"]),
+    "a rank without end": (edit(CONFIG_FILE, lambda c: c.update(r=math.inf)), ["Infinity is no JSON"]),
+    "a rank beyond all": (write(CONFIG_FILE, '{"peft_type": "LORA", "r": 1e999}'), ["is not a usable LoRA config"]),
+    "no rank": (edit(CONFIG_FILE, lambda c: c.update(r=0)), ["r must be a whole number of 1 or more"]),
+    "a deep config": (write(CONFIG_FILE, "[" * 100_000), [CONFIG_FILE, "nested too deep"]),
     "another rank": (edit(CONFIG_FILE, lambda c: c.update(r=3)), ["rank 3", "do not belong together"]),
     "DoRA": (edit(CONFIG_FILE, lambda c: c.update(use_dora=True)), ["use_dora", "train it without"]),
     "PiSSA": (
@@ -212,7 +217,7 @@ RUNS = {
     ),
     "settings that are no YAML": (
         lambda run: (run / "run.yaml").write_text("name: ["),
-        Case("score artifact={here}/run {place}/talk.json", ["run.yaml", "cannot be read", "train again"]),
+        Case("score artifact={here}/run {place}/talk.json", ["run.yaml:1: not YAML"]),
     ),
     "settings of a wrong type": (
         lambda run: (run / "run.yaml").write_text("training: {epochs: many}"),

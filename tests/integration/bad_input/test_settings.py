@@ -33,6 +33,9 @@ SETTINGS = {
         ["long.jsonl:1", "the base takes 512", "lower prompt.max_prefix_tokens to 50"],
         files={"long.jsonl": '{"messages": [{"role": "user", "content": "' + "red " * 9000 + '"}], "label": "ok"}\n'},
     ),
+    "a policy id that no file can have": Case(
+        f"train policy.file=null policy.id={'a' * 300} policy.title=Red policy.rule=red", ["has 300 letters", "128"]
+    ),
     "no rows": Case("train data.train=null", ["no training rows are given", "data.train=FILE.jsonl"]),
     "more golden rows than there are": Case("train export.golden_rows=99", ["export.golden_rows=99", "between 0 and"]),
     "no artifact": Case("validate artifact={here}/none", ["artifact", "looked for"]),

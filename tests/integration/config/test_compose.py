@@ -190,7 +190,7 @@ class TestLocalRecipe:
     @pytest.mark.parametrize(
         ("text", "words"),
         [
-            ("name: [", "not readable as YAML.*line 1"),
+            ("name: [", r"recipe.yaml:\d+: not YAML"),
             ("- a\n- b\n", "a recipe is a YAML mapping"),
             ("naem: x\n", "recipe.yaml: unknown key 'naem'"),
             ("training:\n  epochs: soon\n", "recipe.yaml: training.epochs.*Float"),
@@ -202,7 +202,7 @@ class TestLocalRecipe:
             ),
             ("name: ${nope}\n", "nope"),
             ("policy:\n  labels: {bad: Yes, good: No}\n", "put the word in quotes"),
-            ("a: \x00\n", "not readable as YAML"),
+            ("a: \x00\n", "not YAML"),
         ],
     )
     def test_a_mistake_in_it_is_told(self, here, text, words):

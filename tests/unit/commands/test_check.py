@@ -79,7 +79,7 @@ def test_warnings_fail_only_when_asked(tmp_path, base, capsys):
     )
     assert run(recipe(base, data)) == 0
     assert "warning: test: 20 of its 20 rows are also in train" in capsys.readouterr().out
-    assert run(recipe(base, data, strict=True)) == 2
+    assert run(recipe(base, data, strict=True)) == 1
 
 
 def test_the_report_as_json(tmp_path, base, capsys):

@@ -1,0 +1,96 @@
+"""Hydra, made to read files that anyone may have written."""
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hydra._internal.hydra as hydra_itself
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult
+from omegaconf import DictConfig, OmegaConf
+
+from alora.config.paths import configs_folder
+from alora.config.received import read_settings, require_bounded, require_settings_alone
+from alora.errors import ConfigError
+
+MOST_INCLUDED = 1000
+RECIPE_FILE = "recipe file "  # opens the provider of a recipe that Hydra has in memory
+
+
+class _Loader(ConfigLoaderImpl):
+    """Sees each config where it comes to lie, whatever its package, and before any of it is used (1.3)."""
+
+    def _parse_overrides_and_create_caching_repo(self, config_name: str | None, overrides: list[str]) -> Any:
+        parsed, repo = super()._parse_overrides_and_create_caching_repo(config_name, overrides)
+        load, count = repo.load_config, itertools.count()
+
+        def counted(config_path: str) -> ConfigResult | None:
+            if next(count) > MOST_INCLUDED:
+                raise ConfigError(f"{config_path}: recipes include each other more than {MOST_INCLUDED} times")
+            result = load(config_path)
+            if result is not None:
+                _require_settings_alone(result, config_path)
+            return result
+
+        repo.load_config = counted
+        return parsed, repo
+
+    def _process_config_searchpath(self, config_name: str | None, parsed_overrides: Any, repo: Any) -> None:
+        primary = repo.load_config(config_name) if config_name is not None else None
+        if primary is not None:
+            _require_settings_alone(primary, str(config_name))
+        super()._process_config_searchpath(config_name, parsed_overrides, repo)
+
+    def _load_single_config(self, default: Any, repo: Any) -> ConfigResult:
+        result = super()._load_single_config(default, repo)
+        _require_settings_alone(result, str(default.config_path))
+        return result
+
+    def load_configuration(self, *given: Any, **named: Any) -> DictConfig:
+        try:
+            composed = super().load_configuration(*given, **named)
+            require_bounded(OmegaConf.to_container(composed))
+        except RecursionError as error:
+            raise ConfigError("a recipe includes itself, or its references go on without end; take that out") from error
+        return composed
+
+
+class _Source(FileConfigSource):
+    """Reads within bounds."""
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        path = Path(self.path, self._normalize_file_name(config_path))
+        if path.exists():
+            read_settings(path)
+        return super().load_config(config_path)
+
+
+def _require_settings_alone(result: ConfigResult, name: str) -> None:
+    """ConfigError when a config is neither alora's own nor of an installed package, and more than settings."""
+    provider, path = str(result.provider), str(result.path)
+    folder = Path(path.removeprefix("file://"))
+    if provider.startswith(RECIPE_FILE):
+        where = provider.removeprefix(RECIPE_FILE)
+    elif path.startswith("file://") and folder.resolve() != configs_folder().resolve():
+        where = str(folder / f"{name.removesuffix('.yaml')}.yaml")
+    else:
+        return
+    require_settings_alone(OmegaConf.to_container(result.config), where)
+
+
+@contextlib.contextmanager
+def guarded_hydra() -> Iterator[None]:
+    """Hydra with the bounds of this module, also in the processes that a launcher starts."""
+    Plugins.instance()  # registers Hydra's own sources
+    sources = SourcesRegistry.instance().types
+    before = hydra_itself.ConfigLoaderImpl, sources["file"]
+    hydra_itself.ConfigLoaderImpl, sources["file"] = _Loader, _Source
+    try:
+        yield
+    finally:
+        hydra_itself.ConfigLoaderImpl, sources["file"] = before

@@ -1,0 +1,102 @@
+"""What a file may set. The command line is its user's own; a recipe or a run folder may come from anyone.
+
+So a file holds settings of the schema, references to them (``${name}``) and the size of a launcher's jobs. What runs
+code, sends a key somewhere or reads the environment is taken from the command line alone: :data:`COMMAND_LINE_ONLY`.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf._utils import get_yaml_loader
+
+from alora.errors import AloraError, ConfigError
+from alora.reading import LARGEST_YAML, read_yaml
+
+# Setting → the values that any file may give it, the schema's own first.
+COMMAND_LINE_ONLY: dict[str, tuple[Any, ...]] = {
+    "base.trust_remote_code": (False,),  # runs the base's own Python
+    "serving.arguments": ([],),  # vLLM has options that import modules
+    "judge.url": (None,),  # is sent the rows, and the key
+    "judge.api_key_env": ("OPENAI_API_KEY",),
+    "engine": ("transformers", "vllm"),  # a server is sent the conversation, and the key
+}
+_LAUNCHER = re.compile(
+    r"hydra\.launcher\.(n_jobs|timeout_min|nodes|cpus_per_task|gpus_per_node|tasks_per_node|mem_gb|partition|qos|account"
+    r"|constraint|gres|signal_delay_s|max_num_timeout|array_parallelism)"
+)
+_PLAIN = re.compile(r"[\w.:|&,-]*")
+_REFERENCE = re.compile(r"\$\{(\w[\w.]*)\}")
+# The date and the number of a job tell nothing of the machine.
+_HARMLESS = re.compile(r"\$\{(?:\w[\w.]*|now:[\w%:./ -]*|hydra:job\.(?:num|id|name))\}")
+_OPENED = re.compile(r"(?<!\\)(?:\\\\)*\$\{")  # an odd number of backslashes makes it text
+
+
+def read_settings(path: Path, refusal: type[AloraError] = ConfigError, remedy: str = "give a YAML file") -> Any:
+    """The plain value in a YAML file, as OmegaConf reads YAML."""
+    return read_yaml(path, refusal, remedy, get_yaml_loader())
+
+
+def forget_command_line(values: dict[str, Any]) -> None:
+    """Reset in a recipe's plain values what only a command line may say: a run folder neither keeps nor gives it."""
+    for key, allowed in COMMAND_LINE_ONLY.items():
+        section, _, name = key.rpartition(".")
+        place = values.get(section) if section else values
+        if isinstance(place, dict) and place.get(name) not in allowed:
+            place[name] = allowed[0]
+
+
+def require_settings_alone(values: Any, where: str) -> None:
+    """ConfigError when ``values``, a config from its root as the file ``where`` gives it, are more than settings."""
+    problems = []
+    for key, value in _leaves(values):
+        if key in COMMAND_LINE_ONLY and value not in COMMAND_LINE_ONLY[key]:
+            problems.append(f"{key} is taken from the command line alone; remove it here, and give {key}=... there")
+        elif key.partition(".")[0] == "hydra" and not (_LAUNCHER.fullmatch(key) and _PLAIN.fullmatch(str(value))):
+            problems.append(
+                f"{key}: a file may set the size of a launcher's jobs and no more of Hydra; give it as key=value"
+            )
+        elif isinstance(value, str) and _OPENED.search(_HARMLESS.sub("_", value)):
+            problems.append(f"{key}: a file refers to settings alone, as ${{name}}; give {key}=... on the command line")
+    if problems:
+        raise ConfigError("\n".join(f"{where}: {problem}" for problem in dict.fromkeys(problems[:10])))
+
+
+def require_bounded(values: Any) -> None:
+    """ConfigError when the texts of a config are larger than any YAML once their references are followed."""
+    known: dict[str, int] = {}
+
+    def size(item: Any) -> int:
+        return sum(size_of(text) for _, text in _leaves(item) if isinstance(text, str))
+
+    def size_of(text: str) -> int:
+        if text not in known:
+            known[text] = 0  # a circle, which OmegaConf names
+            known[text] = len(text) + sum(size(_at(values, key)) for key in _REFERENCE.findall(text))
+            if known[text] > LARGEST_YAML:
+                raise ConfigError(f"the references in {text[:60]!r} make it too large; write out what is meant")
+        return known[text]
+
+    if size(values) > LARGEST_YAML:
+        raise ConfigError("references make these settings too large; write out what is meant")
+
+
+def _leaves(values: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value below ``values`` with its dotted key; a list comes before its items, which have its key."""
+    if isinstance(values, Mapping) and values:
+        for name, value in values.items():
+            yield from _leaves(value, f"{key}.{name}" if key else str(name))
+        return
+    yield key, values
+    for value in values if isinstance(values, list) else []:
+        yield from _leaves(value, key)
+
+
+def _at(values: Any, key: str) -> Any:
+    for part in key.split("."):
+        if isinstance(values, list):
+            values = dict(enumerate(values)).get(int(part)) if part.isdecimal() else None
+        else:
+            values = values.get(part) if isinstance(values, Mapping) else None
+    return values
