@@ -8,12 +8,14 @@ import shlex
 from alora.commands.artifacts import open_bundles
 from alora.commands.output import note
 from alora.config.schema import Recipe
+from alora.config.secrets import holds_key, is_far, redacted
 from alora.errors import CheckFailed
 
 
 def run(recipe: Recipe) -> int:
     """Check bundles, base and plugin, then become the server: this process is vLLM's from there on."""
     from alora.base.describe import base_folder, describe_base
+    from alora.serving.client import KEY
     from alora.serving.engine import ServedAdapter
     from alora.serving.launch import server_command, server_environment
     from alora.serving.plugin import require_plugin
@@ -37,5 +39,7 @@ def run(recipe: Recipe) -> int:
     labels = max(len(bundle.policy.labels) for bundle in bundles)
     command = server_command(folder, first.source, adapters, labels, dtype, recipe.serving)
     note("\n".join(f"serving {adapter.name} from {adapter.folder}" for adapter in adapters))
-    note(shlex.join(command))
+    if is_far(recipe.serving.host) and not (environment.get(KEY) or holds_key(recipe.serving.arguments)):
+        note(f"serving.host={recipe.serving.host} takes requests from other machines, and no key is set; export {KEY}")
+    note(redacted(shlex.join(command)))
     os.execve(command[0], command, environment)

@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from alora.atomic import write_text
 from alora.config.explain import explain, unknown_key_message, unknown_keys
 from alora.config.schema import Recipe
+from alora.config.secrets import without_secrets
 from alora.errors import ConfigError, RunError
 
 _HEADER = "# Reload it: alora train --config-dir FOLDER_OF_THIS_FILE --config-name run\n# environment:\n"
@@ -33,6 +34,7 @@ def save_recipe(recipe: Recipe, path: str | os.PathLike[str], environment: Mappi
         OSError: the folder cannot be written.
     """
     facts = _dump(dict(environment))
+    recipe = without_secrets(recipe)
     comments = "".join(f"#   {line}\n" for line in facts.splitlines())
     settings = _dump({**_DEFAULTS, **_literal(asdict(recipe))})
     write_text(path, _HEADER + comments + "\n" + settings)

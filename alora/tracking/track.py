@@ -7,7 +7,6 @@ import json
 import math
 import os
 import secrets
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,10 +17,12 @@ import numpy as np
 
 from alora.atomic import write_json
 from alora.config.schema import Recipe, TrackingSettings
-from alora.errors import AloraError, MissingDependency
+from alora.config.secrets import without_secrets
+from alora.errors import AloraError, MissingDependency, RunError
 from alora.evaluation.calibration import positive_probability
 from alora.evaluation.plots import calibration_figure, reliability_points, roc_figure, roc_points
 from alora.evaluation.report import HEADINGS, Evaluation, table_rows
+from alora.reading import require_plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -158,9 +159,13 @@ def start_tracking(recipe: Recipe, run: Path, resumed: bool, note: Callable[[str
     folder = run / FOLDER / settings.kind
     record = folder / _RECORD
     try:
-        if not resumed and folder.exists():
-            shutil.rmtree(folder)
-        known = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {"id": secrets.token_hex(4)}
+        require_plain(folder, RunError, _RECORD)
+        if not resumed:  # what lies here is another run's: W&B keeps a folder for each, TensorBoard reads all as one
+            for file in folder.glob("events.out.tfevents.*"):
+                file.unlink()
+        known = {"id": secrets.token_hex(4)}
+        if resumed and record.exists():
+            known = json.loads(record.read_text(encoding="utf-8"))
         if known.get("finished"):
             return Tracking(None, None, note)
         folder.mkdir(parents=True, exist_ok=True)
@@ -174,7 +179,7 @@ def start_tracking(recipe: Recipe, run: Path, resumed: bool, note: Callable[[str
 
 
 def _open(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str], None]) -> Backend:
-    config = asdict(recipe)
+    config = asdict(without_secrets(recipe))
     if recipe.tracking.kind == "tensorboard":
         from alora.tracking.tensorboard_log import TensorBoardLog
 
