@@ -41,9 +41,9 @@ SETTINGS = {
     "a report that cannot be written": Case(
         "evaluate artifact={place}/run output={place}/policy.yaml/report.json", ["report.json", "writable output="]
     ),
-    "a report over the run's own": Case("evaluate artifact={place}/run output={place}/run", ["the run's own record"]),
+    "a report over the run's own": Case("evaluate artifact={place}/run output={place}/run", ["is a record of the run"]),
     "verdicts over the run's own": Case(
-        "score artifact={place}/run {place}/talk.json output={place}/run/bundle/alora.json", ["the run's own record"]
+        "score artifact={place}/run {place}/talk.json output={place}/run/bundle/alora.json", ["is a record of the run"]
     ),
     "verdicts that cannot be written": Case(
         "score artifact={place}/run {place}/talk.json output={place}/policy.yaml/v.json", ["policy.yaml", "choose a"]
