@@ -73,6 +73,8 @@ def require_plain(folder: Path, error: type[AloraError], *names: str) -> None:
 def _entries(folder: Path, error: type[AloraError]) -> list[Path]:
     try:
         return list(folder.iterdir())
+    except FileNotFoundError:  # what reads it says so
+        return []
     except OSError as failure:
         raise error(f"{folder} cannot be read: {failure.strerror}") from failure
 

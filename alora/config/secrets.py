@@ -2,12 +2,14 @@
 
 import ipaddress
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from urllib.parse import urlsplit
 
 from alora.config.schema import Recipe
 
 HIDDEN = "***"
+KEY = "VLLM_API_KEY"  # the variable that vLLM's server reads its own key from
 _OPTION = r"--?[\w-]*(?:api[-_]?key|hf[-_]token|auth[-_]token|passw(?:or)?d|secret)[\w-]*"
 _WORD = r"""(?:"(?!-)[^"]*"|'(?!-)[^']*'|(?!-)[^\s,\]"'\\]+)"""
 _NEXT = r"""["']?(?:[ ]*,[ ]*|[ ]+|\s*\n\s*-[ ]+)"""  # in a command line, a list, a YAML list
@@ -34,9 +36,9 @@ def without_secrets(recipe: Recipe) -> Recipe:
     )
 
 
-def holds_key(arguments: list[str]) -> bool:
-    """Whether options of vLLM's server set its key."""
-    return any(re.match(r"--api[-_]key\b", word) for word in arguments)
+def holds_key(command: Sequence[str]) -> bool:
+    """Whether a command line of vLLM's server sets its key."""
+    return any(re.match(r"--api[-_]key\b", word) for word in command)
 
 
 def is_far(host: str | None) -> bool:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import torch
 
 from alora.bundle.golden import largest_difference
-from alora.config.secrets import redacted
+from alora.config.secrets import KEY, redacted
 from alora.errors import CheckFailed, ConfigError
 from alora.serving.engine import ServedAdapter
 from alora.serving.parity import TOLERANCES, answers_of, normalised
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from alora.bundle.read import Bundle
     from alora.render import Prefix, Renderer, Suffix
 
-KEY = "VLLM_API_KEY"  # the variable that vLLM's server reads its own key from
 _AT_ONCE = 32
 _SECONDS = 600
 

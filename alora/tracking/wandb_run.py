@@ -49,8 +49,11 @@ class WandbRun:
             "resume": "allow",
             "dir": str(folder),
             "config": dict(config),
-            # The console shows verdicts on conversations, and the checkout is not ours to upload.
-            "settings": wandb.Settings(silent=True, console="off", disable_git=True, save_code=False),
+            # The console shows verdicts on conversations, the command line may hold a secret, and the checkout is not
+            # ours to upload.
+            "settings": wandb.Settings(
+                silent=True, console="off", disable_git=True, save_code=False, x_disable_meta=True
+            ),
         }
         self._run = _init(settings.mode, options, folder, note)
         self._run.define_metric(STEP)

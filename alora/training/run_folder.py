@@ -87,8 +87,8 @@ class RunFolder:
             self._hold()
 
     def _hold(self) -> None:
-        self._made = not self.path.exists()
         try:
+            self._made = not self.path.exists()
             self._refuse_foreign()
         except OSError as error:
             raise _unwritable(self.path, error) from error

@@ -146,7 +146,7 @@ def test_two_renames_would_be_seen(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_cannot_be_replaced_is_an_error(tmp_path):
-    with pytest.raises(OSError, match="place"):
+    with pytest.raises(OSError, match="nothing"):
         replace_folder(tmp_path / "nothing", filled(tmp_path / "place", "old"))
     assert (tmp_path / "place" / "file").read_text() == "old"
 

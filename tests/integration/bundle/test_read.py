@@ -336,7 +336,7 @@ def test_artifacts_are_told_apart(folder, tmp_path):
                                   "messages", "eos_token"])  # fmt: skip
 def test_template_settings_that_are_no_switches_are_refused(name, folder, base):
     """Each would render prompts that the template's fingerprint does not know."""
-    resign(folder, lambda m: m["prompt"].update(template_kwargs={"enable_thinking": False}))
+    resign(folder, lambda m: m["prompt"].update(template_kwargs={"unread": False}))
     load_bundle(folder).check_base(base)
     resign(folder, lambda m: m["prompt"].update(template_kwargs={name: False}))
     with pytest.raises(RenderError, match=f"template_kwargs.{name} is no switch"):

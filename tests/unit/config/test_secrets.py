@@ -62,7 +62,7 @@ def test_saved_settings_hold_none_and_say_so_when_they_are_taken_up_again(tmp_pa
     loaded = load_recipe(file)
     assert loaded.serving.arguments == ["--api-key", HIDDEN, "--max-num-seqs", "4", f"--hf-token={HIDDEN}"]
     with pytest.raises(ConfigError, match=r"judge\.url holds \*\*\*.*give it again") as caught:
-        check_recipe(loaded, "doctor")
+        check_recipe(loaded, "score")
     assert len(str(caught.value).splitlines()) == 3  # engine, judge.url, serving.arguments
     file.write_text("")
     save_recipe(Recipe(), file, {})

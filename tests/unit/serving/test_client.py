@@ -7,8 +7,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from alora.config.secrets import KEY
 from alora.errors import ConfigError
-from alora.serving.client import KEY, RemoteEngine
+from alora.serving.client import RemoteEngine
 
 
 @contextmanager
