@@ -45,7 +45,7 @@ class ComparisonFolder:
     def __init__(self, recipe: Recipe) -> None:
         self.path = Path(recipe.run_dir)
         self._recipe = recipe
-        if self.path.exists():
+        if self.path.is_dir():
             require_plain(self.path, RunError, "run.yaml", _INPUTS, "arms")
             read_claim(self.path, _KIND)
         self._lock = hold_folder(self.path)

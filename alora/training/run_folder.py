@@ -88,7 +88,7 @@ class RunFolder:
 
     def _hold(self) -> None:
         try:
-            self._made = not self.path.exists()
+            self._made = not self.path.is_dir()  # what is a file there fails to become one
             self._refuse_foreign()
         except OSError as error:
             raise _unwritable(self.path, error) from error
