@@ -1,12 +1,42 @@
-"""Files and folders that are whole or not there: written beside their place, flushed, then renamed."""
+"""Files and folders that are whole or not there: written beside their place, flushed, then renamed.
 
+What is being written carries a mark in its name (:func:`part`), and so does all that is ever removed: a part that a
+killed process left, or a file whose path alora knows as its own (:func:`strangers`, :func:`remove_own`).
+"""
+
+import contextlib
 import ctypes
 import errno
 import json
 import os
-import tempfile
+import re
+import secrets
+import shutil
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+_PART = re.compile(r"\..*\.[0-9a-f]{8}\.alora-part", re.DOTALL)
+
+
+def part(target: Path) -> Path:
+    """A name beside ``target`` for what is not whole yet; :func:`is_part` knows it again."""
+    return target.with_name(f".{target.name[:40]}.{secrets.token_hex(4)}.alora-part")
+
+
+def is_part(path: Path) -> bool:
+    """Whether ``path`` is named as something that is not whole yet."""
+    return _PART.fullmatch(path.name) is not None
+
+
+def sweep(folder: Path) -> None:
+    """Remove the parts that killed processes left directly in ``folder``, and nothing else."""
+    for entry in [*folder.iterdir()] if folder.is_dir() and not folder.is_symlink() else ():
+        if is_part(entry):
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
@@ -27,31 +57,90 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, beside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    beside = part(target)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        with beside.open("x", encoding="utf-8") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(beside).chmod(0o666 & ~umask)
-        Path(beside).replace(target)
+        beside.replace(target)
     except BaseException:
-        Path(beside).unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
         raise
 
 
-def replace_folder(beside: Path, folder: Path) -> None:
+def save_tensors(state: Mapping[str, "torch.Tensor"], file: Path, metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file with the mode that the umask gives; safetensors itself makes it private (0600).
+
+    Raises:
+        OSError, SafetensorError: it cannot be written.
+    """
+    from safetensors.torch import save_file
+
+    file.touch()
+    mode = file.stat().st_mode
+    save_file(dict(state), file, metadata)
+    file.chmod(mode)
+
+
+def strangers(folder: Path, own: re.Pattern[str], names: Collection[str] = ("",)) -> list[str]:
+    """Files below the entries ``names`` of ``folder`` (all of them) whose path from there is not one of ``own``.
+
+    A link is never alora's own.
+    """
+    return [name for name, path in _files(folder, names) if path.is_symlink() or not own.fullmatch(name)]
+
+
+def remove_own(folder: Path, own: re.Pattern[str], names: Collection[str] = ("",)) -> None:
+    """Remove the files below ``names`` whose path is one of ``own``, and the folders that this leaves empty."""
+    foreign = set(strangers(folder, own, names))
+    for name, path in _files(folder, names):
+        if name not in foreign:
+            path.unlink()
+    for name in names:
+        for home, _, _ in os.walk(folder / name, topdown=False):
+            with contextlib.suppress(OSError):
+                Path(home).rmdir()
+
+
+def _files(folder: Path, names: Collection[str]) -> list[tuple[str, Path]]:
+    """Every file and link below ``names``, by its path from ``folder``; no link is followed."""
+    found = [folder / name for name in names if (folder / name).is_symlink() or (folder / name).is_file()]
+    for top in (folder / name for name in names if not (folder / name).is_symlink()):
+        for home, folders, files in os.walk(top):
+            paths = [Path(home) / name for name in (*folders, *files)]
+            found += [path for path in paths if path.is_symlink() or not path.is_dir()]
+    return [(path.relative_to(folder).as_posix(), path) for path in found]
+
+
+@contextlib.contextmanager
+def workshop(folder: Path) -> Iterator[Path]:
+    """A new empty folder next to ``folder``, whose parents are made; what is in it at the end is removed."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    beside = part(folder)
+    beside.mkdir()
+    try:
+        yield beside
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def replace_folder(beside: Path, folder: Path, own: Collection[str] = ()) -> None:
     """Put the finished folder ``beside`` in the place of ``folder``, which is there, old or new, at every moment.
+
+    The old folder may hold the files named in ``own``, and what the new one holds as well.
 
     An old folder is left at ``beside``, for the caller to remove. Where the system cannot exchange two names in one
     step (renameat2, Linux 3.15; not every file system has it), the old folder moves away first, and a kill between
     the two renames leaves it beside, whole, under ``beside``'s name and ``.old``.
 
     Raises:
-        OSError: the folder that holds them cannot be written, or they lie on different file systems.
+        OSError: the folder that holds them cannot be written, they lie on different file systems, or the old folder
+            holds something else, which would be lost.
     """
+    kept = {entry.name for entry in beside.iterdir()}
+    if lost := others(folder, {*own, *kept}):
+        raise OSError(errno.EEXIST, f"holds {lost!r}, which alora did not write and would be lost", str(folder))
     if not folder.exists():
         beside.replace(folder)
     elif not _exchange(beside, folder):
@@ -59,6 +148,12 @@ def replace_folder(beside: Path, folder: Path) -> None:
         folder.replace(old)
         beside.replace(folder)
         old.replace(beside)
+
+
+def others(folder: Path, own: Collection[str]) -> str | None:
+    """The first entry of ``folder`` that is not a file named in ``own``; None where it is missing."""
+    found = (entry for entry in folder.iterdir()) if folder.is_dir() else ()
+    return min((entry.name for entry in found if entry.name not in own or not entry.is_file()), default=None)
 
 
 _AT_FDCWD = -100

@@ -4,6 +4,7 @@ Exit codes: 0 done; 1 a check ran and its answer is no; 2 something the user can
 130 interrupted; 141 the reader of standard output went away.
 """
 
+import contextlib
 import difflib
 import errno
 import functools
@@ -55,7 +56,7 @@ MISUSED, INTERNAL, INTERRUPTED, BROKEN_PIPE = 2, 3, 130, 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (``sys.argv`` by default) and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    _survive_odd_text()
+    _ready_streams()
     try:
         exit_code = _dispatch(arguments)
         sys.stdout.flush()
@@ -205,8 +206,16 @@ def _quieten(verb: str) -> None:
             os.environ.setdefault(name, value)
 
 
-def _survive_odd_text() -> None:
-    """Conversations hold text that a terminal's encoding may not have; show it escaped instead of failing."""
+def _ready_streams() -> None:
+    """Streams that the caller has closed lead nowhere: else the next file to be opened would take their numbers.
+
+    Conversations hold text that a terminal's encoding may not have; show it escaped instead of failing.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -218,4 +227,6 @@ def _fail(message: str, exit_code: int) -> int:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    from alora.config.secrets import redacted
+
+    sys.stderr.write(f"{redacted(text)}\n")

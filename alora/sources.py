@@ -49,6 +49,8 @@ def read_rows(source: str, findings: Findings) -> Iterator[Row]:
         raise DataError(f"{path} is a folder; give a .jsonl or .parquet file, or hub:{path} for a data set's folder")
     if not is_there:
         raise DataError(f"{path}: no such file; check the path")
+    if not path.is_file():
+        raise DataError(f"{path} is a pipe or a device and no file, and rows are read more than once; save them first")
     if path.suffix.lower() in PARQUET_SUFFIXES:
         return _read_parquet(path)
     if path.suffix.lower() in JSONL_SUFFIXES:

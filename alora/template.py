@@ -5,6 +5,7 @@ the pieces, so their text never passes through Jinja, a template that refuses tw
 an instruction turn, and the place where an adapter starts is known instead of searched.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -55,6 +56,14 @@ def take_apart(tokenizer: "PreTrainedTokenizerBase", template_kwargs: Mapping[st
             f"the tokenizer of {tokenizer.name_or_path or 'this base'} has no chat template; "
             "use an instruction-tuned base, or put a chat_template.jinja into its folder"
         )
+    # What the call itself, the clock and the tokenizer say: as a setting it would be another template.
+    taken = {*inspect.signature(tokenizer.apply_chat_template).parameters, *FIXED_CLOCK, *tokenizer.special_tokens_map}
+    for name, value in (template_kwargs or {}).items():
+        if name in taken or name == "messages" or not isinstance(value, bool):
+            raise RenderError(
+                f"template_kwargs.{name} is no switch of a chat template; only names that the template itself reads, "
+                "with true or false, can be set (enable_thinking)"
+            )
     return _Surgeon(tokenizer, {**FIXED_CLOCK, **(template_kwargs or {})}).take_apart()
 
 

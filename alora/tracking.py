@@ -12,7 +12,6 @@ import json
 import math
 import os
 import secrets
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,8 +22,10 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from alora.atomic import write_json
 from alora.config.schema import Recipe, TrackingSettings
-from alora.errors import AloraError, MissingDependency
+from alora.config.secrets import without_secrets
+from alora.errors import AloraError, MissingDependency, RunError
 from alora.evaluation.report import Evaluation
+from alora.reading import require_plain
 
 FOLDER = "tracking"  # of the run folder
 _RECORD = "run.json"
@@ -60,8 +61,8 @@ class Tracking:
         if self._begun:
             return
         self._begun = True
-        for file in self._folder.glob("events.out.tfevents.*") if history else ():
-            file.unlink()
+        if history:
+            _remove_events(self._folder)
         self._state = state
         self._try("on_train_begin", model=None)
         for logs, step in history:
@@ -147,7 +148,7 @@ class _Arguments:
     def __init__(self, recipe: Recipe, folder: Path) -> None:
         self.run_name, self.output_dir = Path(recipe.run_dir).name, str(folder)
         self.logging_steps = recipe.tracking.every
-        self._config = asdict(recipe)
+        self._config = asdict(without_secrets(recipe))
 
     def to_dict(self) -> dict[str, Any]:
         return self._config
@@ -185,9 +186,12 @@ def start_tracking(recipe: Recipe, run: Path, resumed: bool, note: Callable[[str
         return silent
     record = folder / _RECORD
     try:
-        if not resumed and folder.exists():
-            shutil.rmtree(folder)
-        known = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {"id": secrets.token_hex(4)}
+        require_plain(folder, RunError, _RECORD)
+        if not resumed:  # what lies here is another run's: W&B keeps a folder for each, TensorBoard reads all as one
+            _remove_events(folder)
+        known = {"id": secrets.token_hex(4)}
+        if resumed and record.exists():
+            known = json.loads(record.read_text(encoding="utf-8"))
         if known.get("finished"):
             return silent
         folder.mkdir(parents=True, exist_ok=True)
@@ -211,6 +215,11 @@ def _reporter(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str], N
     return reporter
 
 
+def _remove_events(folder: Path) -> None:
+    for file in folder.glob("events.out.tfevents.*"):
+        file.unlink()
+
+
 def _wandb() -> Any:
     import wandb
 
@@ -231,8 +240,11 @@ def _open_wandb(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str],
         "id": run_id,
         "resume": "allow",
         "dir": str(folder),
-        # The console shows verdicts on conversations, and the checkout is not ours to upload.
-        "settings": wandb.Settings(silent=True, console="off", disable_git=True, save_code=False),
+        # The console shows verdicts on conversations, the command line may hold a secret, and the checkout is not ours
+        # to upload.
+        "settings": wandb.Settings(
+            silent=True, console="off", disable_git=True, save_code=False, x_disable_meta=True
+        ),
     }
     try:
         wandb.init(mode=settings.mode, **options)

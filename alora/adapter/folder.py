@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,12 +17,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
-from alora.atomic import replace_folder
+from alora.atomic import replace_folder, save_tensors, workshop
 from alora.errors import AdapterError
-from alora.reading import read_json
+from alora.reading import read_json, require_plain
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -141,15 +139,12 @@ def save_adapter(weights: AdapterWeights, folder: Path, base_source: str) -> Non
     for name, (a_rd, b_or) in weights.tensors.items():
         state[f"{_KEY_PREFIX}{name}.lora_A.weight"] = a_rd.detach().cpu().contiguous()
         state[f"{_KEY_PREFIX}{name}.lora_B.weight"] = b_or.detach().cpu().contiguous()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    try:
+    with workshop(folder) as place:
+        beside = place / folder.name
+        beside.mkdir()
         config.save_pretrained(str(beside))
-        save_file(state, beside / WEIGHTS_FILE, metadata={"format": "pt"})
-        beside.chmod(0o755)
-        replace_folder(beside, folder)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        save_tensors(state, beside / WEIGHTS_FILE, metadata={"format": "pt"})
+        replace_folder(beside, folder, (CONFIG_FILE, WEIGHTS_FILE))
 
 
 def load_adapter(folder: Path) -> AdapterWeights:
@@ -181,6 +176,7 @@ def load_adapter(folder: Path) -> AdapterWeights:
 def _read_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise AdapterError(f"adapter folder {folder} does not exist")
+    require_plain(folder, AdapterError)
     if not (folder / CONFIG_FILE).exists():
         raise AdapterError(f"{folder} has no {CONFIG_FILE}, so it is not a PEFT adapter")
     config = read_json(folder / CONFIG_FILE, AdapterError, "export the adapter again")

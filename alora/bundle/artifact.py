@@ -10,8 +10,11 @@ from alora.adapter.folder import CONFIG_FILE
 from alora.bundle.battery import BATTERY_FILE
 from alora.bundle.manifest import MANIFEST_FILE
 from alora.errors import BundleError
+from alora.reading import require_plain
 
 RUN_FILE = "run.yaml"
+_OF_A_RUN = (RUN_FILE, "inputs.json", "training.json", "evaluation.json", "identity.json", "adapter", "bundle",
+             "policies", "battery")  # fmt: skip
 
 
 class Kind(Enum):
@@ -59,13 +62,18 @@ def find_artifact(folder: Path | str) -> Artifact:
     """Tell what ``folder`` is. A run of several policies is its battery.
 
     Raises:
-        BundleError: it is missing, or holds none of the files that mark an artifact.
+        BundleError: it is missing, holds none of the files that mark an artifact, or something in it is a link.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise BundleError(f"artifact {folder} is not a folder; give a run folder, a bundle, a battery or an adapter")
+    for run in (folder, folder.absolute().parent):  # an adapter or bundle may lie in its run
+        if (run / RUN_FILE).is_symlink() or (run / RUN_FILE).exists():
+            require_plain(run, BundleError, *_OF_A_RUN)
     for kind in Kind:
         if (folder / kind.value).is_file():
+            if kind is not Kind.RUN:
+                require_plain(folder, BundleError)
             battery = folder / "battery"
             of_several = kind is Kind.RUN and (battery / BATTERY_FILE).is_file()
             return Artifact(Kind.BATTERY, battery) if of_several else Artifact(kind, folder)

@@ -13,6 +13,7 @@ from pathlib import Path
 from alora.atomic import write_json
 from alora.bundle.read import Bundle, load_bundle
 from alora.errors import BundleError
+from alora.reading import require_plain
 
 BATTERY_FILE = "battery.json"
 SCHEMA_VERSION = 1
@@ -37,6 +38,7 @@ def battery_folders(folder: Path | str) -> list[Path]:
     Raises:
         BundleError: the list is missing, damaged or newer than this alora.
     """
+    require_plain(Path(folder), BundleError)
     return [Path(folder) / name for name in _names(Path(folder) / BATTERY_FILE)]
 
 

@@ -14,18 +14,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE
 from alora.base.fingerprint import Fingerprint
 from alora.config.schema import PromptSettings
 from alora.errors import AloraError, BundleError
 from alora.evaluation.calibration import OperatingPoint
 from alora.evaluation.report import Evaluation
 from alora.policy import Policy
+from alora.reading import require_plain
 from alora.render import Suffix
 
 MANIFEST_FILE = "alora.json"
 CERTIFICATE_FILE = "identity.json"
 GOLDEN_FILE = "golden.jsonl"
 CARD_FILE = "README.md"
+BUNDLE_FILES = (MANIFEST_FILE, CERTIFICATE_FILE, GOLDEN_FILE, CARD_FILE, CONFIG_FILE, WEIGHTS_FILE)
 SCHEMA_VERSION = 1
 DTYPES = ("float32", "bfloat16", "float64", "float16")
 
@@ -143,6 +146,7 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         BundleError: there is none, it is damaged or was changed, or a newer alora made it.
     """
+    require_plain(folder, BundleError)
     file = folder / MANIFEST_FILE
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -201,7 +205,7 @@ def _manifest(content: Mapping[str, Any]) -> Manifest:
             answers=tuple(labels.values()),
         ),
         prompt=PromptSettings(**prompt),
-        template_kwargs=dict(template_kwargs),
+        template_kwargs=_switches(template_kwargs),
         suffix=_suffix(content["suffix"], len(labels)),
         base=_base_record(base),
         adapter_digest=str(content["adapter_digest"]),
@@ -266,10 +270,18 @@ def _suffix(content: Mapping[str, Any], labels: int) -> Suffix:
 
 
 def _file_name(name: str) -> str:
-    """A bundle is flat: a name with a folder in it would reach outside."""
-    if not name or name != Path(name).name or name in {".", ".."} or "\\" in name or "\0" in name:
-        raise ValueError(f"file name {name!r} is not a plain name")
+    """A bundle is flat and has these files; any other name could reach outside, or stand for several (``*``)."""
+    if name not in BUNDLE_FILES:
+        raise ValueError(f"file name {name!r} is none of {', '.join(BUNDLE_FILES)}")
     return name
+
+
+def _switches(content: Mapping[str, Any]) -> dict[str, bool]:
+    """Template settings turn parts of the base's template on and off; a text could be another template."""
+    for name, value in content.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"prompt.template_kwargs.{name} is {value!r:.40}, not true or false")
+    return dict(content)
 
 
 def _plain(record: CertificateRecord | None) -> dict[str, Any] | None:

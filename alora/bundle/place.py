@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from safetensors import SafetensorError
 
-from alora.atomic import replace_folder
-from alora.bundle.manifest import MANIFEST_FILE
+from alora.atomic import others, replace_folder, workshop
+from alora.bundle.manifest import BUNDLE_FILES, MANIFEST_FILE
 from alora.errors import BundleError
 
 
 def put_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     """Let ``fill`` write and check a folder beside ``folder``, then rename it there; whatever fails leaves nothing."""
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as workshop:
-            beside = Path(workshop) / folder.name
+        with workshop(folder) as place:
+            beside = place / folder.name
             fill(beside)
-            replace_folder(beside, folder)
+            replace_folder(beside, folder, BUNDLE_FILES)
             flush(folder.parent)
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
@@ -31,11 +30,23 @@ def put_folder(folder: Path, fill: Callable[[Path], None]) -> None:
 
 
 def require_place(folder: Path) -> None:
-    """Only a bundle or nothing is ever replaced."""
-    if folder.is_dir() and not (folder / MANIFEST_FILE).exists() and any(folder.iterdir()):
-        raise BundleError(f"{folder} exists and is not a bundle; give another output= or remove it")
+    """Only a bundle or nothing is ever replaced: files of a bundle's names, behind a manifest of alora's."""
     if folder.exists() and not folder.is_dir():
         raise BundleError(f"{folder} is a file; give another output=")
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    try:
+        content = json.loads((folder / MANIFEST_FILE).read_bytes())
+        ours = isinstance(content, dict) and {"schema_version", "adapter_digest"} <= content.keys()
+    except (OSError, ValueError, RecursionError):
+        ours = False
+    if not ours:
+        raise BundleError(f"{folder} exists and is not a bundle; give another output= or remove it")
+    if stranger := others(folder, BUNDLE_FILES):
+        raise BundleError(
+            f"{folder} holds {stranger!r} besides the bundle, and would be replaced as a whole; move it away, or give "
+            "another output="
+        )
 
 
 def flush(path: Path) -> None:

@@ -11,7 +11,6 @@ from alora import __version__
 from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE, AdapterWeights, load_adapter
 from alora.bundle.golden import GoldenRow, largest_difference, measure, prefix_digest, read_golden
 from alora.bundle.manifest import (
-    CARD_FILE,
     CERTIFICATE_FILE,
     GOLDEN_FILE,
     MANIFEST_FILE,
@@ -185,7 +184,7 @@ def _require_files(folder: Path, manifest: Manifest) -> None:
     unlisted = sorted(needed - set(manifest.files))
     if unlisted:
         raise BundleError(f"{folder / MANIFEST_FILE} does not list {', '.join(unlisted)}; export the bundle again")
-    missing = sorted(name for name in manifest.files if name != CARD_FILE and not (folder / name).is_file())
+    missing = sorted(name for name in manifest.files if not (folder / name).is_file())
     if missing:
         raise BundleError(f"{folder} lacks {', '.join(missing)}; copy or download the whole folder again")
 
@@ -229,10 +228,7 @@ def _compare_markers(folder: Path, manifest: Manifest) -> None:
 
 
 def _compare_digests(folder: Path, manifest: Manifest) -> None:
-    """Every file but the card, which is prose and may be edited where the bundle is published."""
     for name, expected in manifest.files.items():
-        if name == CARD_FILE:
-            continue
         try:
             found = file_record(folder / name)
         except OSError as error:

@@ -99,9 +99,8 @@ def copy_bundle(source: Path | str, folder: Path | str) -> Bundle:
     def fill(beside: Path) -> None:
         beside.mkdir()
         for name in (*bundle.manifest.files, MANIFEST_FILE):
-            if (bundle.folder / name).is_file():  # the card may be gone
-                shutil.copyfile(bundle.folder / name, beside / name)
-                flush(beside / name)
+            shutil.copyfile(bundle.folder / name, beside / name)
+            flush(beside / name)
         load_bundle(beside)
 
     put_folder(folder, fill)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from alora.commands.output import note, say, say_json, table, write_json, write_text
 from alora.config.schema import Recipe
+from alora.config.secrets import in_the_clear
 from alora.errors import DataError, PolicyError, RenderError
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def run(recipe: Recipe) -> int:
         torch.set_num_threads(recipe.training.threads)
     if recipe.judge.url is not None:
         require_settings(recipe.judge)
+        if remark := in_the_clear(recipe.judge.url):
+            note(remark)
     task = read_task(recipe)
     with ComparisonFolder(recipe) as folder:
         base = load_base(recipe.base)

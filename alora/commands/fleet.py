@@ -11,7 +11,7 @@ import numpy as np
 
 from alora.bundle.artifact import find_artifact
 from alora.commands.artifacts import check_bases, data_settings, open_bundles, saved_run
-from alora.commands.output import note, say, say_json, table, write_json
+from alora.commands.output import note, report_file, say, say_json, table, write_json
 from alora.comparison.fleet import Drift, FleetReport, Member, report
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import Recipe
@@ -31,6 +31,7 @@ def run(recipe: Recipe) -> int:
     """1 when a policy fell below its last version by more than ``fleet.tolerance``, is gone, or has rows that fail."""
     from alora.base.load import load_base
 
+    file = _file(recipe)
     bundles, base_settings = open_bundles(replace(recipe, policies=[]))
     earlier: list[Bundle] | None = None
     if recipe.fleet.against is not None:
@@ -41,7 +42,6 @@ def run(recipe: Recipe) -> int:
     members = _members(bundles, base, rows)
     before = None if earlier is None else _members(earlier, base, rows)
     found = report(members, before, rows, recipe.evaluation, recipe.fleet)
-    file = _file(recipe)
     write_json(file, found.as_dict() | {"rows": len(rows), "unusable": unusable})
     if recipe.json:
         say_json(found.as_dict())
@@ -85,7 +85,7 @@ def _members(bundles: Sequence[Bundle], base: LoadedBase, rows: Sequence[Labelle
 
 def _file(recipe: Recipe) -> Path:
     place = Path(recipe.output) if recipe.output is not None else Path.cwd()
-    return place if place.suffix == ".json" else place / "fleet.json"
+    return report_file(place if place.suffix == ".json" else place / "fleet.json")
 
 
 def _show(recipe: Recipe, found: FleetReport, unusable: dict[str, str]) -> None:

@@ -1,10 +1,9 @@
 """``alora new NAME``: a recipe folder that ``alora train`` runs as it is, to be made the user's own."""
 
 import re
-import shutil
-import tempfile
 from pathlib import Path
 
+from alora.atomic import workshop
 from alora.commands.output import say
 from alora.config.schema import Recipe
 from alora.errors import ConfigError
@@ -32,12 +31,9 @@ def run(recipe: Recipe) -> int:
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
+    with workshop(folder) as place:
+        beside = place / folder.name
+        beside.mkdir()
         for name, text in files.items():
             (beside / name).write_text(text, encoding="utf-8")
-        beside.chmod(0o755)
         beside.rename(folder)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)

@@ -1,5 +1,6 @@
 """Everything that a command says: results on standard output, remarks on standard error, files written whole."""
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,11 +8,15 @@ from typing import Any
 
 from alora.atomic import json_text, write_json, write_text
 from alora.errors import ConfigError
+from alora.reading import read_whole
 
 __all__ = ["note", "report_file", "say", "say_json", "table", "write_json", "write_text"]
 
 _RECORDS = ("run.yaml", "inputs.json", "training.json", "evaluation.json", "identity.json", "battery.json",
             "alora.json", "adapter_config.json")  # fmt: skip
+# The keys by which a report is known: score's, evaluate's and fleet's, validate's, a battery's, check's, doctor's.
+_REPORTS = ({"conversation", "verdicts"}, {"schema_version", "evaluations"}, {"adapter_digest", "dtypes", "passed"},
+            {"certificates", "failures"}, {"ready", "findings"}, {"environment", "findings"})  # fmt: skip
 
 
 def say(text: str = "") -> None:
@@ -26,16 +31,31 @@ def note(text: str) -> None:
     sys.stderr.flush()
 
 
-def report_file(output: str | Path) -> Path:
-    """``output`` as a place for a report.
+def report_file(output: str | Path, certificate: bool = False) -> Path:
+    """``output`` as a place for a report: a new file, or one that holds a report already.
+
+    Args:
+        certificate: the report is a certificate, which a run without a bundle keeps as its own ``identity.json``.
 
     Raises:
-        ConfigError: it is one of the records that a run keeps, which its bundles are made from.
+        ConfigError: it is one of the records that a run or a bundle keeps, or a file that is no report of alora's.
     """
     file = Path(output)
-    if file.name in _RECORDS and any((folder / "run.yaml").exists() for folder in file.absolute().parents):
-        raise ConfigError(f"{file} is the run's own record, which its bundle is made from; give another output=")
+    in_run = any((folder / "run.yaml").exists() for folder in file.absolute().parents)
+    wanted = certificate and file.name == "identity.json"
+    if file.name in _RECORDS and ((file.parent / "alora.json").exists() or (in_run and not wanted)):
+        raise ConfigError(f"{file} is a record of the run or bundle that it lies in; give another output=")
+    if (file.is_symlink() or file.exists()) and not _is_report(file):
+        raise ConfigError(f"{file} is there and is no report of alora's; give another output=, or move it away")
     return file
+
+
+def _is_report(file: Path) -> bool:
+    try:
+        content = json.loads(read_whole(file)) if file.is_file() else None
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and any(keys <= content.keys() for keys in _REPORTS)
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

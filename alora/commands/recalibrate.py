@@ -52,11 +52,13 @@ class Refit:
 def run(recipe: Recipe) -> int:
     """Fit temperature and threshold again, and write the bundles that hold them."""
     from alora.base.load import load_base
-    from alora.bundle.battery import write_battery
+    from alora.bundle.battery import BATTERY_FILE, battery_folders, write_battery
 
     artifact = find_artifact(str(recipe.artifact))
     everyone, settings = open_bundles(replace(recipe, policies=[]))
     bundles = chosen(everyone, recipe.policies, artifact.folder) if artifact.kind is Kind.BATTERY else everyone
+    if artifact.kind is Kind.BATTERY and recipe.output is not None and (Path(recipe.output) / BATTERY_FILE).exists():
+        battery_folders(recipe.output)  # refuses a list that is not ours, which would be replaced
     if recipe.output is not None and len(bundles) < len(everyone):
         raise ConfigError("output= is for the whole battery; leave policies= out, or recalibrate where it lies")
     rows, source = _validation_rows(recipe, artifact, everyone, {bundle.policy.id for bundle in bundles})

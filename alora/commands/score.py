@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from alora.commands.artifacts import NO_BUNDLE, check_bases, open_bundles
 from alora.commands.output import note, report_file, say_json, table, write_json
 from alora.config.schema import BaseSettings, Recipe
+from alora.config.secrets import in_the_clear
 from alora.errors import ConfigError
 from alora.verdict import Verdict, make_verdict
 
@@ -33,6 +34,7 @@ def run(recipe: Recipe) -> int:
         missing = ["no conversation is given; add conversation=FILE.json, or - to read standard input"]
         missing += [] if recipe.artifact or recipe.bundles else [NO_BUNDLE]
         raise ConfigError("\n".join(missing))
+    output = recipe.output and report_file(recipe.output)
     bundles, settings = open_bundles(recipe)
     conversation = read_conversation(recipe.conversation, recipe.data.columns)
     if recipe.engine.startswith("http"):
@@ -44,8 +46,8 @@ def run(recipe: Recipe) -> int:
         for bundle, logits_L in zip(bundles, logits_PL, strict=True)
     ]
     document = _document(conversation.id, prefix, verdicts)
-    if recipe.output is not None:
-        write_json(report_file(recipe.output), document)
+    if output:
+        write_json(output, document)
     if recipe.json:
         say_json(document)
     else:
@@ -79,6 +81,8 @@ def _ask_server(
     from alora.serving.client import RemoteEngine
     from alora.serving.engine import ServedAdapter
 
+    if remark := in_the_clear(url):
+        note(remark)
     base = describe_prompts(settings, bundles[0].manifest.base.fingerprint)
     for bundle in bundles:
         bundle.check_base(base)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
+from collections.abc import Mapping, Sequence
 
 from alora.commands.artifacts import open_bundles
 from alora.commands.output import note
 from alora.config.schema import Recipe
+from alora.config.secrets import KEY, holds_key, is_far, redacted
 from alora.errors import CheckFailed
 
 
@@ -37,5 +40,13 @@ def run(recipe: Recipe) -> int:
     labels = max(len(bundle.policy.labels) for bundle in bundles)
     command = server_command(folder, first.source, adapters, labels, dtype, recipe.serving)
     note("\n".join(f"serving {adapter.name} from {adapter.folder}" for adapter in adapters))
-    note(shlex.join(command))
+    announce(command, environment)
     os.execve(command[0], command, environment)
+
+
+def announce(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Show the command without its secrets, and remark on a server that anybody may ask."""
+    host = re.findall(r"--host[= ](\S+)", " ".join(command))[-1]
+    if is_far(host) and not (environment.get(KEY) or holds_key(command)):
+        note(f"{host} takes requests from other machines, and anybody may ask: no key is set; export {KEY}")
+    note(redacted(shlex.join(command)))

@@ -7,7 +7,6 @@ reason, and the others go on.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -42,7 +41,7 @@ from alora.splits import Splits, read_battery_splits, read_splits, rows_digest
 from alora.tracking import Tracking, require_tracking, start_tracking
 from alora.training import Example, Fitted, RunFolder, examples, fit
 from alora.training.processes import Processes, join_processes
-from alora.training.run_folder import holds_finished
+from alora.training.run_folder import holds_finished, remove_checkpoints
 from alora.training.schedule import still_improving
 from alora.training.sharding import is_sharded, load_sharded
 from alora.training.track import read_standing
@@ -157,7 +156,7 @@ def _train(this: TrainingRun, tracking: Tracking, processes: Processes) -> None:
             this.each(lambda _, policy: _train_with_trl(this, policy, tracking))
         else:
             _train_together(this, policies, tracking)
-        shutil.rmtree(this.folder.checkpoints, ignore_errors=True)
+        remove_checkpoints(this.folder.checkpoints)
     for policy in this.going:
         places = this.folder.places(policy.id)
         if not places.adapter.exists():

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alora.commands.artifacts import base_of_bundle, require_trained_kind
-from alora.commands.output import note, say, say_json, table, write_json
+from alora.commands.output import note, report_file, say, say_json, table, write_json
 from alora.config.schema import BaseSettings, PromptSettings, Recipe
 from alora.errors import AdapterError, BundleError, ConfigError
 from alora.reading import read_json
@@ -42,6 +42,7 @@ def run(recipe: Recipe) -> int:
     from alora.base.load import load_base
     from alora.bundle.artifact import Kind, find_artifact
 
+    output = recipe.output and report_file(recipe.output, certificate=True)
     if recipe.artifact is not None and (artifact := find_artifact(recipe.artifact)).kind is Kind.BATTERY:
         from alora.commands.validate_battery import validate_battery
 
@@ -49,8 +50,8 @@ def run(recipe: Recipe) -> int:
     subject = find_subject(recipe)
     _require_activated(subject)
     certificate = _certify(recipe, subject, load_base(subject.base))
-    if recipe.output is not None:
-        write_json(recipe.output, certificate.as_dict())
+    if output:
+        write_json(output, certificate.as_dict())
     if recipe.json:
         say_json(certificate.as_dict())
     else:

@@ -6,7 +6,6 @@ the adapter starts differs, and the learning rate where ``compare.lora_learning_
 
 from __future__ import annotations
 
-import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from alora.evaluation.predict import predict
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
 from alora.training import examples, fit
+from alora.training.run_folder import remove_checkpoints
 from alora.training.schedule import still_improving
 
 
@@ -74,7 +74,7 @@ def train_and_score(bench: Workbench, unit: Unit, home: Path) -> dict[str, Score
             test=row_scores(asked, splits.test),
             facts=facts | own,
         )
-    shutil.rmtree(checkpoints, ignore_errors=True)
+    remove_checkpoints(checkpoints)
     return found
 
 

@@ -10,7 +10,7 @@ compare.md          the tables
 from __future__ import annotations
 
 import json
-import shutil
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -21,10 +21,16 @@ from alora.comparison.scores import Scores, read_scores, write_scores
 from alora.comparison.task import Unit
 from alora.config.schema import Recipe
 from alora.errors import RunError
-from alora.training.run_folder import LOCK, hold_folder
+from alora.reading import require_plain
+from alora.training.run_folder import ADAPTER, CHECKPOINT, hold_folder, read_claim, remove_outputs
 
 ASK_AGAIN = "rows_to_ask_again"  # a fact of scores: rows that the next call may get an answer to
 _INPUTS, _LEFT_OUT, _OPEN = "inputs.json", "left_out.json", "open"
+_KIND = "alora comparison"
+_OWN = re.compile(
+    rf"arms/[^/]+/(?:[^/]+\.json|open|answers/[^/]+\.jsonl|adapters/[^/]+/{ADAPTER}|checkpoints/{CHECKPOINT}"
+    r"|(?:[^/]+/)*\.[^/]+\.alora-part(?:/.+)?)"
+)
 # The settings that a score depends on; which arms, seeds and ranks are run may grow from call to call.
 _FIXED = ("base", "adapter", "policy", "prompt", "training")
 
@@ -39,9 +45,9 @@ class ComparisonFolder:
     def __init__(self, recipe: Recipe) -> None:
         self.path = Path(recipe.run_dir)
         self._recipe = recipe
-        foreign = self.path.is_dir() and any(item.name != LOCK for item in self.path.iterdir())
-        if foreign and not (self.path / _INPUTS).exists():
-            raise RunError(f"{self.path} is not empty and holds no comparison; choose another run_dir=")
+        if self.path.is_dir():
+            require_plain(self.path, RunError, "run.yaml", _INPUTS, "arms")
+            read_claim(self.path, _KIND)
         self._lock = hold_folder(self.path)
 
     def __enter__(self) -> ComparisonFolder:
@@ -61,17 +67,21 @@ class ComparisonFolder:
         Raises:
             RunError: it holds scores of other rows or settings, and ``force`` is not set.
         """
-        claimed = {"settings": self._fixed_settings(), "inputs": dict(digests)}
-        before = self._read_claim()
+        claimed = {"kind": _KIND, "settings": self._fixed_settings(), "inputs": dict(digests)}
+        before = read_claim(self.path, _KIND)
         if before == claimed:
             return True
         if before is not None and not self._recipe.force:
-            parts = [f"{part}.{name}" for part in claimed for name in _differing(before.get(part), claimed[part])]
+            parts = [
+                f"{part}.{name}"
+                for part in ("settings", "inputs")
+                for name in _differing(before.get(part), claimed[part])
+            ]
             raise RunError(
                 f"{self.path} holds a comparison with other {', '.join(parts[:6]) or 'contents'}; choose another "
                 "run_dir= (or name=), or start over with force=true"
             )
-        shutil.rmtree(self.path / "arms", ignore_errors=True)
+        remove_outputs(self.path, _OWN, ["arms"])
         write_json(self.path / _INPUTS, claimed)
         return False
 
@@ -119,15 +129,6 @@ class ComparisonFolder:
         own = ("alora_learning_rate", "lora_learning_rate", "rows")
         kept["compare"] = {name: settings["compare"][name] for name in own}
         return json.loads(json.dumps(kept))
-
-    def _read_claim(self) -> dict[str, Any] | None:
-        try:
-            content = json.loads((self.path / _INPUTS).read_text(encoding="utf-8"))
-            return content if isinstance(content, dict) else {}
-        except FileNotFoundError:
-            return None
-        except (ValueError, OSError) as error:
-            raise RunError(f"{self.path / _INPUTS} cannot be read ({error}); start over with force=true") from error
 
 
 def _differing(before: Any, now: Mapping[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from alora.comparison.judge_prompt import Answer, messages, read_answer
 from alora.config.schema import JudgeSettings
+from alora.config.secrets import redacted
 from alora.conversation import Conversation
 from alora.errors import ConfigError, MissingDependency
 from alora.policy import Policy
@@ -79,10 +80,11 @@ class JudgeClient:
                 base_url=settings.url,
                 api_key=os.environ.get(settings.api_key_env) or NO_KEY,
                 timeout=settings.timeout,
+                http_client=openai.DefaultHttpxClient(follow_redirects=False),  # to nobody who was not named
                 max_retries=0,  # done here, where it is counted, and where an unreadable answer is a failure too
             )
         except Exception as error:  # httpx refuses odd URLs with classes of its own
-            raise ConfigError(f"judge.url={settings.url!r} cannot be used: {error}") from error
+            raise ConfigError(f"judge.url={redacted(str(settings.url))!r} cannot be used: {error}") from error
         self._options: dict[str, Any] = {"temperature": 0.0, "max_tokens": settings.max_tokens}
         self._lock = threading.Lock()
         self.usage = Usage()
@@ -165,7 +167,13 @@ class JudgeClient:
             return self._options != sent
 
     def _stop(self, error: Any) -> None:
-        place = f"judge.url={self._settings.url}"
+        place = f"judge.url={redacted(str(self._settings.url))}"
+        if 300 <= error.status_code < 400:
+            elsewhere = redacted(str(error.response.headers.get("location")))
+            raise ConfigError(
+                f"{place}: HTTP {error.status_code}, and sends on to {elsewhere}, where neither key nor text follow; "
+                "give the right address"
+            ) from error
         if error.status_code in (401, 403):
             state = "was refused" if self._key_given else "is missing"
             raise ConfigError(

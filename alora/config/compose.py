@@ -6,6 +6,7 @@ several. Each composed config is merged once more onto the schema (Hydra lets ``
 """
 
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ from alora.config.precedence import chosen_section, silenced_choices
 from alora.config.received import read_settings
 from alora.config.saved import PRIMARY_DEFAULTS
 from alora.config.schema import Recipe
+from alora.config.secrets import redacted
 from alora.config.sweep import (
     JobRecord,
     changed_overrides,
@@ -50,6 +52,7 @@ _HYDRA_DEFAULTS = {
     "hydra/hydra_logging": "none",
     "hydra.output_subdir": "null",
 }
+_SHOW = ("--cfg", "-c", "--info", "-i", "--help", "-h")  # Hydra's flags that print settings
 _COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 
 
@@ -184,8 +187,16 @@ def _plan(
 
 
 def _run_hydra(verb: str, argv: Sequence[str], task: Callable[[DictConfig], None]) -> None:
+    main = hydra.main(config_path=str(configs_folder()), config_name="config", version_base="1.3")(task)
     with _command_line(verb, argv):
-        hydra.main(config_path=str(configs_folder()), config_name="config", version_base="1.3")(task)()
+        if not any(flag.partition("=")[0] in _SHOW for flag in argv):
+            return main()
+        shown = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(shown):
+                main()
+        finally:
+            sys.stdout.write(redacted(shown.getvalue()))
 
 
 def to_recipe(

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 import alora
+from alora.config.secrets import redacted
 
 PACKAGES = (
     "torch",
@@ -84,9 +85,9 @@ def _cpuinfo(*names: str) -> str | None:
 
 
 def command_line() -> str:
-    """What the user typed; ``sys.argv`` will not do, because Hydra is given more than that."""
+    """What the user typed, without secrets; ``sys.argv`` will not do, because Hydra is given more than that."""
     words = sys.orig_argv[2:] if sys.orig_argv[1:2] == ["-m"] else sys.orig_argv[1:]
-    return shlex.join([Path(words[0]).name, *words[1:]]) if words else ""
+    return redacted(shlex.join([Path(words[0]).name, *words[1:]])) if words else ""
 
 
 def source_commit() -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 from alora.config.elsewhere import REFUSED_VALUES
 from alora.config.extremes import extremes
 from alora.config.schema import Recipe, ServingBenchSettings
+from alora.config.secrets import HIDDEN, redacted
 from alora.errors import ConfigError
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -135,7 +136,7 @@ def check_recipe(recipe: Recipe, verb: str) -> None:
         *_training(recipe),
         *_bench(recipe),
     ]
-    problems += [*_compare(recipe), *_engine(recipe, verb), *_needs(recipe, verb)]
+    problems += [*_compare(recipe), *_engine(recipe, verb), *_secrets(recipe), *_needs(recipe, verb)]
     if problems:
         raise ConfigError("\n".join(problems))
 
@@ -183,6 +184,16 @@ def _texts(recipe: Recipe) -> list[str]:
                 f"policy.labels.{label} is {word!r}: YAML reads a bare Yes or No as a boolean; put the word in quotes"
             )
     return problems
+
+
+def _secrets(recipe: Recipe) -> list[str]:
+    given = {"engine": recipe.engine, "judge.url": recipe.judge.url or ""}
+    given["serving.arguments"] = " ".join(recipe.serving.arguments)
+    return [
+        f"{key} holds {HIDDEN}, which stands for a secret that was not saved; give it again: {redacted(value)}"
+        for key, value in given.items()
+        if HIDDEN in value
+    ]
 
 
 def _engine(recipe: Recipe, verb: str) -> list[str]:
@@ -235,7 +246,7 @@ def _compare(recipe: Recipe) -> list[str]:
     if judge.url is None and "judge" in settings.arms:
         problems.append("compare.arms holds judge, but no endpoint is given; add judge.url=https://HOST/v1")
     if judge.url is not None and not re.match(r"https?://[^/\s]", judge.url):
-        problems.append(f"judge.url is {judge.url!r}; give it as https://HOST/v1")
+        problems.append(f"judge.url is {redacted(judge.url)!r}; give it as https://HOST/v1")
     if judge.url is not None and not judge.model:
         problems.append("judge.url is given, but no judge.model=NAME for it to run")
     if not recipe.fleet.figures or any(name not in FIGURES for name in recipe.fleet.figures):

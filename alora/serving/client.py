@@ -14,10 +14,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import torch
 
 from alora.bundle.golden import largest_difference
+from alora.config.secrets import KEY, redacted
 from alora.errors import CheckFailed, ConfigError
 from alora.serving.engine import ServedAdapter
 from alora.serving.parity import TOLERANCES, answers_of, normalised
@@ -26,9 +28,18 @@ if TYPE_CHECKING:
     from alora.bundle.read import Bundle
     from alora.render import Prefix, Renderer, Suffix
 
-KEY = "VLLM_API_KEY"  # the variable that vLLM's server reads its own key from
 _AT_ONCE = 32
 _SECONDS = 600
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A server that is trusted with the key and the text says nothing about another."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 class RemoteEngine:
@@ -36,6 +47,8 @@ class RemoteEngine:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
+        if "@" in urlsplit(url).netloc:
+            raise ConfigError(f"engine={redacted(url)} holds a password; take it out, and export {KEY} for the key")
 
     def prove(self, bundles: Sequence[Bundle], renderer: Renderer) -> None:
         """Check that the server runs the plugin and that each adapter there gives its bundle's answers.
@@ -141,9 +154,15 @@ class RemoteEngine:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers)
         try:
-            with urllib.request.urlopen(request, timeout=_SECONDS) as answer:
+            with _OPENER.open(request, timeout=_SECONDS) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
+            if 300 <= error.code < 400:
+                place = redacted(str(error.headers.get("Location")))
+                raise ConfigError(
+                    f"{self.url} answered {error.code} and sends on to {place}, where neither key nor text "
+                    "follow; give the right address as engine="
+                ) from error
             return error.code, error.read().decode(errors="replace")
         except OSError as error:
             raise ConfigError(

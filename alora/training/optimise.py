@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-import shutil
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights
+from alora.atomic import remove_own
 from alora.config.schema import TrainingSettings
 from alora.errors import TrainingError
 from alora.prefix.packed import PackedModel
@@ -26,6 +27,7 @@ from alora.training.examples import Example, collate
 from alora.training.gradients import GradientExchange, GradientWatch, PolicyClip
 from alora.training.processes import ALONE, current_processes
 from alora.training.progress import TrainingBar
+from alora.training.run_folder import CHECKPOINT, remove_checkpoints
 from alora.training.schedule import Schedule, make_schedule
 from alora.training.sharding import is_sharded
 from alora.training.track import Standing, Tracker
@@ -111,7 +113,7 @@ def fit(
         processes.wait()  # the first is free to remove the checkpoints once this returns
     except TrainingError:
         if processes.first:
-            shutil.rmtree(checkpoints, ignore_errors=True)  # it would fail again: nothing to go on from
+            remove_checkpoints(checkpoints)  # it would fail again: nothing to go on from
         raise
     finally:
         bank.release()
@@ -145,7 +147,7 @@ def last_whole_checkpoint(checkpoints: Path) -> Path | None:
         if (folder / COMPLETE).is_file():
             whole[int(folder.name.rsplit("-", 1)[1])] = folder
         else:
-            shutil.rmtree(folder)
+            remove_own(checkpoints, re.compile(CHECKPOINT), [folder.name])
     return whole[max(whole)] if whole else None
 
 

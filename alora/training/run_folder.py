@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,9 +25,10 @@ from typing import Any
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from alora.atomic import write_json
+from alora.atomic import is_part, remove_own, strangers, sweep, write_json
 from alora.config.schema import Recipe
 from alora.errors import RunError
+from alora.reading import require_plain
 
 OUTPUTS = (
     "checkpoints",
@@ -41,9 +42,19 @@ OUTPUTS = (
 )
 _INPUTS = "inputs.json"
 LOCK = ".lock"
+_KIND = "alora run"
+ADAPTER = r"adapter_(?:config\.json|model\.safetensors)"
+CHECKPOINT = r"(?:[^/]+/)?checkpoint-\d+/.+"
+_ONE = rf"(?:training|evaluation|identity)\.json|adapter/{ADAPTER}"
+_BUNDLE = rf"(?:alora|identity)\.json|golden\.jsonl|README\.md|{ADAPTER}"
+# All that a run ever makes below its folder and may remove again.
+_OWN = re.compile(
+    rf"checkpoints/{CHECKPOINT}|{_ONE}|bundle/(?:{_BUNDLE})|policies/[^/]+/(?:{_ONE})"
+    rf"|battery/(?:battery\.json|[^/]+/(?:{_BUNDLE}))"
+)
 # Settings that change nothing a stage has made: where it lies, and what a call prints or scores besides.
 _FREE = ("run_dir", "artifact", "bundles", "engine", "conversation", "output", "json", "strict", "force",
-         "compare", "judge", "fleet", "tracking")  # fmt: skip
+         "compare", "judge", "fleet", "tracking", "serving")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,25 +87,17 @@ class RunFolder:
             self._hold()
 
     def _hold(self) -> None:
-        self._made = not self.path.exists()
         try:
+            self._made = not self.path.is_dir()  # what is a file there fails to become one
             self._refuse_foreign()
         except OSError as error:
             raise _unwritable(self.path, error) from error
         self._lock = hold_folder(self.path)
 
     def _refuse_foreign(self) -> None:
-        """A folder without a claim must be empty but for what a run killed before its claim leaves: nothing is ours."""
-        if self._made or (self.path / _INPUTS).exists():
-            return
-        foreign = sorted(
-            item.name for item in self.path.iterdir() if item.name != LOCK and not item.name.startswith(f".{_INPUTS}.")
-        )
-        if foreign:
-            raise RunError(
-                f"{self.path} is no run folder and is not empty (it holds {foreign[0]}); alora keeps a run in a folder "
-                "of its own: choose another run_dir="
-            )
+        if not self._made:
+            require_plain(self.path, RunError, "run.yaml", _INPUTS, *OUTPUTS)
+            read_claim(self.path, _KIND)
 
     def __enter__(self) -> RunFolder:
         return self
@@ -141,9 +144,10 @@ class RunFolder:
         Raises:
             RunError: the folder holds outputs of a run with other settings or inputs, and ``force`` is not set.
         """
-        claimed = {"settings": _fixed_settings(self._recipe), "inputs": dict(inputs)}
-        self._sweep()
-        before = self._read_claim()
+        claimed = {"kind": _KIND, "settings": _fixed_settings(self._recipe), "inputs": dict(inputs)}
+        for home in (self.path, self.battery, *self.path.glob("policies/*")):
+            sweep(home)  # what a killed process was writing
+        before = read_claim(self.path, _KIND)
         if before == claimed:
             return True
         if before is not None and not self._recipe.force and self._has_outputs():
@@ -157,34 +161,60 @@ class RunFolder:
         write_json(self.path / _INPUTS, claimed)
         return False
 
-    def _sweep(self) -> None:
-        """Remove what a killed process was writing beside its place, and no other file."""
-        written = (*OUTPUTS, _INPUTS, "run.yaml")
-        leftovers = [item for name in written for item in self.path.glob(f".{name}.*")]
-        leftovers += [item for home in (self.battery, *self.path.glob("policies/*")) for item in home.glob(".*")]
-        for leftover in leftovers:
-            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-
-    def _read_claim(self) -> dict[str, Any] | None:
-        try:
-            return json.loads((self.path / _INPUTS).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-        except (ValueError, OSError, RecursionError) as error:
-            raise RunError(f"{self.path / _INPUTS} cannot be read ({error}); start over with force=true") from error
-
     def _has_outputs(self) -> bool:
         places = [self.path / name for name in OUTPUTS]
         return any(place.is_file() or (place.is_dir() and any(place.iterdir())) for place in places)
 
     def _clear(self) -> None:
+        """Remove the outputs of the run before, unless something else lies among them."""
+        remove_outputs(self.path, _OWN, OUTPUTS)
         (self.path / _INPUTS).unlink(missing_ok=True)
-        for name in OUTPUTS:
-            place = self.path / name
-            if place.is_dir():
-                shutil.rmtree(place)
-            else:
-                place.unlink(missing_ok=True)
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove the checkpoints in ``folder``, and it, when nothing else lies there."""
+    remove_own(folder, re.compile(CHECKPOINT))
+
+
+def remove_outputs(folder: Path, own: re.Pattern[str], names: Sequence[str]) -> None:
+    """Remove what a run has made below the entries ``names`` of its folder.
+
+    Raises:
+        RunError: something else lies among it; nothing is removed then.
+    """
+    if foreign := strangers(folder, own, names):
+        raise RunError(
+            f"{folder / foreign[0]} is no file of alora's, and lies where the run before is to be removed; move it "
+            "away, or choose another run_dir="
+        )
+    remove_own(folder, own, names)
+
+
+def read_claim(folder: Path, kind: str) -> dict[str, Any] | None:
+    """The record of what ``folder`` belongs to; None where nothing lies there yet.
+
+    Raises:
+        RunError: the folder holds something else.
+    """
+    file = folder / _INPUTS
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        foreign = [path.name for path in folder.iterdir() if path.name != LOCK and not is_part(path)]
+        if not foreign:
+            return None
+        raise RunError(
+            f"{folder} is not empty (it holds {min(foreign)}) and belongs to no {kind}; alora keeps one in a folder of "
+            "its own: choose another run_dir="
+        ) from None
+    except (ValueError, OSError, RecursionError) as error:
+        raise RunError(f"{file} cannot be read ({error}); choose another run_dir=, or remove the folder") from error
+    if not isinstance(content, dict) or content.get("kind") != kind:
+        raise RunError(
+            f"{file} is not the record of an {kind}, so {folder} belongs to something else, or to another version; "
+            "choose another run_dir="
+        )
+    return content
 
 
 def _fixed_settings(recipe: Recipe) -> dict[str, Any]:

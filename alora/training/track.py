@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights
-from alora.atomic import write_json
+from alora.atomic import save_tensors, write_json
 from alora.errors import RunError
 
 _REMEDY = "lower training.learning_rate, look at its rows, or take base.dtype=float32"
@@ -109,7 +109,7 @@ class Tracker:
             for name, pair in weights.tensors.items()
             for half, tensor in zip("AB", pair, strict=True)
         }
-        save_file(tensors, folder / _WEIGHTS)
+        save_tensors(tensors, folder / _WEIGHTS)
         standings = [asdict(standing) for standing in self.standings]
         write_json(folder / _STATE, {"judged": self.judged, "standings": standings})
 

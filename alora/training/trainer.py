@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 from accelerate.data_loader import BatchSamplerShard
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerState
 
-from alora.atomic import write_json
+from alora.atomic import save_tensors, write_json
 from alora.prefix.packed import PackedModel
 from alora.prefix.plan import Pair, PrefixKV, passes
 from alora.prefix.store import PrefixStore
@@ -246,7 +246,7 @@ class SplitTrainer(Trainer):
         folder = Path(output_dir or self.args.output_dir or ".")
         folder.mkdir(parents=True, exist_ok=True)
         state = self.split_model.state_dict() if state_dict is None else state_dict
-        save_file({name: value.contiguous() for name, value in state.items()}, folder / _WEIGHTS)
+        save_tensors({name: value.contiguous() for name, value in state.items()}, folder / _WEIGHTS)
         self._tracker.save(folder)
 
     def _save_rng_state(self, output_dir: str) -> None:

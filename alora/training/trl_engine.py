@@ -12,7 +12,6 @@ import copy
 import json
 import math
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +28,7 @@ from alora.errors import MissingDependency, TrainingError
 from alora.training.examples import Example
 from alora.training.optimise import Fitted, finite_entry, last_whole_checkpoint, require_rows
 from alora.training.progress import TrainingBar
+from alora.training.run_folder import remove_checkpoints
 from alora.training.schedule import Schedule, make_schedule
 from alora.training.track import Standing
 from alora.training.trainer import COMPLETE
@@ -291,5 +291,5 @@ def _is_finished(checkpoint: Path) -> bool:
 
 def _require_finite(state: TrainerState, checkpoints: Path) -> None:
     if state.best_metric is None or not math.isfinite(state.best_metric):
-        shutil.rmtree(checkpoints, ignore_errors=True)  # it would fail again: nothing to go on from
+        remove_checkpoints(checkpoints)  # it would fail again: nothing to go on from
         raise TrainingError(f"validation loss is {state.best_metric}; lower training.learning_rate")

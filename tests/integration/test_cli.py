@@ -69,6 +69,7 @@ def test_unknown_verb_like_nothing_lists_all(capsys):
         (errors.TrainingError("no gradient"), 1, "no gradient"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (OSError(errno.ENOSPC, "No space left on device", "/x/y"), 2, "/x/y: No space left on device"),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "/x"), 2, "give a shorter name"),
         (PermissionError(errno.EACCES, "Permission denied", "/x"), 2, "/x: Permission denied"),
         (RuntimeError("PytorchStreamWriter failed writing file at inline_container.cc:603"), 2, "free the space"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: tried 8 bytes"), 2, "training=low_memory"),

@@ -1,14 +1,30 @@
 """Whole or not there."""
 
 import json
+import os
+import re
 import stat
 import threading
 import time
 
 import pytest
+import torch
 
 import alora.atomic
-from alora.atomic import json_text, replace_folder, write_json, write_text
+from alora.adapter.folder import AdapterSpec, AdapterWeights, save_adapter
+from alora.atomic import (
+    json_text,
+    part,
+    remove_own,
+    replace_folder,
+    save_tensors,
+    strangers,
+    sweep,
+    workshop,
+    write_json,
+    write_text,
+)
+from tests.integration.bad_input.conftest import tree
 
 
 def test_writes_into_folders_that_are_not_there_yet(tmp_path):
@@ -38,11 +54,22 @@ def test_numbers_that_json_does_not_have_are_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_readable_by_others_as_any_file(tmp_path):
-    write_text(tmp_path / "ours", "x")
-    (tmp_path / "plain").write_text("x")
-    mode = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("ours", "plain")]
-    assert mode[0] == mode[1]
+@pytest.mark.parametrize("umask", [0o022, 0o027, 0o077, 0o002])
+def test_as_readable_by_others_as_the_umask_says(umask, tmp_path):
+    before = os.umask(umask)
+    try:
+        write_text(tmp_path / "text", "x")
+        save_tensors({"a": torch.zeros(2)}, tmp_path / "tensors")
+        save_tensors({"a": torch.zeros(2)}, tmp_path / "tensors")  # over its own
+        spec = AdapterSpec(1, 2.0, ("q_proj",), None)
+        weights = AdapterWeights(spec, {"q_proj": (torch.zeros(1, 2), torch.zeros(2, 1))})
+        save_adapter(weights, tmp_path / "adapter", "toy")
+    finally:
+        os.umask(before)
+    found = {str(path.relative_to(tmp_path)): stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert found.pop("adapter") == 0o777 & ~umask
+    assert len(found) == 4
+    assert set(found.values()) == {0o666 & ~umask}
 
 
 def test_a_reader_never_sees_half_of_it(tmp_path):
@@ -119,6 +146,73 @@ def test_two_renames_would_be_seen(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_cannot_be_replaced_is_an_error(tmp_path):
-    with pytest.raises(OSError, match="place"):
+    with pytest.raises(OSError, match="nothing"):
         replace_folder(tmp_path / "nothing", filled(tmp_path / "place", "old"))
     assert (tmp_path / "place" / "file").read_text() == "old"
+
+
+@pytest.mark.parametrize("name", ["notes.txt", ".git", ".hidden"])
+def test_a_folder_with_something_of_the_users_is_not_replaced(name, tmp_path):
+    folder, beside = filled(tmp_path / "place", "old"), filled(tmp_path / "beside", "new")
+    if name == ".git":
+        (folder / name).mkdir()
+    else:
+        (folder / name).write_text("mine")
+    before = tree(tmp_path)
+    with pytest.raises(OSError, match=f"holds '{name}', which alora did not write"):
+        replace_folder(beside, folder, ["file"])
+    assert tree(tmp_path) == before
+    (folder / name).rename(tmp_path / "away")
+    replace_folder(beside, folder, ["file"])
+    assert (folder / "file").read_text() == "new"
+
+
+def test_a_file_that_the_new_folder_lacks_is_lost_only_by_name(tmp_path):
+    folder, beside = filled(tmp_path / "place", "old"), filled(tmp_path / "beside", "new")
+    (folder / "card").write_text("old")
+    with pytest.raises(OSError, match="'card'"):
+        replace_folder(beside, folder)
+    replace_folder(beside, folder, ["card"])
+    assert [path.name for path in folder.iterdir()] == ["file"]
+
+
+def test_a_sweep_takes_what_a_killed_process_was_writing_and_nothing_else(tmp_path):
+    for name in (".git", ".config", ".advice.x8k2_ab1", ".a.0123456.alora-part", "x.01234567.alora-part"):
+        filled(tmp_path / name, "mine")
+    (tmp_path / ".env").write_text("mine")
+    before = tree(tmp_path)
+    part(tmp_path / "advice").mkdir()
+    filled(part(tmp_path / "advice"), "ours")
+    part(tmp_path / "alora.json").write_text("half")
+    part(tmp_path / "link").symlink_to(tmp_path / ".git")
+    assert len(tree(tmp_path)) == len(before) + 5
+    sweep(tmp_path)
+    assert tree(tmp_path) == before
+    sweep(tmp_path / "missing")
+
+
+def test_what_is_removed_is_alora_s_own_file_by_file(tmp_path):
+    own = re.compile(r"a/(one|two/three)\.json")
+    for name in ("a/one.json", "a/two/three.json", "a/two/four.json", "a/notes.md", "b/one.json"):
+        write_text(tmp_path / name, "x")
+    (tmp_path / "a/link").symlink_to(tmp_path / "b")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c/one.json").symlink_to(tmp_path / "a/one.json")
+    assert sorted(strangers(tmp_path, own, ["a"])) == ["a/link", "a/notes.md", "a/two/four.json"]
+    assert strangers(tmp_path, own, ["missing"]) == []
+    remove_own(tmp_path, own, ["a"])
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if not path.is_dir())
+    assert left == ["a/notes.md", "a/two/four.json", "b/one.json", "c/one.json"]
+    assert (tmp_path / "a/link").is_symlink()
+    remove_own(tmp_path / "a/link", re.compile(".*"))  # the folder itself is a link
+    assert (tmp_path / "b/one.json").exists()
+
+
+def test_names_up_to_the_longest(tmp_path):
+    """What is written beside needs no longer name than its target."""
+    for name in ("x" * 255, "\u00e4" * 127, "\U0001f600" * 63):
+        write_text(tmp_path / name, "x")
+        (tmp_path / name).unlink()
+        with workshop(tmp_path / name) as place:
+            assert place.is_dir()
+    assert list(tmp_path.iterdir()) == []

@@ -243,7 +243,10 @@ RUNS = {
         Case("export artifact={here}/run", ["no KV identity certificate", "alora validate"], exit_code=1),
     ),
     "other settings": (lambda run: None, Case("train adapter.rank=8", ["adapter.rank: 16 -> 8", "force=true"])),
-    "a damaged claim": (cut("inputs.json"), Case("train", ["inputs.json cannot be read", "force=true"])),
+    "a damaged claim": (
+        cut("inputs.json"),
+        Case("train force=true", ["inputs.json cannot be read", "remove the folder"]),
+    ),
 }
 
 

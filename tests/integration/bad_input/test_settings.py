@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from alora.cli import main
 from alora.training.run_folder import LOCK
 from tests.forked import Forked
 from tests.integration.bad_input.conftest import Case, arguments, check_refusal, tree
@@ -36,6 +37,48 @@ SETTINGS = {
     "a policy id that no file can have": Case(
         f"train policy.file=null policy.id={'a' * 300} policy.title=Red policy.rule=red", ["has 300 letters", "128"]
     ),
+    "a name too long": Case("train run_dir={here}/" + 300 * "x", ["File name too long", "set run_dir="]),
+    "a report with a name too long": Case(
+        "score artifact={place}/run {place}/talk.json output={here}/" + 300 * "x", ["ame too long", "shorter name"]
+    ),
+    "verdicts over the conversation": Case(
+        "score artifact={place}/run {place}/talk.json output={place}/talk.json", ["talk.json is there", "no report"]
+    ),
+    "figures over the rows": Case(
+        "evaluate artifact={place}/run output={here}/rows.json",
+        ["rows.json is there", "no report"],
+        files={"rows.json": "{}"},
+    ),
+    "a certificate over the weights' config": Case(
+        "validate artifact={place}/run output={place}/run/bundle/adapter_config.json", ["a record of the run"]
+    ),
+    "a certificate over the bundle's": Case(
+        "validate artifact={place}/run/bundle output={place}/run/bundle/identity.json", ["a record of the run"]
+    ),
+    "a certificate over the weights": Case(
+        "validate artifact={place}/run output={place}/run/bundle/adapter_model.safetensors", ["no report of alora's"]
+    ),
+    "figures over a file in the working folder": Case(
+        "evaluate artifact={place}/run",
+        ["evaluation.json is there", "no report"],
+        files={"evaluation.json": '{"mine": 1}'},
+    ),
+    "a battery's figures over a file": Case(
+        "fleet artifact={place}/run", ["fleet.json is there", "no report"], files={"fleet.json": '{"mine": 1}'}
+    ),
+    "a bundle over a folder with more in it": Case(
+        "export artifact={place}/run output={here}/bundle",
+        ["holds 'notes.md'", "move it away"],
+        files={"bundle/alora.json": '{"schema_version": 1, "adapter_digest": ""}', "bundle/notes.md": "mine"},
+    ),
+    "a bundle over a folder with a manifest of something else": Case(
+        "export artifact={place}/run output={here}/bundle", ["is not a bundle"], files={"bundle/alora.json": "{}"}
+    ),
+    "a user's folder for a run": Case(
+        "train force=true",
+        ["inputs.json is not the record of an alora run", "another run_dir="],
+        files={"run/inputs.json": '{"inputs": []}', "run/adapter/mine": "x", "run/policies/mine.yaml": "x"},
+    ),
     "no rows": Case("train data.train=null", ["no training rows are given", "data.train=FILE.jsonl"]),
     "more golden rows than there are": Case("train export.golden_rows=99", ["export.golden_rows=99", "between 0 and"]),
     "no artifact": Case("validate artifact={here}/none", ["artifact", "looked for"]),
@@ -44,9 +87,9 @@ SETTINGS = {
     "a report that cannot be written": Case(
         "evaluate artifact={place}/run output={place}/policy.yaml/report.json", ["report.json", "writable output="]
     ),
-    "a report over the run's own": Case("evaluate artifact={place}/run output={place}/run", ["the run's own record"]),
+    "a report over the run's own": Case("evaluate artifact={place}/run output={place}/run", ["is a record of the run"]),
     "verdicts over the run's own": Case(
-        "score artifact={place}/run {place}/talk.json output={place}/run/bundle/alora.json", ["the run's own record"]
+        "score artifact={place}/run {place}/talk.json output={place}/run/bundle/alora.json", ["is a record of the run"]
     ),
     "verdicts that cannot be written": Case(
         "score artifact={place}/run {place}/talk.json output={place}/policy.yaml/v.json", ["policy.yaml", "choose a"]
@@ -87,8 +130,6 @@ def test_a_run_folder_that_another_process_holds(here, refused):
 
 def test_a_learning_rate_that_diverges(place, here, capsys):
     """The run stops with a reason; what it leaves is no adapter, and no obstacle to better settings."""
-    from alora.cli import main
-
     assert main(arguments("train training.learning_rate=1e30", place, here)) == 1
     output, errors = capsys.readouterr()
     assert "loss is nan at step 2" in errors
@@ -142,3 +183,39 @@ def test_a_hub_that_cannot_be_reached(setting, words, refused, monkeypatch):
     for module in ("huggingface_hub.constants", "datasets.config"):
         monkeypatch.setattr(f"{module}.HF_HUB_OFFLINE", True)
     refused(Case(f"train {setting}", words))
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("check data.train={here}/pipe.jsonl", "pipe.jsonl is a pipe or a device"),
+        ("train data.test={here}/pipe.parquet", "pipe.parquet is a pipe or a device"),
+        ("train policy.file={here}/pipe.yaml", "pipe.yaml: is a pipe, and nobody writes to it"),
+        ("score artifact={place}/run {here}/pipe.json", "pipe.json: is a pipe, and nobody writes to it"),
+    ],
+)
+def test_nobody_waits_for_a_pipe(command, words, place, here, capsys, monkeypatch):
+    monkeypatch.setattr("alora.reading.PATIENCE", 0.1)
+    for suffix in ("json", "jsonl", "parquet", "yaml"):
+        os.mkfifo(here / f"pipe.{suffix}")
+    before = tree(here)
+    assert main(arguments(command, place, here)) == 2
+    shown = capsys.readouterr()
+    assert words in shown.out + shown.err
+    assert tree(here) == before
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    ("command", "exit_code"),
+    [("--version", 0), ("score", 2), ("score bundles=[{place}/run] conversation=- base.source={place}/base", 2)],
+)
+def test_streams_that_are_closed(command, exit_code, closed, place, here):
+    """What is opened next may not take their place."""
+    words = command.format(place=place)
+    script = f"{sys.executable} -m alora {words} {closed}"
+    done = subprocess.run(["sh", "-c", script], input="{}", capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == exit_code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "internal error" not in done.stderr
+    assert tree(here) == {}

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from alora.bundle.manifest import content_digest, file_record
 from alora.bundle.read import load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.config.schema import BaseSettings
-from alora.errors import AdapterError, BundleError, CheckFailed
+from alora.errors import AdapterError, BundleError, CheckFailed, RenderError
 from tests.integration.bundle.conftest import POLICIES, PROMPT, make_adapter, make_base, make_contents
 from tests.toy_tokenizers import toy_tokenizer
 
@@ -102,7 +101,17 @@ DAMAGE = {
     ),
     "path outside": (
         lambda f: resign(f, lambda m: m["files"].update({"../../passwd": {"size": 1, "sha256": ""}})),
-        r"is not a plain name",
+        r"is none of alora.json",
+    ),
+    "a name for several": (
+        lambda f: resign(f, lambda m: m["files"].update({"*": m["files"]["README.md"]})),
+        r"'\*' is none of alora.json",
+    ),
+    "card edited": (lambda f: flip_byte(f / "README.md"), r"README.md was changed after"),
+    "missing card": (lambda f: (f / "README.md").unlink(), r"lacks README.md"),
+    "another template": (
+        lambda f: resign(f, lambda m: m["prompt"].update(template_kwargs={"chat_template": "{{ messages }}"})),
+        r"template_kwargs.chat_template is '\{\{ messages \}\}', not true or false",
     ),
     "weights unlisted": (
         lambda f: resign(f, lambda m: m["files"].pop("adapter_model.safetensors")),
@@ -161,21 +170,20 @@ def test_a_lora_that_claims_an_invocation(base, tmp_path):
         load_bundle(folder)
 
 
-def test_the_card_may_be_edited_or_left_out(folder):
-    (folder / "README.md").write_text("edited on the hub")
-    load_bundle(folder)
-    (folder / "README.md").unlink()
+def test_files_besides_are_nobodys_business(folder):
     (folder / ".gitattributes").write_text("added by the hub")
     load_bundle(folder)
 
 
-def test_a_bundle_of_links_loads(folder, tmp_path):
-    """The hub's cache is a folder of symbolic links."""
-    linked = tmp_path / "snapshot"
-    linked.mkdir()
-    for file in folder.iterdir():
-        (linked / file.name).symlink_to(os.path.relpath(file, linked))
-    assert load_bundle(linked).weights.digest == load_bundle(folder).weights.digest
+def test_a_bundle_in_the_hubs_cache_loads(folder, tmp_path):
+    """It is a folder of symbolic links to blobs."""
+    blobs, snapshot = tmp_path / "models--x" / "blobs", tmp_path / "models--x" / "snapshots" / "abc"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for number, file in enumerate(folder.iterdir()):
+        shutil.copy(file, blobs / f"{number:040x}")
+        (snapshot / file.name).symlink_to(f"../../blobs/{number:040x}")
+    assert load_bundle(snapshot).weights.digest == load_bundle(folder).weights.digest
 
 
 def another_tokenizer(base: LoadedBase) -> LoadedBase:
@@ -322,3 +330,14 @@ def test_artifacts_are_told_apart(folder, tmp_path):
         find_artifact(tmp_path)
     with pytest.raises(BundleError, match="is not a folder"):
         find_artifact(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", ["chat_template", "tools", "tokenize", "add_generation_prompt", "date_string",
+                                  "messages", "eos_token"])  # fmt: skip
+def test_template_settings_that_are_no_switches_are_refused(name, folder, base):
+    """Each would render prompts that the template's fingerprint does not know."""
+    resign(folder, lambda m: m["prompt"].update(template_kwargs={"unread": False}))
+    load_bundle(folder).check_base(base)
+    resign(folder, lambda m: m["prompt"].update(template_kwargs={name: False}))
+    with pytest.raises(RenderError, match=f"template_kwargs.{name} is no switch"):
+        load_bundle(folder).check_base(base)

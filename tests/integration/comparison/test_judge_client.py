@@ -230,3 +230,13 @@ def test_nobody_at_home():
     with JudgeClient(settings, pause=0.001) as client:
         assert client.ask(POLICY, TALK) is NoAnswer.FAILED
         assert client.usage.failed_requests == 2
+
+
+@pytest.mark.parametrize("status", [302, 307, 308])
+def test_neither_key_nor_text_follows_to_another_place(status, monkeypatch):
+    monkeypatch.setenv("JUDGE_KEY", "s3cret")
+    with endpoint(lambda number, body: says("ok")) as elsewhere:
+        headers = {"Location": f"{elsewhere.url}/chat/completions"}
+        with pytest.raises(ConfigError, match=f"HTTP {status}, and sends on to {elsewhere.url}"):
+            ask(lambda number, body: (status, headers, b""))
+        assert elsewhere.bodies == []

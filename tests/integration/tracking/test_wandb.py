@@ -16,6 +16,7 @@ from alora.tracking import require_tracking, start_tracking
 from tests.forked import AUDIT_LOG, Forked
 from tests.integration.tracking.wandb_file import OfflineRun
 from tests.toy_recipe import toy_overrides
+from tests.unit.config.test_secrets import SECRET, secretive
 
 ROOT = Path(__file__).parents[3]
 LOCAL = ("127.0.0.1", "::1", "0.0.0.0", "::", "")
@@ -215,3 +216,15 @@ def test_without_tracking_neither_package_is_touched(killed_and_resumed, tmp_pat
         [sys.executable, "-c", _BLOCKED + "import wandb"], capture_output=True, text=True, check=False
     )
     assert "wandb was imported" in heard.stderr  # negative control
+
+
+def test_no_secret_is_recorded(tmp_path, monkeypatch):
+    """Neither from the settings nor from the command line, of which wandb keeps a copy."""
+    recipe = secretive()
+    recipe.tracking = TrackingSettings(kind="wandb", mode="offline", tags=["a-tag"])
+    monkeypatch.setattr(sys, "argv", ["alora train", f"serving.arguments=[--api-key,{SECRET}]"])
+    with start_tracking(recipe, tmp_path, False, print) as tracking:
+        assert tracking.active
+    recorded = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+    assert b"a-tag" in recorded
+    assert SECRET.encode() not in recorded

@@ -1,10 +1,12 @@
 """What a command says."""
 
 import json
+import os
 
 import pytest
 
-from alora.commands.output import note, say_json, table
+from alora.commands.output import note, report_file, say_json, table
+from alora.errors import ConfigError
 
 
 def test_table_aligns_text_left_and_numbers_right(capsys):
@@ -33,3 +35,62 @@ def test_remarks_stay_out_of_the_result(capsys):
     captured = capsys.readouterr()
     assert json.loads(captured.out) == {"a": [1, None]}
     assert captured.err == "a remark\n"
+
+
+NO_REPORTS = {
+    "a conversation": '{"messages": [{"role": "user", "content": "Hi"}]}',
+    "rows": '{"messages": []}\n{"messages": []}\n',
+    "a list": "[]",
+    "nothing": "",
+    "a text": "Dear diary",
+    "cut": '{"conversation": "c", "verd',
+    "deep": "[" * 100_000,
+}
+REPORTS = [
+    {"conversation": "c", "prefix_tokens": 1, "truncation": None, "verdicts": []},
+    {"schema_version": 1, "evaluations": []},
+    {"passed": True, "adapter_digest": "", "dtypes": []},
+    {"passed": True, "failures": {}, "certificates": {}},
+    {"ready": True, "findings": [], "splits": {}},
+    {"environment": {}, "findings": []},
+]
+
+
+@pytest.mark.parametrize("name", NO_REPORTS)
+def test_a_report_replaces_no_file_of_another_kind(name, tmp_path):
+    file = tmp_path / "file.json"
+    assert report_file(file) == file  # not there yet
+    file.write_text(NO_REPORTS[name])
+    (tmp_path / "link.json").symlink_to(file)
+    for place in (file, tmp_path / "link.json"):
+        with pytest.raises(ConfigError, match="is no report"):
+            report_file(place)
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=str)
+def test_a_report_replaces_a_report(report, tmp_path):
+    file = tmp_path / "file.json"
+    file.write_text(json.dumps(report))
+    assert report_file(file) == file
+
+
+def test_a_report_replaces_nothing_that_is_no_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "nowhere").symlink_to("missing")
+    for place in (tmp_path, tmp_path / "pipe", tmp_path / "nowhere", "/dev/null"):
+        with pytest.raises(ConfigError, match="is no report"):
+            report_file(place)
+
+
+def test_records_of_a_bundle_and_a_run_are_no_place_for_a_report(tmp_path):
+    certificate = json.dumps(REPORTS[2])
+    for home, mark in (("bundle", "alora.json"), ("run", "run.yaml")):
+        (tmp_path / home).mkdir()
+        for name in (mark, "identity.json"):
+            (tmp_path / home / name).write_text(certificate)
+    for place in ("bundle/alora.json", "bundle/identity.json", "run/identity.json", "run/evaluation.json"):
+        with pytest.raises(ConfigError, match="is a record of the run or bundle"):
+            report_file(tmp_path / place)
+    assert report_file(tmp_path / "run/identity.json", certificate=True)  # as export asks for it
+    with pytest.raises(ConfigError, match="is a record of the run or bundle"):
+        report_file(tmp_path / "bundle/identity.json", certificate=True)

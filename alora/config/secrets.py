@@ -1,0 +1,57 @@
+"""Secrets that a setting may hold are used as they are, and shown, saved and sent as ``***``."""
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from alora.config.schema import Recipe
+
+HIDDEN = "***"
+KEY = "VLLM_API_KEY"  # the variable that vLLM's server reads its own key from
+_OPTION = r"--?[\w-]*(?:api[-_]?key|hf[-_]token|auth[-_]token|passw(?:or)?d|secret)[\w-]*"
+_WORD = r"""(?:"(?!-)[^"]*"|'(?!-)[^']*'|(?!-)[^\s,\]"'\\]+)"""
+_NEXT = r"""["']?(?:[ ]*,[ ]*|[ ]+|\s*\n\s*-[ ]+)"""  # in a command line, a list, a YAML list
+_VALUE = re.compile(rf"({_NEXT}|=){_WORD}")
+_SECRETS = re.compile(rf"(?P<option>{_OPTION})(?P<values>={_WORD}|(?:{_NEXT}{_WORD})+)")
+_USER = re.compile(r"(://)[^/\s'\"]*@")
+_QUERY = re.compile(r"([?&](?:[\w-]*(?:key|token|secret|password)|sig)=)[^&\s'\"]+")
+
+
+def redacted(text: str) -> str:
+    """``text`` (a command line, settings as YAML, a message) with the secrets in it hidden."""
+    text = _SECRETS.sub(lambda found: found["option"] + _VALUE.sub(rf"\1{HIDDEN}", found["values"]), text)
+    return _QUERY.sub(rf"\1{HIDDEN}", _USER.sub(rf"\1{HIDDEN}@", text))
+
+
+def without_secrets(recipe: Recipe) -> Recipe:
+    """The settings as they may be saved and sent."""
+    arguments = redacted("\n- ".join(recipe.serving.arguments)).split("\n- ")
+    return replace(
+        recipe,
+        engine=redacted(recipe.engine),
+        judge=replace(recipe.judge, url=recipe.judge.url and redacted(recipe.judge.url)),
+        serving=replace(recipe.serving, arguments=arguments if recipe.serving.arguments else []),
+    )
+
+
+def holds_key(command: Sequence[str]) -> bool:
+    """Whether a command line of vLLM's server sets its key."""
+    return any(re.match(r"--api[-_]key\b", word) for word in command)
+
+
+def is_far(host: str | None) -> bool:
+    """Whether ``host`` is, or may be, another machine than this one, or an address that others reach."""
+    try:
+        return not ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return host != "localhost"
+
+
+def in_the_clear(url: str) -> str | None:
+    """A remark on a URL that sends text, and a key, unencrypted over a network; None where it does not."""
+    parts = urlsplit(url)
+    if parts.scheme != "http" or not is_far(parts.hostname):
+        return None
+    return f"{redacted(url)} is not encrypted: whoever is between reads the conversations and the key; use https://"

@@ -1,0 +1,118 @@
+"""Secrets in settings are used, and never shown, saved or sent."""
+
+import sys
+from dataclasses import asdict
+
+import pytest
+
+from alora.cli import main
+from alora.config.environment import command_line
+from alora.config.saved import load_recipe, save_recipe
+from alora.config.schema import JudgeSettings, Recipe, ServingSettings
+from alora.config.secrets import HIDDEN, in_the_clear, is_far, redacted, without_secrets
+from alora.config.validate import check_recipe
+from alora.errors import ConfigError
+
+SECRET = "S3cr3t"
+TEXTS = [
+    f"alora serve serving.arguments=[--api-key,{SECRET}] serving.port=1",
+    f"alora serve 'serving.arguments=[--api-key, {SECRET}, other-{SECRET}]'",
+    f"vllm serve base --api-key {SECRET} --port 1",
+    f"vllm serve base --api-key={SECRET} name",
+    f"vllm serve base --api_key={SECRET}",
+    f"--hf-token {SECRET}",
+    f"--ssl-keyfile-password {SECRET}",
+    f"arguments:\n  - --api-key\n  - {SECRET}\n  - '{SECRET} {SECRET}'\nname: x",
+    f'["--api-key", "{SECRET},{SECRET}"]',
+    f"judge.url=https://me:{SECRET}@host/v1",
+    f"judge.url=https://me:{SECRET}@{SECRET}@host/v1",
+    f"https://host/v1?api-key={SECRET}&x=1",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_hidden_in_every_form_in_which_settings_are_shown(text):
+    assert SECRET in text
+    assert SECRET not in redacted(text)
+    assert HIDDEN in redacted(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["--port 1 --max-tokens 5 --tokenizer x", "me@host", "https://host/v1?api-version=2", "http://h/a b@c", "a, b"],
+)
+def test_what_is_no_secret_stays(text):
+    assert redacted(text) == text
+
+
+def secretive() -> Recipe:
+    arguments = ["--api-key", SECRET, "--max-num-seqs", "4", f"--hf-token={SECRET}"]
+    return Recipe(
+        engine=f"http://me:{SECRET}@host",
+        judge=JudgeSettings(url=f"https://me:{SECRET}@host/v1", model="m"),
+        serving=ServingSettings(arguments=arguments),
+    )
+
+
+def test_saved_settings_hold_none_and_say_so_when_they_are_taken_up_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "alora", f"judge.url=https://me:{SECRET}@host"])
+    file = tmp_path / "run.yaml"
+    save_recipe(secretive(), file, {"command": command_line()})
+    assert SECRET not in file.read_text()
+    loaded = load_recipe(file)
+    assert loaded.serving.arguments == ["--api-key", HIDDEN, "--max-num-seqs", "4", f"--hf-token={HIDDEN}"]
+    with pytest.raises(ConfigError, match=r"judge\.url holds \*\*\*.*give it again") as caught:
+        check_recipe(loaded, "score")
+    assert len(str(caught.value).splitlines()) == 3  # engine, judge.url, serving.arguments
+    file.write_text("")
+    save_recipe(Recipe(), file, {})
+    assert load_recipe(file) == without_secrets(Recipe()) == Recipe()
+
+
+def test_what_a_tracker_gets(tmp_path, monkeypatch):
+    sent = []
+    monkeypatch.setattr(
+        "alora.tracking.tensorboard_log.TensorBoardLog.__init__", lambda self, folder, config: sent.append(config)
+    )
+    from alora.tracking.track import start_tracking
+
+    recipe = secretive()
+    recipe.tracking.kind = "tensorboard"
+    start_tracking(recipe, tmp_path, False, print)
+    assert sent[0]["judge"]["url"] == f"https://{HIDDEN}@host/v1"
+    assert SECRET not in str(sent)
+    assert SECRET in str(asdict(recipe))  # and the run itself keeps it
+
+
+@pytest.mark.parametrize("flags", [["--cfg", "job"], ["--cfg=job"], ["--help"]])
+def test_settings_on_the_screen(flags, capsys):
+    command = ["score", *flags, f"serving.arguments=[--api-key,{SECRET}]", f"judge.url=https://me:{SECRET}@host/v1"]
+    assert main(command) == 0
+    shown = capsys.readouterr()
+    assert SECRET not in shown.out + shown.err
+    assert f"https://{HIDDEN}@host/v1" in shown.out
+
+
+def test_settings_in_a_message(capsys):
+    assert main(["score", f"engine=ftp://me:{SECRET}@host", f"judge.url=me:{SECRET}@host"]) == 2
+    assert main(["score", f"judge.url=ftp://me:{SECRET}@host"]) == 2
+    shown = capsys.readouterr().err
+    assert "give it as https://HOST/v1" in shown
+    assert f"ftp://me:{SECRET}" not in shown
+
+
+@pytest.mark.parametrize(
+    ("host", "far"),
+    [("127.0.0.1", False), ("127.9.9.9", False), ("::1", False), ("localhost", False), ("0.0.0.0", True), ("::", True),
+     ("10.0.0.1", True), ("example.org", True), ("", True), (None, True)],
+)  # fmt: skip
+def test_hosts_that_others_reach(host, far):
+    assert is_far(host) is far
+
+
+def test_cleartext_to_another_machine_is_remarked_on():
+    assert in_the_clear("https://example.org/v1") is None
+    assert in_the_clear("http://127.0.0.1:8000") is None
+    assert in_the_clear("http://[::1]:8000") is None
+    assert "not encrypted" in str(in_the_clear("http://10.0.0.1:8000"))
+    assert SECRET not in str(in_the_clear(f"http://me:{SECRET}@10.0.0.1:8000"))

@@ -1,0 +1,101 @@
+"""What is opened, and what is refused before it is."""
+
+import os
+import socket
+import threading
+
+import pytest
+
+import alora.reading
+from alora.errors import BundleError
+from alora.reading import read_whole, require_plain
+
+
+def test_a_pipe_that_nobody_writes_to_is_an_error_and_one_with_a_slow_writer_is_read(tmp_path, monkeypatch):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    monkeypatch.setattr(alora.reading, "PATIENCE", 0.1)
+    with pytest.raises(OSError, match="nobody writes to it"):
+        read_whole(pipe)
+    reader, writer = os.pipe()  # a shell's: no name, so it is waited for
+    slow = threading.Timer(0.3, lambda: (os.write(writer, b"late"), os.close(writer)))
+    slow.start()
+    assert read_whole(alora.reading.Path(f"/dev/fd/{reader}")) == b"late"
+    os.close(reader)
+    slow.join()
+
+
+def filled(folder):
+    (folder / "sub").mkdir(parents=True)
+    (folder / "file").write_text("x")
+    (folder / "sub" / "file").write_text("x")
+    (folder / ".git").mkdir()
+    (folder / ".git" / "link").symlink_to("/etc/passwd")  # nothing reads in there
+    return folder
+
+
+def named_socket(place):
+    with socket.socket(socket.AF_UNIX) as opened:
+        os.chdir(place.parent)
+        opened.bind(place.name)
+
+
+STRANGE = {
+    "link": (lambda place: place.symlink_to("/etc/passwd"), "is a link"),
+    "link to nothing": (lambda place: place.symlink_to("nowhere"), "is a link"),
+    "link to a neighbour": (lambda place: place.symlink_to("file"), "is a link"),
+    "hidden link": (lambda place: place.with_name(".hidden").symlink_to("/etc"), "is a link"),
+    "link to a folder": (lambda place: place.symlink_to("/etc"), "is a link"),
+    "pipe": (os.mkfifo, "is no file"),
+    "socket": (named_socket, "is no file"),
+}
+
+
+@pytest.mark.parametrize("where", [".", "sub"])
+@pytest.mark.parametrize("name", STRANGE)
+def test_only_files_lie_in_what_came_from_elsewhere(name, where, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = filled(tmp_path / "folder")
+    (tmp_path / "named").symlink_to(folder)
+    for top in (folder, tmp_path / "named"):  # the user's own link is followed
+        require_plain(top, BundleError)
+    make, words = STRANGE[name]
+    make(folder / where / "strange")
+    require_plain(folder, BundleError, "file", "missing")  # looked at alone
+    with pytest.raises(BundleError, match=words):
+        require_plain(folder, BundleError)
+
+
+def hub_cache(root):
+    """As huggingface_hub lays it out."""
+    blobs, snapshot = root / "models--x--y" / "blobs", root / "models--x--y" / "snapshots" / "abc"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    (blobs / "0123abcdef").write_text("x")
+    (snapshot / "file").symlink_to("../../blobs/0123abcdef")
+    return blobs, snapshot
+
+
+def blobs_elsewhere(blobs):
+    blobs.rename(blobs.with_name("moved"))
+    blobs.symlink_to("moved")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda blobs, link: ((blobs / "0123abcdef").unlink(), (blobs / "0123abcdef").symlink_to("/etc/passwd")),
+        lambda blobs, link: (link.unlink(), link.symlink_to("../../../../../etc/passwd")),
+        lambda blobs, link: (link.unlink(), link.symlink_to("../../blobs/../secret")),
+        lambda blobs, link: blobs_elsewhere(blobs),
+        lambda blobs, link: link.parent.parent.rename(link.parent.parent.with_name("other")),
+    ],
+    ids=["a blob that is a link", "elsewhere", "out of the blobs", "blobs elsewhere", "no snapshots"],
+)
+def test_links_of_the_hubs_cache_lead_to_its_blobs_and_nowhere_else(change, tmp_path):
+    blobs, snapshot = hub_cache(tmp_path)
+    require_plain(snapshot, BundleError)
+    change(blobs, snapshot / "file")
+    folder = snapshot if snapshot.exists() else snapshot.parent.with_name("other") / "abc"
+    with pytest.raises(BundleError, match="is a link"):
+        require_plain(folder, BundleError)

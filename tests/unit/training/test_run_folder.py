@@ -1,0 +1,133 @@
+"""Whose folder it is: a run's or a comparison's own files are removed, and nobody else's."""
+
+import json
+import shutil
+
+import pytest
+
+from alora.comparison.folder import ComparisonFolder
+from alora.config.schema import Recipe
+from alora.errors import RunError
+from alora.training.run_folder import LOCK, RunFolder
+from tests.integration.bad_input.conftest import tree
+
+RUN = [
+    "checkpoints/checkpoint-3/optimizer.pt", "checkpoints/red/checkpoint-12/rng/state.pth", "training.json",
+    "adapter/adapter_config.json", "adapter/adapter_model.safetensors", "evaluation.json", "identity.json",
+    "bundle/alora.json", "bundle/README.md", "bundle/golden.jsonl", "bundle/identity.json",
+    "policies/red/training.json", "policies/red/adapter/adapter_config.json", "policies/blue/evaluation.json",
+    "battery/battery.json", "battery/red/alora.json", "battery/red/adapter_model.safetensors",
+]  # fmt: skip
+COMPARISON = [
+    "arms/alora seed 0/red.json", "arms/alora seed 0/left_out.json", "arms/judge/open", "arms/judge/answers/red.jsonl",
+    "arms/alora seed 0/adapters/red/adapter_config.json", "arms/alora seed 0/checkpoints/checkpoint-4/model.bin",
+    "arms/judge/.red.json.01234567.alora-part",
+]  # fmt: skip
+KINDS = {"run": (RunFolder, RUN), "comparison": (ComparisonFolder, COMPARISON)}
+
+
+def claim(kind, path, rank=16, force=False):
+    recipe = Recipe(run_dir=str(path), force=force)
+    recipe.adapter.rank = recipe.prompt.max_prefix_tokens = rank
+    with KINDS[kind][0](recipe) as folder:
+        return folder.claim({"rows": "digest"})
+
+
+def fill(path, names):
+    for name in names:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text("x")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_force_removes_all_that_it_has_made_and_keeps_what_lies_beside(kind, tmp_path):
+    path = tmp_path / "run"
+    assert claim(kind, path) is False
+    fill(path, [*KINDS[kind][1], "notes.md", "tracking/wandb/x", ".git/HEAD"])
+    kept = {name: found for name, found in tree(path).items() if "notes" in name or "tracking" in name or "git" in name}
+    assert claim(kind, path) is True
+    with pytest.raises(RunError, match="force=true"):
+        claim(kind, path, rank=8)
+    assert claim(kind, path, rank=8, force=True) is False
+    assert {name: found for name, found in tree(path).items() if not name.endswith("inputs.json")} == kept
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("run", "policies/mine.yaml"),
+        ("run", "adapter/notes.md"),
+        ("run", "bundle/.git/HEAD"),
+        ("run", "battery/red/figures/roc.png"),
+        ("run", "checkpoints/notes.md"),
+        ("comparison", "arms/notes.md"),
+        ("comparison", "arms/mine/weights.bin"),
+    ],
+)
+def test_force_removes_nothing_while_something_of_the_users_lies_among_it(kind, name, tmp_path):
+    path = tmp_path / "run"
+    claim(kind, path)
+    fill(path, [*KINDS[kind][1], name])
+    before = tree(tmp_path)
+    with pytest.raises(RunError, match=f"{name} is no file of alora's"):
+        claim(kind, path, rank=8, force=True)
+    assert tree(tmp_path) == before
+    (path / name).rename(tmp_path / "away")
+    assert claim(kind, path, rank=8, force=True) is False
+
+
+INPUTS = {
+    "a user's own": {"inputs": ["a.csv"], "settings": {}},
+    "the other kind's": None,
+    "a list": [],
+    "a text": "inputs",
+}
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_users_folder_is_no_run_because_of_a_name(kind, name, force, tmp_path):
+    path = tmp_path / "mine"
+    fill(path, [*RUN, *COMPARISON, "run.yaml", ".hidden"])
+    (path / "inputs.json").write_text(json.dumps(INPUTS[name]))
+    if name == "the other kind's":
+        (other,) = KINDS.keys() - {kind}
+        claim(other, tmp_path / "other")
+        shutil.copy(tmp_path / "other/inputs.json", path)
+    before = tree(tmp_path)
+    with pytest.raises(RunError, match="is not the record of an alora"):
+        claim(kind, path, force=force)
+    assert tree(tmp_path) == before
+    assert not (path / LOCK).exists()
+    (path / "inputs.json").unlink()
+    with pytest.raises(RunError, match="is not empty"):
+        claim(kind, path, force=force)
+
+
+def test_a_sweep_leaves_hidden_files_of_the_users_alone(tmp_path):
+    claim("run", tmp_path)
+    mine = ["battery/.git/HEAD", "battery/.env", "policies/red/.notes", ".adapter.mine"]
+    parts = ["battery/.red.01234567.alora-part/red/alora.json", "policies/red/.adapter.01234567.alora-part/x",
+             ".run.yaml.01234567.alora-part"]  # fmt: skip
+    fill(tmp_path, mine)
+    before = tree(tmp_path)
+    fill(tmp_path, parts)
+    assert tree(tmp_path).keys() > before.keys()
+    assert claim("run", tmp_path) is True
+    assert tree(tmp_path).keys() == before.keys()
+
+
+@pytest.mark.parametrize("name", ["battery", "policies/red", "adapter", "inputs.json"])
+def test_a_run_folder_that_leads_elsewhere_is_refused(name, tmp_path):
+    path, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    claim("run", path)
+    fill(path, RUN)
+    elsewhere.mkdir()
+    fill(elsewhere, [".red.01234567.alora-part", "training.json"])
+    (path / name).rename(tmp_path / "away")
+    (path / name).symlink_to(elsewhere)
+    before = tree(tmp_path)
+    with pytest.raises(RunError, match=f"{name} is a link"):
+        claim("run", path, rank=8, force=True)
+    assert tree(tmp_path) == before
