@@ -24,6 +24,7 @@ from torch import nn
 
 from alora.atomic import replace_folder
 from alora.errors import AdapterError
+from alora.typed import typed
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -202,16 +203,16 @@ def _spec(config: dict[str, Any], folder: Path) -> AdapterSpec:
     targets = config.get("target_modules")
     invocation = config.get("alora_invocation_tokens")
     try:
-        if isinstance(targets, str) or not targets:
+        if not targets:
             raise TypeError("target_modules must be a list of names")
-        if invocation is not None and (not invocation or not all(isinstance(token, int) for token in invocation)):
+        if invocation == []:
             raise TypeError("alora_invocation_tokens must be a list of token ids")
         return AdapterSpec(
-            rank=int(config["r"]),
-            alpha=float(config["lora_alpha"]),
-            targets=tuple(sorted(targets)),
-            invocation_ids=tuple(invocation) if invocation is not None else None,
-            rank_stabilised=bool(config.get("use_rslora")),
+            rank=typed(int, config["r"], "r"),
+            alpha=typed(float, config["lora_alpha"], "lora_alpha"),
+            targets=tuple(sorted(typed(tuple[str, ...], targets, "target_modules"))),
+            invocation_ids=typed(tuple[int, ...] | None, invocation, "alora_invocation_tokens"),
+            rank_stabilised=bool(typed(bool | None, config.get("use_rslora"), "use_rslora")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise AdapterError(f"{folder / CONFIG_FILE} is not a usable LoRA config: {error}") from error
