@@ -203,7 +203,6 @@ def manifest_from_dict(content: Any, where: str) -> Manifest:
 def _manifest(content: Mapping[str, Any]) -> Manifest:
     policy = typed(Mapping[str, Any], content["policy"], "policy")
     prompt = typed(Mapping[str, Any], content["prompt"], "prompt")
-    template_kwargs = prompt.pop("template_kwargs")
     labels = typed(Mapping[str, str], policy["labels"], "policy.labels")
     files = typed(Mapping[str, FileRecord], content["files"], "files")
     point = typed(OperatingPoint, content["operating_point"], "operating_point")
@@ -218,8 +217,8 @@ def _manifest(content: Mapping[str, Any]) -> Manifest:
             labels=tuple(labels),
             answers=tuple(labels.values()),
         ),
+        template_kwargs=typed(Mapping[str, bool], prompt.pop("template_kwargs"), "prompt.template_kwargs"),
         prompt=typed(PromptSettings, prompt, "prompt"),
-        template_kwargs=dict(template_kwargs),
         suffix=_suffix(content["suffix"], len(labels)),
         base=typed(BaseRecord, content["base"], "base"),
         adapter_digest=typed(str, content["adapter_digest"], "adapter_digest"),

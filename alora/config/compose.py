@@ -249,6 +249,8 @@ def _require_choices(overrides: Sequence[str]) -> None:
     """Hydra fails without a word on ``training=null``, where a section's place takes the name of one of its options."""
     groups = {folder.name for folder in configs_folder().iterdir() if folder.is_dir()}
     for override in OverridesParser.create().parse_overrides(list(overrides)):
+        if not override.key_or_group:
+            raise ConfigError(f"{override.input_line!r} sets nothing; write key=value")
         if override.key_or_group not in groups or override.is_delete() or override.is_sweep_override():
             continue
         value = override.value()

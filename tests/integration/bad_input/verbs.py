@@ -21,7 +21,7 @@ COMMAND_LINES = {
     "a value for a section": Case("train training=null", ["training=null"]),
     "a list for a number": Case("train training.seed=[1,2]", ["training.seed"]),
     "a text for a list": Case("train adapter.targets=3", ["adapter.targets"]),
-    "a number for a flag": Case("train force=7", ["force"]),
+    "a word for a flag": Case("train force=maybe", ["force", "'maybe'"]),
     "a sweep without -m": Case("train training.seed=1,2", ["training.seed"]),
     "a removal of what is not there": Case("train ~nonsense", ["nonsense"]),
     "a config folder that is not there": Case("train --config-dir={here}/none", ["none"]),
@@ -29,8 +29,6 @@ COMMAND_LINES = {
     "a flag that is not there": Case("train --nonsense", ["--nonsense"]),
     "a launcher that is not there": Case("train -m training.seed=1,2 hydra/launcher=none", ["hydra/launcher=none"]),
     "a name with a folder in it": Case("train name=a/b", ["name"]),
-    "two policies for one": Case("train policy.title=X", ["policy"]),
-    "a quantization of none": Case("train base.revision=3", ["base.revision"]),
     "a dtype that is not there": Case("train base.dtype=float8", ["base.dtype", "float8"]),
     "a layout that is not there": Case("train prompt.layout=chat", ["prompt.layout", "'chat'"]),
     "a target that is not there": Case("train evaluation.target=auc", ["evaluation.target", "'auc'"]),
@@ -42,25 +40,31 @@ COMMAND_LINES = {
     "a battery that is none": Case("fleet battery={place}/base data.test={place}/test.jsonl", ["base"]),
     "a battery that is not there": Case("fleet battery={here}/none data.test={place}/test.jsonl", ["none"]),
     "a battery for a server that is not there": Case("serve battery={here}/none", ["none"]),
-    "no battery for a server": Case("serve", ["battery=DIR"]),
+    "no battery for a server": Case("serve", ["no bundle is given", "a battery"]),
     "an export of nothing": Case("export", ["artifact"]),
     "an export of a bundle to nowhere": Case("export artifact={place}/run/bundle", ["output=DIR"]),
     "a validation of nothing": Case("validate", ["artifact"]),
     "an evaluation of nothing": Case("evaluate", ["artifact"]),
     "an evaluation of an adapter without rows": Case(
-        "evaluate artifact={place}/run/adapter base.source={place}/base policy.file={place}/policy.yaml", ["data.test"]
+        "evaluate artifact={here}/adapter base.source={place}/base policy.file={place}/policy.yaml",
+        ["data.test"],
+        copied="run/adapter",
     ),
     "an adapter of no policy": Case(
-        "evaluate artifact={place}/run/adapter base.source={place}/base data.test={place}/test.jsonl", ["policy.file"]
+        "evaluate artifact={here}/adapter base.source={place}/base data.test={place}/test.jsonl",
+        ["policy.file"],
+        copied="run/adapter",
     ),
     "a recalibration of nothing": Case("recalibrate data.validation={place}/test.jsonl", ["artifact"]),
-    "a recalibration without rows": Case("recalibrate artifact={place}/run/bundle", ["data.validation"]),
+    "a recalibration without rows": Case(
+        "recalibrate artifact={here}/bundle base.source={place}/base", ["data.validation"], copied="run/bundle"
+    ),
     "a benchmark that is not there": Case("bench nonsense", ["nonsense"]),
-    "a comparison of benchmarks that are not there": Case("bench compare {here}/a {here}/b", ["a"]),
+    "a comparison of benchmarks that are not there": Case("bench compare {here}/a {here}/b", ["here/a"]),
     "a comparison without rows": Case(
         "compare base.source={place}/base policy.file={place}/policy.yaml", ["data.train"]
     ),
-    "a scaffold without a name": Case("new", ["NAME"]),
+    "a scaffold without a name": Case("new", ["needs a name"]),
     "a scaffold named as nothing can be": Case("new ../up", ["../up"]),
 }
 
@@ -70,7 +74,7 @@ RECIPES = {
     "not YAML": recipe("name: [", "mine.yaml"),
     "not UTF-8": recipe(b"name: \xff", "mine.yaml"),
     "a list": recipe("- name: x\n", "mine.yaml: a recipe is a YAML mapping"),
-    "a text": recipe("hello\n", "mine.yaml: a recipe is a YAML mapping"),
+    "a text": recipe("hello\n", "mine.yaml", "hello"),
     "an unknown key": recipe("nonsense: 3\n", "nonsense"),
     "an unknown key below": recipe("training: {epcohs: 3}\n", "epcohs", "epochs"),
     "a wrong type": recipe("training: {epochs: many}\n", "training.epochs", "'many'"),
