@@ -7,7 +7,7 @@ from typing import Any
 
 from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE
 from alora.bundle.manifest import CERTIFICATE_FILE, GOLDEN_FILE, MANIFEST_FILE, content_digest, file_record
-from tests.integration.bad_input.promise import Case, Damage, cut
+from tests.integration.bad_input.conftest import Case, Damage, cut
 
 FILES = (MANIFEST_FILE, CONFIG_FILE, WEIGHTS_FILE, CERTIFICATE_FILE, GOLDEN_FILE)
 SCORE = "score {place}/talk.json base.source={place}/base artifact={here}/bundle"

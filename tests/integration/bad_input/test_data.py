@@ -1,11 +1,157 @@
-"""Rows and conversations that are odd, and no mistake."""
+"""Rows, policies and conversations that cannot be used."""
 
+import gzip
 import json
+from dataclasses import replace
 
 from alora.cli import main
-from tests.integration.bad_input.conftest import TALK
-from tests.integration.bad_input.data import lines, row, said
-from tests.integration.bad_input.promise import arguments
+from tests.integration.bad_input.conftest import TALK, Case, arguments
+
+
+def row(number: int, **changes) -> dict:
+    """A good row, and what is wrong with it; a change of None removes the key."""
+    word, label = ("red", "violation") if number % 2 else ("blue", "ok")
+    messages = [{"role": "user", "content": f"message {number} says {word}"}]
+    made = {"id": str(number), "messages": messages, "label": label} | changes
+    return {key: value for key, value in made.items() if value is not None}
+
+
+def lines(*last: object, good: int = 8) -> str:
+    """Good rows, then ``last``: rows, or lines as they stand."""
+    rows = [*map(row, range(good)), *last]
+    return "".join((item if isinstance(item, str) else json.dumps(item)) + "\n" for item in rows)
+
+
+def said(content: object, role: object = "user") -> list:
+    return [{"role": role, "content": content}]
+
+
+def rows_case(content: str | bytes, *words: str, name: str = "rows.jsonl") -> Case:
+    return Case(f"train data.train={{here}}/{name}", words, files={name: content})
+
+
+CHECKED = ("error: ", "not ready to train")
+DEEP = "[" * 100_000
+
+ROWS = {
+    "empty file": rows_case("", "rows.jsonl holds no rows", "at least one row per label"),
+    "blank lines": rows_case("\n \n\n", "rows.jsonl holds no rows"),
+    "truncated JSON": rows_case(lines('{"id": "9", "mess'), "rows.jsonl:9: not JSON", "each line is one object"),
+    "a key twice": rows_case(lines('{"label": "ok", "label": "violation"}'), "rows.jsonl:9", "'label' is there twice"),
+    "nested without end": rows_case(lines(DEEP), "rows.jsonl:9: not JSON: nested too deeply"),
+    "NaN for a label": rows_case(lines('{"messages": [], "label": NaN}'), "rows.jsonl:9"),
+    "UTF-16": rows_case(lines().encode("utf-16"), "rows.jsonl", "UTF-16", "save it as UTF-8"),
+    "Latin-1": rows_case(lines().encode() + b'{"a": "\xe4"}', "rows.jsonl:9: not UTF-8", "save the file as UTF-8"),
+    "gzip": rows_case(gzip.compress(lines().encode()), "compressed with gzip", "decompress it first"),
+    "NUL bytes": rows_case(lines("\0\0\0"), "rows.jsonl:9 holds NUL bytes", "give JSONL in UTF-8"),
+    "lone surrogate": rows_case(lines(row(9, messages=said("\ud800"))), "rows.jsonl:9", "lone surrogate"),
+    "every wrong type, at once": rows_case(
+        lines(
+            ["a list"],
+            row(10, messages="text"),
+            row(11, messages=said(3)),
+            row(12, messages=said("hi", role="robot")),
+            row(13, messages=["text"]),
+            row(14, label=0.5),
+            row(15, id=[1]),
+            row(16, label=None, labels=["violation"]),
+        ),
+        *(f"rows.jsonl:{number}" for number in range(9, 17)),
+        "not one of system, user, assistant",
+    ),
+    "unknown label": rows_case(
+        lines(row(9, label="maybe")), "rows.jsonl:9: label 'maybe' is not one of violation, ok", "data.label_map"
+    ),
+    "one class only": rows_case(
+        "".join(json.dumps(row(number)) + "\n" for number in range(0, 16, 2)), "train rows", "no 'violation'", "add"
+    ),
+    "one row of each label": rows_case(lines(good=2), "policy 'toy' must have at least 2 training rows", "add rows"),
+    "labelled for nobody": rows_case(
+        json.dumps(row(1, label=None, labels={"another": "ok"})), "none of its 1 rows is labelled for policy 'toy'"
+    ),
+    "empty conversation": rows_case(lines(row(9, messages=[])), "rows.jsonl:9", "at least one message"),
+    "nothing said": rows_case(lines(row(9, messages=said(" \n"))), "rows.jsonl:9: every message is empty"),
+    "missing column": rows_case(lines(row(9, messages=None)), "rows.jsonl:9: no column 'messages'", "data.columns"),
+    "missing label": rows_case(lines(row(9, label=None)), "rows.jsonl:9: no column 'label'", "data.columns.label="),
+    "duplicate ids": rows_case(lines(row(3)), "rows.jsonl:9: id '3' is also at rows.jsonl:4", "make ids unique"),
+    "text named Parquet": rows_case("no", "rows.parquet: not a Parquet file", name="rows.parquet"),
+    "Parquet named text": rows_case(b"PAR1....", "a Parquet file; name it .parquet"),
+    "unknown ending": rows_case("a,b\n", "'.csv' is not known", ".jsonl", name="rows.csv"),
+    "a folder for a file": Case(
+        "train data.train={here}/rows.jsonl", ["rows.jsonl is a folder", ".jsonl"], files={"rows.jsonl/inside": ""}
+    ),
+    "no file": Case("train data.train={here}/no.jsonl", ["data.train", "no.jsonl", "looked for"]),
+    "below a file": Case("train data.train={place}/policy.yaml/rows.jsonl", ["data.train", "looked for"]),
+    "a name too long": Case(f"train data.train={{here}}/{'x' * 300}.jsonl", ["data.train", "looked for"]),
+    "a hub name with too many parts": Case("train data.train=hub:a:b:c:d", ["write hub:NAME"]),
+    "bad validation rows": Case("train data.validation={here}/v.jsonl", ["v.jsonl:1"], files={"v.jsonl": "{}\n"}),
+    "a share of nothing": Case("train data.validation=null data.validation_share=0", ["data.validation_share is 0"]),
+    "a share too small": Case(
+        "train data.train={here}/rows.jsonl data.validation=null data.validation_share=0.0001",
+        ["validation rows (0)", "data.validation_share higher"],
+        files={"rows.jsonl": lines()},
+    ),
+}
+
+
+def policy_case(content: str | bytes, *words: str, options: str = "") -> Case:
+    return Case(f"train policy.file={{here}}/p.yaml {options}", words, files={"p.yaml": content})
+
+
+POLICIES = {
+    "no file": Case("train policy.file={here}/p.yaml", ["policy.file", "p.yaml", "looked for"]),
+    "a folder": Case("train policy.file={place}/base", ["base", "give a YAML file"]),
+    "a device": Case("train policy.file=/dev/zero", ["/dev/zero: is a device and no file", "give a YAML file"]),
+    "not YAML": policy_case("id: a\ntitle: b: c\n", "p.yaml:2: not YAML", "quotes"),
+    "not UTF-8": policy_case(b"id: \xe4\n", "p.yaml: not UTF-8", "save it as UTF-8"),
+    "empty": policy_case("", "p.yaml", "id, title, rule and labels"),
+    "unknown key": policy_case("id: toy\nrules: x\n", "p.yaml: unknown key 'rules'", "did you mean 'rule'?"),
+    "no such policy in it": policy_case(
+        "- {id: refunds}\n- {id: advice}\n", "no policy 'refund'", "did you mean 'refunds'?", options="policy.id=refund"
+    ),
+    "several policies": policy_case("- {id: refunds}\n- {id: advice}\n", "pick one with policy.id="),
+    "duplicate labels": policy_case(
+        'id: toy\nlabels: {bad: "Yes", bad: "No"}\n', "p.yaml:2: the key 'bad' is there twice"
+    ),
+    "the same word twice": policy_case('id: toy\nlabels: {bad: "Yes", ok: "Yes"}\n', "p.yaml", "'Yes'"),
+    "one label": policy_case('id: toy\nlabels: {bad: "Yes"}\n', "p.yaml", "label"),
+    "a bare Yes": policy_case("id: toy\nlabels: {violation: Yes, ok: No}\n", "p.yaml", "boolean", "in quotes"),
+    "a word of many tokens": policy_case(
+        "id: toy\nlabels: {violation: Incomprehensibility, ok: Immeasurability}\n",
+        "Incomprehensibility",
+        "must be one ordinary token",
+        "use one of",
+    ),
+}
+
+CONVERSATIONS = {
+    "not JSON": ("hello", "talk.json: not JSON", '{"messages": [...]}'),
+    "truncated": ('{"messages": [', "talk.json: not JSON", "the text ends too early"),
+    "empty": ("", "talk.json: not JSON"),
+    "not UTF-8": (b"\xff\xfe{}", "talk.json: not UTF-8", "save it as UTF-8"),
+    "a number": ("3", "talk.json", "a row is an object with 'messages'"),
+    "no messages": ("{}", "talk.json: no column 'messages'"),
+    "nothing in it": ("[]", "talk.json: 'messages' is empty"),
+    "wrong types": (json.dumps(said(3)), "message 1: content is int 3", "it must be a text"),
+    "lone surrogate": (json.dumps(said("\udfff")), "lone surrogate at character 0"),
+}
+
+
+CASES = {f"rows: {name}": case for name, case in ROWS.items()}
+CASES |= {f"policies: {name}": case for name, case in POLICIES.items()}
+CASES |= {
+    f"conversations, {verb}: {name}": Case(
+        f"{command} conversation={{here}}/talk.json", words, files={"talk.json": content}
+    )
+    for verb, command in {"score": "score artifact={place}/run", "train": "train"}.items()
+    for name, (content, *words) in CONVERSATIONS.items()
+}
+CASES |= {  # alora check lists its findings as its result
+    f"check: {name}": replace(
+        ROWS[name], command=ROWS[name].command.replace("train ", "check ", 1), words=(), result=CHECKED
+    )
+    for name in ("truncated JSON", "unknown label", "one class only", "one row of each label", "text named Parquet")
+}
 
 
 def test_a_byte_order_mark_is_no_mistake(place, here, capsys):

@@ -1,17 +1,17 @@
 """The table: every bad input is refused in one clear message that names the culprit, and changes nothing on disk.
 
-``data``, ``settings``, ``verbs`` and ``artifacts`` hold the cases that somebody thought of, ``generated`` those that
-follow from a rule; ``test_swapped_keys`` and ``test_servers`` put their own through the same check.
+``test_data``, ``test_settings``, ``test_bases_and_artifacts`` and ``verbs`` hold the cases that somebody thought of,
+``generated`` those that follow from a rule; ``test_swapped_keys`` and ``test_servers`` use the same check.
 """
 
 import sys
 
 import pytest
 
-from tests.integration.bad_input import artifacts, data, generated, settings, verbs
-from tests.integration.bad_input.promise import LONGEST, Case, breaches
+from tests.integration.bad_input import generated, test_bases_and_artifacts, test_data, test_settings, verbs
+from tests.integration.bad_input.conftest import LONGEST, Case, breaches
 
-TABLES = (data.CASES, settings.CASES, verbs.CASES, artifacts.CASES, generated.CASES)
+TABLES = [module.CASES for module in (test_data, test_settings, verbs, test_bases_and_artifacts, generated)]
 TABLE = {name: case for table in TABLES for name, case in table.items()}
 pytestmark = pytest.mark.timeout(120)
 

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from alora.serving import client
-from tests.integration.bad_input.promise import Case, breaches
+from tests.integration.bad_input.conftest import Case, breaches
 
 SILENCE = None
 Answer = bytes | None
@@ -85,9 +85,11 @@ def server(answer_to: Callable[[str], Answer]) -> Iterator[str]:
         listening.daemon_threads = True
         thread = threading.Thread(target=partial(listening.serve_forever, 0.02))
         thread.start()
-        yield f"http://127.0.0.1:{listening.server_address[1]}"
-        listening.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{listening.server_address[1]}"
+        finally:
+            listening.shutdown()
+            thread.join()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A run folder that is taken, a loss that diverges, and a machine that gives out."""
+"""Settings that cannot run, places that cannot be written, and a machine that gives out."""
 
 import json
 import os
@@ -9,10 +9,69 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from alora.cli import main
 from alora.training.run_folder import LOCK
 from tests.forked import Forked
-from tests.integration.bad_input.promise import Case, arguments, breaches_of_words, listing
+from tests.integration.bad_input.conftest import Case, arguments, check_refusal, tree
+
+SETTINGS = {
+    "unknown verb": Case("trian", ["no verb 'trian'", "did you mean 'train'?"]),
+    "unknown key": Case("train training.epcohs=3", ["training.epcohs", "did you mean 'training.epochs'?"]),
+    "unknown key, added": Case("train +typo=1", ["unknown key 'typo'", "--help"]),
+    "bad type": Case("train training.epochs=many", ["training.epochs", "'many'"]),
+    "unknown option of a group": Case("train training=fast", ["training=fast", "There are: ", "quick"]),
+    "several mistakes, at once": Case(
+        "train adapter.rank=0 training.batch_size=0 prompt.layout=turn",
+        ["adapter.rank is 0", "training.batch_size is 0", "choose one of transcript, turns"],
+    ),
+    "quantization that is not there": Case("train base.quantization=int3", ["base.quantization is 'int3'", "choose"]),
+    "no such device": Case("train base.device=tpu", ["base.device is 'tpu'", "cuda:N"]),
+    "no base": Case("train base.source={here}/base", ["base.source", "there is no folder", "base=smollm2"]),
+    "targets that match nothing": Case("train adapter.targets=[c_attn]", ["'c_attn' matches no", "it has", "q_proj"]),
+    "a rank above the hidden size": Case("train adapter.rank=100000", ["adapter.rank is 100000", "hidden size of 32"]),
+    "a row longer than the base takes": Case(
+        "train prompt.max_prefix_tokens=60000 data.test={here}/long.jsonl",
+        ["long.jsonl:1", "the base takes 512", "lower prompt.max_prefix_tokens to 50"],
+        files={"long.jsonl": '{"messages": [{"role": "user", "content": "' + "red " * 9000 + '"}], "label": "ok"}\n'},
+    ),
+    "no rows": Case("train data.train=null", ["no training rows are given", "data.train=FILE.jsonl"]),
+    "more golden rows than there are": Case("train export.golden_rows=99", ["export.golden_rows=99", "between 0 and"]),
+    "no artifact": Case("validate artifact={here}/none", ["artifact", "looked for"]),
+    "an artifact of something else": Case("validate artifact={place}/base", ["is no artifact of alora", "run.yaml"]),
+    "nothing to score": Case("score artifact={place}/run", ["no conversation is given", "standard input"]),
+    "a report that cannot be written": Case(
+        "evaluate artifact={place}/run output={place}/policy.yaml/report.json", ["report.json", "writable output="]
+    ),
+    "a report over the run's own": Case("evaluate artifact={place}/run output={place}/run", ["the run's own record"]),
+    "verdicts over the run's own": Case(
+        "score artifact={place}/run {place}/talk.json output={place}/run/bundle/alora.json", ["the run's own record"]
+    ),
+    "verdicts that cannot be written": Case(
+        "score artifact={place}/run {place}/talk.json output={place}/policy.yaml/v.json", ["policy.yaml", "choose a"]
+    ),
+    "packing, as TRL has it": Case("train training.packing=true", ["'training.packing'", "only the last one adapted"]),
+    "beam search, added": Case("train +training.num_beams=4", ["'training.num_beams'", "no beam search"]),
+    "dropout, as PEFT has it": Case("train adapter.lora_dropout=0.1", ["'adapter.lora_dropout'", "weight_decay"]),
+    "a base to be quantized by GPTQ": Case(
+        "train base.quantization=gptq", ["base.quantization is 'gptq'", "silently trains a plain LoRA", "bf16"]
+    ),
+    "a certificate that cannot be written": Case(
+        "validate artifact={place}/run output={place}/policy.yaml/report.json", ["policy.yaml", "choose a place"]
+    ),
+    "a bundle that cannot be written": Case(
+        "export artifact={place}/run output={place}/policy.yaml/bundle", ["policy.yaml/bundle", "writable output="]
+    ),
+    "a bundle in the way of something": Case("export artifact={place}/run output={place}", ["is not a bundle"]),
+    "a scaffold in the way of something": Case("new base output={place}/base", ["is there already", "another name"]),
+    "a scaffold that cannot be written": Case(
+        "new mine output={place}/policy.yaml/mine", ["cannot be written", "another place"]
+    ),
+    "a run folder below a file": Case("train run_dir={place}/policy.yaml/run", ["policy.yaml/run", "set run_dir="]),
+    "a file for a run folder": Case("train run_dir={place}/policy.yaml", ["policy.yaml", "set run_dir="]),
+    "a run folder where nobody can write": Case("train run_dir=/proc/run", ["/proc/run", "set run_dir="]),
+}
+
+
+CASES = {f"settings: {name}": case for name, case in SETTINGS.items()}
 
 
 def test_a_run_folder_that_another_process_holds(here, refused):
@@ -23,6 +82,8 @@ def test_a_run_folder_that_another_process_holds(here, refused):
 
 def test_a_learning_rate_that_diverges(place, here, capsys):
     """The run stops with a reason; what it leaves is no adapter, and no obstacle to better settings."""
+    from alora.cli import main
+
     assert main(arguments("train training.learning_rate=1e30", place, here)) == 1
     output, errors = capsys.readouterr()
     assert "loss is nan at step 2" in errors
@@ -36,15 +97,15 @@ def run_limited(case: Case, place: Path, here: Path) -> None:
     """Run a case in a process that cannot write files above 20 kB, and check what it says."""
     process = Forked(arguments(case.command, place, here), os.environ, largest_file=20_000)
     output, errors = process.communicate()
-    assert breaches_of_words(case, process.returncode, output, errors) == []
+    check_refusal(case, process.returncode, output, errors)
 
 
 def test_a_full_disk_while_exporting(place, here):
     case = Case("export artifact={place}/run output={here}/bundle", ["bundle cannot be written", "with space"])
-    before = listing(place)
+    before = tree(place)
     run_limited(case, place, here)
-    assert listing(here) == {}
-    assert listing(place) == before
+    assert tree(here) == {}
+    assert tree(place) == before
 
 
 def test_a_full_disk_while_training(place, here):
@@ -60,8 +121,8 @@ def test_a_full_disk_for_the_output(place, here):
     command = [sys.executable, "-m", "alora", *arguments(case.command, place, here)]
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
-    assert breaches_of_words(case, result.returncode, "", result.stderr) == []
-    assert listing(here) == {}
+    check_refusal(case, result.returncode, "", result.stderr)
+    assert tree(here) == {}
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 
 from alora.adapter.folder import CONFIG_FILE
 from alora.bundle.manifest import CERTIFICATE_FILE, GOLDEN_FILE, MANIFEST_FILE
+from tests.integration.bad_input.conftest import Case, breaches
 from tests.integration.bad_input.generated import SCORE, keys, sign, swap
-from tests.integration.bad_input.promise import Case, breaches
 
 EXPORT = "export artifact={here}/run"
 SECTIONS = {  # where a file lies, the command that reads it, and the sections of it that are read

@@ -2,8 +2,8 @@
 
 import os
 
-from tests.integration.bad_input.data import lines
-from tests.integration.bad_input.promise import Case
+from tests.integration.bad_input.conftest import Case
+from tests.integration.bad_input.test_data import lines
 
 SCORE = "score artifact={place}/run {place}/talk.json"
 
