@@ -25,7 +25,12 @@ def typed(kind: Any, value: Any, key: str = "") -> Any:
         kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
         if len(kinds) == len(value):
             return tuple(typed(kinds[at], item, f"{key}[{at}]") for at, item in enumerate(value))
-    if kind is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:  # neither NaN nor infinite
+    if (
+        kind is float
+        and isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and abs(value) <= sys.float_info.max  # neither NaN nor infinite
+    ):
         return float(value)
     if kind is Any or (type(value) is kind is not float):
         return value
