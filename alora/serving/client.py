@@ -147,7 +147,10 @@ class RemoteEngine:
         request = urllib.request.Request(self.url + path, data, headers)
         try:
             with _open(request, seconds) as answer:
-                return answer.status, read_stream(answer).decode(errors="replace")
+                content = read_stream(answer)
+                if answer.length:  # bytes that were announced and did not come
+                    raise http.client.IncompleteRead(content, answer.length)
+                return answer.status, content.decode(errors="replace")
         except (OSError, http.client.HTTPException, ValueError) as error:  # silence, a cut answer, no HTTP at all
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise ConfigError(
