@@ -55,7 +55,7 @@ cpu_torch() {
 
 echo "setup: installing; the first time this takes a few minutes"
 if [ "$choice" = cpu ]; then
-  pip install --quiet --no-deps -r "$LOCK"
+  pip install --quiet --no-deps --require-hashes -r "$LOCK"
   cpu_torch
   pip install --quiet --no-deps --no-build-isolation -e .
 else

@@ -23,6 +23,7 @@ from torch import nn
 from alora.atomic import replace_folder, save_tensors, workshop
 from alora.errors import AdapterError
 from alora.reading import read_json, require_plain
+from alora.typed import typed
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -201,18 +202,19 @@ def _spec(config: dict[str, Any], folder: Path) -> AdapterSpec:
     targets = config.get("target_modules")
     invocation = config.get("alora_invocation_tokens")
     try:
-        if isinstance(targets, str) or not targets:
+        if not targets:
             raise TypeError("target_modules must be a list of names")
-        if invocation is not None and (not invocation or not all(isinstance(token, int) for token in invocation)):
+        if invocation == []:
             raise TypeError("alora_invocation_tokens must be a list of token ids")
-        if not isinstance(config["r"], int) or config["r"] < 1 or not math.isfinite(float(config["lora_alpha"])):
-            raise TypeError("r must be a whole number of 1 or more, and lora_alpha finite")
+        rank = typed(int, config["r"], "r")
+        if rank < 1:
+            raise TypeError(f"r is {rank}, not 1 or more")
         return AdapterSpec(
-            rank=int(config["r"]),
-            alpha=float(config["lora_alpha"]),
-            targets=tuple(sorted(targets)),
-            invocation_ids=tuple(invocation) if invocation is not None else None,
-            rank_stabilised=bool(config.get("use_rslora")),
+            rank=rank,
+            alpha=typed(float, config["lora_alpha"], "lora_alpha"),
+            targets=tuple(sorted(typed(tuple[str, ...], targets, "target_modules"))),
+            invocation_ids=typed(tuple[int, ...] | None, invocation, "alora_invocation_tokens"),
+            rank_stabilised=bool(typed(bool | None, config.get("use_rslora"), "use_rslora")),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise AdapterError(f"{folder / CONFIG_FILE} is not a usable LoRA config: {error}") from error

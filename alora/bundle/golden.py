@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alora.conversation import Conversation, Message
+from alora.conversation import Conversation
 from alora.errors import BundleError
 from alora.render import Prefix, Suffix
+from alora.typed import typed
 
 if TYPE_CHECKING:
     from alora.prefix.scorer import Scorer
@@ -95,13 +96,12 @@ def read_golden(file: Path) -> tuple[GoldenRow, ...]:
         BundleError: a line is not a golden row.
     """
     rows = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         try:
             content = json.loads(line)
-            messages = tuple(Message(str(m["role"]), str(m["content"])) for m in content["messages"])
-            logits = tuple(float(logit) for logit in content["label_logits"])
-            rows.append(GoldenRow(Conversation(str(content["id"]), messages), str(content["prefix_sha256"]), logits))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            conversation = {name: content.pop(name) for name in ("id", "messages")}
+            rows.append(typed(GoldenRow, {"conversation": conversation, **content}))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BundleError(
                 f"{file}:{number}: not a golden row ({type(error).__name__}: {error}); export the bundle again"
             ) from error

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ from alora.evaluation.report import Evaluation
 from alora.policy import Policy
 from alora.reading import require_plain
 from alora.render import Suffix
+from alora.typed import typed
 
 MANIFEST_FILE = "alora.json"
 CERTIFICATE_FILE = "identity.json"
@@ -31,6 +31,11 @@ CARD_FILE = "README.md"
 BUNDLE_FILES = (MANIFEST_FILE, CERTIFICATE_FILE, GOLDEN_FILE, CARD_FILE, CONFIG_FILE, WEIGHTS_FILE)
 SCHEMA_VERSION = 1
 DTYPES = ("float32", "bfloat16", "float64", "float16")
+
+
+def _require_dtype(key: str, name: str) -> None:
+    if name not in DTYPES:
+        raise ValueError(f"{key} is {name!r}, not one of {', '.join(DTYPES)}")
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,9 @@ class BaseRecord:
     dtype: str
     revision: str | None = None
     local: bool = False
+
+    def __post_init__(self) -> None:
+        _require_dtype("base.dtype", self.dtype)
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,13 @@ class MoveRecord:
     rows: int
     same_verdict: int
     largest_difference: float | None
+
+    def __post_init__(self) -> None:
+        _require_dtype("moved.dtype", self.dtype)
+        if not 0 <= self.same_verdict <= self.rows:
+            raise ValueError(f"moved.same_verdict is {self.same_verdict} of {self.rows} rows")
+        if self.largest_difference is not None and self.largest_difference < 0:
+            raise ValueError(f"moved.largest_difference is {self.largest_difference}")
 
 
 @dataclass(frozen=True)
@@ -190,78 +205,42 @@ def manifest_from_dict(content: Any, where: str) -> Manifest:
 
 
 def _manifest(content: Mapping[str, Any]) -> Manifest:
-    prompt = dict(content["prompt"])
-    template_kwargs = prompt.pop("template_kwargs")
-    base: dict[str, Any] = dict(content["base"])
-    certificate = content["certificate"]
-    labels = content["policy"]["labels"]
+    policy = typed(Mapping[str, Any], content["policy"], "policy")
+    prompt = typed(Mapping[str, Any], content["prompt"], "prompt")
+    labels = typed(Mapping[str, str], policy["labels"], "policy.labels")
+    files = typed(Mapping[str, FileRecord], content["files"], "files")
+    point = typed(OperatingPoint, content["operating_point"], "operating_point")
+    if point.dtype is not None:
+        _require_dtype("operating_point.dtype", point.dtype)
     return Manifest(
-        activated=_flag(content["activated"]),
+        activated=typed(bool, content["activated"], "activated"),
         policy=Policy(
-            id=content["policy"]["id"],
-            title=content["policy"]["title"],
-            rule=content["policy"]["rule"],
+            id=policy["id"],
+            title=policy["title"],
+            rule=policy["rule"],
             labels=tuple(labels),
             answers=tuple(labels.values()),
         ),
-        prompt=PromptSettings(**prompt),
-        template_kwargs=_switches(template_kwargs),
+        template_kwargs=typed(Mapping[str, bool], prompt.pop("template_kwargs"), "prompt.template_kwargs"),
+        prompt=typed(PromptSettings, prompt, "prompt"),
         suffix=_suffix(content["suffix"], len(labels)),
-        base=_base_record(base),
-        adapter_digest=str(content["adapter_digest"]),
-        operating_point=_operating_point(content["operating_point"]),
-        evaluations=tuple(Evaluation.from_dict(item) for item in content["evaluations"]),
-        data={split: dict(counts) for split, counts in content["data"].items()},
-        certificate=certificate and CertificateRecord(**certificate | {"dtypes": tuple(certificate["dtypes"])}),
-        files={_file_name(name): FileRecord(**record) for name, record in content["files"].items()},
-        versions=dict(content["versions"]),
-        created=str(content["created"]),
-        moved=_move_record(content["moved"]) if "moved" in content else None,
+        base=typed(BaseRecord, content["base"], "base"),
+        adapter_digest=typed(str, content["adapter_digest"], "adapter_digest"),
+        operating_point=point,
+        evaluations=typed(tuple[Evaluation, ...], content["evaluations"], "evaluations"),
+        data=typed(Mapping[str, Mapping[str, int]], content["data"], "data"),
+        certificate=typed(CertificateRecord | None, content["certificate"], "certificate"),
+        files={_file_name(name): record for name, record in files.items()},
+        versions=typed(Mapping[str, str], content["versions"], "versions"),
+        created=typed(str, content["created"], "created"),
+        moved=typed(MoveRecord | None, content.get("moved"), "moved"),
     )
 
 
-def _base_record(content: dict[str, Any]) -> BaseRecord:
-    record = BaseRecord(fingerprint=Fingerprint(**content.pop("fingerprint")), **content)
-    _require_dtype(record.dtype)
-    return record
-
-
-def _move_record(content: Mapping[str, Any]) -> MoveRecord:
-    record = MoveRecord(**content)
-    _require_dtype(record.dtype)
-    counts, far = (record.same_verdict, record.rows), record.largest_difference
-    if not all(type(count) is int for count in counts) or not 0 <= record.same_verdict <= record.rows:
-        raise ValueError(f"moved counts {record.same_verdict!r} of {record.rows!r} rows")
-    if far is not None and (type(far) not in (int, float) or not 0 <= far < math.inf):
-        raise ValueError(f"moved.largest_difference is {far!r}")
-    if not isinstance(record.quantization, str):
-        raise TypeError(f"moved.quantization is {record.quantization!r}")
-    return record
-
-
-def _operating_point(content: Mapping[str, Any]) -> OperatingPoint:
-    point = OperatingPoint.from_dict(content)
-    if point.dtype is not None:
-        _require_dtype(point.dtype)
-    return point
-
-
-def _require_dtype(name: Any) -> None:
-    if name not in DTYPES:
-        raise ValueError(f"dtype is {name!r}, not one of {', '.join(DTYPES)}")
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"activated is {value!r}, not true or false")
-    return value
-
-
 def _suffix(content: Mapping[str, Any], labels: int) -> Suffix:
-    ids = {name: tuple(content[name]) for name in ("token_ids", "invocation_ids", "label_token_ids")}
-    if not all(isinstance(token, int) and token >= 0 for values in ids.values() for token in values):
-        raise TypeError("suffix holds something that is not a token id")
-    suffix = Suffix(**ids)
+    suffix = typed(Suffix, content, "suffix")
+    if any(token < 0 for token in (*suffix.token_ids, *suffix.label_token_ids)):
+        raise ValueError("suffix holds something that is not a token id")
     if not suffix.invocation_ids or suffix.token_ids[: len(suffix.invocation_ids)] != suffix.invocation_ids:
         raise ValueError("the suffix does not begin with the invocation tokens")
     if len(suffix.label_token_ids) != labels or len(set(suffix.label_token_ids)) != labels:
@@ -274,14 +253,6 @@ def _file_name(name: str) -> str:
     if name not in BUNDLE_FILES:
         raise ValueError(f"file name {name!r} is none of {', '.join(BUNDLE_FILES)}")
     return name
-
-
-def _switches(content: Mapping[str, Any]) -> dict[str, bool]:
-    """Template settings turn parts of the base's template on and off; a text could be another template."""
-    for name, value in content.items():
-        if not isinstance(value, bool):
-            raise TypeError(f"prompt.template_kwargs.{name} is {value!r:.40}, not true or false")
-    return dict(content)
 
 
 def _plain(record: CertificateRecord | None) -> dict[str, Any] | None:

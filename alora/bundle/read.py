@@ -176,6 +176,8 @@ def load_bundle(folder: Path | str) -> Bundle:
             f"{manifest.adapter_digest[:12]}: not the adapter that was certified; export the bundle again"
         )
     golden = read_golden(folder / GOLDEN_FILE) if GOLDEN_FILE in manifest.files else ()
+    if any(len(row.label_logits) != len(manifest.policy.labels) for row in golden):
+        raise BundleError(f"{folder / GOLDEN_FILE} has not one logit per label; export the bundle again")
     return Bundle(folder, manifest, weights, golden)
 
 

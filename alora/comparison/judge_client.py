@@ -118,7 +118,7 @@ class JudgeClient:
                     self.refusal = f"HTTP {error.status_code}: {str(error)[:300]}"
                     return NoAnswer.FILTERED if _FILTER.search(f"{error} {error.code}") else NoAnswer.REFUSED
                 asked_to_wait = _retry_after(error)
-            except (self._openai.OpenAIError, ValueError, AttributeError, TypeError, IndexError):
+            except (self._openai.OpenAIError, ValueError, AttributeError, TypeError, LookupError, RecursionError):
                 # Connection, timeout, and bodies that are no chat completion: cut JSON, HTML, missing choices.
                 self._count(failed_requests=1)
             else:

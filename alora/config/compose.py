@@ -269,6 +269,8 @@ def _require_choices(overrides: Sequence[str]) -> None:
     groups = {folder.name for folder in configs_folder().iterdir() if folder.is_dir()}
     sections = {field.name for field in fields(Recipe)}
     for override in OverridesParser.create().parse_overrides(list(overrides)):
+        if not override.key_or_group:
+            raise ConfigError(f"{override.input_line!r} sets nothing; write key=value")
         if override.is_delete() and override.key_or_group in sections:
             raise ConfigError(
                 f"{override.input_line}: a section or setting cannot be removed; leave it out, or give it another value"

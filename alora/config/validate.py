@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
+from urllib.parse import urlsplit
 
 from alora.config.elsewhere import REFUSED_VALUES
 from alora.config.extremes import extremes
@@ -197,7 +198,7 @@ def _secrets(recipe: Recipe) -> list[str]:
 
 
 def _engine(recipe: Recipe, verb: str) -> list[str]:
-    remote = re.match(r"https?://[^/\s]", recipe.engine) is not None
+    remote = _is_server(recipe.engine)
     if remote and verb != "score":
         return [f"engine is {recipe.engine!r}, but only alora score asks a server; choose transformers or vllm"]
     if remote or recipe.engine in ("transformers", "vllm"):
@@ -245,13 +246,23 @@ def _compare(recipe: Recipe) -> list[str]:
         problems.append("compare.seeds is empty; list at least one")
     if judge.url is None and "judge" in settings.arms:
         problems.append("compare.arms holds judge, but no endpoint is given; add judge.url=https://HOST/v1")
-    if judge.url is not None and not re.match(r"https?://[^/\s]", judge.url):
+    if judge.url is not None and not _is_server(judge.url):
         problems.append(f"judge.url is {redacted(judge.url)!r}; give it as https://HOST/v1")
     if judge.url is not None and not judge.model:
         problems.append("judge.url is given, but no judge.model=NAME for it to run")
     if not recipe.fleet.figures or any(name not in FIGURES for name in recipe.fleet.figures):
         problems.append(f"fleet.figures is {list(recipe.fleet.figures)}; list some of {', '.join(FIGURES)}")
     return problems
+
+
+def _is_server(url: str) -> bool:
+    """Whether ``url`` can be asked at all: HTTP, a host, and no port that cannot be."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number or above 65535, half an IPv6 address
+        return False
+    return usable and url.isprintable() and " " not in url
 
 
 def _serving_bench(serving: ServingBenchSettings) -> list[str]:

@@ -42,30 +42,21 @@ class OperatingPoint:
     dtype: str | None = None
     engine: str | None = None
 
+    def __post_init__(self) -> None:
+        _ = self.calibration  # ConfigError when no verdict can come of it
+
     @property
     def calibration(self) -> Calibration:
         """What a verdict needs."""
         return Calibration(self.temperature, self.threshold)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types; :meth:`from_dict` reads it back. What is None and newer than the rest is left out."""
+        """Plain JSON types; what is None and newer than the rest is left out."""
         content = asdict(self)
         for name in ("costs", "dtype", "engine"):
             if content[name] is None:
                 del content[name]
         return content
-
-    @classmethod
-    def from_dict(cls, mapping: Mapping[str, Any]) -> "OperatingPoint":
-        """Read :meth:`as_dict` back.
-
-        Raises:
-            ConfigError, TypeError: it is something else.
-        """
-        costs = mapping.get("costs")
-        point = cls(**{**mapping, "costs": None if costs is None else (float(costs[0]), float(costs[1]))})
-        _ = point.calibration
-        return point
 
 
 def positive_probability(logits_NL: Floats, temperature: float = 1.0) -> Floats:

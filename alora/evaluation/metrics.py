@@ -49,20 +49,19 @@ class Metrics:
     threshold: float
     figures: Mapping[str, Estimate]
 
+    def __post_init__(self) -> None:
+        missing = [name for name in FIGURES if name not in self.figures]
+        if missing:
+            raise ValueError(f"figures lack {', '.join(missing)}")
+
     def value(self, figure: str) -> float | None:
         """The point estimate of one of :data:`FIGURES`."""
         return self.figures[figure].value
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types; :meth:`from_dict` reads it back."""
+        """Plain JSON types."""
         figures = {name: asdict(estimate) for name, estimate in self.figures.items()}
         return {"rows": self.rows, "positives": self.positives, "threshold": self.threshold, "figures": figures}
-
-    @classmethod
-    def from_dict(cls, mapping: Mapping[str, Any]) -> "Metrics":
-        """Read :meth:`as_dict` back; KeyError or TypeError when it is something else."""
-        figures = {name: Estimate(**mapping["figures"][name]) for name in FIGURES}
-        return cls(int(mapping["rows"]), int(mapping["positives"]), float(mapping["threshold"]), figures)
 
 
 def compute_metrics(

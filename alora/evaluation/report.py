@@ -14,6 +14,7 @@ from alora.errors import RunError
 from alora.evaluation.calibration import TEMPERATURE_BOUNDS, OperatingPoint, positive_probability
 from alora.evaluation.metrics import FIGURES, Estimate, Metrics, compute_metrics
 from alora.evaluation.predict import Predictions
+from alora.typed import typed
 
 HEADINGS = ("policy", "method", "rows", "AUROC", "AUPRC", "F1", "precision", "recall", "R@1%FPR", "R@5%FPR", "ECE")
 _TITLES = {
@@ -46,7 +47,7 @@ class Evaluation:
     truncated: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types; :meth:`from_dict` reads it back."""
+        """Plain JSON types."""
         return {
             "policy": self.policy,
             "method": self.method,
@@ -57,20 +58,6 @@ class Evaluation:
             "operating_point": self.operating_point.as_dict(),
             "metrics": self.metrics.as_dict(),
         }
-
-    @classmethod
-    def from_dict(cls, mapping: Mapping[str, Any]) -> Evaluation:
-        """Read :meth:`as_dict` back; KeyError, TypeError or ConfigError when it is something else."""
-        return cls(
-            policy=str(mapping["policy"]),
-            method=str(mapping["method"]),
-            split=str(mapping["split"]),
-            metrics=Metrics.from_dict(mapping["metrics"]),
-            operating_point=OperatingPoint.from_dict(mapping["operating_point"]),
-            adapter_digest=mapping["adapter_digest"],
-            label_counts=dict(mapping["label_counts"]),
-            truncated=int(mapping["truncated"]),
-        )
 
 
 def evaluate(
@@ -163,7 +150,7 @@ def read_evaluations(file: Path) -> list[Evaluation]:
         content = json.loads(file.read_text(encoding="utf-8"))
         if content["schema_version"] != 1:
             raise ValueError(f"schema_version {content['schema_version']} is not 1")
-        return [Evaluation.from_dict(item) for item in content["evaluations"]]
+        return list(typed(tuple[Evaluation, ...], content["evaluations"], "evaluations"))
     except FileNotFoundError as error:
         raise RunError(f"{file} does not exist; run `alora evaluate` or `alora train` first") from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

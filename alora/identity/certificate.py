@@ -14,6 +14,7 @@ from alora.atomic import write_json
 from alora.base.fingerprint import Fingerprint
 from alora.config.environment import package_version
 from alora.errors import BundleError
+from alora.typed import typed
 
 FORMAT = 1
 FILE_NAME = "identity.json"
@@ -153,6 +154,10 @@ class Certificate:
     vllm: Certificate | None = None
     format: int = field(default=FORMAT)
 
+    def __post_init__(self) -> None:
+        if self.format != FORMAT:
+            raise ValueError(f"certificate format {self.format} is not {FORMAT}")
+
     @property
     def failures(self) -> tuple[str, ...]:
         """Every reason why ``passed`` is false, most telling first; empty when it is true."""
@@ -225,37 +230,6 @@ def certificate_from_mapping(raw: Any, where: str) -> Certificate:
         found = raw.get("format") if isinstance(raw, Mapping) else type(raw).__name__
         raise BundleError(f"{where}: certificate format {found!r} is not {FORMAT}; run 'alora validate' again")
     try:
-        return Certificate(
-            **{
-                **raw,
-                "base": Fingerprint(**raw["base"]),
-                "environment": Environment(**raw["environment"]),
-                "invocation_ids": tuple(raw["invocation_ids"]),
-                "adapted_modules": tuple(raw["adapted_modules"]),
-                "lengths": tuple((name, tuple(indices), tokens) for name, indices, tokens in raw["lengths"]),
-                "dtypes": tuple(_dtype_record(entry) for entry in raw["dtypes"]),
-                "notes": tuple(raw["notes"]),
-                "parity": _parity_record(raw.get("parity")),
-                "vllm": certificate_from_mapping(raw["vllm"], f"{where}: vllm") if raw.get("vllm") else None,
-            }
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return typed(Certificate, raw)
+    except (TypeError, ValueError) as error:
         raise BundleError(f"{where}: damaged certificate ({error}); run 'alora validate' again") from error
-
-
-def _dtype_record(raw: Mapping[str, Any]) -> DtypeRecord:
-    return DtypeRecord(
-        **{
-            **raw,
-            "findings": tuple(FindingRecord(**entry) for entry in raw["findings"]),
-            "layers": tuple(LayerRecord(**entry) for entry in raw["layers"]),
-            "handovers": tuple(HandoverRecord(**entry) for entry in raw["handovers"]),
-            "controls": tuple(ControlRecord(**entry) for entry in raw["controls"]),
-        }
-    )
-
-
-def _parity_record(raw: Mapping[str, Any] | None) -> ParityRecord | None:
-    if raw is None:
-        return None
-    return ParityRecord(**{**raw, "controls": tuple(ControlRecord(**entry) for entry in raw["controls"])})

@@ -6,11 +6,12 @@ names (``policy@digest``) and with ``--logprobs-mode processed_logprobs``.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ import torch
 from alora.bundle.golden import largest_difference
 from alora.config.secrets import KEY, redacted
 from alora.errors import CheckFailed, ConfigError
+from alora.reading import read_stream
 from alora.serving.engine import ServedAdapter
 from alora.serving.parity import TOLERANCES, answers_of, normalised
 
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from alora.render import Prefix, Renderer, Suffix
 
 _AT_ONCE = 32
-_SECONDS = 600
+_PROBE_SECONDS = 10  # of silence, until a server that does not even list its models is taken for dead
+_SECONDS = 600  # of silence, while it computes
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -61,12 +64,13 @@ class RemoteEngine:
             ConfigError: the server does not answer, or does not serve a bundle.
             CheckFailed: it runs without the plugin, or its answers are not the bundle's.
         """
-        served = {model["id"] for model in self._get("/v1/models")["data"]}
+        answer = self._send("/v1/models", None, _PROBE_SECONDS)
+        served = self._read(*answer, lambda models: {str(model["id"]) for model in models["data"]})
         missing = [name for name in (ServedAdapter.of(bundle).name for bundle in bundles) if name not in served]
         if missing:
             raise ConfigError(
-                f"{self.url} serves {', '.join(sorted(served))}, not {', '.join(missing)}; start it with alora serve, "
-                "or load each bundle under that name (POST /v1/load_lora_adapter)"
+                f"{self.url} serves {', '.join(sorted(served))[:500]}, not {', '.join(missing)}; start it with "
+                "alora serve, or load each bundle under that name (POST /v1/load_lora_adapter)"
             )
         for bundle in bundles:
             self._require_plugin(bundle)
@@ -86,7 +90,7 @@ class RemoteEngine:
 
     def _ask(self, prefix: Prefix, suffix: Suffix, name: str) -> torch.Tensor:
         labels = list(suffix.label_token_ids)
-        answer = self._post(
+        answer = self._send(
             "/v1/completions",
             {
                 "model": name,
@@ -98,13 +102,13 @@ class RemoteEngine:
                 "return_tokens_as_token_ids": True,
             },
         )
-        found = answer["choices"][0]["logprobs"]["top_logprobs"][0]
+        found = self._read(*answer, lambda completion: completion["choices"][0]["logprobs"])
         try:
-            return torch.tensor([found[f"token_id:{label}"] for label in labels])
-        except KeyError as error:
+            return torch.tensor([float(found["top_logprobs"][0][f"token_id:{label}"]) for label in labels])
+        except (LookupError, TypeError, ValueError) as error:
             raise CheckFailed(
-                f"{self.url} answers with the log-probabilities of {', '.join(found)}, not of the label tokens; start "
-                "it with --logprobs-mode processed_logprobs, as alora serve does"
+                f"{self.url} answers with the log-probabilities {str(found)[:300]}, not with those of the label "
+                f"tokens {labels}; start it with --logprobs-mode processed_logprobs, as alora serve does"
             ) from error
 
     def _require_plugin(self, bundle: Bundle) -> None:
@@ -132,39 +136,49 @@ class RemoteEngine:
                 f"{TOLERANCES['bfloat16']}); it runs on another base, or in another way: alora validate there"
             )
 
-    def _get(self, path: str) -> Any:
-        return self._answer(*self._send(path, None))
+    def _read(self, status: int, text: str, pick: Callable[[Any], Any]) -> Any:
+        """What ``pick`` takes from the answer's JSON.
 
-    def _post(self, path: str, body: dict[str, Any]) -> Any:
-        return self._answer(*self._send(path, body))
-
-    def _answer(self, status: int, text: str) -> Any:
+        Raises:
+            ConfigError: the server refuses, or what it says is nothing that ``pick`` can read.
+        """
         if status != 200:
-            raise ConfigError(f"{self.url} answered {status}: {text[:500]}")
+            raise ConfigError(f"{self.url} answered {status}: {text[:300]!r}")
         try:
-            return json.loads(text)
-        except ValueError as error:
+            return pick(json.loads(text))
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise ConfigError(f"{self.url} is no OpenAI-compatible server: it answered {text[:100]!r}") from error
 
-    def _send(self, path: str, body: dict[str, Any] | None) -> tuple[int, str]:
-        """Status and body of one request."""
+    def _send(self, path: str, body: dict[str, Any] | None, seconds: float = _SECONDS) -> tuple[int, str]:
+        """Status and body of one request; ``seconds`` of silence end it."""
         headers = {"Content-Type": "application/json"}
         if key := os.environ.get(KEY):
+            if not key.isascii() or not key.isprintable():
+                raise ConfigError(f"${KEY} holds a character that no HTTP header carries; export it again")
             headers["Authorization"] = f"Bearer {key}"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers)
         try:
-            with _OPENER.open(request, timeout=_SECONDS) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            if 300 <= error.code < 400:
-                place = redacted(str(error.headers.get("Location")))
-                raise ConfigError(
-                    f"{self.url} answered {error.code} and sends on to {place}, where neither key nor text "
-                    "follow; give the right address as engine="
-                ) from error
-            return error.code, error.read().decode(errors="replace")
-        except OSError as error:
+            with _open(request, seconds) as answer:
+                content = read_stream(answer)
+                if answer.length:  # bytes that were announced and did not come
+                    raise http.client.IncompleteRead(content, answer.length)
+                if 300 <= answer.status < 400:
+                    place = redacted(str(answer.headers.get("Location")))
+                    raise ConfigError(
+                        f"{self.url} answered {answer.status} and sends on to {place}, where neither key nor text "
+                        "follow; give the right address as engine="
+                    )
+                return answer.status, content.decode(errors="replace")
+        except (OSError, http.client.HTTPException, ValueError) as error:  # silence, a cut answer, no HTTP at all
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise ConfigError(
-                f"{self.url} does not answer ({error}); is the server up? alora serve starts one"
+                f"{self.url} does not answer ({reason}); is the server up? alora serve starts one"
             ) from error
+
+
+def _open(request: urllib.request.Request, seconds: float) -> Any:
+    try:
+        return _OPENER.open(request, timeout=seconds)
+    except urllib.error.HTTPError as error:
+        return error  # an answer too, with a status and a body

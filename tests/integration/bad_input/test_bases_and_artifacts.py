@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,36 +11,9 @@ import pytest
 from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE, AdapterSpec, new_adapter, save_adapter
 from alora.bundle.manifest import content_digest
 from alora.cli import main
-from tests.integration.bad_input.conftest import Case, arguments
+from tests.integration.bad_input.conftest import Case, Damage, arguments, copy, cut, edit, remove, write
 from tests.toy_models import toy_model
 from tests.toy_tokenizers import toy_tokenizer
-
-Damage = Callable[[Path], object]
-
-
-def edit(file: str, change: Callable[[dict], object]) -> Damage:
-    """Change a JSON file in place."""
-
-    def damage(folder: Path) -> None:
-        content = json.loads((folder / file).read_text())
-        change(content)
-        (folder / file).write_text(json.dumps(content))
-
-    return damage
-
-
-def cut(file: str, share: float = 0.5) -> Damage:
-    return lambda folder: (folder / file).write_bytes(
-        (folder / file).read_bytes()[: int(share * (folder / file).stat().st_size)]
-    )
-
-
-def write(file: str, text: str) -> Damage:
-    return lambda folder: (folder / file).write_text(text)
-
-
-def remove(file: str) -> Damage:
-    return lambda folder: (folder / file).unlink()
 
 
 def quantized(method: str) -> Damage:
@@ -80,13 +53,6 @@ BASES = {
 }
 
 
-@pytest.mark.parametrize("name", BASES)
-def test_bases(name, place, here, refused):
-    damage, words = BASES[name]
-    damage(shutil.copytree(place / "base", here / "base"))
-    refused(Case("train base.source={here}/base", words))
-
-
 BUNDLES = {
     "truncated adapter": (cut(WEIGHTS_FILE), [f"{WEIGHTS_FILE} is cut short", "copy or download it again"]),
     "changed adapter config": (
@@ -110,14 +76,6 @@ BUNDLES = {
 }
 
 
-@pytest.mark.parametrize("verb", ["score conversation={place}/talk.json", "validate"])
-@pytest.mark.parametrize("name", BUNDLES)
-def test_bundles(name, verb, place, here, refused):
-    damage, words = BUNDLES[name]
-    damage(shutil.copytree(place / "run/bundle", here / "bundle"))
-    refused(Case(f"{verb} artifact={{here}}/bundle base.source={{place}}/base", words))
-
-
 def other_tokenizer(folder: Path) -> None:
     tokenizer = toy_tokenizer("llama3")
     tokenizer.chat_template = toy_tokenizer("qwen3").chat_template
@@ -130,16 +88,6 @@ STRANGE_BASES = {
     "other tokenizer": (other_tokenizer, "base", ["tokenizer is another one"]),
     "other template": (write("chat_template.jinja", "{{ messages[0].content }}"), "base", ["chat template is another"]),
 }
-
-
-@pytest.mark.parametrize(
-    "verb", ["score conversation={place}/talk.json", "validate", "evaluate data.test={place}/test.jsonl"]
-)
-@pytest.mark.parametrize("name", STRANGE_BASES)
-def test_a_bundle_on_another_base(name, verb, place, here, refused):
-    damage, start, words = STRANGE_BASES[name]
-    damage(shutil.copytree(place / start, here / "base"))
-    refused(Case(f"{verb} artifact={{place}}/run base.source={{here}}/base", [*words, "does not fit the base"]))
 
 
 def test_a_recipe_in_the_working_folder_does_not_change_the_base(place, here, refused):
@@ -175,22 +123,6 @@ ADAPTERS = {
         ["alora_invocation_tokens must be"],
     ),
 }
-
-
-@pytest.mark.parametrize("verb", ["evaluate data.test={place}/test.jsonl policy.file={place}/policy.yaml", "validate"])
-@pytest.mark.parametrize("name", ADAPTERS)
-def test_adapters(name, verb, place, here, refused):
-    damage, words = ADAPTERS[name]
-    damage(shutil.copytree(place / "run/adapter", here / "adapter"))
-    refused(Case(f"{verb} artifact={{here}}/adapter base.source={{place}}/base", words))
-
-
-@pytest.mark.parametrize("verb", ["evaluate data.test={place}/test.jsonl policy.file={place}/policy.yaml", "validate"])
-def test_an_adapter_of_another_width(verb, place, here, refused):
-    shutil.copytree(place / "run/adapter", here / "adapter")
-    refused(
-        Case(f"{verb} artifact={{here}}/adapter base.source={{place}}/wide", ["o_proj", "the base that it was trained"])
-    )
 
 
 def no_invocation(config: dict) -> None:
@@ -250,17 +182,50 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_runs(name, place, here, refused):
-    damage, case = RUNS[name]
-    damage(shutil.copytree(place / "run", here / "run", ignore=shutil.ignore_patterns(".lock")))
-    refused(case)
+BASE, EVALUATE = "base.source={place}/base", "evaluate data.test={place}/test.jsonl"
+SCORE, OF_ADAPTER = "score conversation={place}/talk.json", EVALUATE + " policy.file={place}/policy.yaml"
+
+CASES = {
+    f"bases: {name}": Case("train base.source={here}/base", words, copied="base", damage=damage)
+    for name, (damage, words) in BASES.items()
+}
+CASES |= {
+    f"bundles, {verb.split()[0]}: {name}": Case(
+        f"{verb} artifact={{here}}/bundle {BASE}", words, copied="run/bundle", damage=damage
+    )
+    for verb in (SCORE, "validate")
+    for name, (damage, words) in BUNDLES.items()
+}
+CASES |= {
+    f"another base, {verb.split()[0]}: {name}": Case(
+        f"{verb} artifact={{place}}/run base.source={{here}}/{start}",
+        [*words, "does not fit the base"],
+        copied=start,
+        damage=damage,
+    )
+    for verb in (SCORE, "validate", EVALUATE)
+    for name, (damage, start, words) in STRANGE_BASES.items()
+}
+CASES |= {
+    f"adapters, {verb.split()[0]}: {name}": Case(
+        f"{verb} artifact={{here}}/adapter {BASE}", words, copied="run/adapter", damage=damage
+    )
+    for verb in (OF_ADAPTER, "validate")
+    for name, (damage, words) in ADAPTERS.items()
+}
+CASES |= {
+    f"adapters, {verb.split()[0]}: of another width": Case(
+        f"{verb} artifact={{place}}/run/adapter base.source={{place}}/wide", ["o_proj", "the base that it was trained"]
+    )
+    for verb in (OF_ADAPTER, "validate")
+}
+CASES |= {f"runs: {name}": replace(case, copied="run", damage=damage) for name, (damage, case) in RUNS.items()}
 
 
 @pytest.mark.parametrize("file", ["evaluation.json", "identity.json"])
 def test_the_same_training_over_a_damaged_file(file, place, here, capsys):
     """What the message advises is enough."""
-    run = shutil.copytree(place / "run", here / "run", ignore=shutil.ignore_patterns(".lock"))
+    run = copy(place / "run", here / "run")
     before = (run / file).read_bytes()
     cut(file)(run)
     assert main(arguments("train", place, here)) == 2

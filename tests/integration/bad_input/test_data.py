@@ -2,11 +2,10 @@
 
 import gzip
 import json
-
-import pytest
+from dataclasses import replace
 
 from alora.cli import main
-from tests.integration.bad_input.conftest import TALK, Case, arguments, tree
+from tests.integration.bad_input.conftest import TALK, Case, arguments
 
 
 def row(number: int, **changes) -> dict:
@@ -31,6 +30,7 @@ def rows_case(content: str | bytes, *words: str, name: str = "rows.jsonl") -> Ca
     return Case(f"train data.train={{here}}/{name}", words, files={name: content})
 
 
+CHECKED = ("error: ", "not ready to train")
 DEEP = "[" * 100_000
 
 ROWS = {
@@ -137,38 +137,21 @@ CONVERSATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_rows(name, refused):
-    refused(ROWS[name])
-
-
-@pytest.mark.parametrize("name", POLICIES)
-def test_policies(name, refused):
-    refused(POLICIES[name])
-
-
-@pytest.mark.parametrize("verb", ["score artifact={place}/run", "train"])
-@pytest.mark.parametrize("name", CONVERSATIONS)
-def test_conversations(name, verb, refused):
-    content, *words = CONVERSATIONS[name]
-    refused(Case(f"{verb} conversation={{here}}/talk.json", words, files={"talk.json": content}))
-
-
-@pytest.mark.parametrize(
-    "name", ["truncated JSON", "unknown label", "one class only", "one row of each label", "text named Parquet"]
-)
-def test_check_tells_the_same_without_training(name, place, here, capsys):
-    """`alora check` lists its findings as its result, on standard output."""
-    case = ROWS[name]
-    for file, content in case.files.items():
-        (here / file).write_bytes(content.encode() if isinstance(content, str) else content)
-    before = tree(here)
-    assert main(arguments(case.command.replace("train ", "check ", 1), place, here)) == 2
-    output, errors = capsys.readouterr()
-    assert "error: " in output
-    assert "not ready to train" in output
-    assert "Traceback" not in output + errors
-    assert tree(here) == before
+CASES = {f"rows: {name}": case for name, case in ROWS.items()}
+CASES |= {f"policies: {name}": case for name, case in POLICIES.items()}
+CASES |= {
+    f"conversations, {verb}: {name}": Case(
+        f"{command} conversation={{here}}/talk.json", words, files={"talk.json": content}
+    )
+    for verb, command in {"score": "score artifact={place}/run", "train": "train"}.items()
+    for name, (content, *words) in CONVERSATIONS.items()
+}
+CASES |= {  # alora check lists its findings as its result
+    f"check: {name}": replace(
+        ROWS[name], command=ROWS[name].command.replace("train ", "check ", 1), words=(), result=CHECKED
+    )
+    for name in ("truncated JSON", "unknown label", "one class only", "one row of each label", "text named Parquet")
+}
 
 
 def test_a_byte_order_mark_is_no_mistake(place, here, capsys):

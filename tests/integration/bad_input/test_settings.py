@@ -117,9 +117,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_settings(name, refused):
-    refused(SETTINGS[name])
+CASES = {f"settings: {name}": case for name, case in SETTINGS.items()}
 
 
 def test_a_run_folder_that_another_process_holds(here, refused):

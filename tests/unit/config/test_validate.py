@@ -114,6 +114,10 @@ def test_an_inline_policy_is_a_policy(verb):
     [
         ("http://localhost:8000", "validate", "only alora score asks a server"),
         ("http://", "score", "choose one of transformers, vllm"),
+        ("http://host:99999", "score", "engine is 'http://host:99999'"),
+        ("http://host:port", "score", "engine is 'http://host:port'"),
+        ("http://[::1", "score", "engine is 'http://"),
+        ("http://host/a b", "score", "engine is 'http://host/a b'"),
         ("vlm", "score", "engine is 'vlm'; choose one of transformers, vllm"),
     ],
 )

@@ -19,6 +19,7 @@ from alora.evaluation.calibration import (
     positive_probability,
     target_value,
 )
+from alora.typed import typed
 from alora.verdict import label_probabilities
 
 
@@ -168,7 +169,7 @@ def test_operating_point_is_seeded_and_reads_back():
     settings = EvaluationSettings(bootstrap=100)
     point = fit_operating_point(logits, label_ids, settings, seed=1)
     assert point == fit_operating_point(logits, label_ids, settings, seed=1)
-    assert OperatingPoint.from_dict(point.as_dict()) == point
+    assert typed(OperatingPoint, point.as_dict()) == point
     assert point.threshold_low <= point.calibration.threshold <= point.threshold_high
     assert (point.rows, point.positives) == (200, int((label_ids == 0).sum()))
     assert OperatingPoint().calibration.threshold == 0.5
@@ -216,8 +217,8 @@ def test_a_dearer_miss_lowers_the_threshold_and_only_the_ratio_counts():
     assert dear.threshold < even.threshold < cheap.threshold
     assert fitted(3, 30).threshold == dear.threshold
     assert dear.costs == (1, 10)
-    assert OperatingPoint.from_dict(dear.as_dict()) == dear
-    assert OperatingPoint.from_dict(json.loads(json.dumps(dear.as_dict()))) == dear
+    assert typed(OperatingPoint, dear.as_dict()) == dear
+    assert typed(OperatingPoint, json.loads(json.dumps(dear.as_dict()))) == dear
     assert dear.threshold_low <= dear.threshold <= dear.threshold_high
     for costs in ((0, 1), (1, -1), (float("nan"), 1)):
         with pytest.raises(ConfigError, match="must be above 0"):
@@ -229,7 +230,7 @@ def test_points_of_older_bundles_are_read_and_written_as_they_were():
     assert set(point.as_dict()) == {
         "temperature", "threshold", "threshold_low", "threshold_high", "target", "target_value", "rows", "positives"
     }  # fmt: skip
-    assert OperatingPoint.from_dict(point.as_dict()) == point
+    assert typed(OperatingPoint, point.as_dict()) == point
 
 
 def test_a_rate_without_a_target_that_holds_one_is_refused():

