@@ -8,7 +8,7 @@ import torch
 from alora.conversation import Conversation, Message
 from alora.errors import CheckFailed, ConfigError
 from alora.prefix.scorer import Scorer
-from alora.serving.client import KEY, RemoteEngine
+from alora.serving.client import RemoteEngine
 from alora.serving.engine import ServedAdapter
 
 PLACES = pytest.mark.parametrize("place", [0, 1])
@@ -83,8 +83,8 @@ def test_log_probabilities_of_other_tokens_are_no_answer(server, bundles, render
 
 def test_the_key_comes_from_the_environment(server, bundles, renderer, monkeypatch):
     server.key = "secret"
-    monkeypatch.delenv(KEY, raising=False)
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="answered 401"):
         RemoteEngine(server.url).prove(bundles, renderer)
-    monkeypatch.setenv(KEY, "secret")
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
     RemoteEngine(server.url).prove(bundles, renderer)
