@@ -1,5 +1,6 @@
 """What is held out, what is one conversation, and which policies' rows are enough."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,15 @@ from alora.config.schema import DataSettings
 from alora.conversation import Conversation, LabelledConversation, Message
 from alora.errors import ConfigError, DataError
 from alora.policy import Policy
-from alora.splits import hold_out, merge_rows, read_battery_splits, read_splits, rows_digest, text_digest
+from alora.splits import (
+    hold_out,
+    merge_rows,
+    read_battery_splits,
+    read_policy_rows,
+    read_splits,
+    rows_digest,
+    text_digest,
+)
 
 POLICY, OTHER = Policy("p", "T", "R"), Policy("q", "T", "R")
 
@@ -33,10 +42,10 @@ def test_what_reads_the_same_is_held_out_together():
     rows = [row(f"Message {number}") for number in range(400)]
     twins = [row(f"  message\n{number} ") for number in range(400)]
     train, validation = hold_out([*rows, *twins], 0.2)
-    assert {text_digest(item.conversation) for item in train}.isdisjoint(
-        text_digest(item.conversation) for item in validation
-    )
-    assert 2 * 50 < len(validation) < 2 * 110
+    held_out = [rows.index(item) for item in validation if item in rows]
+    assert held_out == [twins.index(item) for item in validation if item in twins]
+    assert 50 < len(held_out) < 110
+    assert len(train) + len(validation) == 800
     assert hold_out(rows[:100], 0.2)[1] == [item for item in validation if item in rows[:100]]
 
 
@@ -91,6 +100,19 @@ def test_each_split_needs_rows_of_each_label(tmp_path, train, validation, compla
         return
     with pytest.raises(DataError, match=complaint):
         read_splits(settings, POLICY)
+
+
+def test_a_policy_with_wrong_labels_in_a_common_file_costs_no_other_its_labels(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    talk = [{"role": "user", "content": "a"}]
+    file.write_text(
+        json.dumps({"messages": talk, "labels": {"p": "ok", "q": "perhaps"}})
+        + "\n"
+        + json.dumps({"messages": talk, "labels": {"p": "violation", "q": "ok"}})
+    )
+    rows, unusable = read_policy_rows(str(file), DataSettings(), [POLICY, OTHER])
+    assert [row.labels for row in rows] == [{"p": "ok"}, {"p": "violation"}]
+    assert list(unusable) == ["q"]
 
 
 def test_files_of_several_policies_share_the_rows_that_they_have_in_common(tmp_path):

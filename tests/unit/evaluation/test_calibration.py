@@ -20,7 +20,7 @@ from alora.evaluation.calibration import (
     target_value,
 )
 from alora.evaluation.resampling import draw_counts
-from alora.verdict import label_probabilities
+from alora.verdict import Calibration, label_probabilities
 
 
 def validation(seed: int = 0, size: int = 4000, overconfidence: float = 1.0):
@@ -198,7 +198,9 @@ def test_operating_point_is_seeded_and_reads_back():
     assert other.threshold == point.threshold
     assert (other.threshold_low, other.threshold_high) != (point.threshold_low, point.threshold_high)
     assert OperatingPoint.from_dict(point.as_dict()) == point
-    assert point.threshold_low <= point.calibration.threshold <= point.threshold_high
+    assert point.calibration == Calibration(point.temperature, point.threshold)
+    assert point.temperature != 1
+    assert point.threshold_low <= point.threshold <= point.threshold_high
     assert (point.rows, point.positives) == (200, int((label_ids == 0).sum()))
     assert OperatingPoint().calibration.threshold == 0.5
 
