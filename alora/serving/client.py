@@ -62,7 +62,7 @@ class RemoteEngine:
 
         Raises:
             ConfigError: the server does not answer, or does not serve a bundle.
-            CheckFailed: it runs without the plugin, or its answers are not the bundle's.
+            CheckFailed: it runs without the plugin, its answers are not the bundle's, or a bundle stores none.
         """
         answer = self._send("/v1/models", None, _PROBE_SECONDS)
         served = self._read(*answer, lambda models: {str(model["id"]) for model in models["data"]})
@@ -128,6 +128,11 @@ class RemoteEngine:
 
     def _require_answers(self, bundle: Bundle, renderer: Renderer) -> None:
         name, rows = ServedAdapter.of(bundle).name, bundle.golden[:1]
+        if not rows:
+            raise CheckFailed(
+                f"{bundle.folder} stores no golden rows, so nobody can say whether {self.url} runs its adapter on its "
+                "base; export it again with export.golden_rows=8"
+            )
         found = answers_of(rows, bundle.suffix, renderer, self.label_logits, name)
         far = largest_difference(normalised(rows), found)
         if not far <= TOLERANCES["bfloat16"]:

@@ -41,8 +41,8 @@ def read(path, **settings):
 
 
 def test_rows_in_order_with_ids_and_places(tmp_path):
-    rows = read(jsonl(tmp_path, row("a", id="x"), "", row("b", "violation", id=7), row("c")))
-    assert [item.conversation.id for item in rows] == ["x", "7", "train.jsonl:4"]
+    rows = read(jsonl(tmp_path, row("a", id="x"), "", row("b", "violation", id=0), row("c")))
+    assert [item.conversation.id for item in rows] == ["x", "0", "train.jsonl:4"]
     assert [item.where for item in rows] == ["train.jsonl:1", "train.jsonl:3", "train.jsonl:4"]
     assert [item.labels["p"] for item in rows] == ["ok", "violation", "ok"]
     assert rows[0].conversation == Conversation("x", (Message("user", "a"),))
@@ -99,6 +99,8 @@ BAD_ROWS = {
     "lone surrogate": (row("a\ud800"), "lone surrogate at character 1"),
     "lone surrogate in an id": (row(id="a\ud800"), "'id' holds a lone surrogate"),
     "id of a wrong type": (row(id=[1]), "an id is a text or a number"),
+    "id of a truth value": (row(id=True), "an id is a text or a number"),
+    "label in other letters": (row(label="OK"), "label 'OK' is not one of"),
     "labels of a wrong type": (
         {"messages": row()["messages"], "labels": "ok"},
         "'labels' is str 'ok'; map each policy",

@@ -215,6 +215,7 @@ def test_the_suffix_spells_out_the_policy(instruction):
 def test_the_invocation_is_the_same_for_every_policy_and_opens_with_the_turn(family):
     suffixes = [RENDERERS[family, "turns"].suffix(policy) for policy in POLICIES]
     assert len({suffix.invocation_ids for suffix in suffixes}) == 1
+    assert [len(suffix.label_token_ids) for suffix in suffixes] == [2, 3]
     assert suffixes[0].invocation_ids[0] in control_ids(family)
     assert TOKENIZERS[family].decode(suffixes[0].invocation_ids).endswith("Policy check:")
 
@@ -301,6 +302,19 @@ def test_no_conversation_is_longer_than_the_limit(family, layout, taken_from):
             assert "[...]" in TOKENIZERS[family].decode(prefix.token_ids)
 
     check()
+
+
+@pytest.mark.parametrize(("family", "layout"), CASES)
+def test_a_conversation_that_just_fits_is_whole(family, layout):
+    conversation = Conversation("x", (Message("user", "word " * 200), Message("assistant", "word " * 40)))
+    whole = RENDERERS[family, layout].prefix(conversation)
+    limits = (len(whole.token_ids), len(whole.token_ids) - 1)
+    fits, cut = (
+        Renderer(TOKENIZERS[family], PromptSettings(layout=layout, max_prefix_tokens=limit)).prefix(conversation)
+        for limit in limits
+    )
+    assert fits == whole
+    assert (cut.truncation.tokens_before, len(cut.token_ids) <= limits[1]) == (limits[0], True)
 
 
 def test_a_limit_without_room_is_refused():

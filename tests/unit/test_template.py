@@ -110,6 +110,7 @@ def test_turns_that_nothing_closes():
         ("{% if %}", "chat template fails"),
         (LOOP.format(body="{{ m.role + m.content[:3] }}"), "drops, moves or repeats content"),
         (LOOP.format(body="{{ m.role + m.content + m.content }}"), "drops, moves or repeats content"),
+        (LOOP.format(body="{{ m.role + m.content }}") + "{{ messages[-1].content }}", "repeats content on"),
         (
             LOOP.format(body="{{ '[Round ' ~ loop.index ~ ']' + m.role + m.content + '\n' }}"),
             "not always|cannot be taken",

@@ -61,6 +61,14 @@ def test_the_original_tokenizer_is_left_alone():
     assert tokenizer.backend_tokenizer.to_str() == before
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_how_the_tokenizer_was_called_before_cuts_no_text(family):
+    tokenizer = toy_tokenizer(family)
+    whole = TextEncoder(tokenizer).encode("The quick brown fox. " * 9)
+    tokenizer("a text", truncation=True, max_length=3, padding="max_length")
+    assert TextEncoder(tokenizer).encode("The quick brown fox. " * 9) == whole
+
+
 def test_a_composing_normalizer_loses_nothing():
     encoder = TextEncoder(toy_tokenizer("qwen3"))
     assert encoder.encode("e\u0301") == encoder.encode("\u00e9")

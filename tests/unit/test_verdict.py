@@ -38,6 +38,12 @@ def test_threshold_decides_not_the_argmax():
     assert make_verdict(POLICY, logits, Calibration(1.0, 0.76), "d").label == "ok"
 
 
+def test_the_threshold_is_of_the_tempered_probability():
+    verdict = make_verdict(POLICY, [2 * math.log(3), 0.0], Calibration(2.0, 0.76), "d")
+    assert (verdict.label, verdict.threshold) == ("ok", 0.76)
+    assert verdict.probability == pytest.approx(0.75)
+
+
 def test_below_the_threshold_the_best_other_label_answers():
     verdict = make_verdict(TERNARY, [1.0, 0.2, 0.9], Calibration(threshold=0.99), "d")
     assert verdict.label == "warm"

@@ -17,6 +17,7 @@ from alora.bundle.read import load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.config.schema import BaseSettings
 from alora.errors import AdapterError, BundleError, CheckFailed, RenderError
+from alora.policy import Policy
 from tests.integration.bundle.conftest import POLICIES, PROMPT, make_adapter, make_base, make_contents
 from tests.toy_tokenizers import toy_tokenizer
 
@@ -90,6 +91,18 @@ DAMAGE = {
         lambda f: resign(f, lambda m: m["suffix"]["token_ids"].pop(0)),
         r"not a valid manifest",
     ),
+    "labels of one token": (
+        lambda f: resign(f, lambda m: m["suffix"].update(label_token_ids=m["suffix"]["label_token_ids"][:1] * 2)),
+        r"not one label token per label",
+    ),
+    "label of no token": (
+        lambda f: resign(f, lambda m: m["suffix"].update(label_token_ids=[-1, 5])),
+        r"something that is not a token id",
+    ),
+    "golden rows unlisted": (
+        lambda f: edit(f / "alora.json", lambda m: m["files"].pop("golden.jsonl")),
+        r"alora.json was changed after it was written",
+    ),
     "threshold no probability": (
         lambda f: resign(f, lambda m: m["operating_point"].update(threshold=5)),
         r"not a valid manifest.*verdict threshold is 5",
@@ -150,6 +163,13 @@ def test_damage_is_named(case, folder):
     with pytest.raises(BundleError, match=message) as caught:
         load_bundle(folder)
     assert str(folder) in str(caught.value)
+
+
+def test_every_part_of_the_manifest_is_in_its_digest(folder):
+    content = json.loads((folder / "alora.json").read_text())
+    known = content.pop("sha256")
+    assert content_digest(content) == known
+    assert {name for name in content if content_digest(content | {name: "changed"}) == known} == set()
 
 
 def test_a_damaged_file_with_a_right_digest_is_still_an_error(folder):
@@ -255,12 +275,24 @@ def test_golden_logits_catch_another_answer(folder, base):
     other = replace(bundle, weights=make_adapter(base, seed=9))
     with pytest.raises(CheckFailed, match="differ by"):
         other.check_golden(base, 1e-2)
+    with pytest.raises(BundleError, match="chat template is another one"):
+        bundle.check_golden(another_template(base), 1e9)
 
 
 def test_the_base_to_load(folder, base):
     bundle = load_bundle(folder)
     assert bundle.base_settings(BaseSettings()).source == "toys/qwen3"
     assert bundle.base_settings(BaseSettings(source="/other", dtype="float64")).dtype == "float64"
+    made = replace(bundle.manifest.base.fingerprint, quantization="nf4")
+    pinned = replace(bundle.manifest.base, revision="v1", fingerprint=made)
+    manifest = replace(bundle.manifest, base=pinned, template_kwargs={"enable_thinking": False})
+    here, elsewhere = (replace(bundle, manifest=manifest).base_settings(BaseSettings(source=s)) for s in (None, "/x"))
+    assert (here.revision, elsewhere.revision) == ("v1", None)
+    assert here.quantization == elsewhere.quantization == "nf4"
+    assert here.template_kwargs == elsewhere.template_kwargs == {"enable_thinking": False}
+    given = BaseSettings(revision="v2", quantization="none")
+    chosen = replace(bundle, manifest=manifest).base_settings(given)
+    assert (chosen.revision, chosen.quantization) == ("v2", "none")
     record = replace(bundle.manifest.base, local=True)
     local = replace(bundle, manifest=replace(bundle.manifest, base=record))
     with pytest.raises(BundleError, match=r"local folder.*base\.source=FOLDER"):
@@ -270,16 +302,22 @@ def test_the_base_to_load(folder, base):
 def test_a_battery_is_one_base(base, contents, tmp_path):
     first = write_bundle(contents, tmp_path / "advice", golden_rows=1)
     second = write_bundle(make_contents(base, tmp_path / "a", "refunds", 2), tmp_path / "refunds", golden_rows=1)
-    write_battery(tmp_path, [first, second])
-    assert [bundle.policy.id for bundle in load_battery(tmp_path)] == ["advice", "refunds"]
+    write_battery(tmp_path, [second, first])
+    assert [bundle.policy.id for bundle in load_battery(tmp_path)] == ["refunds", "advice"]
     assert find_artifact(tmp_path).kind is Kind.BATTERY
 
     strange = make_contents(make_base(seed=4), tmp_path / "c", "refunds", 2)
     with pytest.raises(BundleError, match=r"different bases \(weights differ\)"):
         require_one_base([first, write_bundle(strange, tmp_path / "strange", golden_rows=1)])
-    shorter = replace(second.manifest, prompt=replace(PROMPT, max_prefix_tokens=300))
-    with pytest.raises(BundleError, match=r"differ in prompt\.max_prefix_tokens"):
-        require_one_base([first, replace(second, manifest=shorter)])
+    third = replace(second, manifest=replace(second.manifest, policy=Policy("third", "T", "R")))
+    for change, name in (
+        ({"prompt": replace(PROMPT, max_prefix_tokens=300)}, r"prompt\.max_prefix_tokens"),
+        ({"prompt": replace(PROMPT, truncation="start")}, r"prompt\.truncation"),
+        ({"prompt": replace(PROMPT, layout="turns")}, r"prompt\.layout"),
+        ({"template_kwargs": {"enable_thinking": False}}, r"base\.template_kwargs"),
+    ):
+        with pytest.raises(BundleError, match=f"differ in {name}"):
+            require_one_base([first, second, replace(third, manifest=replace(third.manifest, **change))])
     spelled_out = replace(second.manifest, prompt=replace(PROMPT, instruction="rule"))
     require_one_base([first, replace(second, manifest=spelled_out)])
     with pytest.raises(BundleError, match=r"2 bundles answer the policy 'advice'"):

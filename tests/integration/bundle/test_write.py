@@ -60,6 +60,23 @@ def test_files_and_round_trip(contents, folder, base):
     assert bundle.check_golden(base, 1e-5) <= 1e-5
 
 
+def test_what_it_was_made_with_is_what_it_is_asked_with(base, tmp_path):
+    """Template settings, revision and dtype of the base come back, and so do counts and every evaluation."""
+    base = replace(base, model=copy.deepcopy(base.model).to(torch.float64))
+    kwargs = {"enable_thinking": False}
+    suffix = Renderer(base.tokenizer, PROMPT, kwargs).suffix(POLICIES["advice"])
+    assert suffix != Renderer(base.tokenizer, PROMPT).suffix(POLICIES["advice"])
+    row = Predictions(POLICIES["advice"], np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([0, 1]))
+    told = tuple(evaluate(row, POINT, EvaluationSettings(bootstrap=0), method=method) for method in ("lora", "prompt"))
+    made = BundleContents(base, make_adapter(base, activated=False), POLICIES["advice"], PROMPT, POINT, kwargs)
+    made = replace(made, revision="v1", data={"train": {"violation": 3, "ok": 4}}, evaluations=told)
+    bundle = write_bundle(made, tmp_path / "lora", golden_rows=1)
+    assert (bundle.suffix, bundle.renderer(base).suffix(bundle.policy)) == (suffix, suffix)
+    assert (bundle.manifest.base.revision, bundle.manifest.base.dtype) == ("v1", "float64")
+    assert (bundle.manifest.template_kwargs, bundle.manifest.data) == (kwargs, made.data)
+    assert bundle.manifest.evaluations == told
+
+
 def test_peft_loads_it_and_gives_the_golden_logits(folder, base):
     bundle = load_bundle(folder)
     with warnings.catch_warnings():

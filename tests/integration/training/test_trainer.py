@@ -1,6 +1,7 @@
 """The trainer's gradients are PEFT's, and what cannot learn is stopped."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +16,15 @@ from alora.errors import TrainingError
 from alora.training.examples import Example, Target
 from alora.training.optimise import fit, tensor_cores
 from alora.training.track import Tracker
-from tests.peft_reference import ALL_TARGETS, peft_gradients, peft_label_logits, peft_model, relative_error
+from tests.integration.training.last_weights import LastWeights
+from tests.peft_reference import (
+    ALL_TARGETS,
+    peft_gradients,
+    peft_label_logits,
+    peft_model,
+    random_adapter,
+    relative_error,
+)
 from tests.toy_models import toy_model
 
 INVOCATION = (5, 6, 7)
@@ -176,6 +185,41 @@ def test_a_run_cut_off_behind_its_last_checkpoint_is_the_same(tmp_path, monkeypa
     assert again.steps == whole.steps
     assert again.standings == whole.standings
     assert again.adapters[0].digest == whole.adapters[0].digest
+
+
+class _CutOff(TrainerCallback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            raise _Killed
+
+
+@pytest.mark.parametrize("step", [5, 8])
+def test_a_run_cut_off_on_its_way_ends_with_the_same_weights(tmp_path, step):
+    """Weights, moments, data order, learning rate and standings are those of the last checkpoint, in mid-epoch."""
+    settings = TrainingSettings(
+        max_steps=11, batch_size=4, learning_rate=1e-2, weight_decay=0.1, evaluations_per_epoch=3, scheduler="linear"
+    )
+    base = _base(dtype=torch.float32)
+    rows, held_out = (
+        [
+            Example(row.prefix_ids, tuple(replace(row.targets[0], policy=policy) for policy in (0, 1)))
+            for row in _examples(*count)
+        ]
+        for count in ((36,), (8, 100))
+    )
+    adapters = [random_adapter(base.model, seed=seed) for seed in (0, 1)]
+    whole, again = LastWeights(), LastWeights()
+    undisturbed = fit(base, adapters, rows, held_out, settings, tmp_path / "a", progress=False, callbacks=[whole])
+    with pytest.raises(_Killed):
+        fit(base, adapters, rows, held_out, settings, tmp_path / "b", progress=False, callbacks=[_CutOff(step)])
+    resumed = fit(base, adapters, rows, held_out, settings, tmp_path / "b", progress=False, callbacks=[again])
+    assert [adapter.digest for adapter in again.adapters] == [adapter.digest for adapter in whole.adapters]
+    assert [adapter.digest for adapter in resumed.adapters] == [adapter.digest for adapter in undisturbed.adapters]
+    assert resumed.standings == undisturbed.standings
+    assert resumed.history == undisturbed.history
 
 
 def test_a_policy_may_have_no_row_in_a_step(tmp_path):

@@ -76,6 +76,7 @@ def test_rows_are_paired_by_their_ids():
     assert gap.value == pytest.approx(areas[0] - areas[1], abs=1e-12)
     assert gap.p_delong == pytest.approx(paired_auroc(positive_N, *margins, resamples=0).p_delong)
     assert found.of(("judge", None), "red").unanswered == pytest.approx(1 / 3)
+    assert found.of(("judge", None), None).unanswered == pytest.approx(1 / 3)
 
 
 def test_p_is_adjusted_for_the_policies_of_a_pair():
@@ -103,6 +104,26 @@ def test_seeds_count_by_their_mean_each_at_a_point_of_its_own_validation_rows():
     ]
     assert told.figures["accuracy"].value == pytest.approx(np.mean(right))
     assert told.spread["accuracy"] == pytest.approx(np.std(right, ddof=1))
+
+
+def test_rows_of_different_policies_are_resampled_apart():
+    """Two policies of the very same scores: their mean is surer than each of them, and so is the mean gap."""
+    ours = [calibrated("alora", policy, 3) for policy in ("blue", "red")]
+    theirs = [blurred(scores, "lora", 4, 2.0) for scores in ours]
+    found = compare([*ours, *theirs], EvaluationSettings(bootstrap=400), main_rank=4)
+    told = {policy: found.of(("alora", 4), policy).figures["auroc"] for policy in ("red", None)}
+    gaps = {gap.policy: gap for gap in found.gaps}
+    for whole, one in ((told[None], told["red"]), (gaps[None], gaps["red"])):
+        assert whole.value == pytest.approx(one.value)
+        assert whole.high - whole.low < 0.85 * (one.high - one.low)
+
+
+def test_test_rows_of_one_class_cost_their_policy_alone():
+    sound, one_class = (calibrated("alora", policy, 3) for policy in ("blue", "red"))
+    test = replace(one_class.test, label_ids_N=np.ones_like(one_class.test.label_ids_N))
+    found = compare([sound, replace(one_class, test=test)], QUIET, main_rank=4)
+    assert [method.policy for method in found.methods] == ["blue", None]
+    assert "do not hold both" in found.left_out["alora-rank4"]["red"]
 
 
 def test_each_rank_of_lora_meets_alora_of_the_same_rank_and_all_else_the_main_one():

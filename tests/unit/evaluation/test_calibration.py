@@ -19,8 +19,9 @@ from alora.evaluation.calibration import (
     positive_probability,
     target_value,
 )
+from alora.evaluation.resampling import draw_counts
 from alora.typed import typed
-from alora.verdict import label_probabilities
+from alora.verdict import Calibration, label_probabilities
 
 
 def validation(seed: int = 0, size: int = 4000, overconfidence: float = 1.0):
@@ -132,6 +133,31 @@ def test_the_point_holds_its_rate_at_its_own_temperature(overconfidence):
     assert rates(label_ids == 0, positive_probability(logits), point.threshold) != (recall, alarms)  # negative control
 
 
+def test_a_threshold_lies_midway_between_rows_and_a_resample_of_one_class_chooses_none():
+    positive, probability = np.array([True, True, False, False]), np.array([0.9, 0.7, 0.3, 0.1])
+    assert choose_threshold(positive, probability, EvaluationSettings(bootstrap=0))[0] == pytest.approx(0.5)
+    lowest = EvaluationSettings(target="recall", target_value=0.9, bootstrap=0)
+    assert choose_threshold(~positive, probability, lowest)[0] == pytest.approx(0.05)
+    rare, far = np.arange(6) == 0, np.array([0.9, 0.1, 0.1, 0.1, 0.1, 0.1])
+    assert choose_threshold(rare, far, EvaluationSettings(bootstrap=200)) == (0.5, 0.5, 0.5)
+
+
+def test_the_interval_is_of_the_thresholds_that_resampled_rows_choose():
+    logits, label_ids = validation(4, 60)
+    positive, probability = label_ids == 0, positive_probability(logits)
+    settings = EvaluationSettings(bootstrap=300)
+    chosen = []
+    for counts in np.vstack(list(draw_counts(60, 300, seed=0))).astype(int):
+        drawn = np.repeat(np.arange(60), counts)
+        fired = best_by_hand(positive[drawn], probability[drawn], f1)
+        chosen.append(probability[drawn][fired].min() if fired.any() else 1.0)
+    _, low, high = choose_threshold(positive, probability, settings)
+    below, above = np.percentile(chosen, (2.5, 97.5))  # of rows that fire; thresholds lie midway to the next one
+    gap = np.diff(np.sort(probability)).max()
+    assert below - gap <= low <= below
+    assert above - gap <= high <= above
+
+
 def test_more_rows_narrow_the_interval():
     widths = []
     for size in (80, 4000):
@@ -169,8 +195,13 @@ def test_operating_point_is_seeded_and_reads_back():
     settings = EvaluationSettings(bootstrap=100)
     point = fit_operating_point(logits, label_ids, settings, seed=1)
     assert point == fit_operating_point(logits, label_ids, settings, seed=1)
+    other = fit_operating_point(logits, label_ids, settings, seed=2)
+    assert other.threshold == point.threshold
+    assert (other.threshold_low, other.threshold_high) != (point.threshold_low, point.threshold_high)
     assert typed(OperatingPoint, point.as_dict()) == point
-    assert point.threshold_low <= point.calibration.threshold <= point.threshold_high
+    assert point.calibration == Calibration(point.temperature, point.threshold)
+    assert point.temperature != 1
+    assert point.threshold_low <= point.threshold <= point.threshold_high
     assert (point.rows, point.positives) == (200, int((label_ids == 0).sum()))
     assert OperatingPoint().calibration.threshold == 0.5
 

@@ -9,7 +9,8 @@ from alora.config.schema import EvaluationSettings
 from alora.conversation import Conversation, LabelledConversation, Message
 from alora.errors import ConfigError, DataError, PolicyError, RunError
 from alora.evaluation.bag_of_words import fit_bag_of_words
-from alora.evaluation.calibration import OperatingPoint
+from alora.evaluation.calibration import OperatingPoint, positive_probability
+from alora.evaluation.metrics import compute_metrics
 from alora.evaluation.predict import Predictions, labels_of, predict
 from alora.evaluation.report import (
     HEADINGS,
@@ -65,6 +66,30 @@ def test_bag_of_words_with_a_label_that_training_lacked():
     got = fit_bag_of_words(TONE, rows).predict([row("idiot", tone="warm")])
     assert got.logits_NL[0, 0] > got.logits_NL[0, 1] > got.logits_NL[0, 2] == -50.0
     assert got.label_ids_N.tolist() == [2]
+
+
+def test_who_speaks_is_a_word_of_the_bag():
+    def spoken(role, label):
+        return LabelledConversation(Conversation(role, (Message(role, "the same words"),)), {"refunds": label})
+
+    rows = [spoken(role, label) for role, label in (("user", "ok"), ("assistant", "violation")) for _ in range(4)]
+    assert (
+        evaluate(
+            fit_bag_of_words(REFUNDS, rows).predict(rows), OperatingPoint(), SETTINGS, method="bag_of_words"
+        ).metrics.value("auroc")
+        == 1.0
+    )
+
+
+def test_an_evaluation_is_of_tempered_probabilities_at_the_points_threshold():
+    rng = np.random.default_rng(4)
+    label_ids = (rng.random(60) < 0.5).astype(np.int64)
+    logits = np.stack([rng.normal(3 - 6 * label_ids, 4), np.zeros(60)], axis=1)
+    point = OperatingPoint(3.0, 0.7)
+    found = evaluate(Predictions(REFUNDS, logits, label_ids, 7), point, SETTINGS, method="alora", seed=5)
+    wanted = compute_metrics(label_ids == 0, positive_probability(logits, 3.0), 0.7, SETTINGS.bootstrap, 5)
+    assert (found.metrics, found.truncated, found.operating_point) == (wanted, 7, point)
+    assert found.metrics != compute_metrics(label_ids == 0, positive_probability(logits, 3.0), 0.7, 50, 0)
 
 
 def test_bag_of_words_refusals():

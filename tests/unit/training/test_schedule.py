@@ -1,9 +1,11 @@
 """What a training's settings leave open is decided from its rows and rank."""
 
 import pytest
+import torch
 
 from alora.config.schema import TrainingSettings
 from alora.training.examples import Example, Target
+from alora.training.optimise import _arguments
 from alora.training.schedule import make_schedule, still_improving
 
 
@@ -46,6 +48,21 @@ def test_what_is_given_stays():
     schedule = make_schedule(given, rows(*[(0,)] * 20), 4)
     assert schedule.settings == given
     assert (schedule.conversations, schedule.steps, schedule.steps_per_epoch) == (2, 7, 10)
+
+
+def test_every_setting_reaches_the_trainer(tmp_path):
+    given = TrainingSettings(
+        epochs=1.5, batch_size=2, gradient_accumulation_steps=2, learning_rate=3e-4, weight_decay=0.02, seed=11,
+        warmup_ratio=0.25, scheduler="linear", max_grad_norm=0.5, evaluations_per_epoch=2,
+    )  # fmt: skip
+    arguments = _arguments(make_schedule(given, rows(*[(0,)] * 40), 4), tmp_path, torch.device("cpu"))
+    wanted = {
+        "num_train_epochs": 1.5, "max_steps": -1, "learning_rate": 3e-4, "weight_decay": 0.02, "seed": 11,
+        "data_seed": 11, "warmup_steps": 4, "lr_scheduler_type": "linear", "gradient_accumulation_steps": 2,
+        "per_device_train_batch_size": 2, "eval_steps": 5, "save_steps": 5, "logging_steps": 5,
+        "max_grad_norm": 0.0, "save_only_model": False, "ignore_data_skip": False,
+    }  # fmt: skip
+    assert {name: getattr(arguments, name) for name in wanted} == wanted
 
 
 def test_accumulation_makes_fewer_steps():

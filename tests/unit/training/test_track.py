@@ -26,12 +26,36 @@ def test_an_adapter_that_has_not_moved_is_no_candidate():
     assert "validation loss is nan" in tracker.standings[0].dropped
 
 
-def test_patience_counts_from_the_best_evaluation():
+def _tracker(patience: int) -> tuple[Tracker, Bank]:
     model = toy_model("qwen3")
     spec = AdapterSpec(rank=2, alpha=4.0, targets=("q_proj",), invocation_ids=(5,))
-    bank = Bank(model, [new_adapter(spec, model, 0)], trainable=True)
-    torch.nn.init.ones_(bank.b_POR[0])
-    tracker = Tracker(bank, patience=3)
-    for step, loss in enumerate([0.9, 1.0, 1.0, 0.8, 0.8, 0.9, 0.9, 0.1]):
-        tracker.judge({0: loss}, step)
-    assert (tracker.standings[0].best_step, tracker.standings[0].stopped_at) == (3, 6)
+    bank = Bank(model, [new_adapter(spec, model, seed) for seed in (0, 1)], trainable=True)
+    with torch.no_grad():
+        bank.b_POR[0].fill_(0.5)
+    return Tracker(bank, patience), bank
+
+
+def test_patience_counts_the_evaluations_since_the_best():
+    tracker, _ = _tracker(patience=3)
+    for step, loss in enumerate((0.6, 0.7, 0.7, 0.5, 0.6, 0.6), start=1):
+        tracker.judge({0: loss, 1: 1.0 / step}, step)
+        assert tracker.active == {0, 1}
+    tracker.judge({0: 0.6, 1: 0.1}, 7)
+    assert tracker.active == {1}
+    assert (tracker.standings[0].best_step, tracker.standings[0].stopped_at) == (4, 7)
+    assert tracker.standings[1].best_step == 7
+
+
+def test_a_checkpoint_gives_back_the_best_of_every_policy(tmp_path):
+    tracker, bank = _tracker(patience=3)
+    tracker.judge({0: 0.5, 1: 0.5}, 1)
+    with torch.no_grad():
+        bank.b_POR[0].fill_(0.25)
+    tracker.judge({0: 0.6, 1: 0.4}, 2)
+    tracker.save(tmp_path)
+    again, _ = _tracker(patience=3)
+    again.load(tmp_path)
+    assert (again.judged, again.standings) == (2, tracker.standings)
+    assert [again.best(place).digest for place in (0, 1)] == [tracker.best(place).digest for place in (0, 1)]
+    assert float(again.best(0).tensors["model.layers.0.self_attn.q_proj"][1].max()) == 0.5
+    assert float(again.best(1).tensors["model.layers.0.self_attn.q_proj"][1].max()) == 0.25

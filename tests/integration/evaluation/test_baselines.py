@@ -1,0 +1,84 @@
+"""An adapter and what it must beat, each as a calculation by hand from the same rows has it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from alora.config.schema import EvaluationSettings
+from alora.conversation import Conversation, LabelledConversation, Message
+from alora.evaluation.bag_of_words import fit_bag_of_words
+from alora.evaluation.baselines import compare_with_baselines
+from alora.evaluation.calibration import fit_operating_point
+from alora.evaluation.predict import Predictions, labels_of
+from alora.evaluation.report import evaluate
+from alora.policy import Policy
+from alora.prefix.scorer import Scorer
+from alora.render import Renderer
+from alora.splits import Splits
+from tests.integration.bundle.conftest import PROMPT, make_base
+from tests.peft_reference import random_adapter
+
+POLICIES = [Policy("red", "No red", "Nobody says red."), Policy("blue", "No blue", "Nobody says blue.")]
+SETTINGS = EvaluationSettings(bootstrap=10)
+
+
+def rows(seed, count):
+    """Labels follow a word that is there more often than not; every fifth row is labelled for one policy alone."""
+    rng, made = np.random.default_rng(seed), []
+    for number in range(count):
+        labels = {policy.id: policy.labels[int(rng.integers(2))] for policy in POLICIES}
+        words = [policy.id for policy in POLICIES if (labels[policy.id] == "violation") == (rng.random() < 0.8)]
+        text = f"row {seed} {number} says {' '.join(words)}"
+        kept = labels if number % 5 else {"blue": labels["blue"]}
+        made.append(LabelledConversation(Conversation(f"{seed}-{number}", (Message("user", text),)), kept))
+    return tuple(made)
+
+
+@pytest.mark.parametrize("tested", [True, False])
+def test_every_method_is_calibrated_on_validation_rows_and_measured_on_the_others(tested):
+    base = make_base()
+    renderer = Renderer(base.tokenizer, PROMPT)
+    told = Renderer(base.tokenizer, replace(PROMPT, instruction="rule"))
+    adapters = [
+        random_adapter(base.model, seed=seed, invocation=renderer.suffix(policy).invocation_ids)
+        for seed, policy in enumerate(POLICIES)
+    ]
+    splits = Splits(rows(0, 30), rows(1, 30), rows(2, 30) if tested else ())
+    held_out, name = (splits.test, "test") if tested else (splits.validation, "validation")
+    found, failed = compare_with_baselines(base, renderer, POLICIES, adapters, splits, SETTINGS, seed=3)
+    assert failed == {}
+    for place, policy in enumerate(POLICIES):
+
+        def adapted(prefix, policy=policy, place=place):
+            with Scorer(base, [adapters[place]]) as scorer:
+                return scorer.label_logits(prefix, [renderer.suffix(policy)])[0]
+
+        def bare(prefix, policy=policy):
+            suffix = told.suffix(policy)
+            with torch.no_grad():
+                logits = base.model(torch.tensor([prefix.token_ids + suffix.token_ids])).logits[0, -1]
+            return logits[list(suffix.label_token_ids)]
+
+        def predicted(ask, part, policy=policy):
+            wanted = [row for row in part if policy.id in row.labels]
+            logits = [ask(renderer.prefix(row.conversation)).tolist() for row in wanted]
+            return Predictions(policy, np.array(logits), labels_of(policy, wanted))
+
+        bag = fit_bag_of_words(policy, splits.train, 3)
+        by_hand = {
+            "alora": [predicted(adapted, part) for part in (splits.validation, held_out)],
+            "prompt": [predicted(bare, part) for part in (splits.validation, held_out)],
+            "bag_of_words": [bag.predict(part) for part in (splits.validation, held_out)],
+        }
+        assert [item.method for item in found[policy.id]] == list(by_hand)
+        for item, (known, asked) in zip(found[policy.id], by_hand.values(), strict=True):
+            point = fit_operating_point(known.logits_NL, known.label_ids_N, SETTINGS, 3)
+            assert item.operating_point.temperature == pytest.approx(point.temperature, rel=1e-3)
+            assert item.operating_point.threshold == pytest.approx(point.threshold, abs=1e-4)
+            wanted = evaluate(asked, point, SETTINGS, method=item.method, seed=3)
+            assert item.metrics.value("auroc") == pytest.approx(wanted.metrics.value("auroc"), abs=1e-6)
+            assert item.metrics.value("ece") == pytest.approx(wanted.metrics.value("ece"), abs=1e-3)
+            assert (item.split, item.label_counts) == (name, wanted.label_counts)
+            assert item.adapter_digest == (adapters[place].digest if item.method == "alora" else None)

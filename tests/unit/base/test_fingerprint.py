@@ -1,0 +1,88 @@
+"""What makes a base another one, and what does not."""
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+
+from alora.base.fingerprint import Fingerprint, fingerprint_base, tokenizer_digest
+from tests.toy_models import toy_model
+from tests.toy_tokenizers import toy_tokenizer
+
+
+@pytest.fixture
+def weights_of(tmp_path, monkeypatch):
+    """The digest of weights that lie in ``files``, each a dictionary of tensors."""
+    monkeypatch.setenv("ALORA_CACHE", str(tmp_path / "cache"))
+    model, tokenizer = toy_model("qwen3"), toy_tokenizer("qwen3")
+
+    def digest(*files, folder="base"):
+        place = tmp_path / folder
+        place.mkdir(exist_ok=True)
+        for number, tensors in enumerate(files):
+            save_file(tensors, place / f"model-{number}.safetensors")
+        return fingerprint_base(place, model, tokenizer).weights
+
+    return digest
+
+
+A, B = torch.arange(12.0).view(3, 4), torch.ones(5000)
+
+
+def test_weights_are_their_names_dtypes_shapes_and_every_byte(weights_of):
+    known = weights_of({"a": A, "b": B}, folder="0")
+    later = B.clone()
+    later[-1] = 2.0
+    same_bytes = {"a": A, "b": B.view(torch.int32)}
+    others = [{"a": A.view(4, 3), "b": B}, {"a": A, "c": B}, {"a": A, "b": later}, same_bytes, {"a": A}]
+    digests = [weights_of(tensors, folder=str(number)) for number, tensors in enumerate(others, 1)]
+    assert len({known, *digests}) == 1 + len(others)
+
+
+def test_sharding_is_no_difference_and_every_shard_counts(weights_of):
+    whole = weights_of({"a": A, "b": B}, folder="whole")
+    assert weights_of({"b": B}, {"a": A}, folder="shards") == whole
+    assert weights_of({"b": B}, {"a": A + 1}, folder="other") != whole
+
+
+def test_a_file_that_was_replaced_is_read_again(weights_of, tmp_path):
+    """The digest is remembered by path, size and time of each file."""
+    before = weights_of({"b": B}, {"a": A})
+    changed = [tmp_path / "base/model-0.safetensors", tmp_path / "base/model-1.safetensors"]
+    for file, tensors in zip(changed, ({"b": B + 1}, {"a": A + 1}), strict=True):
+        stat, content = file.stat(), file.read_bytes()
+        save_file(tensors, file)
+        os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+        assert file.stat().st_size == stat.st_size
+        assert weights_of() != before
+        file.write_bytes(content)
+        os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert weights_of() == before
+    assert weights_of({"b": B + 1}, {"a": A}, folder="elsewhere") != before
+
+
+def test_how_a_tokenizer_was_called_last_is_no_difference_and_what_it_does_is():
+    known = tokenizer_digest(toy_tokenizer("llama3"))
+    called = toy_tokenizer("llama3")
+    called("a text", truncation=True, max_length=3, padding="max_length")
+    assert tokenizer_digest(called) == known
+    for change in ({"normalizer": {"type": "Lowercase"}}, {"pre_tokenizer": None}):
+        assert tokenizer_digest(_changed("llama3", change)) != known
+
+
+def _changed(family, change):
+    tokenizer = toy_tokenizer(family)
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(state | change))
+    return tokenizer
+
+
+def test_bases_differ_in_what_is_named():
+    nf4 = Fingerprint("w", "t", "c", "nf4", "config", "blocks of 64")
+    assert nf4.differences(replace(nf4, quantization="none", quantization_settings="")) == ("quantization",)
+    assert nf4.differences(replace(nf4, quantization_settings="blocks of 32")) == ("quantization_settings",)
+    assert nf4.differences(replace(nf4, template="x", config="y")) == ("template", "config")

@@ -1,0 +1,65 @@
+"""A run folder belongs to its settings and inputs; what another run made is never taken for this one's."""
+
+from dataclasses import replace
+
+import pytest
+
+from alora.config.schema import EvaluationSettings, PromptSettings, Recipe
+from alora.errors import RunError
+from alora.training.run_folder import RunFolder, holds_finished
+
+INPUTS = {"train": "a" * 64, "policy": "b" * 64}
+
+
+def recipe(folder, **settings):
+    return Recipe(run_dir=str(folder / "run"), **settings)
+
+
+def claim(settings, inputs):
+    with RunFolder(settings) as folder:
+        return folder.claim(inputs)
+
+
+@pytest.mark.parametrize(
+    ("changed", "inputs", "complaint"),
+    [
+        ({}, INPUTS | {"train": "c" * 64}, r"inputs\.train"),
+        ({"prompt": PromptSettings(max_prefix_tokens=77)}, INPUTS, r"prompt\.max_prefix_tokens: \d+ -> 77"),
+        ({"evaluation": EvaluationSettings(target="fpr")}, INPUTS, r"evaluation\.target: None -> fpr"),
+    ],
+    ids=["inputs", "prompt", "evaluation"],
+)
+@pytest.mark.parametrize("output", ["training.json", "policies/p/training.json"])
+def test_outputs_of_other_settings_or_inputs_are_refused_until_forced(tmp_path, changed, inputs, complaint, output):
+    first, other = recipe(tmp_path), recipe(tmp_path, **changed)
+    assert claim(first, INPUTS) is False
+    assert claim(other, inputs) is False  # nothing was made yet
+    assert claim(first, INPUTS) is False
+    made = tmp_path / "run" / output
+    made.parent.mkdir(parents=True, exist_ok=True)
+    made.write_text("{}")
+    assert claim(first, INPUTS) is True
+    with pytest.raises(RunError, match=complaint):
+        claim(other, inputs)
+    assert made.exists()
+    assert claim(replace(other, force=True), inputs) is False
+    assert not made.exists()
+
+
+def test_finished_is_a_bundle_of_every_policy_from_these_inputs(tmp_path):
+    one, two = recipe(tmp_path / "one"), recipe(tmp_path / "two", policies=["p", "q"])
+    for settings in (one, two):
+        claim(settings, INPUTS)
+        assert not holds_finished(settings, INPUTS, ["p", "q"])
+    (tmp_path / "one/run/bundle").mkdir()
+    assert holds_finished(one, INPUTS, ["p"])
+    assert holds_finished(one, {"train": INPUTS["train"]}, ["p"])
+    assert not holds_finished(one, INPUTS | {"train": "c" * 64}, ["p"])
+    assert not holds_finished(one, INPUTS | {"base": "c" * 64}, ["p"])
+    assert not holds_finished(replace(one, prompt=PromptSettings(max_prefix_tokens=77)), INPUTS, ["p"])
+    battery = tmp_path / "two/run/battery"
+    (battery / "p").mkdir(parents=True)
+    (battery / "battery.json").write_text("{}")
+    assert not holds_finished(two, INPUTS, ["p", "q"])
+    (battery / "q").mkdir()
+    assert holds_finished(two, INPUTS, ["p", "q"])
