@@ -87,10 +87,10 @@ def _require_settings_alone(result: ConfigResult, name: str) -> None:
 def guarded_hydra() -> Iterator[None]:
     """Hydra with the bounds of this module, also in the processes that a launcher starts."""
     Plugins.instance()  # registers Hydra's own sources
-    sources = SourcesRegistry.instance().types
-    before = hydra_itself.ConfigLoaderImpl, sources["file"]
-    hydra_itself.ConfigLoaderImpl, sources["file"] = _Loader, _Source
+    sources, names = SourcesRegistry.instance().types, vars(hydra_itself)
+    before = names["ConfigLoaderImpl"], sources["file"]
+    names["ConfigLoaderImpl"], sources["file"] = _Loader, _Source
     try:
         yield
     finally:
-        hydra_itself.ConfigLoaderImpl, sources["file"] = before
+        names["ConfigLoaderImpl"], sources["file"] = before
