@@ -104,8 +104,8 @@ def run_verb(
     places = _places(arguments)
 
     def recipe_of(composed: DictConfig) -> Recipe:
-        given = HydraConfig.get().overrides.task._iter_ex(resolve=False)
-        return to_recipe(composed, verb, places, [str(item) for item in given], foreign)
+        given = OmegaConf.to_container(HydraConfig.get().overrides.task)  # type: ignore[arg-type]
+        return to_recipe(composed, verb, places, [str(item) for item in given or ()], foreign)
 
     with guarded_hydra(), _explained(arguments.recipe_files):
         _require_choices(arguments.overrides)

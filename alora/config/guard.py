@@ -4,11 +4,11 @@ import contextlib
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import hydra._internal.hydra as hydra_itself
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.core_plugins import file_config_source
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult
@@ -60,8 +60,8 @@ class _Loader(ConfigLoaderImpl):
         return composed
 
 
-class _Source(FileConfigSource):
-    """Reads within bounds."""
+class FileConfigSource(file_config_source.FileConfigSource):
+    """Reads within bounds. Its name is that of Hydra's own, which a launcher's process would else register anew."""
 
     def load_config(self, config_path: str) -> ConfigResult:
         path = Path(self.path, self._normalize_file_name(config_path))
@@ -87,10 +87,10 @@ def _require_settings_alone(result: ConfigResult, name: str) -> None:
 def guarded_hydra() -> Iterator[None]:
     """Hydra with the bounds of this module, also in the processes that a launcher starts."""
     Plugins.instance()  # registers Hydra's own sources
-    sources = SourcesRegistry.instance().types
-    before = hydra_itself.ConfigLoaderImpl, sources["file"]
-    hydra_itself.ConfigLoaderImpl, sources["file"] = _Loader, _Source
+    sources, module = SourcesRegistry.instance().types, cast("Any", hydra_itself)
+    before = module.ConfigLoaderImpl, sources["file"]
+    module.ConfigLoaderImpl, sources["file"] = _Loader, FileConfigSource
     try:
         yield
     finally:
-        hydra_itself.ConfigLoaderImpl, sources["file"] = before
+        module.ConfigLoaderImpl, sources["file"] = before
