@@ -21,8 +21,8 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from alora.atomic import write_json
+from alora.config.received import forget_command_line
 from alora.config.schema import Recipe, TrackingSettings
-from alora.config.secrets import without_secrets
 from alora.errors import AloraError, MissingDependency, RunError
 from alora.evaluation.report import Evaluation
 from alora.reading import require_plain
@@ -148,7 +148,8 @@ class _Arguments:
     def __init__(self, recipe: Recipe, folder: Path) -> None:
         self.run_name, self.output_dir = Path(recipe.run_dir).name, str(folder)
         self.logging_steps = recipe.tracking.every
-        self._config = asdict(without_secrets(recipe))
+        self._config = asdict(recipe)
+        forget_command_line(self._config)
 
     def to_dict(self) -> dict[str, Any]:
         return self._config
@@ -242,9 +243,7 @@ def _open_wandb(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str],
         "dir": str(folder),
         # The console shows verdicts on conversations, the command line may hold a secret, and the checkout is not ours
         # to upload.
-        "settings": wandb.Settings(
-            silent=True, console="off", disable_git=True, save_code=False, x_disable_meta=True
-        ),
+        "settings": wandb.Settings(silent=True, console="off", disable_git=True, save_code=False, x_disable_meta=True),
     }
     try:
         wandb.init(mode=settings.mode, **options)

@@ -1,8 +1,8 @@
 """``run.yaml``: a run's settings as a file that the next command takes as its input.
 
 The file holds every value of the recipe but what only a command line may say, so it means the same after a default
-has changed. The environment (versions,
-commit, command) stands above it in comments: it tells a reader how the run came about and sets nothing on reload.
+has changed. The environment (versions, commit, command) stands above it in comments: it tells a reader how the run came
+about and sets nothing on reload.
 """
 
 import os
@@ -20,7 +20,6 @@ from alora.atomic import write_text
 from alora.config.explain import explain, unknown_key_message, unknown_keys
 from alora.config.received import forget_command_line, read_settings, require_bounded, require_settings_alone
 from alora.config.schema import Recipe
-from alora.config.secrets import without_secrets
 from alora.errors import ConfigError, RunError
 
 _HEADER = "# Reload it: alora train --config-dir FOLDER_OF_THIS_FILE --config-name run\n# environment:\n"
@@ -36,7 +35,6 @@ def save_recipe(recipe: Recipe, path: str | os.PathLike[str], environment: Mappi
         OSError: the folder cannot be written.
     """
     facts = _dump(dict(environment))
-    recipe = without_secrets(recipe)
     comments = "".join(f"#   {line}\n" for line in facts.splitlines())
     values = asdict(recipe)
     forget_command_line(values)

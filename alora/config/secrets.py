@@ -1,12 +1,9 @@
-"""Secrets that a setting may hold are used as they are, and shown, saved and sent as ``***``."""
+"""Secrets that a setting may hold are used as they are, and shown as ``***``; what may hold one is not saved."""
 
 import ipaddress
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from urllib.parse import urlsplit
-
-from alora.config.schema import Recipe
 
 HIDDEN = "***"
 KEY = "VLLM_API_KEY"  # the variable that vLLM's server reads its own key from
@@ -23,17 +20,6 @@ def redacted(text: str) -> str:
     """``text`` (a command line, settings as YAML, a message) with the secrets in it hidden."""
     text = _SECRETS.sub(lambda found: found["option"] + _VALUE.sub(rf"\1{HIDDEN}", found["values"]), text)
     return _QUERY.sub(rf"\1{HIDDEN}", _USER.sub(rf"\1{HIDDEN}@", text))
-
-
-def without_secrets(recipe: Recipe) -> Recipe:
-    """The settings as they may be saved and sent."""
-    arguments = redacted("\n- ".join(recipe.serving.arguments)).split("\n- ")
-    return replace(
-        recipe,
-        engine=redacted(recipe.engine),
-        judge=replace(recipe.judge, url=recipe.judge.url and redacted(recipe.judge.url)),
-        serving=replace(recipe.serving, arguments=arguments if recipe.serving.arguments else []),
-    )
 
 
 def holds_key(command: Sequence[str]) -> bool:

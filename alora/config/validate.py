@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from alora.config.elsewhere import REFUSED_VALUES
 from alora.config.extremes import extremes
 from alora.config.schema import Recipe, ServingBenchSettings
-from alora.config.secrets import HIDDEN, redacted
+from alora.config.secrets import redacted
 from alora.errors import ConfigError
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -137,7 +137,7 @@ def check_recipe(recipe: Recipe, verb: str) -> None:
         *_training(recipe),
         *_bench(recipe),
     ]
-    problems += [*_compare(recipe), *_engine(recipe, verb), *_secrets(recipe), *_needs(recipe, verb)]
+    problems += [*_compare(recipe), *_engine(recipe, verb), *_needs(recipe, verb)]
     if problems:
         raise ConfigError("\n".join(problems))
 
@@ -185,16 +185,6 @@ def _texts(recipe: Recipe) -> list[str]:
                 f"policy.labels.{label} is {word!r}: YAML reads a bare Yes or No as a boolean; put the word in quotes"
             )
     return problems
-
-
-def _secrets(recipe: Recipe) -> list[str]:
-    given = {"engine": recipe.engine, "judge.url": recipe.judge.url or ""}
-    given["serving.arguments"] = " ".join(recipe.serving.arguments)
-    return [
-        f"{key} holds {HIDDEN}, which stands for a secret that was not saved; give it again: {redacted(value)}"
-        for key, value in given.items()
-        if HIDDEN in value
-    ]
 
 
 def _engine(recipe: Recipe, verb: str) -> list[str]:
