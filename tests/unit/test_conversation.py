@@ -324,6 +324,8 @@ def test_a_conversation_in_columns_of_other_names(tmp_path):
     assert two == (Message("user", "a"), Message("assistant", "b"))
     with pytest.raises(DataError, match=r"no column 'messages'.*set data\.columns\.messages=NAME"):
         read_conversation(str(path))
+    path.write_text(json.dumps({"dialogue": row("Hi")["messages"], "messages": row("other")["messages"]}))
+    assert read_conversation(str(path), ColumnSettings(messages="dialogue")).messages == (Message("user", "Hi"),)
     path.write_text(json.dumps(row("Hi")))  # as it is without any setting, whatever the rows of the recipe are called
     assert read_conversation(str(path), ColumnSettings(messages="dialogue")).messages == (Message("user", "Hi"),)
 

@@ -116,6 +116,9 @@ def test_rows_of_different_policies_are_resampled_apart():
     for whole, one in ((told[None], told["red"]), (gaps[None], gaps["red"])):
         assert whole.value == pytest.approx(one.value)
         assert whole.high - whole.low < 0.85 * (one.high - one.low)
+    doubtful = [blurred(scores, "lora", 4, 0.3) for scores in ours]
+    chance = {gap.policy: gap.p_bootstrap for gap in compare([*ours, *doubtful], EvaluationSettings(), 4).gaps}
+    assert 0.01 < chance[None] < 0.8 * min(chance["red"], chance["blue"])
 
 
 def test_test_rows_of_one_class_cost_their_policy_alone():
