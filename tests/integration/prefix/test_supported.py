@@ -59,6 +59,12 @@ def _packed(base, target: str) -> PackedModel:
             GROUPED | EXPERTS | LINEAR | {"head_dim": 8, "layer_types": ["linear_attention", "full_attention"]},
             r"a state other than keys and values in layers \[0\]",
         ),
+        (
+            "FalconH1",
+            "q_proj",
+            GROUPED | {"head_dim": 8, "max_position_embeddings": 128},
+            r"a state other than keys and values in layers \[0, 1\]",
+        ),
         ("Mamba", "in_proj", SHAPE | {"state_size": 4}, "keeps no keys and values"),
         (
             "DeepseekV3",
