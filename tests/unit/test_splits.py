@@ -1,33 +1,126 @@
-"""Rows of one conversation stay together, whatever split they are put in."""
+"""What is held out, what is one conversation, and which policies' rows are enough."""
 
+import json
+from dataclasses import replace
+
+import pytest
+
+from alora.config.schema import DataSettings
 from alora.conversation import Conversation, LabelledConversation, Message
-from alora.splits import hold_out, merge_rows, text_digest
+from alora.errors import ConfigError, DataError
+from alora.policy import Policy
+from alora.splits import (
+    hold_out,
+    merge_rows,
+    read_battery_splits,
+    read_policy_rows,
+    read_splits,
+    rows_digest,
+    text_digest,
+)
+
+POLICY, OTHER = Policy("p", "T", "R"), Policy("q", "T", "R")
 
 
-def _row(text: str, where: str = "", **labels: str) -> LabelledConversation:
-    return LabelledConversation(Conversation(where, (Message("user", text),)), labels, where)
+def row(text, where="train.jsonl:1", role="user", **labels):
+    return LabelledConversation(Conversation(where, (Message(role, text),)), labels or {"p": "ok"}, where)
+
+
+def write(file, *rows):
+    """``rows`` are text, label of ``p``."""
+    lines = [f'{{"messages": [{{"role": "user", "content": "{text}"}}], "label": "{label}"}}' for text, label in rows]
+    file.write_text("\n".join(lines))
+    return str(file)
+
+
+def both(count, word=""):
+    return [(f"{word} {label} {number}", label) for label in POLICY.labels for number in range(count)]
 
 
 def test_what_reads_the_same_is_held_out_together():
-    rows = [_row(text) for number in range(200) for text in (f"Where is {number}?", f" where  is\n{number}? ")]
-    train, validation = hold_out(rows, 0.3)
-    for side in (train, validation):
-        digests = [text_digest(row.conversation) for row in side]
-        assert all(digests.count(digest) == 2 for digest in digests)
-    assert 80 < len(validation) < 160
-    assert len(train) + len(validation) == 400
+    """Case and white space move no row to the other side, nor does a new row; the share is about what was asked."""
+    rows = [row(f"Message {number}") for number in range(400)]
+    twins = [row(f"  message\n{number} ") for number in range(400)]
+    train, validation = hold_out([*rows, *twins], 0.2)
+    held_out = [rows.index(item) for item in validation if item in rows]
+    assert held_out == [twins.index(item) for item in validation if item in twins]
+    assert 50 < len(held_out) < 110
+    assert len(train) + len(validation) == 800
+    assert hold_out(rows[:100], 0.2)[1] == [item for item in validation if item in rows[:100]]
 
 
-def test_a_new_row_moves_no_other():
-    rows = [_row(f"row {number}") for number in range(100)]
-    assert [row for row in hold_out([_row("new"), *rows], 0.3)[1] if row in rows] == hold_out(rows, 0.3)[1]
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, float("nan")])
+def test_a_share_that_is_none(share):
+    with pytest.raises(ConfigError, match="must lie between 0 and 1"):
+        hold_out([row("a")], share)
 
 
-def test_of_two_labels_for_one_policy_the_first_stays():
-    rows = [_row("a", "1", red="ok"), _row("b", "2", red="ok"), _row("a", "3", red="violation", blue="ok")]
-    merged = merge_rows(rows)
-    assert [(row.conversation, row.where) for row in merged] == [
-        (rows[0].conversation, "1"),
-        (rows[1].conversation, "2"),
+def test_the_speaker_is_part_of_what_is_said():
+    assert text_digest(row("a").conversation) != text_digest(row("a", role="assistant").conversation)
+
+
+def test_of_two_labels_the_first_stays_and_labels_of_other_policies_are_joined():
+    first, second = row("a", "p.jsonl:1", p="ok"), row("a", "q.jsonl:7", p="violation", q="ok")
+    (merged,) = merge_rows([first, second])
+    assert merged == replace(first, labels={"p": "ok", "q": "ok"})
+    assert merge_rows([first, row("A")]) == [first, row("A")]
+
+
+def test_rows_are_known_by_their_words_and_labels():
+    known = rows_digest([row("a", p="ok", q="ok"), row("b")])
+    assert rows_digest([row("a", "elsewhere:3", q="ok", p="ok"), row("b")]) == known
+    assert rows_digest([row("b"), row("a", p="ok", q="ok")]) != known
+    assert rows_digest([row("a", p="ok", q="violation"), row("b")]) != known
+    assert rows_digest([row("a", p="ok", q="ok"), row("c")]) != known
+
+
+def test_given_splits_stay_what_they_are(tmp_path):
+    files = {name: write(tmp_path / f"{name}.jsonl", *both(3, name)) for name in ("train", "validation", "test")}
+    splits = read_splits(DataSettings(**files), POLICY)
+    assert [rows[0].where for rows in (splits.train, splits.validation, splits.test)] == [
+        *("train.jsonl:1", "validation.jsonl:1", "test.jsonl:1")
     ]
-    assert merged[0].labels == {"red": "ok", "blue": "ok"}
+    assert read_splits(DataSettings(train=files["train"], validation=files["validation"]), POLICY).test == ()
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "complaint"),
+    [
+        (both(2), both(1), None),
+        (both(2), [("a", "ok")], "the validation rows .* hold no 'violation'"),
+        ([("a", "ok"), ("b", "ok")], both(1), "the train rows .* hold no 'violation'"),
+        ([*both(1), ("c", "ok")], both(1), "must have at least 2 training rows each"),
+    ],
+)
+def test_each_split_needs_rows_of_each_label(tmp_path, train, validation, complaint):
+    names = {"train": write(tmp_path / "t.jsonl", *train), "validation": write(tmp_path / "v.jsonl", *validation)}
+    settings = DataSettings(**names)
+    if complaint is None:
+        assert read_splits(settings, POLICY).validation
+        return
+    with pytest.raises(DataError, match=complaint):
+        read_splits(settings, POLICY)
+
+
+def test_a_policy_with_wrong_labels_in_a_common_file_costs_no_other_its_labels(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    talk = [{"role": "user", "content": "a"}]
+    file.write_text(
+        json.dumps({"messages": talk, "labels": {"p": "ok", "q": "perhaps"}})
+        + "\n"
+        + json.dumps({"messages": talk, "labels": {"p": "violation", "q": "ok"}})
+    )
+    rows, unusable = read_policy_rows(str(file), DataSettings(), [POLICY, OTHER])
+    assert [row.labels for row in rows] == [{"p": "ok"}, {"p": "violation"}]
+    assert list(unusable) == ["q"]
+
+
+def test_files_of_several_policies_share_the_rows_that_they_have_in_common(tmp_path):
+    for split in ("train", "validation"):
+        for policy in ("p", "q"):
+            write(tmp_path / f"{policy}.{split}.jsonl", *both(3))
+    names = {split: str(tmp_path / f"%policy%.{split}.jsonl") for split in ("train", "validation")}
+    splits, left_out = read_battery_splits(DataSettings(**names), [POLICY, OTHER])
+    assert left_out == {}
+    assert len(splits.train) == 6
+    assert all(set(item.labels) == {"p", "q"} for item in splits.train)

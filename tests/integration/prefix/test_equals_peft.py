@@ -18,7 +18,7 @@ from tests.toy_models import FAMILIES, toy_model
 
 BOUNDS = {torch.float64: 1e-10, torch.float32: 1e-5}
 PREFIX_LENGTHS = (5, 21, 13)
-LABELS = ((11, 12), (13, 14), (11, 15))
+LABELS = ((11, 12), (13, 14, 16), (11, 15))
 
 
 def _tokens(length: int, seed: int) -> tuple[int, ...]:

@@ -151,7 +151,7 @@ def test_it_reads_the_rows_that_it_should(monkeypatch):
     monkeypatch.setattr(LastLayer, "read_only", lambda self, rows, route: read(self, (rows - 1).clamp(min=0), route))
     assert PackedModel.prefix_kv is stock
     _, _, shifted = _ours(model, *material, torch.float64)
-    assert (logits - shifted).abs().max() > 1e-3
+    assert (logits - shifted)[:, :2].abs().max() > 1e-3
 
 
 def test_behind_a_pass_the_model_is_the_base_again():

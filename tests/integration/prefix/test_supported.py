@@ -115,6 +115,8 @@ def test_a_dtype_that_the_class_itself_does_not_run_is_no_matter_of_the_class():
 )
 def test_a_class_of_another_build_equals_peft(name, target, config, checkpointing):
     base = _base(name, **config)
+    if getattr(base.get_output_embeddings(), "bias", None) is not None:
+        torch.nn.init.normal_(base.get_output_embeddings().bias)
     adapters = [random_adapter(base, rank=2, seed=seed, targets=(target,), invocation=SUFFIX[:3]) for seed in (1, 2)]
     pairs = [Pair(0, 0, SUFFIX, LABELS), Pair(0, 1, (*SUFFIX, 44, 45), LABELS), Pair(1, 0, SUFFIX, LABELS)]
     prefixes = [PREFIX, (*PREFIX, 70, 71)]
