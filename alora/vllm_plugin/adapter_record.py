@@ -130,7 +130,7 @@ def _delete_abandoned() -> None:
     for folder in Path(tempfile.gettempdir()).glob(_FOLDER + "*"):
         lock = _lock(folder)
         if lock is not None:
-            if folder.stat().st_mtime < time.time() - 60:
+            if os.fstat(lock).st_mtime < time.time() - 60:
                 shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)
 
