@@ -7,11 +7,13 @@ with which it was accepted to its end, whatever happens to id, path and files me
 not digested, or replaced under a running request.
 """
 
+import fcntl
 import hashlib
 import itertools
 import os
 import shutil
 import tempfile
+import time
 import weakref
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -23,6 +25,7 @@ from alora.errors import AdapterError
 from alora.vllm_plugin import compat
 from alora.vllm_plugin.adapter_config import CONFIG, MANIFEST, AdapterConfig, claims_alora, read_config
 
+_FOLDER = "alora-copies-"
 _PREFIXES = ("adapter_model.", "new_embeddings.")
 _FIRST_NUMBER = 2**30  # above every id that a server gives out, and within int32
 _KEPT = 256  # ids: vLLM's server forgets an adapter without a word to the engine core
@@ -108,11 +111,37 @@ def read_record(path: str, copies: str) -> AdapterRecord:
     return record
 
 
+def _lock(folder: str | Path) -> int | None:
+    """A lock on a folder of copies that ends with the process, even one that is killed; None where another has it."""
+    try:
+        lock = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def _delete_abandoned() -> None:
+    """Delete the copies of engine cores that were killed; not those of one that is just starting."""
+    for folder in Path(tempfile.gettempdir()).glob(_FOLDER + "*"):
+        lock = _lock(folder)
+        if lock is not None:
+            if os.fstat(lock).st_mtime < time.time() - 60:
+                shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+
+
 class Records:
     """The adapters of one engine core, by the LoRA ids of its users. ``folder`` holds the copies and ends with it."""
 
     def __init__(self) -> None:
-        self.folder = tempfile.mkdtemp(prefix="alora-vllm-")
+        _delete_abandoned()
+        self.folder = tempfile.mkdtemp(prefix=_FOLDER)
+        self._locked = _lock(self.folder)
         # Not atexit, which a forked engine core skips.
         Finalize(self, shutil.rmtree, (self.folder, True), exitpriority=0)
         self._by_id: OrderedDict[int, AdapterRecord] = OrderedDict()

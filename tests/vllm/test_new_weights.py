@@ -3,6 +3,7 @@
 import itertools
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,18 @@ def test_copies_of_adapters_that_nobody_asks_for_any_more_are_deleted(toys, monk
     folder = Path(records.folder)
     del records
     assert not folder.exists()
+
+
+def test_copies_of_a_killed_engine_are_deleted_by_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    alive = adapter_record.Records()
+    abandoned, starting, foreign = (tmp_path / name for name in ("alora-copies-1", "alora-copies-2", "others"))
+    for folder in (abandoned / "copy", starting, foreign):
+        folder.mkdir(parents=True)
+    for folder in (abandoned, Path(alive.folder), foreign):
+        os.utime(folder, (1, 1))
+    after = adapter_record.Records()
+    assert set(tmp_path.iterdir()) == {starting, foreign, Path(alive.folder), Path(after.folder)}
 
 
 def test_every_file_that_makes_an_adapter_is_in_its_digest(rewritable, monkeypatch):
