@@ -206,7 +206,7 @@ def start_tracking(recipe: Recipe, run: Path, resumed: bool, note: Callable[[str
 
 
 def _reporter(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str], None]) -> TrainerCallback:
-    from transformers.integrations import TensorBoardCallback, WandbCallback
+    from transformers.integrations.integration_utils import TensorBoardCallback, WandbCallback
 
     if recipe.tracking.kind == "wandb":
         _open_wandb(recipe, folder, run_id, note)  # the callback takes a run that is open
