@@ -148,7 +148,7 @@ def require_plain(folder: Path, error: type[AloraError], *names: str) -> None:
         path = waiting.pop()
         try:
             kind = path.lstat().st_mode
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as failure:
             raise error(f"{path} cannot be read: {failure.strerror}") from failure

@@ -208,7 +208,7 @@ def _spec(config: dict[str, Any], folder: Path) -> AdapterSpec:
             raise TypeError("alora_invocation_tokens must be a list of token ids")
         rank = typed(int, config["r"], "r")
         if rank < 1:
-            raise TypeError(f"r is {rank}, not 1 or more")
+            raise TypeError("r must be a whole number of 1 or more")
         return AdapterSpec(
             rank=rank,
             alpha=typed(float, config["lora_alpha"], "lora_alpha"),

@@ -44,7 +44,7 @@ _INPUTS = "inputs.json"
 LOCK = ".lock"
 _KIND = "alora run"
 ADAPTER = r"adapter_(?:config\.json|model\.safetensors)"
-CHECKPOINT = r"(?:[^/]+/)?checkpoint-\d+/.+"
+CHECKPOINT = r"(?:[^/]+/)?(?:checkpoint-\d+/.+|README\.md)"  # the card is TRL's
 _ONE = rf"(?:training|evaluation|identity)\.json|adapter/{ADAPTER}"
 _BUNDLE = rf"(?:alora|identity)\.json|golden\.jsonl|README\.md|{ADAPTER}"
 # All that a run ever makes below its folder and may remove again.

@@ -9,7 +9,7 @@ import yaml
 
 from alora.cli import main
 
-OWN_CODE = "from pathlib import Path\nfrom transformers import Qwen3Config as Own\nPath({marker!r}).touch()\n"
+OWN_CODE = "from pathlib import Path\nfrom transformers import Qwen3Config\nclass Own(Qwen3Config):\n    pass\nPath({marker!r}).touch()\n"
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ DAMAGE = {
     "missing card": (lambda f: (f / "README.md").unlink(), r"lacks README.md"),
     "another template": (
         lambda f: resign(f, lambda m: m["prompt"].update(template_kwargs={"chat_template": "{{ messages }}"})),
-        r"template_kwargs.chat_template is '\{\{ messages \}\}', not true or false",
+        r"template_kwargs.chat_template is '\{\{ messages \}\}', which is no true or false",
     ),
     "weights unlisted": (
         lambda f: resign(f, lambda m: m["files"].pop("adapter_model.safetensors")),

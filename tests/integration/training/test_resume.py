@@ -110,7 +110,7 @@ def test_a_folder_with_other_files_is_refused_and_left_alone(finished, tmp_path)
     for force in ("force=false", "force=true"):
         code, _, errors = run_forked("train", *again, force, cache=folder / "cache")
         assert code == 2
-        assert "is no run folder and is not empty" in errors
+        assert "belongs to no alora run" in errors
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(kept)
 
 
