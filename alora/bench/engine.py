@@ -14,7 +14,7 @@ import torch
 from alora.bench.harness import Clock
 from alora.bench.malloc import keep_freed_memory
 from alora.bench.material import Material, adapted
-from alora.bench.trials import Result, Piece, Run
+from alora.bench.trials import Piece, Result, Run
 from alora.config.schema import BenchSettings
 from alora.errors import BaseError, CheckFailed
 from alora.serving.engine import Engine, ServedAdapter, on_gpu, prepare_environment

@@ -1,4 +1,4 @@
-"""What must hold before a ratio is printed. Each guard returns refusals; their codes are stable, their words are not."""
+"""What must hold before a ratio is printed. Codes of refusals are stable, their words are not."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def unequal_verdicts(agreement: Agreement, tolerance: float) -> list[Refusal]:
 def warm_cache(trials: Sequence[Trial], shared: int, name: str) -> list[Refusal]:
     """On an empty cache, nothing but the burst's own prefix may be hit, and by none but the later requests."""
     for trial in trials:
-        hits = [answer.cached_tokens for answer in trial.run.answers]
+        hits = [answer.cached_tokens for answer in trial.run.results]
         if hits and (max(hits) > shared or min(hits) > 0):
             text = f"the cache was not empty: a request of {name} hit {max(hits)} tokens of {shared} shared ones"
             return refuse(Code.COLD_CACHE, text)
@@ -124,7 +124,7 @@ def warm_cache(trials: Sequence[Trial], shared: int, name: str) -> list[Refusal]
 def emptied_cache(trials: Sequence[Trial], kept: int, name: str) -> list[Refusal]:
     """What the stage before has left in the cache must still be there, or a system starts anew that need not."""
     least = kept // LARGEST_BLOCK * LARGEST_BLOCK
-    short = sum(answer.cached_tokens < least for trial in trials for answer in trial.run.answers)
+    short = sum(answer.cached_tokens < least for trial in trials for answer in trial.run.results)
     text = (
         f"{short} request(s) of {name} did not find the {least} tokens that the stage before left in the cache: it was "
         "emptied in between, or is too small (VLLM_CPU_KVCACHE_SPACE=GIB on CPU)"

@@ -171,23 +171,14 @@ class Context:
 
 
 class Witness(Protocol):
-    """What a benchmark knows of its systems beyond their trials."""
+    """What a benchmark knows of its systems beyond their trials: why their seconds may not be used, least seconds of a
+    run, what a ratio tends to for ever more policies, and their verdicts compared with references.
+    """
 
-    def faults(self, cell: Cell, system: str) -> list[Refusal]:
-        """Why a system's seconds may not be used in a cell."""
-        ...
-
-    def roofline(self, cell: Cell, system: str) -> float:
-        """Least seconds of a system's run."""
-        ...
-
-    def limit(self, cell: Cell, baseline: str) -> float | None:
-        """What the ratio over a baseline tends to for ever more policies."""
-        ...
-
-    def agreement(self, cell: Cell, system: str) -> list[Agreement]:
-        """Its verdicts compared with their references."""
-        ...
+    def faults(self, cell: Cell, system: str) -> list[Refusal]: ...
+    def roofline(self, cell: Cell, system: str) -> float: ...
+    def limit(self, cell: Cell, baseline: str) -> float | None: ...
+    def agreement(self, cell: Cell, system: str) -> list[Agreement]: ...
 
 
 def evaluate(cells: Sequence[Cell], witness: Witness) -> tuple[list[Cell], dict[str, AaRun]]:

@@ -158,7 +158,7 @@ class PackedTrainer:
         return found
 
     def outcomes(self, policies: Sequence[int]) -> tuple[list[Outcome], list[int]]:
-        """Loss and gradients of some policies from one step; and the policies that got no gradient, or no finite one."""
+        """Loss and gradients of some policies from one step; and the policies that got no finite gradient."""
         self.clear()
         self.step()
         with torch.no_grad():

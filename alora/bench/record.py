@@ -147,25 +147,32 @@ class Record:
     format: int = FORMAT
 
     def faults(self) -> list[str]:
-        """Every ratio and rate that is withheld for a fault. Other prompts are none: the base reads a policy's text."""
-        found = [
-            f"{cell.name} {ratio.ours} over {ratio.baseline}: {refusal}"
-            for cell in self.cells for ratio in cell.ratios for refusal in ratio.refused
-            if refusal.code != "OTHER_PROMPTS"
-        ]  # fmt: skip
-        load = [f"{one.kind}, population {one.population}: {refusal}" for one in self.load for refusal in one.refused]
-        return found + list(dict.fromkeys(load))
+        """Why ratios and rates are withheld for a fault, each reason once, and where. Other prompts are no fault: the
+        base reads a policy's text.
+        """
+        found: dict[str, list[str]] = {}
+        for cell in self.cells:
+            for ratio in cell.ratios:
+                for refusal in ratio.refused:
+                    if refusal.code != "OTHER_PROMPTS":
+                        found.setdefault(str(refusal), []).append(f"{cell.name} {ratio.ours} over {ratio.baseline}")
+        for one in self.load:
+            for refusal in one.refused:
+                found.setdefault(str(refusal), []).append(f"open_loop, {one.kind}, population {one.population}")
+        more = {reason: f" and {len(where) - 1} more" * (len(where) > 1) for reason, where in found.items()}
+        return [f"{reason} ({where[0]}{more[reason]})" for reason, where in found.items()]
 
 
 def plain(record: Record) -> dict[str, Any]:
-    """What is written: everything but tokens and scores."""
-    cells = []
-    for cell in record.cells:
-        trials = [asdict(replace(trial, run=replace(trial.run, answers=()))) for trial in cell.trials]
-        for trial in trials:
-            del trial["run"]["answers"]
-        cells.append(asdict(replace(cell, trials=[])) | {"trials": trials})
-    return asdict(replace(record, cells=[])) | {"cells": cells}
+    """What is written: everything but the tokens and scores of results."""
+    bare = [
+        replace(cell, trials=[replace(trial, run=replace(trial.run, results=())) for trial in cell.trials])
+        for cell in record.cells
+    ]
+    data = asdict(replace(record, cells=bare))
+    for trial in (trial for cell in data["cells"] for trial in cell["trials"]):
+        del trial["run"]["results"]
+    return data
 
 
 def record_json(record: Record) -> str:

@@ -14,7 +14,7 @@ from alora.activation import peft_offset
 from alora.bench.baselines import peft_model, put_adapter
 from alora.bench.material import Material
 from alora.bench.systems import last_logits
-from alora.bench.trials import READS_TEXT, Agreement, Result, Cell
+from alora.bench.trials import READS_TEXT, Agreement, Cell, Result
 
 FEWEST = 2  # requests of a system and cell: of one alone, nobody would know whether the others are right
 NAMES = {"alora": "PEFT's aLoRA", "lora": "PEFT's LoRA", "base": "transformers"}

@@ -24,7 +24,7 @@ from alora.bench.record import LoadRecord, MemoryRow
 from alora.bench.reference import Key, References, agreement, ask_references, kind_of, of, sampled, steadiness
 from alora.bench.roofline import Roofline
 from alora.bench.systems import PackedScorer, PeftLora, System, VllmSystem
-from alora.bench.trials import AA, Agreement, Result, Cell, Refusal, Run
+from alora.bench.trials import AA, Agreement, Cell, Refusal, Result, Run
 from alora.config.schema import BenchSettings
 from alora.errors import ConfigError
 
@@ -75,14 +75,8 @@ class ServingBench:
 
     def measure(self) -> None:
         """The workloads in the order given."""
-        workloads = {
-            "grid": self._grid,
-            "warm": self._warm,
-            "conversation": self._conversation,
-            "open_loop": self._load,
-        }
         for name in self._settings.serving.workloads:
-            workloads[name]()
+            getattr(self, f"_{name}")()
         packed = self.systems.get("packed")
         if isinstance(packed, PackedScorer):
             packed.close()
@@ -121,55 +115,49 @@ class ServingBench:
 
         return run
 
+    def _turns(self, names: Sequence[str], stages: Callable[[System], list[Run]]) -> list[SystemTurn]:
+        """Each system from an empty cache on; it is kept from stage to stage."""
+
+        def turn(system: System) -> Callable[[int], list[Run]]:
+            def run(number: int) -> list[Run]:
+                system.forget()
+                return stages(system)
+
+            return run
+
+        return [SystemTurn(name, turn(self.systems[name])) for name in names]
+
     def _warm(self) -> None:
         assert self._engine is not None
         engine, tokens = self._engine, min(WARM_TOKENS, *self._settings.prefixes)
-        policies = range(max(self._settings.policies))
-        prefix, names = self.conversation(tokens), [name for name, system in self.systems.items() if system.keeps]
+        policies, prefix = range(max(self._settings.policies)), self.conversation(tokens)
+        names = [name for name, system in self.systems.items() if system.keeps]
+        reading = Request(prefix, "base", 0, self.material.suffixes[0].label_token_ids)
         at = {"tokens": tokens, "policies": len(policies)}
         stages = [
             Cell("warm", {**at, "stage": "read"}),
             Cell("warm", {**at, "stage": "warm"}, [self.ours], {n: 0 if n == "lora" else tokens for n in names}),
             Cell("warm", {**at, "stage": "again"}, [self.ours], dict.fromkeys(names, tokens)),
         ]
-        reading = Request(prefix, "base", 0, self.material.suffixes[0].label_token_ids)
-
-        def turn(system: System) -> Callable[[int], list[Run]]:
-            def run(number: int) -> list[Run]:
-                system.forget()
-                return [engine.answer([reading]), system.run(prefix, policies), system.run(prefix, policies)]
-
-            return run
-
+        turns = self._turns(names, lambda one: [engine.answer([reading]), *(one.run(prefix, policies) for _ in "12")])
         self._ready(policies)
-        self._harness.measure([SystemTurn(name, turn(self.systems[name])) for name in names], stages, 2)
+        self._harness.measure(turns, stages, 2)
 
     def _conversation(self) -> None:
         count, longest = self._settings.serving.turns, min(self._settings.prefixes)
-        lengths, policies = (
-            [longest * turn // count for turn in range(count + 1)],
-            range(min(TURN_POLICIES, max(self._settings.policies))),
+        policies, whole = range(min(TURN_POLICIES, max(self._settings.policies))), self.conversation(longest)
+        lengths, stages = [longest * turn // count for turn in range(count + 1)], []
+        for turn in range(1, count + 1):
+            kept = {name: lengths[turn - 1] if system.keeps else 0 for name, system in self.systems.items()}
+            at: dict[str, int | str] = {"turn": turn, "tokens": lengths[turn], "policies": len(policies)}
+            stages.append(Cell("conversation", at, [self.ours], kept))
+        turns = self._turns(
+            list(self.systems), lambda one: [one.run(whole[:tokens], policies) for tokens in lengths[1:]]
         )
-        whole = self.conversation(longest)
-        stages = [
-            Cell(
-                "conversation", {"turn": turn, "tokens": lengths[turn], "policies": len(policies)}, [self.ours],
-                {name: lengths[turn - 1] if system.keeps else 0 for name, system in self.systems.items()},
-            )
-            for turn in range(1, count + 1)
-        ]  # fmt: skip
-
-        def turn_of(system: System) -> Callable[[int], list[Run]]:
-            def run(number: int) -> list[Run]:
-                system.forget()
-                return [system.run(whole[:tokens], policies) for tokens in lengths[1:]]
-
-            return run
-
         self._ready(policies)
-        self._harness.measure([SystemTurn(name, turn_of(system)) for name, system in self.systems.items()], stages, 1)
+        self._harness.measure(turns, stages, 1)
 
-    def _load(self) -> None:
+    def _open_loop(self) -> None:
         run_open_loop(self._settings, self.systems, self.conversation, self._context, self._loads)
 
     def load(self) -> list[LoadRecord]:
@@ -223,7 +211,7 @@ class ServingBench:
         prefix = self._prefix(cell)
 
         def keyed(name: str) -> list[tuple[Key, Result]]:
-            return [((prefix, a.piece.policy), a) for trial in cell.of(name) for a in trial.run.answers]
+            return [((prefix, a.piece.policy), a) for trial in cell.of(name) for a in trial.run.results]
 
         found = [self._references.judge(system, keyed(system))]
         if system in ("alora", AA) and self.ours == "alora" and "packed" in cell.systems:

@@ -16,7 +16,7 @@ from alora.bench.baselines import peft_model, put_adapter
 from alora.bench.engine import BenchEngine, Request
 from alora.bench.harness import Clock
 from alora.bench.material import Material
-from alora.bench.trials import AA, READS_TEXT, Result, Piece, Run
+from alora.bench.trials import AA, READS_TEXT, Piece, Result, Run
 from alora.prefix.scorer import Scorer
 from alora.render import Prefix
 
@@ -31,17 +31,14 @@ WHAT = {
 
 
 class System(Protocol):
-    """One way to answer. ``keeps``: whether it has a cache between calls."""
+    """Answers many policies about one conversation, timed. ``keeps``: whether it has a cache between calls, which
+    ``forget`` empties.
+    """
 
     keeps: bool
 
-    def run(self, prefix_ids: tuple[int, ...], policies: Sequence[int]) -> Run:
-        """All verdicts about one conversation, timed."""
-        ...
-
-    def forget(self) -> None:
-        """Begin with an empty cache."""
-        ...
+    def run(self, prefix_ids: tuple[int, ...], policies: Sequence[int]) -> Run: ...
+    def forget(self) -> None: ...
 
 
 @dataclass

@@ -14,7 +14,7 @@ from alora.bench.material import LABELS, adapter_spec, bench_base, random_adapte
 from alora.bench.memory import measure_memory
 from alora.bench.packed import PackedTrainer, TrainingPrompts, difference
 from alora.bench.record import LoadRecord, MemoryRow
-from alora.bench.trials import AA, Agreement, Result, Cell, Refusal, Run
+from alora.bench.trials import AA, Agreement, Cell, Refusal, Result, Run
 from alora.config.schema import TrainingSettings
 
 PASS_TOKENS = TrainingSettings().max_suffix_tokens  # of a packed pass

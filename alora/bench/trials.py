@@ -47,7 +47,7 @@ class Run:
     """One run of a system. Counts are the engine's own; ``requests`` in seconds since the run began.
 
     ``front``: seconds until the last request was accepted; ``host``: those of the scheduler and the output processor,
-    None where the engine does not say. ``answers`` are not written to a file.
+    None where the engine does not say. ``results`` are not written to a file.
     """
 
     seconds: float
@@ -59,7 +59,7 @@ class Run:
     front: float
     host: float | None
     requests: list[float]
-    answers: tuple[Result, ...] = ()
+    results: tuple[Result, ...] = ()
 
     @classmethod
     def of(
@@ -75,7 +75,7 @@ class Run:
     @property
     def work(self) -> list[Piece]:
         """What was done."""
-        return [answer.piece for answer in self.answers]
+        return [one.piece for one in self.results]
 
 
 @dataclass(frozen=True)

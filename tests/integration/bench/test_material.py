@@ -45,8 +45,8 @@ def test_peft_s_lora_answers_for_every_adapter_alone_and_behind_another_kind(how
     other = random_adapter(replace(made.adapters[0].spec, **how), made.base.model, 99, 0.5)
     made = replace(made, adapters=(made.adapters[0], other))
     prefix, clock = made.conversation(40, 3), Clock(CPU)
-    alone = [PeftLora(made, clock).run(prefix, [policy]).answers[0].scores for policy in (0, 1)]
-    both = PeftLora(made, clock).run(prefix, [0, 1, 0]).answers
+    alone = [PeftLora(made, clock).run(prefix, [policy]).results[0].scores for policy in (0, 1)]
+    both = PeftLora(made, clock).run(prefix, [0, 1, 0]).results
     assert [answer.scores for answer in both] == [*alone, alone[0]]
 
 

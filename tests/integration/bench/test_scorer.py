@@ -54,7 +54,7 @@ def test_the_exit_code_tells_of_withheld_ratios(run):
     refused = [one.code for cell in record.cells for ratio in cell.ratios for one in ratio.refused]
     assert code == int(bool(refused))
     assert set(refused) <= {"BIASED_AA", "NOISY_AA"}  # the machine's; no system here has a cache to lose
-    assert "the in-process scorer alone" in (folder / "bench.md").read_text()
+    assert "Engine: name scorer." in (folder / "bench.md").read_text()
 
 
 def test_suffixes_that_were_not_run_are_found(monkeypatch, tmp_path):

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from alora.bench.harness import evaluate
-from alora.bench.record import MeasuredBase, LoadRecord, Machine, Record
+from alora.bench.record import LoadRecord, Machine, MeasuredBase, Record
 from alora.bench.reference import References, of, sampled
 from alora.bench.serving import ServingBench
 from alora.bench.shapes import SHAPES
-from alora.bench.trials import AA, Result, Cell, Piece, Run, Trial
+from alora.bench.trials import AA, Cell, Piece, Result, Run, Trial
 from alora.render import Suffix
 
 LABELS = (11, 12)

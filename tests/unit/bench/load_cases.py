@@ -7,7 +7,7 @@ from alora.bench.engine import Request
 from alora.bench.load import Generator, Load
 from alora.bench.record import LoadRecord, OfferedRate
 from alora.bench.reference import References, of
-from alora.bench.trials import Result, Piece
+from alora.bench.trials import Piece, Result
 from alora.config.schema import BenchSettings, ServingBenchSettings
 from tests.unit.bench.cases import LABELS, right
 

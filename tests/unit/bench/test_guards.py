@@ -7,7 +7,7 @@ import pytest
 from alora.bench import guards
 from alora.bench.guards import VERDICT_TOLERANCE
 from alora.bench.reference import References, agreement, gap, of, steadiness
-from alora.bench.trials import Agreement, Result, Piece
+from alora.bench.trials import Agreement, Piece, Result
 from tests.unit.bench.cases import PREFIX, burst, trials
 
 TOLERANCE = VERDICT_TOLERANCE[False]
@@ -34,7 +34,7 @@ def test_verdicts_that_show_nothing_are_refused(found, code):
 
 
 def keyed(run):
-    return [((PREFIX, answer.piece.policy), answer) for answer in run.answers]
+    return [((PREFIX, answer.piece.policy), answer) for answer in run.results]
 
 
 def test_an_adapter_that_is_silently_off_is_seen_by_the_comparison():

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from alora.bench import run as running
-from alora.bench.harness import REHEARSAL, Clock, Harness, TimeIsUp, SystemTurn, draw_orders
+from alora.bench.harness import REHEARSAL, Clock, Harness, SystemTurn, TimeIsUp, draw_orders
 from alora.bench.serving import ServingBench
 from alora.bench.trials import AA, Cell, Run, Trial
 from alora.config.schema import BaseSettings, BenchSettings, ServingBenchSettings

@@ -11,7 +11,7 @@ from alora.bench.intervals import mean_ratio, median_interval, paired_ratio, rat
 
 @pytest.mark.parametrize("count", range(2, 9))
 def test_an_interval_of_few_rounds_says_how_little_it_covers(count):
-    """By enumeration: each value lies above or below the median with equal chance; beyond their range nothing is known."""
+    """By enumeration: each value lies above or below the median with equal chance."""
     interval = median_interval(range(count))
     sides = list(itertools.product((0, 1), repeat=count))
     within = sum(0 < sum(side) < count for side in sides) / len(sides)
