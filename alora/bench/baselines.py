@@ -124,7 +124,7 @@ class TrlTrainer(HubTrainer):
             ) from error
         from datasets import Dataset
 
-        options = trainer_options(self._scratch, self._model.device) | {"remove_unused_columns": True}
+        options: dict[str, Any] = trainer_options(self._scratch, self._model.device) | {"remove_unused_columns": True}
         config = SFTConfig(
             **options, max_length=None, completion_only_loss=True, gradient_checkpointing=False, bf16=False
         )

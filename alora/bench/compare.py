@@ -164,8 +164,8 @@ def _change(cell: Cell, other: Cell, name: str, band: tuple[float, float] | None
     nearest = min(max(moved, math.log(band[0])), math.log(band[1]))  # the drift that explains most of it
     if nearest == moved:
         return replace(made, chance=1.0)
-    chance = stats.ttest_ind([value - nearest for value in logs[0]], logs[1], equal_var=False).pvalue
-    return replace(made, verdict=SLOWER if moved < nearest else FASTER, chance=float(chance))
+    found: Any = stats.ttest_ind([value - nearest for value in logs[0]], logs[1], equal_var=False)
+    return replace(made, verdict=SLOWER if moved < nearest else FASTER, chance=float(found.pvalue))
 
 
 def _judged(changes: list[Change]) -> list[Change]:

@@ -57,7 +57,8 @@ def arrivals(count: int, rate: float, population: int, seed: int) -> list[Arriva
     weights = 1.0 / np.arange(1, population + 1) ** ZIPF
     found = []
     for number, at in enumerate(np.cumsum(times.exponential(1.0, size=count) / rate)):
-        many = int(counts.integers(*(min(end, population) for end in FIRES), endpoint=True))
+        least, most = (min(end, population) for end in FIRES)
+        many = int(counts.integers(least, most + 1))
         fired = generator.choice(population, size=many, replace=False, p=weights / weights.sum())
         found.append(Arrival(float(at), number, tuple(map(int, fired))))
     return found

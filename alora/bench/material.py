@@ -13,11 +13,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE, AdapterSpec, AdapterWeights, new_adapter, save_adapter
-from alora.base.load import base_location, load_base
+from alora.base.load import LoadedBase, base_location, load_base
 from alora.bench.record import MeasuredBase
 from alora.bench.shapes import SHAPES, BaseShape, base_mib, random_base, shape_of
 from alora.config.schema import BaseSettings, BenchSettings
-from alora.errors import BaseError, ConfigError
+from alora.errors import ConfigError
 from alora.render import Suffix
 
 INVOCATION = (5, 6, 7)
@@ -25,7 +25,6 @@ LABELS = (11, 12)
 FIRST_CONTENT = 20  # token ids below are reserved for what a prompt must not hold by chance
 POLICY_TOKENS = 96  # of a policy's text, which the base alone reads: what a rule in the prompt takes
 SERVED_SCALE = 0.5  # of a random adapter's B: large enough that verdicts move beyond the rounding of 16 bits
-KNOWN = {"Qwen/Qwen3-0.6B": "qwen3_0_6b", "Qwen/Qwen3-4B": "qwen3_4b", "smollm2": "smollm2"}  # shapes, no download
 
 
 @dataclass(frozen=True)
@@ -71,30 +70,23 @@ class Material:
         return token_ids(self.base.shape.vocab, tokens, seed, self.base.banned)
 
 
-def bench_base(
-    settings: BenchSettings, base: BaseSettings, device: torch.device, dtype: torch.dtype
-) -> BenchBase:  # fmt: skip
-    """The base that is measured on: real weights where ``base.source`` names some, else random ones of a shape.
+def bench_base(settings: BenchSettings, base: BaseSettings, device: torch.device, dtype: torch.dtype) -> BenchBase:
+    """The base that is measured on: the one that ``base.source`` names, else random weights of ``bench.shape``."""
+    if base.source is not None:
+        base = replace(base, device=str(device), dtype=str(dtype).removeprefix("torch."))
+        return _loaded(base.source or "", base)[0]
+    shape = SHAPES[settings.shape]
+    model = random_base(shape, device, dtype, settings.seed, base.quantization == "nf4")
+    return BenchBase(settings.shape, model, shape, {"weights": f"random, seed {settings.seed}, shape {settings.shape}"})
 
-    Raises:
-        BaseError: it cannot be read, or random weights are asked for of a shape that is not known here.
-    """
-    quantized = base.quantization == "nf4"
-    if base.source is not None and base.weights == "pretrained":
-        loaded = load_base(replace(base, device=str(device), dtype=str(dtype).removeprefix("torch.")))
-        special = frozenset(loaded.tokenizer.all_special_ids)
-        return BenchBase(
-            base.source, loaded.model, shape_of(loaded.model.config), loaded.fingerprint.as_dict(),
-            base_location(base), special | frozenset(INVOCATION),
-        )  # fmt: skip
-    name = settings.shape if base.source is None else KNOWN.get(base.source)
-    if name is None:
-        raise BaseError(
-            f"base.source={base.source} with base.weights=random: its shape is not known here; take one of "
-            f"{', '.join(KNOWN)}, give bench.shape=NAME ({', '.join(SHAPES)}), or leave base.weights=random out"
-        )
-    model = random_base(SHAPES[name], device, dtype, settings.seed, quantized)
-    return BenchBase(name, model, SHAPES[name], {"weights": f"random, seed {settings.seed}, shape {name}"})
+
+def _loaded(name: str, base: BaseSettings) -> tuple[BenchBase, LoadedBase]:
+    """A base that is read from somewhere."""
+    loaded = load_base(base)
+    banned = frozenset((*loaded.tokenizer.all_special_ids, *INVOCATION))
+    folder = base_location(base) if base.weights == "pretrained" else None
+    shape, fingerprint = shape_of(loaded.model.config), loaded.fingerprint.as_dict()
+    return BenchBase(name, loaded.model, shape, fingerprint, folder, banned), loaded
 
 
 def random_material(settings: BenchSettings, base: BenchBase, count: int, scratch: Path) -> Material:
@@ -126,23 +118,18 @@ def bundle_material(settings: BenchSettings, base: BaseSettings, scratch: Path) 
     from alora.bundle.battery import load_battery
 
     bundles = load_battery(Path(str(settings.battery)))
-    own = bundles[0].base_settings(base)
-    loaded = load_base(own)
+    made, loaded = _loaded(str(settings.battery), bundles[0].base_settings(base))
     for bundle in bundles:
         bundle.check_base(loaded)
-    adapters = tuple(bundle.weights for bundle in bundles)
-    suffixes = tuple(bundle.suffix for bundle in bundles)
-    folders = write_folders(adapters, scratch, base_location(own)) | {"alora": [bundle.folder for bundle in bundles]}
-    texts = [f"{bundle.policy.title}. {bundle.policy.rule}" for bundle in bundles]
-    encoded = [tuple(loaded.tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
-    tails = [suffix.token_ids[len(suffix.invocation_ids) :] for suffix in suffixes]
-    banned = {*loaded.tokenizer.all_special_ids, *(token for suffix in suffixes for token in suffix.invocation_ids)}
-    made = BenchBase(
-        str(settings.battery), loaded.model, shape_of(loaded.model.config), loaded.fingerprint.as_dict(),
-        base_location(own), frozenset(banned),
-    )  # fmt: skip
-    whole = tuple((*text, *tail) for text, tail in zip(encoded, tails, strict=True))
-    return Material(made, adapters, folders, suffixes, whole)
+    adapters, suffixes = tuple(bundle.weights for bundle in bundles), tuple(bundle.suffix for bundle in bundles)
+    invocations = {token for suffix in suffixes for token in suffix.invocation_ids}
+    folders = write_folders(adapters, scratch, str(made.folder)) | {"alora": [bundle.folder for bundle in bundles]}
+    texts = []
+    for bundle in bundles:
+        text = f"{bundle.policy.title}. {bundle.policy.rule}"
+        tail = bundle.suffix.token_ids[len(bundle.suffix.invocation_ids) :]
+        texts.append((*loaded.tokenizer(text, add_special_tokens=False)["input_ids"], *tail))
+    return Material(replace(made, banned=made.banned | invocations), adapters, folders, suffixes, tuple(texts))
 
 
 def adapter_spec(settings: BenchSettings, shape: BaseShape) -> AdapterSpec:

@@ -11,8 +11,8 @@ import multiprocessing
 import re
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,33 +26,18 @@ from alora.config.schema import BenchSettings
 from alora.errors import BaseError, first_line
 
 
-@dataclass(frozen=True)
-class MemoryCase:
-    """One system to weigh: ``peft`` or ``packed``. ``pass_tokens`` bounds the suffix tokens of a packed pass."""
-
-    system: str
-    policies: int
-    pass_tokens: int
-    prefix: int
-    device: torch.device
-    dtype: torch.dtype
-    shape: BaseShape
-    settings: BenchSettings
-    quantized: bool = False
-
-
 def measure_memory(settings: BenchSettings, base: BenchBase, quantized: bool, pass_tokens: int) -> list[MemoryRow]:
     """PEFT, the packed step alone, and few and many policies in passes of one size: memory follows the pass."""
     most = max(settings.policies)
     few = min(8, most)
     cases = [("peft", 1, pass_tokens), ("packed", 1, pass_tokens), ("packed", most, pass_tokens)]
     cases += [("packed", count, few * settings.suffix) for count in (few, most)]
-    where = settings.prefixes[0], base.model.device, base.model.dtype, base.shape
-    return [MemoryRow(*case, extra_peak(MemoryCase(*case, *where, settings, quantized))) for case in cases]
+    where = base.shape, base.model.device, base.model.dtype, quantized
+    return [MemoryRow(*case, extra_peak(*case, settings, *where)) for case in cases]
 
 
-def extra_peak(case: MemoryCase) -> float:
-    """MiB that a step of ``case`` needs at its peak, measured in a fresh process.
+def extra_peak(system: str, *case: Any) -> float:
+    """MiB that a step needs at its peak, by :func:`weigh` in a fresh process.
 
     Raises:
         BaseError: the process failed; most likely memory ran out.
@@ -60,32 +45,31 @@ def extra_peak(case: MemoryCase) -> float:
     fresh = multiprocessing.get_context("spawn")
     try:
         with ProcessPoolExecutor(1, fresh, initializer=return_freed_memory) as pool:
-            return pool.submit(weigh, case).result()
+            return pool.submit(weigh, system, *case).result()
     except Exception as error:
-        raise BaseError(
-            f"measuring the memory of {case.system} at prefix {case.prefix} failed ({first_line(error)}); turn it off "
-            "with bench.memory=false"
-        ) from error
+        text = f"measuring the memory of {system} failed ({first_line(error)}); turn it off with bench.memory=false"
+        raise BaseError(text) from error
 
 
-def weigh(case: MemoryCase) -> float:
-    """MiB of ``case`` in this process."""
-    settings, device = case.settings, case.device
+def weigh(
+    system: str, policies: int, pass_tokens: int, settings: BenchSettings, shape: BaseShape, device: torch.device,
+    dtype: torch.dtype, quantized: bool = False,
+) -> float:  # fmt: skip
+    """MiB in this process: ``peft`` or ``packed``, with at most ``pass_tokens`` suffix tokens in a packed pass."""
     torch.set_num_threads(settings.threads)
-    base = random_base(case.shape, device, case.dtype, settings.seed, case.quantized)
-    spec = adapter_spec(settings, case.shape)
-    adapters = [random_adapter(spec, base, settings.seed + policy) for policy in range(case.policies)]
+    base, spec = random_base(shape, device, dtype, settings.seed, quantized), adapter_spec(settings, shape)
+    adapters = [random_adapter(spec, base, settings.seed + policy) for policy in range(policies)]
     small, prompts = (
-        TrainingPrompts.draw(case.shape.vocab, prefix, settings.suffix, case.policies, settings.seed)
-        for prefix in (16, case.prefix)
+        TrainingPrompts.draw(shape.vocab, prefix, settings.suffix, policies, settings.seed)
+        for prefix in (16, settings.prefixes[0])
     )
     with tempfile.TemporaryDirectory() as scratch:
-        if case.system == "peft":
+        if system == "peft":
             model = peft_model(base, spec)
             del base
             steps = [PeftTrainer(model, adapters[0], each, Path(scratch)) for each in (small, prompts)]
         else:
-            first = PackedTrainer(base, adapters, small, Path(scratch), case.pass_tokens)
+            first = PackedTrainer(base, adapters, small, Path(scratch), pass_tokens)
             steps = [first, first.on(prompts)]
         steps[0].step()  # makes the gradients, and what libraries set up once
         gc.collect()

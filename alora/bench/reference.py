@@ -62,7 +62,8 @@ def ask_references(material: Material, wanted: Iterable[tuple[str, Key]]) -> Ref
     answers: dict[str, dict[Key, Probabilities]] = {"alora": {}, "lora": {}, "base": {}}
     gaps: dict[str, dict[int, float]] = {"alora": {}, "lora": {}}
     base: Any = material.base.model
-    model, spec = None, None
+    model: Any = None
+    spec = None
     for kind, (prefix, policy) in asked:
         suffix = material.suffixes[policy]
         labels, prompt = suffix.label_token_ids, prefix + suffix.token_ids

@@ -8,6 +8,7 @@ from pathlib import Path
 from alora.base.load import choose_device, choose_dtype
 from alora.commands.output import note, say, say_json, write_text
 from alora.config.schema import Recipe
+from alora.errors import BaseError
 
 _ROOM = 2**20  # bytes that must fit where the results go; those of a long run take about so many
 
@@ -25,6 +26,11 @@ def _measure(recipe: Recipe) -> int:
     from alora.bench.run import run_bench
 
     device = choose_device(recipe.base.device)
+    if recipe.bench.needs_gpu and recipe.base.device == "auto" and device.type != "cuda":
+        raise BaseError(
+            "this benchmark needs a GPU (bench.needs_gpu), and torch sees none; take bench=cpu, or base.device=cpu for "
+            "the same work on the CPU, which may take hours"
+        )
     folder = _folder(recipe)
     record = run_bench(recipe.bench, recipe.base, device, choose_dtype(recipe.base.dtype, device))
     report = markdown(record)

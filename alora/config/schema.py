@@ -221,6 +221,7 @@ class BenchSettings:
     workload: str = "serving"  # serving, training; compare: of two runs in bench.runs
     runs: list[str] = field(default_factory=list)  # compare: two bench.json
     battery: str | None = None  # serving: real bundles, a folder with battery.json; None: random adapters
+    needs_gpu: bool = False  # refuse a machine without one, unless base.device=cpu asks for it
     shape: str = "27m"  # of random weights: toy, mini, 27m, smollm2, qwen3_0_6b, qwen3_4b
     rank: int = 8
     targets: list[str] = field(default_factory=lambda: list(AdapterSettings().targets))  # of random adapters

@@ -11,7 +11,7 @@ from alora.bench.material import adapter_spec, bench_base, random_adapter, rando
 from alora.bench.shapes import SHAPES, random_base, shape_of
 from alora.bench.systems import PeftLora
 from alora.config.schema import BaseSettings, BenchSettings
-from alora.errors import BaseError, ConfigError
+from alora.errors import ConfigError
 from tests.toy_recipe import toy_base_folder
 
 CPU = torch.device("cpu")
@@ -66,11 +66,6 @@ def test_a_llama_shape_has_no_norms_on_queries():
 def test_a_target_that_the_base_does_not_have_is_refused():
     with pytest.raises(ConfigError, match=r"bench.targets: self_attn.q_proj is none of q_proj"):
         adapter_spec(BenchSettings(targets=["self_attn.q_proj", "o_proj"]), SHAPES["toy"])
-
-
-def test_a_shape_that_is_not_known_is_refused():
-    with pytest.raises(BaseError, match="its shape is not known"):
-        bench_base(BenchSettings(), BaseSettings(source="someone/model", weights="random"), CPU, torch.float32)
 
 
 def test_real_weights_are_measured_with_their_fingerprint(tmp_path):

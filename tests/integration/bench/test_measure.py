@@ -11,7 +11,7 @@ from alora.bench import memory
 from alora.bench.baselines import PeftTrainer, peft_model
 from alora.bench.flops import FlopCount
 from alora.bench.material import INVOCATION, LABELS, random_adapter
-from alora.bench.memory import MemoryCase, extra_peak, weigh
+from alora.bench.memory import extra_peak, weigh
 from alora.bench.packed import PackedTrainer, TrainingPrompts
 from alora.bench.shapes import SHAPES, BaseShape, random_base
 from alora.config.schema import BenchSettings
@@ -80,20 +80,19 @@ def test_the_limit_is_what_many_policies_tend_to():
     assert ratios[-1] == pytest.approx(alone / count.suffix(2000, 16, 2), rel=1e-4)
 
 
-def _case(system: str, prefix: int, policies: int = 1, pass_tokens: int = 4096, shape: str = "toy") -> MemoryCase:
-    settings = BenchSettings(suffix=8, rank=4)
-    where = torch.device("cpu"), torch.float32, SHAPES[shape], settings
-    return MemoryCase(system, policies, pass_tokens, prefix, *where)
+def _case(system: str, prefix: int, policies: int = 1, pass_tokens: int = 4096, shape: str = "toy"):
+    settings = BenchSettings(suffix=8, rank=4, prefixes=[prefix])
+    return system, policies, pass_tokens, settings, SHAPES[shape], torch.device("cpu"), torch.float32
 
 
 def _weighed(*case, **more) -> float:
-    return call_forked(weigh, _case(*case, **more))
+    return call_forked(weigh, *_case(*case, **more))
 
 
 def test_the_split_needs_a_quarter_of_the_memory_and_no_more_with_more_policies():
     """Full-sequence training stores activations of the whole prompt; the split stores its keys and values, and one
     pass of suffixes. The control is a pass that takes all suffixes at once."""
-    split = extra_peak(_case("packed", 400, shape="27m"))
+    split = extra_peak(*_case("packed", 400, shape="27m"))
     assert split <= 0.25 * _weighed("peft", 400, shape="27m")
     few, many = (_weighed("packed", 400, policies, pass_tokens=64, shape="27m") for policies in (8, 32))
     assert many <= 1.1 * few
@@ -109,4 +108,4 @@ def test_memory_of_a_case_that_cannot_run_is_an_error(monkeypatch):
 
     monkeypatch.setattr(memory, "ProcessPoolExecutor", Broken)
     with pytest.raises(BaseError, match=r"no process.*bench\.memory=false"):
-        extra_peak(_case("packed", 50))
+        extra_peak(*_case("packed", 50))

@@ -145,7 +145,7 @@ def test_a_benchmark_for_a_gpu_is_refused_without_one(monkeypatch, capsys, tmp_p
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr("alora.bench.run.run_bench", lambda *args: asked.append(args) or sys.exit(7))
     assert main(["bench", "serving", "bench=gpu", f"output={tmp_path / 'out'}"]) == 2
-    assert "sees no GPU; use base.device=cpu" in capsys.readouterr().err
+    assert "bench.needs_gpu" in capsys.readouterr().err
     assert (asked, list(tmp_path.iterdir())) == ([], [])
     assert main(["bench", "serving", "bench=gpu", "base.device=cpu", f"output={tmp_path / 'out'}"]) == 7
     assert asked[0][2].type == "cpu"
