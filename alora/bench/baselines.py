@@ -42,7 +42,6 @@ class PeftTrainer:
         self.train_policy(adapter, policy)
 
     def train_policy(self, adapter: AdapterWeights, policy: int) -> None:
-        """Go over to another policy."""
         put_adapter(self._model, adapter)
         self._policy, prompt, device = policy, self._prompts.prompt(policy), self._model.device
         self._inputs: dict[str, Any] = {
@@ -63,11 +62,9 @@ class PeftTrainer:
         return [Piece.of(self._inputs["input_ids"][0].tolist(), (LABELS[self._label],), self._policy)]
 
     def clear(self) -> None:
-        """Drop the adapter's gradients."""
         self._model.zero_grad(set_to_none=True)
 
     def outcome(self) -> Outcome:
-        """Loss and gradients of one step."""
         self.clear()
         loss, gradients = self.step(), {}
         for name, module in self._model.named_modules():
@@ -85,7 +82,6 @@ class HubTrainer(PeftTrainer):
     objective = "vocabulary"
 
     def train_policy(self, adapter: AdapterWeights, policy: int) -> None:
-        """Go over to another policy."""
         put_adapter(self._model, adapter)
         self._policy = policy
         self._trainer = self._make_trainer((*self._prompts.prompt(policy), self._prompts.answer(policy)))
@@ -156,7 +152,6 @@ def peft_model(base: PreTrainedModel, spec: AdapterSpec) -> PeftModel:
 
 @torch.no_grad()
 def put_adapter(model: PeftModel, adapter: AdapterWeights) -> None:
-    """Overwrite the weights of PEFT's adapter in place."""
     modules = dict(model.named_modules())
     for name, (a_RD, b_OR) in adapter.tensors.items():
         layer: Any = modules[f"base_model.model.{name}"]

@@ -56,15 +56,12 @@ class RunComparison:
 
     @property
     def slower(self) -> bool:
-        """Whether ours became slower beyond the noise anywhere."""
         return any(one.verdict == SLOWER and one.system.startswith(("alora", "packed")) for one in self.changes)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
         return asdict(self) | {"slower": self.slower}
 
     def text(self) -> str:
-        """For people."""
         parts = []
         if self.changes:
             rows = [
@@ -113,7 +110,6 @@ def compare_records(first: Record, second: Record) -> RunComparison:
 
 
 def _work(run: Record) -> dict[str, object]:
-    """What decides how much is to be done, and what the seconds are."""
     own = {key: value for key, value in run.settings.items() if key not in ("rounds", "limit_s", "memory", "serving")}
     serving = {f"serving.{key}": value for key, value in run.settings["serving"].items()}
     return own | serving | {"base": run.base.fingerprint, "dtype": run.base.dtype, "clock": run.clock}

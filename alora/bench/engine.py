@@ -72,7 +72,6 @@ class BenchEngine(Engine):
 
     @property
     def architecture(self) -> str:
-        """Of the base, by vLLM's name."""
         return self._core.model_config.architecture
 
     def load(self, kind: str, policies: Sequence[int]) -> None:
@@ -82,7 +81,6 @@ class BenchEngine(Engine):
                 self._core.add_lora(adapter)
 
     def _adapter(self, kind: str, policy: int) -> Any:
-        """vLLM's own object; None for the base."""
         return self.request(f"{kind}{policy}" if kind in ("alora", "lora") else None)
 
     def forget(self) -> None:
@@ -95,7 +93,6 @@ class BenchEngine(Engine):
             raise CheckFailed("vLLM did not empty its prefix cache; no cold burst can be measured")
 
     def send(self, request: Request) -> str:
-        """Hand one request over; its name."""
         self._sent += 1
         prompt = {"prompt_token_ids": list(request.prompt_ids)}
         lora = self._adapter(request.kind, request.policy)
@@ -104,11 +101,9 @@ class BenchEngine(Engine):
 
     @property
     def busy(self) -> bool:
-        """Whether a request is not finished yet."""
         return self._core.has_unfinished_requests()
 
     def step(self) -> list[Any]:
-        """One step of the engine; vLLM's own outputs."""
         return self._core.step()
 
     def answer(self, requests: Sequence[Request]) -> Run:

@@ -46,7 +46,6 @@ def half(dtype: torch.dtype) -> bool:
 
 
 def refuse(code: Code, text: str, when: object = True) -> list[Refusal]:
-    """One refusal, or none."""
     return [Refusal(code.value, text)] if when else []
 
 

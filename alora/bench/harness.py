@@ -48,15 +48,12 @@ class Clock:
 
     @property
     def name(self) -> str:
-        """What the seconds are."""
         return "CPU time of the process at one thread" if self.cpu else "wall time"
 
     def now(self) -> float:
-        """Seconds since some moment."""
         return self._skipped + (time.process_time() if self.cpu else time.perf_counter())
 
     def wait_until(self, moment: float) -> None:
-        """Return when ``now()`` has reached ``moment``."""
         left = max(moment - self.now(), 0.0)
         if self.cpu:
             self._skipped += left
@@ -166,7 +163,6 @@ class Context:
 
     @property
     def quantized(self) -> bool:
-        """Whether the base's weights are packed in 4 bits."""
         return self.base.quantization == "nf4"
 
 

@@ -24,11 +24,9 @@ class Measured:
     coverage: float
 
     def contains(self, value: float) -> bool:
-        """Whether ``value`` lies inside, ends included."""
         return self.low <= value <= self.high
 
     def times(self, factor: float) -> Measured:
-        """In another unit."""
         return Measured(self.value * factor, self.low * factor, self.high * factor, self.coverage)
 
 

@@ -105,8 +105,6 @@ class Load:
 
 @dataclass
 class Generator:
-    """Offers conversations to one system on the engine."""
-
     settings: BenchSettings
     system: VllmSystem
     conversation: Conversation

@@ -39,7 +39,6 @@ class BenchBase:
     banned: frozenset[int] = frozenset(INVOCATION)  # tokens that no conversation holds
 
     def record(self, quantized: bool) -> MeasuredBase:
-        """For ``bench.json``."""
         shape, model = self.shape, self.model
         on_gpu = model.device.type == "cuda"
         return MeasuredBase(
@@ -81,7 +80,6 @@ def bench_base(settings: BenchSettings, base: BaseSettings, device: torch.device
 
 
 def _loaded(name: str, base: BaseSettings) -> tuple[BenchBase, LoadedBase]:
-    """A base that is read from somewhere."""
     loaded = load_base(base)
     banned = frozenset((*loaded.tokenizer.all_special_ids, *INVOCATION))
     folder = base_location(base) if base.weights == "pretrained" else None
@@ -133,7 +131,6 @@ def bundle_material(settings: BenchSettings, base: BaseSettings, scratch: Path) 
 
 
 def adapter_spec(settings: BenchSettings, shape: BaseShape) -> AdapterSpec:
-    """Of every random aLoRA."""
     unknown = sorted(set(settings.targets) - set(shape.linears))
     if unknown:
         raise ConfigError(f"bench.targets: {', '.join(unknown)} is none of {', '.join(shape.linears)}")
@@ -173,7 +170,6 @@ def write_folders(adapters: Sequence[AdapterWeights], scratch: Path, base: str) 
 
 
 def draw_suffix(vocab: int, tokens: int, seed: int) -> Suffix:
-    """Random tokens behind the invocation."""
     own = token_ids(vocab, tokens - len(INVOCATION), seed, frozenset(INVOCATION))
     return Suffix(INVOCATION + own, INVOCATION, LABELS)
 

@@ -45,15 +45,12 @@ class TrainingPrompts:
         return cls(token_ids(vocab, prefix, seed, banned), suffixes, labels)
 
     def prompt(self, policy: int) -> tuple[int, ...]:
-        """The whole prompt of one pair, as a full-sequence trainer runs it."""
         return self.prefix_ids + self.suffixes[policy]
 
     def answer(self, policy: int) -> int:
-        """The token that ``policy`` should answer with."""
         return LABELS[self.labels[policy]]
 
     def piece(self, policy: int) -> Piece:
-        """The pair of ``policy`` as work."""
         return Piece.of(self.prompt(policy), (self.answer(policy),), policy)
 
 
@@ -127,7 +124,6 @@ class PackedTrainer:
         return len(self._batch.pairs)
 
     def on(self, prompts: TrainingPrompts) -> PackedTrainer:
-        """The same adapters and gradients on other prompts."""
         other = copy.copy(self)
         other._batch = self._batch_of(prompts, self._model.packed.base.config.vocab_size)
         return other
@@ -181,11 +177,9 @@ class PackedTrainer:
         return bool((norms.isfinite() & (norms > 0)).all())
 
     def gradients(self, policy: int) -> Gradients:
-        """What the last step left for one policy."""
         return self._bank.gradients(policy)
 
     def close(self) -> None:
-        """Take the bank's hooks off the base."""
         self._bank.release()
 
 

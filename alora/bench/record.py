@@ -20,8 +20,6 @@ FORMAT = 2  # 1: the dictionaries of alora 0.1
 
 @dataclass(frozen=True)
 class AaRun:
-    """Ours against itself over a whole workload."""
-
     ratio: Measured | None
     refused: list[Refusal]
 
@@ -40,7 +38,6 @@ class OfferedRate:
     ms: list[float]
 
     def percentile(self, percent: float) -> float:
-        """Of the conversations, all verdicts back."""
         return float(np.percentile(self.ms, percent))
 
     def holds(self, target_ms: float) -> bool:
@@ -94,14 +91,11 @@ class Machine:
 
     @property
     def flops(self) -> float:
-        """Of the fastest kernel."""
         return max(self.kernels.values())
 
 
 @dataclass(frozen=True)
 class MeasuredBase:
-    """What was measured on."""
-
     name: str
     fingerprint: dict[str, str]
     parameters: int

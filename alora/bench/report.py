@@ -7,14 +7,12 @@ from statistics import median
 
 from alora.bench.intervals import Measured
 from alora.bench.record import LoadRecord, OfferedRate, Record
-from alora.bench.systems import WHAT
-from alora.bench.trials import AA, Agreement, Cell, Run
+from alora.bench.trials import AA, WHAT, Agreement, Cell, Run
 
 TITLES = {"training": "Packed training, measured", "serving": "Serving many policies on one conversation, measured"}
 
 
 def markdown(record: Record) -> str:
-    """The whole report."""
     parts = [f"# {TITLES[record.benchmark]}", _conditions(record)]
     if record.stopped:
         parts.append(f"**Stopped before its end** ({record.stopped}): what follows was finished before.")
@@ -31,13 +29,11 @@ def markdown(record: Record) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
     lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
 def brief(figure: Measured | None, digits: int = 0) -> str:
-    """A figure with its interval."""
     if figure is None:
         return "-"
     return f"{figure.value:.{digits}f} [{figure.low:.{digits}f}, {figure.high:.{digits}f}]"

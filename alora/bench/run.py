@@ -72,7 +72,6 @@ def _measured(bench: TrainingBench | ServingBench, harness: Harness) -> str | No
 
 
 def in_words(error: BaseException) -> str:
-    """Why a run stopped."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     reason = str(error).strip().split("\n")[0]

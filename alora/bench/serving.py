@@ -74,7 +74,6 @@ class ServingBench:
         return VllmSystem(name, self._engine, self.material)
 
     def measure(self) -> None:
-        """The workloads in the order given."""
         for name in self._settings.serving.workloads:
             getattr(self, f"_{name}")()
         packed = self.systems.get("packed")
@@ -161,7 +160,6 @@ class ServingBench:
         run_open_loop(self._settings, self.systems, self.conversation, self._context, self._loads)
 
     def load(self) -> list[LoadRecord]:
-        """What arrivals were answered like, with their verdicts compared."""
         return [one.record(self._references, self.tolerance) for one in self._loads]
 
     def ask(self) -> None:

@@ -37,7 +37,6 @@ class BaseShape:
 
     @property
     def parameters(self) -> int:
-        """Parameters of the matrices (norms left out)."""
         return self.layers * sum(i * o for i, o in self.linears.values()) + self.vocab * self.hidden
 
     def kv_bytes(self, itemsize: int) -> int:
@@ -80,7 +79,6 @@ def random_base(
 
 
 def shape_of(config: Any) -> BaseShape:
-    """Sizes of a loaded base, for counting arithmetic."""
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return BaseShape(
         vocab=config.vocab_size, hidden=config.hidden_size, intermediate=config.intermediate_size,

@@ -16,18 +16,9 @@ from alora.bench.baselines import peft_model, put_adapter
 from alora.bench.engine import BenchEngine, Request
 from alora.bench.harness import Clock
 from alora.bench.material import Material
-from alora.bench.trials import AA, READS_TEXT, Piece, Result, Run
+from alora.bench.trials import READS_TEXT, Piece, Result, Run
 from alora.prefix.scorer import Scorer
 from alora.render import Prefix
-
-WHAT = {
-    "lora": "standard LoRA: the same weights, adapted from token 0",
-    "alora": "aLoRA through the plugin",
-    "base": "the base alone, with the policy's text as prompt",
-    "reader": "the same prompts as vLLM's own shared-prefix reader sends them (/v1/systemone)",
-    "packed": "the packed scorer, in this process, without a cache between calls",
-    AA: "ours against itself",
-}
 
 
 class System(Protocol):
@@ -51,7 +42,6 @@ class VllmSystem:
     keeps: bool = True
 
     def requests(self, prefix_ids: tuple[int, ...], policies: Sequence[int]) -> list[Request]:
-        """One per policy."""
         found = []
         for policy in policies:
             suffix = self.material.suffixes[policy]
@@ -60,7 +50,6 @@ class VllmSystem:
         return found
 
     def run(self, prefix_ids: tuple[int, ...], policies: Sequence[int]) -> Run:
-        """Send all at once."""
         return self.engine.answer(self.requests(prefix_ids, policies))
 
     def forget(self) -> None:
@@ -77,7 +66,6 @@ class PackedScorer:
         self._made: tuple[tuple[int, ...], Scorer] | None = None  # the last one
 
     def run(self, prefix_ids: tuple[int, ...], policies: Sequence[int]) -> Run:
-        """One call."""
         scorer, suffixes = self._scorer(policies), [self._material.suffixes[policy] for policy in policies]
         rows: list[torch.Tensor] = []
         seconds, wall = self._clock.time(lambda: rows.extend(scorer.label_logits(Prefix(prefix_ids), suffixes)))
@@ -100,7 +88,6 @@ class PackedScorer:
         """It keeps nothing."""
 
     def close(self) -> None:
-        """Take the adapters off the base."""
         if self._made is not None:
             self._made[1].close()
         self._made = None
@@ -118,7 +105,6 @@ class PeftLora:
 
     @torch.inference_mode()
     def run(self, prefix_ids: tuple[int, ...], policies: Sequence[int]) -> Run:
-        """One prefill after another."""
         seconds, began, answers = 0.0, time.perf_counter(), []
         for policy in policies:
             adapter, suffix = self._material.twin(policy), self._material.suffixes[policy]

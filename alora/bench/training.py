@@ -42,7 +42,6 @@ class TrainingBench:
         self.memory: list[MemoryRow] = []
 
     def measure(self) -> None:
-        """Every prefix length, and then memory."""
         for prefix in self._settings.prefixes:
             self._cell(prefix)
         if self._settings.memory:
@@ -52,7 +51,6 @@ class TrainingBench:
         """Gradients were compared before a clock was read."""
 
     def load(self) -> list[LoadRecord]:
-        """No arrivals in training."""
         return []
 
     def _prompts(self, prefix: int, policies: int) -> TrainingPrompts:
@@ -137,7 +135,6 @@ class TrainingBench:
         return policies * self._count.packed(prefix, suffix, len(LABELS), policies)
 
     def limit(self, cell: Cell, baseline: str) -> float:
-        """A full sequence over a suffix alone."""
         return self._flops(cell, baseline) / self._count.suffix(cell.size("prefix"), cell.size("suffix"), len(LABELS))
 
     def agreement(self, cell: Cell, system: str) -> list[Agreement]:
@@ -147,5 +144,4 @@ class TrainingBench:
 
 
 def policies_of(system: str) -> int:
-    """How many policies a packed system trains."""
     return int(system.partition("=")[2])

@@ -13,6 +13,14 @@ from alora.bench.intervals import Measured, median_interval
 
 AA = "aa"  # ours once more, under another name: the A/A run
 ORDER = ("lora", "alora", "base", "reader", "packed", "peft", "trainer", "trl", AA)  # of columns
+WHAT = {
+    "lora": "standard LoRA: the same weights, adapted from token 0",
+    "alora": "aLoRA through the plugin",
+    "base": "the base alone, with the policy's text as prompt",
+    "reader": "the same prompts as vLLM's own shared-prefix reader sends them (/v1/systemone)",
+    "packed": "the packed scorer, in this process, without a cache between calls",
+    AA: "ours against itself",
+}
 READS_TEXT = ("base", "reader")  # systems that read a policy's text, so their prompts are their own
 
 
@@ -27,7 +35,6 @@ class Piece:
 
     @classmethod
     def of(cls, prompt_ids: Sequence[int], wanted: Sequence[int], policy: int, output_tokens: int = 1) -> Piece:
-        """``wanted`` are the tokens that may be, or are to be, answered."""
         digest = hashlib.sha256(repr((list(prompt_ids), list(wanted))).encode()).hexdigest()[:16]
         return cls(digest, policy, len(prompt_ids), output_tokens)
 
@@ -66,7 +73,6 @@ class Run:
         cls, seconds: float, wall: float, answers: Sequence[Result], steps: int = 1, front: float = 0.0,
         host: float | None = None,
     ) -> Run:  # fmt: skip
-        """Counted from its answers."""
         cached = sum(answer.cached_tokens for answer in answers)
         computed = sum(answer.piece.prompt_tokens for answer in answers) - cached
         waits = [round(answer.seconds, 6) for answer in answers if answer.seconds]
@@ -74,7 +80,6 @@ class Run:
 
     @property
     def work(self) -> list[Piece]:
-        """What was done."""
         return [one.piece for one in self.results]
 
 
@@ -156,21 +161,17 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """In words."""
         return f"{self.workload} ({', '.join(f'{key} {value}' for key, value in self.at.items())})"
 
     @property
     def systems(self) -> list[str]:
-        """All that ran."""
         ran = dict.fromkeys(trial.system for trial in self.trials)
         return [name for name in dict.fromkeys((*self.ours, *ORDER, *ran)) if name in ran]
 
     def size(self, key: str) -> int:
-        """A number of the condition."""
         return int(self.at[key])
 
     def of(self, system: str) -> list[Trial]:
-        """A system's trials in the order of the rounds."""
         return sorted((t for t in self.trials if t.system == system), key=lambda t: (t.round, t.position))
 
     def mean(self, system: str, value: Callable[[Run], float | None]) -> float | None:
@@ -183,15 +184,12 @@ class Cell:
         return self.of(system)[0].run.pieces < max(trial.run.pieces for trial in self.trials)
 
     def mark(self, system: str) -> str:
-        """``~`` where the whole is extrapolated."""
         return "~" if self.part(system) else ""
 
     def each_ms(self, system: str) -> Measured:
-        """Milliseconds of one piece."""
         return median_interval([1000 * trial.each for trial in self.of(system)])
 
     def whole_ms(self, system: str) -> Measured:
-        """Milliseconds of all policies."""
         return self.each_ms(system).times(max(trial.run.pieces for trial in self.trials))
 
     def request_ms(self, system: str, percent: float) -> Measured | None:
@@ -204,5 +202,4 @@ class Cell:
         return median_interval([1000 * float(np.percentile(one, percent)) for one in rounds])
 
     def ratio(self, baseline: str) -> Ratio | None:
-        """The first of ours over ``baseline``."""
         return next((ratio for ratio in self.ratios if ratio.baseline == baseline), None)
