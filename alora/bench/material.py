@@ -21,7 +21,7 @@ from alora.errors import ConfigError
 from alora.render import Suffix
 
 INVOCATION = (5, 6, 7)
-LABELS = (11, 12)
+LABELS = (41, 71)  # ordinary tokens of a real base too: reserved ones, which no training has touched, answer alike
 FIRST_CONTENT = 20  # token ids below are reserved for what a prompt must not hold by chance
 POLICY_TOKENS = 96  # of a policy's text, which the base alone reads: what a rule in the prompt takes
 SERVED_SCALE = 0.5  # of a random adapter's B: large enough that verdicts move beyond the rounding of 16 bits
