@@ -128,7 +128,7 @@ class ServingBench:
 
     def _warm(self) -> None:
         assert self._engine is not None
-        engine, tokens = self._engine, min(WARM_TOKENS, *self._settings.prefixes)
+        engine, tokens = self._engine, min(WARM_TOKENS, self._settings.prefixes[0])
         policies, prefix = range(max(self._settings.policies)), self.conversation(tokens)
         names = [name for name, system in self.systems.items() if system.keeps]
         reading = Request(prefix, "base", 0, self.material.suffixes[0].label_token_ids)
@@ -143,7 +143,7 @@ class ServingBench:
         self._harness.measure(turns, stages, 2)
 
     def _conversation(self) -> None:
-        count, longest = self._settings.serving.turns, min(self._settings.prefixes)
+        count, longest = self._settings.serving.turns, self._settings.prefixes[0]
         policies, whole = range(min(TURN_POLICIES, max(self._settings.policies))), self.conversation(longest)
         lengths, stages = [longest * turn // count for turn in range(count + 1)], []
         for turn in range(1, count + 1):

@@ -225,7 +225,8 @@ class BenchSettings:
     shape: str = "27m"  # of random weights: toy, mini, 27m, smollm2, qwen3_0_6b, qwen3_4b
     rank: int = 8
     targets: list[str] = field(default_factory=lambda: list(AdapterSettings().targets))  # of random adapters
-    prefixes: list[int] = field(default_factory=lambda: [500, 2000])  # tokens of the conversation
+    # tokens of the conversation; the first is that of warm (at most 500) and of the last turn
+    prefixes: list[int] = field(default_factory=lambda: [500, 2000])
     suffix: int = 32  # tokens of a policy's instruction, invocation included
     policies: list[int] = field(default_factory=lambda: [1, 8, 32, 100])  # on one conversation
     baselines: list[str] = field(default_factory=lambda: ["peft", "trainer", "trl"])  # training: compared with ours
