@@ -204,8 +204,7 @@ class ServingBenchSettings:
     engine: str = "auto"  # auto (vllm where it is installed), vllm, scorer (in this process, without a server)
     workloads: list[str] = field(default_factory=lambda: ["grid", "warm", "conversation", "open_loop"])
     systems: list[str] = field(default_factory=lambda: ["lora", "alora", "base", "reader", "packed"])
-    # standard LoRA's prompt tokens in a round, about: a part of the burst, another one in each round; None: all of it
-    lora_tokens: int | None = 10000
+    lora_tokens: int | None = 10000  # that standard LoRA reads of a cold burst in a round, about; None: all of it
     step_tokens: int = 512  # vLLM's max_num_batched_tokens
     turns: int = 4  # of the growing conversation
     load_tokens: int = 200  # of a conversation in the open loop
@@ -225,8 +224,7 @@ class BenchSettings:
     shape: str = "27m"  # of random weights: toy, mini, 27m, smollm2, qwen3_0_6b, qwen3_4b
     rank: int = 8
     targets: list[str] = field(default_factory=lambda: list(AdapterSettings().targets))  # of random adapters
-    # tokens of the conversation; the first is that of warm (at most 500) and of the last turn
-    prefixes: list[int] = field(default_factory=lambda: [500, 2000])
+    prefixes: list[int] = field(default_factory=lambda: [500, 2000])  # tokens; warm and turns take the first
     suffix: int = 32  # tokens of a policy's instruction, invocation included
     policies: list[int] = field(default_factory=lambda: [1, 8, 32, 100])  # on one conversation
     baselines: list[str] = field(default_factory=lambda: ["peft", "trainer", "trl"])  # training: compared with ours
