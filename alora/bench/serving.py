@@ -27,6 +27,7 @@ from alora.bench.systems import PackedScorer, PeftLora, System, VllmSystem
 from alora.bench.trials import AA, Agreement, Cell, Refusal, Result, Run
 from alora.config.schema import BenchSettings
 from alora.errors import ConfigError
+from alora.serving.engine import on_gpu
 
 NEEDS_ENGINE = ("warm", "open_loop")
 WARM_TOKENS, TURN_POLICIES = 500, 10  # at most: every system runs all of them, since a cache is no use to a part
@@ -55,7 +56,9 @@ class ServingBench:
         self.engine, names = {"name": "scorer"}, list(serving.systems)
         if serving.engine == "vllm":
             self._engine = start_engine(settings, self.material, context)
-            self.engine = {"name": "vllm"} | {key: str(value) for key, value in self._engine.options.items()}
+            facts = self._engine.options | {"block": self._engine.block, "longest": self._engine.longest}
+            facts |= {} if on_gpu() else {"malloc": "keeps what is freed"}
+            self.engine = {"name": "vllm"} | {key: str(value) for key, value in facts.items()}
             if "reader" in names and (reason := missing_reader(self._engine.architecture)):
                 self.engine["no reader"] = reason
                 names.remove("reader")

@@ -48,6 +48,7 @@ def test_every_workload_and_system_was_run_on_one_engine(run):
     assert set(cell(record, "grid", policies=4).systems) == systems
     assert record.engine["max_loras"] == "12"  # every compared adapter of both kinds has its own
     assert record.engine["max_num_batched_tokens"] == "512"
+    assert {"block", "longest"} <= record.engine.keys()
     for found in record.cells:
         rounds = [[trial.round for trial in found.of(name)] for name in found.systems]
         assert rounds == [list(range(len(rounds[0])))] * len(rounds)  # each system once in each round
