@@ -1,8 +1,18 @@
-"""Few resamples behind every interval: what is looked at here are not their ends."""
+"""Few resamples behind every interval, and collections that do not visit what was imported: neither is looked at."""
+
+import gc
 
 import pytest
 
 from alora.bench import intervals
+
+
+@pytest.fixture(scope="session", autouse=True)
+def frozen_imports():
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
