@@ -7,7 +7,7 @@ import pytest
 from alora.bench import intervals
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def frozen_imports():
     gc.collect()
     gc.freeze()
