@@ -45,7 +45,7 @@ bench: setup ## the serving benchmark on what is here: a GPU, or the three docum
 	else \
 	  failed=0; \
 	  $(BIN)/alora bench serving bench=cpu output=runs/serving_cpu || failed=$$?; \
-	  $(BIN)/alora bench serving bench=cpu 'bench.serving.targets=[q_proj,k_proj,v_proj,o_proj]' \
+	  $(BIN)/alora bench serving bench=cpu 'bench.targets=[q_proj,k_proj,v_proj,o_proj]' \
 	    'bench.serving.workloads=[grid]' output=runs/serving_cpu_attention || failed=$$?; \
 	  $(BIN)/alora bench serving bench=cpu_open_loop output=runs/serving_cpu_open_loop || failed=$$?; \
 	  exit $$failed; \

@@ -19,23 +19,24 @@ from typing import Any
 
 import torch
 
-from alora.bench.arms import PackedArm
+from alora.adapter.folder import AdapterSpec
+from alora.bench.material import INVOCATION, random_adapter
+from alora.bench.packed import PackedTrainer, TrainingPrompts
 from alora.bench.shapes import SHAPES, random_base
-from alora.bench.workload import draw_adapter, draw_workload
 from alora.config.environment import describe_environment
 from alora.prefix.store import DiskStore, MemoryStore, PrefixStore
 
 BUDGET = 2 * 1024**3
 
 
-def epochs(arm: PackedArm, workloads: list[Any], count: int) -> list[float]:
+def epochs(trainer: PackedTrainer, prompts: list[TrainingPrompts], count: int) -> list[float]:
     """CPU seconds of each epoch; the last step's gradients stay."""
     seconds = []
     for _ in range(count):
         start = time.process_time()
-        for workload in workloads:
-            arm.clear()
-            arm.on(workload).step()
+        for one in prompts:
+            trainer.clear()
+            trainer.on(one).step()
         seconds.append(time.process_time() - start)
     return seconds
 
@@ -53,9 +54,11 @@ def main() -> None:
     torch.set_num_threads(1)
     shape, device = SHAPES[given.shape], torch.device("cpu")
     base = random_base(shape, device, torch.float32, 0)
-    adapters = [draw_adapter(base, 8, sorted(shape.linears), 10 * place) for place in range(given.policies)]
-    workloads = [
-        draw_workload(shape, given.prefix, given.suffix, given.policies, n) for n in range(given.conversations)
+    spec = AdapterSpec(8, 16.0, tuple(sorted(shape.linears)), INVOCATION)
+    adapters = [random_adapter(spec, base, 10 * policy) for policy in range(given.policies)]
+    prompts = [
+        TrainingPrompts.draw(shape.vocab, given.prefix, given.suffix, given.policies, n)
+        for n in range(given.conversations)
     ]
     found: dict[str, Any] = {}
     gradients: list[bytes] = []
@@ -66,14 +69,15 @@ def main() -> None:
             "disk": DiskStore(Path(scratch) / "kv", BUDGET, device),
         }
         for name, store in stores.items():
-            arm = PackedArm(name, base, adapters, workloads[0], Path(scratch), store=store)
-            arm.on(draw_workload(shape, 16, given.suffix, given.policies, 99)).step()  # sets up what libraries do once
-            found[name] = {"epoch_seconds": epochs(arm, workloads, given.epochs)}
+            trainer = PackedTrainer(base, adapters, prompts[0], Path(scratch), store=store)
+            small = TrainingPrompts.draw(shape.vocab, 16, given.suffix, given.policies, 99)
+            trainer.on(small).step()  # sets up what libraries do once
+            found[name] = {"epoch_seconds": epochs(trainer, prompts, given.epochs)}
             if store is not None:
                 found[name] |= {"hits": store.hits, "misses": store.misses}
-            own = [half for pair in arm.gradients(0).values() for half in pair]
+            own = [half for pair in trainer.gradients(0).values() for half in pair]
             gradients.append(b"".join(half.contiguous().numpy().tobytes() for half in own))
-            arm.close()
+            trainer.close()
     if len(set(gradients)) != 1:
         sys.exit("the gradients differ with the cache; this is a fault, please report it")
     once = given.conversations + 1  # and the one that warmed up

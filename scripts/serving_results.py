@@ -10,19 +10,17 @@ stands between the markers of ``docs/serving_benchmark.md``.
 """
 
 import argparse
-import json
 import re
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
-from alora.bench.serving.marks import mark
+from alora.bench.record import Record, load_record
+from alora.bench.trials import Cell
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/serving_benchmark.md"
-SHOWN = ("latency_by_length", "latency_by_adapters", "speed_up", "cache_hits", "time_split", "conversation",
-         "open_loop")  # fmt: skip
+SHOWN = ("latency", "speed_up", "open_loop")
 PUBLISHED = (  # tokens, adapters, milliseconds of standard LoRA and aLoRA as published
     (1000, 100, "2,072 → 144 (14x)"),
     (5000, 5, "506 → 51 (10x)"),
@@ -42,33 +40,30 @@ def results_block(folder: Path, name: str) -> str:
     return f"Every sample is in {source}.\n\n{body}\n\n{images}"
 
 
-def published_block(results: dict[str, Any]) -> str:
-    """The published rows, with the nearest cell of this run beside each."""
-    grid = [cell for cell in results["cells"] if cell["workload"] == "grid"]
+def published_block(record: Record) -> str:
+    """The published rows, with the nearest cell of this run next to each."""
+    grid = [cell for cell in record.cells if cell.workload == "grid"]
     lines = ["| tokens × adapters | published | ours, nearest cell |", "| --- | --- | --- |"]
     for tokens, adapters, told in PUBLISHED:
-        near = [cell for cell in grid if _is_near(cell["at"], tokens, adapters)]
-        cell = min(near, key=lambda cell: abs(cell["at"]["length"] - (tokens or 0)), default=None)
+        near = [cell for cell in grid if _is_near(cell, tokens, adapters)]
+        cell = min(near, key=lambda cell: abs(cell.size("tokens") - (tokens or 0)), default=None)
         where = f"{tokens:,} × {adapters}" if tokens else f"any × {adapters}"
         lines.append(f"| {where} | {told} | {_told(cell) if cell else 'no cell near it'} |")
     return "\n".join(lines)
 
 
-def _is_near(at: dict[str, int], tokens: int | None, adapters: int) -> bool:
+def _is_near(cell: Cell, tokens: int | None, adapters: int) -> bool:
     """Within a factor of two in both; one adapter is one adapter."""
-    counts = at["adapters"] / adapters
-    lengths = at["length"] / tokens if tokens else 1.0
+    counts = cell.size("policies") / adapters
+    lengths = cell.size("tokens") / tokens if tokens else 1.0
     return (counts == 1 if adapters == 1 else 0.5 <= counts <= 2) and 0.5 <= lengths <= 2
 
 
-def _told(cell: dict[str, Any]) -> str:
-    arms, at = cell["arms"], cell["at"]
-    entry = next((entry for entry in cell["ratios"] if entry["baseline"] == "lora"), None)
-    ratio = "withheld" if not entry or entry["ratio"] is None else f"{entry['ratio']['median']:.2f}x"
-    part = mark(cell, "lora")
-    ratio = part + ratio if ratio != "withheld" else ratio
-    lora, alora = (arms[name]["battery_ms"]["p50"]["value"] for name in ("lora", "alora"))
-    return f"{at['length']:,} × {at['adapters']}: {part}{lora:,.0f} → {alora:,.0f} ({ratio})"
+def _told(cell: Cell) -> str:
+    found, part = cell.ratio("lora"), cell.mark("lora")
+    ratio = "withheld" if found is None or found.ratio is None else f"{part}{found.ratio.value:.2f}x"
+    lora, alora = (cell.whole_ms(name).value for name in ("lora", "alora"))
+    return f"{cell.size('tokens'):,} × {cell.size('policies')}: {part}{lora:,.0f} → {alora:,.0f} ({ratio})"
 
 
 def replaced(page: str, marker: str, text: str) -> str:
@@ -84,7 +79,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="the output folder of a run")
     parser.add_argument("--name", default="cpu")
     given = parser.parse_args()
-    results = json.loads((given.folder / "bench.json").read_text(encoding="utf-8"))
+    record = load_record(given.folder)
     target = ROOT / f"benchmarks/results/serving_{given.name}.json"
     shutil.copyfile(given.folder / "bench.json", target)
     images = ROOT / "docs/serving"
@@ -95,7 +90,7 @@ def main() -> None:
     page = PAGE.read_text(encoding="utf-8")
     page = replaced(page, f"results {given.name}", results_block(given.folder, given.name))
     if f"<!-- published {given.name} -->" in page:
-        page = replaced(page, f"published {given.name}", published_block(results))
+        page = replaced(page, f"published {given.name}", published_block(record))
     PAGE.write_text(page, encoding="utf-8")
     print(f"wrote {target.relative_to(ROOT)}, docs/serving/ and {PAGE.relative_to(ROOT)}")
 

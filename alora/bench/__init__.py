@@ -1,15 +1,11 @@
-"""Measurements that a sceptic can run again: every arm in one run, on equal work, or no ratio at all.
+"""Measurements that a sceptic can run again: every system in one run, on equal work, or no ratio at all.
 
-In the order in which things happen:
-
-1. :mod:`alora.bench.shapes` makes a base of random weights, since speed does not depend on the values;
-   :mod:`alora.bench.workload` draws the prompts.
-2. :mod:`alora.bench.arms` (ours) and :mod:`alora.bench.baselines` (PEFT, ``transformers.Trainer``, TRL) run them.
-3. :mod:`alora.bench.guards` compares what the arms did (prompts, loss, gradients) before a clock is looked at.
-4. :mod:`alora.bench.measure` interleaves the arms in shuffled order and keeps every sample;
-   :mod:`alora.bench.flops` says what the ratio could be, :mod:`alora.bench.memory` what each arm needs.
-5. :mod:`alora.bench.report` writes it all down.
-
-:mod:`alora.bench.cell` and :mod:`alora.bench.scoring` tell the two stories, training and scoring;
-:mod:`alora.bench.training` runs them.
+1. :mod:`shapes` makes a base of random weights, since speed does not depend on the values; :mod:`material` draws
+   adapters and prompts, or takes real bundles.
+2. The systems: :mod:`packed` and :mod:`baselines` train; :mod:`engine` and :mod:`systems` serve.
+3. :mod:`training` and :mod:`serving` are the benchmarks, :mod:`load` the arrivals; :mod:`run` runs one of them.
+4. :mod:`harness` times all systems interleaved in shuffled rounds, with an A/A run among them.
+5. :mod:`reference` says what PEFT answers; :mod:`guards` refuse what must not be compared; :mod:`flops` and
+   :mod:`roofline` say what the machine could do at best, :mod:`memory` what a step needs.
+6. :mod:`record` keeps every sample; :mod:`report` and :mod:`plots` show it; :mod:`compare` lays two runs side by side.
 """

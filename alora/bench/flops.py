@@ -27,20 +27,16 @@ _MLP = ("gate_proj", "up_proj", "down_proj")
 
 @dataclass(frozen=True)
 class FlopCount:
-    """Counts of one model shape with adapters of one rank on ``targets``."""
-
     shape: BaseShape
     rank: int
     targets: Sequence[str]
 
     @property
     def linear(self) -> int:
-        """Forward of all linear layers, for one token."""
         return 2 * self.shape.layers * sum(i * o for i, o in self.shape.linears.values())
 
     @property
     def adapter(self) -> int:
-        """Forward of one adapter on all its layers, for one token."""
         sizes = (sum(self.shape.linears[name]) for name in self.targets)
         return 2 * self.shape.layers * self.rank * sum(sizes)
 
@@ -51,12 +47,10 @@ class FlopCount:
 
     @property
     def mlp(self) -> int:
-        """Forward of one layer's MLP, for one token."""
         return 2 * sum(i * o for name, (i, o) in self.shape.linears.items() if name in _MLP)
 
     @property
     def mlp_adapter(self) -> int:
-        """Forward of one adapter on one layer's MLP, for one token."""
         return 2 * self.rank * sum(sum(self.shape.linears[name]) for name in self.targets if name in _MLP)
 
     def attention(self, seen: int, products: int, layers: int | None = None) -> int:
@@ -65,7 +59,6 @@ class FlopCount:
         return 2 * products * layers * self.shape.heads * self.shape.width * seen
 
     def _trimmed(self, seen: int, read: int, products: int) -> int:
-        """Attention of which the last layer sees ``read`` pairs in place of ``seen``."""
         return self.attention(seen, products, self.shape.layers - 1) + self.attention(read, products, 1)
 
     def head(self, rows: int, tokens: int) -> int:

@@ -1,83 +1,174 @@
-"""What must hold before a ratio is printed: equal work, equal results, and a null arm that shows no difference.
-
-Each guard returns a reason to refuse, or None.
-"""
+"""What must hold before a ratio is printed. Codes of refusals are stable, their words are not."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
 
 import torch
 
-from alora.bench.measure import Interval
+from alora.bench.intervals import Measured, mean_ratio
+from alora.bench.trials import AA, READS_TEXT, Agreement, Cell, Piece, Refusal, Trial
 
-if TYPE_CHECKING:
-    from alora.bench.arms import Outcome, Work
-
-TOLERANCE = 1e-4  # relative, float32: two orders of summation over thousands of tokens
-WIDEST_NULL = 2.0  # high over low of the null arm's interval
-HALF_TOLERANCE = 0.1  # bfloat16 has 8 bits; a gradient is a sum of many such products
-
-
-def tolerance_of(dtype: torch.dtype) -> float:
-    """Relative difference that rounding alone explains."""
-    return HALF_TOLERANCE if dtype in (torch.bfloat16, torch.float16) else TOLERANCE
+GRADIENT_TOLERANCE = {False: 1e-4, True: 0.1}  # relative; in 16 bits a gradient is a sum of many rounded products
+VERDICT_TOLERANCE = {False: 1e-3, True: 0.02}  # of a label's probability: two engines, other kernels; in 16 bits
+MOVED = 2  # times the tolerance: what adapters must change on average, so that one left out would be noticed
+AA_COVERAGE = 0.99  # so that the A/A run cries wolf once in a hundred runs
+WIDEST_AA = 2.0  # high over low of the A/A ratio's interval
+LARGEST_BLOCK = 32  # tokens that the cache keeps or loses together: on CPU; 16 on a GPU
+ROOFLINE_MARGIN = 0.8  # rates are measured too, on other shapes than the model's
 
 
-def unequal_work(ours: Sequence[Work], baseline: Sequence[Work]) -> str | None:
-    """The baseline's pairs must be among ours, token for token, no pair twice, and all prompts of one length.
+class Code(StrEnum):
+    """Why a ratio is withheld."""
 
-    Seconds per pair can then be compared although ours runs P pairs and a baseline one: every pair costs it the same.
+    UNEQUAL_WORK = "UNEQUAL_WORK"
+    OTHER_PROMPTS = "OTHER_PROMPTS"  # the base reads a policy's text: its nature, and no fault
+    MISSING_ROUNDS = "MISSING_ROUNDS"
+    COLD_CACHE = "COLD_CACHE"
+    EMPTIED_CACHE = "EMPTIED_CACHE"
+    UNEQUAL_GRADIENTS = "UNEQUAL_GRADIENTS"
+    NO_GRADIENT = "NO_GRADIENT"
+    UNEQUAL_VERDICTS = "UNEQUAL_VERDICTS"
+    UNSTEADY_VERDICTS = "UNSTEADY_VERDICTS"
+    INERT_ADAPTERS = "INERT_ADAPTERS"
+    NOT_COMPARED = "NOT_COMPARED"
+    STARVED_SLOTS = "STARVED_SLOTS"
+    BELOW_ROOFLINE = "BELOW_ROOFLINE"
+    NO_AA = "NO_AA"
+    BIASED_AA = "BIASED_AA"
+    NOISY_AA = "NOISY_AA"
+
+
+def half(dtype: torch.dtype) -> bool:
+    """Whether rounding alone explains much."""
+    return dtype in (torch.bfloat16, torch.float16)
+
+
+def refuse(code: Code, text: str, when: object = True) -> list[Refusal]:
+    return [Refusal(code.value, text)] if when else []
+
+
+def unequal_work(ours: Sequence[Trial], theirs: Sequence[Trial], name: str) -> list[Refusal]:
+    """Both must have run the same pieces, token for token, no piece twice; times are compared piece by piece.
+
+    A system that runs a part of them (a trainer one pair, standard LoRA a part of the burst) stands for the whole only
+    where all prompts are of one length.
     """
-    for name, work in (("ours", ours), ("the baseline", baseline)):
-        if not work:
-            return f"{name} ran no pair"
-        if len({item.digest for item in work}) != len(work):
-            return f"{name} counts a pair twice"
-    lengths = {item.tokens for item in ours}
-    if lengths != {item.tokens for item in baseline} or len(lengths) != 1:
-        other = sorted({item.tokens for item in baseline})
-        return f"the prompts differ in length: ours {sorted(lengths)} tokens, the baseline {other}"
-    foreign = {item.digest for item in baseline} - {item.digest for item in ours}
-    if foreign:
-        return f"the baseline ran {len(foreign)} pair(s) that ours did not (other tokens or another answer)"
-    return None
+    for who, trials in (("ours", ours), (name, theirs)):
+        if not trials or not all(trial.run.work for trial in trials):
+            return refuse(Code.UNEQUAL_WORK, f"{who} ran nothing")
+        if any(len(set(trial.run.work)) != len(trial.run.work) for trial in trials):
+            return refuse(Code.UNEQUAL_WORK, f"{who} counts a piece twice")
+    whole = set(ours[0].run.work)
+    if any(set(trial.run.work) != whole for trial in ours):
+        return refuse(Code.UNEQUAL_WORK, "ours did not run the same pieces in every round")
+    return next((found for trial in theirs if (found := _part_of(whole, set(trial.run.work), name))), [])
 
 
-def disagreement(ours: Outcome, reference: Outcome) -> float:
-    """Largest relative difference of the loss and of each gradient matrix; infinite where they cannot be compared."""
-    if ours.digest != reference.digest or ours.objective != reference.objective:
-        return float("inf")
-    if not reference.gradients or ours.gradients.keys() != reference.gradients.keys():
-        return float("inf")
-    differences = [abs(ours.loss - reference.loss) / max(abs(reference.loss), 1e-12)]
-    for name, theirs in reference.gradients.items():
-        for mine, wanted in zip(ours.gradients[name], theirs, strict=True):
-            norm = wanted.norm().item()
-            difference = (mine.to(wanted.dtype) - wanted).norm().item()
-            differences.append(difference / norm if norm > 0 else float("inf"))
-    return max(differences) if all(map(math.isfinite, differences)) else float("inf")  # max() passes over NaN
+def _part_of(whole: set[Piece], part: set[Piece], name: str) -> list[Refusal]:
+    code = Code.OTHER_PROMPTS if name in READS_TEXT else Code.UNEQUAL_WORK
+    mine, other = _sizes(whole), _sizes(part)
+    if foreign := part - whole:
+        if mine != other:
+            return refuse(code, f"prompts differ: ours {mine}, {name} {other} (tokens in, tokens out)")
+        return refuse(code, f"{name} ran {len(foreign)} piece(s) that ours did not: other tokens or another answer")
+    unknown = len(part) < len(whole) and len(mine) > 1
+    return refuse(Code.UNEQUAL_WORK, f"{name} ran a part of prompts of unequal length: its whole is unknown", unknown)
 
 
-def unequal_results(worst: float, tolerance: float) -> str | None:
-    """Loss and gradients of the arms must agree on the very workload that is timed."""
-    if worst <= tolerance:
-        return None
-    return f"loss or gradients differ by {worst:.1e}, more than rounding explains ({tolerance:.0e})"
+def _sizes(pieces: Iterable[Piece]) -> list[tuple[int, int]]:
+    return sorted({(piece.prompt_tokens, piece.output_tokens) for piece in pieces})
 
 
-def biased_null(ratio: Interval, arm: str = "ours") -> str | None:
-    """``arm`` against itself must show 1.0 within its interval, and the interval must not hold whatever one likes."""
-    if ratio.contains(1.0) and ratio.high <= WIDEST_NULL * ratio.low:
-        return None
-    if ratio.contains(1.0):
-        return (
-            f"the null arm, {arm} against itself, shows [{ratio.low:.3f}, {ratio.high:.3f}], which is too wide to say "
-            "anything: the machine is too noisy; run it again when it is quiet, or with a higher bench.rounds"
-        )
-    return (
-        f"the null arm, {arm} against itself, shows {ratio.median:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] in place of "
-        "1.0: the order or the machine disturbs the measurement; run it again when the machine is quiet"
+def missing_rounds(ours: Sequence[Trial], theirs: Sequence[Trial], name: str) -> list[Refusal]:
+    """Ratios are taken round by round, so both must have run every one of them, once."""
+    mine, other = (sorted(trial.round for trial in trials) for trials in (ours, theirs))
+    text = f"{name} was measured in rounds {other}, ours in {mine}"
+    return refuse(Code.MISSING_ROUNDS, text, mine != other or len(set(mine)) < len(mine))
+
+
+def unequal_gradients(worst: float, tolerance: float, name: str) -> list[Refusal]:
+    """Loss and gradients of both must agree on the very workload that is timed."""
+    text = f"loss or gradients of {name} and ours differ by {worst:.1e}; rounding explains {tolerance:.0e}"
+    return refuse(Code.UNEQUAL_GRADIENTS, text, not worst <= tolerance)
+
+
+def unequal_verdicts(agreement: Agreement, tolerance: float) -> list[Refusal]:
+    """A system must answer as its reference does, and the reference's adapters must matter."""
+    system, against, checked = agreement.system, agreement.against, agreement.checked
+    if checked == 0:
+        return refuse(Code.NOT_COMPARED, f"no verdict of {system} was compared with {against}")
+    if agreement.moved is not None and agreement.moved <= MOVED * tolerance:
+        text = f"adapters of {system} move a probability by {agreement.moved:.1e} on average: agreement shows nothing"
+        return refuse(Code.INERT_ADAPTERS, text)
+    code = Code.UNSTEADY_VERDICTS if against == system else Code.UNEQUAL_VERDICTS
+    text = (
+        f"{checked - agreement.same} of {checked} verdicts of {system} differ from those of {against}, probabilities "
+        f"by up to {agreement.worst:.1e} (rounding explains {tolerance:.0e})"
     )
+    return refuse(code, text, not agreement.worst <= tolerance)  # NaN too
+
+
+def warm_cache(trials: Sequence[Trial], shared: int, name: str) -> list[Refusal]:
+    """On an empty cache, nothing but the burst's own prefix may be hit, and by none but the later requests."""
+    for trial in trials:
+        hits = [answer.cached_tokens for answer in trial.run.results]
+        if hits and (max(hits) > shared or min(hits) > 0):
+            text = f"the cache was not empty: a request of {name} hit {max(hits)} tokens of {shared} shared ones"
+            return refuse(Code.COLD_CACHE, text)
+    return []
+
+
+def emptied_cache(trials: Sequence[Trial], kept: int, name: str) -> list[Refusal]:
+    """What the stage before has left in the cache must still be there, or a system starts anew that need not."""
+    least = kept // LARGEST_BLOCK * LARGEST_BLOCK
+    short = sum(answer.cached_tokens < least for trial in trials for answer in trial.run.results)
+    text = (
+        f"{short} request(s) of {name} did not find the {least} tokens that the stage before left in the cache: it was "
+        "emptied in between, or is too small (VLLM_CPU_KVCACHE_SPACE=GIB on CPU)"
+    )
+    return refuse(Code.EMPTIED_CACHE, text, short)
+
+
+def starved_slots(slots: int, adapters: int) -> list[Refusal]:
+    """Every adapter that is compared needs a slot of its own, or a baseline would wait for weights."""
+    text = f"{adapters} adapters share {slots} slots, so some wait for their weights"
+    return refuse(Code.STARVED_SLOTS, text, slots < adapters)
+
+
+def below_roofline(seconds: float, roofline: float, name: str) -> list[Refusal]:
+    """Nothing is faster than its own arithmetic: a system that seems to be has left work out, or it is miscounted."""
+    text = f"{name} took {seconds:.1e} s, its arithmetic and bytes at this machine's best rates {roofline:.1e} s"
+    return refuse(Code.BELOW_ROOFLINE, text, seconds < ROOFLINE_MARGIN * roofline)
+
+
+def biased_aa(ratio: Measured) -> list[Refusal]:
+    """Ours against itself must show 1.0 within its interval, and the interval must not hold whatever one likes."""
+    shown = f"ours against itself shows {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+    if not ratio.contains(1.0):
+        return refuse(Code.BIASED_AA, f"{shown} in place of 1.0: the order or the machine disturbs the measurement")
+    text = f"{shown}, too wide to say anything: run it on a quiet machine, or with a higher bench.rounds"
+    return refuse(Code.NOISY_AA, text, ratio.high > WIDEST_AA * ratio.low)
+
+
+def aa_ratio(cells: Sequence[Cell]) -> tuple[Measured | None, list[Refusal]]:
+    """The A/A run over ours in one workload: one ratio a round, of the seconds of all its cells together.
+
+    What the machine does in a round, it does to all cells of it: they are one measurement, and not as many as cells.
+    """
+    pairs: list[dict[int, tuple[float, float]]] = []
+    for cell in cells:
+        if not cell.ours:
+            continue
+        ours, aa = cell.of(cell.ours[0]), cell.of(AA)
+        if not aa:
+            return None, refuse(Code.NO_AA, f"{cell.name} has no A/A run")
+        if missing := missing_rounds(ours, aa, "the A/A run"):
+            return None, missing
+        pairs.append({one.round: (one.run.seconds, two.run.seconds) for one, two in zip(aa, ours, strict=True)})
+    shared = sorted(set.intersection(*map(set, pairs))) if pairs else []  # a cell that was stopped has fewer
+    if len(shared) < 2:
+        return None, refuse(Code.NO_AA, "there is no A/A run of two rounds or more")
+    found = mean_ratio([sum(c[n][0] for c in pairs) / sum(c[n][1] for c in pairs) for n in shared], AA_COVERAGE)
+    return found, biased_aa(found)

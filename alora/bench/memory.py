@@ -1,4 +1,4 @@
-"""Peak memory of one training step: each arm in a process of its own, because a high-water mark never falls.
+"""Peak memory of one training step: each system in a process of its own, because a high-water mark never falls.
 
 What is counted is what a step needs beyond the weights, the adapters and their gradients: the mark is set back after a
 first step has made those. On CPU it is the resident set (``VmHWM`` of ``/proc``), on a GPU the allocator's peak.
@@ -7,84 +7,75 @@ first step has made those. On CPU it is the resident set (``VmHWM`` of ``/proc``
 from __future__ import annotations
 
 import gc
-import json
-import os
+import multiprocessing
 import re
-import subprocess
-import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from alora.bench.arms import PackedArm
-from alora.bench.baselines import PeftArm, peft_model
-from alora.bench.shapes import SHAPES, random_base
-from alora.bench.workload import draw_adapter, draw_workload
-from alora.errors import BaseError
-
-_MIB = 1024**2
-# glibc otherwise keeps freed memory, so that the resident set would follow its habits and not the arm's need.
-_RETURN_FREED = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-
-
-@dataclass(frozen=True)
-class MemoryCase:
-    """One arm to weigh: ``peft`` or ``packed``. ``chunk`` bounds the suffix tokens of a packed pass."""
-
-    arm: str
-    shape: str
-    prefix: int
-    suffix: int
-    policies: int
-    chunk: int
-    rank: int
-    targets: tuple[str, ...]
-    device: str
-    dtype: str
-    seed: int
-    threads: int
-    quantized: bool = False
+from alora.bench.baselines import PeftTrainer, peft_model
+from alora.bench.malloc import return_freed_memory
+from alora.bench.material import BenchBase, adapter_spec, random_adapter
+from alora.bench.packed import PackedTrainer, TrainingPrompts
+from alora.bench.record import MemoryRow
+from alora.bench.shapes import BaseShape, random_base
+from alora.config.schema import BenchSettings
+from alora.errors import BaseError, first_line
 
 
-def extra_peak(case: MemoryCase) -> float:
-    """MiB that a step of ``case`` needs at its peak, measured in a fresh process.
+def measure_memory(settings: BenchSettings, base: BenchBase, quantized: bool, pass_tokens: int) -> list[MemoryRow]:
+    """PEFT, the packed step alone, and few and many policies in passes of one size: memory follows the pass."""
+    most = max(settings.policies)
+    few = min(8, most)
+    cases = [("peft", 1, pass_tokens), ("packed", 1, pass_tokens), ("packed", most, pass_tokens)]
+    cases += [("packed", count, few * settings.suffix) for count in (few, most)]
+    where = base.shape, base.model.device, base.model.dtype, quantized
+    return [MemoryRow(*case, extra_peak(*case, settings, *where)) for case in cases]
+
+
+def extra_peak(system: str, *case: Any) -> float:
+    """MiB that a step needs at its peak, by :func:`weigh` in a fresh process.
 
     Raises:
         BaseError: the process failed; most likely memory ran out.
     """
-    command = [sys.executable, "-m", "alora.bench.memory", json.dumps(asdict(case))]
-    result = subprocess.run(command, capture_output=True, text=True, env=os.environ | _RETURN_FREED)
-    if result.returncode != 0:
-        raise BaseError(
-            f"measuring the memory of {case.arm} at {case.prefix}/{case.suffix} failed with exit code "
-            f"{result.returncode}: {result.stderr.strip()[-300:]}; turn it off with bench.memory=false"
-        )
-    return json.loads(result.stdout.splitlines()[-1])["extra_mib"]
+    fresh = multiprocessing.get_context("spawn")
+    try:
+        with ProcessPoolExecutor(1, fresh, initializer=return_freed_memory) as pool:
+            return pool.submit(weigh, system, *case).result()
+    except Exception as error:
+        text = f"measuring the memory of {system} failed ({first_line(error)}); turn it off with bench.memory=false"
+        raise BaseError(text) from error
 
 
-def _weigh(case: MemoryCase) -> float:
-    torch.set_num_threads(case.threads)
-    device, dtype = torch.device(case.device), getattr(torch, case.dtype)
-    shape = SHAPES[case.shape]
-    base = random_base(shape, device, dtype, case.seed, case.quantized)
-    adapters = [draw_adapter(base, case.rank, case.targets, case.seed + policy) for policy in range(case.policies)]
-    workload = draw_workload(shape, case.prefix, case.suffix, case.policies, case.seed)
-    small = draw_workload(shape, 16, case.suffix, case.policies, case.seed)
+def weigh(
+    system: str, policies: int, pass_tokens: int, settings: BenchSettings, shape: BaseShape, device: torch.device,
+    dtype: torch.dtype, quantized: bool = False,
+) -> float:  # fmt: skip
+    """MiB in this process: ``peft`` or ``packed``, with at most ``pass_tokens`` suffix tokens in a packed pass."""
+    torch.set_num_threads(settings.threads)
+    base, spec = random_base(shape, device, dtype, settings.seed, quantized), adapter_spec(settings, shape)
+    adapters = [random_adapter(spec, base, settings.seed + policy) for policy in range(policies)]
+    small, prompts = (
+        TrainingPrompts.draw(shape.vocab, prefix, settings.suffix, policies, settings.seed)
+        for prefix in (16, settings.prefixes[0])
+    )
     with tempfile.TemporaryDirectory() as scratch:
-        if case.arm == "peft":
-            model = peft_model(base, adapters[0].spec)
+        if system == "peft":
+            model = peft_model(base, spec)
             del base
-            steps = [PeftArm("peft", model, adapters[0], each, policy=0) for each in (small, workload)]
+            steps = [PeftTrainer(model, adapters[0], each, Path(scratch)) for each in (small, prompts)]
         else:
-            first = PackedArm("packed", base, adapters, small, Path(scratch), case.chunk)
-            steps = [first, first.on(workload)]
+            first = PackedTrainer(base, adapters, small, Path(scratch), pass_tokens)
+            steps = [first, first.on(prompts)]
         steps[0].step()  # makes the gradients, and what libraries set up once
         gc.collect()
         before = _set_back(device)
         steps[1].step()
-        return (_peak(device) - before) / _MIB
+        return (_peak(device) - before) / 2**20
 
 
 def _set_back(device: torch.device) -> int:
@@ -105,14 +96,3 @@ def _status(key: str) -> int:
     if found is None:
         raise OSError(f"/proc/self/status has no {key}")
     return int(found[1]) * 1024
-
-
-def main() -> None:
-    """Entry of the process: one case as JSON in, one line of JSON out."""
-    fields = json.loads(sys.argv[1])
-    case = MemoryCase(**{**fields, "targets": tuple(fields["targets"])})
-    sys.stdout.write(json.dumps({"extra_mib": _weigh(case)}) + "\n")
-
-
-if __name__ == "__main__":
-    main()

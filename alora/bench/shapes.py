@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from alora.base.quantize import quantize_in_place
 
 
 @dataclass(frozen=True)
 class BaseShape:
-    """A Qwen3 model's sizes. ``width`` is of one attention head; the embedding is tied to the head."""
+    """A model's sizes. ``width`` is of one attention head; the embedding is tied to the head."""
 
     vocab: int
     hidden: int
@@ -22,6 +23,7 @@ class BaseShape:
     heads: int
     kv_heads: int
     width: int
+    family: str = "qwen3"  # or llama, which has no norm on queries and keys
 
     @property
     def linears(self) -> dict[str, tuple[int, int]]:
@@ -35,14 +37,18 @@ class BaseShape:
 
     @property
     def parameters(self) -> int:
-        """Parameters of the matrices (norms left out)."""
         return self.layers * sum(i * o for i, o in self.linears.values()) + self.vocab * self.hidden
+
+    def kv_bytes(self, itemsize: int) -> int:
+        """Bytes of one token's keys and values in all layers."""
+        return 2 * self.layers * self.kv_heads * self.width * itemsize
 
 
 SHAPES = {
     "toy": BaseShape(vocab=199, hidden=32, intermediate=48, layers=2, heads=4, kv_heads=2, width=8),
     "mini": BaseShape(vocab=512, hidden=64, intermediate=96, layers=2, heads=2, kv_heads=1, width=32),  # vLLM runs it
     "27m": BaseShape(vocab=4096, hidden=512, intermediate=1536, layers=8, heads=8, kv_heads=4, width=64),
+    "smollm2": BaseShape(49_152, 576, 1536, layers=30, heads=9, kv_heads=3, width=64, family="llama"),
     "qwen3_0_6b": BaseShape(vocab=151_936, hidden=1024, intermediate=3072, layers=28, heads=16, kv_heads=8, width=128),
     "qwen3_4b": BaseShape(vocab=151_936, hidden=2560, intermediate=9728, layers=36, heads=32, kv_heads=8, width=128),
 }
@@ -51,33 +57,34 @@ SHAPES = {
 def random_base(
     shape: BaseShape, device: torch.device, dtype: torch.dtype, seed: int, quantized: bool = False
 ) -> PreTrainedModel:
-    """A frozen Qwen3 of ``shape`` in eval mode with sdpa attention; the weights follow from ``seed`` alone.
+    """A frozen base of ``shape`` in eval mode with sdpa attention; the weights follow from ``seed`` alone.
 
     ``quantized`` packs them in NF4, as :mod:`alora.base.quantize` does.
     """
     torch.manual_seed(seed)
-    config = Qwen3Config(
-        vocab_size=shape.vocab,
-        hidden_size=shape.hidden,
-        intermediate_size=shape.intermediate,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        head_dim=shape.width,
-        max_position_embeddings=40_960,
-        tie_word_embeddings=True,
-        attn_implementation="sdpa",  # pyright: ignore[reportCallIssue] taken by the parent's **kwargs
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
+    sizes: dict[str, Any] = {
+        "vocab_size": shape.vocab, "hidden_size": shape.hidden, "intermediate_size": shape.intermediate,
+        "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.width, "max_position_embeddings": 40_960, "tie_word_embeddings": True,
+        "attn_implementation": "sdpa", "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
     with device:  # drawn where it will live: billions of draws take minutes on a CPU
-        model = Qwen3ForCausalLM(config)
+        llama = shape.family == "llama"
+        model = LlamaForCausalLM(LlamaConfig(**sizes)) if llama else Qwen3ForCausalLM(Qwen3Config(**sizes))
     model.to(dtype=dtype)  # pyright: ignore[reportCallIssue, reportArgumentType] wrapped by transformers
     if quantized:
         quantize_in_place(model, dtype, device)
     model.to(device=device)  # pyright: ignore[reportCallIssue, reportArgumentType] wrapped by transformers
     return model.eval().requires_grad_(False)
+
+
+def shape_of(config: Any) -> BaseShape:
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return BaseShape(
+        vocab=config.vocab_size, hidden=config.hidden_size, intermediate=config.intermediate_size,
+        layers=config.num_hidden_layers, heads=config.num_attention_heads, kv_heads=config.num_key_value_heads,
+        width=width, family=config.model_type,
+    )  # fmt: skip
 
 
 def base_mib(model: PreTrainedModel) -> float:

@@ -1,151 +1,147 @@
-"""``alora bench training``: packed training against three full-sequence trainers, and scoring against LoRA prefills."""
+"""``alora bench training``: packed training against three full-sequence trainers, on equal pairs or without a ratio."""
 
 from __future__ import annotations
 
-import tempfile
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+import gc
+from collections.abc import Mapping
 
-import torch
-from tqdm.auto import tqdm
-
-from alora.bench import guards, scoring
-from alora.bench.baselines import peft_model
-from alora.bench.cell import CHUNK, Bench, baseline_flops, measure_cell, null_repeats, ratio_entry
+from alora.bench import guards
+from alora.bench.baselines import HubTrainer, PeftTrainer, TrlTrainer, peft_model
 from alora.bench.flops import FlopCount
-from alora.bench.measure import Clock
-from alora.bench.memory import MemoryCase, extra_peak
-from alora.bench.shapes import SHAPES, base_mib, random_base
-from alora.bench.workload import LABELS, draw_adapter
-from alora.config.schema import BenchSettings
+from alora.bench.guards import Code, refuse
+from alora.bench.harness import Context, SystemTurn
+from alora.bench.material import LABELS, adapter_spec, bench_base, random_adapter
+from alora.bench.memory import measure_memory
+from alora.bench.packed import PackedTrainer, TrainingPrompts, difference
+from alora.bench.record import LoadRecord, MemoryRow
+from alora.bench.trials import AA, Agreement, Cell, Refusal, Result, Run
+from alora.config.schema import TrainingSettings
 
-TARGETS = ("down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj")
-
-
-def run_training(
-    settings: BenchSettings, device: torch.device, dtype: torch.dtype, progress: bool = True, quantized: bool = False
-) -> dict:
-    """Measure everything that ``settings`` ask for; plain data for the report."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(settings.threads)
-    shape = SHAPES[settings.shape]
-    flops = FlopCount(shape, settings.rank, TARGETS)
-    base = random_base(shape, device, dtype, settings.seed, quantized)
-    most = max([*settings.policies, *settings.scoring_adapters])
-    adapters = [draw_adapter(base, settings.rank, TARGETS, settings.seed + 10 * place) for place in range(most)]
-    form = "{desc} {percentage:3.0f}%|{bar}| {elapsed}, {remaining} left"
-    total = _planned(settings, flops) / 1e12
-    try:
-        with tempfile.TemporaryDirectory() as scratch, tqdm(total=total, disable=not progress, bar_format=form) as bar:
-            tolerance = guards.tolerance_of(dtype)
-            bench = Bench(settings, base, adapters, flops, Clock(device), tolerance, Path(scratch), bar)
-            cells = [measure_cell(bench, p, s) for p in settings.prefixes for s in settings.suffixes]
-            scored = _scoring(bench) if settings.scoring_adapters else None
-            bar.set_description("memory")
-            memory = _memory(settings, device, dtype, quantized) if settings.memory else []
-    finally:
-        torch.set_num_threads(threads)
-    return {
-        "settings": asdict(settings),
-        "shape": asdict(shape) | {"parameters": shape.parameters},
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "dtype": str(dtype).removeprefix("torch."),
-        "quantization": "nf4" if quantized else "none",
-        "base_mib": base_mib(base),
-        "clock": bench.clock.name,
-        "tolerance": bench.tolerance,
-        "cells": cells,
-        "scoring": scored,
-        "memory": memory,
-    }
+PASS_TOKENS = TrainingSettings().max_suffix_tokens  # of a packed pass
+TRAINERS = {"peft": PeftTrainer, "trainer": HubTrainer, "trl": TrlTrainer}
 
 
-def _scoring(bench: Bench) -> dict[str, Any]:
-    settings = bench.settings
-    prefix, suffix, counts = settings.scoring_prefix, settings.scoring_suffix, sorted(settings.scoring_adapters)
-    bench.bar.set_description(f"scoring {prefix}/{suffix}")
-    workload = bench.workload(prefix, suffix, max(counts))
-    arms = [(count, scoring.ScorerArm(bench.base, bench.adapters[:count], workload)) for count in counts]
-    spec = bench.adapters[0].spec
-    reference = peft_model(bench.base, spec)
-    reference.eval()
-    worst = max(scoring.worst_logit_difference(arm, reference, bench.adapters, workload) for _, arm in arms)
-    del reference
-    prefills = min(settings.lora_prefills, max(counts))
-    lora = scoring.LoraArm(scoring.lora_model(bench.base, spec), bench.adapters, workload, prefills)
-    lora.turns()[0].run()
-    one = bench.flops.lora_prefill(prefix, suffix)
-    costs = {a.name: bench.flops.prefix(prefix) + n * bench.flops.scored_suffix(prefix, suffix, 2) for n, a in arms}
-    costs[lora.name] = one
-    result = scoring.time_scoring(
-        arms, lora, settings.rounds, settings.seed, bench.clock, lambda sample: bench.done(costs[sample.arm])
-    )
-    ratios = []
-    for count, arm in arms:
-        arm.close()
-        ran = len({item.digest for item in arm.work()})
-        reasons = [guards.unequal_results(worst, bench.tolerance), _unequal_prompts(arm, lora, count)]
-        reasons.append(f"ours ran {ran} of its {count} prompts" if ran < count else None)
-        ours, theirs = result.seconds[count]
-        ratios.append(ratio_entry("lora", count, result.ratios[count], [r for r in reasons if r]) | {
-            "seconds": ours,
-            "lora_seconds": theirs,
-            "extrapolated": count > result.measured,
-            "flop_ratio": count * one / costs[arm.name],
-            "limit": one / bench.flops.scored_suffix(prefix, suffix, len(LABELS)),
-        })  # fmt: skip
-    return {
-        "prefix": prefix, "suffix": suffix, "worst_difference": worst, "lora_prefills": result.measured,
-        "ratios": ratios, "samples": [asdict(sample) for sample in result.samples],
-    }  # fmt: skip
+class TrainingBench:
+    """The cells are prefix lengths. ``worst``: relative difference of a baseline to ours; ``untrained``: policies of
+    ours without a gradient; both by cell and system.
+    """
+
+    def __init__(self, context: Context) -> None:
+        settings = context.settings
+        self.base = bench_base(settings, context.base, context.device, context.dtype)
+        self._spec, self._context, self._settings = adapter_spec(settings, self.base.shape), context, settings
+        self._adapters = [
+            random_adapter(self._spec, self.base.model, settings.seed + 10 * policy)
+            for policy in range(max(settings.policies))
+        ]
+        self.tolerance = guards.GRADIENT_TOLERANCE[guards.half(context.dtype)]
+        self._count = FlopCount(self.base.shape, settings.rank, self._spec.targets)
+        self._worst: dict[tuple[str, str], float] = {}
+        self._untrained: dict[tuple[str, str], list[int]] = {}
+        self.engine: dict[str, str] = {}
+        self.memory: list[MemoryRow] = []
+
+    def measure(self) -> None:
+        for prefix in self._settings.prefixes:
+            self._cell(prefix)
+        if self._settings.memory:
+            self.memory = measure_memory(self._settings, self.base, self._context.quantized, PASS_TOKENS)
+
+    def ask(self) -> None:
+        """Gradients were compared before a clock was read."""
+
+    def load(self) -> list[LoadRecord]:
+        return []
+
+    def _prompts(self, prefix: int, policies: int) -> TrainingPrompts:
+        settings, base = self._settings, self.base
+        return TrainingPrompts.draw(base.shape.vocab, prefix, settings.suffix, policies, settings.seed, base.banned)
+
+    def _packed(self, prefix: int, policies: int, vocabulary: bool = False) -> PackedTrainer:
+        prompts, own = self._prompts(prefix, policies), self._adapters[:policies]
+        return PackedTrainer(self.base.model, own, prompts, self._context.scratch, PASS_TOKENS, vocabulary)
+
+    def _cell(self, prefix: int) -> None:
+        """Make the trainers, compare what they compute, and time them interleaved with an A/A run."""
+        settings, counts = self._settings, sorted(self._settings.policies)
+        ours = {f"packed P={policies}": self._packed(prefix, policies) for policies in counts}
+        cell = Cell("training", {"prefix": prefix, "suffix": settings.suffix}, list(ours))
+        prompts = self._prompts(prefix, counts[-1])
+        baselines = {
+            name: TRAINERS[name](
+                peft_model(self.base.model, self._spec), self._adapters[0], prompts, self._context.scratch
+            )
+            for name in settings.baselines
+        }
+        self._compare(cell, ours, baselines, sorted({0, counts[-1] - 1}))
+        systems = {**ours, **baselines, AA: ours[cell.ours[0]]}
+        turns = [SystemTurn(name, lambda number, one=one: [self._timed(one)]) for name, one in systems.items()]
+        self._context.harness.measure(turns, [cell], len(settings.prefixes))
+        for one in ours.values():
+            one.close()
+        gc.collect()
+
+    def _timed(self, trainer: PackedTrainer | PeftTrainer) -> Run:
+        """One step from cleared gradients, and the pairs that it ran."""
+        trainer.clear()
+        seconds, wall = self._context.clock.time(trainer.step)
+        return Run.of(seconds, wall, list(map(Result, trainer.pieces())))
+
+    def _compare(
+        self, cell: Cell, ours: Mapping[str, PackedTrainer], baselines: Mapping[str, PeftTrainer], checked: list[int]
+    ) -> None:
+        """Worst relative difference of each baseline to ours.
+
+        ``peft`` is compared for the first and the last policy, with every number of policies that holds them. The other
+        two train against the whole vocabulary, so they are compared with ours doing the same for the first policy. Of
+        the policies between, each packed trainer notes which got no gradient.
+        """
+        outcomes = {}
+        for name, one in ours.items():
+            there = [policy for policy in checked if policy < one.policies]
+            outcomes[name], self._untrained[cell.name, name] = one.outcomes(there)
+        for name, baseline in baselines.items():
+            if baseline.objective == "labels":
+                reference = []
+                for policy in reversed(checked):  # the first is what is timed
+                    baseline.train_policy(self._adapters[policy], policy)
+                    reference.insert(0, baseline.outcome())
+                both = [pair for found in outcomes.values() for pair in zip(found, reference, strict=False)]
+            else:
+                wide = self._packed(cell.size("prefix"), 1, vocabulary=True)
+                both = [(wide.outcomes([0])[0][0], baseline.outcome())]
+                wide.close()
+            self._worst[cell.name, name] = max(difference(mine, theirs) for mine, theirs in both)
+
+    def faults(self, cell: Cell, system: str) -> list[Refusal]:
+        """Other gradients, pairs that a timed step left out, policies that were not trained."""
+        if system in self._settings.baselines:
+            return guards.unequal_gradients(self._worst[cell.name, system], self.tolerance, system)
+        policies, missing = policies_of(system), self._untrained[cell.name, system]
+        wanted = set(map(self._prompts(cell.size("prefix"), policies).piece, range(policies)))
+        ran = min(len(wanted & set(trial.run.work)) for trial in cell.of(system))
+        left_out = refuse(Code.UNEQUAL_WORK, f"ours ran {ran} of its {policies} pairs", ran < policies)
+        return left_out + refuse(Code.NO_GRADIENT, f"policies {missing} of ours got no finite gradient", missing)
+
+    def roofline(self, cell: Cell, system: str) -> float:
+        """FLOPs of a step over the machine's best rate."""
+        return self._flops(cell, cell.ours[0] if system == AA else system) / self._context.machine.flops
+
+    def _flops(self, cell: Cell, system: str) -> float:
+        prefix, suffix = cell.size("prefix"), cell.size("suffix")
+        if system in self._settings.baselines:
+            return self._count.full_sequence(prefix, suffix, prefix + suffix + 1 if system == "trainer" else 1)
+        policies = policies_of(system)
+        return policies * self._count.packed(prefix, suffix, len(LABELS), policies)
+
+    def limit(self, cell: Cell, baseline: str) -> float:
+        return self._flops(cell, baseline) / self._count.suffix(cell.size("prefix"), cell.size("suffix"), len(LABELS))
+
+    def agreement(self, cell: Cell, system: str) -> list[Agreement]:
+        """Of gradients, as far as a record shows them: the worst relative difference."""
+        worst = self._worst.get((cell.name, system))
+        return [] if worst is None else [Agreement(system, "ours, gradients", 1, int(worst <= self.tolerance), worst)]
 
 
-def _unequal_prompts(arm: scoring.ScorerArm, lora: scoring.LoraArm, count: int) -> str | None:
-    theirs = lora.work()[:count]
-    return guards.unequal_work(arm.work() if count >= len(theirs) else [], theirs)
-
-
-def _memory(settings: BenchSettings, device: torch.device, dtype: torch.dtype, quantized: bool) -> list[dict[str, Any]]:
-    """PEFT, the split alone, and few and many policies in passes of one size: memory follows the pass."""
-    prefix, suffix, most = settings.prefixes[0], settings.suffixes[0], max(settings.policies)
-    few = min(8, most)
-    chunk = few * suffix  # the few in one pass, the many in several of the same size
-    found = []
-    for arm, policies, limit in (
-        ("peft", 1, CHUNK),
-        ("packed", 1, CHUNK),
-        ("packed", most, CHUNK),
-        ("packed", few, chunk),
-        ("packed", most, chunk),
-    ):
-        case = MemoryCase(
-            arm=arm, shape=settings.shape, prefix=prefix, suffix=suffix, policies=policies, chunk=limit,
-            rank=settings.rank, targets=TARGETS, device=str(device), dtype=str(dtype).removeprefix("torch."),
-            seed=settings.seed, threads=settings.threads, quantized=quantized,
-        )  # fmt: skip
-        found.append({
-            "arm": arm, "prefix": prefix, "suffix": suffix, "policies": policies, "chunk": limit,
-            "extra_mib": extra_peak(case),
-        })  # fmt: skip
-    return found
-
-
-def _planned(settings: BenchSettings, flops: FlopCount) -> float:
-    """FLOPs of all timed steps, for the bar."""
-    total = 0.0
-    repeats = null_repeats(settings)
-    for prefix in settings.prefixes:
-        for suffix in settings.suffixes:
-            each = [flops.packed(prefix, suffix, len(LABELS), p) * p for p in settings.policies]
-            each.append((2 * repeats - 1) * flops.packed(prefix, suffix, len(LABELS), min(settings.policies)))
-            each += [baseline_flops(flops, name, prefix, suffix) for name in settings.baselines]
-            total += settings.rounds * sum(each)
-    prefix, suffix = settings.scoring_prefix, settings.scoring_suffix
-    for count in settings.scoring_adapters:
-        scored = flops.prefix(prefix) + count * flops.scored_suffix(prefix, suffix, len(LABELS))
-        total += settings.rounds * scored
-    if settings.scoring_adapters:
-        prefills = min(settings.lora_prefills, max(settings.scoring_adapters))
-        total += settings.rounds * prefills * flops.lora_prefill(prefix, suffix)
-    return total
+def policies_of(system: str) -> int:
+    return int(system.partition("=")[2])

@@ -201,66 +201,41 @@ class ServingSettings:
 
 @dataclass
 class ServingBenchSettings:
-    """``alora bench serving``: arms on one engine in one run. ``bench=cpu`` and ``bench=gpu`` set some of these."""
+    """``alora bench serving``: systems on one engine in one run. ``bench=cpu`` and ``bench=gpu`` set some of these."""
 
     engine: str = "auto"  # auto (vllm where it is installed), vllm, scorer (in this process, without a server)
-    workloads: list[str] = field(default_factory=lambda: ["grid", "warm", "conversation", "pipeline", "open_loop"])
-    arms: list[str] = field(default_factory=lambda: ["lora", "alora", "base", "packed"])
-    # of random adapters, by default those of alora's own
-    targets: list[str] = field(default_factory=lambda: list(AdapterSettings().targets))
-    lengths: list[int] = field(default_factory=lambda: [1000, 2000, 4000])  # tokens of the conversation
-    adapters: list[int] = field(default_factory=lambda: [1, 10, 50])
-    cross: bool = True  # the first length with every number of adapters, the most adapters with every length; or all
-    warm_lengths: list[int] = field(default_factory=lambda: [1000])
-    suffix: int = 24  # tokens of an adapter's instruction, invocation included
-    policy_tokens: int = 96  # tokens of a policy's text, which the base alone needs
-    # standard LoRA's prompt tokens in a round, about: a part of the battery, another one in each round; None: all of it
-    lora_tokens: int | None = 10000
-    checked: int = 2  # policies whose verdicts are compared with PEFT's at every length
+    workloads: list[str] = field(default_factory=lambda: ["grid", "warm", "conversation", "open_loop"])
+    systems: list[str] = field(default_factory=lambda: ["lora", "alora", "base", "reader", "packed"])
+    lora_tokens: int | None = 10000  # that standard LoRA reads of a cold burst in a round, about; None: all of it
+    step_tokens: int = 512  # vLLM's max_num_batched_tokens
     turns: int = 4  # of the growing conversation
-    turn_tokens: int = 250
-    turn_adapters: int = 10
-    pipeline_length: int = 1000
-    pipeline_tokens: int = 16  # that the base makes in each of its stages
-    open_loop_arms: list[str] = field(default_factory=lambda: ["alora", "lora"])
-    open_loop_length: int = 200
+    load_tokens: int = 200  # of a conversation in the open loop
     target_ms: float = 4000.0  # p95 of a conversation, all verdicts back
-    fires: list[int] = field(default_factory=lambda: [5, 10])  # policies that a conversation fires, from and to
     populations: list[int] = field(default_factory=lambda: [50, 200])  # of policies; the smallest fits the slots
-    zipf: float = 1.0  # exponent of the policies' popularity
-    batteries: int = 16  # conversations of one tried rate
-    probes: int = 4  # rates to try
-    step_tokens: int = 1024  # vLLM's max_num_batched_tokens
-    step_requests: int = 128  # vLLM's max_num_seqs
-    kv_gib: float = 2.0  # memory of the KV cache on CPU
-    gpu_share: float = 0.7  # of the GPU's memory for vLLM; the packed scorer's base needs some besides
-    graphs: bool = True  # CUDA graphs, on a GPU
-    limit_s: float | None = None  # seconds after which nothing new is begun; what is finished is reported
+    conversations: int = 30  # of one offered rate
 
 
 @dataclass
 class BenchSettings:
-    """Measurements on a base of random weights; speed does not depend on the values."""
+    """Measurements on a base of random weights, since speed does not depend on the values, or on ``base``'s own."""
 
     workload: str = "serving"  # serving, training; compare: of two runs in bench.runs
     runs: list[str] = field(default_factory=list)  # compare: two bench.json
     battery: str | None = None  # serving: real bundles, a folder with battery.json; None: random adapters
-    serving: ServingBenchSettings = field(default_factory=ServingBenchSettings)
     needs_gpu: bool = False  # refuse a machine without one, unless base.device=cpu asks for it
-    shape: str = "27m"  # toy, 27m, qwen3_0_6b, qwen3_4b
-    prefixes: list[int] = field(default_factory=lambda: [2000])  # tokens
-    suffixes: list[int] = field(default_factory=lambda: [16, 48])  # tokens
-    policies: list[int] = field(default_factory=lambda: [1, 8, 32, 100])
-    baselines: list[str] = field(default_factory=lambda: ["peft", "trainer", "trl"])
+    shape: str = "27m"  # of random weights: toy, mini, 27m, smollm2, qwen3_0_6b, qwen3_4b
     rank: int = 8
-    rounds: int = 3
-    scoring_prefix: int = 2000
-    scoring_suffix: int = 32
-    scoring_adapters: list[int] = field(default_factory=lambda: [10, 50, 100])  # []: no scoring
-    lora_prefills: int = 10  # run in each round; more adapters are extrapolated from them, and marked
-    memory: bool = True  # peak memory, each arm in a process of its own
+    targets: list[str] = field(default_factory=lambda: list(AdapterSettings().targets))  # of random adapters
+    prefixes: list[int] = field(default_factory=lambda: [500, 2000])  # tokens; warm and turns take the first
+    suffix: int = 32  # tokens of a policy's instruction, invocation included
+    policies: list[int] = field(default_factory=lambda: [1, 8, 32, 100])  # on one conversation
+    baselines: list[str] = field(default_factory=lambda: ["peft", "trainer", "trl"])  # training: compared with ours
+    memory: bool = True  # training: peak memory, each system in a process of its own
+    rounds: int = 3  # at least; a workload of few cells runs more
+    limit_s: float | None = None  # seconds after which nothing new is begun; what is finished is reported
     seed: int = 0
     threads: int = 1
+    serving: ServingBenchSettings = field(default_factory=ServingBenchSettings)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from alora.config.elsewhere import REFUSED_VALUES
 from alora.config.extremes import extremes
-from alora.config.schema import Recipe, ServingBenchSettings
+from alora.config.schema import Recipe
 from alora.config.secrets import redacted
 from alora.errors import ConfigError
 
@@ -27,7 +27,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "evaluation.target": ("f1", "fpr", "recall", "cost"),
     "bench.workload": ("serving", "training", "compare"),
     "bench.serving.engine": ("auto", "vllm", "scorer"),
-    "bench.shape": ("toy", "mini", "27m", "qwen3_0_6b", "qwen3_4b"),
+    "bench.shape": ("toy", "mini", "27m", "smollm2", "qwen3_0_6b", "qwen3_4b"),
 }
 ARMS = ("alora", "lora", "prompt", "judge", "probe", "bag_of_words")
 FIGURES = ("accuracy", "balanced_accuracy", "f1", "precision", "recall", "auroc", "auprc", "recall_at_1_fpr",
@@ -93,31 +93,17 @@ RANGES: dict[str, _Rule] = {
     "serving.room": _not_negative,
     "export.golden_rows": _not_negative,
     "bench.rank": _at_least_one,
-    "bench.serving.suffix": _room_for_invocation,
-    "bench.serving.policy_tokens": _at_least_one,
-    "bench.serving.lora_tokens": _at_least_one,
-    "bench.serving.checked": _at_least_one,
-    "bench.serving.turns": _at_least_one,
-    "bench.serving.turn_tokens": _at_least_one,
-    "bench.serving.turn_adapters": _at_least_one,
-    "bench.serving.pipeline_length": _at_least_one,
-    "bench.serving.pipeline_tokens": _at_least_one,
-    "bench.serving.open_loop_length": _at_least_one,
-    "bench.serving.target_ms": _finite,
-    "bench.serving.zipf": (lambda value: 0 <= value <= 10, "between 0 and 10"),
-    "bench.serving.batteries": _at_least_one,
-    "bench.serving.probes": _at_least_one,
-    "bench.serving.step_tokens": _at_least_one,
-    "bench.serving.step_requests": _at_least_one,
-    "bench.serving.kv_gib": _finite,
-    "bench.serving.gpu_share": _share,
-    "bench.serving.limit_s": _finite,
+    "bench.suffix": _room_for_invocation,
     "bench.rounds": _at_least_one,
-    "bench.scoring_prefix": _at_least_one,
-    "bench.scoring_suffix": _room_for_invocation,
-    "bench.lora_prefills": _at_least_one,
+    "bench.limit_s": _finite,
     "bench.seed": (lambda value: 0 <= value < 2**32, "between 0 and 4294967295"),
     "bench.threads": _threads,
+    "bench.serving.lora_tokens": _at_least_one,
+    "bench.serving.step_tokens": _at_least_one,
+    "bench.serving.turns": _at_least_one,
+    "bench.serving.load_tokens": _at_least_one,
+    "bench.serving.target_ms": _finite,
+    "bench.serving.conversations": _at_least_one,
 }
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _NAME = re.compile(r"[^/\\\0]+")
@@ -210,17 +196,23 @@ def _training(recipe: Recipe) -> list[str]:
 
 
 def _bench(recipe: Recipe) -> list[str]:
-    settings, problems = recipe.bench, []
-    for key, smallest in (("prefixes", 1), ("suffixes", 4), ("policies", 1)):
-        values = getattr(settings, key)
-        if not values or min(values) < smallest or len(set(values)) != len(values):
-            problems.append(f"bench.{key} is {list(values)}; list different numbers of {smallest} or more")
-    if any(count < 1 for count in settings.scoring_adapters):
-        problems.append(f"bench.scoring_adapters is {list(settings.scoring_adapters)}; list numbers of 1 or more")
-    problems += _serving_bench(settings.serving)
-    known = ("peft", "trainer", "trl")
-    if not settings.baselines or any(name not in known for name in settings.baselines):
-        problems.append(f"bench.baselines is {list(settings.baselines)}; list some of {', '.join(known)}")
+    settings, serving, problems = recipe.bench, recipe.bench.serving, []
+    for key, values in (
+        ("prefixes", settings.prefixes),
+        ("policies", settings.policies),
+        ("serving.populations", serving.populations),
+    ):
+        if not values or min(values) < 1 or len(set(values)) != len(values):
+            problems.append(f"bench.{key} is {list(values)}; list different numbers of 1 or more")
+    for key, values, known in (
+        ("baselines", settings.baselines, ("peft", "trainer", "trl")),
+        ("serving.workloads", serving.workloads, ("grid", "warm", "conversation", "open_loop")),
+        ("serving.systems", serving.systems, ("lora", "alora", "base", "reader", "packed")),
+    ):
+        if not values or any(name not in known for name in values) or len(set(values)) != len(values):
+            problems.append(f"bench.{key} is {list(values)}; list some of {', '.join(known)}")
+    if not settings.targets:
+        problems.append("bench.targets is empty; list modules to adapt, such as q_proj")
     return problems
 
 
@@ -253,34 +245,6 @@ def _is_server(url: str) -> bool:
     except ValueError:  # a port that is no number or above 65535, half an IPv6 address
         return False
     return usable and url.isprintable() and " " not in url
-
-
-def _serving_bench(serving: ServingBenchSettings) -> list[str]:
-    problems = []
-    for key in ("lengths", "adapters", "warm_lengths", "populations"):
-        values = getattr(serving, key)
-        if not values or min(values) < 1 or len(set(values)) != len(values):
-            problems.append(f"bench.serving.{key} is {list(values)}; list different numbers of 1 or more")
-    for key, known in (
-        ("workloads", ("grid", "warm", "conversation", "open_loop", "pipeline")),
-        ("arms", ("lora", "alora", "base", "packed")),
-        ("open_loop_arms", ("lora", "alora", "base")),
-    ):
-        values = getattr(serving, key)
-        if not values or any(name not in known for name in values) or len(set(values)) != len(values):
-            problems.append(f"bench.serving.{key} is {list(values)}; list some of {', '.join(known)}")
-    if serving.arms and not {"alora", "packed"} & set(serving.arms):
-        problems.append(f"bench.serving.arms is {list(serving.arms)}; add alora or packed, or nothing can be compared")
-    if len(serving.fires) != 2 or not 1 <= serving.fires[0] <= serving.fires[1]:
-        problems.append(f"bench.serving.fires is {list(serving.fires)}; give two numbers, from and to: [5,20]")
-    elif "open_loop" in serving.workloads and min(serving.populations, default=1) < serving.fires[0]:
-        problems.append(
-            f"bench.serving.fires is {list(serving.fires)}, more policies than the smallest of populations "
-            f"{list(serving.populations)} holds; lower the one or raise the other"
-        )
-    if not serving.targets:
-        problems.append("bench.serving.targets is empty; list modules to adapt, such as q_proj")
-    return problems
 
 
 def _needs(recipe: Recipe, verb: str) -> list[str]:

@@ -56,6 +56,7 @@ class Engine:
         base: a model folder or hub id.
         adapters: what will be asked for, at most; the largest rank is reserved for each.
         dtype: "float32", "bfloat16", ...
+        options: of ``vllm.LLM``, before ours.
 
     Raises:
         MissingDependency: vLLM is not installed.
@@ -63,8 +64,10 @@ class Engine:
         AdapterError: a rank that vLLM does not serve.
     """
 
-    def __init__(self, base: str, adapters: Sequence[ServedAdapter], dtype: str, max_model_len: int = 4608) -> None:
-        _prepare_environment()
+    def __init__(
+        self, base: str, adapters: Sequence[ServedAdapter], dtype: str, max_model_len: int = 4608, **options: Any
+    ) -> None:
+        prepare_environment()
         try:
             from vllm import LLM
         except ImportError as error:
@@ -79,22 +82,21 @@ class Engine:
         self._adapters = {adapter.name: adapter for adapter in adapters}
         # logprobs over the label tokens alone need the processed mode: raw ones hold the top tokens, not ours.
         self.longest = min(max_model_len, _longest(base) or max_model_len)
-        settings: Any = {"dtype": dtype}  # typed as a literal by vLLM
-        self.llm: Any = LLM(
-            model=base,
-            **settings,
-            enable_lora=True,
-            max_loras=min(len(adapters), 16),
-            max_cpu_loras=max(len(adapters), 16),
-            max_lora_rank=served_rank(max(adapter.rank for adapter in adapters)),
-            max_model_len=self.longest,
-            block_size=self.block,
-            enable_prefix_caching=True,
-            enforce_eager=True,
-            logprobs_mode="processed_logprobs",
-            disable_log_stats=True,
-            seed=0,
-        )
+        ours: dict[str, Any] = {
+            "dtype": dtype,
+            "enable_lora": True,
+            "max_loras": min(len(adapters), 16),
+            "max_cpu_loras": max(len(adapters), 16),
+            "max_lora_rank": served_rank(max(adapter.rank for adapter in adapters)),
+            "max_model_len": self.longest,
+            "block_size": self.block,
+            "enable_prefix_caching": True,
+            "enforce_eager": True,
+            "logprobs_mode": "processed_logprobs",
+            "disable_log_stats": True,
+            "seed": 0,
+        }
+        self.llm: Any = LLM(model=base, **ours | options)
 
     def close(self) -> None:
         """End the engine and free its memory, so that another can start here.
@@ -141,7 +143,7 @@ class Engine:
         return rows
 
 
-def _prepare_environment() -> None:
+def prepare_environment() -> None:
     """Settings that vLLM reads at import. The engine core stays in this process, where its cache can be read."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")

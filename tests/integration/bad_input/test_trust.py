@@ -9,7 +9,13 @@ import yaml
 
 from alora.cli import main
 
-OWN_CODE = "from pathlib import Path\nfrom transformers import Qwen3Config\nclass Own(Qwen3Config):\n    pass\nPath({marker!r}).touch()\n"
+OWN_CODE = """\
+from pathlib import Path
+from transformers import Qwen3Config
+class Own(Qwen3Config):
+    pass
+Path({marker!r}).touch()
+"""
 
 
 @pytest.fixture

@@ -6,79 +6,78 @@ from dataclasses import replace
 import pytest
 import torch
 
+from alora.bench.record import load_record
+from alora.bench.run import run_bench
 from alora.bench.shapes import SHAPES
-from alora.bench.training import run_training
+from alora.bench.trials import AA
 from alora.cli import main
-from alora.config.schema import BenchSettings
+from alora.config.schema import BaseSettings, BenchSettings
 from alora.config.validate import CHOICES
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bench")
-    code = main(["bench", "training", "bench=quick", "bench.rounds=4", f"output={folder}"])
-    results = json.loads((folder / "bench.json").read_text())
-    return code, results, (folder / "bench.md").read_text()
+    command = ["bench", "training", "bench=quick", "bench.shape=toy", "bench.prefixes=[48]", "bench.policies=[1,3]"]
+    code = main([*command, f"output={folder}"])
+    return code, load_record(folder), (folder / "bench.md").read_text()
 
 
-def test_every_arm_is_measured_and_every_sample_kept(report):
-    _, results, _ = report
-    cell = results["cells"][0]
-    arms = {"packed P=1", "packed P=3", "peft", "trainer", "trl"}
-    assert set(cell["pairs"]) == arms
-    counts = {arm: sum(sample["arm"] == arm for sample in cell["samples"]) for arm in arms}
-    assert all(count >= 4 for count in counts.values())
-    assert sum(sample["arm"] == "null" for sample in cell["samples"]) >= 8
-    scored = {sample["arm"] for sample in results["scoring"]["samples"]}
-    assert scored == {"packed N=2", "packed N=4", "lora"}
+def test_every_system_is_measured_and_every_sample_kept(report):
+    _, record, _ = report
+    (cell,) = record.cells
+    systems = ["packed P=1", "packed P=3", "peft", "trainer", "trl", AA]
+    assert cell.systems == systems
+    assert {name: [trial.round for trial in cell.of(name)] for name in systems} == {
+        name: [*range(8)] for name in systems
+    }
+    assert [cell.of(name)[0].run.pieces for name in systems] == [1, 3, 1, 1, 1, 1]
+
+
+def test_the_baselines_agree_with_ours_on_the_very_workload(report):
+    _, record, _ = report
+    found = {one.system: one.worst for one in record.cells[0].agreement}
+    assert set(found) == {"peft", "trainer", "trl"}
+    assert all(worst <= 1e-4 for worst in found.values())
+
+
+def test_order_is_shuffled_and_interleaved(report):
+    _, record, _ = report
+    orders = {}
+    for trial in sorted(record.cells[0].trials, key=lambda trial: (trial.round, trial.position)):
+        orders.setdefault(trial.round, []).append(trial.system)
+    assert len({tuple(order) for order in orders.values()}) > 1
+    assert all(set(order) == set(orders[0]) for order in orders.values())
+
+
+def test_a_record_says_what_it_was_measured_on_and_by_what(report):
+    code, record, text = report
+    environment = record.environment
+    assert {"torch", "processor", "cpu flags", "command", "alora"} <= environment.keys()
+    assert record.base.fingerprint == {"weights": "random, seed 0, shape toy"}
+    assert record.machine.flops == max(record.machine.kernels.values()) > 0
+    assert environment["torch"] in text
+    assert environment["processor"] in text
+    assert all(f"over {name}" in text for name in ("peft", "trainer", "trl"))
+    assert code == int(bool(record.faults())) == int("## Withheld" in text)
+    refused = {one.code for ratio in record.cells[0].ratios for one in ratio.refused}
+    assert refused <= {"BIASED_AA", "NOISY_AA"}  # the machine's
 
 
 def test_a_base_in_four_bits():
     """TRL casts adapters of a 4-bit base to bfloat16, which the guard tells from rounding."""
     settings = BenchSettings(
-        shape="mini", prefixes=[40], suffixes=[8], policies=[1], scoring_adapters=[], memory=False, rounds=2, rank=4
+        workload="training", shape="mini", prefixes=[40], suffix=8, policies=[1], memory=False, rounds=2, rank=4
     )
     plain, packed = (
-        run_training(replace(settings, baselines=names), torch.device("cpu"), torch.float32, False, quantized)
-        for names, quantized in ((["peft"], False), (["peft", "trl"], True))
+        run_bench(replace(settings, baselines=names), base, torch.device("cpu"), torch.float32, progress=False)
+        for names, base in ((["peft"], BaseSettings()), (["peft", "trl"], BaseSettings(quantization="nf4")))
     )
-    assert (plain["quantization"], packed["quantization"]) == ("none", "nf4")
-    assert packed["base_mib"] < 0.6 * plain["base_mib"]  # the embedding, half of it here, is not packed
-    worst = packed["cells"][0]["worst_difference"]
+    assert (plain.base.quantization, packed.base.quantization) == ("none", "nf4")
+    assert packed.base.mib < 0.6 * plain.base.mib  # the embedding, half of it here, is not packed
+    worst = {one.system: one.worst for one in packed.cells[0].agreement}
     assert worst["peft"] <= 1e-4 < worst["trl"]
-
-
-def test_the_arms_agree_on_the_very_workload(report):
-    _, results, _ = report
-    worst = results["cells"][0]["worst_difference"]
-    assert set(worst) == {"peft", "trainer", "trl"}
-    assert all(value <= 1e-4 for value in worst.values())
-    assert results["scoring"]["worst_difference"] <= 1e-4
-
-
-def test_order_is_shuffled_and_interleaved(report):
-    _, results, _ = report
-    orders = {}
-    for sample in results["cells"][0]["samples"]:
-        orders.setdefault(sample["round"], []).append(sample["arm"])
-    assert len({tuple(order) for order in orders.values()}) > 1
-    assert all(set(order) == set(orders[0]) for order in orders.values())
-
-
-def test_the_report_says_what_was_run(report):
-    code, results, text = report
-    assert results["environment"]["torch"] in text
-    assert f"seed {results['settings']['seed']}" in text
-    for baseline in results["settings"]["baselines"]:
-        assert f"against {baseline}" in text
-    assert code == int("## Withheld" in text)
-
-
-def test_extrapolated_rows_are_marked(report):
-    _, results, text = report
-    marks = {entry["policies"]: entry["extrapolated"] for entry in results["scoring"]["ratios"]}
-    assert marks == {2: False, 4: True}
-    assert "(extrapolated)" in text
+    assert "UNEQUAL_GRADIENTS" in [one.code for one in packed.cells[0].ratio("trl").refused]
 
 
 def test_every_shape_of_the_schema_exists():
@@ -90,12 +89,28 @@ def test_every_shape_of_the_schema_exists():
     ("override", "part"),
     [
         ("bench.policies=[]", "bench.policies"),
-        ("bench.suffixes=[3]", "bench.suffixes"),
+        ("bench.suffix=3", "bench.suffix"),
         ("bench.baselines=[unsloth]", "bench.baselines"),
-        ("bench.scoring_adapters=[0]", "bench.scoring_adapters"),
         ("bench.shape=70b", "bench.shape"),
+        ("bench.targets=[]", "bench.targets"),
+        ("bench.serving.systems=[sglang]", "bench.serving.systems"),
+        ("bench.serving.workloads=[pipeline]", "bench.serving.workloads"),
+        ("bench.serving.populations=[0]", "bench.serving.populations"),
     ],
 )
 def test_impossible_settings_are_refused_before_anything_runs(override, part, capsys):
     assert main(["bench", "training", override]) == 2
     assert part in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("group", ["quick", "cpu", "cpu_open_loop", "gpu"])
+def test_every_group_composes(group, capsys):
+    assert main(["bench", "serving", f"bench={group}", "--cfg", "job"]) == 0
+    assert "workload: serving" in capsys.readouterr().out
+
+
+def test_json_is_what_is_written(tmp_path, capsys, monkeypatch, report):
+    _, record, _ = report
+    monkeypatch.setattr("alora.bench.run.run_bench", lambda *args: record)
+    main(["bench", "training", f"output={tmp_path}", "json=true"])
+    assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / "bench.json").read_text())

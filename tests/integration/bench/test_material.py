@@ -6,21 +6,29 @@ import pytest
 import torch
 
 from alora.adapter.folder import load_adapter
-from alora.bench.serving.arms import PeftLoraArm
-from alora.bench.serving.clock import BenchClock
-from alora.bench.serving.material import _random_adapter, random_material
+from alora.bench.harness import Clock
+from alora.bench.material import adapter_spec, bench_base, random_adapter, random_material
+from alora.bench.shapes import SHAPES, random_base, shape_of
+from alora.bench.systems import PeftLora
 from alora.config.schema import BaseSettings, BenchSettings
+from alora.errors import ConfigError
+from tests.toy_recipe import toy_base_folder
+
+CPU = torch.device("cpu")
+
+
+def made_of(settings, tmp_path, count=2):
+    return random_material(settings, bench_base(settings, BaseSettings(), CPU, torch.float32), count, tmp_path)
 
 
 def test_a_twin_is_the_same_weights_without_an_activation(tmp_path):
-    settings = BenchSettings(shape="toy", rank=4)
-    made = random_material(settings, BaseSettings(), torch.device("cpu"), torch.float32, 2, tmp_path)
-    for place, (activated, plain) in enumerate(zip(made.folders["alora"], made.folders["lora"], strict=True)):
+    made = made_of(BenchSettings(shape="toy", rank=4), tmp_path)
+    for policy, (activated, plain) in enumerate(zip(made.folders["alora"], made.folders["lora"], strict=True)):
         one, other = load_adapter(activated), load_adapter(plain)
-        assert (one.spec, other.spec) == (made.adapters[place].spec, made.twin(place).spec)
+        assert (one.spec, other.spec) == (made.adapters[policy].spec, made.twin(policy).spec)
         assert one.spec.activated
         assert not other.spec.activated
-        for name, (a_RD, b_OR) in made.adapters[place].tensors.items():
+        for name, (a_RD, b_OR) in made.adapters[policy].tensors.items():
             for read in (one.tensors[name], other.tensors[name]):
                 assert torch.equal(read[0], a_RD)
                 assert torch.equal(read[1], b_OR)
@@ -33,12 +41,39 @@ def test_a_twin_is_the_same_weights_without_an_activation(tmp_path):
 )
 def test_peft_s_lora_answers_for_every_adapter_alone_and_behind_another_kind(how, tmp_path):
     """The fault: one PEFT model of the first adapter's rank, targets and scaling was made to answer for all."""
-    settings = BenchSettings(shape="toy", rank=4)
-    settings.serving.targets = ["q_proj", "v_proj"]
-    made = random_material(settings, BaseSettings(), torch.device("cpu"), torch.float32, 2, tmp_path)
-    other = _random_adapter(replace(made.adapters[0].spec, **how), made.model, 99, torch.float32)
+    made = made_of(BenchSettings(shape="toy", rank=4, targets=["q_proj", "v_proj"]), tmp_path)
+    other = random_adapter(replace(made.adapters[0].spec, **how), made.base.model, 99, 0.5)
     made = replace(made, adapters=(made.adapters[0], other))
-    prefix, clock = made.conversation(40, 3), BenchClock(cpu=True)
-    alone = [PeftLoraArm(made, clock).run(prefix, [place]).answers[0].scores for place in (0, 1)]
-    both = PeftLoraArm(made, clock).run(prefix, [0, 1, 0]).answers
+    prefix, clock = made.conversation(40, 3), Clock(CPU)
+    alone = [PeftLora(made, clock).run(prefix, [policy]).results[0].scores for policy in (0, 1)]
+    both = PeftLora(made, clock).run(prefix, [0, 1, 0]).results
     assert [answer.scores for answer in both] == [*alone, alone[0]]
+
+
+@pytest.mark.parametrize("name", ["mini", "toy"])
+def test_a_shape_is_what_its_model_says(name):
+    assert shape_of(random_base(SHAPES[name], CPU, torch.float32, 0).config) == SHAPES[name]
+
+
+def test_a_llama_shape_has_no_norms_on_queries():
+    llama = replace(SHAPES["toy"], family="llama")
+    model = random_base(llama, CPU, torch.float32, 0)
+    assert shape_of(model.config) == llama
+    assert not [name for name, _ in model.named_parameters() if "q_norm" in name]
+    assert SHAPES["smollm2"].family == "llama"
+
+
+def test_a_target_that_the_base_does_not_have_is_refused():
+    with pytest.raises(ConfigError, match=r"bench.targets: self_attn.q_proj is none of q_proj"):
+        adapter_spec(BenchSettings(targets=["self_attn.q_proj", "o_proj"]), SHAPES["toy"])
+
+
+def test_real_weights_are_measured_with_their_fingerprint(tmp_path):
+    source = str(toy_base_folder(tmp_path / "base"))
+    base = bench_base(BenchSettings(), BaseSettings(source=source), CPU, torch.float32)
+    assert (base.name, base.folder) == (source, source)
+    assert len(base.fingerprint["weights"]) == 64
+    assert base.fingerprint["tokenizer"]
+    assert base.record(False).parameters == base.shape.parameters > 0
+    made = bench_base(BenchSettings(shape="toy", seed=3), BaseSettings(), CPU, torch.float32)
+    assert made.fingerprint["weights"] == "random, seed 3, shape toy"

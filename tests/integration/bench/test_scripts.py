@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from alora.bench.record import load_record
 from alora.prefix.store import PrefixStore
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
@@ -27,18 +28,16 @@ def _run(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
 
 
 def test_gpu_training_bench_on_a_toy(tmp_path, monkeypatch, capsys):
-    out = tmp_path / "found.json"
     _run(
         "gpu_training_bench.py", monkeypatch, "--shape", "toy", "--device", "cpu", "--prefix", "40", "--suffixes", "8",
-        "--policies", "1", "2", "--scored", "30", "--rounds", "2", "--out", str(out),
+        "--policies", "1", "2", "--scored", "30", "--rounds", "2", "--out", str(tmp_path),
     )  # fmt: skip
     assert "left out: nothing" in capsys.readouterr().out
-    found = json.loads(out.read_text())
-    assert found["scoring 30"]["policies"] == 2
-    assert found["scoring 30"]["over_floor"] > 0
-    (cell,) = found["training 8"]["cells"]
-    assert {"packed P=1", "packed P=2", "peft", "trainer", "trl"} <= cell["speed"].keys()
-    assert all(arm["pairs_per_second"] > 0 and 0 < arm["share_of_rate"] < 1 for arm in cell["speed"].values())
+    (scored,), (trained,) = (load_record(tmp_path / name).cells for name in ("scoring_30", "training_8"))
+    assert scored.of("packed")[0].run.pieces == 2
+    assert {"packed P=1", "packed P=2", "peft", "trainer", "trl"} <= set(trained.systems)
+    for cell in (scored, trained):
+        assert all(0 < cell.roofline[name] < cell.of(name)[0].run.seconds for name in cell.systems)
 
 
 def _cost(monkeypatch: pytest.MonkeyPatch, *more: str) -> None:

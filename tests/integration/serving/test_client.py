@@ -77,7 +77,7 @@ def test_a_bundle_without_golden_rows_cannot_be_told_from_another(server, bundle
 
 def test_log_probabilities_of_other_tokens_are_no_answer(server, bundles, renderer):
     server.raw_logprobs = True
-    with pytest.raises(CheckFailed, match="not with those of the label tokens .*; start it with --logprobs-mode"):
+    with pytest.raises(CheckFailed, match=r"not with those of the label tokens .*; start it with --logprobs-mode"):
         RemoteEngine(server.url).prove(bundles, renderer)
 
 

@@ -1,0 +1,198 @@
+"""One vLLM engine in this process, driven step by step: requests in, verdicts and the engine's own counters out."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+from alora.bench.harness import Clock
+from alora.bench.malloc import keep_freed_memory
+from alora.bench.material import Material, adapted
+from alora.bench.trials import Piece, Result, Run
+from alora.config.schema import BenchSettings
+from alora.errors import BaseError, CheckFailed
+from alora.serving.engine import Engine, ServedAdapter, on_gpu, prepare_environment
+
+KV_GIB = 2  # of the cache on CPU; VLLM_CPU_KVCACHE_SPACE goes before it
+GPU_SHARE = 0.6  # of the GPU's memory for vLLM; the packed scorer's base needs some too
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt, the kind of adapter that should answer (alora, lora; base or reader: none), and the labels' tokens."""
+
+    prompt_ids: tuple[int, ...]
+    kind: str
+    policy: int
+    label_ids: tuple[int, ...]
+
+
+class BenchEngine(Engine):
+    """An engine in which ``slots`` adapters fit at once, so that none waits for a slot.
+
+    Only the modules that an adapter targets are prepared for adapters: by default vLLM multiplies by zeros elsewhere,
+    which standard LoRA would pay for on every token.
+    """
+
+    def __init__(self, settings: BenchSettings, material: Material, slots: int, longest: int, clock: Clock) -> None:
+        threads, self.slots, self._clock, self._sent = torch.get_num_threads(), slots, clock, 0
+        if not on_gpu():
+            os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(KV_GIB))
+            keep_freed_memory()
+        prepare_environment()
+        adapters = [
+            ServedAdapter(f"{kind}{policy}", folder, material.adapters[policy].spec.rank)
+            for kind, folders in material.folders.items() for policy, folder in enumerate(folders)
+        ]  # fmt: skip
+        self.options: dict[str, Any] = {
+            "max_loras": slots,
+            "max_cpu_loras": max(len(adapters), slots),
+            "max_num_batched_tokens": max(settings.serving.step_tokens, 64),
+            "max_num_seqs": 256 if on_gpu() else 128,
+            "enforce_eager": not on_gpu(),
+            "skip_tokenizer_init": True,
+            "seed": settings.seed,
+        } | prepared_modules(sorted({part for adapter in material.adapters for part in adapted(adapter)}))
+        self.options |= {"gpu_memory_utilization": GPU_SHARE} if on_gpu() else {}
+        dtype = str(material.base.model.dtype).removeprefix("torch.")
+        super().__init__(str(material.base.folder), adapters, dtype, longest, **self.options)
+        if torch.get_num_threads() != threads:
+            raise BaseError(
+                f"vLLM changed torch's threads from {threads} to {torch.get_num_threads()}; set "
+                "VLLM_CPU_OMP_THREADS_BIND=nobind and OMP_NUM_THREADS to bench.threads"
+            )
+        self._core: Any = self.llm.llm_engine
+        self._host = _HostTime(self._core, clock)
+
+    @property
+    def architecture(self) -> str:
+        return self._core.model_config.architecture
+
+    def load(self, kind: str, policies: Sequence[int]) -> None:
+        """Put adapters into their slots, so that none is loaded while the clock runs."""
+        for policy in policies:
+            if (adapter := self._adapter(kind, policy)) is not None:
+                self._core.add_lora(adapter)
+
+    def _adapter(self, kind: str, policy: int) -> Any:
+        return self.request(f"{kind}{policy}" if kind in ("alora", "lora") else None)
+
+    def forget(self) -> None:
+        """Empty the prefix cache.
+
+        Raises:
+            CheckFailed: the engine would not, so a cold burst would not be cold.
+        """
+        if self.llm.reset_prefix_cache() is False:
+            raise CheckFailed("vLLM did not empty its prefix cache; no cold burst can be measured")
+
+    def send(self, request: Request) -> str:
+        self._sent += 1
+        prompt = {"prompt_token_ids": list(request.prompt_ids)}
+        lora = self._adapter(request.kind, request.policy)
+        self._core.add_request(str(self._sent), prompt, _sampling(request), lora_request=lora)
+        return str(self._sent)
+
+    @property
+    def busy(self) -> bool:
+        return self._core.has_unfinished_requests()
+
+    def step(self) -> list[Any]:
+        return self._core.step()
+
+    def answer(self, requests: Sequence[Request]) -> Run:
+        """Send all requests at once and run until the last one is answered."""
+        wall, start, self._host.spent = time.perf_counter(), self._clock.now(), 0.0
+        names = [self.send(request) for request in requests]
+        front, steps = self._clock.now() - start, 0
+        done: dict[str, tuple[float, Any]] = {}
+        while self.busy:
+            outputs, steps = self.step(), steps + 1
+            moment = self._clock.now() - start
+            done |= {output.request_id: (moment, output) for output in outputs if output.finished}
+        seconds, wall = self._clock.now() - start, time.perf_counter() - wall
+        answers = [read_result(request, *done[name]) for request, name in zip(requests, names, strict=True)]
+        return Run.of(seconds, wall, answers, steps, front, self._host.spent if self._host.complete else None)
+
+
+def read_result(request: Request, seconds: float, output: Any) -> Result:
+    """vLLM's output as ours; the tokens are those that the engine says it ran."""
+    made, cached = output.outputs[0], int(output.num_cached_tokens or 0)
+    scores = tuple(made.logprobs[0][token].logprob for token in request.label_ids)
+    piece = Piece.of(output.prompt_token_ids, request.label_ids, request.policy, len(made.token_ids))
+    return Result(piece, seconds, cached, scores)
+
+
+def missing_reader(architecture: str) -> str | None:
+    """Why this vLLM's own shared-prefix reader (``/v1/systemone``, from 0.32 on) does not read this base; None: it
+    does.
+    """
+    try:
+        reader = importlib.import_module("vllm.entrypoints.generate.structured_decisions.strategies")
+    except ImportError:
+        return "this vLLM has no /v1/systemone"
+    known = getattr(reader, "READ_STRATEGIES", {})
+    return None if architecture in known else f"/v1/systemone does not read {architecture}"
+
+
+class _HostTime:
+    """Time inside the scheduler and the output processor: Python that runs next to the model, by wrapping three calls.
+
+    Where a version of vLLM names them otherwise, or schedules a step while the model runs the last one, ``complete`` is
+    False and nothing is reported.
+    """
+
+    def __init__(self, engine: Any, clock: Clock) -> None:
+        self.spent, self._clock = 0.0, clock
+        core = getattr(getattr(engine, "engine_core", None), "engine_core", None)
+        scheduler, output = getattr(core, "scheduler", None), getattr(engine, "output_processor", None)
+        wanted = [(scheduler, "schedule"), (scheduler, "update_from_output"), (output, "process_outputs")]
+        overlaps = getattr(getattr(scheduler, "scheduler_config", None), "async_scheduling", False)
+        self.complete = not overlaps and all(callable(getattr(owner, name, None)) for owner, name in wanted)
+        if self.complete:
+            for owner, name in wanted:
+                setattr(owner, name, self._timed(getattr(owner, name)))
+
+    def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = self._clock.now()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self.spent += self._clock.now() - start
+
+        return timed
+
+
+def _sampling(request: Request) -> Any:
+    """One token among the labels; the reader's requests as ``/v1/systemone`` makes them (``NextTokenStrategy``)."""
+    from vllm import SamplingParams
+
+    labels = list(request.label_ids)
+    if request.kind == "reader":
+        return SamplingParams(max_tokens=1, temperature=0.0, logprob_token_ids=labels, detokenize=False)
+    return SamplingParams(
+        max_tokens=1, temperature=0.0, logprobs=len(labels), allowed_token_ids=labels, ignore_eos=True, detokenize=False
+    )
+
+
+def prepared_modules(targets: Sequence[str]) -> dict[str, Any]:
+    """Which modules can take an adapter. A version of vLLM that cannot be told prepares all of them, and so does one
+    that would not know q_proj as a part of its own qkv_proj, and leave it out.
+    """
+    try:
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.lora.utils import is_in_target_modules
+
+        packed = {"qkv_proj": ["q_proj", "k_proj", "v_proj"]}
+        known = is_in_target_modules("layers.0.self_attn.qkv_proj", ["q_proj"], packed)
+        known = known and "lora_target_modules" in {field.name for field in fields(EngineArgs)}
+    except (ImportError, TypeError):
+        known = False
+    return {"lora_target_modules": list(targets)} if known else {}

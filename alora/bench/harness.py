@@ -1,0 +1,219 @@
+"""The one measuring loop: every system once before the clock starts, then once a round, in an order drawn for every
+cell and round, every sample kept; and the ratios, where no guard objects.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Protocol
+
+import torch
+from tqdm.auto import tqdm
+
+from alora.bench import guards
+from alora.bench.intervals import paired_ratio
+from alora.bench.record import AaRun, Machine
+from alora.bench.trials import AA, Agreement, Cell, Ratio, Refusal, Run, Trial
+from alora.config.schema import BaseSettings, BenchSettings
+
+AA_PAIRS = 8  # whole workloads, so that the A/A ratio is not all noise where a cell is short
+REHEARSAL = -1  # the number of the round that is not timed
+
+
+@dataclass(frozen=True)
+class SystemTurn:
+    """A system's turn in a round: from the round's number to one run per stage of the workload."""
+
+    system: str
+    run: Callable[[int], Sequence[Run]]
+
+
+class Clock:
+    """Seconds, and a way to wait.
+
+    On a CPU at one thread the seconds are CPU time of this process, which is what a quiet machine's wall would show:
+    vLLM's engine core runs in it too. Waiting then costs nothing: the clock is set forward. Otherwise they are the
+    wall's.
+    """
+
+    def __init__(self, device: torch.device, threads: int = 1) -> None:
+        self.cpu, self._gpu, self._skipped = device.type == "cpu" and threads == 1, device.type == "cuda", 0.0
+
+    @property
+    def name(self) -> str:
+        return "CPU time of the process at one thread" if self.cpu else "wall time"
+
+    def now(self) -> float:
+        return self._skipped + (time.process_time() if self.cpu else time.perf_counter())
+
+    def wait_until(self, moment: float) -> None:
+        left = max(moment - self.now(), 0.0)
+        if self.cpu:
+            self._skipped += left
+        else:
+            time.sleep(left)
+
+    def time(self, run: Callable[[], Any]) -> tuple[float, float]:
+        """Seconds and wall seconds of ``run()``, with all that it started on a GPU."""
+        self._finish()
+        wall, start = time.perf_counter(), self.now()
+        run()
+        self._finish()
+        return self.now() - start, time.perf_counter() - wall
+
+    def _finish(self) -> None:
+        if self._gpu:
+            torch.cuda.synchronize()
+
+
+class TimeIsUp(Exception):
+    """The run has lasted as long as it may; what is finished is reported."""
+
+
+class Harness:
+    """Runs turns in rounds. ``cells`` are finished, those ``underway`` are being measured; nothing new is begun after
+    ``deadline`` (of ``time.perf_counter()``).
+    """
+
+    def __init__(self, settings: BenchSettings, progress: bool = True) -> None:
+        self.settings, self._progress = settings, progress
+        self.cells: list[Cell] = []
+        self.underway: list[Cell] = []
+        self.deadline = None if settings.limit_s is None else time.perf_counter() + settings.limit_s
+
+    def measure(self, turns: Sequence[SystemTurn], stages: Sequence[Cell], cells: int) -> None:
+        """Run every turn once untimed, so that no batch of its sizes is the first one in a timed round, then in rounds.
+
+        The A/A ratio is noisier for shorter workloads, so one of fewer ``cells`` runs more rounds.
+        """
+        self.underway = list(stages)
+        by_name = {turn.system: turn for turn in turns}
+        orders = draw_orders(
+            list(by_name), stages[-1], max(self.settings.rounds, -(-AA_PAIRS // cells)), self.settings.seed
+        )
+        schedule = [(REHEARSAL, list(by_name)), *enumerate(orders)]
+        for number, order in tqdm(schedule, desc=stages[0].name, disable=not self._progress, leave=False):
+            for position, name in enumerate(order):
+                self.in_time()
+                gc.collect()  # outside the clock, so that no system pays for another's garbage
+                runs = by_name[name].run(number)
+                for cell, run in zip(stages, runs, strict=True):
+                    cell.trials += [Trial(name, number, position, run)] if number != REHEARSAL else []
+        self.cells += stages
+        self.underway = []
+
+    def in_time(self) -> None:
+        """Go on.
+
+        Raises:
+            TimeIsUp: ``bench.limit_s`` seconds have passed since the run began.
+        """
+        if self.deadline is not None and time.perf_counter() > self.deadline:
+            raise TimeIsUp(f"the limit of {self.settings.limit_s:g} s was reached (bench.limit_s)")
+
+    def keep_whole_rounds(self) -> None:
+        """Of what is being measured, the rounds in which every system has run; two of them at least make a cell."""
+        trials = [trial for cell in self.underway for trial in cell.trials]
+        ran, systems = Counter(trial.round for trial in trials), {trial.system for trial in trials}
+        whole = {number for number, count in ran.items() if count == len(systems) * len(self.underway)}
+        for cell in self.underway if len(whole) >= 2 else ():
+            cell.trials = [trial for trial in cell.trials if trial.round in whole]
+            self.cells.append(cell)
+        self.underway = []
+
+
+def draw_orders(systems: Sequence[str], cell: Cell, rounds: int, seed: int) -> list[list[str]]:
+    """The order of the systems in every round of a cell, drawn from the seed and the cell's name.
+
+    Ours and the A/A run are one system under two names, and whoever runs second may find the machine warmer: they take
+    turns at being first, and a coin says who begins.
+    """
+    generator = random.Random(f"{seed} {cell.workload} {sorted(cell.at.items())}")
+    aa_first, found = generator.random() < 0.5, []
+    for number in range(rounds):
+        order = list(systems)
+        generator.shuffle(order)
+        if cell.ours and {cell.ours[0], AA} <= set(order):
+            ours, aa = order.index(cell.ours[0]), order.index(AA)
+            if (aa < ours) != (aa_first == (number % 2 == 0)):
+                order[ours], order[aa] = order[aa], order[ours]
+        found.append(order)
+    return found
+
+
+@dataclass
+class Context:
+    """What every benchmark is given; the machine's rates are measured once its base is there."""
+
+    settings: BenchSettings
+    base: BaseSettings
+    device: torch.device
+    dtype: torch.dtype
+    scratch: Path
+    clock: Clock
+    harness: Harness
+    machine: Machine = field(default_factory=lambda: Machine({}, 0.0))
+
+    @property
+    def quantized(self) -> bool:
+        return self.base.quantization == "nf4"
+
+
+class Witness(Protocol):
+    """What a benchmark knows of its systems beyond their trials: why their seconds may not be used, least seconds of a
+    run, what a ratio tends to for ever more policies, and their verdicts compared with references.
+    """
+
+    def faults(self, cell: Cell, system: str) -> list[Refusal]: ...
+    def roofline(self, cell: Cell, system: str) -> float: ...
+    def limit(self, cell: Cell, baseline: str) -> float | None: ...
+    def agreement(self, cell: Cell, system: str) -> list[Agreement]: ...
+
+
+def evaluate(cells: Sequence[Cell], witness: Witness) -> tuple[list[Cell], dict[str, AaRun]]:
+    """The cells with their ratios, and the A/A run of every workload."""
+    workloads = dict.fromkeys(cell.workload for cell in cells)
+    aa = {name: AaRun(*guards.aa_ratio([c for c in cells if c.workload == name])) for name in workloads}
+    found = []
+    for cell in cells:
+        if cell.ours:
+            cell = replace(
+                cell,
+                roofline={name: witness.roofline(cell, name) for name in cell.systems},
+                agreement=[one for name in cell.systems for one in witness.agreement(cell, name)],
+            )
+            baselines = [name for name in cell.systems if name not in (*cell.ours, AA)]
+            cell.ratios = [_ratio(cell, o, b, witness, aa[cell.workload].refused) for o in cell.ours for b in baselines]
+        found.append(cell)
+    return found, aa
+
+
+def _ratio(cell: Cell, ours: str, baseline: str, witness: Witness, aa: list[Refusal]) -> Ratio:
+    """How many times faster ours is than ``baseline``, or why there is no number."""
+    fast, slow = cell.of(ours), cell.of(baseline)
+    if not fast:
+        return Ratio(ours, baseline, None, guards.unequal_work(fast, slow, baseline))
+    refused = [*guards.unequal_work(fast, slow, baseline), *guards.missing_rounds(fast, slow, baseline)]
+    for name, trials in ((ours, fast), (baseline, slow)):
+        seconds = fmean(trial.run.seconds for trial in trials)
+        refused += [*witness.faults(cell, name), *guards.below_roofline(seconds, cell.roofline[name], name)]
+    refused = list(dict.fromkeys([*refused, *aa]))
+    computed, least = (
+        [value(trials) / max(1, trials[0].run.pieces) for name, trials in ((baseline, slow), (ours, fast))]
+        for value in (
+            lambda trials: fmean(t.run.computed for t in trials),
+            lambda trials: cell.roofline[trials[0].system],
+        )
+    )
+    return Ratio(
+        ours, baseline, None if refused else paired_ratio([t.each for t in slow], [t.each for t in fast]), refused,
+        round(computed[0] / computed[1], 2) if computed[1] else None,
+        round(least[0] / least[1], 2) if least[1] else None, witness.limit(cell, baseline),
+    )  # fmt: skip

@@ -1,0 +1,83 @@
+"""Plots of a record: latency, speed-up, and p95 under load. matplotlib is optional."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from alora.bench.record import Record
+from alora.bench.trials import AA
+
+COLOURS = {"lora": "#b5442e", "alora": "#1f6fb2", "base": "#7a7a7a", "reader": "#c8a02c", "packed": "#3d8f5f"}
+
+
+def write_plots(record: Record, folder: Path) -> list[Path]:
+    """Write every plot that the record has figures for; empty where matplotlib is missing."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return []
+    from matplotlib.figure import Figure
+
+    plots: dict[str, Callable[[Any, Record], bool]] = {"latency": latency, "speed_up": speed_up, "open_loop": open_loop}
+    written = []
+    for name, draw in plots.items():
+        axes = (figure := Figure(figsize=(6.4, 4.0), layout="constrained")).subplots()
+        if draw(axes, record):
+            axes.set(xscale="log", yscale="log")
+            axes.legend(frameon=False, fontsize=7)
+            figure.savefig(folder / f"{name}.png", dpi=110)
+            written.append(folder / f"{name}.png")
+    return written
+
+
+def latency(axes: Any, record: Record) -> bool:
+    """Milliseconds of a burst against the number of policies, one line per system, for the longest conversation."""
+    cells = sorted((cell for cell in record.cells if cell.workload == "grid"), key=lambda cell: cell.size("policies"))
+    longest = max((cell.size("tokens") for cell in cells), default=0)
+    cells = [cell for cell in cells if cell.at["tokens"] == longest]
+    for name in dict.fromkeys(name for cell in cells for name in cell.systems if name != AA):
+        there = [cell for cell in cells if name in cell.systems]
+        x, found = [cell.size("policies") for cell in there], [cell.whole_ms(name) for cell in there]
+        spread = [[one.value - one.low for one in found], [one.high - one.value for one in found]]
+        label = f"{name} (~ extrapolated)" if any(cell.part(name) for cell in there) else name
+        y = [one.value for one in found]
+        axes.errorbar(x, y, yerr=spread, label=label, color=COLOURS.get(name), marker="o", markersize=4, capsize=3)
+    axes.set(xlabel="policies on one conversation", ylabel=f"{longest} tokens, empty cache: all verdicts back, ms")
+    return len(cells) > 1
+
+
+def speed_up(axes: Any, record: Record) -> bool:
+    """Times faster than standard LoRA, or than PEFT's training, against the number of policies; dashed: arithmetic."""
+    lines: dict[str, list[tuple[int, float, float]]] = {}
+    for cell in record.cells:
+        for one in cell.ratios:
+            if one.ratio and one.baseline == "lora" and cell.workload == "grid":
+                label, policies = f"{cell.mark('lora')}over LoRA, {cell.at['tokens']} tokens", cell.size("policies")
+            elif one.ratio and one.baseline == "peft":
+                label, policies = f"over PEFT, prefix {cell.at['prefix']}", int(one.ours.partition("=")[2])
+            else:
+                continue
+            lines.setdefault(label, []).append((policies, one.ratio.value, one.arithmetic or 0.0))
+    for label, rows in lines.items():
+        x, measured, allowed = zip(*sorted(rows), strict=True)
+        (line,) = axes.plot(x, measured, marker="o", label=label)
+        axes.plot(x, allowed, linestyle="--", linewidth=0.8, color=line.get_color())
+    axes.set(xlabel="policies", ylabel="times faster; dashed: arithmetic")
+    return bool(lines)
+
+
+def open_loop(axes: Any, record: Record) -> bool:
+    """p95 against the offered rate, one line per system and population; x: not sustained, or given up."""
+    for entry in record.load:
+        rates = sorted((one for one in entry.rates if one.rate and one.ms), key=lambda one: one.rate)
+        if rates:
+            label = f"{entry.system}, population {entry.population}{', withheld' if entry.refused else ''}"
+            style = {"marker": "s" if entry.kind == "population" else "o", "color": COLOURS.get(entry.system)}
+            axes.plot([one.rate for one in rates], [one.percentile(95) for one in rates], label=label, **style)
+            behind = [one for one in rates if not (one.sustained and one.complete)]
+            axes.plot([one.rate for one in behind], [one.percentile(95) for one in behind], "kx")
+    if record.load:
+        axes.axhline(record.load[0].target_ms, color="black", linewidth=0.8, linestyle=":", label="target")
+    axes.set(xlabel="conversations offered a second; x: not sustained, or given up", ylabel="p95, ms")
+    return len(axes.lines) > 1

@@ -1,0 +1,78 @@
+"""From settings to a record: the base, the machine's rates, every workload, the references, the ratios."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from alora.bench.harness import Clock, Context, Harness, TimeIsUp, evaluate
+from alora.bench.record import Record
+from alora.bench.roofline import measure_machine
+from alora.bench.serving import ServingBench
+from alora.bench.training import TrainingBench
+from alora.config.environment import describe_environment
+from alora.config.schema import BaseSettings, BenchSettings
+from alora.errors import ConfigError
+
+
+def run_bench(
+    settings: BenchSettings, base: BaseSettings, device: torch.device, dtype: torch.dtype, progress: bool = True
+) -> Record:
+    """Measure everything that ``settings`` ask for; whatever stops it later, what was finished is kept.
+
+    Raises:
+        ConfigError, BaseError, MissingDependency: what is asked for is not there, or ``bench.limit_s`` was over before
+            anything was finished.
+    """
+    began, spent, threads = time.perf_counter(), time.process_time(), torch.get_num_threads()
+    torch.set_num_threads(settings.threads)
+    try:
+        with tempfile.TemporaryDirectory(prefix="alora-bench-") as scratch:
+            clock, harness = Clock(device, settings.threads), Harness(settings, progress)
+            context = Context(settings, base, device, dtype, Path(scratch), clock, harness)
+            bench = TrainingBench(context) if settings.workload == "training" else ServingBench(context)
+            gc.collect()
+            gc.freeze()  # the libraries' own objects, which collections between runs need not visit
+            context.machine = measure_machine(bench.base, clock)
+            stopped = _measured(bench, harness)
+            cells, aa = evaluate(harness.cells, bench)
+    finally:
+        gc.unfreeze()
+        torch.set_num_threads(threads)
+    return Record(
+        settings.workload, describe_environment(), asdict(settings), bench.base.record(context.quantized), clock.name,
+        bench.tolerance, context.machine, bench.engine, cells, aa, bench.load(), bench.memory, stopped,
+        round(time.perf_counter() - began, 1), round(time.process_time() - spent, 1),
+    )  # fmt: skip
+
+
+def _measured(bench: TrainingBench | ServingBench, harness: Harness) -> str | None:
+    """Run all; what stopped the run before its end, if anything did."""
+    stopped = None
+    try:
+        harness.in_time()
+        bench.measure()
+    except (KeyboardInterrupt, Exception) as error:
+        harness.keep_whole_rounds()
+        if not harness.cells and not bench.load():
+            if isinstance(error, TimeIsUp):
+                raise ConfigError(f"{error} before anything was finished; raise it, or ask for less") from error
+            raise
+        stopped = in_words(error)
+    try:
+        bench.ask()
+    except (KeyboardInterrupt, RuntimeError) as error:  # then no verdict was compared, and every ratio says so
+        stopped = "; then ".join(filter(None, (stopped, in_words(error))))
+    return stopped
+
+
+def in_words(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    reason = str(error).strip().split("\n")[0]
+    return reason if isinstance(error, TimeIsUp) else f"{type(error).__name__}: {reason}"

@@ -1,0 +1,269 @@
+"""``alora bench serving``: many policies on one conversation, by systems on one engine in one run.
+
+- ``grid``: conversation length x policies, one token out, on an empty cache.
+- ``warm``: the base reads the conversation, as the guarded chat model would have (*read*); the burst comes right after
+  (*warm*); and once more (*again*).
+- ``conversation``: turns that grow, the burst at every turn, the cache kept between them.
+- ``open_loop``: arrivals from a population of policies (:mod:`alora.bench.load`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from alora.bench import guards
+from alora.bench.engine import BenchEngine, Request, missing_reader
+from alora.bench.harness import Context, SystemTurn
+from alora.bench.load import Load, fired_adapters, run_open_loop
+from alora.bench.material import Material, bench_base, bundle_material, random_material
+from alora.bench.record import LoadRecord, MemoryRow
+from alora.bench.reference import Key, References, agreement, ask_references, kind_of, of, sampled, steadiness
+from alora.bench.roofline import Roofline
+from alora.bench.systems import PackedScorer, PeftLora, System, VllmSystem
+from alora.bench.trials import AA, Agreement, Cell, Refusal, Result, Run
+from alora.config.schema import BenchSettings
+from alora.errors import ConfigError
+from alora.serving.engine import on_gpu
+
+NEEDS_ENGINE = ("warm", "open_loop")
+WARM_TOKENS, TURN_POLICIES = 500, 10  # at most: every system runs all of them, since a cache is no use to a part
+LORA_STEPS = 2  # of the engine that a rehearsal of standard LoRA fills; all further ones are alike
+
+
+class ServingBench:
+    """Systems on one engine (None: the packed scorer and PEFT's LoRA in this process).
+
+    Raises:
+        ConfigError: more adapters are asked for than the battery has, no workload or no system of ours can run here, or
+            vLLM would take another device.
+        MissingDependency: ``bench.serving.engine=vllm`` without vLLM.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._settings = settings = for_this_machine(context.settings)
+        serving = settings.serving
+        if serving.engine == "vllm" and context.device.type == "cpu" and torch.cuda.is_available():
+            raise ConfigError("base.device=cpu, but vLLM would take the GPU here; hide it: CUDA_VISIBLE_DEVICES=''")
+        self._context, self._harness = context, context.harness
+        self.material = _material(context, settings)
+        self.base, self.memory = self.material.base, list[MemoryRow]()
+        self.tolerance = guards.VERDICT_TOLERANCE[guards.half(self.base.model.dtype)]
+        self._engine: BenchEngine | None = None
+        self.engine, names = {"name": "scorer"}, list(serving.systems)
+        if serving.engine == "vllm":
+            self._engine = start_engine(settings, self.material, context)
+            facts = self._engine.options | {"block": self._engine.block, "longest": self._engine.longest}
+            facts |= {} if on_gpu() else {"malloc": "keeps what is freed"}
+            self.engine = {"name": "vllm"} | {key: str(value) for key, value in facts.items()}
+            if "reader" in names and (reason := missing_reader(self._engine.architecture)):
+                self.engine["no reader"] = reason
+                names.remove("reader")
+        self.systems: dict[str, System] = {name: self._system(name) for name in names}
+        self.ours = "alora" if "alora" in names else "packed"
+        self.systems[AA] = self.systems[self.ours]
+        self._loads: list[Load] = []
+        self._references = References()
+        self._known: dict[tuple[str, str], list[Agreement]] = {}
+
+    def _system(self, name: str) -> System:
+        if name == "packed":
+            return PackedScorer(self.material, self._context.clock)
+        if self._engine is None:
+            return PeftLora(self.material, self._context.clock)
+        return VllmSystem(name, self._engine, self.material)
+
+    def measure(self) -> None:
+        for name in self._settings.serving.workloads:
+            getattr(self, f"_{name}")()
+        packed = self.systems.get("packed")
+        if isinstance(packed, PackedScorer):
+            packed.close()
+
+    def conversation(self, tokens: int, seed: int = 0) -> tuple[int, ...]:
+        """Prefix ids; the same for every system and round."""
+        return self.material.conversation(tokens, self._settings.seed + 1000 + seed)
+
+    def _ready(self, policies: Sequence[int]) -> None:
+        """Adapters into their slots, so that none is loaded while the clock runs."""
+        for system in self.systems.values():
+            if isinstance(system, VllmSystem):
+                system.engine.load(system.kind, policies)
+
+    def _grid(self) -> None:
+        cells = [(tokens, count) for tokens in self._settings.prefixes for count in self._settings.policies]
+        for tokens, count in cells:
+            cell = Cell("grid", {"tokens": tokens, "policies": count}, [self.ours])
+            self._ready(range(count))
+            turns = [SystemTurn(name, self._cold(name, tokens, count)) for name in self.systems]
+            self._harness.measure(turns, [cell], len(cells))
+
+    def _cold(self, name: str, tokens: int, count: int) -> Callable[[int], list[Run]]:
+        """A burst on an empty cache. Standard LoRA runs as many policies as ``lora_tokens`` allow, others in each
+        round.
+        """
+        system, prefix, serving = self.systems[name], self.conversation(tokens), self._settings.serving
+        bounded = name == "lora" and serving.lora_tokens is not None
+        part = min(count, max(1, (serving.lora_tokens or 0) // tokens)) if bounded else count
+        rehearsed = min(part, LORA_STEPS * serving.step_tokens // tokens + 1) if name == "lora" else part
+
+        def run(number: int) -> list[Run]:
+            system.forget()
+            first, size = (0, rehearsed) if number < 0 else (number * part, part)
+            return [system.run(prefix, [policy % count for policy in range(first, first + size)])]
+
+        return run
+
+    def _turns(self, names: Sequence[str], stages: Callable[[System], list[Run]]) -> list[SystemTurn]:
+        """Each system from an empty cache on; it is kept from stage to stage."""
+
+        def turn(system: System) -> Callable[[int], list[Run]]:
+            def run(number: int) -> list[Run]:
+                system.forget()
+                return stages(system)
+
+            return run
+
+        return [SystemTurn(name, turn(self.systems[name])) for name in names]
+
+    def _warm(self) -> None:
+        assert self._engine is not None
+        engine, tokens = self._engine, min(WARM_TOKENS, self._settings.prefixes[0])
+        policies, prefix = range(max(self._settings.policies)), self.conversation(tokens)
+        names = [name for name, system in self.systems.items() if system.keeps]
+        reading = Request(prefix, "base", 0, self.material.suffixes[0].label_token_ids)
+        at = {"tokens": tokens, "policies": len(policies)}
+        stages = [
+            Cell("warm", {**at, "stage": "read"}),
+            Cell("warm", {**at, "stage": "warm"}, [self.ours], {n: 0 if n == "lora" else tokens for n in names}),
+            Cell("warm", {**at, "stage": "again"}, [self.ours], dict.fromkeys(names, tokens)),
+        ]
+        turns = self._turns(names, lambda one: [engine.answer([reading]), *(one.run(prefix, policies) for _ in "12")])
+        self._ready(policies)
+        self._harness.measure(turns, stages, 2)
+
+    def _conversation(self) -> None:
+        count, longest = self._settings.serving.turns, self._settings.prefixes[0]
+        policies, whole = range(min(TURN_POLICIES, max(self._settings.policies))), self.conversation(longest)
+        lengths, stages = [longest * turn // count for turn in range(count + 1)], []
+        for turn in range(1, count + 1):
+            kept = {name: lengths[turn - 1] if system.keeps else 0 for name, system in self.systems.items()}
+            at: dict[str, int | str] = {"turn": turn, "tokens": lengths[turn], "policies": len(policies)}
+            stages.append(Cell("conversation", at, [self.ours], kept))
+        turns = self._turns(
+            list(self.systems), lambda one: [one.run(whole[:tokens], policies) for tokens in lengths[1:]]
+        )
+        self._ready(policies)
+        self._harness.measure(turns, stages, 1)
+
+    def _open_loop(self) -> None:
+        run_open_loop(self._settings, self.systems, self.conversation, self._context, self._loads)
+
+    def load(self) -> list[LoadRecord]:
+        return [one.record(self._references, self.tolerance) for one in self._loads]
+
+    def ask(self) -> None:
+        """Ask the references about requests of every cell and rate that were really run."""
+        wanted = [one for cell in self._harness.cells for one in sampled(cell, self._prefix(cell))]
+        wanted += [(kind_of(load.found.system), key) for load in self._loads for key in load.asked]
+        self._references = ask_references(self.material, wanted)
+
+    def _prefix(self, cell: Cell) -> tuple[int, ...]:
+        return self.conversation(cell.size("tokens"))
+
+    def faults(self, cell: Cell, system: str) -> list[Refusal]:
+        """Verdicts that differ, a cache that held other things than it should, too few slots."""
+        found = [
+            one for entry in self.agreement(cell, system) for one in guards.unequal_verdicts(entry, self.tolerance)
+        ]
+        if system == "lora" and self._engine is not None:
+            found += guards.starved_slots(self._engine.slots, 2 * cell.size("policies"))
+        if not self.systems[system].keeps:
+            return found
+        kept = cell.kept.get(system, 0)
+        if cell.workload == "warm":  # which begins with a stage in which the base reads
+            read = next(c for c in self._harness.cells if c.at == {**cell.at, "stage": "read"})
+            return (
+                found
+                + guards.warm_cache(read.of(system), 0, system)
+                + guards.emptied_cache(cell.of(system), kept, system)
+            )
+        if kept:
+            return found + guards.emptied_cache(cell.of(system), kept, system)
+        return found + guards.warm_cache(cell.of(system), 0 if system == "lora" else cell.size("tokens"), system)
+
+    def roofline(self, cell: Cell, system: str) -> float:
+        """Arithmetic and bytes of what it could not have found in a cache."""
+        kind = "alora" if system in (AA, "packed") else system
+        count, again = cell.of(system)[0].run.pieces, cell.at.get("stage") == "again"
+        line = Roofline(self.material, self._context.machine)
+        return line.seconds(kind, cell.size("tokens"), count, cell.kept.get(system, 0), again)
+
+    def limit(self, cell: Cell, baseline: str) -> None:
+        """Rounds run a fixed number of policies."""
+
+    def agreement(self, cell: Cell, system: str) -> list[Agreement]:
+        """With PEFT for sampled requests, with the packed scorer for all, and with its own other rounds."""
+        if (cell.name, system) in self._known:
+            return self._known[cell.name, system]
+        prefix = self._prefix(cell)
+
+        def keyed(name: str) -> list[tuple[Key, Result]]:
+            return [((prefix, a.piece.policy), a) for trial in cell.of(name) for a in trial.run.results]
+
+        found = [self._references.judge(system, keyed(system))]
+        if system in ("alora", AA) and self.ours == "alora" and "packed" in cell.systems:
+            right = {key: of(answer) for key, answer in keyed("packed")}
+            pairs = [(of(answer), right[key]) for key, answer in keyed(system) if key in right]
+            found.append(agreement(system, "the packed scorer", pairs))
+        steady = steadiness(system, keyed(system))
+        found += [steady] if steady.checked else []
+        self._known[cell.name, system] = found
+        return found
+
+
+def for_this_machine(settings: BenchSettings) -> BenchSettings:
+    """The same settings with the engine decided, and without what it cannot run."""
+    serving, engine = settings.serving, settings.serving.engine
+    if engine == "auto":
+        engine = "vllm" if importlib.util.find_spec("vllm") is not None else "scorer"
+    workloads, systems = list(serving.workloads), list(serving.systems)
+    if engine == "scorer":
+        workloads = [name for name in workloads if name not in NEEDS_ENGINE]
+        systems = [name for name in systems if name in ("lora", "packed")]
+    if not {"alora", "packed"} & set(systems):
+        raise ConfigError(
+            f"bench.serving.systems={list(serving.systems)} leaves {systems or 'nothing'} on "
+            f"bench.serving.engine={engine}, and nothing of ours to compare with; add packed, or alora with vLLM"
+        )
+    if not workloads:
+        raise ConfigError(f"bench.serving.workloads={list(serving.workloads)} all need vLLM; install it or add grid")
+    return replace(settings, serving=replace(serving, engine=engine, workloads=workloads, systems=systems))
+
+
+def _material(context: Context, settings: BenchSettings) -> Material:
+    needed = max(settings.policies)
+    if "open_loop" in settings.serving.workloads:
+        needed = max(needed, fired_adapters(settings))
+    if settings.battery is None:
+        base = bench_base(settings, context.base, context.device, context.dtype)
+        return random_material(settings, base, needed, context.scratch)
+    material = bundle_material(settings, context.base, context.scratch)
+    if needed > len(material.adapters):
+        raise ConfigError(
+            f"bench.battery={settings.battery} holds {len(material.adapters)} bundles, and the workloads ask for "
+            f"{needed}; lower bench.policies and bench.serving.populations, or leave workloads out"
+        )
+    return material
+
+
+def start_engine(settings: BenchSettings, material: Material, context: Context) -> BenchEngine:
+    """With a slot for every adapter of both kinds that is compared, and room for the longest prompt."""
+    serving = settings.serving
+    tail = max(map(len, (*material.policy_texts, *(suffix.token_ids for suffix in material.suffixes))))
+    compared = max(*settings.policies, min(serving.populations) if "open_loop" in serving.workloads else 1)
+    longest = max(*settings.prefixes, serving.load_tokens) + tail + 8
+    return BenchEngine(settings, material, 2 * compared, longest, context.clock)

@@ -1,0 +1,205 @@
+"""What is measured: the work of a run, its seconds, the cell that it belongs to, and what is said of that."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+import numpy as np
+
+from alora.bench.intervals import Measured, median_interval
+
+AA = "aa"  # ours once more, under another name: the A/A run
+ORDER = ("lora", "alora", "base", "reader", "packed", "peft", "trainer", "trl", AA)  # of columns
+WHAT = {
+    "lora": "standard LoRA: the same weights, adapted from token 0",
+    "alora": "aLoRA through the plugin",
+    "base": "the base alone, with the policy's text as prompt",
+    "reader": "the same prompts as vLLM's own shared-prefix reader sends them (/v1/systemone)",
+    "packed": "the packed scorer, in this process, without a cache between calls",
+    AA: "ours against itself",
+}
+READS_TEXT = ("base", "reader")  # systems that read a policy's text, so their prompts are their own
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One unit of work, a request or a training pair: the very tokens, the policy, and how much came out."""
+
+    digest: str
+    policy: int
+    prompt_tokens: int
+    output_tokens: int = 1
+
+    @classmethod
+    def of(cls, prompt_ids: Sequence[int], wanted: Sequence[int], policy: int, output_tokens: int = 1) -> Piece:
+        digest = hashlib.sha256(repr((list(prompt_ids), list(wanted))).encode()).hexdigest()[:16]
+        return cls(digest, policy, len(prompt_ids), output_tokens)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A piece that was done: seconds since the run began, tokens found in a cache, log probabilities of the labels."""
+
+    piece: Piece
+    seconds: float = 0.0
+    cached_tokens: int = 0
+    scores: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a system. Counts are the engine's own; ``requests`` in seconds since the run began.
+
+    ``front``: seconds until the last request was accepted; ``host``: those of the scheduler and the output processor,
+    None where the engine does not say. ``results`` are not written to a file.
+    """
+
+    seconds: float
+    wall: float
+    pieces: int
+    computed: int
+    cached: int
+    steps: int
+    front: float
+    host: float | None
+    requests: list[float]
+    results: tuple[Result, ...] = ()
+
+    @classmethod
+    def of(
+        cls, seconds: float, wall: float, answers: Sequence[Result], steps: int = 1, front: float = 0.0,
+        host: float | None = None,
+    ) -> Run:  # fmt: skip
+        cached = sum(answer.cached_tokens for answer in answers)
+        computed = sum(answer.piece.prompt_tokens for answer in answers) - cached
+        waits = [round(answer.seconds, 6) for answer in answers if answer.seconds]
+        return cls(seconds, wall, len(answers), computed, cached, steps, front, host, waits, tuple(answers))
+
+    @property
+    def work(self) -> list[Piece]:
+        return [one.piece for one in self.results]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A timed run: which system, in which round, at which position of the round's shuffled order."""
+
+    system: str
+    round: int
+    position: int
+    run: Run
+
+    @property
+    def each(self) -> float:
+        """Seconds of one piece: a system may run a part of what ours runs, never other work."""
+        return self.run.seconds / max(1, self.run.pieces)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why there is no number, for programs and for people."""
+
+    code: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Verdicts of a system compared with those of ``against``: ``same`` of ``checked`` name the same label.
+
+    ``worst`` is the largest difference of a probability, 1 where an answer is no number; ``moved`` by how much the
+    checked adapters move the base's answer on average, None where no adapter is meant to.
+    """
+
+    system: str
+    against: str
+    checked: int
+    same: int
+    worst: float
+    moved: float | None = None
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times faster ours is than a baseline, piece by piece; None where a guard refused it.
+
+    ``tokens``: how many times more prompt tokens the baseline computed; ``arithmetic``: what the rooflines allow, and
+    ``limit`` for ever more policies.
+    """
+
+    ours: str
+    baseline: str
+    ratio: Measured | None
+    refused: list[Refusal]
+    tokens: float | None = None
+    arithmetic: float | None = None
+    limit: float | None = None
+
+
+@dataclass
+class Cell:
+    """One condition of a workload with everything measured in it; ``at`` names the condition.
+
+    ``ours`` are compared with every other system (empty: nothing is compared), the first of them by the A/A run.
+    ``kept``: tokens that the stage before has left in a system's cache; ``roofline``: least seconds of a system's run.
+    """
+
+    workload: str
+    at: dict[str, int | str]
+    ours: list[str] = field(default_factory=list)
+    kept: dict[str, int] = field(default_factory=dict)
+    roofline: dict[str, float] = field(default_factory=dict)
+    ratios: list[Ratio] = field(default_factory=list)
+    agreement: list[Agreement] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"{self.workload} ({', '.join(f'{key} {value}' for key, value in self.at.items())})"
+
+    @property
+    def systems(self) -> list[str]:
+        ran = dict.fromkeys(trial.system for trial in self.trials)
+        return [name for name in dict.fromkeys((*self.ours, *ORDER, *ran)) if name in ran]
+
+    def size(self, key: str) -> int:
+        return int(self.at[key])
+
+    def of(self, system: str) -> list[Trial]:
+        return sorted((t for t in self.trials if t.system == system), key=lambda t: (t.round, t.position))
+
+    def mean(self, system: str, value: Callable[[Run], float | None]) -> float | None:
+        """Of a system's runs; None where one of them has none."""
+        found = [value(trial.run) for trial in self.of(system)]
+        return fmean(one for one in found if one is not None) if found and None not in found else None
+
+    def part(self, system: str) -> bool:
+        """Whether a run of ``system`` is a part that stands for the whole."""
+        return self.of(system)[0].run.pieces < max(trial.run.pieces for trial in self.trials)
+
+    def mark(self, system: str) -> str:
+        return "~" if self.part(system) else ""
+
+    def each_ms(self, system: str) -> Measured:
+        return median_interval([1000 * trial.each for trial in self.of(system)])
+
+    def whole_ms(self, system: str) -> Measured:
+        return self.each_ms(system).times(max(trial.run.pieces for trial in self.trials))
+
+    def request_ms(self, system: str, percent: float) -> Measured | None:
+        """A percentile of single requests: the median of the rounds' own, since requests of one round share what the
+        machine did in it. None where a run is a part, whose requests wait less.
+        """
+        rounds = [trial.run.requests for trial in self.of(system)]
+        if self.part(system) or not all(rounds):
+            return None
+        return median_interval([1000 * float(np.percentile(one, percent)) for one in rounds])
+
+    def ratio(self, baseline: str) -> Ratio | None:
+        return next((ratio for ratio in self.ratios if ratio.baseline == baseline), None)

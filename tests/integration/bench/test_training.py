@@ -1,0 +1,246 @@
+"""Training's guards, through the whole benchmark: a fault planted in a system withholds its ratio."""
+
+import copy
+import dataclasses
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from alora.adapter.folder import AdapterSpec
+from alora.bench import harness
+from alora.bench.baselines import HubTrainer, PeftTrainer, TrlTrainer, peft_model
+from alora.bench.guards import GRADIENT_TOLERANCE, unequal_work
+from alora.bench.harness import Clock
+from alora.bench.material import INVOCATION, random_adapter
+from alora.bench.packed import PackedTrainer, TrainingPrompts, difference
+from alora.bench.run import run_bench
+from alora.bench.shapes import SHAPES, random_base
+from alora.bench.trials import AA, Result, Run, Trial
+from alora.config.schema import BaseSettings, BenchSettings
+from alora.training.trainer import SplitTrainer
+
+SHAPE = SHAPES["toy"]
+PREFIX, SUFFIX, POLICIES = 40, 9, 5
+TOLERANCE = GRADIENT_TOLERANCE[False]
+SETTINGS = BenchSettings(
+    workload="training", shape="toy", prefixes=[PREFIX], suffix=SUFFIX, policies=[1, POLICIES], baselines=["peft"],
+    memory=False, rounds=2, rank=4,
+)  # fmt: skip
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """One second a step, whatever it took; the A/A run's may be set to another. The order is that of the turns."""
+    times, stock = {}, harness.Harness.measure
+
+    def measure(self, turns, stages, cells):
+        stock(self, turns, stages, 4)
+        for cell in stages:
+            cell.trials = [
+                replace(trial, run=replace(trial.run, seconds=times.get(trial.system, 1.0))) for trial in cell.trials
+            ]
+
+    monkeypatch.setattr(harness.Harness, "measure", measure)
+    return times
+
+
+def refused():
+    """By number of policies: the codes of what was refused."""
+    (cell,) = run_bench(SETTINGS, BaseSettings(), torch.device("cpu"), torch.float32, progress=False).cells
+    assert all((ratio.ratio is None) == bool(ratio.refused) for ratio in cell.ratios)
+    return {int(ratio.ours.partition("=")[2]): [one.code for one in ratio.refused] for ratio in cell.ratios}
+
+
+def test_sound_systems_get_their_ratios(told):
+    (cell,) = run_bench(SETTINGS, BaseSettings(), torch.device("cpu"), torch.float32, progress=False).cells
+    assert [(one.ours, one.ratio.value, one.refused) for one in cell.ratios] == [
+        ("packed P=1", 1.0, []), (f"packed P={POLICIES}", POLICIES, []),
+    ]  # fmt: skip
+    assert all(1 < one.arithmetic < one.limit for one in cell.ratios)
+    assert cell.agreement[0].worst <= TOLERANCE
+
+
+def test_a_step_that_runs_the_first_and_the_last_policy_alone(told, monkeypatch):
+    """Both are what gradients are compared of."""
+
+    def step(self):
+        batch = self._batch
+        some = sorted({0, len(batch.pairs) - 1})
+        parts = {name: tuple(getattr(batch, name)[at] for at in some) for name in ("pairs", "labels", "weights")}
+        self._trainer.training_step(self._model, {"batch": replace(batch, **parts)})
+
+    monkeypatch.setattr(PackedTrainer, "step", step)
+    assert refused() == {1: [], POLICIES: ["UNEQUAL_WORK", "NO_GRADIENT"]}
+
+
+def test_a_timed_step_that_runs_less_than_the_compared_one(told, monkeypatch):
+    stock, calls = PackedTrainer.step, {}
+
+    def step(self):
+        calls[id(self)] = calls.get(id(self), 0) + 1
+        if calls[id(self)] == 1:
+            return stock(self)
+        few = copy.copy(self)
+        few._batch = replace(self._batch, pairs=self._batch.pairs[:1], labels=(0,), weights=(1.0,))
+        return stock(few)
+
+    monkeypatch.setattr(PackedTrainer, "step", step)
+    assert refused() == {1: [], POLICIES: ["UNEQUAL_WORK"]}
+
+
+@pytest.mark.parametrize("factor", [0.0, float("nan")])
+def test_a_policy_between_whose_gradient_is_lost(told, monkeypatch, factor):
+    """All pairs run and all losses are right, but one in the middle trains nothing, or nonsense."""
+    stock = SplitTrainer._losses
+
+    def losses(self, batch, part):
+        found = stock(self, batch, part)
+        scale = found.new_tensor([factor if batch.pairs[at].policy == 2 else 1.0 for at in part])
+        found.register_hook(lambda grad: grad * scale)
+        return found
+
+    monkeypatch.setattr(SplitTrainer, "_losses", losses)
+    assert refused() == {1: [], POLICIES: ["NO_GRADIENT"]}
+
+
+def test_a_baseline_that_computes_something_else(told, monkeypatch):
+    stock = PeftTrainer.train_policy
+
+    def late(self, adapter, policy):
+        stock(self, adapter, policy)
+        self._inputs["alora_offsets"] = [self._inputs["alora_offsets"][0] - 1]
+
+    monkeypatch.setattr(PeftTrainer, "train_policy", late)
+    assert refused() == {1: ["UNEQUAL_GRADIENTS"], POLICIES: ["UNEQUAL_GRADIENTS"]}
+
+
+def test_a_baseline_of_other_work(told, monkeypatch):
+    stock = PeftTrainer.pieces
+    monkeypatch.setattr(PeftTrainer, "pieces", lambda self: [replace(one, digest="other") for one in stock(self)])
+    assert refused() == {1: ["UNEQUAL_WORK", "UNEQUAL_GRADIENTS"], POLICIES: ["UNEQUAL_WORK", "UNEQUAL_GRADIENTS"]}
+
+
+def test_a_step_faster_than_its_arithmetic(told):
+    told["peft"] = 1e-12
+    assert refused() == {1: ["BELOW_ROOFLINE"], POLICIES: ["BELOW_ROOFLINE"]}
+
+
+def test_an_a_a_run_that_is_off(told):
+    told[AA] = 1.3
+    assert refused() == {1: ["BIASED_AA"], POLICIES: ["BIASED_AA"]}
+
+
+@pytest.fixture(scope="module")
+def base():
+    return random_base(SHAPE, torch.device("cpu"), torch.float32, seed=0)
+
+
+@pytest.fixture(scope="module")
+def adapters(base):
+    spec = AdapterSpec(4, 8.0, tuple(sorted(SHAPE.linears)), INVOCATION)
+    return [random_adapter(spec, base, seed=100 * policy) for policy in range(3)]
+
+
+@pytest.fixture
+def prompts():
+    return TrainingPrompts.draw(SHAPE.vocab, PREFIX, SUFFIX, 3, seed=0)
+
+
+@pytest.fixture
+def packed(base, adapters, prompts, tmp_path):
+    trainer = PackedTrainer(base, adapters, prompts, tmp_path)
+    yield trainer
+    trainer.close()
+
+
+def made(kind, base, adapter, prompts, policy=0):
+    return kind(peft_model(base, adapter.spec), adapter, prompts, Path("unused"), policy)
+
+
+def worked(trainer):
+    """A step's pairs, as the guard takes them."""
+    trainer.clear()
+    trainer.step()
+    return [Trial("one", 0, 0, Run.of(1.0, 1.0, list(map(Result, trainer.pieces()))))]
+
+
+@pytest.mark.parametrize("kind", [PeftTrainer, HubTrainer, TrlTrainer])
+def test_every_baseline_runs_a_pair_of_ours(base, adapters, prompts, packed, kind):
+    assert unequal_work(worked(packed), worked(made(kind, base, adapters[0], prompts)), "one") == []
+
+
+def test_truncation_is_found(base, adapters, prompts, packed):
+    """TRL's ``max_length`` at its default cuts a long prompt's end off, invocation and answer included."""
+    trainer = made(TrlTrainer, base, adapters[0], prompts)
+    trainer._inputs = {name: value[:, : PREFIX + SUFFIX - 4] for name, value in trainer._inputs.items()}
+    pieces = [Trial("trl", 0, 0, Run.of(1.0, 1.0, list(map(Result, trainer.pieces()))))]
+    (found,) = unequal_work(worked(packed), pieces, "trl")
+    assert found.code == "UNEQUAL_WORK"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda prompts: TrainingPrompts.draw(SHAPE.vocab, PREFIX, SUFFIX, 3, seed=77),
+        lambda prompts: replace(prompts, labels=tuple(1 - label for label in prompts.labels)),
+    ],
+    ids=["other tokens", "another answer"],
+)
+def test_other_work_is_found(base, adapters, prompts, packed, other):
+    (found,) = unequal_work(worked(packed), worked(made(PeftTrainer, base, adapters[0], other(prompts))), "peft")
+    assert found.code == "UNEQUAL_WORK"
+
+
+def test_ours_agrees_with_peft_for_every_policy(base, adapters, prompts, packed):
+    ours, untrained = packed.outcomes(range(3))
+    assert untrained == []
+    for policy, mine in enumerate(ours):
+        theirs = made(PeftTrainer, base, adapters[policy], prompts, policy).outcome()
+        assert difference(mine, theirs) <= TOLERANCE
+
+
+@pytest.mark.parametrize("kind", [HubTrainer, TrlTrainer])
+def test_trainers_agree_with_the_vocabulary_objective(base, adapters, prompts, tmp_path, kind):
+    one = replace(prompts, suffixes=prompts.suffixes[:1], labels=prompts.labels[:1])
+    wide = PackedTrainer(base, adapters[:1], one, tmp_path, vocabulary=True)
+    (ours,), _ = wide.outcomes([0])
+    wide.close()
+    assert difference(ours, made(kind, base, adapters[0], one).outcome()) <= TOLERANCE
+
+
+@pytest.mark.parametrize("fault", ["another adapter", "late activation"])
+def test_another_computation_is_found(base, adapters, prompts, packed, fault):
+    trainer = made(PeftTrainer, base, adapters[fault == "another adapter"], prompts)
+    if fault == "late activation":
+        trainer._inputs["alora_offsets"] = [trainer._inputs["alora_offsets"][0] - 1]
+    assert difference(packed.outcomes([0])[0][0], trainer.outcome()) > TOLERANCE
+
+
+@pytest.mark.parametrize("scale", [1.0 + 1e-3, 0.0, float("nan")])
+def test_one_wrong_gradient_matrix_is_found(base, adapters, prompts, packed, scale):
+    theirs, ours = made(PeftTrainer, base, adapters[0], prompts).outcome(), packed.outcomes([0])[0][0]
+    name = sorted(ours.gradients)[3]
+    a, b = ours.gradients[name]
+    broken = dataclasses.replace(ours, gradients={**ours.gradients, name: (a, scale * b)})
+    assert difference(broken, theirs) > TOLERANCE
+
+
+def test_a_wrong_loss_is_found_and_what_cannot_be_compared_is_infinitely_apart(packed):
+    (first, second), _ = packed.outcomes([0, 1])
+    assert difference(first, first) == 0
+    assert difference(replace(first, loss=first.loss * 1.001), first) > TOLERANCE
+    fewer = replace(first, gradients=dict(list(first.gradients.items())[1:]))
+    silent, wide = replace(first, gradients={}), replace(first, objective="vocabulary")
+    for other in (second, fewer, silent, wide):
+        assert difference(first, other) == float("inf")
+    assert difference(silent, silent) == float("inf")
+    zero = replace(first, gradients={name: (0 * a, 0 * b) for name, (a, b) in first.gradients.items()})
+    assert difference(zero, zero) == float("inf")  # gradients that are all zero show nothing
+
+
+def test_a_clock_sees_what_a_step_does():
+    seconds, wall = Clock(torch.device("cpu")).time(lambda: sum(range(100_000)))
+    assert seconds > 0
+    assert wall > 0

@@ -1,0 +1,119 @@
+"""What stands next to a figure in tables, plots and the documentation: extrapolated, a bound, or with what coverage."""
+
+import pytest
+
+from alora.bench.plots import latency, open_loop, speed_up, write_plots
+from alora.bench.record import LoadRecord, MemoryRow, OfferedRate
+from alora.bench.report import markdown
+from alora.bench.trials import AA, Cell
+from scripts.serving_results import published_block
+from tests.unit.bench.cases import judged, played, players, record_of, trials
+
+
+def record(part: bool, adapters: int = 3):
+    """LoRA ran one of three policies a round, or all of them."""
+    systems = players()
+    if part:
+        systems["lora"].policies, systems["lora"].seconds = (1,), 3.0
+    return judged(played("grid", systems))
+
+
+def test_every_table_marks_what_was_extrapolated():
+    part, whole = markdown(record(True)), markdown(record(False))
+    assert "~9000 [" in part
+    assert "~**9.0 [" in part
+    assert "| 64, 3 | ~lora | - | - | - |" in part
+    body = whole.split("## grid")[1]
+    assert "~" not in body
+    assert "**9.0 [9.0, 9.0]**" in body
+
+
+def test_tables_say_what_their_intervals_cover():
+    text = markdown(record(False))
+    assert "covers 95%" in text
+    assert "A/A run over the whole workload: 1.000 [1.000, 1.000], which covers 99%" in text
+
+
+def test_one_adapter_alone_shows_the_kernel_factor():
+    """Both compute the same tokens there, so what is left is vLLM's kernels."""
+    systems = players()
+    for name, seconds in (("lora", 3.4), ("alora", 1.0), (AA, 1.0)):
+        systems[name].policies, systems[name].seconds = (0,), seconds
+    cells = played("grid", systems)
+    cells[0].at["policies"] = 1
+    text = markdown(judged(cells))
+    assert "3.40 [3.40, 3.40] at 64 tokens" in text.split("**Kernel factor**")[1]
+    assert "Kernel factor" not in markdown(record(False))
+
+
+def test_the_published_rows_stand_next_to_the_nearest_cell():
+    cell = Cell("grid", {"tokens": 1000, "policies": 100}, ["alora"])
+    cell.trials = trials("alora", [1.0] * 3) + trials("lora", [3.0] * 3, policies=(0,)) + trials(AA, [1.0] * 3)
+    text = published_block(record_of([cell]))
+    assert "1,000 × 100: ~9,000 → 1,000 (withheld)" in text
+    assert "no cell near it" in text
+
+
+def test_withheld_ratios_and_a_stop_are_named():
+    systems = players()
+    systems[AA].seconds = 1.3
+    found = judged(played("grid", systems))
+    found.stopped = "the limit of 9 s was reached"
+    text = markdown(found)
+    assert "BIASED_AA" in text.split("## Withheld")[1]
+    assert "Stopped before its end** (the limit of 9 s was reached)" in text
+    assert "withheld" in text.split("## grid")[1].split("Milliseconds")[0]
+
+
+def load_of(kind: str, *rates: OfferedRate, **more) -> LoadRecord:
+    return LoadRecord(kind, "alora", 150, 1000.0, 100, 120, rates=list(rates), **more)
+
+
+def rate_of(rate: float, ms: float, complete: bool = True, sustained: bool = True) -> OfferedRate:
+    return OfferedRate(rate, complete, sustained, 1.0, [ms] * 4)
+
+
+def test_the_report_shows_rates_and_populations():
+    beyond = load_of("population", *(rate_of(2.0, ms) for ms in (500.0, 400.0, 600.0)))
+    idle = load_of("population", reason="not exercised: 36 distinct adapters, 100 slots")
+    behind = load_of("population", rate_of(2.0, 500.0), rate_of(2.0, 500.0, sustained=False))
+    rate = load_of("rate", rate_of(0.0, 300.0), rate_of(3.0, 9000.0, complete=False), rate_of(1.0, 500.0))
+    text = markdown(record_of(load=[rate, beyond, idle, behind]))
+    assert "| alora | 150 | 1.00 to 3.00 |" in text
+    assert "3.00/s p95 >= 9000 ms" in text
+    assert "| 120 | 2.00 | 500 [400, 600] | 500 [400, 600] |" in text
+    assert "| - | - | not exercised: 36 distinct adapters, 100 slots |" in text
+    assert "500 [500, 500], not sustained |" in text
+
+
+def test_memory_and_parts_are_shown():
+    text = markdown(record_of(played("grid", players()), aa=judged(played("grid", players())).aa,
+                              memory=[MemoryRow("packed", 8, 64, 12.0)]))  # fmt: skip
+    assert "| packed | 8 | 64 | 12 |" in text
+    assert "| 0.0 | 900.0 | 900.0 | 7200.0 |" in text
+
+
+def test_plots_mark_what_was_extrapolated(tmp_path):
+    figure = pytest.importorskip("matplotlib.figure")
+    for part in (True, False):
+        found = record(part)
+        axes = figure.Figure().subplots()
+        latency(axes, found)
+        assert ("lora (~ extrapolated)" in axes.get_legend_handles_labels()[1]) is part
+        axes = figure.Figure().subplots()
+        assert speed_up(axes, found)
+        assert ("~over LoRA, 64 tokens" in axes.get_legend_handles_labels()[1]) is part
+    assert [file.name for file in write_plots(record(False), tmp_path)] == ["speed_up.png"]
+
+
+def test_the_plot_shows_every_loaded_rate_and_marks_those_that_failed():
+    figure = pytest.importorskip("matplotlib.figure")
+    rates = [rate_of(0.0, 500.0), rate_of(4.0, 9000.0, complete=False), rate_of(1.0, 700.0)]
+    rates.append(rate_of(2.0, 800.0, sustained=False))
+    axes = figure.Figure().subplots()
+    assert open_loop(axes, record_of(load=[load_of("rate", *rates)]))
+    assert [list(line.get_xdata()) for line in axes.lines[:2]] == [[1.0, 2.0, 4.0], [2.0, 4.0]]
+    withheld = load_of("rate", rates[2], refused=["wrong"])
+    assert open_loop(axes, record_of(load=[withheld]))
+    assert any(", withheld" in label for label in axes.get_legend_handles_labels()[1])
+    assert not open_loop(figure.Figure().subplots(), record_of(load=[load_of("rate", rates[0])]))
