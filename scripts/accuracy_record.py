@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from alora.comparison.report import table
+from alora.evaluation.calibration import fit_temperature, positive_probability
+from alora.evaluation.metrics import compute_metrics
 from alora.evaluation.paired import mean_auroc
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -119,6 +121,7 @@ def tables(found: dict[str, Any]) -> str:
         [
             "Mean of the policies, at operating points fitted on validation rows:",
             table(["method", *FIGURES.values()], overall),
+            f"Exact probabilities would show an ECE of {_least_ece(found):.3f} on rows as few as these.",
             "AUROC policy by policy, with the standard deviation over seeds; the gap is aLoRA minus bag of words on "
             "the same rows, with DeLong's p:",
             table(["policy", "test rows", *(ARMS[arm] for arm in arms), "gap [95 %]", "p"], each),
@@ -127,6 +130,23 @@ def tables(found: dict[str, Any]) -> str:
             *_ranks(found),
         ]
     )
+
+
+def _least_ece(found: dict[str, Any], draws: int = 200) -> float:
+    """The mean ECE over the policies if labels were drawn from aLoRA's own probabilities."""
+    generator, least = np.random.default_rng(0), []
+    for run in (
+        run for run in found["scores"] if run["arm"] == "alora" and run["rank"] == found["settings"]["adapter"]["rank"]
+    ):
+        validation, test = (np.array(run[part]["logits"], dtype=np.float64) for part in ("validation", "test"))
+        temperature = fit_temperature(validation, np.array(run["validation"]["label_ids"]))
+        chances_N = positive_probability(test, temperature)
+        ece = [
+            compute_metrics(generator.random(len(chances_N)) < chances_N, chances_N, 0.5, 0).value("ece")
+            for _ in range(draws)
+        ]
+        least.append(np.mean([value for value in ece if value is not None]))
+    return float(np.mean(least))
 
 
 def _ranks(found: dict[str, Any]) -> list[str]:
