@@ -156,6 +156,8 @@ def _surroundings(error: BaseException) -> str | None:
         reason = error.strerror or text or type(error).__name__
         remedy = _REMEDIES.get(error.errno or 0, "choose a place that can be read and written")
         return f"{place[:300]}{reason}; {remedy}"
+    if isinstance(error, UnicodeEncodeError) or "embedded null byte" in text:
+        return f"a name that no file can have ({text[:200]}); give another"
     if any(sign in text for sign in _DISK_SIGNS):
         return f"a file could not be written ({text[:200]}); free the space and run the same command again"
     if "can't start new thread" in text or "Thread creation failed" in text:
@@ -229,4 +231,6 @@ def _fail(message: str, exit_code: int) -> int:
 def _say(text: str) -> None:
     from alora.config.secrets import redacted
 
-    sys.stderr.write(f"{redacted(text)}\n")
+    with contextlib.suppress(OSError):  # nobody reads it: the exit code stays
+        sys.stderr.write(f"{redacted(text)}\n")
+        sys.stderr.flush()

@@ -47,6 +47,8 @@ class Policy:
             raise PolicyError(
                 f"policy id {self.id!r} names files and served adapters; use letters, digits, '_', '-' and '.' only"
             )
+        if self.id.casefold() == "battery.json":
+            raise PolicyError(f"policy id {self.id!r} is the name of a battery's list; choose another")
         if len(self.id) > LONGEST_ID:
             raise PolicyError(
                 f"policy id {self.id[:40]!r}... has {len(self.id)} letters and names files; use {LONGEST_ID} at most"

@@ -25,7 +25,6 @@ from alora.config.received import forget_command_line
 from alora.config.schema import Recipe, TrackingSettings
 from alora.errors import AloraError, MissingDependency, RunError
 from alora.evaluation.report import Evaluation
-from alora.reading import require_plain
 
 FOLDER = "tracking"  # of the run folder
 _RECORD = "run.json"
@@ -187,7 +186,9 @@ def start_tracking(recipe: Recipe, run: Path, resumed: bool, note: Callable[[str
         return silent
     record = folder / _RECORD
     try:
-        require_plain(folder, RunError, _RECORD)
+        for path in (folder.parent, folder, record):
+            if path.is_symlink():
+                raise RunError(f"{path} is a link, and may lead to any file of yours; move it away")
         if not resumed:  # what lies here is another run's: W&B keeps a folder for each, TensorBoard reads all as one
             _remove_events(folder)
         known = {"id": secrets.token_hex(4)}

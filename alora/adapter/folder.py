@@ -32,9 +32,13 @@ _KEY_PREFIX = "base_model.model."
 # Settings of a LoraConfig that change what the adapter computes in a way that the bank does not.
 _UNSUPPORTED = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "lora_bias", "layer_replication",
                 "fan_in_fan_out", "target_parameters", "use_qalora", "use_bdlora", "trainable_token_indices",
-                "arrow_config", "kasa_config", "monteclora_config")  # fmt: skip
+                "arrow_config", "kasa_config", "monteclora_config", "layers_to_transform", "layers_pattern",
+                "exclude_modules")  # fmt: skip
 # Ways to begin that leave the base's weights alone; PEFT's others (PiSSA, OLoRA, LoftQ, ...) change them on loading.
 _BASE_UNCHANGED = (True, False, None, "gaussian", "eva", "orthogonal")
+
+
+LEAST_PRODUCT = 1e-12  # of a module's B @ A: below it nothing is left in any dtype that is served
 
 
 @dataclass(frozen=True)
@@ -78,8 +82,12 @@ class AdapterWeights:
 
     @property
     def absent(self) -> list[str]:
-        """Modules whose product is zero whatever goes in: the adapter names them, and leaves them to the base."""
-        return [name for name, (a_rd, b_or) in self.tensors.items() if not (a_rd.any() and b_or.any())]
+        """Modules whose product is zero, or no number: the adapter names them, and adds nothing of use."""
+        return [name for name, (a_RD, b_OR) in self.tensors.items() if not _acts(b_OR.float() @ a_RD.float())]
+
+
+def _acts(product_OD: torch.Tensor) -> bool:
+    return bool(product_OD.isfinite().all() and product_OD.abs().max() > LEAST_PRODUCT)
 
 
 def target_modules(model: nn.Module, targets: Sequence[str]) -> dict[str, nn.Linear]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from alora.atomic import write_json
 from alora.bundle.read import Bundle, load_bundle
 from alora.errors import BundleError
-from alora.reading import require_plain
+from alora.reading import read_whole, require_plain
 
 BATTERY_FILE = "battery.json"
 SCHEMA_VERSION = 1
@@ -101,7 +101,7 @@ def _prefix_settings(bundle: Bundle) -> dict[str, object]:
 
 def _names(file: Path) -> list[str]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_whole(file).decode())
         version, names = content["schema_version"], content["bundles"]
     except FileNotFoundError as error:
         raise BundleError(f"{file.parent} has no {file.name}, so it is not a battery") from error

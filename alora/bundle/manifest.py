@@ -20,7 +20,7 @@ from alora.errors import AloraError, BundleError
 from alora.evaluation.calibration import OperatingPoint
 from alora.evaluation.report import Evaluation
 from alora.policy import Policy
-from alora.reading import require_plain
+from alora.reading import read_whole, require_plain
 from alora.render import Suffix
 from alora.typed import typed
 
@@ -164,7 +164,7 @@ def read_manifest(folder: Path) -> Manifest:
     require_plain(folder, BundleError)
     file = folder / MANIFEST_FILE
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_whole(file).decode())
     except FileNotFoundError as error:
         raise BundleError(_no_manifest(folder)) from error
     except (OSError, ValueError, RecursionError) as error:

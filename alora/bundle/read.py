@@ -21,6 +21,7 @@ from alora.bundle.manifest import (
 from alora.config.schema import BaseSettings
 from alora.errors import BundleError, CheckFailed
 from alora.policy import Policy
+from alora.reading import read_whole
 from alora.render import Renderer, Suffix
 from alora.verdict import Calibration
 
@@ -206,7 +207,7 @@ def _compare_markers(folder: Path, manifest: Manifest) -> None:
     """Both ways: a marker that is in one file only means that a tool rewrote the other."""
     file = folder / CONFIG_FILE
     try:
-        config: Any = json.loads(file.read_text(encoding="utf-8"))
+        config: Any = json.loads(read_whole(file).decode())
         invocation = config.get(_INVOCATION_KEY)
     except (OSError, ValueError, RecursionError, AttributeError) as error:
         raise BundleError(f"{file} cannot be read ({error}); copy or export the bundle again") from error

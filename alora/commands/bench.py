@@ -6,10 +6,10 @@ import tempfile
 from pathlib import Path
 
 from alora.base.load import choose_device, choose_dtype
-from alora.commands.output import note, say, say_json, write_text
+from alora.commands.output import note, report_file, say, say_json, write_text
 from alora.config.paths import expanded
 from alora.config.schema import Recipe
-from alora.errors import BaseError
+from alora.errors import BaseError, ConfigError
 
 _ROOM = 2**20  # bytes that must fit where the results go; those of a long run take about so many
 
@@ -71,6 +71,9 @@ def _folder(recipe: Recipe) -> Path:
     """Where the results go; a folder that cannot be written to is refused before minutes are spent on them."""
     folder = Path(recipe.output or Path("runs") / f"bench_{recipe.bench.workload}").absolute()
     folder.mkdir(parents=True, exist_ok=True)
+    report_file(folder / "bench.json")
+    if (folder / "bench.md").exists() and not (folder / "bench.json").exists():
+        raise ConfigError(f"{folder}/bench.md is there and is no report of alora's; give another output=")
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(_ROOM))
     return folder

@@ -14,9 +14,11 @@ __all__ = ["note", "report_file", "say", "say_json", "table", "write_json", "wri
 
 _RECORDS = ("run.yaml", "inputs.json", "training.json", "evaluation.json", "identity.json", "battery.json",
             "alora.json", "adapter_config.json")  # fmt: skip
-# The keys by which a report is known: score's, evaluate's and fleet's, validate's, a battery's, check's, doctor's.
+# The keys by which a report is known: score's, evaluate's and fleet's, validate's, a battery's, check's, doctor's,
+# bench's.
 _REPORTS = ({"conversation", "verdicts"}, {"schema_version", "evaluations"}, {"adapter_digest", "dtypes", "passed"},
-            {"certificates", "failures"}, {"ready", "findings"}, {"environment", "findings"})  # fmt: skip
+            {"certificates", "failures"}, {"ready", "findings"}, {"environment", "findings"},
+            {"benchmark", "cells"})  # fmt: skip
 
 
 def say(text: str = "") -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import alora
-from alora.config.secrets import redacted
+from alora.config.secrets import HIDDEN, redacted
 
 PACKAGES = (
     "torch",
@@ -26,6 +27,10 @@ PACKAGES = (
     "bitsandbytes",
     "trl",
 )
+
+_MAY_HOLD_ONE = re.compile(
+    r"(\+*(?:judge\.url|serving\.arguments|engine)=)(?!(?:transformers|vllm)$).+", re.DOTALL
+)  # a secret
 
 
 def debugging() -> bool:
@@ -87,6 +92,7 @@ def _cpuinfo(*names: str) -> str | None:
 def command_line() -> str:
     """What the user typed, without secrets; ``sys.argv`` will not do, because Hydra is given more than that."""
     words = sys.orig_argv[2:] if sys.orig_argv[1:2] == ["-m"] else sys.orig_argv[1:]
+    words = [_MAY_HOLD_ONE.sub(rf"\1{HIDDEN}", word) for word in words]
     return redacted(shlex.join([Path(words[0]).name, *words[1:]])) if words else ""
 
 

@@ -21,6 +21,8 @@ COMMAND_LINE_ONLY: dict[str, tuple[Any, ...]] = {
     "judge.url": (None,),  # is sent the rows, and the key
     "judge.api_key_env": ("OPENAI_API_KEY",),
     "engine": ("transformers", "vllm"),  # a server is sent the conversation, and the key
+    "export.push_to": (None,),
+    "force": (False,),  # removes a run
 }
 _LAUNCHER = re.compile(
     r"hydra\.launcher\.(n_jobs|timeout_min|nodes|cpus_per_task|gpus_per_node|tasks_per_node|mem_gb|partition|qos|account"
@@ -35,7 +37,14 @@ _OPENED = re.compile(r"(?<!\\)(?:\\\\)*\$\{")  # an odd number of backslashes ma
 
 def read_settings(path: Path, refusal: type[AloraError] = ConfigError, remedy: str = "give a YAML file") -> Any:
     """The plain value in a YAML file, as OmegaConf reads YAML."""
-    return read_yaml(path, refusal, remedy, get_yaml_loader())
+    values = read_yaml(path, refusal, remedy, get_yaml_loader())
+    defaults = values.get("defaults", []) if isinstance(values, Mapping) else []
+    for item in defaults if isinstance(defaults, list) else [defaults]:
+        if not isinstance(defaults, list) or not isinstance(item, str | Mapping):
+            raise refusal(f"{path}: defaults is {str(defaults)[:60]}; list names such as base: smollm2")
+        if "${" in str(item) or ".." in re.split(r"[^\w.-]+", str(item)):
+            raise refusal(f"{path}: defaults names {str(item)[:60]}; name options of alora, without '${{' and '..'")
+    return values
 
 
 def forget_command_line(values: dict[str, Any]) -> None:

@@ -140,6 +140,8 @@ def run_folders_apart(recipes: Sequence[Recipe], changed: Sequence[str]) -> list
     policies = {recipe.policy.id for recipe in recipes}
     if len(owners) == 1 and None not in policies and len(policies) == len(recipes):
         folder = next(iter(owners)).replace("\\", "\\\\").replace("'", "\\'")
+        if "${" in folder:  # the override below would have it resolved
+            raise ConfigError(f"run_dir is {folder!r}; give the jobs' folder a name without '${{'")
         return [f"run_dir='{folder}/${{policy.id}}'"]
     lines = [f"{folder}: {len(jobs)} jobs ({'; '.join(jobs[:3])})" for folder, jobs in shared.items()]
     raise ConfigError(

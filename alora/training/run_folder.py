@@ -28,7 +28,7 @@ from filelock import BaseFileLock, FileLock, Timeout
 from alora.atomic import is_part, remove_own, strangers, sweep, write_json
 from alora.config.schema import Recipe
 from alora.errors import RunError
-from alora.reading import require_plain
+from alora.reading import read_whole, require_plain
 
 OUTPUTS = (
     "checkpoints",
@@ -198,7 +198,7 @@ def read_claim(folder: Path, kind: str) -> dict[str, Any] | None:
     """
     file = folder / _INPUTS
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_whole(file).decode())
     except FileNotFoundError:
         foreign = [path.name for path in folder.iterdir() if path.name != LOCK and not is_part(path)]
         if not foreign:
@@ -252,7 +252,7 @@ def holds_finished(recipe: Recipe, inputs: Mapping[str, str], policies: Sequence
     """
     folder = Path(recipe.run_dir)
     try:
-        claim = json.loads((folder / _INPUTS).read_text(encoding="utf-8"))
+        claim = json.loads(read_whole(folder / _INPUTS).decode())
         same = claim["settings"] == _fixed_settings(recipe) and inputs.items() <= claim["inputs"].items()
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
@@ -265,7 +265,7 @@ def holds_finished(recipe: Recipe, inputs: Mapping[str, str], policies: Sequence
 def trained_on(folder: Path) -> dict[str, str] | None:
     """Digests and policy texts that the run in ``folder`` was claimed for; None when it has no such record."""
     try:
-        claim = json.loads((folder / _INPUTS).read_text(encoding="utf-8"))
+        claim = json.loads(read_whole(folder / _INPUTS).decode())
     except (OSError, ValueError, RecursionError):
         return None
     return claim.get("inputs") if isinstance(claim, dict) else None

@@ -86,16 +86,13 @@ def carried_for(engine: Any, request: Any) -> Any:
 
 def require_accepted(request: Any, name: str, config: AdapterConfig) -> int:
     """The request's activation index, 0 for plain LoRA; AdapterError for what no aLoRA can answer."""
-    if not config.is_alora:
-        return 0
-    activation = find_activation(request, name, config.invocation_tokens)
     asked = getattr(request.sampling_params, "prompt_logprobs", None)
     if config.adapts_head and asked is not None:
         raise AdapterError(
-            f"aLoRA adapter {name!r} adapts lm_head, and vLLM would compute prompt_logprobs (echo with logprobs) with "
-            "it before the activation too; ask without them"
+            f"adapter {name!r} adapts lm_head, and vLLM cannot tell which rows of prompt_logprobs (echo with logprobs) "
+            "are its own; ask without them"
         )
-    return activation
+    return find_activation(request, name, config.invocation_tokens) if config.is_alora else 0
 
 
 def preprocess_patch(original: Callable[..., Any]) -> Callable[..., Any]:

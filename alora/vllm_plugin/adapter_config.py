@@ -22,6 +22,8 @@ _MEANINGFUL = (
     "use_bdlora",
     "use_qalora",
     "use_dora",
+    "layers_to_transform",
+    "exclude_modules",
 )
 _BASE_CHANGED = ("pissa", "olora", "corda", "loftq")
 
@@ -62,7 +64,7 @@ def read_config(folder: str, shown: str) -> AdapterConfig:
                 f"{file} has {_EARLIER_KEY} and no alora_invocation_tokens, as the first aLoRA package wrote it: it "
                 "would run as a wrong plain LoRA; add the token ids of that text as alora_invocation_tokens"
             )
-        return AdapterConfig(())
+        return AdapterConfig((), _adapts_head(config))
     if not isinstance(tokens, list) or not tokens or not all(type(token) is int and token >= 0 for token in tokens):
         raise AdapterError(f"{file}: alora_invocation_tokens is {tokens!r}, not a list of token ids")
     _require_read(config, file)

@@ -38,11 +38,12 @@ class AdapterRecord:
 
     path: str
     folder: str
-    stamp: tuple[tuple[str, int, int, int], ...]
+    stamp: tuple[tuple[str, int, int, int, int], ...]
     config: AdapterConfig
     digest: str
     copy: str
     number: int = field(default_factory=lambda: next(_numbers))
+    refused: tuple[tuple[str, int, int, int, int], ...] = ()  # the files as they were refused in its place
 
     def unchanged(self) -> bool:
         """Whether every file of the adapter is still the one that was read; a few microseconds."""
@@ -60,12 +61,12 @@ def _files(folder: str) -> list[Path]:
     return [Path(folder, name) for name in names if name == CONFIG or name.startswith(_PREFIXES)]
 
 
-def _stamp_of(folder: str, name: str) -> tuple[str, int, int, int]:
+def _stamp_of(folder: str, name: str) -> tuple[str, int, int, int, int]:
     info = os.stat(f"{folder}/{name}")  # noqa: PTH116 (once per request; building a Path costs more than the call)
-    return name, info.st_size, info.st_ino, info.st_mtime_ns
+    return name, info.st_size, info.st_ino, info.st_mtime_ns, info.st_ctime_ns
 
 
-def _stamp(folder: str) -> tuple[tuple[str, int, int, int], ...]:
+def _stamp(folder: str) -> tuple[tuple[str, int, int, int, int], ...]:
     """Name, size, inode and modification time of every file that makes the adapter: a change shows here."""
     return tuple(_stamp_of(folder, file.name) for file in _files(folder))
 
@@ -74,6 +75,8 @@ def _copy(source: str, target: str) -> str:
     """Copy an adapter's files, read once each, and digest what was written."""
     sha = hashlib.sha256()
     for file in _files(source):
+        if not file.is_file():
+            raise AdapterError(f"{file} is a pipe or a device, not a file; write the weights themselves there")
         with file.open("rb") as stream, Path(target, file.name).open("wb") as written:
             of_file = hashlib.sha256()
             while chunk := stream.read(1 << 20):
@@ -83,6 +86,20 @@ def _copy(source: str, target: str) -> str:
     if Path(source, MANIFEST).is_file():
         shutil.copyfile(Path(source, MANIFEST), Path(target, MANIFEST))
     return sha.hexdigest()
+
+
+def _require_finite(copy: str, shown: str) -> None:
+    """AdapterError for weights that are no numbers: what they compute stays in blocks that others get to use."""
+    from safetensors import SafetensorError, safe_open
+
+    for file in Path(copy).glob("adapter_model.safetensors"):
+        try:
+            with safe_open(file, "pt") as tensors:
+                odd = [name for name in tensors.keys() if not tensors.get_tensor(name).isfinite().all()]  # noqa: SIM118
+        except SafetensorError:
+            return  # vLLM says what is wrong with it
+        if odd:
+            raise AdapterError(f"{shown}: {odd[0]} holds NaN or infinity; export the adapter again")
 
 
 def read_record(path: str, copies: str) -> AdapterRecord:
@@ -97,6 +114,7 @@ def read_record(path: str, copies: str) -> AdapterRecord:
         copy = tempfile.mkdtemp(dir=copies)
         try:
             digest = _copy(folder, copy)
+            _require_finite(copy, folder)
             record = AdapterRecord(path, folder, stamp, read_config(copy, folder), digest, copy)
             if _stamp(folder) != stamp:
                 raise AdapterError(
@@ -114,7 +132,7 @@ def read_record(path: str, copies: str) -> AdapterRecord:
 def _lock(folder: str | Path) -> int | None:
     """A lock on a folder of copies that ends with the process, even one that is killed; None where another has it."""
     try:
-        lock = os.open(folder, os.O_RDONLY)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return None
     try:
@@ -165,8 +183,8 @@ class Records:
             )
         if known.unchanged() or not Path(known.folder).is_dir():
             return known  # the copy is there, whether or not the files still are
-        try:
-            now = self.read(known.path)
+        try:  # a change that was refused before is not copied again for every request
+            now = None if _stamp(known.folder) == known.refused else self.read(known.path)
         except (AdapterError, OSError):
             now = None
         if now is not None and now.digest == known.digest:
@@ -174,6 +192,7 @@ class Records:
             return known
         if not known.config.is_alora and not lora_request.load_inplace and not claims_alora(known.path):
             return known  # as stock vLLM: plain LoRA goes on with what was loaded
+        known.refused = now.stamp if now is not None else known.refused
         raise AdapterError(
             f"adapter {name!r}: the files in {known.path} changed after their weights were loaded; load the adapter "
             "again first (add_lora, or POST /v1/load_lora_adapter, with load_inplace), or better, write new weights "

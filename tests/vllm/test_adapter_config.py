@@ -1,10 +1,13 @@
 """What an adapter says of itself is read whole, or the adapter is refused."""
 
 import json
+import os
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from alora.errors import AdapterError
 from alora.vllm_plugin import activation_source, compat
@@ -29,7 +32,13 @@ def test_what_this_vllm_would_drop_from_a_configuration_is_refused(toys, tmp_pat
     """vLLM before 0.32 knows six keys and drops the others without a word."""
     few = frozenset(["r", "lora_alpha", "target_modules", "bias", "modules_to_save", "use_rslora", "use_dora"])
     monkeypatch.setattr(compat, "peft_fields", lambda: few)
-    for key, value in (("alpha_pattern", {"q_proj": 4}), ("lora_bias", True), ("init_lora_weights", "pissa_niter_4")):
+    for key, value in (
+        ("alpha_pattern", {"q_proj": 4}),
+        ("lora_bias", True),
+        ("init_lora_weights", "pissa_niter_4"),
+        ("layers_to_transform", [0]),
+        ("exclude_modules", ["v_proj"]),
+    ):
         folder = tmp_path / key
         shutil.copytree(toys["linear"].path, folder)
         assert read_config(str(folder), "shown").is_alora
@@ -82,3 +91,26 @@ def test_a_front_end_without_the_engine_reads_a_changed_configuration_again(toys
     edit_config(str(home), alora_invocation_tokens=[4, 5])
     with pytest.raises(activation_source.RefusedRequest, match="not in the prompt"):
         process_inputs(front_end)
+
+
+def test_weights_that_are_no_numbers_and_pipes_are_refused(engine, toys, tmp_path):
+    """What NaN computes would stay in blocks that other requests get to use; a pipe would never be read to its end."""
+    odd = tmp_path / "odd"
+    shutil.copytree(toys["linear"].path, odd)
+    weights = load_file(odd / "adapter_model.safetensors")
+    next(iter(weights.values()))[0, 0] = float("nan")
+    save_file(weights, odd / "adapter_model.safetensors")
+    with pytest.raises(AdapterError, match="holds NaN or infinity"):
+        engine.ask_one(prompt(40), ToyAdapter("odd", 94, str(odd), INVOCATION))
+    shutil.copyfile(Path(toys["linear"].path) / "adapter_model.safetensors", odd / "adapter_model.safetensors")
+    os.mkfifo(odd / "adapter_model.bin")
+    with pytest.raises(AdapterError, match="a pipe or a device"):
+        engine.ask_one(prompt(40), ToyAdapter("odd", 95, str(odd), INVOCATION))
+
+
+def test_an_adapter_that_vllm_would_apply_to_more_layers_is_refused(engine, toys, tmp_path):
+    partial = tmp_path / "partial"
+    shutil.copytree(toys["linear"].path, partial)
+    edit_config(str(partial), layers_to_transform=[0])
+    with pytest.raises(AdapterError, match="sets layers_to_transform, which vLLM .* does not read"):
+        engine.ask_one(prompt(40), ToyAdapter("partial", 96, str(partial), INVOCATION))

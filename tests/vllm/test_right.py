@@ -136,3 +136,27 @@ def test_prompt_logprobs_of_an_adapted_head_are_refused(engine, toys):
     engine.ask_one(ids, toys["linear"], prompt_logprobs=1)
     with pytest.raises(AdapterError, match="adapts lm_head"):
         engine.ask_one(ids, head, prompt_logprobs=1)
+
+
+@pytest.mark.parametrize("with_head", [False, True])
+def test_prompt_logprobs_of_the_base_next_to_an_adapter(engine, toys, with_head):
+    """vLLM's wrapped head gets the prompt's rows with the indices of the sampled ones, of another number."""
+    path = write_adapter(store.folder() / "beside", toys.base, INVOCATION, seed=34, targets=["q_proj", "lm_head"])
+    adapter = store.ToyAdapter("beside", 194, path, INVOCATION) if with_head else toys["linear"]
+    ids = prompt(40, suffix=10)
+    answer = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True, detokenize=False)
+    shown = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True, detokenize=False, prompt_logprobs=1)
+
+    def of_the_base(*others):
+        inputs = [
+            *({"prompt_token_ids": list(ids)} for _ in others),
+            {"prompt_token_ids": list(ids), "cache_salt": "own"},
+        ]
+        adapters = [*map(lora_request, others), None]
+        engine.clear()
+        found = engine.llm.generate(inputs, [*[answer] * len(others), shown], lora_request=adapters, use_tqdm=False)[
+            -1
+        ].prompt_logprobs
+        return [entry[token].logprob for entry, token in zip(found[1:], ids[1:], strict=True)]
+
+    assert of_the_base(adapter) == pytest.approx(of_the_base(), abs=1e-4)

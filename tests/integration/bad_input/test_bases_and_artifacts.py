@@ -108,6 +108,8 @@ ADAPTERS = {
     "no rank": (edit(CONFIG_FILE, lambda c: c.update(r=0)), ["r must be a whole number of 1 or more"]),
     "a deep config": (write(CONFIG_FILE, "[" * 100_000), [CONFIG_FILE, "nested too deep"]),
     "another rank": (edit(CONFIG_FILE, lambda c: c.update(r=3)), ["rank 3", "do not belong together"]),
+    "some layers alone": (edit(CONFIG_FILE, lambda c: c.update(layers_to_transform=[0])), ["layers_to_transform"]),
+    "but some modules": (edit(CONFIG_FILE, lambda c: c.update(exclude_modules=["v_proj"])), ["exclude_modules"]),
     "DoRA": (edit(CONFIG_FILE, lambda c: c.update(use_dora=True)), ["use_dora", "train it without"]),
     "PiSSA": (
         edit(CONFIG_FILE, lambda c: c.update(init_lora_weights="pissa")),

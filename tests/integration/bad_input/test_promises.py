@@ -21,13 +21,6 @@ def test_promises(name, refused):
     refused(TABLE[name])
 
 
-@pytest.mark.xfail(strict=False, reason="mended on other branches; becomes part of the table with them")
-@pytest.mark.timeout(20)
-@pytest.mark.parametrize("name", verbs.MENDED_ELSEWHERE)
-def test_promises_mended_elsewhere(name, refused):
-    refused(verbs.MENDED_ELSEWHERE[name])
-
-
 def test_the_table_is_as_large_as_promised():
     assert len(TABLE) == sum(map(len, TABLES)) >= 200
 

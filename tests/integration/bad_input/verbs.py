@@ -100,17 +100,10 @@ SERVERS["a judge's port above all"] = Case(
     ["judge.url is 'http://127.0.0.1:99999"],
 )
 
-CASES = {
-    **{f"command lines: {name}": case for name, case in COMMAND_LINES.items()},
-    **{f"recipes: {name}": case for name, case in RECIPES.items()},
-    **{f"servers: {name}": case for name, case in SERVERS.items()},
-}
-
-
 MILLION = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 10)}]\n" for n in range(5)
 )
-MENDED_ELSEWHERE = {
+OTHERS = {
     "a learning rate without end": Case("train training.learning_rate=inf", ["training.learning_rate is inf"]),
     "a learning rate beyond numbers": Case("train training.learning_rate=1e999", ["training.learning_rate is inf"]),
     "a batch of 10^20": Case("train training.batch_size=100000000000000000000", ["training.batch_size"]),
@@ -171,4 +164,12 @@ MENDED_ELSEWHERE = {
         copied="run/adapter",
         damage=lambda adapter: (adapter / "adapter_config.json").write_text("[" * 100_000),
     ),
+}
+
+
+CASES = {
+    **OTHERS,
+    **{f"command lines: {name}": case for name, case in COMMAND_LINES.items()},
+    **{f"recipes: {name}": case for name, case in RECIPES.items()},
+    **{f"servers: {name}": case for name, case in SERVERS.items()},
 }

@@ -7,7 +7,8 @@ import yaml
 
 from alora.cli import main
 from alora.config.saved import load_recipe, save_recipe
-from alora.config.schema import Recipe
+from alora.config.schema import PolicySettings, Recipe
+from alora.config.sweep import run_folders_apart
 from alora.errors import ConfigError
 from tests.integration.config.test_compose import recipe_of
 
@@ -193,3 +194,24 @@ def test_recipes_that_include_each_other_without_end(here, capsys):
         (here / f"recipe/r{i}.yaml").write_text(f"# @package _global_\ndefaults: [r{i + 1}@x, r{i + 1}@y]\n")
     (here / "recipe/r24.yaml").write_text("name: x\n")
     refused(capsys, "recipes include each other more than 1000 times", "check", "-cd", ".", "recipe=r0")
+
+
+@pytest.mark.parametrize(
+    "defaults",
+    [["../../elsewhere@data.label_map"], [{"/training@data.label_map": "../../elsewhere"}], [{"/training": "${oc.env:SECRET}"}], 7,
+     {"training": "quick"}, [[1]]],
+)  # fmt: skip
+def test_a_recipe_names_options_alone(defaults, here, capsys):
+    (here / "elsewhere.yaml").write_text("ok: hunter2\n")
+    (here / "below/deep").mkdir(parents=True)
+    (here / "below/deep/mine.yaml").write_text(yaml.safe_dump({"defaults": defaults}))
+    assert main(["check", "recipe=below/deep/mine.yaml"]) == 2
+    errors = capsys.readouterr().err
+    assert "mine.yaml: defaults" in errors
+    assert "hunter2" not in errors
+
+
+def test_jobs_of_a_recipe_do_not_resolve_what_it_escaped(here, capsys):
+    recipes = [Recipe(run_dir="runs/${oc.env:SECRET}", policy=PolicySettings(id=name)) for name in ("a", "b")]
+    with pytest.raises(ConfigError, match="a name without"):
+        run_folders_apart(recipes, ["a", "b"])

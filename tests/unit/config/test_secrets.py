@@ -106,3 +106,12 @@ def test_cleartext_to_another_machine_is_remarked_on():
     assert in_the_clear("http://[::1]:8000") is None
     assert "not encrypted" in str(in_the_clear("http://10.0.0.1:8000"))
     assert SECRET not in str(in_the_clear(f"http://me:{SECRET}@10.0.0.1:8000"))
+
+
+def test_a_command_line_is_kept_without_what_may_hold_a_secret(monkeypatch):
+    words = [f"judge.url=https://h/v1?API_KEY={SECRET}", f'++serving.arguments=["--api-key=-{SECRET}"]', "engine=vllm"]
+    monkeypatch.setattr(sys, "orig_argv", ["alora", "train", *words, f"engine=https://me:{SECRET}@host"])
+    kept = command_line()
+    assert SECRET not in kept
+    assert "engine=vllm" in kept
+    assert f"judge.url={HIDDEN}" in kept.replace("'", "")
