@@ -112,5 +112,5 @@ def test_an_adapter_that_vllm_would_apply_to_more_layers_is_refused(engine, toys
     partial = tmp_path / "partial"
     shutil.copytree(toys["linear"].path, partial)
     edit_config(str(partial), layers_to_transform=[0])
-    with pytest.raises(AdapterError, match="sets layers_to_transform, which vLLM .* does not read"):
+    with pytest.raises(AdapterError, match=r"sets layers_to_transform, which vLLM .* does not read"):
         engine.ask_one(prompt(40), ToyAdapter("partial", 96, str(partial), INVOCATION))

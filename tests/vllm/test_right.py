@@ -10,7 +10,7 @@ from alora.vllm_plugin import compat
 from alora.vllm_plugin.activation_source import find_activation
 from tests.vllm import toys as store
 from tests.vllm.peft_reference import PeftReference
-from tests.vllm.toy_engine import ToyEngine
+from tests.vllm.toy_engine import ToyEngine, lora_request
 from tests.vllm.toy_models import write_adapter, write_model
 from tests.vllm.toys import INVOCATION, filler, prompt
 
@@ -142,7 +142,9 @@ def test_prompt_logprobs_of_an_adapted_head_are_refused(engine, toys):
 def test_prompt_logprobs_of_the_base_next_to_an_adapter(engine, toys, with_head):
     """vLLM's wrapped head gets the prompt's rows with the indices of the sampled ones, of another number."""
     path = write_adapter(store.folder() / "beside", toys.base, INVOCATION, seed=34, targets=["q_proj", "lm_head"])
-    adapter = store.ToyAdapter("beside", 194, path, INVOCATION) if with_head else toys["linear"]
+    from vllm import SamplingParams
+
+    adapter = store.ToyAdapter("beside", 290, path, INVOCATION) if with_head else toys["linear"]
     ids = prompt(40, suffix=10)
     answer = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True, detokenize=False)
     shown = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True, detokenize=False, prompt_logprobs=1)

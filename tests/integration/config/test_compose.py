@@ -247,7 +247,7 @@ class TestSavedRun:
 
     def test_text_that_looks_like_an_interpolation_stays_text(self, saved):
         recipe, folder = saved
-        recipe.export.push_to = "team/${name}\\${x}"
+        recipe.tracking.project = "team/${name}\\${x}"
         save_recipe(recipe, folder / "run.yaml", self.ENVIRONMENT)
         assert recipe_of("train", "--config-dir", str(folder), "--config-name", "run") == recipe
 

@@ -198,9 +198,15 @@ def test_recipes_that_include_each_other_without_end(here, capsys):
 
 @pytest.mark.parametrize(
     "defaults",
-    [["../../elsewhere@data.label_map"], [{"/training@data.label_map": "../../elsewhere"}], [{"/training": "${oc.env:SECRET}"}], 7,
-     {"training": "quick"}, [[1]]],
-)  # fmt: skip
+    [
+        ["../../elsewhere@data.label_map"],
+        [{"/training@data.label_map": "../../elsewhere"}],
+        [{"/training": "${oc.env:SECRET}"}],
+        7,
+        {"training": "quick"},
+        [[1]],
+    ],
+)
 def test_a_recipe_names_options_alone(defaults, here, capsys):
     (here / "elsewhere.yaml").write_text("ok: hunter2\n")
     (here / "below/deep").mkdir(parents=True)
