@@ -84,7 +84,7 @@ def certify_in_vllm(
             cases = [run.case(ids, activation) for ids, activation in _cut(prompts, run.block, run.longest)]
             findings = [finding for case in cases for finding in _findings(case, case.adapted, reached)]
             findings += [finding for case in cases for finding in _stability(run, case)]
-            findings += [FindingRecord("module", f"{name}: its weights add nothing, or no number") for name in weights.absent]
+            findings += [FindingRecord("module", f"{name}: it adds nothing, or no number") for name in weights.absent]
             caught = tuple(_control(name, run, cases, reached) for name in CONTROLS if controls)
             answers = run.parity(bundle, base, dtype, controls) if bundle is not None and bundle.golden else None
     identical = not findings and all(record.caught for record in caught)
