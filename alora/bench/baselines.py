@@ -142,6 +142,7 @@ def peft_model(base: PreTrainedModel, spec: AdapterSpec) -> PeftModel:
         r=spec.rank,
         lora_alpha=spec.alpha,  # pyright: ignore[reportArgumentType] PEFT accepts any number
         lora_dropout=0.0,
+        use_rslora=spec.rank_stabilised,
         target_modules=list(spec.targets),
         alora_invocation_tokens=list(spec.invocation_ids) if spec.invocation_ids is not None else None,
     )

@@ -215,7 +215,6 @@ _TABLE: list[tuple[str, Plant, str]] = [
         _swap("adapter_record:AdapterRecord.unchanged", lambda stock: lambda self: True),
         f"{_NEW}::test_weights_changed_under_a_loaded_adapter_are_refused",
     ),
-    ("workers_know_the_users_ids", _carried("lora_int_id"), f"{_RUNNING}[removed_and_added-aLoRA]"),
     (
         "workers_load_the_users_files",
         _carried("lora_path"),
@@ -229,7 +228,7 @@ _TABLE: list[tuple[str, Plant, str]] = [
     (
         "in_place_by_a_request",
         _swap("adapter_record:Records.of", lambda stock: _in_place_by_a_request),
-        f"{_NEW}::test_a_request_loads_nothing_in_place",
+        f"{_NEW}::test_a_request_loads_nothing_in_place[aLoRA]",
     ),
     (
         "head_logprobs_answered",
