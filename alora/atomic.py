@@ -16,6 +16,8 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from alora.reading import lone_surrogate
+
 if TYPE_CHECKING:
     import torch
 
@@ -177,5 +179,4 @@ def _exchange(first: Path, second: Path) -> bool:
 def json_text(value: Any) -> str:
     """``value`` as indented JSON; lone surrogates are escaped, everything else stays readable."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    lone_surrogate = any("\ud800" <= character <= "\udfff" for character in text)
-    return json.dumps(value, indent=2, allow_nan=False) if lone_surrogate else text
+    return text if lone_surrogate(text) is None else json.dumps(value, indent=2, allow_nan=False)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from alora import __version__
 from alora.config.environment import debugging
+from alora.config.secrets import redacted
 from alora.errors import AloraError, MissingDependency
 
 if TYPE_CHECKING:
@@ -229,8 +230,6 @@ def _fail(message: str, exit_code: int) -> int:
 
 
 def _say(text: str) -> None:
-    from alora.config.secrets import redacted
-
     with contextlib.suppress(OSError):  # nobody reads it: the exit code stays
         sys.stderr.write(f"{redacted(text)}\n")
         sys.stderr.flush()

@@ -10,7 +10,7 @@ from alora.config.schema import ColumnSettings, DataSettings
 from alora.errors import DataError
 from alora.findings import Findings
 from alora.policy import Policy
-from alora.reading import read_stream, read_whole
+from alora.reading import lone_surrogate, read_stream, read_whole
 from alora.sources import parse_json, read_rows, shortened
 
 ROLES = ("system", "user", "assistant")
@@ -140,7 +140,7 @@ def _conversation(row: Any, where: str, columns: ColumnSettings, findings: Findi
     name = row.get(columns.id)
     if name is not None and (isinstance(name, bool) or not isinstance(name, str | int)):
         findings.add(where, f"{columns.id!r} is {_kind(name)}; an id is a text or a number")
-    elif isinstance(name, str) and _lone_surrogate(name) is not None:
+    elif isinstance(name, str) and lone_surrogate(name) is not None:
         findings.add(where, f"{columns.id!r} holds a lone surrogate, which is no Unicode text; replace it")
     complete = tuple(message for message in messages if message is not None)
     return Conversation(where if name is None else str(name), complete) if raw and len(complete) == len(raw) else None
@@ -175,7 +175,7 @@ def _message(item: Any, where: str, findings: Findings) -> Message | None:
         findings.add(where, f"role is {_kind(role)}, not one of {', '.join(ROLES)}{hint}")
     if not isinstance(content, str):
         findings.add(where, f"content is {_kind(content)}; it must be a text")
-    elif (surrogate := _lone_surrogate(content)) is not None:
+    elif (surrogate := lone_surrogate(content)) is not None:
         findings.add(where, f"content has a lone surrogate at character {surrogate}, which is no Unicode text")
     return Message(role, content) if findings.count == before else None  # type: ignore[arg-type]
 
@@ -259,14 +259,6 @@ def _as_text(value: Any) -> Any:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int) else value
-
-
-def _lone_surrogate(text: str) -> int | None:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        return error.start
-    return None
 
 
 def _listed(row: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from alora.config.schema import PolicySettings
 from alora.errors import ConfigError, PolicyError
-from alora.reading import read_yaml
+from alora.reading import lone_surrogate, read_yaml
 
 DEFAULT_LABELS: Mapping[str, str] = MappingProxyType({"violation": "Yes", "ok": "No"})
 KEYS = ("id", "title", "rule", "labels")
@@ -239,7 +239,7 @@ def _pick(policies: list[Policy], name: str | None, file: str) -> Policy:
 def _refuse_odd_text(name: str, text: Any) -> None:
     if not isinstance(text, str):
         raise PolicyError(f"policy {name!r}: labels and answer words are texts, not {_kind(text)}")
-    if any("\ud800" <= character <= "\udfff" for character in text):
+    if lone_surrogate(text) is not None:
         raise PolicyError(f"policy {name!r}: {text!r} holds a lone surrogate, which is no Unicode text; replace it")
 
 

@@ -45,6 +45,15 @@ def read_stream(stream: BinaryIO, longest: int = LONGEST) -> bytes:
     return content
 
 
+def lone_surrogate(text: str) -> int | None:
+    """Where ``text`` holds half of a surrogate pair, which no Unicode text does; None where it is sound."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return error.start
+    return None
+
+
 def read_json(path: Path, refusal: type[AloraError], remedy: str) -> Any:
     """The value in a JSON file; ``refusal`` when it cannot be read."""
     try:

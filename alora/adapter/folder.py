@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -24,6 +24,9 @@ from alora.atomic import replace_folder, save_tensors, workshop
 from alora.errors import AdapterError
 from alora.reading import read_json, require_plain
 from alora.typed import typed
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -36,8 +39,6 @@ _UNSUPPORTED = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", 
                 "exclude_modules")  # fmt: skip
 # Ways to begin that leave the base's weights alone; PEFT's others (PiSSA, OLoRA, LoftQ, ...) change them on loading.
 _BASE_UNCHANGED = (True, False, None, "gaussian", "eva", "orthogonal")
-
-
 LEAST_PRODUCT = 1e-12  # of a module's B @ A: below it nothing is left in any dtype that is served
 
 
@@ -128,22 +129,25 @@ def silent_adapter(model: nn.Module, targets: Sequence[str], invocation_ids: tup
     return new_adapter(AdapterSpec(1, 1.0, tuple(sorted(targets)), invocation_ids), model, seed=0)
 
 
-def save_adapter(weights: AdapterWeights, folder: Path, base_source: str) -> None:
-    """Write the PEFT folder whole: beside first, then renamed over an existing one."""
+def peft_config(spec: AdapterSpec, **more: Any) -> LoraConfig:
+    """PEFT's own configuration of an adapter of this shape; ``more`` are further fields of it."""
     from peft import LoraConfig
 
-    spec = weights.spec
-    config = LoraConfig(
+    return LoraConfig(
         task_type="CAUSAL_LM",
-        base_model_name_or_path=base_source,
         r=spec.rank,
         lora_alpha=spec.alpha,  # pyright: ignore[reportArgumentType] PEFT accepts any number
         lora_dropout=0.0,
         target_modules=list(spec.targets),
         use_rslora=spec.rank_stabilised,
         alora_invocation_tokens=list(spec.invocation_ids) if spec.invocation_ids is not None else None,
-        inference_mode=True,
+        **more,
     )
+
+
+def save_adapter(weights: AdapterWeights, folder: Path, base_source: str) -> None:
+    """Write the PEFT folder whole: next to its place first, then renamed over an existing one."""
+    config = peft_config(weights.spec, base_model_name_or_path=base_source, inference_mode=True)
     state = {}
     for name, (a_rd, b_or) in weights.tensors.items():
         state[f"{_KEY_PREFIX}{name}.lora_A.weight"] = a_rd.detach().cpu().contiguous()

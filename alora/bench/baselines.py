@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftModel, get_peft_model
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 from alora.activation import peft_offset
-from alora.adapter.folder import AdapterSpec, AdapterWeights
+from alora.adapter.folder import AdapterSpec, AdapterWeights, peft_config
 from alora.bench.material import LABELS
 from alora.bench.packed import Outcome, TrainingPrompts, trainer_options
 from alora.bench.shapes import copy_of
@@ -137,16 +137,7 @@ TRAINERS = {"peft": PeftTrainer, "trainer": HubTrainer, "trl": TrlTrainer}
 
 def peft_model(base: PreTrainedModel, spec: AdapterSpec) -> PeftModel:
     """A copy of ``base`` under PEFT, ready for :func:`put_adapter`."""
-    config = LoraConfig(
-        task_type="CAUSAL_LM",
-        r=spec.rank,
-        lora_alpha=spec.alpha,  # pyright: ignore[reportArgumentType] PEFT accepts any number
-        lora_dropout=0.0,
-        use_rslora=spec.rank_stabilised,
-        target_modules=list(spec.targets),
-        alora_invocation_tokens=list(spec.invocation_ids) if spec.invocation_ids is not None else None,
-    )
-    model = get_peft_model(copy_of(base), config)
+    model = get_peft_model(copy_of(base), peft_config(spec))
     assert isinstance(model, PeftModel)
     return model
 

@@ -91,6 +91,13 @@ def base_of_bundle(bundle: Bundle, artifact: Artifact, given: BaseSettings) -> B
     return bundle.base_settings(given)
 
 
+def base_of_run(given: BaseSettings, saved: BaseSettings) -> BaseSettings:
+    """A run's base, unless the command names another; whether its own Python runs is the command's alone to say."""
+    base = given if given.source is not None else saved
+    quantization = given.quantization or saved.quantization
+    return replace(base, quantization=quantization, trust_remote_code=given.trust_remote_code)
+
+
 def open_adapter(artifact: Artifact, recipe: Recipe) -> BareAdapter:
     """The adapter of a run or a bare PEFT folder; base and policy from its run, unless the command gives its own.
 
@@ -110,10 +117,7 @@ def open_adapter(artifact: Artifact, recipe: Recipe) -> BareAdapter:
     settings = recipe.policy if recipe.policy.file or recipe.policy.title else saved and saved.policy
     if settings is None:
         raise ConfigError(f"{artifact.folder} does not say which policy it answers; add policy.file=FILE.yaml")
-    base = recipe.base if recipe.base.source is not None or saved is None else saved.base
-    if saved is not None:
-        quantization = recipe.base.quantization or saved.base.quantization
-        base = replace(base, quantization=quantization, trust_remote_code=recipe.base.trust_remote_code)
+    base = recipe.base if saved is None else base_of_run(recipe.base, saved.base)
     if base.source is None:
         raise ConfigError(f"{artifact.folder} is a bare adapter; say which base it belongs to with base=...")
     prompt = saved.prompt if saved is not None else recipe.prompt

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alora.commands.artifacts import base_of_bundle, require_trained_kind
+from alora.commands.artifacts import base_of_bundle, base_of_run, require_trained_kind
 from alora.commands.output import note, report_file, say, say_json, table, write_json
 from alora.config.schema import BaseSettings, PromptSettings, Recipe
 from alora.errors import AdapterError, BundleError, ConfigError
@@ -139,10 +139,9 @@ def _of_run(adapter: Path, run_file: Path, recipe: Recipe) -> Subject:
 
     saved = load_recipe(run_file)
     require_trained_kind(adapter, saved)
-    base = recipe.base if recipe.base.source is not None else saved.base
-    quantization = recipe.base.quantization or saved.base.quantization
-    base = replace(base, quantization=quantization, trust_remote_code=recipe.base.trust_remote_code)
-    return Subject(adapter, base, saved.prompt, _given_policy(recipe) or _given_policy(saved))
+    return Subject(
+        adapter, base_of_run(recipe.base, saved.base), saved.prompt, _given_policy(recipe) or _given_policy(saved)
+    )
 
 
 def _named_base(config_file: Path) -> str:

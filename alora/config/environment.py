@@ -3,7 +3,6 @@
 import contextlib
 import os
 import platform
-import re
 import shlex
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 import alora
-from alora.config.secrets import HIDDEN, redacted
+from alora.config.secrets import redacted, without_secret
 
 PACKAGES = (
     "torch",
@@ -27,10 +26,6 @@ PACKAGES = (
     "bitsandbytes",
     "trl",
 )
-
-_MAY_HOLD_ONE = re.compile(
-    r"(\+*(?:judge\.url|serving\.arguments|engine)=)(?!(?:transformers|vllm)$).+", re.DOTALL
-)  # a secret
 
 
 def debugging() -> bool:
@@ -92,8 +87,7 @@ def _cpuinfo(*names: str) -> str | None:
 def command_line() -> str:
     """What the user typed, without secrets; ``sys.argv`` will not do, because Hydra is given more than that."""
     words = sys.orig_argv[2:] if sys.orig_argv[1:2] == ["-m"] else sys.orig_argv[1:]
-    words = [_MAY_HOLD_ONE.sub(rf"\1{HIDDEN}", word) for word in words]
-    return redacted(shlex.join([Path(words[0]).name, *words[1:]])) if words else ""
+    return redacted(shlex.join([Path(words[0]).name, *map(without_secret, words[1:])])) if words else ""
 
 
 def source_commit() -> str | None:

@@ -4,6 +4,7 @@ from functools import reduce
 
 from alora.config.explain import schema_types
 from alora.config.schema import Recipe
+from alora.reading import lone_surrogate
 
 LARGEST = 2**32  # so that no product of two leaves 64 bits
 _LARGER = {"training.prefix_cache_bytes": 2**62, "training.learning_rate": 1e300}  # training says when it diverges
@@ -19,6 +20,6 @@ def extremes(recipe: Recipe) -> list[str]:
         for item in items:
             if isinstance(item, (int, float)) and not abs(item) <= limit:
                 problems.append(f"{key} is {str(item)[:40]}; no setting goes beyond {limit}")
-            if isinstance(item, str) and any("\ud800" <= character <= "\udfff" for character in item):
+            if isinstance(item, str) and lone_surrogate(item) is not None:
                 problems.append(f"{key} is {ascii(item)[:60]}, which is no Unicode text; write it in UTF-8")
     return problems

@@ -194,9 +194,7 @@ class ServingSettings:
     max_loras: int | None = None  # adapters in one step of the engine, each with its memory; None: all of them
     room: int = 8  # adapters that may be loaded besides while it runs (VLLM_ALLOW_RUNTIME_LORA_UPDATING=1)
     max_model_len: int | None = None  # tokens; None: the base's own
-    arguments: list[str] = field(
-        default_factory=list
-    )  # options of vLLM's server, as they are; its key is better in $VLLM_API_KEY
+    arguments: list[str] = field(default_factory=list)  # vLLM's own options, as they are; its key: $VLLM_API_KEY
 
 
 @dataclass

@@ -12,6 +12,7 @@ _WORD = r"""(?:"(?!-)[^"]*"|'(?!-)[^']*'|(?!-)[^\s,\]"'\\]+)"""
 _NEXT = r"""["']?(?:[ ]*,[ ]*|[ ]+|\s*\n\s*-[ ]+)"""  # in a command line, a list, a YAML list
 _VALUE = re.compile(rf"({_NEXT}|=){_WORD}")
 _SECRETS = re.compile(rf"(?P<option>{_OPTION})(?P<values>={_WORD}|(?:{_NEXT}{_WORD})+)")
+_SETTING = re.compile(r"(\+*(?:judge\.url|serving\.arguments|engine)=)(?!(?:transformers|vllm)$).+", re.DOTALL)
 _USER = re.compile(r"(://)[^/\s'\"]*@")
 _QUERY = re.compile(r"([?&](?:[\w-]*(?:key|token|secret|password)|sig)=)[^&\s'\"]+")
 
@@ -20,6 +21,11 @@ def redacted(text: str) -> str:
     """``text`` (a command line, settings as YAML, a message) with the secrets in it hidden."""
     text = _SECRETS.sub(lambda found: found["option"] + _VALUE.sub(rf"\1{HIDDEN}", found["values"]), text)
     return _QUERY.sub(rf"\1{HIDDEN}", _USER.sub(rf"\1{HIDDEN}@", text))
+
+
+def without_secret(word: str) -> str:
+    """A word of alora's command line, without the value of a setting that may hold a secret in any form."""
+    return _SETTING.sub(rf"\1{HIDDEN}", word)
 
 
 def holds_key(command: Sequence[str]) -> bool:

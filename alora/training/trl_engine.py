@@ -21,7 +21,7 @@ import torch
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
-from alora.adapter.folder import AdapterWeights, load_adapter
+from alora.adapter.folder import AdapterWeights, load_adapter, peft_config
 from alora.atomic import write_json
 from alora.config.schema import TrainingSettings
 from alora.errors import MissingDependency, TrainingError
@@ -208,21 +208,12 @@ def _options(base: LoadedBase, schedule: Schedule, checkpoints: Path) -> dict[st
 @contextmanager
 def peft_on(base: LoadedBase, adapter: AdapterWeights) -> Iterator[PeftModel]:
     """The base under PEFT, holding ``adapter``; afterwards the base is what it was, patched methods included."""
-    from peft import LoraConfig, PeftModel, get_peft_model
+    from peft import PeftModel, get_peft_model
 
-    spec = adapter.spec
-    config = LoraConfig(
-        task_type="CAUSAL_LM",
-        r=spec.rank,
-        lora_alpha=spec.alpha,  # pyright: ignore[reportArgumentType] PEFT accepts any number
-        lora_dropout=0.0,
-        use_rslora=spec.rank_stabilised,
-        target_modules=list(spec.targets),
-    )
     # The layers share the config, so what a trainer writes into it is taken back in place.
     changing = (base.model, base.model.config, base.model.config.get_text_config(), base.model.generation_config)
     before = [(item, dict(vars(item))) for item in changing if item is not None]
-    model = get_peft_model(base.model, config)
+    model = get_peft_model(base.model, peft_config(adapter.spec))
     assert isinstance(model, PeftModel)
     try:
         with torch.no_grad():

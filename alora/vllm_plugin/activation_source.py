@@ -152,7 +152,7 @@ def add_lora_patch(original: Callable[..., Any]) -> Callable[..., Any]:
     return add_lora
 
 
-def by_number_patch(original: Callable[..., Any]) -> Callable[..., Any]:
+def pin_lora_patch(original: Callable[..., Any]) -> Callable[..., Any]:
     """``EngineCore.pin_lora`` by the workers' number for an id."""
 
     @functools.wraps(original)

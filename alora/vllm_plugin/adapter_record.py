@@ -67,7 +67,7 @@ def _stamp_of(folder: str, name: str) -> tuple[str, int, int, int, int]:
 
 
 def _stamp(folder: str) -> tuple[tuple[str, int, int, int, int], ...]:
-    """Name, size, inode and modification time of every file that makes the adapter: a change shows here."""
+    """Name, size, inode and times of change of every file that makes the adapter: a change shows here."""
     return tuple(_stamp_of(folder, file.name) for file in _files(folder))
 
 
