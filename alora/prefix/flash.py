@@ -54,9 +54,9 @@ def query_gradient(
             do, q, k, v, out, lse, 0.0, False, scale=scaling
         )
         return dq[0]
-    none = torch.empty(0, dtype=torch.int32, device=q.device)  # one length for all: no cumulative lengths
     seed = torch.zeros(2, dtype=torch.uint64, device=q.device)  # of dropout, which is off
+    # no cumulative lengths: a tensor there, even an empty one, asks for rows of many lengths, and CUDA refuses it
     dq, _, _ = aten._scaled_dot_product_flash_attention_backward(
-        do, q, k, v, out, lse, none, none, q.shape[2], k.shape[2], 0.0, False, seed, seed[:0], scale=scaling
+        do, q, k, v, out, lse, None, None, q.shape[2], k.shape[2], 0.0, False, seed, seed[:0], scale=scaling
     )
     return dq[0]

@@ -48,7 +48,7 @@ def _dense(own, prefix, lengths, scaling, window=10**6):
 def _gradients(function, own):
     leaves = [x.clone().requires_grad_() for x in own]
     out = function(leaves)
-    weights = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view_as(out).to(out.dtype)
+    weights = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view_as(out.cpu()).to(out)
     (out * weights).sum().backward()
     return [out.detach(), *(leaf.grad for leaf in leaves)]
 
@@ -262,3 +262,30 @@ def test_each_policy_is_clipped_as_a_model_of_its_own():
         factor = min(1.0, limit / norm)
         clipped = [half for pair in bank.gradients(policy).values() for half in pair]
         assert all(torch.allclose(one, factor * other, rtol=1e-5) for one, other in zip(clipped, halves, strict=True))
+
+
+def test_the_fused_backward_on_a_gpu_is_asked_without_cumulative_lengths(monkeypatch):
+    """A tensor there, even an empty one, asks CUDA for rows of many lengths: "batch size must be positive"."""
+    asked = []
+
+    def kernel(*arguments, **options):
+        asked.append(arguments)
+        return arguments[1:4]
+
+    monkeypatch.setattr(torch.ops.aten, "_scaled_dot_product_flash_attention_backward", kernel)
+    q, kv, lse = (torch.empty(*shape, device="meta") for shape in ((2, 5, 8), (2, 7, 8), (2, 5)))
+    assert flash.query_gradient(q, (q, kv, kv), (q, lse), 0.3).shape == q.shape
+    (arguments,) = asked
+    assert arguments[6:10] == (None, None, 5, 7)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_gradients_on_a_gpu_are_those_of_float64_within_rounding(dtype):
+    own, prefix, lengths = _qkv(dtype)
+    found = _gradients(_packed([x.cuda() for x in prefix], Shape(lengths, 0.3, None)), [x.cuda() for x in own])
+    exact = _gradients(
+        lambda leaves: _dense(leaves, [x.double() for x in prefix], lengths, 0.3), [x.double() for x in own]
+    )
+    for ours, wanted in zip(found, exact, strict=True):
+        assert (ours.cpu() - wanted).norm() <= (0.02 if dtype is torch.bfloat16 else 1e-5) * wanted.norm()
