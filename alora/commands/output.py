@@ -33,23 +33,30 @@ def note(text: str) -> None:
     sys.stderr.flush()
 
 
-def report_file(output: str | Path, certificate: bool = False) -> Path:
+def report_file(output: str | Path, adapter: Path | None = None) -> Path:
     """``output`` as a place for a report: a new file, or one that holds a report already.
 
     Args:
-        certificate: the report is a certificate, which a run without a bundle keeps as its own ``identity.json``.
+        adapter: the folder that the report certifies; its own ``identity.json``, or its run's, may be replaced.
 
     Raises:
-        ConfigError: it is one of the records that a run or a bundle keeps, or a file that is no report of alora's.
+        ConfigError: it is a record that a run, a bundle or an adapter keeps, or a file that is no report of alora's.
     """
     file = Path(output)
+    in_bundle, in_adapter = ((file.parent / name).exists() for name in ("alora.json", "adapter_config.json"))
     in_run = any((folder / "run.yaml").exists() for folder in file.absolute().parents)
-    wanted = certificate and file.name == "identity.json"
-    if file.name in _RECORDS and ((file.parent / "alora.json").exists() or (in_run and not wanted)):
-        raise ConfigError(f"{file} is a record of the run or bundle that it lies in; give another output=")
+    wanted = file.name == "identity.json" and adapter is not None and file.parent.resolve() in _homes(adapter)
+    if file.name in _RECORDS and (in_bundle or ((in_run or in_adapter) and not wanted)):
+        raise ConfigError(f"{file} is a record of the run, bundle or adapter that it lies in; give another output=")
     if (file.is_symlink() or file.exists()) and not _is_report(file):
         raise ConfigError(f"{file} is there and is no report of alora's; give another output=, or move it away")
     return file
+
+
+def _homes(adapter: Path) -> tuple[Path, ...]:
+    """Where the certificate of an adapter may lie: next to its files, and in the run whose adapter or bundle it is."""
+    own = adapter.resolve()
+    return (own, own.parent) if own.name in ("adapter", "bundle") else (own,)
 
 
 def _is_report(file: Path) -> bool:

@@ -83,15 +83,19 @@ def test_a_report_replaces_nothing_that_is_no_file(tmp_path):
             report_file(place)
 
 
-def test_records_of_a_bundle_and_a_run_are_no_place_for_a_report(tmp_path):
+def test_records_of_a_bundle_a_run_and_an_adapter_are_no_place_for_a_report(tmp_path):
     certificate = json.dumps(REPORTS[2])
-    for home, mark in (("bundle", "alora.json"), ("run", "run.yaml")):
+    for home, mark in (("bundle", "alora.json"), ("run", "run.yaml"), ("bare", "adapter_config.json")):
         (tmp_path / home).mkdir()
         for name in (mark, "identity.json"):
             (tmp_path / home / name).write_text(certificate)
-    for place in ("bundle/alora.json", "bundle/identity.json", "run/identity.json", "run/evaluation.json"):
-        with pytest.raises(ConfigError, match="is a record of the run or bundle"):
-            report_file(tmp_path / place)
-    assert report_file(tmp_path / "run/identity.json", certificate=True)  # as export asks for it
-    with pytest.raises(ConfigError, match="is a record of the run or bundle"):
-        report_file(tmp_path / "bundle/identity.json", certificate=True)
+    elsewhere = [None, tmp_path / "other", tmp_path / "run/other", tmp_path / "other/adapter"]
+    for adapter in elsewhere:
+        for place in ("bundle/alora.json", "bundle/identity.json", "run/identity.json", "bare/identity.json"):
+            with pytest.raises(ConfigError, match="is a record of the run, bundle or adapter"):
+                report_file(tmp_path / place, adapter)
+    for own, place in (("run/adapter", "run"), ("run/bundle", "run"), ("bare", "bare")):
+        assert report_file(tmp_path / place / "identity.json", tmp_path / own)  # as export asks for it
+    for own, place in (("bundle", "bundle/identity.json"), ("run/adapter", "run/evaluation.json")):
+        with pytest.raises(ConfigError, match="is a record of the run, bundle or adapter"):
+            report_file(tmp_path / place, tmp_path / own)
