@@ -8,7 +8,7 @@ from typing import Any
 
 from alora.atomic import json_text, write_json, write_text
 from alora.errors import ConfigError
-from alora.reading import read_whole
+from alora.reading import printable, read_whole
 
 __all__ = ["note", "report_file", "say", "say_json", "table", "write_json", "write_text"]
 
@@ -23,13 +23,13 @@ _REPORTS = ({"conversation", "verdicts"}, {"schema_version", "evaluations"}, {"a
 
 def say(text: str = "") -> None:
     """One line (or several) for the user, on standard output."""
-    sys.stdout.write(f"{text}\n")
+    sys.stdout.write(f"{printable(text)}\n")
     sys.stdout.flush()
 
 
 def note(text: str) -> None:
     """A remark beside the result, on standard error: it never mixes with what a pipe reads."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{printable(text)}\n")
     sys.stderr.flush()
 
 
@@ -97,4 +97,4 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:.4f}"
-    return str(value)
+    return printable(str(value)).replace("\n", "\\n").replace("\t", "\\t")
