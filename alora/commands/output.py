@@ -37,7 +37,7 @@ def report_file(output: str | Path, adapter: Path | None = None) -> Path:
     """``output`` as a place for a report: a new file, or one that holds a report already.
 
     Args:
-        adapter: the folder that the report certifies; its own ``identity.json``, or its run's, may be replaced.
+        adapter: the folder that the report is of; its own records, and its run's ``identity.json``, may be replaced.
 
     Raises:
         ConfigError: it is a record that a run, a bundle or an adapter keeps, or a file that is no report of alora's.
@@ -45,7 +45,8 @@ def report_file(output: str | Path, adapter: Path | None = None) -> Path:
     file = Path(output)
     in_bundle, in_adapter = ((file.parent / name).exists() for name in ("alora.json", "adapter_config.json"))
     in_run = any((folder / "run.yaml").exists() for folder in file.absolute().parents)
-    wanted = file.name == "identity.json" and adapter is not None and file.parent.resolve() in _homes(adapter)
+    own = adapter is not None and file.parent.resolve() in _homes(adapter)
+    wanted = own and (file.name == "identity.json" or not in_run)
     if file.name in _RECORDS and (in_bundle or ((in_run or in_adapter) and not wanted)):
         raise ConfigError(f"{file} is a record of the run, bundle or adapter that it lies in; give another output=")
     if (file.is_symlink() or file.exists()) and not _is_report(file):

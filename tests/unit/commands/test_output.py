@@ -112,6 +112,8 @@ def test_records_of_a_bundle_a_run_and_an_adapter_are_no_place_for_a_report(tmp_
                 report_file(tmp_path / place, adapter)
     for own, place in (("run/adapter", "run"), ("run/bundle", "run"), ("bare", "bare")):
         assert report_file(tmp_path / place / "identity.json", tmp_path / own)  # as export asks for it
-    for own, place in (("bundle", "bundle/identity.json"), ("run/adapter", "run/evaluation.json")):
+    assert report_file(tmp_path / "bare/evaluation.json", tmp_path / "bare")  # where export looks for it
+    others = (("bundle", "bundle/identity.json"), ("run/adapter", "run/evaluation.json"), ("x", "bare/evaluation.json"))
+    for own, place in others:
         with pytest.raises(ConfigError, match="is a record of the run, bundle or adapter"):
             report_file(tmp_path / place, tmp_path / own)
