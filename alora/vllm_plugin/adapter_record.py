@@ -89,16 +89,22 @@ def _copy(source: str, target: str) -> str:
     return sha.hexdigest()
 
 
-def _require_finite(copy: str, shown: str) -> None:
-    """AdapterError for weights that are no numbers: what they compute stays in blocks that others get to use."""
+def _require_sound(copy: str, shown: str, config: AdapterConfig) -> None:
+    """AdapterError for weights that are no numbers: what they compute stays in blocks that others get to use.
+
+    Also for weights of a head that the configuration does not name: vLLM goes by the file, and would run them.
+    """
     from safetensors import SafetensorError, safe_open
 
     for file in Path(copy).glob("adapter_model.safetensors"):
         try:
             with safe_open(file, "pt") as tensors:
                 odd = [name for name in tensors.keys() if not tensors.get_tensor(name).isfinite().all()]  # noqa: SIM118
+                head = [name for name in tensors.keys() if ".lm_head." in name]  # noqa: SIM118
         except SafetensorError:
             return  # vLLM says what is wrong with it
+        if head and not config.adapts_head:
+            raise AdapterError(f"{shown}: {head[0]} is there, and target_modules of {CONFIG} does not name lm_head")
         if odd:
             raise AdapterError(f"{shown}: {odd[0]} holds NaN or infinity; export the adapter again")
 
@@ -115,8 +121,9 @@ def read_record(path: str, copies: str) -> AdapterRecord:
         copy = tempfile.mkdtemp(dir=copies)
         try:
             digest = _copy(folder, copy)
-            _require_finite(copy, folder)
-            record = AdapterRecord(path, folder, stamp, read_config(copy, folder), digest, copy)
+            config = read_config(copy, folder)
+            _require_sound(copy, folder, config)
+            record = AdapterRecord(path, folder, stamp, config, digest, copy)
             if _stamp(folder) != stamp:
                 raise AdapterError(
                     f"{folder}: the adapter's files changed while they were being read; write them to another folder, "
