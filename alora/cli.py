@@ -25,6 +25,7 @@ from alora import __version__
 from alora.config.environment import debugging
 from alora.config.secrets import redacted
 from alora.errors import AloraError, MissingDependency
+from alora.reading import printable
 
 if TYPE_CHECKING:
     from alora.config.schema import Recipe
@@ -231,5 +232,5 @@ def _fail(message: str, exit_code: int) -> int:
 
 def _say(text: str) -> None:
     with contextlib.suppress(OSError):  # nobody reads it: the exit code stays
-        sys.stderr.write(f"{redacted(text)}\n")
+        sys.stderr.write(f"{printable(redacted(text))}\n")
         sys.stderr.flush()

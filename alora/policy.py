@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -117,7 +118,7 @@ def load_battery_policies(settings: PolicySettings, ids: Sequence[str]) -> list[
     """
     if "*" in ids and list(ids) != ["*"]:
         raise ConfigError(f"policies=[{','.join(ids)}]: '*' names all policies already; give it alone, or ids alone")
-    if twice := [name for name in dict.fromkeys(ids) if list(ids).count(name) > 1]:
+    if twice := [name for name, times in Counter(ids).items() if times > 1]:
         raise ConfigError(f"policies=[{','.join(ids)}] names {', '.join(twice)} more than once; name each policy once")
     if settings.file is None:
         raise PolicyError("policies= picks from a file of policies; set policy.file=FILE.yaml")

@@ -16,6 +16,7 @@ LONGEST = 64 * 2**20  # bytes
 LARGEST_YAML, NODE = 4 * 2**20, 64
 DEEPEST = 50  # levels of YAML
 PATIENCE = 10.0  # seconds until somebody writes to a named pipe
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # all but tab and newline
 _HUB_BLOB = re.compile(r"\.\./\.\./blobs/[0-9a-f]+")  # the hub's cache: snapshots/REVISION/NAME -> ../../blobs/DIGEST
 
 
@@ -52,6 +53,11 @@ def lone_surrogate(text: str) -> int | None:
     except UnicodeEncodeError as error:
         return error.start
     return None
+
+
+def printable(text: str) -> str:
+    """``text`` for a terminal, which obeys what others wrote: control and direction characters are escaped."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def read_json(path: Path, refusal: type[AloraError], remedy: str) -> Any:

@@ -177,7 +177,13 @@ def load_adapter(folder: Path) -> AdapterWeights:
         raise AdapterError(f"{folder / WEIGHTS_FILE} is damaged ({error}); copy or export the adapter again") from error
     tensors = _pair(state, folder)
     spec = _spec(config, folder)
+    endings = tuple(f".{target}" for target in spec.targets)
     for name, (a_rd, b_or) in tensors.items():
+        if not f".{name}".endswith(endings):
+            raise AdapterError(
+                f"{folder / WEIGHTS_FILE} holds weights of {name!r}, which target_modules of {CONFIG_FILE} does not "
+                "name, so some servers would run them and some not; the two files do not belong together"
+            )
         if a_rd.shape[0] != spec.rank or b_or.shape[1] != spec.rank:
             raise AdapterError(
                 f"{folder}: {name} has A {tuple(a_rd.shape)} and B {tuple(b_or.shape)}, but {CONFIG_FILE} says "
@@ -237,11 +243,14 @@ def _pair(state: dict[str, torch.Tensor], folder: Path) -> dict[str, tuple[torch
     for key, tensor in state.items():
         for half in ("A", "B"):
             ending = f".lora_{half}.weight"
-            if key.startswith(_KEY_PREFIX) and key.endswith(ending):
+            if key.startswith(_KEY_PREFIX) and key.endswith(ending) and tensor.ndim == 2:
                 halves.setdefault(key[len(_KEY_PREFIX) : -len(ending)], {})[half] = tensor
                 break
         else:
-            raise AdapterError(f"{folder / WEIGHTS_FILE} holds {key!r}, which is not a LoRA weight of a linear layer")
+            raise AdapterError(
+                f"{folder / WEIGHTS_FILE} holds {key!r} of shape {tuple(tensor.shape)}, which is not a LoRA weight of "
+                "a linear layer"
+            )
     unpaired = [name for name, pair in halves.items() if len(pair) != 2]
     if unpaired or not halves:
         raise AdapterError(

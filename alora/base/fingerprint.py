@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -110,13 +111,13 @@ def _stored_weights(files: list[Path]) -> str:
 def _stored_tensors(files: list[Path]) -> Iterator[tuple[str, torch.Tensor]]:
     from safetensors import safe_open
 
-    places = {}
-    for file in files:
-        with safe_open(file, framework="pt") as opened:
-            places.update(dict.fromkeys(opened.keys(), file))
-    for name in sorted(places):
-        with safe_open(places[name], framework="pt") as opened:
-            yield name, opened.get_tensor(name)
+    places: dict[str, Any] = {}
+    with ExitStack() as stack:
+        for file in files:
+            opened = stack.enter_context(safe_open(file, framework="pt"))
+            places.update(dict.fromkeys(opened.keys(), opened))
+        for name in sorted(places):
+            yield name, places[name].get_tensor(name)
 
 
 def _memory_tensors(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:

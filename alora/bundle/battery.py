@@ -13,7 +13,7 @@ from pathlib import Path
 from alora.atomic import write_json
 from alora.bundle.read import Bundle, load_bundle
 from alora.errors import BundleError
-from alora.reading import read_whole, require_plain
+from alora.reading import lone_surrogate, read_whole, require_plain
 
 BATTERY_FILE = "battery.json"
 SCHEMA_VERSION = 1
@@ -111,6 +111,22 @@ def _names(file: Path) -> list[str]:
         ) from error
     if version != SCHEMA_VERSION:
         raise BundleError(f"{file}: schema_version is {version!r}, and this alora reads {SCHEMA_VERSION}; upgrade it")
-    if not isinstance(names, list) or not all(isinstance(n, str) and n == Path(n).name and n != ".." for n in names):
-        raise BundleError(f"{file}: bundles must be a list of names of folders beside it, not {names!r}")
+    if not isinstance(names, list):
+        raise BundleError(f"{file}: bundles is {repr(names)[:80]}, not a list of names; write the battery again")
+    seen: set[str] = set()
+    for index, name in enumerate(names):
+        if not _names_a_folder(name) or name in seen:
+            problem = "is there twice" if name in seen else "is no name of a folder beside it"
+            raise BundleError(f"{file}: bundles[{index}], {repr(name)[:80]}, {problem}; write the battery again")
+        seen.add(name)
     return names
+
+
+def _names_a_folder(name: object) -> bool:
+    return (
+        isinstance(name, str)
+        and name == Path(name).name
+        and name not in ("", "..")
+        and "\0" not in name
+        and lone_surrogate(name) is None
+    )

@@ -51,7 +51,7 @@ def run(recipe: Recipe) -> int:
     if recipe.artifact is None:
         raise ConfigError("alora evaluate needs artifact=DIR: a run folder, an adapter folder, a bundle or a battery")
     artifact = find_artifact(recipe.artifact)
-    file = _file(recipe)
+    file = _file(recipe, artifact)
     unusable: dict[str, DataError] = {}
     if artifact.bundle is not None or artifact.kind is Kind.BATTERY:
         evaluations, unusable = _of_bundles(recipe, artifact)
@@ -172,10 +172,11 @@ def _baseline(
     return [evaluate(baseline.predict(rows), OperatingPoint(), recipe.evaluation, method="bag_of_words")]
 
 
-def _file(recipe: Recipe) -> Path:
+def _file(recipe: Recipe, artifact: Artifact) -> Path:
     """``output``, a file or a folder for it; else the working folder. A run's own record is left as it is."""
+    bare = artifact.folder if artifact.kind is Kind.ADAPTER else None  # keeps its evaluation next to its weights
     place = Path.cwd() if recipe.output is None else Path(recipe.output)
-    return report_file(place if place.suffix == ".json" else place / FILE_NAME)
+    return report_file(place if place.suffix == ".json" else place / FILE_NAME, bare)
 
 
 def _show(evaluations: Sequence[Evaluation], file: Path) -> None:

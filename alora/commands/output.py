@@ -8,7 +8,7 @@ from typing import Any
 
 from alora.atomic import json_text, write_json, write_text
 from alora.errors import ConfigError
-from alora.reading import read_whole
+from alora.reading import printable, read_whole
 
 __all__ = ["note", "report_file", "say", "say_json", "table", "write_json", "write_text"]
 
@@ -23,33 +23,41 @@ _REPORTS = ({"conversation", "verdicts"}, {"schema_version", "evaluations"}, {"a
 
 def say(text: str = "") -> None:
     """One line (or several) for the user, on standard output."""
-    sys.stdout.write(f"{text}\n")
+    sys.stdout.write(f"{printable(text)}\n")
     sys.stdout.flush()
 
 
 def note(text: str) -> None:
     """A remark beside the result, on standard error: it never mixes with what a pipe reads."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{printable(text)}\n")
     sys.stderr.flush()
 
 
-def report_file(output: str | Path, certificate: bool = False) -> Path:
+def report_file(output: str | Path, adapter: Path | None = None) -> Path:
     """``output`` as a place for a report: a new file, or one that holds a report already.
 
     Args:
-        certificate: the report is a certificate, which a run without a bundle keeps as its own ``identity.json``.
+        adapter: the folder that the report is of; its own records, and its run's ``identity.json``, may be replaced.
 
     Raises:
-        ConfigError: it is one of the records that a run or a bundle keeps, or a file that is no report of alora's.
+        ConfigError: it is a record that a run, a bundle or an adapter keeps, or a file that is no report of alora's.
     """
     file = Path(output)
+    in_bundle, in_adapter = ((file.parent / name).exists() for name in ("alora.json", "adapter_config.json"))
     in_run = any((folder / "run.yaml").exists() for folder in file.absolute().parents)
-    wanted = certificate and file.name == "identity.json"
-    if file.name in _RECORDS and ((file.parent / "alora.json").exists() or (in_run and not wanted)):
-        raise ConfigError(f"{file} is a record of the run or bundle that it lies in; give another output=")
+    own = adapter is not None and file.parent.resolve() in _homes(adapter)
+    wanted = own and (file.name == "identity.json" or not in_run)
+    if file.name in _RECORDS and (in_bundle or ((in_run or in_adapter) and not wanted)):
+        raise ConfigError(f"{file} is a record of the run, bundle or adapter that it lies in; give another output=")
     if (file.is_symlink() or file.exists()) and not _is_report(file):
         raise ConfigError(f"{file} is there and is no report of alora's; give another output=, or move it away")
     return file
+
+
+def _homes(adapter: Path) -> tuple[Path, ...]:
+    """Where the certificate of an adapter may lie: next to its files, and in the run whose adapter or bundle it is."""
+    own = adapter.resolve()
+    return (own, own.parent) if own.name in ("adapter", "bundle") else (own,)
 
 
 def _is_report(file: Path) -> bool:
@@ -90,4 +98,4 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:.4f}"
-    return str(value)
+    return printable(str(value)).replace("\n", "\\n").replace("\t", "\\t")

@@ -42,12 +42,14 @@ def run(recipe: Recipe) -> int:
     from alora.base.load import load_base
     from alora.bundle.artifact import Kind, find_artifact
 
-    output = recipe.output and report_file(recipe.output, certificate=True)
     if recipe.artifact is not None and (artifact := find_artifact(recipe.artifact)).kind is Kind.BATTERY:
         from alora.commands.validate_battery import validate_battery
 
+        if recipe.output is not None:
+            report_file(recipe.output)
         return validate_battery(recipe, artifact, lambda *given: _certify(recipe, _of_bundle(*given[:2]), given[2]))
     subject = find_subject(recipe)
+    output = recipe.output and report_file(recipe.output, subject.folder)
     _require_activated(subject)
     certificate = _certify(recipe, subject, load_base(subject.base))
     if output:

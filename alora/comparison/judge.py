@@ -29,6 +29,7 @@ from alora.config.schema import JudgeSettings
 from alora.conversation import LabelledConversation
 from alora.errors import ConfigError, RunError
 from alora.policy import Policy
+from alora.reading import printable
 
 SURE = 0.995  # what a confidence of 100, or none at all, counts as
 FAILURES_IN_A_ROW = 20  # then the endpoint is taken for dead
@@ -162,7 +163,8 @@ def _tell(policy: Policy, client: JudgeClient, silent: Counter[NoAnswer]) -> Non
     if silent:
         reasons = ", ".join(f"{count} {why.name.lower()}" for why, count in silent.items())
         words = f"; last refusal: {client.refusal}" if client.refusal else ""
-        tqdm.write(f"{policy.id}: {silent.total()} rows have no answer ({reasons}{words})", file=sys.stderr)
+        remark = f"{policy.id}: {silent.total()} rows have no answer ({reasons}{words})"
+        tqdm.write(printable(remark), file=sys.stderr)
 
 
 def logits(answer: Answer, labels: int) -> list[float]:

@@ -43,6 +43,7 @@ from alora.config.sweep import (
 )
 from alora.config.validate import check_recipe
 from alora.errors import ConfigError
+from alora.reading import printable
 
 # Given on every command line, so that they hold for a user's own primary config too.
 _HYDRA_DEFAULTS = {
@@ -196,7 +197,7 @@ def _run_hydra(verb: str, argv: Sequence[str], task: Callable[[DictConfig], None
             with contextlib.redirect_stdout(shown):
                 main()
         finally:
-            sys.stdout.write(redacted(shown.getvalue()))
+            sys.stdout.write(printable(redacted(shown.getvalue())))
 
 
 def to_recipe(

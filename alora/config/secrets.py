@@ -7,12 +7,13 @@ from urllib.parse import urlsplit
 
 HIDDEN = "***"
 KEY = "VLLM_API_KEY"  # the variable that vLLM's server reads its own key from
-_OPTION = r"--?[\w-]*(?:api[-_]?key|hf[-_]token|auth[-_]token|passw(?:or)?d|secret)[\w-]*"
+# Each run of word characters and dashes is looked at once, from its start: linear in a text of nothing else.
+_OPTION = r"(?<![\w-])(?>\w*-[\w-]*(?:api[-_]?key|hf[-_]token|auth[-_]token|passw(?:or)?d|secret)[\w-]*)"
 _WORD = r"""(?:"(?!-)[^"]*"|'(?!-)[^']*'|(?!-)[^\s,\]"'\\]+)"""
-_NEXT = r"""["']?(?:[ ]*,[ ]*|[ ]+|\s*\n\s*-[ ]+)"""  # in a command line, a list, a YAML list
+_NEXT = r"""["']?(?:[ ]*,[ ]*|[ ]+|[^\S\n]*\n\s*-[ ]+)"""  # in a command line, a list, a YAML list
 _VALUE = re.compile(rf"({_NEXT}|=){_WORD}")
 _SECRETS = re.compile(rf"(?P<option>{_OPTION})(?P<values>={_WORD}|(?:{_NEXT}{_WORD})+)")
-_SETTING = re.compile(r"(\+*(?:judge\.url|serving\.arguments|engine)=)(?!(?:transformers|vllm)$).+", re.DOTALL)
+_SETTING = re.compile(r"((?:judge\.url|serving\.arguments|engine)=)(?!(?:transformers|vllm)$).+", re.DOTALL)
 _USER = re.compile(r"(://)[^/\s'\"]*@")
 _QUERY = re.compile(r"([?&](?:[\w-]*(?:key|token|secret|password)|sig)=)[^&\s'\"]+")
 
@@ -42,8 +43,22 @@ def is_far(host: str | None) -> bool:
 
 
 def in_the_clear(url: str) -> str | None:
-    """A remark on a URL that sends text, and a key, unencrypted over a network; None where it does not."""
+    """A remark on a URL that sends text, and a key, unencrypted over a network; None where it does not.
+
+    Also to this machine it does so where the environment names a proxy: the proxy gets all of it.
+    """
+    from urllib.request import getproxies, proxy_bypass
+
     parts = urlsplit(url)
-    if parts.scheme != "http" or not is_far(parts.hostname):
+    if parts.scheme != "http":
         return None
-    return f"{redacted(url)} is not encrypted: whoever is between reads the conversations and the key; use https://"
+    proxies = {} if proxy_bypass(parts.hostname or "") else getproxies()
+    proxy = proxies.get("http", proxies.get("all"))
+    if proxy is not None and is_far(urlsplit(proxy if "://" in proxy else f"//{proxy}").hostname):
+        way = f"goes unencrypted through the proxy {redacted(proxy)}"
+        remedy = f"use https://, or put {parts.hostname} into NO_PROXY"
+    elif is_far(parts.hostname):
+        way, remedy = "is not encrypted", "use https://"
+    else:
+        return None
+    return f"{redacted(url)} {way}: whoever is between reads the conversations and the key; {remedy}"

@@ -18,6 +18,7 @@ from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Quote, QuotedString
 
 from alora.atomic import write_json
 from alora.config.arguments import Arguments
@@ -139,15 +140,19 @@ def run_folders_apart(recipes: Sequence[Recipe], changed: Sequence[str]) -> list
         return []
     policies = {recipe.policy.id for recipe in recipes}
     if len(owners) == 1 and None not in policies and len(policies) == len(recipes):
-        folder = next(iter(owners)).replace("\\", "\\\\").replace("'", "\\'")
-        if "${" in folder:  # the override below would have it resolved
-            raise ConfigError(f"run_dir is {folder!r}; give the jobs' folder a name without '${{'")
-        return [f"run_dir='{folder}/${{policy.id}}'"]
+        return [f"run_dir={_quoted(next(iter(owners)), '/${policy.id}')}"]
     lines = [f"{folder}: {len(jobs)} jobs ({'; '.join(jobs[:3])})" for folder, jobs in shared.items()]
     raise ConfigError(
         "jobs of this sweep would train into one run folder; make name or run_dir depend on what is swept, "
         "for example 'name=seed_${training.seed}'\n" + "\n".join(lines)
     )
+
+
+def _quoted(folder: str, below: str = "") -> str:
+    """``folder``, with ``below`` behind it, as the value of an override, whatever characters are in it."""
+    if "${" in folder:  # the override would have it resolved
+        raise ConfigError(f"jobs of this sweep would go to the folder {folder!r}; give it a name without '${{'")
+    return QuotedString(folder + below, Quote.single).with_quotes()
 
 
 @contextlib.contextmanager
@@ -164,7 +169,7 @@ def sweep_folder(arguments: Arguments, verb: str) -> Iterator[tuple[Records, lis
     else:
         lasting = folder = Path(tempfile.mkdtemp(prefix="alora-sweep-"))
     try:
-        more = [] if arguments.sets("hydra.sweep.dir") else [f"hydra.sweep.dir='{lasting}'"]
+        more = [] if arguments.sets("hydra.sweep.dir") else [f"hydra.sweep.dir={_quoted(str(lasting))}"]
         more += [] if arguments.sets("hydra.job.name") else [f"hydra.job.name=alora_{verb}"]
         yield Records(folder), more
     finally:

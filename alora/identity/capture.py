@@ -150,5 +150,5 @@ def cache_sites(cache: Any) -> dict[Site, Tensor]:
 
 def _decoder(model: Any) -> nn.Module:
     causal_lm = model.get_base_model() if hasattr(model, "get_base_model") else model
-    decoder = causal_lm.base_model
+    decoder = causal_lm.get_decoder()  # what runs: OPTForCausalLM never calls its base_model
     return decoder if decoder is not causal_lm else getattr(decoder, "model", decoder)  # Llama4 answers with itself

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from alora.errors import AdapterError
 from alora.identity.capture import OUTPUT, Call, Site
 from alora.identity.compare import bits_differ
 
@@ -57,19 +58,28 @@ def record_active(modules: Mapping[str, Any], call: Call, active: set[str]) -> I
 
     Each is compared to its own base layer on the same input: a difference that comes from an earlier layer does not
     count. The head is given the last token alone, so that one is looked at there.
+
+    Raises:
+        AdapterError: a module gets the tokens of all rows in one dimension, where PEFT's aLoRA cannot find a row's.
     """
     base: dict[str, torch.Tensor] = {}
 
-    def rows_of(output_BTD: torch.Tensor) -> torch.Tensor:
+    def rows_of(name: str, output_BTD: torch.Tensor) -> torch.Tensor:
+        if output_BTD.ndim != 3:
+            raise AdapterError(
+                f"the base calls {name} on the tokens of all rows in one dimension {tuple(output_BTD.shape)}, so "
+                "neither PEFT's aLoRA nor this check knows which of them are activated; train the adapter without "
+                f"{name.rpartition('.')[2]} in adapter.targets"
+            )
         places = call.activation_B if output_BTD.shape[1] == call.tokens else [-1] * len(call.activation_B)
         return output_BTD[range(len(places)), places]
 
     def keep(name: str) -> Any:
-        return lambda _module, _inputs, output: base.__setitem__(name, rows_of(output))
+        return lambda _module, _inputs, output: base.__setitem__(name, rows_of(name, output))
 
     def judge(name: str) -> Any:
         def hook(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
-            if bits_differ(base[name], rows_of(output)).any():
+            if bits_differ(base[name], rows_of(name, output)).any():
                 active.add(name)
 
         return hook

@@ -12,9 +12,11 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from threading import Thread
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import torch
@@ -30,9 +32,11 @@ if TYPE_CHECKING:
     from alora.bundle.read import Bundle
     from alora.render import Prefix, Renderer, Suffix
 
+_Result = TypeVar("_Result")
 _AT_ONCE = 32
 _PROBE_SECONDS = 10  # of silence, until a server that does not even list its models is taken for dead
 _SECONDS = 600  # of silence, while it computes
+_WHOLE = 2  # times the silence: no answer takes longer, drop by drop or with headers without end
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -155,7 +159,7 @@ class RemoteEngine:
             raise ConfigError(f"{self.url} is no OpenAI-compatible server: it answered {text[:100]!r}") from error
 
     def _send(self, path: str, body: dict[str, Any] | None, seconds: float = _SECONDS) -> tuple[int, str]:
-        """Status and body of one request; ``seconds`` of silence end it."""
+        """Status and body of one request; ``seconds`` of silence end it, and :data:`_WHOLE` times as many in all."""
         headers = {"Content-Type": "application/json"}
         if key := os.environ.get(KEY):
             if not key.isascii() or not key.isprintable():
@@ -164,22 +168,27 @@ class RemoteEngine:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers)
         try:
-            with _open(request, seconds) as answer:
-                content = read_stream(answer)
-                if answer.length:  # bytes that were announced and did not come
-                    raise http.client.IncompleteRead(content, answer.length)
-                if 300 <= answer.status < 400:
-                    place = redacted(str(answer.headers.get("Location")))
-                    raise ConfigError(
-                        f"{self.url} answered {answer.status} and sends on to {place}, where neither key nor text "
-                        "follow; give the right address as engine="
-                    )
-                return answer.status, content.decode(errors="replace")
+            status, content, location = _within(seconds * _WHOLE, partial(_answer, request, seconds))
         except (OSError, http.client.HTTPException, ValueError) as error:  # silence, a cut answer, no HTTP at all
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise ConfigError(
                 f"{self.url} does not answer ({reason}); is the server up? alora serve starts one"
             ) from error
+        if 300 <= status < 400:
+            raise ConfigError(
+                f"{self.url} answered {status} and sends on to {redacted(str(location))}, where neither key nor text "
+                "follow; give the right address as engine="
+            )
+        return status, content.decode(errors="replace")
+
+
+def _answer(request: urllib.request.Request, seconds: float) -> tuple[int, bytes, str | None]:
+    """Status, body and the place to which it sends on."""
+    with _open(request, seconds) as answer:
+        content = read_stream(answer)
+        if answer.length:  # bytes that were announced and did not come
+            raise http.client.IncompleteRead(content, answer.length)
+        return answer.status, content, answer.headers.get("Location")
 
 
 def _open(request: urllib.request.Request, seconds: float) -> Any:
@@ -187,3 +196,25 @@ def _open(request: urllib.request.Request, seconds: float) -> Any:
         return _OPENER.open(request, timeout=seconds)
     except urllib.error.HTTPError as error:
         return error  # an answer too, with a status and a body
+
+
+def _within(seconds: float, ask: Callable[[], _Result]) -> _Result:
+    """What ``ask`` returns or raises; TimeoutError when that takes longer.
+
+    http.client bounds the silence between two bytes alone, so the wait is in another thread, which is left behind.
+    """
+    done: Future[_Result] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(ask())
+        except BaseException as error:
+            done.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    try:
+        return done.result(seconds)
+    except TimeoutError as error:
+        if done.done():  # of its own, after silence
+            raise
+        raise TimeoutError(f"no whole answer after {seconds:g} s") from error

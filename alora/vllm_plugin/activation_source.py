@@ -66,7 +66,9 @@ def record_of(engine: Any, lora_request: Any, in_place: bool = False) -> Adapter
             raise AdapterError(f"aLoRA adapter {lora_request.lora_name!r} is refused: {refusal}")
         return None
     try:
-        return records.read(lora_request.lora_path) if in_place else records.of(lora_request)
+        record = records.read(lora_request.lora_path) if in_place else records.of(lora_request)
+        records.restore(record)
+        return record
     except (AdapterError, OSError) as error:
         if records.known(lora_request.lora_int_id) is None and not claims_alora(lora_request.lora_path):
             return None

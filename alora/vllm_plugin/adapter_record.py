@@ -44,6 +44,7 @@ class AdapterRecord:
     copy: str
     number: int = field(default_factory=lambda: next(_numbers))
     refused: tuple[tuple[str, int, int, int, int], ...] = ()  # the files as they were refused in its place
+    unsent: Any = None  # deletes the copy with the record, until a worker may load it
 
     def unchanged(self) -> bool:
         """Whether every file of the adapter is still the one that was read; a few microseconds."""
@@ -88,16 +89,22 @@ def _copy(source: str, target: str) -> str:
     return sha.hexdigest()
 
 
-def _require_finite(copy: str, shown: str) -> None:
-    """AdapterError for weights that are no numbers: what they compute stays in blocks that others get to use."""
+def _require_sound(copy: str, shown: str, config: AdapterConfig) -> None:
+    """AdapterError for weights that are no numbers: what they compute stays in blocks that others get to use.
+
+    Also for weights of a head that the configuration does not name: vLLM goes by the file, and would run them.
+    """
     from safetensors import SafetensorError, safe_open
 
     for file in Path(copy).glob("adapter_model.safetensors"):
         try:
             with safe_open(file, "pt") as tensors:
                 odd = [name for name in tensors.keys() if not tensors.get_tensor(name).isfinite().all()]  # noqa: SIM118
+                head = [name for name in tensors.keys() if ".lm_head." in name]  # noqa: SIM118
         except SafetensorError:
             return  # vLLM says what is wrong with it
+        if head and not config.adapts_head:
+            raise AdapterError(f"{shown}: {head[0]} is there, and target_modules of {CONFIG} does not name lm_head")
         if odd:
             raise AdapterError(f"{shown}: {odd[0]} holds NaN or infinity; export the adapter again")
 
@@ -114,8 +121,9 @@ def read_record(path: str, copies: str) -> AdapterRecord:
         copy = tempfile.mkdtemp(dir=copies)
         try:
             digest = _copy(folder, copy)
-            _require_finite(copy, folder)
-            record = AdapterRecord(path, folder, stamp, read_config(copy, folder), digest, copy)
+            config = read_config(copy, folder)
+            _require_sound(copy, folder, config)
+            record = AdapterRecord(path, folder, stamp, config, digest, copy)
             if _stamp(folder) != stamp:
                 raise AdapterError(
                     f"{folder}: the adapter's files changed while they were being read; write them to another folder, "
@@ -154,7 +162,11 @@ def _delete_abandoned() -> None:
 
 
 class Records:
-    """The adapters of one engine core, by the LoRA ids of its users. ``folder`` holds the copies and ends with it."""
+    """The adapters of one engine core, by the LoRA ids of its users. ``folder`` holds the copies and ends with it.
+
+    The copy of a record that no worker has heard of ends with the record, so a refused request leaves none; that of
+    one that :meth:`hold` has seen ends in :meth:`sweep`.
+    """
 
     def __init__(self) -> None:
         _delete_abandoned()
@@ -205,8 +217,9 @@ class Records:
         plain_no_more = seen is not None and not seen.config.is_alora and claims_alora(path)  # a manifest came
         if seen is not None and not plain_no_more and _stamp(seen.folder) == seen.stamp:
             return seen
-        now = read_record(path, self.folder)
-        self._copies[now.copy] = weakref.ref(now)
+        now = read_record(path, self._home())
+        now.unsent = weakref.finalize(now, shutil.rmtree, now.copy, ignore_errors=True)
+        now.unsent.atexit = False
         if seen is not None and now.digest == seen.digest:
             seen.stamp = now.stamp
             return seen
@@ -215,10 +228,47 @@ class Records:
 
     def hold(self, lora_id: int, record: AdapterRecord) -> None:
         """What ``lora_id`` means from now on, or until many others have been asked for."""
+        if record.unsent is not None and record.unsent.detach():
+            self._copies[record.copy] = weakref.ref(record)
         self._by_id[lora_id] = record
         self._by_id.move_to_end(lora_id)
         while len(self._by_id) > _KEPT:
             self._by_id.popitem(last=False)
+
+    def restore(self, record: AdapterRecord) -> None:
+        """Make a copy whole again that a cleaner of temporary files deleted.
+
+        Raises:
+            AdapterError: the adapter's files are gone, or hold other weights by now.
+        """
+        if all(os.path.exists(f"{record.copy}/{name}") for name, *_ in record.stamp):  # noqa: PTH110 (each request)
+            return
+        try:
+            now = read_record(record.path, self._home())
+            if now.digest == record.digest:
+                shutil.rmtree(record.copy, ignore_errors=True)
+                Path(now.copy).rename(record.copy)
+                return
+            shutil.rmtree(now.copy, ignore_errors=True)
+            reason = "its files hold other weights by now"
+        except (AdapterError, OSError) as error:
+            reason = str(error)
+        raise AdapterError(
+            f"{record.path}: the copy that the workers load from, {record.copy}, was deleted while the engine ran, and "
+            f"cannot be made again ({reason}); load the adapter again (add_lora, or POST /v1/load_lora_adapter, with "
+            "load_inplace), and start the engine with TMPDIR in a place that nothing cleans"
+        )
+
+    def _home(self) -> str:
+        """``folder``, made again, and no stranger's, where a cleaner of temporary files deleted it."""
+        try:
+            own = os.lstat(self.folder).st_uid == os.getuid()
+        except FileNotFoundError:
+            own = False
+        if not own:
+            Path(self.folder).mkdir(mode=0o700)
+            self._locked = _lock(self.folder)
+        return self.folder
 
     def known(self, lora_id: int) -> AdapterRecord | None:
         return self._by_id.get(lora_id)

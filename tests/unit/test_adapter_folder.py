@@ -95,6 +95,32 @@ def test_weights_of_another_rank_or_without_a_half_are_refused(folder, half):
         load_adapter(folder)
 
 
+def test_weights_that_no_target_names_are_refused_by_name(folder):
+    """Some servers would run them and some not: vLLM goes by the file, PEFT by the configuration."""
+    file = folder / "adapter_model.safetensors"
+    state = load_file(file)
+    head = {f"base_model.model.lm_head.lora_{half}.weight": torch.ones(4, 4) for half in "AB"}
+    save_file({**state, **head}, file)
+    with pytest.raises(AdapterError, match=r"adapter_model.safetensors holds weights of 'lm_head', which target_mod"):
+        load_adapter(folder)
+    _edit(folder, target_modules=["k_proj", "q_proj", "head"])
+    with pytest.raises(AdapterError, match="'lm_head'"):
+        load_adapter(folder)
+    _edit(folder, target_modules=["k_proj", "q_proj", "lm_head"])
+    assert "lm_head" in load_adapter(folder).tensors
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (4, 4, 4)])
+@pytest.mark.parametrize("half", ["A", "B"])
+def test_weights_that_are_no_matrix_are_refused_by_name(folder, half, shape):
+    file = folder / "adapter_model.safetensors"
+    state = load_file(file)
+    name = next(key for key in state if key.endswith(f"lora_{half}.weight"))
+    save_file({**state, name: torch.ones(shape)}, file)
+    with pytest.raises(AdapterError, match=f"adapter_model.safetensors holds '{name}' of shape"):
+        load_adapter(folder)
+
+
 def test_a_target_is_a_whole_path_or_its_last_part():
     model = toy_model("qwen3")
     assert len(target_modules(model, ["q_proj"])) == len(model.model.layers)

@@ -117,6 +117,13 @@ def test_a_bad_row_is_told_with_its_line(tmp_path, case):
     assert len(caught.value.findings) == 1
 
 
+@pytest.mark.timeout(10)
+def test_a_key_that_is_there_twice_is_found_among_many(tmp_path):
+    keys = ",".join(f'"key {number}": 1' for number in range(100_000))
+    with pytest.raises(DataError, match="the key 'key 99999' is there twice"):
+        read(jsonl(tmp_path, f'{{{keys}, "key 99999": 2}}'))
+
+
 @pytest.mark.parametrize(
     "more",
     [

@@ -14,7 +14,7 @@ from alora.config.schema import PromptSettings
 from alora.conversation import Conversation, Message
 from alora.errors import ConfigError, PolicyError, RenderError
 from alora.policy import Policy
-from alora.render import MARKER, SPEAKERS, Renderer, Suffix
+from alora.render import LEAST_CONTENT, MARKER, SPEAKERS, Renderer, Suffix
 from tests.toy_tokenizers import FAMILIES, toy_tokenizer
 
 CASES = [(family, layout) for family in FAMILIES for layout in ("transcript", "turns")]
@@ -320,6 +320,25 @@ def test_a_conversation_that_just_fits_is_whole(family, layout):
 def test_a_limit_without_room_is_refused():
     with pytest.raises(ConfigError, match=r"max_prefix_tokens=20 leaves no room .* at least"):
         Renderer(TOKENIZERS["qwen3"], PromptSettings(max_prefix_tokens=20))
+
+
+@pytest.mark.parametrize(("family", "layout"), CASES)
+@pytest.mark.parametrize("taken_from", ["middle", "start"])
+def test_the_least_limit_has_room_for_markers_and_content(family, layout, taken_from):
+    with pytest.raises(ConfigError) as refusal:
+        Renderer(TOKENIZERS[family], PromptSettings(layout=layout, max_prefix_tokens=1))
+    least = int(str(refusal.value).rsplit(maxsplit=1)[1])
+    with pytest.raises(ConfigError, match="leaves no room"):
+        Renderer(TOKENIZERS[family], PromptSettings(layout=layout, max_prefix_tokens=least - 1))
+    renderer = Renderer(
+        TOKENIZERS[family], PromptSettings(layout=layout, max_prefix_tokens=least, truncation=taken_from)
+    )
+    cut, empty = (renderer.prefix(Conversation("x", (Message("user", text),))) for text in ("word " * 300, ""))
+    markers = TOKENIZERS[family].decode(cut.token_ids).count("[...]")
+    assert markers >= 1
+    content = len(cut.token_ids) - len(empty.token_ids) - markers * len(renderer._marker)
+    speaker = len(renderer._text.encode("User: ")) if layout == "transcript" else 0
+    assert content >= LEAST_CONTENT - speaker
 
 
 @pytest.mark.parametrize("change", [{"layout": "x"}, {"instruction": "x"}, {"truncation": "end"}])

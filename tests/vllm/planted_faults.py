@@ -145,7 +145,6 @@ _HITS = "test_shared.py::test_an_adapter_hits_the_base_up_to_the_last_block_befo
 _PEFT = "test_right.py::test_activation_is_where_peft_finds_it"
 _SALT = "test_isolated.py::test_cache_salt_separates_tenants"
 _SAME_PATH = f"{_NEW}::test_new_weights_at_the_same_path_under_the_same_name_reuse_nothing"
-_RUNNING = f"{_NEW}::test_a_running_request_ends_with_the_weights_it_began_with"
 _HASH = "test_hash_sharing.py"
 _IDENTICAL = "test_identical.py::test_prefix_kv_is_the_bases_and_differs_from_the_activation_on"
 _TABLE: list[tuple[str, Plant, str]] = [
@@ -214,6 +213,11 @@ _TABLE: list[tuple[str, Plant, str]] = [
         "changed_files_unnoticed",
         _swap("adapter_record:AdapterRecord.unchanged", lambda stock: lambda self: True),
         f"{_NEW}::test_weights_changed_under_a_loaded_adapter_are_refused",
+    ),
+    (
+        "workers_know_the_users_ids",
+        _carried("lora_int_id"),
+        f"{_NEW}::test_new_weights_under_an_id_answer_for_themselves[removed_and_added]",
     ),
     (
         "workers_load_the_users_files",

@@ -7,11 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from alora.errors import AdapterError
 from alora.vllm_plugin import activation_source, compat
 from alora.vllm_plugin.adapter_config import read_config
+from alora.vllm_plugin.adapter_record import Records
 from tests.vllm.toy_engine import lora_request
 from tests.vllm.toy_models import ToyAdapter, edit_config
 from tests.vllm.toys import INVOCATION, prompt
@@ -106,6 +108,18 @@ def test_weights_that_are_no_numbers_and_pipes_are_refused(engine, toys, tmp_pat
     os.mkfifo(odd / "adapter_model.bin")
     with pytest.raises(AdapterError, match="a pipe or a device"):
         engine.ask_one(prompt(40), ToyAdapter("odd", 95, str(odd), INVOCATION))
+
+
+def test_weights_of_a_head_that_the_configuration_does_not_name_are_refused(toys, tmp_path):
+    """vLLM goes by the file and would run them, where the plugin takes the head for the base's."""
+    odd = shutil.copytree(toys["linear"].path, tmp_path / "odd")
+    weights = load_file(odd / "adapter_model.safetensors")
+    head = {f"base_model.model.lm_head.lora_{half}.weight": torch.ones(4, 4) for half in "AB"}
+    save_file({**weights, **head}, odd / "adapter_model.safetensors")
+    with pytest.raises(AdapterError, match=r"lm_head.* target_modules"):
+        Records().read(str(odd))
+    edit_config(str(odd), target_modules=["q_proj", "lm_head"])
+    assert Records().read(str(odd)).config.adapts_head
 
 
 def test_an_adapter_that_vllm_would_apply_to_more_layers_is_refused(engine, toys, tmp_path):

@@ -107,6 +107,20 @@ def removed(engine, adapter: ToyAdapter) -> None:
     engine.core.remove_lora(adapter.number)
 
 
+@pytest.mark.parametrize("replace", [in_place, removed_and_added, removed])
+def test_new_weights_under_an_id_answer_for_themselves(engine, rewritable, replace):
+    """Workers that kept the weights by the users' ids would go on with the old ones."""
+    adapter = ToyAdapter("again", next(NUMBERS), rewritable(97), INVOCATION)
+    ids = prompt(40, suffix=60)
+    old = engine.ask_one(ids, adapter)
+    rewritable(98)
+    replace(engine, adapter)
+    new = engine.ask_one(ids, adapter)
+    alone = engine.ask_one(ids, ToyAdapter("alone", next(NUMBERS), adapter.path, INVOCATION))
+    assert float((new.logprobs_V - alone.logprobs_V).abs().max()) < 1e-5
+    assert float((new.logprobs_V - old.logprobs_V).abs().max()) > 0.1
+
+
 def assert_warm_equals_cold(engine, ids: list[int], adapter: ToyAdapter, cached: int) -> None:
     warm = engine.ask_one(ids, adapter)
     engine.clear()
@@ -263,3 +277,45 @@ def test_a_refused_request_keeps_no_weights_in_mind(engine, rewritable):
         engine.ask_one(list(range(60, 100)), adapter)
     rewritable(89)
     assert engine.ask_one(prompt(40), adapter).cached_tokens == 0
+
+
+def evict(engine, adapter: ToyAdapter) -> None:
+    """Make the workers load the adapter again with its next request."""
+    engine.core.model_executor.remove_lora(engine_records(engine.core).number(adapter.number))
+    engine.clear()
+
+
+def test_copies_that_a_cleaner_deletes_are_made_again_or_the_request_is_refused(engine, rewritable, toys):
+    adapter, records = ToyAdapter("cleaned", next(NUMBERS), rewritable(99), INVOCATION), engine_records(engine.core)
+    ids = prompt(40, suffix=60)
+    before = engine.ask_one(ids, adapter)
+    copy = Path(records.known(adapter.number).copy)
+    for place in (copy / "adapter_model.safetensors", copy, Path(records.folder)):
+        evict(engine, adapter)
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+        after = engine.ask_one(ids, adapter)
+        assert float((before.logprobs_V - after.logprobs_V).abs().max()) < 1e-5
+    assert Path(records.folder).stat().st_mode & 0o777 == 0o700
+    evict(engine, adapter)
+    shutil.rmtree(records.folder)
+    shutil.rmtree(adapter.path)
+    with pytest.raises(AdapterError, match="deleted while the engine ran"):
+        engine.ask_one(ids, adapter)
+    assert engine.ask_one(ids, toys["linear"]).cached_tokens == 0, "the engine lives, and copies what is new"
+
+
+def test_a_refused_request_leaves_no_copy_behind(engine, rewritable):
+    adapter, records = ToyAdapter("refused", next(NUMBERS), rewritable(100), INVOCATION), engine_records(engine.core)
+    records.sweep()
+    before = set(Path(records.folder).iterdir())
+    for _ in range(2):
+        with pytest.raises(AdapterError, match="not in the prompt"):
+            engine.ask_one(list(range(60, 100)), adapter)
+    assert set(Path(records.folder).iterdir()) == before
+    engine.ask_one(prompt(40), adapter)
+    rewritable(101)
+    with pytest.raises(AdapterError, match="changed after their weights were loaded"):
+        engine.ask_one(prompt(40), adapter)
+    os.utime(Path(rewritable(100), "adapter_config.json"), (1e9, 1e9))
+    engine.ask_one(prompt(40), adapter)
+    assert len(set(Path(records.folder).iterdir()) - before) == 1, "the copy that is loaded"

@@ -18,7 +18,7 @@ from tests.toy_tokenizers import toy_tokenizer
 
 TALK = {"messages": [{"role": "user", "content": "message 7 says red"}]}
 LONGEST, MOST_LINES = 2000, 25  # of a message that somebody reads
-FOREIGN = ("Traceback", "internal error", "Error(", "Exception ignored")  # words of Python, not of alora
+FOREIGN = ("Traceback", "internal error", "Error(", "Exception ignored", "\x1b")  # of Python and of strangers
 Damage = Callable[[Path], object]
 
 

@@ -3,9 +3,11 @@
 import json
 import socketserver
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import chain, repeat
 
 import pytest
 
@@ -13,7 +15,7 @@ from alora.serving import client
 from tests.integration.bad_input.conftest import Case, breaches
 
 SILENCE = None
-Answer = bytes | None
+Answer = bytes | Iterator[bytes] | None  # of pieces: one each tenth of a second, until the other side gives up
 PLUGIN = (400, b'{"message": "the invocation tokens are not in the prompt"}')
 
 
@@ -23,6 +25,10 @@ def http(status: int, body: bytes, length: int | None = None) -> bytes:
 
 def completion(logprobs: object) -> bytes:
     return http(200, json.dumps({"choices": [{"logprobs": logprobs}]}).encode())
+
+
+def drops(start: bytes, then: bytes = b"x") -> Iterator[bytes]:
+    return chain([start], repeat(then))
 
 
 LISTS = {  # what GET /v1/models gives, and what must be said
@@ -40,6 +46,16 @@ LISTS = {  # what GET /v1/models gives, and what must be said
     "no HTTP": (b"SSH-2.0-OpenSSH_9.6\r\n", "does not answer"),
     "nothing": (b"", "does not answer"),
     "silence": (SILENCE, "does not answer (timed out)"),
+    "its headers drop by drop": (drops(b"HTTP/1.0 200 X\r\nA: "), "does not answer (no whole answer after 1 s)"),
+    "its body drop by drop": (
+        drops(b"HTTP/1.0 200 X\r\nContent-Length: 99999\r\n\r\n"),
+        "does not answer (no whole answer after 1 s)",
+    ),
+    "to go on, without end": (
+        drops(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        "does not answer (no whole answer after 1 s)",
+    ),
+    "a model that clears the screen": (http(200, b'{"data": [{"id": "\\u001b[2J"}]}'), "serves \\u001b[2J, not"),
     "ten thousand strangers": (
         http(200, json.dumps({"data": [{"id": f"model-{number}"} for number in range(10_000)]}).encode()),
         "serves model-0, ",
@@ -78,8 +94,13 @@ def server(answer_to: Callable[[str], Answer]) -> Iterator[str]:
             answer = answer_to(path)
             if answer is SILENCE:
                 self.rfile.read()  # until the other side has given up
-            else:
+            elif isinstance(answer, bytes):
                 self.wfile.write(answer)
+            else:
+                with suppress(OSError):
+                    for piece in answer:
+                        self.wfile.write(piece)
+                        time.sleep(0.1)
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as listening:
         listening.daemon_threads = True

@@ -55,6 +55,11 @@ SETTINGS = {
     "a certificate over the bundle's": Case(
         "validate artifact={place}/run/bundle output={place}/run/bundle/identity.json", ["a record of the run"]
     ),
+    "a certificate over another adapter's": Case(
+        "validate artifact={here}/bundle base.source={place}/base output={place}/run/identity.json",
+        ["a record of the run"],
+        copied="run/bundle",
+    ),
     "a certificate over the weights": Case(
         "validate artifact={place}/run output={place}/run/bundle/adapter_model.safetensors", ["no report of alora's"]
     ),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import OPTConfig, OPTForCausalLM
 
 from alora.adapter.folder import save_adapter
 from alora.base.fingerprint import Fingerprint
@@ -27,6 +28,14 @@ DTYPES = (torch.float32, torch.bfloat16)
 def toy_base(family: str, **shape: int) -> LoadedBase:
     """A base without a tokenizer, which a check with ready prompts does not need."""
     return LoadedBase(toy_model(family, **shape), None, FINGERPRINT, f"toy {family}")  # type: ignore[arg-type]
+
+
+def opt_base() -> LoadedBase:
+    """OPT, whose causal LM runs a part of its base model, and whose fc1 gets the tokens of all rows at once."""
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "word_embed_proj_dim": 32, "ffn_dim": 64, "num_hidden_layers": 2}
+    config = OPTConfig(vocab_size=200, num_attention_heads=4, max_position_embeddings=256, **shape)
+    return LoadedBase(OPTForCausalLM(config).eval(), None, FINGERPRINT, "toy opt")  # type: ignore[arg-type]
 
 
 def toy_prompts(lengths: Sequence[int] = (17, 40), seed: int = 1) -> list[Prompt]:

@@ -9,6 +9,7 @@ from peft.tuners.lora import variants
 
 from alora.adapter.folder import load_adapter, save_adapter
 from alora.config.schema import IdentitySettings
+from alora.errors import AdapterError
 from alora.identity.capture import capture
 from alora.identity.certify import certify
 from alora.identity.compare import PREFIX
@@ -16,7 +17,7 @@ from alora.identity.controls import Control
 from alora.identity.handover import Handover
 from alora.identity.prove import _handover_record
 from alora.identity.reach import adapted_modules, record_active
-from tests.integration.identity.subjects import stage, toy_base, toy_prompts, write_adapter
+from tests.integration.identity.subjects import opt_base, stage, toy_base, toy_prompts, write_adapter
 
 QUICK = IdentitySettings(dtypes=["float32"], negative_controls=False)
 
@@ -55,6 +56,26 @@ def test_a_head_that_is_adapted_is_looked_at_too(tmp_path: Path):
     assert certify(base, folder, toy_prompts(), QUICK).failures == ()
     certificate = certify(base, _scaled(folder, lambda name: float(name != "lm_head")), toy_prompts(), QUICK)
     assert [finding.detail.split(":")[0] for finding in certificate.dtypes[0].findings] == ["lm_head"]
+
+
+class Flattened(torch.nn.Sequential):
+    """An MLP that gets the tokens of all rows in one dimension, as OPT's fc1 and the experts of a mixture do."""
+
+    def forward(self, hidden_BTD):
+        return super().forward(hidden_BTD.flatten(0, 1)).view_as(hidden_BTD)
+
+
+@pytest.mark.parametrize("targets", [("k_proj",), ("k_proj", "fc1"), ("k_proj", "gate_proj")])
+def test_a_module_whose_rows_cannot_be_told_apart_is_refused_by_name(targets, tmp_path: Path):
+    base = opt_base() if "gate_proj" not in targets else toy_base("qwen3")
+    if "gate_proj" in targets:
+        base.model.model.layers[1].mlp = Flattened(base.model.model.layers[1].mlp)
+    folder = write_adapter(base, tmp_path / "adapter", targets=targets)
+    if len(targets) == 1:
+        assert certify(base, folder, toy_prompts(), QUICK).failures == ()
+        return
+    with pytest.raises(AdapterError, match=rf"layers\.\d\.\S*{targets[-1]} on the tokens of all rows"):
+        certify(base, folder, toy_prompts(), QUICK)
 
 
 @pytest.mark.parametrize(("shift", "found"), [(-1, True), (0, True), (1, False)], ids=["early", "right", "late"])

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -93,6 +94,27 @@ def test_a_failed_job_loses_no_other_and_finished_ones_are_skipped(here, launche
     assert code == 2
     assert [record.outcome for record in records] == [SKIPPED, FAILED, SKIPPED]
     assert [path.name for path in (here / "runs").glob(".sweep/jobs-*")] == []
+
+
+@pytest.mark.parametrize("name", ["it's", 'a "b"', "back\\slash", "end\\", "x\\'y", "a,b=[c]{d}", "joblib's"])
+def test_folders_of_any_name(here, name, monkeypatch):
+    """Where jobs run, and where files go that are temporary: Hydra reads both as overrides."""
+    (here / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(here / name))
+    monkeypatch.chdir(here / name)
+    for shared in ("conf", "rows.jsonl"):
+        (here / shared).rename(shared)
+    code, records = _call("joblib" if "joblib" in name else "basic")
+    assert code == 2
+    assert [record.outcome for record in records] == [DONE, FAILED, DONE]
+    assert records[0].run_dir == str(here / name / "runs/fleet/toy_a")
+
+
+def test_a_temporary_folder_that_hydra_would_resolve_is_named(here, monkeypatch):
+    (here / "${oc.env:HOME}").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(here / "${oc.env:HOME}"))
+    with pytest.raises(ConfigError, match="a name without"):
+        _call("basic")
 
 
 def test_a_job_that_only_says_so_by_its_exit_code_has_failed(here):

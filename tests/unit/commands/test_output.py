@@ -5,8 +5,9 @@ import os
 
 import pytest
 
-from alora.commands.output import note, report_file, say_json, table
-from alora.errors import ConfigError
+from alora.cli import report
+from alora.commands.output import note, report_file, say, say_json, table
+from alora.errors import ConfigError, PolicyError
 
 
 def test_table_aligns_text_left_and_numbers_right(capsys):
@@ -35,6 +36,21 @@ def test_remarks_stay_out_of_the_result(capsys):
     captured = capsys.readouterr()
     assert json.loads(captured.out) == {"a": [1, None]}
     assert captured.err == "a remark\n"
+
+
+def test_received_text_does_not_steer_the_terminal(capsys):
+    """Labels, ids and a server's words are printed as they are; a terminal would obey them."""
+    hostile = "\x1b[2J\x9b1A\r\x00\x7f\u202e\x07"
+    say(f"two\nlines{hostile}")
+    note(hostile)
+    table((f"head{hostile}",), [(f"cell{hostile}\nforged row",)])
+    report(PolicyError(f"label {hostile}"))
+    shown = capsys.readouterr()
+    assert not set(hostile) - set("[2J1A") & set(shown.out + shown.err)
+    assert shown.out.startswith("two\nlines\\u001b[2J\\u009b1A\\u000d")
+    assert "\\nforged row" in shown.out
+    say_json({"id": hostile})
+    assert json.loads(capsys.readouterr().out) == {"id": hostile}
 
 
 NO_REPORTS = {
@@ -68,10 +84,10 @@ def test_a_report_replaces_no_file_of_another_kind(name, tmp_path):
             report_file(place)
 
 
-@pytest.mark.parametrize("report", REPORTS, ids=str)
-def test_a_report_replaces_a_report(report, tmp_path):
+@pytest.mark.parametrize("content", REPORTS, ids=str)
+def test_a_report_replaces_a_report(content, tmp_path):
     file = tmp_path / "file.json"
-    file.write_text(json.dumps(report))
+    file.write_text(json.dumps(content))
     assert report_file(file) == file
 
 
@@ -83,15 +99,21 @@ def test_a_report_replaces_nothing_that_is_no_file(tmp_path):
             report_file(place)
 
 
-def test_records_of_a_bundle_and_a_run_are_no_place_for_a_report(tmp_path):
+def test_records_of_a_bundle_a_run_and_an_adapter_are_no_place_for_a_report(tmp_path):
     certificate = json.dumps(REPORTS[2])
-    for home, mark in (("bundle", "alora.json"), ("run", "run.yaml")):
+    for home, mark in (("bundle", "alora.json"), ("run", "run.yaml"), ("bare", "adapter_config.json")):
         (tmp_path / home).mkdir()
         for name in (mark, "identity.json"):
             (tmp_path / home / name).write_text(certificate)
-    for place in ("bundle/alora.json", "bundle/identity.json", "run/identity.json", "run/evaluation.json"):
-        with pytest.raises(ConfigError, match="is a record of the run or bundle"):
-            report_file(tmp_path / place)
-    assert report_file(tmp_path / "run/identity.json", certificate=True)  # as export asks for it
-    with pytest.raises(ConfigError, match="is a record of the run or bundle"):
-        report_file(tmp_path / "bundle/identity.json", certificate=True)
+    elsewhere = [None, tmp_path / "other", tmp_path / "run/other", tmp_path / "other/adapter"]
+    for adapter in elsewhere:
+        for place in ("bundle/alora.json", "bundle/identity.json", "run/identity.json", "bare/identity.json"):
+            with pytest.raises(ConfigError, match="is a record of the run, bundle or adapter"):
+                report_file(tmp_path / place, adapter)
+    for own, place in (("run/adapter", "run"), ("run/bundle", "run"), ("bare", "bare")):
+        assert report_file(tmp_path / place / "identity.json", tmp_path / own)  # as export asks for it
+    assert report_file(tmp_path / "bare/evaluation.json", tmp_path / "bare")  # where export looks for it
+    others = (("bundle", "bundle/identity.json"), ("run/adapter", "run/evaluation.json"), ("x", "bare/evaluation.json"))
+    for own, place in others:
+        with pytest.raises(ConfigError, match="is a record of the run, bundle or adapter"):
+            report_file(tmp_path / place, tmp_path / own)

@@ -10,7 +10,7 @@ from alora.cli import main
 from alora.config.environment import command_line
 from alora.config.saved import load_recipe, save_recipe
 from alora.config.schema import JudgeSettings, Recipe, ServingSettings
-from alora.config.secrets import HIDDEN, in_the_clear, is_far, redacted
+from alora.config.secrets import HIDDEN, in_the_clear, is_far, redacted, without_secret
 from alora.tracking import start_tracking
 
 SECRET = "S3cr3t"
@@ -43,6 +43,17 @@ def test_hidden_in_every_form_in_which_settings_are_shown(text):
 )
 def test_what_is_no_secret_stays(text):
     assert redacted(text) == text
+
+
+REPEATED = ("-", "--api-key", "-secret-", "x-", "--api", " -", "\n", "--api-key ", "--api-key\n\n", "+", "+judge.url=")
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("repeated", REPEATED)
+def test_a_long_text_takes_no_longer_than_it_is(repeated):
+    redacted(repeated * 100_000)
+    redacted("--api-key" + repeated * 100_000)
+    without_secret(repeated * 100_000)
 
 
 def secretive() -> Recipe:
@@ -100,7 +111,30 @@ def test_hosts_that_others_reach(host, far):
     assert is_far(host) is far
 
 
-def test_cleartext_to_another_machine_is_remarked_on():
+@pytest.fixture
+def no_proxy(monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+def test_cleartext_through_a_proxy_is_remarked_on(no_proxy, monkeypatch):
+    here, elsewhere = "http://127.0.0.1:8000", "https://example.org/v1"
+    for proxy in (f"http://me:{SECRET}@proxy.example:3128", "proxy.example:3128"):
+        monkeypatch.setenv("http_proxy", proxy)
+        monkeypatch.setenv("https_proxy", proxy)
+        assert "through the proxy" in str(in_the_clear(here))
+        assert "NO_PROXY" in str(in_the_clear("http://10.0.0.1"))
+        assert SECRET not in str(in_the_clear(here))
+        assert in_the_clear(elsewhere) is None  # a tunnel, encrypted end to end
+    monkeypatch.setenv("http_proxy", "http://localhost:3128")
+    assert in_the_clear(here) is None
+    monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    assert in_the_clear(here) is None
+
+
+def test_cleartext_to_another_machine_is_remarked_on(no_proxy):
     assert in_the_clear("https://example.org/v1") is None
     assert in_the_clear("http://127.0.0.1:8000") is None
     assert in_the_clear("http://[::1]:8000") is None
