@@ -50,6 +50,13 @@ def test_what_is_given_stays():
     assert (schedule.conversations, schedule.steps, schedule.steps_per_epoch) == (2, 7, 10)
 
 
+def test_a_run_shorter_than_an_evaluation_interval_is_evaluated_at_its_end():
+    schedule = make_schedule(
+        TrainingSettings(batch_size=2, max_steps=3, evaluations_per_epoch=1), rows(*[(0,)] * 20), 4
+    )
+    assert (schedule.steps_per_epoch, schedule.steps, schedule.interval) == (10, 3, 3)
+
+
 def test_every_setting_reaches_the_trainer(tmp_path):
     given = TrainingSettings(
         epochs=1.5, batch_size=2, gradient_accumulation_steps=2, learning_rate=3e-4, weight_decay=0.02, seed=11,
@@ -81,6 +88,7 @@ def test_accumulation_makes_fewer_steps():
         ([0.4, 0.6, 0.5], None),  # better than the last one, not than the best
         ([0.6], None),
         ([0.6, None, 0.5], (0.6, 0.5)),
+        ([0.6, 0.0], (0.6, 0.0)),
     ],
 )
 def test_still_improving(losses, found):

@@ -37,13 +37,15 @@ def _tracker(patience: int) -> tuple[Tracker, Bank]:
 
 def test_patience_counts_the_evaluations_since_the_best():
     tracker, _ = _tracker(patience=3)
-    for step, loss in enumerate((0.6, 0.7, 0.7, 0.5, 0.6, 0.6), start=1):
+    for step, loss in enumerate((0.6, 0.7, 0.7, 0.5, 0.5, 0.6), start=1):
         tracker.judge({0: loss, 1: 1.0 / step}, step)
         assert tracker.active == {0, 1}
     tracker.judge({0: 0.6, 1: 0.1}, 7)
     assert tracker.active == {1}
     assert (tracker.standings[0].best_step, tracker.standings[0].stopped_at) == (4, 7)
     assert tracker.standings[1].best_step == 7
+    tracker.judge({0: 0.1}, 8)
+    assert tracker.standings[0].best_step == 4, "a stopped policy is judged no more"
 
 
 def test_a_checkpoint_gives_back_the_best_of_every_policy(tmp_path):
