@@ -106,6 +106,18 @@ def test_two_activations_in_one_block_share_neither_it_nor_what_follows():
     assert not set(early[2:]) & set(late[2:])
 
 
+def test_lora_that_stock_vllm_serves_by_itself_shares_nothing_with_the_base(stock_hashes):
+    """Its request carries no activation where the engine refuses aLoRA."""
+    from vllm.lora.request import LoRARequest
+
+    prompt = list(range(40))
+    with compat.block_hashing(BLOCK) as hashes:
+        base = hashes(prompt)
+        plain = hashes(prompt, LoRARequest("plain", 1, "/plain"))
+        assert not set(plain) & set(base)
+        assert hashes(prompt) == base
+
+
 def test_prompts_of_two_tenants_never_share():
     prompt = list(range(40))
     with compat.block_hashing(BLOCK) as hashes:
