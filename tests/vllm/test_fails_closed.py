@@ -186,6 +186,13 @@ def test_plain_lora_loads_where_the_plugin_is_out(reinstalled, toys, monkeypatch
             load(toys["linear"].path)
 
 
+def test_the_gate_leaves_an_adapter_what_it_is(toys):
+    helper = load(toys["linear"].path)
+    before = dict(vars(helper))
+    compat.current(compat.PEFT_VALIDATE)(helper)
+    assert vars(helper) == before
+
+
 def test_the_self_test_passes_as_installed():
     self_test.run_self_test()
 
