@@ -134,6 +134,15 @@ def test_a_request_extended_by_its_answer_hashes_on_as_stock(stock_hashes):
     assert grown == wanted
 
 
+def test_the_self_test_leaves_the_seed_of_a_running_engine(monkeypatch):
+    from vllm.v1.core import kv_cache_utils
+
+    monkeypatch.setattr(kv_cache_utils, "NONE_HASH", b"the engine's", raising=False)
+    with compat.block_hashing(BLOCK):
+        assert vars(kv_cache_utils)["NONE_HASH"] != b"the engine's"
+    assert vars(kv_cache_utils)["NONE_HASH"] == b"the engine's"
+
+
 def test_many_prompts_do_not_grow_the_memory_without_bound():
     kept = prefix_hash.BasePrefixes(BLOCK, capacity=3)
     for start in range(10):
