@@ -52,7 +52,7 @@ class Artifact:
     @property
     def run_file(self) -> Path | None:
         """The ``run.yaml`` that this artifact came from: in the run, or beside a bundle or adapter that lies in one."""
-        for folder in (self.folder, self.folder.parent):
+        for folder in (self.folder, self.folder.absolute().parent):
             if (folder / RUN_FILE).is_file():
                 return folder / RUN_FILE
         return None

@@ -241,8 +241,6 @@ def _suffix(content: Mapping[str, Any], labels: int) -> Suffix:
     suffix = typed(Suffix, content, "suffix")
     if any(token < 0 for token in (*suffix.token_ids, *suffix.label_token_ids)):
         raise ValueError("suffix holds something that is not a token id")
-    if not suffix.invocation_ids or suffix.token_ids[: len(suffix.invocation_ids)] != suffix.invocation_ids:
-        raise ValueError("the suffix does not begin with the invocation tokens")
     if len(suffix.label_token_ids) != labels or len(set(suffix.label_token_ids)) != labels:
         raise ValueError("there is not one label token per label")
     return suffix

@@ -6,7 +6,6 @@ turn, is what whoever serves the bundle there must be able to read.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,6 +47,7 @@ def parity_run(bundle: Bundle, base: LoadedBase, point: OperatingPoint) -> MoveR
 
     Raises:
         BundleError: see :func:`require_movable`.
+        DataError: a logit is not finite.
     """
     from alora.prefix.scorer import Scorer
 
@@ -56,13 +56,12 @@ def parity_run(bundle: Bundle, base: LoadedBase, point: OperatingPoint) -> MoveR
     with Scorer(base, [bundle.weights]) as scorer:
         here = measure(scorer, bundle.renderer(base), bundle.suffix, talks)
     before, after = _fired(bundle.golden, bundle.manifest.operating_point), _fired(here, point)
-    furthest = largest_difference(normalised(bundle.golden), normalised(here))
     return MoveRecord(
         quantization=bundle.manifest.base.fingerprint.quantization,
         dtype=bundle.manifest.base.dtype,
         rows=len(here),
         same_verdict=sum(one == other for one, other in zip(before, after, strict=True)),
-        largest_difference=furthest if math.isfinite(furthest) else None,
+        largest_difference=largest_difference(normalised(bundle.golden), normalised(here)),
     )
 
 

@@ -202,9 +202,6 @@ def _certificate_record(certificate: Certificate | None, file: Path) -> Certific
 def _check_reloaded(folder: Path, contents: BundleContents, stored: tuple[GoldenRow, ...]) -> None:
     """The bundle on disk, not the adapter in memory, gives the same answers, whether or not it stores golden rows."""
     bundle = load_bundle(folder)
-    if bundle.weights.digest != contents.weights.digest:
-        raise CheckFailed(f"{folder.name}: the adapter read back from disk is not the one that was written")
-    bundle.check_base(contents.base)
     if bundle.golden != stored:
         raise CheckFailed(f"{folder.name}: the golden rows read back from disk are not those that were written")
     measured = stored or _measure(contents, 1)

@@ -119,6 +119,8 @@ def fit(
         bank.release()
         if settings.gradient_checkpointing:
             base.model.gradient_checkpointing_disable()
+            # enabling hooks the embeddings, disabling leaves the hook
+            base.model.disable_input_require_grads()
         base.model.eval()
     return Fitted(
         adapters=tuple(tracker.best(place) for place in range(len(adapters))),

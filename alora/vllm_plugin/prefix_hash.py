@@ -102,7 +102,7 @@ class BasePrefixes:
             return shareable_blocks(length, self._block_size)
         if not isinstance(lora_request, CarriedLoRARequest):
             return 0
-        return shareable_blocks(min(lora_request.activation_index, length), self._block_size)
+        return shareable_blocks(lora_request.activation_index, self._block_size)
 
     def shared(self, request: Any, blocks: int) -> list[Any]:
         """Hashes of the longest run of the first ``blocks`` blocks that a remembered prompt begins with."""

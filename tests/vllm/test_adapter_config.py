@@ -34,14 +34,21 @@ def test_what_this_vllm_would_drop_from_a_configuration_is_refused(toys, tmp_pat
     """vLLM before 0.32 knows six keys and drops the others without a word."""
     few = frozenset(["r", "lora_alpha", "target_modules", "bias", "modules_to_save", "use_rslora", "use_dora"])
     monkeypatch.setattr(compat, "peft_fields", lambda: few)
-    for key, value in (
-        ("alpha_pattern", {"q_proj": 4}),
-        ("lora_bias", True),
-        ("init_lora_weights", "pissa_niter_4"),
-        ("layers_to_transform", [0]),
-        ("exclude_modules", ["v_proj"]),
+    for number, (key, value) in enumerate(
+        (
+            ("rank_pattern", {"q_proj": 4}),
+            ("alpha_pattern", {"q_proj": 4}),
+            ("lora_bias", True),
+            ("layer_replication", [[0, 2]]),
+            ("use_bdlora", {"nblocks": 2}),
+            ("use_qalora", True),
+            ("init_lora_weights", "pissa_niter_4"),
+            ("init_lora_weights", "OLoRA"),
+            ("layers_to_transform", [0]),
+            ("exclude_modules", ["v_proj"]),
+        )
     ):
-        folder = tmp_path / key
+        folder = tmp_path / str(number)
         shutil.copytree(toys["linear"].path, folder)
         assert read_config(str(folder), "shown").is_alora
         edit_config(str(folder), **{key: value})

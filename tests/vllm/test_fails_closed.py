@@ -1,11 +1,12 @@
 """Whatever does not fit keeps aLoRA out, whole: an aLoRA adapter is never served as plain LoRA."""
 
+import functools
 import json
 import os
 import pickle
 import subprocess
 import sys
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from alora.vllm_plugin import (
     compat,
     engine_check,
     install,
+    prefix_hash,
     register,
     self_test,
     status,
@@ -109,11 +111,68 @@ def test_hash_and_mask_go_in_together_or_not_at_all(reinstalled, toys, monkeypat
         if broken == "mask":
             patch.setattr(token_mapping, "mask_tokens", lambda tokens, rows, scheduled: tokens)
         else:
-            from alora.vllm_plugin import prefix_hash
-
             patch.setattr(prefix_hash, "extra_keys_patch", lambda original: original)
         register()
         assert_out(stock, toys["linear"].path, "SelfTestFailed")
+
+
+def unpatched(original):
+    return functools.wraps(original)(lambda *args, **more: original(*args, **more))
+
+
+def keyed(digest=None, start=None, none_at=-1):
+    """``adapted_key`` with a part of the key held fixed, or without a key for adapters that start at ``none_at``."""
+
+    def adapted_key(carried, start_token_idx, end_token_idx):
+        if end_token_idx <= carried.activation_index or carried.activation_index == none_at:
+            return None
+        at = max(carried.activation_index - start_token_idx, 0)
+        return prefix_hash.AdaptedKey(digest or carried.weights_digest, at if start is None else start)
+
+    return adapted_key
+
+
+class WithoutSalt(prefix_hash._BaseView):
+    cache_salt = None
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "broken", "reason"),
+    [
+        (token_mapping, "v1_patch", unpatched, "the V1 model runner does not mask"),
+        (token_mapping, "v2_patch", unpatched, "the V2 model runner does not mask"),
+        (prefix_hash, "adapted_key", keyed(digest="d"), "two sets of weights share a block"),
+        (prefix_hash, "adapted_key", keyed(start=0), "two activations in one block share it"),
+        (prefix_hash, "adapted_key", keyed(none_at=0), "plain LoRA shares a block with the base"),
+        (prefix_hash, "_BaseView", WithoutSalt, "cache_salt does not separate tenants"),
+    ],
+    ids=["v1", "v2", "weights", "activation", "plain", "salt"],
+)
+def test_the_self_test_sees_each_of_its_promises_broken(reinstalled, toys, monkeypatch, module, name, broken, reason):
+    functions = stock_functions()
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, broken)
+        register()
+        assert_out(functions, toys["linear"].path, reason)
+
+
+def test_a_function_that_a_module_of_vllm_imported_by_name_is_replaced_and_restored(reinstalled, monkeypatch):
+    """As the engine core and the LoRA wrappers have them, when the plugin comes after them."""
+    home, name = compat.holder(compat.BGMV_SHRINK), compat.BGMV_SHRINK.name
+    function, importer = vars(home)[name], ModuleType("vllm.importer")
+    setattr(importer, name, function)
+    monkeypatch.setitem(sys.modules, "vllm.importer", importer)
+    register()
+    assert vars(importer)[name] is vars(home)[name] is not function
+    install.unregister()
+    assert vars(importer)[name] is vars(home)[name] is function
+
+
+def test_a_plugin_of_a_like_name_is_another(reinstalled, monkeypatch):
+    for chosen, reason in (("alora_other", "keeps it out"), ("other,alora", "has not run"), ("", "keeps it out")):
+        with monkeypatch.context() as patch:
+            patch.setenv("VLLM_PLUGINS", chosen)
+            assert reason in status().reason
 
 
 def test_plain_lora_loads_where_the_plugin_is_out(reinstalled, toys, monkeypatch):
@@ -125,6 +184,13 @@ def test_plain_lora_loads_where_the_plugin_is_out(reinstalled, toys, monkeypatch
         assert load(toys["plain"].path).r == 8
         with pytest.raises(AdapterError):
             load(toys["linear"].path)
+
+
+def test_the_gate_leaves_an_adapter_what_it_is(toys):
+    helper = load(toys["linear"].path)
+    before = dict(vars(helper))
+    compat.current(compat.PEFT_VALIDATE)(helper)
+    assert vars(helper) == before
 
 
 def test_the_self_test_passes_as_installed():
@@ -171,6 +237,9 @@ def test_a_worker_that_cannot_be_asked_refuses(engine):
 
     deaf = SimpleNamespace(vllm_config=engine.core.vllm_config, model_executor=SimpleNamespace(collective_rpc=nobody))
     assert "no such worker" in engine_check.check_engine(deaf)
+    other = SimpleNamespace(collective_rpc=lambda *_, **__: [None, "the second worker"])
+    two = SimpleNamespace(vllm_config=engine.core.vllm_config, model_executor=other)
+    assert engine_check.check_engine(two) == "the second worker"
     assert engine_check.check_engine(engine.core) is None
 
 

@@ -106,6 +106,18 @@ def test_two_activations_in_one_block_share_neither_it_nor_what_follows():
     assert not set(early[2:]) & set(late[2:])
 
 
+def test_lora_that_stock_vllm_serves_by_itself_shares_nothing_with_the_base(stock_hashes):
+    """Its request carries no activation where the engine refuses aLoRA."""
+    from vllm.lora.request import LoRARequest
+
+    prompt = list(range(40))
+    with compat.block_hashing(BLOCK) as hashes:
+        base = hashes(prompt)
+        plain = hashes(prompt, LoRARequest("plain", 1, "/plain"))
+        assert not set(plain) & set(base)
+        assert hashes(prompt) == base
+
+
 def test_prompts_of_two_tenants_never_share():
     prompt = list(range(40))
     with compat.block_hashing(BLOCK) as hashes:
@@ -120,6 +132,15 @@ def test_a_request_extended_by_its_answer_hashes_on_as_stock(stock_hashes):
         grown = hashes(prompt, answer=list(range(90, 99)))
     (wanted,) = stock_hashes([prompt + list(range(90, 99))], None)
     assert grown == wanted
+
+
+def test_the_self_test_leaves_the_seed_of_a_running_engine(monkeypatch):
+    from vllm.v1.core import kv_cache_utils
+
+    monkeypatch.setattr(kv_cache_utils, "NONE_HASH", b"the engine's", raising=False)
+    with compat.block_hashing(BLOCK):
+        assert vars(kv_cache_utils)["NONE_HASH"] != b"the engine's"
+    assert vars(kv_cache_utils)["NONE_HASH"] == b"the engine's"
 
 
 def test_many_prompts_do_not_grow_the_memory_without_bound():

@@ -1,13 +1,15 @@
 """What may not be shared is not shared."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from alora.errors import AdapterError
-from alora.vllm_plugin import compat
+from alora.vllm_plugin import activation_source, compat
 from alora.vllm_plugin.carried_request import CarriedLoRARequest
+from tests.vllm.toy_engine import lora_request
 from tests.vllm.toy_models import ToyAdapter
 from tests.vllm.toys import INVOCATION, filler, prompt
 
@@ -88,10 +90,22 @@ def test_one_id_for_two_adapters_is_refused(engine, toys):
     engine.core.remove_lora(toys["linear"].number)
 
 
+def test_what_the_front_end_found_is_taken_for_its_own_request_alone(engine, toys):
+    """Two requests are accepted before the engine core gets the first."""
+    requests = [
+        SimpleNamespace(
+            lora_request=lora_request(toys["linear"]), prompt_token_ids=prompt(length), sampling_params=None
+        )
+        for length in (40, 50)
+    ]
+    for request in requests:
+        activation_source._check_here(engine.core.vllm_config, request)
+    preprocess = activation_source.preprocess_patch(lambda self, request: request.lora_request.activation_index)
+    assert [preprocess(engine.core, request) for request in requests] == [40, 50]
+
+
 def _keys(start: int, end: int, activation: int | None, **extra):
     """The extra keys that vLLM makes for one block of a request, under an aLoRA or, with None, under the base."""
-    from types import SimpleNamespace
-
     carried = None
     if activation is not None:
         carried = CarriedLoRARequest(
@@ -111,8 +125,6 @@ def _keys(start: int, end: int, activation: int | None, **extra):
 
 
 def test_multimodal_and_prompt_embeds_keys_stay_in_every_block():
-    from types import SimpleNamespace
-
     image = SimpleNamespace(identifier="image", mm_position=SimpleNamespace(offset=4, length=40))
     embeds = torch.arange(128.0).reshape(64, 2)
     for extra in ({"mm_features": [image]}, {"prompt_embeds": embeds}, {"cache_salt": "tenant"}):

@@ -243,6 +243,32 @@ def test_an_adapter_that_cannot_be_copied_is_refused(rewritable, tmp_path):
         adapter_record.read_record(home, str(tmp_path / "not there"))
 
 
+def test_a_change_that_keeps_size_and_time_is_seen(rewritable):
+    """As ``cp -p`` over a file makes it: only the time of the inode's own change differs."""
+    weights = Path(rewritable(97), "adapter_model.safetensors")
+    records = adapter_record.Records()
+    record, before = records.read(str(weights.parent)), weights.stat()
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert not record.unchanged()
+    assert records.read(str(weights.parent)).digest != record.digest
+
+
+def test_what_was_read_before_is_not_copied_again(rewritable):
+    home, records = rewritable(98), adapter_record.Records()
+    record = records.read(home)
+    assert records.read(home) is record
+    request = lora_request(ToyAdapter("copied", next(NUMBERS), home, INVOCATION))
+    records.hold(request.lora_int_id, record)
+    rewritable(99)
+    for _ in range(3):
+        with pytest.raises(AdapterError, match="changed after their weights were loaded"):
+            records.of(request)
+    assert len(list(Path(records.folder).iterdir())) == 2, "the weights in use and the refused ones, once"
+
+
 def test_an_engine_lists_and_pins_by_its_users_ids(engine, rewritable):
     adapter = ToyAdapter("pinned", next(NUMBERS), rewritable(92), INVOCATION)
     engine.core.add_lora(lora_request(adapter))
@@ -253,8 +279,12 @@ def test_an_engine_lists_and_pins_by_its_users_ids(engine, rewritable):
     assert adapter.number in engine.core.list_loras()
     assert max(engine.core.list_loras()) < 1000
     assert engine.core.pin_lora(adapter.number)
+    in_place(engine, adapter)
+    assert adapter.number in engine.core.list_loras(), "the same weights again are not removed"
+    now = engine_records(engine.core).number(adapter.number)
     engine.core.remove_lora(adapter.number)
     assert adapter.number not in engine.core.list_loras()
+    assert now not in engine.core.model_executor.list_loras()
 
 
 @pytest.mark.parametrize("invocation", [INVOCATION, ()], ids=["aLoRA", "plain"])

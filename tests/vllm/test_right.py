@@ -127,6 +127,14 @@ def test_bfloat16_is_as_near_as_the_base_itself():
     assert gap <= base_gap < effect / 4
 
 
+def test_a_batch_as_full_as_the_engine_takes_is_answered_right(engine, toys, reference):
+    """Every request has two segments, one without the adapter and one with it."""
+    prompts = [prompt(12 + number, suffix=10) for number in range(16)]
+    answers = engine.ask(prompts, [toys["linear"]] * 16)
+    for ids, answer in zip(prompts, answers, strict=True):
+        assert float((answer.logprobs_V - reference.logprobs_V(ids, toys["linear"])).abs().max()) < 1e-4
+
+
 def test_prompt_logprobs_of_an_adapted_head_are_refused(engine, toys):
     """vLLM computes them with one adapter for the whole prompt; without the head they are right."""
     path = write_adapter(store.folder() / "head", toys.base, INVOCATION, seed=33, targets=["q_proj", "lm_head"])
@@ -134,8 +142,9 @@ def test_prompt_logprobs_of_an_adapted_head_are_refused(engine, toys):
     ids = prompt(40, suffix=10)
     engine.ask_one(ids, head)
     engine.ask_one(ids, toys["linear"], prompt_logprobs=1)
-    with pytest.raises(AdapterError, match="adapts lm_head"):
-        engine.ask_one(ids, head, prompt_logprobs=1)
+    for count in (0, 1):  # 0 asks for the prompt's own tokens
+        with pytest.raises(AdapterError, match="adapts lm_head"):
+            engine.ask_one(ids, head, prompt_logprobs=count)
 
 
 @pytest.mark.parametrize("with_head", [False, True])

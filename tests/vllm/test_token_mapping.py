@@ -58,6 +58,9 @@ def test_v2_positions_are_the_schedulers():
 
 def test_v2_without_positions_raises_rather_than_guesses():
     state, arguments = compat.v2_example(carried(ACTIVATION), computed=0)
+    state._alora_computed = {"another row": 0}
+    with pytest.raises(KeyError):
+        compat.current(compat.V2_LORA_INPUTS)(state, *arguments)
     del state._alora_computed
     with pytest.raises(AttributeError):
         compat.current(compat.V2_LORA_INPUTS)(state, *arguments)

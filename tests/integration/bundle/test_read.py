@@ -55,6 +55,18 @@ def null_invocation(folder: Path) -> None:
     edit(folder / "adapter_config.json", lambda config: config.update(alora_invocation_tokens=None))
 
 
+def resign_file(folder: Path, name: str) -> None:
+    record = file_record(folder / name)
+    resign(folder, lambda m: m["files"].update({name: {"size": record.size, "sha256": record.sha256}}))
+
+
+def third_logit(folder: Path) -> None:
+    file = folder / "golden.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps(row | {"label_logits": [0.0, 1.0, 2.0]}) + "\n" for row in rows))
+    resign_file(folder, file.name)
+
+
 DAMAGE = {
     "weights byte": (lambda f: flip_byte(f / "adapter_model.safetensors"), r"safetensors was changed after"),
     "weights cut short": (lambda f: truncate(f / "adapter_model.safetensors"), r"safetensors is cut short: \d+ bytes"),
@@ -82,6 +94,8 @@ DAMAGE = {
         lambda f: resign(f, lambda m: m.update(schema_version=2)),
         r"schema_version 2 was made by a newer alora.*upgrade",
     ),
+    "schema is a word": (lambda f: resign(f, lambda m: m.update(schema_version=True)), r"schema_version is True, so"),
+    "schema of no alora": (lambda f: resign(f, lambda m: m.update(schema_version=0)), r"schema_version is 0, so"),
     "no schema": (lambda f: resign(f, lambda m: m.pop("schema_version")), r"schema_version is None"),
     "key missing": (lambda f: resign(f, lambda m: m.pop("policy")), r"not a valid manifest: KeyError: 'policy'"),
     "policy broken": (lambda f: resign(f, lambda m: m["policy"].update(labels={"a": "Yes"})), r"at least two"),
@@ -97,6 +111,10 @@ DAMAGE = {
     ),
     "label of no token": (
         lambda f: resign(f, lambda m: m["suffix"].update(label_token_ids=[-1, 5])),
+        r"something that is not a token id",
+    ),
+    "prompt of no token": (
+        lambda f: resign(f, lambda m: m["suffix"]["token_ids"].append(-1)),
         r"something that is not a token id",
     ),
     "golden rows unlisted": (
@@ -130,6 +148,11 @@ DAMAGE = {
         lambda f: resign(f, lambda m: m["files"].pop("adapter_model.safetensors")),
         r"does not list adapter_model.safetensors",
     ),
+    "certificate unlisted": (
+        lambda f: resign(f, lambda m: m["files"].pop("identity.json")),
+        r"does not list identity.json",
+    ),
+    "logits of three labels": (third_logit, r"golden.jsonl has not one logit per label"),
     "other digest": (lambda f: resign(f, lambda m: m.update(adapter_digest="0" * 64)), r"not the adapter that was"),
     "no certificate": (lambda f: resign(f, lambda m: m.update(certificate=None)), r"has no KV identity certificate"),
     "failed certificate": (
@@ -176,8 +199,7 @@ def test_a_damaged_file_with_a_right_digest_is_still_an_error(folder):
     """Whoever signs a broken safetensors file again gets the adapter's own message, not a traceback."""
     weights = folder / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-40])
-    record = file_record(weights)
-    resign(folder, lambda m: m["files"].update({weights.name: {"size": record.size, "sha256": record.sha256}}))
+    resign_file(folder, weights.name)
     with pytest.raises(AdapterError, match="is damaged"):
         load_bundle(folder)
 
@@ -193,6 +215,8 @@ def test_a_lora_that_claims_an_invocation(base, tmp_path):
 def test_files_besides_are_nobodys_business(folder):
     (folder / ".gitattributes").write_text("added by the hub")
     load_bundle(folder)
+    resign(folder, lambda m: m["files"].pop("golden.jsonl"))
+    assert load_bundle(folder).golden == (), "rows that the manifest does not list are none"
 
 
 def test_a_bundle_in_the_hubs_cache_loads(folder, tmp_path):
@@ -308,7 +332,8 @@ def test_a_battery_is_one_base(base, contents, tmp_path):
 
     strange = make_contents(make_base(seed=4), tmp_path / "c", "refunds", 2)
     with pytest.raises(BundleError, match=r"different bases \(weights differ\)"):
-        require_one_base([first, write_bundle(strange, tmp_path / "strange", golden_rows=1)])
+        write_battery(tmp_path, [first, write_bundle(strange, tmp_path / "strange", golden_rows=1)])
+    assert [bundle.policy.id for bundle in load_battery(tmp_path)] == ["refunds", "advice"]
     third = replace(second, manifest=replace(second.manifest, policy=Policy("third", "T", "R")))
     for change, name in (
         ({"prompt": replace(PROMPT, max_prefix_tokens=300)}, r"prompt\.max_prefix_tokens"),
@@ -356,7 +381,7 @@ def test_a_battery_elsewhere_or_absent(folder, tmp_path):
         write_battery(tmp_path / "other", [load_bundle(folder)])
 
 
-def test_artifacts_are_told_apart(folder, tmp_path):
+def test_artifacts_are_told_apart(folder, tmp_path, monkeypatch):
     bundle = find_artifact(folder)
     assert (bundle.kind, bundle.bundle, bundle.adapter, bundle.run_file) == (Kind.BUNDLE, folder, folder, None)
     run = tmp_path / "run"
@@ -369,6 +394,11 @@ def test_artifacts_are_told_apart(folder, tmp_path):
     assert find_artifact(run).bundle == run / "bundle"
     adapter = find_artifact(run / "adapter")
     assert (adapter.kind, adapter.bundle, adapter.run_file) == (Kind.ADAPTER, None, run / "run.yaml")
+    (folder / "battery").mkdir()
+    (folder / "battery" / "battery.json").write_text("{}")
+    assert find_artifact(folder).kind is Kind.BUNDLE, "only a run has a battery"
+    monkeypatch.chdir(run / "bundle")
+    assert find_artifact(".").run_file == run / "run.yaml"
     with pytest.raises(BundleError, match="is no artifact"):
         find_artifact(tmp_path)
     with pytest.raises(BundleError, match="is not a folder"):

@@ -19,9 +19,10 @@ from peft import PeftModel
 
 from alora.activation import peft_offset
 from alora.bundle import write
+from alora.bundle.golden import write_golden
 from alora.bundle.manifest import Manifest, content_digest, manifest_from_dict
 from alora.bundle.read import load_bundle
-from alora.bundle.write import BundleContents, public_source, write_bundle
+from alora.bundle.write import BundleContents, copy_bundle, public_source, write_bundle
 from alora.config.schema import EvaluationSettings, PromptSettings
 from alora.errors import BundleError, CheckFailed, ConfigError
 from alora.evaluation.predict import Predictions
@@ -132,6 +133,8 @@ def test_a_plain_lora_needs_none_and_is_marked(base, tmp_path):
     card = (bundle.folder / "README.md").read_text()
     assert "standard LoRA" in card
     assert "Not certified" in card
+    assert "\n- lora\n" in card
+    assert "activated-lora" not in card
 
 
 def test_an_existing_bundle_is_replaced_only_by_a_whole_one(contents, folder, tmp_path, monkeypatch):
@@ -147,6 +150,37 @@ def test_an_existing_bundle_is_replaced_only_by_a_whole_one(contents, folder, tm
     assert names(tmp_path) == ["advice"]
 
 
+def test_what_is_on_disk_is_checked_with_and_without_golden_rows(contents, tmp_path, monkeypatch):
+    measured = write._measure
+
+    def wrong_answers(contents, probes):
+        return tuple(replace(row, label_logits=(0.0, 9.0)) for row in measured(contents, probes))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(write, "_measure", wrong_answers)
+        with pytest.raises(CheckFailed, match="differ by"):
+            write_bundle(contents, tmp_path / "b", golden_rows=0)
+    monkeypatch.setattr(write, "write_golden", lambda file, rows: write_golden(file, rows[:1]))
+    with pytest.raises(CheckFailed, match="golden rows read back from disk are not those"):
+        write_bundle(contents, tmp_path / "b", golden_rows=2)
+    assert names(tmp_path) == []
+
+
+def test_a_copy_is_checked_before_it_replaces_anything(folder, tmp_path, monkeypatch):
+    copy_bundle(folder, tmp_path / "copy")
+    before = {file.name: file.read_bytes() for file in (tmp_path / "copy").iterdir()}
+    assert before == {file.name: file.read_bytes() for file in folder.iterdir()}
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    with pytest.raises(BundleError, match="is not a bundle"):
+        copy_bundle(folder, tmp_path / "mine")
+    monkeypatch.setattr(shutil, "copyfile", lambda source, target: target.write_bytes(source.read_bytes()[:-1]))
+    with pytest.raises(BundleError, match=r"cut short|cannot be read"):
+        copy_bundle(folder, tmp_path / "copy")
+    assert {file.name: file.read_bytes() for file in (tmp_path / "copy").iterdir()} == before
+    assert names(tmp_path) == ["advice", "copy", "mine"]
+
+
 def test_what_is_no_bundle_is_never_replaced(contents, tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir()
@@ -156,6 +190,12 @@ def test_what_is_no_bundle_is_never_replaced(contents, tmp_path):
     assert (mine / "thesis.txt").read_text() == "years of work"
     with pytest.raises(BundleError, match="is a file"):
         write_bundle(contents, mine / "thesis.txt")
+    (mine / "alora.json").write_text('{"activated": true}')
+    with pytest.raises(BundleError, match="is not a bundle"):
+        write_bundle(contents, mine)
+    (write_bundle(contents, tmp_path / "b").folder / "thesis.txt").write_text("more work")
+    with pytest.raises(BundleError, match=r"holds 'thesis\.txt' besides the bundle"):
+        write_bundle(contents, tmp_path / "b")
 
 
 def test_a_place_that_cannot_be_written(contents):
@@ -222,7 +262,9 @@ def test_nothing_in_it_names_this_machine(tmp_path):
         assert not re.search(r"/(home|root|tmp|work|Users)/", text), file.name
     assert bundle.manifest.base.source == "a base folder"
     assert bundle.manifest.base.local
-    assert "base_model:" not in (bundle.folder / "README.md").read_text()
+    card = (bundle.folder / "README.md").read_text()
+    assert "base_model:" not in card
+    assert "conversation.json base.source=FOLDER_OF_THE_BASE\n" in card
 
 
 @pytest.mark.parametrize(
@@ -237,6 +279,14 @@ def test_nothing_in_it_names_this_machine(tmp_path):
 )
 def test_public_source(source, public):
     assert public_source(source) == public
+
+
+def test_a_folder_here_is_a_local_base_unless_it_is_named_like_alora_s_own(tmp_path, monkeypatch):
+    for name in ("mine", "smollm2"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert public_source("mine") == ("mine", True)
+    assert public_source("smollm2") == ("smollm2", False)
 
 
 def test_the_card_says_what_matters(contents, tmp_path):
@@ -276,6 +326,15 @@ def test_the_card_says_what_matters(contents, tmp_path):
     assert "<script>" not in body
     assert "\n# Not a heading" not in body
     assert "\n---\n" not in body
+
+
+def test_names_in_the_card_are_no_markup(contents, tmp_path):
+    base = replace(contents.base, source="toys/qwen3\nlicense: mit")
+    policy = replace(contents.policy, labels=("a | b", "c ` d"))
+    card = (write_bundle(replace(contents, base=base, policy=policy), tmp_path / "b").folder / "README.md").read_text()
+    assert "license: mit" not in card.split("---\n")[1]
+    assert '| `"a \\u007c b"` | `Yes` |' in card
+    assert '| `"c \\u0060 d"` | `No` |' in card
 
 
 def test_manifest_labels_keep_their_order(contents, tmp_path):

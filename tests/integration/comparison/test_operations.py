@@ -1,12 +1,15 @@
 """``alora recalibrate`` and ``alora fleet`` on a battery that was trained for real."""
 
+import copy
 import json
+import math
 import shutil
 from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 import scipy.special
+import torch
 
 from alora.adapter.folder import AdapterWeights, save_adapter
 from alora.base.load import load_base
@@ -18,7 +21,7 @@ from alora.bundle.write import BundleContents, write_bundle
 from alora.cli import main
 from alora.config.schema import BaseSettings, DataSettings, EvaluationSettings, IdentitySettings
 from alora.conversation import read_multilabelled
-from alora.errors import BundleError
+from alora.errors import BundleError, DataError
 from alora.evaluation.calibration import fit_operating_point, positive_probability
 from alora.evaluation.predict import predict
 from alora.identity.certificate import read_certificate
@@ -149,6 +152,13 @@ def test_a_parity_run_sees_another_adapter(place, battery):
     assert same.same_verdict == same.rows == len(bundle.golden) > 1
     assert same.largest_difference is not None
     assert same.largest_difference < 1e-5
+    half = replace(base, model=copy.deepcopy(base.model).to(torch.bfloat16))
+    assert parity_run(bundle, half, point).dtype == "float32", "of the base that it comes from"
+    far = replace(bundle, golden=tuple(replace(row, label_logits=(1000.0, 990.0)) for row in bundle.golden))
+    assert parity_run(far, base, point).largest_difference is not None
+    broken = replace(bundle, golden=tuple(replace(row, label_logits=(math.nan, 0.0)) for row in bundle.golden))
+    with pytest.raises(DataError, match="are not finite"):
+        parity_run(broken, base, point)
     opposite = AdapterWeights(bundle.weights.spec, {n: (a, -b) for n, (a, b) in bundle.weights.tensors.items()})
     turned = parity_run(replace(bundle, weights=opposite), base, point)
     assert turned.largest_difference is not None
@@ -170,6 +180,7 @@ def test_what_renders_otherwise_cannot_be_moved(place, battery):
     [
         {"rows": "many"},
         {"same_verdict": 9},
+        {"same_verdict": -1},
         {"dtype": "int3"},
         {"largest_difference": float("nan")},
         {"quantization": 4},

@@ -3,8 +3,11 @@
 import pytest
 import torch
 
+from alora.adapter.bank import Bank
 from alora.base.fingerprint import Fingerprint
 from alora.base.load import LoadedBase
+from alora.prefix.packed import PackedModel
+from alora.prefix.plan import Pair
 from alora.prefix.scorer import Scorer
 from alora.prefix.store import MemoryStore
 from alora.render import Prefix, Question, Suffix
@@ -49,6 +52,18 @@ def test_rows_together_are_rows_one_by_one_and_pefts(activated):
                 torch.testing.assert_close(answer, theirs, rtol=1e-10, atol=1e-10)
         with pytest.raises(ValueError, match="3 suffixes for 1 adapters"):
             scorer.score_rows([Question(PREFIXES[0], SUFFIXES, (0,))])
+
+
+def test_labels_that_a_policy_does_not_have_are_impossible():
+    model = toy_model("qwen3", torch.float64)
+    packed = PackedModel(model, Bank(model, adapters(model, activated=True), dtype=torch.float64))
+    kv = packed.prefix_kv(PREFIXES[0].token_ids)
+    pairs = [Pair(0, place, suffix.token_ids, suffix.label_token_ids) for place, suffix in enumerate(SUFFIXES)]
+    together = packed.label_logits([kv], pairs)
+    for pair, row in zip(pairs, together, strict=True):
+        (alone,) = packed.label_logits([kv], [pair])
+        torch.testing.assert_close(row[: len(pair.label_token_ids)], alone, rtol=1e-12, atol=1e-12)
+        assert row[len(pair.label_token_ids) :].tolist() == [-torch.inf] * (3 - len(pair.label_token_ids))
 
 
 def test_a_kept_prefix_is_not_computed_again_and_changes_nothing():

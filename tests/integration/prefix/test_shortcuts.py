@@ -204,9 +204,10 @@ def test_a_pass_of_some_policies_has_the_gradient_of_all(chosen):
         bank.release()
         return bank
 
-    together, apart = gradients([mine]), gradients([[pair] for pair in mine])
-    for one, other in zip(together.parameters(), apart.parameters(), strict=True):
+    together, apart, twice = (gradients(split) for split in ([mine], [[pair] for pair in mine], [mine, mine]))
+    for one, other, double in zip(together.parameters(), apart.parameters(), twice.parameters(), strict=True):
         assert torch.allclose(one.grad, other.grad, rtol=0, atol=1e-12)
+        assert torch.allclose(2 * one.grad, double.grad, rtol=0, atol=1e-12)
         absent = [policy for policy in range(3) if policy not in chosen]
         assert not one.grad[absent].any()
     assert any(parameter.grad[chosen[0]].any() for parameter in together.parameters())

@@ -94,6 +94,56 @@ def test_trainer_gradients_equal_peft(tmp_path, family, dtype, bound, batch, acc
     assert worst <= bound
 
 
+class _EveryGradient(_Gradients):
+    """The gradients of B at every step; A's are zero while B is."""
+
+    def on_train_begin(self, *args, **kwargs):
+        super().on_train_begin(*args, **kwargs)
+        self.steps = []
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        self.steps.append({name: db.clone() for name, (_, db) in self.bank.gradients(0).items()})
+        (self.group,) = kwargs["optimizer"].param_groups
+
+
+def test_a_last_step_of_fewer_batches_has_the_gradient_of_a_whole_one(tmp_path):
+    """Four batches of one and the same row, three to a step."""
+    watch = _EveryGradient()
+    settings = TrainingSettings(
+        epochs=1, batch_size=4, gradient_accumulation_steps=3, learning_rate=1e-12, weight_decay=0.02
+    )
+    base = _base()
+    fit(
+        base, [_fresh(base)], _examples(1) * 16, _examples(4, 50), settings, tmp_path, progress=False, callbacks=[watch]
+    )
+    whole, last = watch.steps
+    assert max(relative_error(last[name], whole[name]) for name in whole) <= 1e-6
+    adamw = {name: watch.group[name] for name in ("betas", "eps", "weight_decay")}
+    assert adamw == {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.02}, "as PEFT users have it by default"
+
+
+class _OfEach(_Gradients):
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        self.found = [copy.deepcopy(self.bank.gradients(policy)) for policy in range(len(self.bank.specs))]
+
+
+def test_policies_of_unlike_many_rows_have_the_gradients_that_they_have_alone(tmp_path):
+    def gradients(rows, folder):
+        policies = 1 + max(row.targets[0].policy for row in rows)
+        watch = _OfEach()
+        settings = TrainingSettings(max_steps=1, batch_size=len(rows), max_grad_norm=1e9)
+        fit(base, [_fresh(base)] * policies, rows, _examples(2, 50), settings, tmp_path / folder, progress=False,
+            callbacks=[watch])  # fmt: skip
+        return watch.found
+
+    base, rows = _base(), _examples(4)
+    few = replace(rows[3], targets=(replace(rows[3].targets[0], policy=1),))
+    together = gradients([*rows[:3], few], "together")
+    for found, alone in zip(together, (rows[:3], rows[3:]), strict=True):
+        (wanted,) = gradients(alone, str(len(alone)))
+        assert max(relative_error(found[name][1], wanted[name][1]) for name in wanted) <= 1e-10
+
+
 @pytest.mark.parametrize("invocation", [INVOCATION, None], ids=["alora", "lora"])
 def test_training_lowers_the_validation_loss(tmp_path, invocation):
     base = _base(dtype=torch.float32)
@@ -114,14 +164,19 @@ def test_training_lowers_the_validation_loss(tmp_path, invocation):
     assert fitted.standings[0].best_loss == min(losses)
 
 
+def _hooks(model) -> list[int]:
+    return [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()]
+
+
 def test_the_base_comes_back_as_it_was(tmp_path):
     base = _base(dtype=torch.float32)
     ids = torch.tensor([_tokens(9, 3)])
-    before = base.model(ids).logits
+    before, hooks = base.model(ids).logits, _hooks(base.model)
     settings = TrainingSettings(max_steps=2, gradient_checkpointing=True)
     fit(base, [_fresh(base)], _examples(8), _examples(4, 9), settings, tmp_path, progress=False)
     assert torch.equal(before, base.model(ids).logits)
     assert not any(module.training for module in base.model.modules())
+    assert _hooks(base.model) == hooks
 
 
 def test_tensor_cores_serve_the_adapters_of_a_half_precision_base_alone():
@@ -149,6 +204,22 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
     broken = type(adapter)(adapter.spec, {n: (a, b + float("nan")) for n, (a, b) in adapter.tensors.items()})
     with pytest.raises(TrainingError, match="loss is not finite at step 0"):
         fit(base, [broken], _examples(8), _examples(4, 9), TrainingSettings(), tmp_path, progress=False)
+
+
+def test_a_run_that_would_fail_again_leaves_no_checkpoint(tmp_path):
+    """Its loss is finite at first, because B is zero; its checkpoints would only lead there again."""
+    base, seen = _base(), []
+    sick = new_adapter(AdapterSpec(2, 1e140, tuple(sorted(ALL_TARGETS)), INVOCATION), base.model, seed=1)
+    settings = TrainingSettings(batch_size=4, max_steps=4, learning_rate=3e-3, evaluations_per_epoch=8)
+
+    class Saved(TrainerCallback):
+        def on_save(self, args, state, control, **kwargs):
+            seen.extend(tmp_path.glob("checkpoint-*"))
+
+    with pytest.raises(TrainingError, match="validation loss is nan at step 2"):
+        fit(base, [sick], _examples(32), _examples(4, 50), settings, tmp_path, progress=False, callbacks=[Saved()])
+    assert seen
+    assert not list(tmp_path.glob("checkpoint-*"))
 
 
 def test_no_rows_is_an_error(tmp_path):
@@ -187,6 +258,11 @@ def test_a_run_cut_off_behind_its_last_checkpoint_is_the_same(tmp_path, monkeypa
     assert again.adapters[0].digest == whole.adapters[0].digest
 
 
+class _Began(TrainerCallback):
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.step = state.global_step
+
+
 class _CutOff(TrainerCallback):
     def __init__(self, step):
         self.step = step
@@ -211,16 +287,21 @@ def test_a_run_cut_off_on_its_way_ends_with_the_same_weights(tmp_path, step):
         for count in ((36,), (8, 100))
     )
     adapters = [random_adapter(base.model, seed=seed) for seed in (0, 1)]
-    whole, again = LastWeights(), LastWeights()
+    whole, again, began = LastWeights(), LastWeights(), _Began()
     undisturbed = fit(base, adapters, rows, held_out, settings, tmp_path / "a", progress=False, callbacks=[whole])
     with pytest.raises(_Killed):
         fit(base, adapters, rows, held_out, settings, tmp_path / "b", progress=False, callbacks=[_CutOff(step)])
-    resumed = fit(base, adapters, rows, held_out, settings, tmp_path / "b", progress=False, callbacks=[again])
+    resumed = fit(base, adapters, rows, held_out, settings, tmp_path / "b", progress=False, callbacks=[again, began])
+    assert began.step == step // 3 * 3, "where the last checkpoint is"
     assert [adapter.digest for adapter in again.adapters] == [adapter.digest for adapter in whole.adapters]
     assert [adapter.digest for adapter in resumed.adapters] == [adapter.digest for adapter in undisturbed.adapters]
     assert resumed.standings == undisturbed.standings
     judged = [[entry for entry in fitted.history if "eval_loss" in entry] for fitted in (resumed, undisturbed)]
     assert judged[0] == judged[1]
+    losses = [entry for entry in undisturbed.history if "loss" in entry]
+    assert [entry["loss"] for entry in losses] == pytest.approx(
+        [entry["loss_0"] + entry["loss_1"] for entry in losses], abs=1e-3
+    )
 
 
 def test_a_policy_may_have_no_row_in_a_step(tmp_path):

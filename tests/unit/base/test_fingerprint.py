@@ -63,6 +63,10 @@ def test_a_file_that_was_replaced_is_read_again(weights_of, tmp_path):
         os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert weights_of() == before
     assert weights_of({"b": B + 1}, {"a": A}, folder="elsewhere") != before
+    for file in changed:  # of the same name, size and time
+        stat = file.stat()
+        os.utime(tmp_path / "elsewhere" / file.name, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert weights_of(folder="elsewhere") != before
 
 
 def test_how_a_tokenizer_was_called_last_is_no_difference_and_what_it_does_is():

@@ -85,6 +85,29 @@ def test_one_conversation_of_an_artifact():
         require_room_for(model, renderer.prefix(row(2000, "x").conversation), [suffix])
 
 
+def test_the_last_position_is_room_and_the_next_is_none():
+    one, renderer = (
+        row(200, "train.jsonl:1"),
+        Renderer(toy_tokenizer("qwen3"), PromptSettings(max_prefix_tokens=60_000, instruction="title")),
+    )
+    suffix, longer = (renderer.suffix(policy) for policy in (POLICY, Policy("q", "Title " * 9, "Rule")))
+    prefix = renderer.prefix(one.conversation)
+    size = len(prefix.token_ids) + len(suffix.token_ids)
+    exact, less = (with_config(max_position_embeddings=limit) for limit in (size, size - 1))
+    require_room(exact, renderer, [one], {"p": suffix})
+    require_room_for(exact, prefix, [suffix])
+    whole = Renderer(
+        toy_tokenizer("qwen3"), PromptSettings(max_prefix_tokens=len(prefix.token_ids), instruction="title")
+    )
+    for made in (renderer, whole):
+        with pytest.raises(ConfigError, match=f"takes {size - 1}"):
+            require_room(less, made, [one], {"p": suffix})
+    with pytest.raises(ConfigError, match=f"takes {size - 1}"):
+        require_room_for(less, prefix, [suffix])
+    with pytest.raises(ConfigError, match=f"takes {size}"):
+        require_room_for(exact, prefix, [suffix, longer])
+
+
 def test_a_rank_above_the_hidden_size():
     model = toy_model("qwen3", vocab=len(toy_tokenizer("qwen3")))
     require_rank(model, 32)

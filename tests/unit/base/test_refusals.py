@@ -1,27 +1,50 @@
 """Bases that alora refuses by name, and configs that make another base of the same weights."""
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 from transformers import LlamaConfig
 
 from alora.base.fingerprint import _config_digest
-from alora.base.load import _refuse_by_name
+from alora.base.load import _refuse_by_name, choose_device, choose_dtype
 from alora.errors import BaseError
 
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
 
 
+LONG = {"rope_type": "longrope", "rope_theta": 10000.0}
+
+
 @pytest.mark.parametrize(
-    "parameters", [DYNAMIC, {"full_attention": DYNAMIC, "sliding_attention": {"rope_type": "default"}}]
+    "parameters", [DYNAMIC, LONG, {"full_attention": DYNAMIC, "sliding_attention": {"rope_type": "default"}}]
 )
 def test_rope_that_depends_on_the_prompts_length(parameters):
     config = LlamaConfig()
     config.rope_parameters = parameters
-    with pytest.raises(BaseError, match="dynamic RoPE"):
+    with pytest.raises(BaseError, match=r"(dynamic|longrope) RoPE"):
         _refuse_by_name(config, "somewhere")
 
 
 def test_rope_that_does_not():
     _refuse_by_name(LlamaConfig(rope_parameters={"rope_type": "default", "rope_theta": 1e4}), "somewhere")
+
+
+@pytest.mark.parametrize("made", [dict, SimpleNamespace], ids=["as a dictionary", "as an object"])
+def test_a_base_that_is_quantized_already(made):
+    config = LlamaConfig()
+    config.quantization_config = made(quant_method="gptq")
+    with pytest.raises(BaseError, match="quantized with gptq"):
+        _refuse_by_name(config, "somewhere")
+
+
+def test_where_and_in_what_a_base_runs_by_itself(monkeypatch):
+    assert choose_dtype("auto", torch.device("cuda")) == torch.bfloat16
+    assert choose_dtype("auto", torch.device("cpu")) == torch.float32
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device("auto") == torch.device("cpu")
+    with pytest.raises(BaseError, match=r"sees no GPU; use base\.device=cpu"):
+        choose_device("cuda:0")
 
 
 def test_the_config_counts_and_its_origin_does_not():

@@ -142,6 +142,26 @@ def test_a_threshold_lies_midway_between_rows_and_a_resample_of_one_class_choose
     assert choose_threshold(rare, far, EvaluationSettings(bootstrap=200)) == (0.5, 0.5, 0.5)
 
 
+def test_neighbours_that_no_number_lies_between_are_still_told_apart():
+    """Their mean is one of them, and of two even mantissas the lower one."""
+    low = 0.5
+    for _ in range(2):
+        high = math.nextafter(low, 1)
+        threshold, _, _ = choose_threshold(
+            np.array([True, False]), np.array([high, low]), EvaluationSettings(bootstrap=0)
+        )
+        assert low < threshold <= high
+        low = high
+
+
+def test_the_interval_of_a_single_resample_holds_the_choice():
+    logits, label_ids = validation(4, 60)
+    positive, probability = label_ids == 0, positive_probability(logits)
+    found = [choose_threshold(positive, probability, EvaluationSettings(bootstrap=1), seed) for seed in range(20)]
+    assert all(low <= chosen <= high for chosen, low, high in found)
+    assert {low < chosen for chosen, low, _ in found} == {chosen < high for chosen, _, high in found} == {True, False}
+
+
 def test_the_interval_is_of_the_thresholds_that_resampled_rows_choose():
     logits, label_ids = validation(4, 60)
     positive, probability = label_ids == 0, positive_probability(logits)
@@ -220,6 +240,8 @@ def test_what_is_refused():
         fit_operating_point(logits, label_ids, EvaluationSettings(target="f2"))
     with pytest.raises(ConfigError, match="between 0 and 1"):
         fit_operating_point(logits, label_ids, EvaluationSettings(target="fpr", target_value=5))
+    with pytest.raises(ConfigError, match="must be above 0"):
+        fit_operating_point(logits, label_ids, EvaluationSettings(target="cost", false_negative_cost=math.inf))
 
 
 @pytest.mark.parametrize("seed", range(5))

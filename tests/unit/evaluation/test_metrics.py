@@ -63,6 +63,8 @@ def test_calibration_error_by_hand():
     want = (abs(1 - 0.9 + 0 - 0.91) + abs(1 - 0.1 + 0 - 0.12)) / 4
     assert compute_metrics(positive, probability, 0.5, resamples=0).value("ece") == pytest.approx(want)
     assert compute_metrics(positive, positive.astype(float), 0.5, resamples=0).value("ece") == 0.0
+    highest = compute_metrics(np.array([False, True]), np.array([0.92, 0.95]), 0.5, resamples=0)  # bins 13, 14
+    assert highest.value("ece") == pytest.approx((0.92 + 0.05) / 2)
 
 
 def test_the_interval_of_the_calibration_error_holds_its_value():
@@ -116,6 +118,9 @@ def test_one_class_leaves_figures_undefined_not_wrong():
     for name in ("auroc", "auprc", "balanced_accuracy", "recall", "recall_at_1_fpr", "recall_at_5_fpr"):
         assert got.figures[name] == type(got.figures[name])(None), name
     assert got.value("accuracy") == 0.5
+    got = compute_metrics(np.ones(6, bool), np.linspace(0, 1, 6), 0.5, resamples=20)
+    for name in ("auroc", "balanced_accuracy", "recall_at_1_fpr", "recall_at_5_fpr"):
+        assert got.figures[name] == type(got.figures[name])(None), name
 
 
 def test_perfect_and_random_scores():

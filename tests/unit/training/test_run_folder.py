@@ -118,6 +118,12 @@ def test_a_sweep_leaves_hidden_files_of_the_users_alone(tmp_path):
     assert tree(tmp_path).keys() == before.keys()
 
 
+def test_a_folder_in_which_a_run_was_killed_at_its_start_is_the_runs(tmp_path):
+    fill(tmp_path, [".inputs.json.01234567.alora-part"])
+    assert claim("run", tmp_path) is False
+    assert {path.name for path in tmp_path.iterdir()} - {LOCK} == {"inputs.json"}
+
+
 @pytest.mark.parametrize("name", ["battery", "policies/red", "adapter", "inputs.json"])
 def test_a_run_folder_that_leads_elsewhere_is_refused(name, tmp_path):
     path, elsewhere = tmp_path / "run", tmp_path / "elsewhere"

@@ -1,11 +1,13 @@
 """What a training's settings leave open is decided from its rows and rank."""
 
+import math
+
 import pytest
 import torch
 
 from alora.config.schema import TrainingSettings
 from alora.training.examples import Example, Target
-from alora.training.optimise import _arguments
+from alora.training.optimise import _arguments, finite_entry
 from alora.training.schedule import make_schedule, still_improving
 
 
@@ -50,6 +52,13 @@ def test_what_is_given_stays():
     assert (schedule.conversations, schedule.steps, schedule.steps_per_epoch) == (2, 7, 10)
 
 
+def test_a_run_shorter_than_an_evaluation_interval_is_evaluated_at_its_end():
+    schedule = make_schedule(
+        TrainingSettings(batch_size=2, max_steps=3, evaluations_per_epoch=1), rows(*[(0,)] * 20), 4
+    )
+    assert (schedule.steps_per_epoch, schedule.steps, schedule.interval) == (10, 3, 3)
+
+
 def test_every_setting_reaches_the_trainer(tmp_path):
     given = TrainingSettings(
         epochs=1.5, batch_size=2, gradient_accumulation_steps=2, learning_rate=3e-4, weight_decay=0.02, seed=11,
@@ -60,6 +69,7 @@ def test_every_setting_reaches_the_trainer(tmp_path):
         "num_train_epochs": 1.5, "max_steps": -1, "learning_rate": 3e-4, "weight_decay": 0.02, "seed": 11,
         "data_seed": 11, "warmup_steps": 4, "lr_scheduler_type": "linear", "gradient_accumulation_steps": 2,
         "per_device_train_batch_size": 2, "eval_steps": 5, "save_steps": 5, "logging_steps": 5,
+        "save_total_limit": 2,
         "max_grad_norm": 0.0, "save_only_model": False, "ignore_data_skip": False,
     }  # fmt: skip
     assert {name: getattr(arguments, name) for name in wanted} == wanted
@@ -72,6 +82,12 @@ def test_accumulation_makes_fewer_steps():
     assert (schedule.conversations, schedule.steps) == (2, 2)
 
 
+def test_a_log_entry_is_one_that_json_can_hold():
+    assert finite_entry({"loss": math.nan, "eval_loss": math.inf, "step": 3.0}) == {
+        "loss": None, "eval_loss": None, "step": 3.0,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("losses", "found"),
     [
@@ -81,6 +97,7 @@ def test_accumulation_makes_fewer_steps():
         ([0.4, 0.6, 0.5], None),  # better than the last one, not than the best
         ([0.6], None),
         ([0.6, None, 0.5], (0.6, 0.5)),
+        ([0.6, 0.0], (0.6, 0.0)),
     ],
 )
 def test_still_improving(losses, found):

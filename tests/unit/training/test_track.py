@@ -1,9 +1,13 @@
 """Which checkpoint of a policy is kept."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import torch
 
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterSpec, new_adapter
+from alora.training.gradients import GradientWatch
 from alora.training.track import Tracker
 from tests.toy_models import toy_model
 
@@ -37,13 +41,15 @@ def _tracker(patience: int) -> tuple[Tracker, Bank]:
 
 def test_patience_counts_the_evaluations_since_the_best():
     tracker, _ = _tracker(patience=3)
-    for step, loss in enumerate((0.6, 0.7, 0.7, 0.5, 0.6, 0.6), start=1):
+    for step, loss in enumerate((0.6, 0.7, 0.7, 0.5, 0.5, 0.6), start=1):
         tracker.judge({0: loss, 1: 1.0 / step}, step)
         assert tracker.active == {0, 1}
     tracker.judge({0: 0.6, 1: 0.1}, 7)
     assert tracker.active == {1}
     assert (tracker.standings[0].best_step, tracker.standings[0].stopped_at) == (4, 7)
     assert tracker.standings[1].best_step == 7
+    tracker.judge({0: 0.1}, 8)
+    assert tracker.standings[0].best_step == 4, "a stopped policy is judged no more"
 
 
 def test_a_checkpoint_gives_back_the_best_of_every_policy(tmp_path):
@@ -59,3 +65,32 @@ def test_a_checkpoint_gives_back_the_best_of_every_policy(tmp_path):
     assert [again.best(place).digest for place in (0, 1)] == [tracker.best(place).digest for place in (0, 1)]
     assert float(again.best(0).tensors["model.layers.0.self_attn.q_proj"][1].max()) == 0.5
     assert float(again.best(1).tensors["model.layers.0.self_attn.q_proj"][1].max()) == 0.25
+
+
+def test_only_the_first_gradient_of_a_policy_is_watched_and_each_layer_of_it():
+    tracker, bank = _tracker(patience=3)
+    watch, control, nothing = GradientWatch(bank, tracker), SimpleNamespace(should_training_stop=False), Any
+    for parameter in bank.parameters():
+        parameter.grad = torch.ones_like(parameter)
+
+    def step(*trained: int) -> list[str | None]:
+        tracker.trained.update(trained)
+        watch.on_pre_optimizer_step(nothing, nothing, control)  # pyright: ignore[reportArgumentType]
+        return [standing.dropped for standing in tracker.standings]
+
+    assert step(0) == [None, None]
+    for parameter in (bank.a_PRD[0], bank.b_POR[0]):
+        parameter.grad = torch.zeros_like(parameter)  # of one layer of several
+    assert step(0) == [None, None], "a gradient may vanish later"
+    assert not control.should_training_stop
+    kept, dropped = step(1)
+    assert kept is None
+    assert "no gradient reached 1 adapted layer" in dropped
+    tracker.drop(0, "for another reason")
+    assert step(0) == ["for another reason", dropped]
+    assert control.should_training_stop
+    again, _ = _tracker(patience=3)
+    again.drop(0, "for another reason")
+    again.trained.add(0)
+    GradientWatch(bank, again).on_pre_optimizer_step(nothing, nothing, control)  # pyright: ignore[reportArgumentType]
+    assert again.standings[0].dropped == "for another reason"
