@@ -1,7 +1,9 @@
 """From a finished comparison to what is committed of it: a compact record, and the tables of docs/accuracy.md.
 
     alora compare run_dir=runs/accuracy ...
-    python scripts/accuracy_record.py runs/accuracy/compare.json
+    python scripts/accuracy_record.py runs/accuracy/compare.json [FURTHER/compare.json ...]
+
+Further comparisons add the arms that the first lacks, as where a GPU ran standard LoRA: same rows, base and settings.
 
 The record holds every raw score by row id (label logits as their margin, six decimals) and the command, so run that
 with relative paths; no text of any conversation. `--check` computes every AUROC again from the record alone. The tables
@@ -17,7 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from alora.comparison.report import table
+from alora.comparison.figures import compare
+from alora.comparison.report import document, table
+from alora.comparison.scores import Scores
+from alora.config.schema import EvaluationSettings
 from alora.evaluation.calibration import fit_temperature, positive_probability
 from alora.evaluation.metrics import compute_metrics
 from alora.evaluation.paired import mean_auroc
@@ -25,6 +30,7 @@ from alora.evaluation.paired import mean_auroc
 ROOT = Path(__file__).resolve().parent.parent
 RECORD, PAGE = ROOT / "benchmarks/results/accuracy_cpu.json", ROOT / "docs/accuracy.md"
 BEGIN, END = "<!-- tables: begin (scripts/accuracy_record.py) -->", "<!-- tables: end -->"
+KEPT_APART = ("prefix_cache", "prefix_cache_bytes", "threads")  # settings of training that no score depends on
 ARMS = {
     "alora": "aLoRA",
     "lora": "standard LoRA",
@@ -41,7 +47,7 @@ FIGURES = {"auroc": "AUROC", "auprc": "AUPRC", "accuracy": "accuracy", "f1": "F1
 def main() -> int:
     """Write the record and the page, or check the record that is there."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("comparison", nargs="?", type=Path, help="compare.json of a comparison")
+    parser.add_argument("comparison", nargs="*", type=Path, help="compare.json of a comparison, and of further ones")
     parser.add_argument("--record", type=Path, default=RECORD)
     parser.add_argument("--page", type=Path, default=PAGE)
     parser.add_argument("--check", action="store_true", help="compute the record's AUROCs again from its scores")
@@ -50,15 +56,56 @@ def main() -> int:
         worst = recompute(json.loads(arguments.record.read_text(encoding="utf-8")))
         print(f"largest difference between a recorded AUROC and the one of its raw scores: {worst:.1e}")
         return int(worst > 1e-4)
-    if arguments.comparison is None:
+    if not arguments.comparison:
         parser.error("give compare.json, or --check")
-    found = json.loads(arguments.comparison.read_text(encoding="utf-8"))
+    found = joined(*(json.loads(file.read_text(encoding="utf-8")) for file in arguments.comparison))
     arguments.record.write_text(json.dumps(record(found), separators=(",", ":")) + "\n", encoding="utf-8")
     page = arguments.page.read_text(encoding="utf-8")
     before, rest = page.split(BEGIN)
     after = rest.split(END)[1]
     arguments.page.write_text(f"{before}{BEGIN}\n\n{tables(found)}\n\n{END}{after}", encoding="utf-8")
     return 0
+
+
+def joined(found: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
+    """``found`` with the arms that only ``others`` ran, and every figure computed again.
+
+    Raises:
+        SystemExit: another one ran on other rows, another base or by other settings.
+    """
+    if not others:
+        return found
+    own = {item["arm"] for item in found["scores"]}
+    rows = {(item["policy"], part): _asked(item[part]) for item in found["scores"] for part in ("validation", "test")}
+    scores, also = list(found["scores"]), []
+    for other in others:
+        if _what_counts(other["settings"]) != _what_counts(found["settings"]):
+            raise SystemExit("the comparisons differ in their base or settings; a record holds one of each")
+        new = [item for item in other["scores"] if item["arm"] not in own]
+        for item in new:
+            if any(rows[item["policy"], part] != _asked(item[part]) for part in ("validation", "test")):
+                raise SystemExit(f"{item['arm']} of {item['policy']} was asked about other rows")
+        scores += new
+        kept = {
+            name: other["environment"].get(name) for name in ("command", "commit", "processor", "torch", "transformers")
+        }
+        also.append({"arms": sorted({item["arm"] for item in new}), **kept})
+    settings, typed = found["settings"], [Scores.from_dict(item) for item in scores]
+    options = EvaluationSettings(**settings["evaluation"])
+    again = compare(typed, options, settings["adapter"]["rank"], settings["training"]["seed"])
+    return document(again, typed, {}, settings, found["environment"]) | {"also": also}
+
+
+def _asked(part: dict[str, Any]) -> tuple[Any, Any]:
+    return part["ids"], part["label_ids"]
+
+
+def _what_counts(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that a score depends on; the digest of a GGUF's tokenizer changes with transformers."""
+    training = {name: value for name, value in settings["training"].items() if name not in KEPT_APART}
+    budget = {name: value for name, value in settings["compare"].items() if name not in ("arms", "seeds", "ranks")}
+    same = {name: settings[name] for name in ("adapter", "prompt", "evaluation")}
+    return same | {"weights": settings["base_fingerprint"]["weights"], "training": training, "compare": budget}
 
 
 def record(found: dict[str, Any]) -> dict[str, Any]:
@@ -80,6 +127,7 @@ def record(found: dict[str, Any]) -> dict[str, Any]:
         "schema_version": 1,
         "settings": found["settings"],
         "environment": {name: value for name, value in found["environment"].items() if name not in hidden},
+        "also": found.get("also", []),
         "methods": found["methods"],
         "gaps": found["gaps"],
         "rows": rows,

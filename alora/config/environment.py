@@ -52,11 +52,19 @@ def describe_environment() -> dict[str, str]:
         "cpu flags": " ".join(cpu_flags()),
         "command": command_line(),
     }
+    if (name := gpu()) is not None:
+        facts["gpu"] = name
     commit = source_commit()
     if commit is not None:
         facts["commit"] = commit
     versions = {name: package_version(name) for name in PACKAGES}
     return facts | {name: version for name, version in versions.items() if version is not None}
+
+
+def gpu() -> str | None:
+    """The GPU's name where torch, already imported, sees one."""
+    torch = sys.modules.get("torch")
+    return torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
 
 
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "neon", "bf16")
