@@ -141,7 +141,8 @@ def _read_parquet(path: Path) -> Iterator[Row]:
                 for value in batch.to_pylist():
                     number += 1
                     yield Row(f"{path.name}:{number}", value)
-    except (pyarrow.ArrowException, OSError) as error:
+    # Arrow takes texts that are not UTF-8 and dates beyond Python's; both fail only as they become Python's own.
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: not a Parquet file that can be read: {_one_line(error)}") from error
 
 

@@ -31,12 +31,15 @@ def cache_folder(kind: str) -> Path:
 
 
 def remember_of(files: Sequence[Path], suffix: str, compute: Callable[[], str]) -> str:
-    """What ``compute`` says of ``files``, remembered by each one's path, size and time.
+    """What ``compute`` says of ``files``, remembered by each one's path, size and times.
+
+    The time of a file's last change of any kind counts too: ``cp -p`` and archives set the other one as they like.
 
     Raises:
         OSError: a file cannot be read.
     """
-    stats = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    found = [(str(file.resolve()), file.stat()) for file in files]
+    stats = [(name, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns) for name, at in found]
     key = hashlib.sha256(json.dumps(stats).encode("utf-8", "surrogatepass")).hexdigest()
     try:
         folder = cache_folder("fingerprints")

@@ -20,6 +20,7 @@ from alora.bundle.manifest import (
 )
 from alora.config.schema import BaseSettings
 from alora.errors import BundleError, CheckFailed
+from alora.identity.certificate import read_certificate
 from alora.policy import Policy
 from alora.reading import read_whole
 from alora.render import Renderer, Suffix
@@ -176,6 +177,11 @@ def load_bundle(folder: Path | str) -> Bundle:
             f"{folder}: the adapter's digest is {weights.digest[:12]}, the manifest's is "
             f"{manifest.adapter_digest[:12]}: not the adapter that was certified; export the bundle again"
         )
+    if manifest.certificate is not None:
+        try:
+            read_certificate(folder / CERTIFICATE_FILE).require(manifest.base.fingerprint, weights.digest)
+        except BundleError as error:
+            raise BundleError(f"{folder}: {error}") from error
     golden = read_golden(folder / GOLDEN_FILE) if GOLDEN_FILE in manifest.files else ()
     if any(len(row.label_logits) != len(manifest.policy.labels) for row in golden):
         raise BundleError(f"{folder / GOLDEN_FILE} has not one logit per label; export the bundle again")

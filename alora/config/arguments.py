@@ -24,7 +24,7 @@ OF_ARTIFACT = ("validate", "evaluate", "export", "score", "serve", "recalibrate"
 _VALUE_FLAGS = frozenset(
     [
         *["--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"],
-        *["--cfg", "-c", "--package", "-p", "--experimental-rerun"],
+        *["--cfg", "-c", "--package", "-p"],
     ]
 )
 _INFO_TOPICS = frozenset(["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"])
@@ -107,6 +107,10 @@ def _split(argv: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
         if waiting in _VALUE_FLAGS or (waiting in ("--info", "-i") and item in _INFO_TOPICS):
             flags.append(item)
             waiting = ""
+        elif item.startswith("--e"):  # argparse takes any part of the name
+            raise ConfigError(
+                f"{item}: Hydra's --experimental-rerun unpickles its file, which can run code; name settings"
+            )
         elif item.startswith("-") and item != "-":
             flags.append(item)
             waiting = item

@@ -22,6 +22,8 @@ COMMAND_LINE_ONLY: dict[str, tuple[Any, ...]] = {
     "judge.api_key_env": ("OPENAI_API_KEY",),
     "engine": ("transformers", "vllm"),  # a server is sent the conversation, and the key
     "export.push_to": (None,),
+    "export.private": (True,),
+    "serving.host": ("127.0.0.1",),  # who may ask the server
     "force": (False,),  # removes a run
 }
 _LAUNCHER = re.compile(

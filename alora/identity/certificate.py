@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -14,6 +13,7 @@ from alora.atomic import write_json
 from alora.base.fingerprint import Fingerprint
 from alora.config.environment import package_version
 from alora.errors import BundleError
+from alora.reading import read_json
 from alora.typed import typed
 
 FORMAT = 1
@@ -175,6 +175,11 @@ class Certificate:
             lines += _parity_failures(self.parity)
         return tuple(lines)
 
+    @property
+    def all_passed(self) -> bool:
+        """Whether every part says so; ``passed`` is what was written."""
+        return bool(self.dtypes) and all(one.passed for one in self.dtypes) and not self.failures
+
     def require(self, base: Fingerprint, adapter_digest: str) -> None:
         """Check that this certificate passed, and speaks of this very base and adapter.
 
@@ -217,19 +222,25 @@ def write_certificate(certificate: Certificate, path: Path) -> None:
 
 def read_certificate(path: Path) -> Certificate:
     """Read what :func:`write_certificate` wrote; BundleError when it is missing, damaged or of another format."""
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise BundleError(f"{path}: cannot be read as a certificate ({error}); run 'alora validate' again") from error
-    return certificate_from_mapping(raw, str(path))
+    return certificate_from_mapping(read_json(path, BundleError, "run 'alora validate' again"), str(path))
 
 
 def certificate_from_mapping(raw: Any, where: str) -> Certificate:
-    """Turn the plain form back into a certificate; BundleError names what is missing, with ``where``."""
+    """Turn the plain form back into a certificate; BundleError names what is missing, with ``where``.
+
+    One that says that it passed must hold nothing else: a run's own file is trusted by export.
+    """
     if not isinstance(raw, Mapping) or raw.get("format") != FORMAT:
         found = raw.get("format") if isinstance(raw, Mapping) else type(raw).__name__
         raise BundleError(f"{where}: certificate format {found!r} is not {FORMAT}; run 'alora validate' again")
     try:
-        return typed(Certificate, raw)
+        found = typed(Certificate, raw)
+    except RecursionError as error:
+        raise BundleError(f"{where}: nested too deep; run 'alora validate' again") from error
     except (TypeError, ValueError) as error:
         raise BundleError(f"{where}: damaged certificate ({error}); run 'alora validate' again") from error
+    for one in filter(None, (found, found.vllm)):
+        if one.passed and not one.all_passed:
+            reason = next(iter(one.failures), "no dtype was checked, or one failed")
+            raise BundleError(f"{where} says that it passed, and holds: {reason}; run 'alora validate' again")
+    return found

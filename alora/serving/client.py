@@ -36,6 +36,7 @@ _Result = TypeVar("_Result")
 _AT_ONCE = 32
 _PROBE_SECONDS = 10  # of silence, until a server that does not even list its models is taken for dead
 _SECONDS = 600  # of silence, while it computes
+_ROUNDING = 0.02  # of label probabilities that an engine in half precision gives, summed
 _WHOLE = 2  # times the silence: no answer takes longer, drop by drop or with headers without end
 
 
@@ -108,7 +109,10 @@ class RemoteEngine:
         )
         found = self._read(*answer, lambda completion: completion["choices"][0]["logprobs"])
         try:
-            return torch.tensor([float(found["top_logprobs"][0][f"token_id:{label}"]) for label in labels])
+            answers_L = torch.tensor([float(found["top_logprobs"][0][f"token_id:{label}"]) for label in labels])
+            if not abs(answers_L.exp().sum().item() - 1) < _ROUNDING:  # NaN, too
+                raise ValueError("their probabilities do not add up to 1")
+            return answers_L
         except (LookupError, TypeError, ValueError) as error:
             raise CheckFailed(
                 f"{self.url} answers with the log-probabilities {str(found)[:300]}, not with those of the label "

@@ -250,6 +250,18 @@ def test_what_is_wrong_with_a_row_is_everybodys_fault(tmp_path):
         read_multilabelled(path, DataSettings(), [POLICY, OTHER], own)
 
 
+@pytest.mark.parametrize(
+    "column",
+    [pyarrow.array([b"\xff"]).view(pyarrow.string()), pyarrow.array([2**31 - 1], pyarrow.date32())],
+    ids=["not UTF-8", "a day that Python has not"],
+)
+def test_parquet_that_python_cannot_hold(column, tmp_path):
+    path = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"label": column}), path)
+    with pytest.raises(DataError, match=r"rows.parquet: not a Parquet file that can be read"):
+        read(str(path))
+
+
 def test_parquet_reads_as_jsonl_does(tmp_path):
     rows = [row("a", id="x"), row("b", "violation", id="y")]
     path = tmp_path / "rows.parquet"

@@ -74,7 +74,12 @@ GOLDEN = {  # what POST /v1/completions gives to a golden row
     "no numbers": (
         completion({"top_logprobs": [{"token_id:279": float("nan"), "token_id:276": 0}]}),
         1,
-        "answers a golden row",
+        "--logprobs-mode processed_logprobs",
+    ),
+    "no probabilities": (
+        completion({"top_logprobs": [{"token_id:279": 5.0, "token_id:276": 99.0}]}),
+        1,
+        "--logprobs-mode processed_logprobs",
     ),
 }
 

@@ -25,6 +25,8 @@ SETTINGS = {
         ["adapter.rank is 0", "training.batch_size is 0", "choose one of transcript, turns"],
     ),
     "quantization that is not there": Case("train base.quantization=int3", ["base.quantization is 'int3'", "choose"]),
+    "settings from a pickle": Case("check --experimental-rerun=config.pickle", ["unpickles its file"]),
+    "settings from a pickle, in short": Case("check --exp=config.pickle", ["unpickles its file"]),
     "no such device": Case("train base.device=tpu", ["base.device is 'tpu'", "cuda:N"]),
     "no base": Case("train base.source={here}/base", ["base.source", "there is no folder", "base=smollm2"]),
     "targets that match nothing": Case("train adapter.targets=[c_attn]", ["'c_attn' matches no", "it has", "q_proj"]),

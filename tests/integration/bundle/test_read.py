@@ -67,7 +67,22 @@ def third_logit(folder: Path) -> None:
     resign_file(folder, file.name)
 
 
+def change_certificate(folder: Path, change) -> None:
+    edit(folder / "identity.json", change)
+    resign_file(folder, "identity.json")
+    record = file_record(folder / "identity.json")
+    resign(folder, lambda m: m["certificate"].update(sha256=record.sha256))
+
+
 DAMAGE = {
+    "a certificate of another adapter": (
+        lambda f: change_certificate(f, lambda c: c.update(adapter_digest="0" * 64)),
+        r"the certificate's is 000000000000",
+    ),
+    "a certificate that checked nothing": (
+        lambda f: change_certificate(f, lambda c: c.update(dtypes=[])),
+        r"says that it passed, and holds: no dtype",
+    ),
     "weights byte": (lambda f: flip_byte(f / "adapter_model.safetensors"), r"safetensors was changed after"),
     "weights cut short": (lambda f: truncate(f / "adapter_model.safetensors"), r"safetensors is cut short: \d+ bytes"),
     "weights longer": (

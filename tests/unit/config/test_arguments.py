@@ -85,7 +85,8 @@ def test_hydra_still_has_these_flags():
     for action in get_args_parser()._actions:
         if action.option_strings and action.nargs is None:
             known |= set(action.option_strings)
-    assert known == arguments._VALUE_FLAGS
+    assert known == arguments._VALUE_FLAGS | {"--experimental-rerun"}, "which is refused"
+    assert [flag for flag in known if flag.startswith("--e")] == ["--experimental-rerun"]
 
 
 def test_nothing_is_read_from_elsewhere(tmp_path):

@@ -91,8 +91,8 @@ def test_failures_name_each_kind():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "cannot be read as a certificate"),
-        ('{"format": 1', "cannot be read as a certificate"),
+        ("", "identity.json cannot be read"),
+        ('{"format": 1', "identity.json cannot be read"),
         ("[]", "certificate format 'list'"),
         ('{"format": 99}', "certificate format 99 is not 1"),
         ('{"format": 1}', "damaged certificate"),
@@ -111,3 +111,31 @@ def test_damaged_files(text: str, said: str, tmp_path: Path):
 def test_missing_file(tmp_path: Path):
     with pytest.raises(BundleError, match="cannot be read"):
         read_certificate(tmp_path / "identity.json")
+
+
+BREACHES = {
+    "a finding": {"findings": (FindingRecord("prefix", "layer 0 K"),)},
+    "a control": {"controls": (replace(RECORD.controls[0], caught=False),)},
+    "a handover": {"handovers": (replace(RECORD.handovers[0], passed=False),)},
+    "a dtype": {"passed": False},
+}
+
+
+@pytest.mark.parametrize("breach", [*BREACHES, "nothing checked"])
+@pytest.mark.parametrize("inside", [False, True], ids=["own", "vLLM's"])
+def test_one_that_says_that_it_passed_holds_nothing_else(tmp_path: Path, breach: str, inside: bool):
+    dtypes = (replace(RECORD, **BREACHES[breach]),) if breach in BREACHES else ()
+    lying = replace(CERTIFICATE, dtypes=dtypes)
+    write_certificate(replace(CERTIFICATE, vllm=lying) if inside else lying, tmp_path / "identity.json")
+    with pytest.raises(BundleError, match=r"identity\.json says that it passed, and holds: "):
+        read_certificate(tmp_path / "identity.json")
+
+
+@pytest.mark.parametrize("levels", [300, 100_000])
+def test_nesting_without_end_is_damage(tmp_path: Path, levels: int):
+    file = tmp_path / "identity.json"
+    text = json.dumps(CERTIFICATE.as_dict())
+    head, tail = text.split('"vllm": null')
+    file.write_text("[" * levels if levels > 1000 else (f'{head}"vllm": ' * levels) + text + tail * levels)
+    with pytest.raises(BundleError, match="nested too deep"):
+        read_certificate(file)
