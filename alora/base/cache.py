@@ -31,7 +31,7 @@ def cache_folder(kind: str) -> Path:
 
 
 def remember_of(files: Sequence[Path], suffix: str, compute: Callable[[], str]) -> str:
-    """What ``compute`` says of ``files``, remembered by each one's path, size and times.
+    """What ``compute`` says of ``files``, remembered by each one's path, inode, size and times.
 
     The time of a file's last change of any kind counts too: ``cp -p`` and archives set the other one as they like.
 

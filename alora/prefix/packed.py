@@ -67,9 +67,9 @@ class PackedModel(nn.Module):
 
     def _set_checkpointing(self, active: bool) -> bool:
         """Let layers that checkpoint do so, or not; the answer is what held before."""
-        before = False
         if not (active or self._checkpoints):  # a walk over all modules is a fifth of a short prefix's time
-            return before
+            return False
+        before = False
         for module in self.base.modules():
             before = before or module.training
             module.training = active and getattr(module, "gradient_checkpointing", False)

@@ -105,15 +105,16 @@ def join_processes(device: str = "auto") -> Processes:
         device: ``base.device``. On GPUs each process takes the one of its local rank.
 
     Raises:
-        RunError: a GPU was named, which all processes would share, or the launcher was asked for its own sharding.
+        RunError: a GPU was named, which all processes would share, the launcher was asked for its own sharding, or the
+            environment holds a word where a launcher sets a number.
     """
-    if "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
-        return ALONE
     for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_PORT"):
         if not os.environ.get(name, "0").isdecimal():
             raise RunError(
                 f"{name} is {os.environ[name]!r} in the environment, where a launcher sets a number; unset it"
             )
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
+        return ALONE
     if os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("1", "true"):
         raise RunError("accelerate was asked for FSDP; launch without --use_fsdp, and set training.shard_base=true")
     if device not in ("auto", "cpu", "cuda"):

@@ -3,7 +3,7 @@
 Nothing else in ``alora`` knows where a vLLM symbol lives or what a vLLM object's attribute is called. A symbol that has
 moved, or whose parameters have another name or order, raises :class:`Incompatible`, and the plugin stays out.
 
-Run on vLLM 0.27.1, 0.29.0, 0.31.0 and 0.32.0; read in 0.26.0 and 0.33.0.
+Run on vLLM 0.27.1, 0.29.0, 0.31.0 and 0.32.0 on CPUs, and 0.26.0 on a GPU; read in 0.33.0.
 """
 
 import functools

@@ -42,6 +42,8 @@ HOSTILE = {
     "trust": ({"base": {"trust_remote_code": True}}, "base.trust_remote_code is taken from the command line alone"),
     "trust by reference": ({"base": {"trust_remote_code": "${strict}"}}, "base.trust_remote_code is taken"),
     "options of vLLM": ({"serving": {"arguments": ["--trust-remote-code"]}}, "serving.arguments is taken from"),
+    "whom a server answers": ({"serving": {"host": "0.0.0.0"}}, "serving.host is taken from the command line alone"),
+    "a public upload": ({"export": {"private": False}}, "export.private is taken from the command line alone"),
     "a judge": ({"judge": {"url": "https://far.example/v1"}}, "judge.url is taken"),
     "a key": ({"judge": {"api_key_env": "SECRET"}}, "judge.api_key_env is taken"),
     "a server": ({"engine": "http://far.example"}, "engine is taken"),

@@ -20,3 +20,10 @@ def test_without_a_launcher_a_process_is_alone(monkeypatch):
     for name in LAUNCHED:
         monkeypatch.delenv(name, raising=False)
     assert join_processes("cpu") is ALONE
+
+
+def test_nor_may_the_number_of_processes_be_a_word_without_a_launcher(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "x")
+    with pytest.raises(RunError, match="WORLD_SIZE is 'x'"):
+        join_processes("cpu")
