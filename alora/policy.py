@@ -28,7 +28,7 @@ class Policy:
 
     ``labels`` are ordered and ``labels[0]`` is the positive one, whose probability a verdict reports.
     ``answers[i]`` is the word that the model answers for ``labels[i]``; it must be a single token in context, which
-    :class:`alora.render.Renderer` checks on the tokenizer at hand.
+    :class:`alora.prompt.render.Renderer` checks on the tokenizer at hand.
     """
 
     id: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from alora.conversation import Conversation, Message
+from alora.data.conversation import Conversation, Message
 from alora.errors import ConfigError
 
 _LOG = "The second pump was checked on Monday, the third one on Tuesday, and both ran without a fault. " * 8

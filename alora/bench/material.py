@@ -18,7 +18,7 @@ from alora.bench.record import MeasuredBase
 from alora.bench.shapes import SHAPES, BaseShape, base_mib, random_base, shape_of
 from alora.config.schema import BaseSettings, BenchSettings
 from alora.errors import ConfigError
-from alora.render import Suffix
+from alora.prompt.render import Suffix
 
 INVOCATION = (5, 6, 7)
 LABELS = (41, 71)  # ordinary tokens of a real base too: reserved ones, which no training has touched, answer alike

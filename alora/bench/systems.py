@@ -18,7 +18,7 @@ from alora.bench.harness import Clock
 from alora.bench.material import Material
 from alora.bench.trials import READS_TEXT, Piece, Result, Run
 from alora.prefix.scorer import Scorer
-from alora.render import Prefix
+from alora.prompt.render import Prefix
 
 
 class System(Protocol):

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alora.conversation import Conversation
+from alora.data.conversation import Conversation
 from alora.errors import BundleError
-from alora.render import Prefix, Suffix
+from alora.prompt.render import Prefix, Suffix
 from alora.typed import typed
 
 if TYPE_CHECKING:
     from alora.prefix.scorer import Scorer
-    from alora.render import Renderer
+    from alora.prompt.render import Renderer
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from alora.errors import AloraError, BundleError
 from alora.evaluation.calibration import OperatingPoint
 from alora.evaluation.report import Evaluation
 from alora.policy import Policy
+from alora.prompt.render import Suffix
 from alora.reading import read_whole, require_plain
-from alora.render import Suffix
 from alora.typed import typed
 
 MANIFEST_FILE = "alora.json"

@@ -22,8 +22,8 @@ from alora.config.schema import BaseSettings
 from alora.errors import BundleError, CheckFailed
 from alora.identity.certificate import read_certificate
 from alora.policy import Policy
+from alora.prompt.render import Renderer, Suffix
 from alora.reading import read_whole
-from alora.render import Renderer, Suffix
 from alora.verdict import Calibration
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from alora.evaluation.report import Evaluation
 from alora.identity.certificate import Certificate, write_certificate
 from alora.policy import Policy
 from alora.probes import probe_conversations
-from alora.render import Renderer
+from alora.prompt.render import Renderer
 
 RELOAD_TOLERANCE = 1e-5
 PACKAGES = ("torch", "transformers", "peft", "safetensors")

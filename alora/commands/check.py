@@ -17,22 +17,21 @@ from alora.base.load import load_skeleton, load_tokenizer
 from alora.commands.output import report_file, say, say_json, table, write_json
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import DataSettings, Recipe
-from alora.conversation import LabelledConversation, read_labelled
-from alora.data_check import (
+from alora.data.check import (
     ERROR,
     WARNING,
     Finding,
     Rows,
-    TokenLengths,
     check_balance,
     check_duplicates,
-    check_prompts,
     count_labels,
 )
+from alora.data.conversation import LabelledConversation, read_labelled
+from alora.data.splits import hold_out, merge_rows, read_policy_rows, source_of
 from alora.errors import AloraError, DataError
 from alora.policy import Policy, load_battery_policies, load_policy
-from alora.render import Renderer
-from alora.splits import hold_out, merge_rows, read_policy_rows, source_of
+from alora.prompt.check import TokenLengths, check_prompts
+from alora.prompt.render import Renderer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -33,7 +33,7 @@ def run(recipe: Recipe) -> int:
     from alora.config.environment import describe_environment
     from alora.config.saved import save_recipe
     from alora.prefix.store import open_store
-    from alora.render import Renderer
+    from alora.prompt.render import Renderer
 
     if recipe.training.threads:
         torch.set_num_threads(recipe.training.threads)

@@ -23,7 +23,8 @@ from alora.commands.artifacts import (
 from alora.commands.output import note, report_file, say, say_json, table
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import DataSettings, Recipe
-from alora.conversation import LabelledConversation
+from alora.data.conversation import LabelledConversation
+from alora.data.splits import merge_rows, read_policy_rows
 from alora.errors import ConfigError, DataError
 from alora.evaluation.calibration import OperatingPoint
 from alora.evaluation.report import (
@@ -35,7 +36,6 @@ from alora.evaluation.report import (
     write_evaluations,
 )
 from alora.policy import Policy
-from alora.splits import merge_rows, read_policy_rows
 
 if TYPE_CHECKING:
     from alora.adapter.folder import AdapterWeights
@@ -116,7 +116,7 @@ def _of_adapter(recipe: Recipe, adapter: BareAdapter) -> list[Evaluation]:
     from alora.base.load import load_base
     from alora.evaluation.predict import predict
     from alora.prefix.scorer import Scorer
-    from alora.render import Renderer
+    from alora.prompt.render import Renderer
 
     weights = load_adapter(adapter.folder)
     data = data_settings(recipe, adapter.run)

@@ -15,10 +15,10 @@ from alora.commands.output import note, report_file, say, say_json, table, write
 from alora.comparison.fleet import Drift, FleetReport, Member, report
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import Recipe
-from alora.conversation import LabelledConversation
+from alora.data.conversation import LabelledConversation
+from alora.data.splits import merge_rows, read_policy_rows
 from alora.errors import DataError
 from alora.evaluation.report import HEADINGS, table_rows
-from alora.splits import merge_rows, read_policy_rows
 
 if TYPE_CHECKING:
     from alora.base.load import LoadedBase

@@ -18,19 +18,19 @@ from alora.commands.artifacts import chosen, open_bundles, saved_run
 from alora.commands.output import note, say, say_json, table
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import BaseSettings, EvaluationSettings, Recipe
-from alora.conversation import LabelledConversation
+from alora.data.conversation import LabelledConversation
+from alora.data.splits import hold_out, merge_rows, read_policy_rows
 from alora.errors import CheckFailed, ConfigError, DataError
 from alora.evaluation.calibration import OperatingPoint, fit_operating_point, positive_probability
 from alora.evaluation.predict import Predictions, predict
 from alora.evaluation.report import describe_operating_point
-from alora.splits import hold_out, merge_rows, read_policy_rows
 
 if TYPE_CHECKING:
     from alora.base.load import LoadedBase
     from alora.bundle.manifest import MoveRecord
     from alora.bundle.read import Bundle
     from alora.identity.certificate import Certificate
-    from alora.render import Question
+    from alora.prompt.render import Question
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def _certificate(recipe: Recipe, bundle: Bundle, base: LoadedBase) -> Certificat
     from alora.identity.certificate import read_certificate
     from alora.identity.certify import certify
     from alora.probes import probe_conversations
-    from alora.render import Prompt
+    from alora.prompt.render import Prompt
 
     if not is_move(bundle, base):
         bundle.check_base(base)

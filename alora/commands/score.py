@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     from alora.base.load import LoadedBase
     from alora.bundle.read import Bundle
-    from alora.conversation import Conversation
-    from alora.render import Prefix
+    from alora.data.conversation import Conversation
+    from alora.prompt.render import Prefix
 
 
 def run(recipe: Recipe) -> int:
     """Score one conversation with every policy; the verdict is the output, not the exit code."""
-    from alora.conversation import read_conversation
+    from alora.data.conversation import read_conversation
 
     if recipe.conversation is None:
         missing = ["no conversation is given; add conversation=FILE.json, or - to read standard input"]

@@ -27,7 +27,8 @@ from alora.commands.training_run import TrainingRun, read_back, show_results
 from alora.config.environment import describe_environment
 from alora.config.saved import save_recipe
 from alora.config.schema import Recipe
-from alora.conversation import read_conversation
+from alora.data.conversation import read_conversation
+from alora.data.splits import Splits, read_battery_splits, read_splits, rows_digest
 from alora.errors import CheckFailed, ConfigError, DataError
 from alora.evaluation.baselines import compare_with_baselines
 from alora.evaluation.report import Evaluation, read_evaluations, write_evaluations
@@ -36,8 +37,7 @@ from alora.identity.certify import certify
 from alora.policy import Policy, load_battery_policies, load_policy
 from alora.prefix.store import open_store
 from alora.probes import probe_conversations
-from alora.render import Prompt, Renderer
-from alora.splits import Splits, read_battery_splits, read_splits, rows_digest
+from alora.prompt.render import Prompt, Renderer
 from alora.tracking import Tracking, require_tracking, start_tracking
 from alora.training import Example, Fitted, RunFolder, examples, fit
 from alora.training.processes import Processes, join_processes

@@ -12,15 +12,15 @@ from alora.base.load import LoadedBase
 from alora.bundle.read import Bundle
 from alora.commands.output import say, table
 from alora.config.schema import Recipe
-from alora.conversation import Conversation
+from alora.data.conversation import Conversation
+from alora.data.splits import Splits
 from alora.errors import AloraError, BundleError, RunError
 from alora.evaluation.report import HEADINGS, Evaluation, describe_operating_point, table_rows
 from alora.identity.certificate import Certificate
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
 from alora.prefix.store import PrefixStore
-from alora.render import Renderer
-from alora.splits import Splits
+from alora.prompt.render import Renderer
 from alora.training import RunFolder
 from alora.verdict import make_verdict
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from alora.bundle.read import Bundle
     from alora.identity.certificate import Certificate, DtypeRecord, ParityRecord
     from alora.policy import Policy
-    from alora.render import Prompt
+    from alora.prompt.render import Prompt
 
 SHOWN_FAILURES = 10
 
@@ -168,9 +168,9 @@ def make_prompts(recipe: Recipe, subject: Subject, base: LoadedBase, invocation_
     Raises:
         ConfigError: ``data.test`` is given, but no policy that its labels belong to.
     """
-    from alora.conversation import read_labelled
+    from alora.data.conversation import read_labelled
     from alora.identity.probes import bare_suffix, identity_probes
-    from alora.render import Prompt, Renderer
+    from alora.prompt.render import Prompt, Renderer
 
     count = recipe.identity.conversations
     if recipe.data.test is None:

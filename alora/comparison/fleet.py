@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from alora.config.schema import EvaluationSettings, FleetSettings
-from alora.conversation import LabelledConversation
+from alora.data.conversation import LabelledConversation
 from alora.evaluation.calibration import OperatingPoint, positive_probability
 from alora.evaluation.paired import paired_auroc
 from alora.evaluation.predict import Predictions, labels_of

@@ -26,7 +26,7 @@ from alora.comparison.judge_prompt import Answer, messages
 from alora.comparison.scores import RowScores, Scores, labelled_for
 from alora.comparison.task import Task, Unit
 from alora.config.schema import JudgeSettings
-from alora.conversation import LabelledConversation
+from alora.data.conversation import LabelledConversation
 from alora.errors import ConfigError, RunError
 from alora.policy import Policy
 from alora.reading import printable

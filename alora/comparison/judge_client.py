@@ -16,7 +16,7 @@ from typing import Any
 from alora.comparison.judge_prompt import Answer, messages, read_answer
 from alora.config.schema import JudgeSettings
 from alora.config.secrets import redacted
-from alora.conversation import Conversation
+from alora.data.conversation import Conversation
 from alora.errors import ConfigError, MissingDependency
 from alora.policy import Policy
 

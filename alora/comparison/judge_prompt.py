@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from alora.conversation import Conversation
+from alora.data.conversation import Conversation
 from alora.policy import Policy
 
 CUT = "\n[... {count} characters left out ...]\n"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from alora.comparison.scores import RowScores, Scores, labelled_for
 from alora.comparison.task import Unit, Workbench
-from alora.conversation import LabelledConversation
+from alora.data.conversation import LabelledConversation
 from alora.errors import DataError
 from alora.evaluation.predict import batches_of, labels_of
 from alora.evaluation.resampling import Floats

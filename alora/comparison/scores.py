@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alora.atomic import write_json
-from alora.conversation import LabelledConversation
+from alora.data.conversation import LabelledConversation
 from alora.errors import RunError
 from alora.evaluation.predict import Predictions
 from alora.evaluation.resampling import Flags, Floats

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from alora.config.schema import Recipe
 from alora.config.validate import ARMS
-from alora.conversation import LabelledConversation
+from alora.data.conversation import LabelledConversation
+from alora.data.splits import Splits, read_battery_splits, read_splits, rows_digest, text_digest
 from alora.errors import ConfigError, DataError
 from alora.policy import Policy, load_battery_policies, load_policy
-from alora.splits import Splits, read_battery_splits, read_splits, rows_digest, text_digest
 
 if TYPE_CHECKING:
     from alora.base.load import LoadedBase
     from alora.prefix.store import PrefixStore
-    from alora.render import Renderer
+    from alora.prompt.render import Renderer
 
 TRAINED = ("alora", "lora")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from alora.conversation import Conversation, LabelledConversation
+from alora.data.conversation import Conversation, LabelledConversation
 from alora.errors import DataError
 from alora.evaluation.predict import Predictions, labels_of
 from alora.policy import Policy

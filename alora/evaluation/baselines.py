@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from alora.adapter.folder import AdapterWeights, silent_adapter
 from alora.config.schema import EvaluationSettings
-from alora.conversation import LabelledConversation
+from alora.data.conversation import LabelledConversation
 from alora.errors import AloraError
 from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.calibration import fit_operating_point
@@ -18,9 +18,9 @@ from alora.prefix.scorer import Scorer
 
 if TYPE_CHECKING:
     from alora.base.load import LoadedBase
+    from alora.data.splits import Splits
     from alora.prefix.store import PrefixStore
-    from alora.render import Renderer
-    from alora.splits import Splits
+    from alora.prompt.render import Renderer
 
 
 def compare_with_baselines(

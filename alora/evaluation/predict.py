@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Protocol, SupportsFloat
 import numpy as np
 from numpy.typing import NDArray
 
-from alora.conversation import LabelledConversation
+from alora.data.conversation import LabelledConversation
 from alora.errors import ConfigError
 from alora.evaluation.resampling import Flags, Floats
 from alora.policy import Policy
-from alora.render import Question, Suffix
+from alora.prompt.render import Question, Suffix
 
 if TYPE_CHECKING:
-    from alora.render import Renderer
+    from alora.prompt.render import Renderer
 
 BATCH_ROWS, BATCH_PREFIX_TOKENS = 32, 8192
 

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from alora.errors import AdapterError
 from alora.identity.capture import Call, make_call
-from alora.render import Prompt
+from alora.prompt.render import Prompt
 
 SHORT_PREFIX_TOKENS = 3
 LONG_PREFIX_TOKENS = 512

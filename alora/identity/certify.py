@@ -17,7 +17,7 @@ from alora.identity.cases import make_calls
 from alora.identity.certificate import Certificate, Environment
 from alora.identity.handover import BOUNDS
 from alora.identity.prove import prove
-from alora.render import Prompt
+from alora.prompt.render import Prompt
 
 ENGINE = "transformers"
 EXPERTS_NOTE = (

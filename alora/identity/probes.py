@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from alora.base.load import LoadedBase
 from alora.config.schema import PromptSettings
-from alora.conversation import Conversation
+from alora.data.conversation import Conversation
 from alora.probes import probe_conversations
-from alora.render import Prefix, Prompt, Renderer, Suffix
+from alora.prompt.render import Prefix, Prompt, Renderer, Suffix
 
 
 def identity_probes(count: int) -> tuple[Conversation, ...]:

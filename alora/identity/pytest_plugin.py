@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from alora.base.load import LoadedBase
     from alora.config.schema import IdentitySettings
     from alora.identity.certificate import Certificate
-    from alora.render import Prompt
+    from alora.prompt.render import Prompt
 
 SHOWN_FAILURES = 10
 

@@ -13,7 +13,7 @@ from alora.adapter.folder import AdapterWeights
 from alora.errors import AdapterError
 from alora.prefix.packed import PackedModel
 from alora.prefix.plan import Pair, PrefixKV, passes
-from alora.render import Prefix, Question, Suffix
+from alora.prompt.render import Prefix, Question, Suffix
 
 if TYPE_CHECKING:
     from alora.base.load import LoadedBase

@@ -30,7 +30,7 @@ from alora.serving.parity import TOLERANCES, answers_of, normalised
 
 if TYPE_CHECKING:
     from alora.bundle.read import Bundle
-    from alora.render import Prefix, Renderer, Suffix
+    from alora.prompt.render import Prefix, Renderer, Suffix
 
 _Result = TypeVar("_Result")
 _AT_ONCE = 32

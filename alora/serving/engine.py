@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from alora.errors import AdapterError, BaseError, CheckFailed, MissingDependency
-from alora.render import Prefix, Suffix
+from alora.prompt.render import Prefix, Suffix
 
 if TYPE_CHECKING:
     from alora.base.load import LoadedBase

@@ -18,7 +18,7 @@ from alora.identity.certificate import ControlRecord, ParityRecord
 
 if TYPE_CHECKING:
     from alora.bundle.read import Bundle
-    from alora.render import Prefix, Renderer, Suffix
+    from alora.prompt.render import Prefix, Renderer, Suffix
 
 # Of a log-probability over the labels; relative above 1. float32: sums in another order, over a model's depth.
 # bfloat16: a logit between 16 and 32 has steps of 0.125, and two of them make a difference.

@@ -32,7 +32,7 @@ from alora.identity.certificate import (
     ParityRecord,
 )
 from alora.identity.reach import reached_sites
-from alora.render import Prompt
+from alora.prompt.render import Prompt
 from alora.serving.engine import Engine, ServedAdapter
 from alora.serving.parity import OFF, PLAIN, parity
 from alora.vllm_plugin.cache_reader import CacheReader

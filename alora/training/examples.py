@@ -14,9 +14,9 @@ from alora.prefix.plan import Pair
 from alora.training.loss import pair_weights
 
 if TYPE_CHECKING:
-    from alora.conversation import LabelledConversation
+    from alora.data.conversation import LabelledConversation
     from alora.policy import Policy
-    from alora.render import Renderer, Suffix
+    from alora.prompt.render import Renderer, Suffix
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from alora.evaluation.calibration import OperatingPoint
 from alora.evaluation.predict import Predictions
 from alora.evaluation.report import evaluate
 from alora.policy import Policy
-from alora.render import Suffix
+from alora.prompt.render import Suffix
 from scripts.run_docs import ROOT
 
 PAGE = ROOT / "docs" / "export_format.md"

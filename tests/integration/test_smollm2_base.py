@@ -6,7 +6,7 @@ import torch
 from alora.base.load import LoadedBase, load_base
 from alora.config.schema import BaseSettings, PromptSettings
 from alora.policy import Policy
-from alora.render import Renderer
+from alora.prompt.render import Renderer
 
 # Dequantized by numpy, element by element, so every machine makes the same bits.
 WEIGHTS = "3ac0c172da6bdd046b558c2f12d0adaa20eba5c9bd3bd656ecf4f7a2e6d30912"

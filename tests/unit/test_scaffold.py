@@ -3,8 +3,8 @@
 import json
 
 from alora.config.schema import DataSettings, PolicySettings
-from alora.conversation import read_labelled
-from alora.data_check import check_balance, check_duplicates
+from alora.data.check import check_balance, check_duplicates
+from alora.data.conversation import read_labelled
 from alora.policy import load_policy
 from alora.scaffold import scaffold
 

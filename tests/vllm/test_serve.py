@@ -13,7 +13,7 @@ import torch
 from alora.bundle.battery import load_battery
 from alora.errors import CheckFailed, ConfigError
 from alora.prefix.scorer import Scorer
-from alora.render import INVOCATION
+from alora.prompt.render import INVOCATION
 from alora.serving.client import RemoteEngine
 from alora.serving.engine import ServedAdapter, block_size
 from alora.serving.plugin import ask_plugin

@@ -9,12 +9,12 @@ import torch
 from alora.adapter.bank import Bank
 from alora.adapter.folder import CONFIG_FILE, load_adapter, save_adapter
 from alora.config.schema import PromptSettings
-from alora.conversation import Conversation, LabelledConversation, Message
+from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.errors import TrainingError
 from alora.policy import Policy
 from alora.prefix.packed import PackedModel
 from alora.prefix.plan import Pair
-from alora.render import Renderer
+from alora.prompt.render import Renderer
 from alora.training.examples import examples
 from tests.peft_reference import random_adapter
 from tests.toy_models import toy_model

@@ -85,9 +85,9 @@ def add_second(bundle: Path, contents: BundleContents) -> Path:
 
 def expected(contents: BundleContents) -> float:
     """The verdict's probability by the parts themselves."""
-    from alora.conversation import Conversation, Message
+    from alora.data.conversation import Conversation, Message
     from alora.prefix.scorer import Scorer
-    from alora.render import Renderer
+    from alora.prompt.render import Renderer
 
     renderer = Renderer(contents.base.tokenizer, PROMPT)
     prefix = renderer.prefix(Conversation("x", (Message("user", CONVERSATION["messages"][0]["content"]),)))

@@ -28,7 +28,7 @@ from alora.errors import BundleError, CheckFailed, ConfigError
 from alora.evaluation.predict import Predictions
 from alora.evaluation.report import evaluate
 from alora.probes import probe_conversations
-from alora.render import Renderer
+from alora.prompt.render import Renderer
 from tests.integration.bundle.conftest import POINT, POLICIES, PROMPT, make_adapter, make_base, make_contents
 
 

@@ -15,10 +15,10 @@ from alora.cli import main
 from alora.comparison.probe import STRENGTHS, fit_and_score, hidden_states
 from alora.comparison.task import Unit, Workbench, at_most, read_task, units
 from alora.config.schema import BaseSettings, CompareSettings, DataSettings, PolicySettings, PromptSettings, Recipe
-from alora.conversation import read_multilabelled
+from alora.data.conversation import read_multilabelled
 from alora.evaluation.calibration import fit_operating_point, positive_probability
 from alora.policy import load_policies
-from alora.render import Renderer
+from alora.prompt.render import Renderer
 from tests.integration.comparison.places import make_place, overrides, write_rows
 from tests.unit.comparison.endpoint import completion, endpoint, says
 

@@ -14,10 +14,10 @@ from alora.comparison.judge import FAILURES_IN_A_ROW, ask_and_score, logits
 from alora.comparison.judge_prompt import Answer
 from alora.comparison.task import Task, Unit
 from alora.config.schema import JudgeSettings, Recipe
-from alora.conversation import Conversation, LabelledConversation, Message
+from alora.data.conversation import Conversation, LabelledConversation, Message
+from alora.data.splits import Splits
 from alora.errors import ConfigError, RunError
 from alora.policy import Policy
-from alora.splits import Splits
 from tests.integration.comparison.places import make_place, overrides
 from tests.unit.comparison.endpoint import completion, endpoint, says
 

@@ -10,7 +10,7 @@ import pytest
 from alora.comparison.judge_client import LONGEST_PAUSE, JudgeClient, NoAnswer
 from alora.comparison.judge_prompt import Answer
 from alora.config.schema import JudgeSettings
-from alora.conversation import Conversation, Message
+from alora.data.conversation import Conversation, Message
 from alora.errors import ConfigError
 from alora.policy import Policy
 from tests.unit.comparison.endpoint import completion, endpoint, says

@@ -20,7 +20,8 @@ from alora.bundle.read import load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.cli import main
 from alora.config.schema import BaseSettings, DataSettings, EvaluationSettings, IdentitySettings
-from alora.conversation import read_multilabelled
+from alora.data.conversation import read_multilabelled
+from alora.data.splits import hold_out
 from alora.errors import BundleError, DataError
 from alora.evaluation.calibration import fit_operating_point, positive_probability
 from alora.evaluation.predict import predict
@@ -28,7 +29,6 @@ from alora.identity.certificate import read_certificate
 from alora.identity.certify import certify
 from alora.prefix.scorer import Scorer
 from alora.probes import probe_conversations
-from alora.splits import hold_out
 from tests.integration.comparison.places import make_place, overrides
 
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from alora.config.schema import EvaluationSettings
-from alora.conversation import Conversation, LabelledConversation, Message
+from alora.data.conversation import Conversation, LabelledConversation, Message
+from alora.data.splits import Splits
 from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.baselines import compare_with_baselines
 from alora.evaluation.calibration import fit_operating_point
@@ -15,8 +16,7 @@ from alora.evaluation.predict import Predictions, labels_of
 from alora.evaluation.report import evaluate
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
-from alora.render import Renderer
-from alora.splits import Splits
+from alora.prompt.render import Renderer
 from tests.integration.bundle.conftest import PROMPT, make_base
 from tests.peft_reference import random_adapter
 

@@ -6,7 +6,7 @@ from alora.adapter.folder import AdapterWeights, save_adapter
 from alora.base.load import LoadedBase, load_base
 from alora.config.schema import BaseSettings, PromptSettings
 from alora.policy import Policy
-from alora.render import Renderer
+from alora.prompt.render import Renderer
 from tests.peft_reference import random_adapter
 from tests.toy_models import toy_model
 from tests.toy_tokenizers import toy_tokenizer

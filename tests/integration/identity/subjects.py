@@ -16,7 +16,7 @@ from alora.identity.cases import make_calls
 from alora.identity.controls import Models
 from alora.identity.prove import with_adapter
 from alora.identity.reach import adapted_modules, reached_sites
-from alora.render import Prefix, Prompt, Suffix
+from alora.prompt.render import Prefix, Prompt, Suffix
 from tests.peft_reference import ALL_TARGETS, random_adapter
 from tests.toy_models import toy_model
 

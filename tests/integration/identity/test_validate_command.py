@@ -14,7 +14,7 @@ from alora.config.schema import BaseSettings, IdentitySettings, PolicySettings, 
 from alora.identity.certificate import read_certificate
 from alora.identity.certify import certify
 from alora.identity.probes import identity_probes
-from alora.render import Renderer
+from alora.prompt.render import Renderer
 from tests.integration.identity.on_disk import POLICY, load, write_adapter_for, write_base
 
 

@@ -10,7 +10,7 @@ from alora.prefix.packed import PackedModel
 from alora.prefix.plan import Pair
 from alora.prefix.scorer import Scorer
 from alora.prefix.store import MemoryStore
-from alora.render import Prefix, Question, Suffix
+from alora.prompt.render import Prefix, Question, Suffix
 from tests.peft_reference import peft_label_logits, peft_model, random_adapter
 from tests.toy_models import toy_model
 

@@ -8,7 +8,7 @@ from alora.base.load import LoadedBase
 from alora.bundle.read import Bundle
 from alora.bundle.write import write_bundle
 from alora.policy import Policy
-from alora.render import Renderer
+from alora.prompt.render import Renderer
 from tests.integration.bundle.conftest import PROMPT, make_base, make_contents
 from tests.integration.serving.server import serving
 

@@ -12,7 +12,7 @@ from alora.activation import last_occurrence
 from alora.base.load import LoadedBase
 from alora.bundle.read import Bundle
 from alora.prefix.scorer import Scorer
-from alora.render import Prefix, Suffix
+from alora.prompt.render import Prefix, Suffix
 from alora.serving.engine import ServedAdapter
 
 Answer = tuple[int, Any]  # status and body

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from alora.conversation import Conversation, Message
+from alora.data.conversation import Conversation, Message
 from alora.errors import CheckFailed, ConfigError
 from alora.prefix.scorer import Scorer
 from alora.serving.client import RemoteEngine

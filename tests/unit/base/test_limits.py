@@ -6,10 +6,10 @@ import pytest
 
 from alora.base.limits import longest_input, require_rank, require_room, require_room_for, too_long_prompts
 from alora.config.schema import PromptSettings
-from alora.conversation import Conversation, LabelledConversation, Message
+from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.errors import ConfigError
 from alora.policy import Policy
-from alora.render import Renderer
+from alora.prompt.render import Renderer
 from tests.toy_models import toy_model
 from tests.toy_tokenizers import toy_tokenizer
 

@@ -15,7 +15,7 @@ from alora.bench.reference import References, of, sampled
 from alora.bench.serving import ServingBench
 from alora.bench.shapes import SHAPES
 from alora.bench.trials import AA, Cell, Piece, Result, Run, Trial
-from alora.render import Suffix
+from alora.prompt.render import Suffix
 
 LABELS = (11, 12)
 PREFIX = tuple(range(100, 164))

@@ -11,7 +11,7 @@ from alora.bench import roofline
 from alora.bench.flops import FlopCount
 from alora.bench.roofline import Roofline
 from alora.bench.shapes import SHAPES
-from alora.render import Suffix
+from alora.prompt.render import Suffix
 from tests.unit.bench.cases import LABELS, adapter_of, judged, machine, material, played, players
 
 SHAPE = SHAPES["toy"]

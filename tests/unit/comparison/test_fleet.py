@@ -5,7 +5,7 @@ import pytest
 
 from alora.comparison.fleet import Member, report
 from alora.config.schema import EvaluationSettings, FleetSettings
-from alora.conversation import Conversation, LabelledConversation, Message
+from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.evaluation.calibration import OperatingPoint
 from alora.evaluation.paired import paired_auroc
 from alora.policy import Policy

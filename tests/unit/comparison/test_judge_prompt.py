@@ -5,7 +5,7 @@ import json
 import pytest
 
 from alora.comparison.judge_prompt import Answer, messages, read_answer
-from alora.conversation import Conversation, Message
+from alora.data.conversation import Conversation, Message
 from alora.policy import Policy
 
 POLICY = Policy("refunds", "No refunds", "Nobody promises a refund.")

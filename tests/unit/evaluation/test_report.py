@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from alora.config.schema import EvaluationSettings
-from alora.conversation import Conversation, LabelledConversation, Message
+from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.errors import ConfigError, DataError, PolicyError, RunError
 from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.calibration import OperatingPoint, positive_probability

@@ -6,7 +6,7 @@ from alora.config.schema import PromptSettings
 from alora.errors import AdapterError, ConfigError
 from alora.identity.cases import LONG_PREFIX_TOKENS, make_calls
 from alora.identity.probes import bare_suffix, identity_probes
-from alora.render import Prefix, Prompt, Renderer, Suffix
+from alora.prompt.render import Prefix, Prompt, Renderer, Suffix
 from tests.toy_models import toy_model
 from tests.toy_tokenizers import FAMILIES, toy_tokenizer
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from alora.render import Prefix, Prompt, Suffix
+from alora.prompt.render import Prefix, Prompt, Suffix
 from alora.serving.prove import _Case, _cut, _findings, _layers
 
 LAYERS, BLOCKS, BYTES = 2, 4, 16

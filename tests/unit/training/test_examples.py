@@ -3,9 +3,9 @@
 import pytest
 
 from alora.config.schema import PromptSettings
-from alora.conversation import Conversation, LabelledConversation, Message
+from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.policy import Policy
-from alora.render import Renderer
+from alora.prompt.render import Renderer
 from alora.training.examples import collate, examples
 from tests.toy_tokenizers import toy_tokenizer
 

@@ -6,10 +6,8 @@ from dataclasses import replace
 import pytest
 
 from alora.config.schema import DataSettings
-from alora.conversation import Conversation, LabelledConversation, Message
-from alora.errors import ConfigError, DataError
-from alora.policy import Policy
-from alora.splits import (
+from alora.data.conversation import Conversation, LabelledConversation, Message
+from alora.data.splits import (
     hold_out,
     merge_rows,
     read_battery_splits,
@@ -18,6 +16,8 @@ from alora.splits import (
     rows_digest,
     text_digest,
 )
+from alora.errors import ConfigError, DataError
+from alora.policy import Policy
 
 POLICY, OTHER = Policy("p", "T", "R"), Policy("q", "T", "R")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import DataSettings
-from alora.conversation import Conversation, LabelledConversation, Message, read_labelled, read_multilabelled
+from alora.data.conversation import Conversation, LabelledConversation, Message, read_labelled, read_multilabelled
 from alora.errors import ConfigError, DataError
 from alora.findings import Findings
 from alora.policy import Policy

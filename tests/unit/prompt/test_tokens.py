@@ -5,7 +5,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from alora.errors import RenderError
-from alora.tokens import TextEncoder
+from alora.prompt.tokens import TextEncoder
 from tests.toy_tokenizers import FAMILIES, toy_tokenizer
 
 

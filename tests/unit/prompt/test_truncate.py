@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alora.fit import Turn, fit
+from alora.prompt.truncate import Turn, fit
 
 MARKER = (-1, -2)
 TURNS = st.lists(

@@ -11,10 +11,10 @@ from peft.tuners.lora.variants import calculate_alora_offsets
 
 from alora.activation import last_occurrence, peft_offset
 from alora.config.schema import PromptSettings
-from alora.conversation import Conversation, Message
+from alora.data.conversation import Conversation, Message
 from alora.errors import ConfigError, PolicyError, RenderError
 from alora.policy import Policy
-from alora.render import LEAST_CONTENT, MARKER, SPEAKERS, Renderer, Suffix
+from alora.prompt.render import LEAST_CONTENT, MARKER, SPEAKERS, Renderer, Suffix
 from tests.toy_tokenizers import FAMILIES, toy_tokenizer
 
 CASES = [(family, layout) for family in FAMILIES for layout in ("transcript", "turns")]

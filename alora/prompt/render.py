@@ -5,7 +5,7 @@
 
 The prefix never depends on the policy, and the suffix never on the conversation; the adapter starts at the first token
 of the suffix. Pieces of the chat template are tokenised with its control tokens, everything else without
-(:mod:`alora.tokens`).
+(:mod:`alora.prompt.tokens`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from alora.activation import last_occurrence
 from alora.config.schema import PromptSettings
-from alora.conversation import Conversation
+from alora.data.conversation import Conversation
 from alora.errors import ConfigError, PolicyError, RenderError
-from alora.fit import MARKERS_AT_MOST, Turn, fit
 from alora.policy import Policy
-from alora.template import take_apart
-from alora.tokens import TextEncoder
+from alora.prompt.template import take_apart
+from alora.prompt.tokens import TextEncoder
+from alora.prompt.truncate import MARKERS_AT_MOST, Turn, fit
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -112,7 +112,7 @@ class Renderer:
 
     Raises:
         ConfigError: an unknown layout, instruction or truncation, or a limit with no room for a conversation.
-        RenderError: the template or the tokenizer cannot be used (see :mod:`alora.template`, :mod:`alora.tokens`).
+        RenderError: the template or the tokenizer cannot be used (see ``template``, ``tokens``).
     """
 
     def __init__(

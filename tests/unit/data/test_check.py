@@ -2,13 +2,9 @@
 
 import pytest
 
-from alora.config.schema import PromptSettings
-from alora.conversation import Conversation, LabelledConversation, Message
-from alora.data_check import ERROR, WARNING, check_balance, check_duplicates, check_prompts
-from alora.errors import RenderError
+from alora.data.check import ERROR, WARNING, check_balance, check_duplicates
+from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.policy import Policy
-from alora.render import Renderer
-from tests.toy_tokenizers import toy_tokenizer
 
 POLICY = Policy("p", "Title", "Rule")
 
@@ -73,47 +69,3 @@ def test_near_leakage_is_told_apart_from_leakage():
     splits = {"train": [row("order 12, please!")], "test": [row("order 345 please", where="test.jsonl:1")]}
     (finding,) = check_duplicates(splits, POLICY)
     assert "1 rows differ from one in train in digits and punctuation only" in finding.problem
-
-
-def test_lengths_and_truncation_of_prompts():
-    renderer = Renderer(toy_tokenizer("qwen3"), PromptSettings(max_prefix_tokens=200))
-    short = row("Hi")
-    lengths, findings = check_prompts("train", [short, short], [POLICY], renderer, 10_000)
-    assert not findings
-    assert lengths.truncated_rows == 0
-    assert lengths.median == lengths.longest == len(renderer.prompt(short.conversation, POLICY).token_ids)
-    lengths, findings = check_prompts(
-        "train", [short, row("x " * 2**19, where="train.jsonl:7")], [POLICY], renderer, 10_000
-    )
-    assert lengths.truncated_rows == 1
-    assert 0 < lengths.lost_tokens < lengths.prefix_tokens
-    assert [f.severity for f in findings] == [WARNING]
-    assert "1 rows are cut from the middle" in findings[0].problem
-    assert "train.jsonl:7" in findings[0].problem
-
-
-def test_prompts_longer_than_the_base_takes():
-    renderer = Renderer(toy_tokenizer("llama3"), PromptSettings())
-    _, findings = check_prompts("train", [row("word " * 100, where="train.jsonl:2")], [POLICY], renderer, 50)
-    assert (findings[0].severity, findings[0].where) == (ERROR, "train.jsonl:2")
-    assert "the base takes 50" in findings[0].problem
-
-
-def test_rows_that_do_not_render_are_told_and_the_rest_counted():
-    renderer = Renderer(toy_tokenizer("granite"), PromptSettings())
-    rows = [row("a\ud800", where=f"train.jsonl:{i}") for i in range(25)]
-    _, findings = check_prompts("train", rows, [POLICY], renderer, 10_000)
-    assert len(findings) == 21
-    assert "... and 5 more" in findings[-1].problem
-
-
-def test_a_prompt_that_activates_elsewhere_is_an_error():
-    """Negative control: a renderer whose suffix is preceded by its own invocation *inside* the suffix part."""
-    renderer = Renderer(toy_tokenizer("qwen3"), PromptSettings())
-    suffix = renderer.suffix(POLICY)
-    object.__setattr__(suffix, "token_ids", suffix.token_ids + suffix.invocation_ids)
-    _, findings = check_prompts("train", [row("Hi")], [POLICY], renderer, 10_000)
-    assert [f.severity for f in findings] == [ERROR]
-    assert "the adapter would start at token" in findings[0].problem
-    with pytest.raises(RenderError, match="PEFT would start the adapter elsewhere"):
-        type(suffix)(suffix.token_ids, suffix.invocation_ids, suffix.label_token_ids)

@@ -11,9 +11,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from alora import sources
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.conversation import Conversation, Message, read_conversation, read_labelled, read_multilabelled
+from alora.data import sources
+from alora.data.conversation import Conversation, Message, read_conversation, read_labelled, read_multilabelled
 from alora.errors import DataError
 from alora.findings import Findings
 from alora.policy import Policy

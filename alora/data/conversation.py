@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from alora.config.schema import ColumnSettings, DataSettings
+from alora.data.sources import parse_json, read_rows, shortened
 from alora.errors import DataError
 from alora.findings import Findings
 from alora.policy import Policy
 from alora.reading import lone_surrogate, read_stream, read_whole
-from alora.sources import parse_json, read_rows, shortened
 
 ROLES = ("system", "user", "assistant")
 _OTHER_ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant", "developer": "system"}

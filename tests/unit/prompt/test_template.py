@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from alora.config.schema import PromptSettings
-from alora.conversation import Conversation, Message
+from alora.data.conversation import Conversation, Message
 from alora.errors import RenderError
 from alora.policy import Policy
-from alora.render import Renderer
-from alora.template import FIXED_DATE, take_apart
+from alora.prompt.render import Renderer
+from alora.prompt.template import FIXED_DATE, take_apart
 from tests.toy_tokenizers import FAMILIES, toy_tokenizer
 
 LOOP = "{{% for m in messages %}}{body}{{% endfor %}}{{% if add_generation_prompt %}}{{{{ '<A>' }}}}{{% endif %}}"

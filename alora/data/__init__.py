@@ -1,0 +1,1 @@
+"""Labelled conversations: found (``sources``), read into typed rows (``conversation``), split (``splits``), checked."""
