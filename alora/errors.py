@@ -4,7 +4,11 @@ A message says what was found, where, and what to do about it. The command line 
 exits with the class's ``exit_code``: 2 when the user can mend the input, 1 when a check ran and failed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+_Result = TypeVar("_Result")
+
 
 
 def first_line(error: Exception) -> str:
@@ -73,3 +77,32 @@ class CheckFailed(AloraError, AssertionError):
 
 class MissingDependency(AloraError, ImportError):
     """A package of an optional extra is not installed."""
+
+
+class AllFailed(AloraError):
+    """Each of several policies failed, and each with its own error; the user may mend some of them, or none."""
+
+    def __init__(self, errors: Mapping[str, AloraError]) -> None:
+        self.exit_code = max(error.exit_code for error in errors.values())
+        lines = [f"  {name}: {error}" for name, error in errors.items()]
+        super().__init__("\n".join([f"none of {len(lines)} policies is left:", *lines]))
+
+
+class LeftOut(dict[str, AloraError]):
+    """The policies of a command that failed, each with its error. The others go on, as long as there are any."""
+
+    def each(self, names: Iterable[str], stage: Callable[[str], _Result]) -> dict[str, _Result]:
+        """The results of ``stage`` by name; a name for which it raises an :class:`AloraError` is left out."""
+        results = {}
+        for name in names:
+            try:
+                results[name] = stage(name)
+            except AloraError as error:
+                self[name] = error
+        return results
+
+    def require_some(self, names: Iterable[str]) -> None:
+        """Raise when all of ``names`` are left out: the error of the only one as it is, else all errors in one."""
+        names = list(names)
+        if names and all(name in self for name in names):
+            raise self[names[0]] if len(names) == 1 else AllFailed({name: self[name] for name in names})

@@ -89,12 +89,20 @@ class Policy:
         }
 
 
-def load_policy(settings: PolicySettings) -> Policy:
-    """The one policy that a recipe names: from its file, inline, or from the file with inline changes.
+def load_policies(settings: PolicySettings, ids: Sequence[str] = ()) -> list[Policy]:
+    """The policies that a recipe names: those of its file that ``ids`` list, in that order (``*``: all of them).
+
+    Without ``ids`` it is one: from the file, inline, or from the file with inline changes.
 
     Raises:
-        PolicyError: no policy is given, the file holds several and ``policy.id`` picks none, or it cannot be read.
+        PolicyError: no policy or no file is given, the file cannot be read, lacks one of ``ids``, or holds several
+            while neither ``ids`` nor ``policy.id`` picks one.
+        ConfigError: ``ids`` name a policy twice, or one next to ``*``.
     """
+    return _listed(settings, ids) if ids else [_one(settings)]
+
+
+def _one(settings: PolicySettings) -> Policy:
     if settings.file is None:
         if settings.title is None:
             raise PolicyError(
@@ -102,27 +110,21 @@ def load_policy(settings: PolicySettings) -> Policy:
             )
         given = {"id": settings.id or _slug(settings.title), "title": settings.title, "rule": settings.rule or ""}
         return policy_from_mapping(given | ({"labels": settings.labels} if settings.labels else {}), "policy")
-    policy = _pick(load_policies(Path(settings.file)), settings.id, settings.file)
+    policy = _pick(read_policies(settings.file), settings.id, settings.file)
     changes: dict[str, Any] = {key: value for key in ("title", "rule") if (value := getattr(settings, key)) is not None}
     if settings.labels:
         changes |= _labels(settings.labels, "policy.labels")
     return replace(policy, **changes)
 
 
-def load_battery_policies(settings: PolicySettings, ids: Sequence[str]) -> list[Policy]:
-    """The policies of ``settings.file`` that ``ids`` name, in that order; ``*`` names all of them.
-
-    Raises:
-        PolicyError: no file is given, it cannot be read, or it lacks one of ``ids``.
-        ConfigError: ``ids`` name a policy twice, or one beside ``*``.
-    """
+def _listed(settings: PolicySettings, ids: Sequence[str]) -> list[Policy]:
     if "*" in ids and list(ids) != ["*"]:
         raise ConfigError(f"policies=[{','.join(ids)}]: '*' names all policies already; give it alone, or ids alone")
     if twice := [name for name, times in Counter(ids).items() if times > 1]:
         raise ConfigError(f"policies=[{','.join(ids)}] names {', '.join(twice)} more than once; name each policy once")
     if settings.file is None:
         raise PolicyError("policies= picks from a file of policies; set policy.file=FILE.yaml")
-    known = {policy.id: policy for policy in load_policies(Path(settings.file))}
+    known = {policy.id: policy for policy in read_policies(settings.file)}
     wanted = list(known) if list(ids) == ["*"] else list(ids)
     missing = [name for name in wanted if name not in known]
     if missing:
@@ -130,7 +132,7 @@ def load_battery_policies(settings: PolicySettings, ids: Sequence[str]) -> list[
     return [known[name] for name in wanted]
 
 
-def load_policies(path: str | Path) -> list[Policy]:
+def read_policies(path: str | Path) -> list[Policy]:
     """Every policy of a YAML (or JSON) file: one mapping, a list of them, or a mapping with ``policies``.
 
     ``multilabel_policies`` beside them are read too; a policy that is in both lists counts as it is in ``policies``.

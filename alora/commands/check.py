@@ -29,7 +29,7 @@ from alora.data.check import (
 from alora.data.conversation import LabelledConversation, read_labelled
 from alora.data.splits import hold_out, merge_rows, read_policy_rows, source_of
 from alora.errors import AloraError, DataError
-from alora.policy import Policy, load_battery_policies, load_policy
+from alora.policy import Policy, load_policies
 from alora.prompt.check import TokenLengths, check_prompts
 from alora.prompt.render import Renderer
 
@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 def run(recipe: Recipe) -> int:
     """Print every finding and a summary; 0 when a run may start, 2 when it may not, 1 for warnings (``strict``)."""
     findings: list[Finding] = []
-    policies = _try("policy", findings, lambda: _policies(recipe)) or []
+    policies = _try("policy", findings, lambda: load_policies(recipe.policy, recipe.policies)) or []
     battery = bool(recipe.policies)
     splits = _read(recipe.data, policies, battery, findings) if policies else {}
     findings += _check_rows(recipe.data, splits, policies, battery)
@@ -78,10 +78,6 @@ def run(recipe: Recipe) -> int:
 
 def _counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _policies(recipe: Recipe) -> list[Policy]:
-    return load_battery_policies(recipe.policy, recipe.policies) if recipe.policies else [load_policy(recipe.policy)]
 
 
 def _read(settings: DataSettings, policies: list[Policy], battery: bool, findings: list[Finding]) -> dict[str, Rows]:

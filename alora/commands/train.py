@@ -28,13 +28,13 @@ from alora.config.environment import describe_environment
 from alora.config.saved import save_recipe
 from alora.config.schema import Recipe
 from alora.data.conversation import read_conversation
-from alora.data.splits import Splits, read_battery_splits, read_splits, rows_digest
-from alora.errors import CheckFailed, ConfigError, DataError
+from alora.data.splits import Splits, read_splits, rows_digest
+from alora.errors import CheckFailed, ConfigError, TrainingError
 from alora.evaluation.baselines import compare_with_baselines
 from alora.evaluation.report import Evaluation, read_evaluations, write_evaluations
 from alora.identity.certificate import Certificate, read_certificate, write_certificate
 from alora.identity.certify import certify
-from alora.policy import Policy, load_battery_policies, load_policy
+from alora.policy import Policy, load_policies
 from alora.prefix.store import open_store
 from alora.probes import probe_conversations
 from alora.prompt.render import Prompt, Renderer
@@ -48,13 +48,14 @@ from alora.training.track import read_standing
 
 
 def run(recipe: Recipe) -> int:
-    """Train from recipe to bundles; the exit code is 1 when a policy of a battery was left out."""
+    """Train from recipe to bundles; the exit code is 1 when some policies were left out."""
     started = time.monotonic()
     processes = join_processes(recipe.base.device)
     require_tracking(recipe.tracking)
     if recipe.training.threads:
         torch.set_num_threads(recipe.training.threads)
-    policies, splits, left_out = _read(recipe)
+    policies = load_policies(recipe.policy, recipe.policies)
+    splits, left_out = read_splits(recipe.data, policies)
     talk = recipe.conversation
     conversation = None if talk is None else read_conversation(talk, recipe.data.columns)
     with RunFolder(recipe, writes=processes.first) as folder:
@@ -91,17 +92,9 @@ def is_finished(recipe: Recipe) -> bool:
     against the run's record, the base by its name alone."""
     if recipe.export.push_to is not None or not Path(recipe.run_dir).is_dir():
         return False
-    policies, splits, left_out = _read(recipe)
+    policies = load_policies(recipe.policy, recipe.policies)
+    splits, left_out = read_splits(recipe.data, policies)
     return not left_out and holds_finished(recipe, _light_inputs(splits, policies), [item.id for item in policies])
-
-
-def _read(recipe: Recipe) -> tuple[list[Policy], Splits, dict[str, str]]:
-    if not recipe.policies:
-        policy = load_policy(recipe.policy)
-        return [policy], read_splits(recipe.data, policy), {}
-    policies = load_battery_policies(recipe.policy, recipe.policies)
-    splits, left_out = read_battery_splits(recipe.data, policies)
-    return policies, splits, left_out
 
 
 def _load_base(recipe: Recipe, processes: Processes) -> LoadedBase:
@@ -148,8 +141,6 @@ def _light_inputs(splits: Splits, policies: Sequence[Policy]) -> dict[str, str]:
 def _train(this: TrainingRun, tracking: Tracking, processes: Processes) -> None:
     """Every policy from its own seed, its rows in the battery's batches; what training gives up is left out."""
     policies = this.going
-    if not policies:
-        raise DataError("no policy can be trained", [f"{name}: {why}" for name, why in this.left_out.items()])
     missing = not all(this.folder.places(policy.id).training.exists() for policy in policies)
     if processes.tell(missing):
         if this.recipe.training.engine == "trl":
@@ -157,10 +148,13 @@ def _train(this: TrainingRun, tracking: Tracking, processes: Processes) -> None:
         else:
             _train_together(this, policies, tracking)
         remove_checkpoints(this.folder.checkpoints)
-    for policy in this.going:
-        places = this.folder.places(policy.id)
-        if not places.adapter.exists():
-            this.left_out[policy.id] = read_back(places.training, read_standing).dropped or "it has no adapter"
+    this.each(_require_adapter)
+
+
+def _require_adapter(this: TrainingRun, policy: Policy) -> None:
+    places = this.folder.places(policy.id)
+    if not places.adapter.exists():
+        raise TrainingError(read_back(places.training, read_standing).dropped or "it has no adapter")
 
 
 def _train_together(this: TrainingRun, policies: Sequence[Policy], tracking: Tracking) -> None:
@@ -236,9 +230,7 @@ def _evaluate(this: TrainingRun, tracking: Tracking) -> dict[str, list[Evaluatio
             this.recipe.training.seed,
             store=this.store,
         )
-        if failed and not this.recipe.policies:
-            raise next(iter(failed.values()))
-        this.left_out.update({name: str(error) for name, error in failed.items()})
+        this.leave_out(failed)
         for name, evaluations in found.items():
             write_evaluations(places[name].evaluation, evaluations)
     evaluations = this.each(lambda _, policy: read_back(places[policy.id].evaluation, read_evaluations))

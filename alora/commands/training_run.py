@@ -14,7 +14,7 @@ from alora.commands.output import say, table
 from alora.config.schema import Recipe
 from alora.data.conversation import Conversation
 from alora.data.splits import Splits
-from alora.errors import AloraError, BundleError, RunError
+from alora.errors import AloraError, BundleError, LeftOut, RunError
 from alora.evaluation.report import HEADINGS, Evaluation, describe_operating_point, table_rows
 from alora.identity.certificate import Certificate
 from alora.policy import Policy
@@ -38,7 +38,7 @@ class TrainingRun:
     splits: Splits
     renderer: Renderer
     conversation: Conversation | None  # scored at the end; None: the first held-out row
-    left_out: dict[str, str] = field(default_factory=dict)
+    left_out: LeftOut = field(default_factory=LeftOut)
     store: PrefixStore | None = None  # prefix KV, for training and evaluation
 
     @property
@@ -65,16 +65,16 @@ class TrainingRun:
         )
 
     def each(self, stage: Callable[[TrainingRun, Policy], Result]) -> dict[str, Result]:
-        """Run a stage for every policy; in a battery an error costs its own policy only."""
-        results = {}
-        for policy in self.going:
-            try:
-                results[policy.id] = stage(self, policy)
-            except AloraError as error:
-                if not self.recipe.policies:
-                    raise
-                self.left_out[policy.id] = str(error)
+        """Run a stage for every policy that is left; an error costs its own policy only, until it was the last."""
+        going = {policy.id: policy for policy in self.going}
+        results = self.left_out.each(going, lambda name: stage(self, going[name]))
+        self.leave_out({})
         return results
+
+    def leave_out(self, failed: Mapping[str, AloraError]) -> None:
+        """Go on without the policies that failed, as long as one is left."""
+        self.left_out.update(failed)
+        self.left_out.require_some(policy.id for policy in self.policies)
 
 
 def read_back(file: Path, read: Callable[[Path], Result]) -> Result:
@@ -113,7 +113,7 @@ def show_results(
         _show_verdicts(this, [bundles[policy.id] for policy in shown])
     if this.left_out:
         say()
-        table(("left out", "why"), [(name, _in_short(reason)) for name, reason in this.left_out.items()])
+        table(("left out", "why"), [(name, _in_short(str(error))) for name, error in this.left_out.items()])
     say()
     one = None if this.recipe.policies or not shown else this.folder.places(shown[0].id)
     rows = [("settings", this.folder.settings)]

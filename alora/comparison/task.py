@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from alora.config.schema import Recipe
 from alora.config.validate import ARMS
 from alora.data.conversation import LabelledConversation
-from alora.data.splits import Splits, read_battery_splits, read_splits, rows_digest, text_digest
+from alora.data.splits import Splits, read_splits, rows_digest, text_digest
 from alora.errors import ConfigError, DataError
-from alora.policy import Policy, load_battery_policies, load_policy
+from alora.policy import Policy, load_policies
 
 if TYPE_CHECKING:
     from alora.base.load import LoadedBase
@@ -72,22 +72,18 @@ def read_task(recipe: Recipe) -> Task:
     """
     if recipe.data.test is None:
         raise ConfigError("alora compare measures on held-out rows; add data.test=FILE.jsonl")
-    if recipe.policies:
-        policies = load_battery_policies(recipe.policy, recipe.policies)
-        splits, left_out = read_battery_splits(recipe.data, policies)
-    else:
-        policies, left_out = [load_policy(recipe.policy)], {}
-        splits = read_splits(recipe.data, policies[0])
+    policies = load_policies(recipe.policy, recipe.policies)
+    splits, left_out = read_splits(recipe.data, policies)
     for policy in policies:
-        found = {row.labels[policy.id] for row in splits.test if policy.id in row.labels}
-        if policy.positive not in found or len(found) < 2:
-            left_out.setdefault(policy.id, "its test rows do not hold both its positive label and another")
+        labels = {row.labels[policy.id] for row in splits.test if policy.id in row.labels}
+        if policy.positive not in labels or len(labels) < 2:
+            reason = DataError(f"the test rows of policy {policy.id!r} do not hold both its positive label and another")
+            left_out.setdefault(policy.id, reason)
+    left_out.require_some(policy.id for policy in policies)
     going = tuple(policy for policy in policies if policy.id not in left_out)
-    if not going:
-        raise DataError("no policy can be compared", [f"{name}: {why}" for name, why in left_out.items()])
     if recipe.compare.rows is not None:
         splits = replace(splits, train=tuple(at_most(splits.train, going, recipe.compare.rows)))
-    return Task(recipe, going, splits, left_out)
+    return Task(recipe, going, splits, {name: str(error) for name, error in left_out.items()})
 
 
 def at_most(rows: Sequence[LabelledConversation], policies: Sequence[Policy], limit: int) -> list[LabelledConversation]:

@@ -2,13 +2,13 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import DataSettings
 from alora.data.conversation import Conversation, LabelledConversation, Message, read_labelled, read_multilabelled
-from alora.errors import ConfigError, DataError
+from alora.errors import ConfigError, DataError, LeftOut
 from alora.findings import Findings
 from alora.policy import Policy
 
@@ -24,16 +24,66 @@ class Splits:
     test: tuple[LabelledConversation, ...] = ()
 
 
-def read_splits(settings: DataSettings, policy: Policy) -> Splits:
+def read_splits(settings: DataSettings, policies: Sequence[Policy]) -> tuple[Splits, LeftOut]:
     """Read every split that ``settings`` name; validation rows are taken from the training rows when not given.
+
+    Returns:
+        The splits, and the policies whose rows cannot be used, each with the reason.
 
     Raises:
         ConfigError: ``data.train`` is not set, or ``validation_share`` is not a share.
-        DataError: rows that cannot be used, or a split that lacks a label of the policy.
+        DataError: a source that several policies share cannot be used.
+        AllFailed: no policy's rows can be used; the reason itself where there is one policy.
     """
-    splits = _read(settings, lambda source: read_labelled(source_of(source, policy), settings, policy))
-    _require_labels(splits, policy)
-    return splits
+    if settings.train is None:
+        raise ConfigError("no training rows: set data.train=FILE (JSONL or Parquet) or data.train=hub:NAME")
+    left_out, by_id = LeftOut(), {policy.id: policy for policy in policies}
+
+    def read(source: str | None) -> list[LabelledConversation]:
+        if source is None:
+            return []
+        rows, unusable = read_shared_rows(source, settings, policies)
+        for name in by_id.keys() - {name for row in rows for name in row.labels}:
+            none = DataError(f"{source}: none of its {len(rows)} rows is labelled for policy {name!r}")
+            left_out.setdefault(name, unusable.get(name, none))
+        left_out.require_some(by_id)
+        return [row for row in rows if row.labels]
+
+    train, validation = read(settings.train), read(settings.validation)
+    if settings.validation is None:
+        train, validation = hold_out(train, settings.validation_share)
+    splits = Splits(tuple(train), tuple(validation), tuple(read(settings.test)))
+    left_out.each([name for name in by_id if name not in left_out], lambda name: _require_labels(splits, by_id[name]))
+    left_out.require_some(by_id)
+    return splits, left_out
+
+
+def read_policy_rows(
+    source: str, settings: DataSettings, policies: Sequence[Policy]
+) -> tuple[list[LabelledConversation], LeftOut]:
+    """Rows of ``policies``, as they stand, from one source or (``%policy%`` in its name) from one file for each.
+
+    Returns:
+        The rows, and the policies whose own file, or whose labels in a common source, cannot be used; they have no
+        labels in the rows.
+
+    Raises:
+        DataError: a source of several policies cannot be used.
+    """
+    if POLICY_PLACE not in source:
+        return _read_common(source, settings, policies)
+    left_out, by_id = LeftOut(), {policy.id: policy for policy in policies}
+    files = left_out.each(by_id, lambda name: read_labelled(source_of(source, by_id[name]), settings, by_id[name]))
+    return [row for rows in files.values() for row in rows], left_out
+
+
+def read_shared_rows(
+    source: str, settings: DataSettings, policies: Sequence[Policy]
+) -> tuple[list[LabelledConversation], LeftOut]:
+    """As :func:`read_policy_rows`; of a file for each policy, rows that hold the same conversation become one, so that
+    their policies share its prefix."""
+    rows, left_out = read_policy_rows(source, settings, policies)
+    return merge_rows(rows) if POLICY_PLACE in source else rows, left_out
 
 
 def source_of(source: str, policy: Policy) -> str:
@@ -41,82 +91,16 @@ def source_of(source: str, policy: Policy) -> str:
     return source.replace(POLICY_PLACE, policy.id)
 
 
-def read_policy_rows(
-    source: str, settings: DataSettings, policies: Sequence[Policy]
-) -> tuple[list[LabelledConversation], dict[str, DataError]]:
-    """Rows of ``policies``, as they stand, from one source or (``%policy%``) from one file for each.
-
-    Returns:
-        The rows, and the reason per policy whose own file cannot be used, or whose labels in a common source are wrong;
-        it has no labels in the rows.
-
-    Raises:
-        DataError: a source of several policies cannot be used.
-    """
-    if POLICY_PLACE not in source:
-        return _read_common(source, settings, policies)
-    rows: list[LabelledConversation] = []
-    unusable: dict[str, DataError] = {}
-    for policy in policies:
-        try:
-            rows += read_labelled(source_of(source, policy), settings, policy)
-        except DataError as error:
-            unusable[policy.id] = error
-    return rows, unusable
-
-
 def _read_common(
     source: str, settings: DataSettings, policies: Sequence[Policy]
-) -> tuple[list[LabelledConversation], dict[str, DataError]]:
+) -> tuple[list[LabelledConversation], LeftOut]:
     own = {policy.id: Findings() for policy in policies}
     rows = read_multilabelled(source, settings, policies, own)
-    unusable = {name: findings.error(source) for name, findings in own.items() if findings.count}
-    if unusable:
-        usable = [{name: label for name, label in row.labels.items() if name not in unusable} for row in rows]
+    left_out = LeftOut({name: findings.error(source) for name, findings in own.items() if findings.count})
+    if left_out:
+        usable = [{name: label for name, label in row.labels.items() if name not in left_out} for row in rows]
         rows = [replace(row, labels=labels) for row, labels in zip(rows, usable, strict=True)]
-    return rows, unusable
-
-
-def read_battery_splits(settings: DataSettings, policies: Sequence[Policy]) -> tuple[Splits, dict[str, str]]:
-    """Read the rows of several policies, and say why a policy must be left out.
-
-    A source with ``%policy%`` in its name is one file per policy; any other holds rows of all of them. Rows that hold
-    the same conversation become one, so that their policies share its prefix.
-
-    Returns:
-        The splits, and per unusable policy the reason.
-
-    Raises:
-        ConfigError: ``data.train`` is not set, or ``validation_share`` is not a share.
-        DataError: a file of several policies cannot be used.
-    """
-    left_out: dict[str, str] = {}
-
-    def read(source: str) -> list[LabelledConversation]:
-        rows, unusable = read_policy_rows(source, settings, policies)
-        for name, error in unusable.items():
-            left_out.setdefault(name, str(error))
-        return merge_rows(rows) if POLICY_PLACE in source else rows
-
-    splits = _read(settings, read)
-    for policy in policies:
-        try:
-            _require_labels(splits, policy)
-        except DataError as error:
-            left_out.setdefault(policy.id, str(error))
-    return splits, left_out
-
-
-def _read(settings: DataSettings, read: Callable[[str], list[LabelledConversation]]) -> Splits:
-    if settings.train is None:
-        raise ConfigError("no training rows: set data.train=FILE (JSONL or Parquet) or data.train=hub:NAME")
-    train = read(settings.train)
-    if settings.validation is not None:
-        validation = read(settings.validation)
-    else:
-        train, validation = hold_out(train, settings.validation_share)
-    test = read(settings.test) if settings.test is not None else []
-    return Splits(tuple(train), tuple(validation), tuple(test))
+    return rows, left_out
 
 
 def merge_rows(rows: Sequence[LabelledConversation]) -> list[LabelledConversation]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from alora.policy import load_policies
+from alora.policy import read_policies
 
 ROOT = Path(__file__).parents[2]
 SPLITS = ("train", "validation", "test")
@@ -23,7 +23,7 @@ def _replies(rows: list[dict]) -> set[str]:
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_every_policy_of_the_battery_has_both_labels_and_rows_without_one(split):
-    counts = {policy.id: Counter() for policy in load_policies(ROOT / "recipes/battery/policies.yaml")}
+    counts = {policy.id: Counter() for policy in read_policies(ROOT / "recipes/battery/policies.yaml")}
     for row in _rows("battery", split):
         assert row["labels"].keys() == counts.keys()
         for name, label in row["labels"].items():

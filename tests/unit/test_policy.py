@@ -6,7 +6,7 @@ import pytest
 
 from alora.config.schema import PolicySettings
 from alora.errors import ConfigError, PolicyError
-from alora.policy import Policy, load_battery_policies, load_policies, load_policy, policy_from_mapping
+from alora.policy import Policy, load_policies, policy_from_mapping, read_policies
 
 ADVICE = "id: advice\ntitle: No advice\nrule: Give none.\n"
 
@@ -19,19 +19,19 @@ def write(folder: Path, text: str, name: str = "policy.yaml") -> Path:
 
 def test_one_policy_with_ordered_labels(tmp_path):
     path = write(tmp_path, ADVICE + 'labels: {bad: "Yes", odd: Maybe, good: "No"}\n')
-    assert load_policies(path) == [
+    assert read_policies(path) == [
         Policy("advice", "No advice", "Give none.", ("bad", "odd", "good"), ("Yes", "Maybe", "No"))
     ]
-    assert load_policies(path)[0].positive == "bad"
+    assert read_policies(path)[0].positive == "bad"
 
 
 def test_a_list_and_both_named_lists(tmp_path):
-    assert [p.id for p in load_policies(write(tmp_path, "- {id: a, title: A}\n- {id: b, title: B}\n"))] == ["a", "b"]
+    assert [p.id for p in read_policies(write(tmp_path, "- {id: a, title: A}\n- {id: b, title: B}\n"))] == ["a", "b"]
     text = (
         "policies:\n- {id: a, title: A, rule: R, counts: {train: {ok: 3}}, sources: [x]}\n"
         "multilabel_policies:\n- {id: self_harm, rule: R}\n- {id: a, rule: S}\nmultilabel_sources: [x]\n"
     )
-    found = load_policies(write(tmp_path, text))
+    found = read_policies(write(tmp_path, text))
     assert [(policy.title, policy.rule) for policy in found] == [("A", "R"), ("Self harm", "R")]
 
 
@@ -78,32 +78,32 @@ def test_a_list_of_two_labels_takes_the_default_words():
 )
 def test_a_wrong_file_is_refused_with_its_place(tmp_path, text, complaint):
     with pytest.raises(PolicyError, match=complaint) as caught:
-        load_policies(write(tmp_path, text))
+        read_policies(write(tmp_path, text))
     assert "policy.yaml" in str(caught.value)
 
 
 def test_all_wrong_policies_are_told_at_once(tmp_path):
     with pytest.raises(PolicyError, match=r"policy\[0\].*\n.*policy\[2\]"):
-        load_policies(write(tmp_path, "- {id: 1}\n- {id: fine}\n- {id: a, x: 1}\n"))
+        read_policies(write(tmp_path, "- {id: 1}\n- {id: fine}\n- {id: a, x: 1}\n"))
 
 
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(PolicyError, match="No such file"):
-        load_policies(tmp_path / "none.yaml")
+        read_policies(tmp_path / "none.yaml")
     with pytest.raises(PolicyError, match="Is a directory"):
-        load_policies(tmp_path)
+        read_policies(tmp_path)
     (tmp_path / "latin.yaml").write_bytes(b"id: caf\xe9\n")
     with pytest.raises(PolicyError, match="not UTF-8 text"):
-        load_policies(tmp_path / "latin.yaml")
+        read_policies(tmp_path / "latin.yaml")
 
 
 def test_a_recipe_picks_one_policy(tmp_path):
     path = str(write(tmp_path, "- {id: a, title: A}\n- {id: b, title: B}\n"))
-    assert load_policy(PolicySettings(file=path, id="b")).title == "B"
+    assert load_policies(PolicySettings(file=path, id="b"))[0].title == "B"
     with pytest.raises(PolicyError, match=r"holds 2 policies; pick one with policy.id"):
-        load_policy(PolicySettings(file=path))
+        load_policies(PolicySettings(file=path))
     with pytest.raises(PolicyError, match="has no policy 'c'"):
-        load_policy(PolicySettings(file=path, id="c"))
+        load_policies(PolicySettings(file=path, id="c"))
 
 
 @pytest.mark.parametrize(
@@ -117,21 +117,21 @@ def test_a_recipe_picks_one_policy(tmp_path):
 def test_a_battery_names_each_policy_once(tmp_path, ids, words):
     settings = PolicySettings(file=str(write(tmp_path, "- {id: a, title: A}\n- {id: b, title: B}\n")))
     with pytest.raises(ConfigError, match=words):
-        load_battery_policies(settings, ids)
-    assert [policy.id for policy in load_battery_policies(settings, ["b", "a"])] == ["b", "a"]
-    assert [policy.id for policy in load_battery_policies(settings, ["*"])] == ["a", "b"]
+        load_policies(settings, ids)
+    assert [policy.id for policy in load_policies(settings, ["b", "a"])] == ["b", "a"]
+    assert [policy.id for policy in load_policies(settings, ["*"])] == ["a", "b"]
 
 
 def test_a_recipe_changes_a_policy_from_a_file(tmp_path):
     path = str(write(tmp_path, ADVICE))
-    changed = load_policy(PolicySettings(file=path, rule="Other.", labels={"no": "B", "yes": "A"}))
+    changed = load_policies(PolicySettings(file=path, rule="Other.", labels={"no": "B", "yes": "A"}))[0]
     assert changed == Policy("advice", "No advice", "Other.", ("no", "yes"), ("B", "A"))
 
 
 def test_an_inline_policy():
-    assert load_policy(PolicySettings(title="No advice!", rule="R")) == Policy("no_advice", "No advice!", "R")
+    assert load_policies(PolicySettings(title="No advice!", rule="R"))[0] == Policy("no_advice", "No advice!", "R")
     with pytest.raises(PolicyError, match="no policy is given"):
-        load_policy(PolicySettings(id="a"))
+        load_policies(PolicySettings(id="a"))
 
 
 def test_an_unknown_label_is_told_with_the_ways_out():

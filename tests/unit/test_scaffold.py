@@ -5,14 +5,14 @@ import json
 from alora.config.schema import DataSettings, PolicySettings
 from alora.data.check import check_balance, check_duplicates
 from alora.data.conversation import read_labelled
-from alora.policy import load_policy
+from alora.policy import load_policies
 from alora.scaffold import scaffold
 
 
 def test_the_rows_pass_their_own_check(tmp_path):
     for name, text in scaffold("mine").items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    policy = load_policy(PolicySettings(file=str(tmp_path / "policy.yaml")))
+    (policy,) = load_policies(PolicySettings(file=str(tmp_path / "policy.yaml")))
     names = ("train", "validation", "test")
     splits = {name: read_labelled(str(tmp_path / f"{name}.jsonl"), DataSettings(), policy) for name in names}
     assert [len(rows) for rows in splits.values()] == [24, 16, 16]

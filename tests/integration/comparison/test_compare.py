@@ -17,7 +17,7 @@ from alora.comparison.task import Unit, Workbench, at_most, read_task, units
 from alora.config.schema import BaseSettings, CompareSettings, DataSettings, PolicySettings, PromptSettings, Recipe
 from alora.data.conversation import read_multilabelled
 from alora.evaluation.calibration import fit_operating_point, positive_probability
-from alora.policy import load_policies
+from alora.policy import read_policies
 from alora.prompt.render import Renderer
 from tests.integration.comparison.places import make_place, overrides, write_rows
 from tests.unit.comparison.endpoint import completion, endpoint, says
@@ -241,7 +241,7 @@ def test_the_probe_learns_from_training_rows_and_chooses_by_validation_rows_alon
 
 
 def test_at_most_takes_the_same_rows_whatever_their_order(place):
-    policies = load_policies(place / "policies.yaml")
+    policies = read_policies(place / "policies.yaml")
     rows = read_multilabelled(str(place / "train.jsonl"), DataSettings(), policies)
     kept = {row.where for row in at_most(rows, policies, 7)}
     assert kept == {row.where for row in at_most(rows[::-1], policies, 7)}

@@ -10,7 +10,6 @@ from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.data.splits import (
     hold_out,
     merge_rows,
-    read_battery_splits,
     read_policy_rows,
     read_splits,
     rows_digest,
@@ -76,11 +75,11 @@ def test_rows_are_known_by_their_words_and_labels():
 
 def test_given_splits_stay_what_they_are(tmp_path):
     files = {name: write(tmp_path / f"{name}.jsonl", *both(3, name)) for name in ("train", "validation", "test")}
-    splits = read_splits(DataSettings(**files), POLICY)
+    splits, _ = read_splits(DataSettings(**files), [POLICY])
     assert [rows[0].where for rows in (splits.train, splits.validation, splits.test)] == [
         *("train.jsonl:1", "validation.jsonl:1", "test.jsonl:1")
     ]
-    assert read_splits(DataSettings(train=files["train"], validation=files["validation"]), POLICY).test == ()
+    assert read_splits(DataSettings(train=files["train"], validation=files["validation"]), [POLICY])[0].test == ()
 
 
 @pytest.mark.parametrize(
@@ -96,10 +95,10 @@ def test_each_split_needs_rows_of_each_label(tmp_path, train, validation, compla
     names = {"train": write(tmp_path / "t.jsonl", *train), "validation": write(tmp_path / "v.jsonl", *validation)}
     settings = DataSettings(**names)
     if complaint is None:
-        assert read_splits(settings, POLICY).validation
+        assert read_splits(settings, [POLICY])[0].validation
         return
     with pytest.raises(DataError, match=complaint):
-        read_splits(settings, POLICY)
+        read_splits(settings, [POLICY])
 
 
 def test_a_policy_with_wrong_labels_in_a_common_file_costs_no_other_its_labels(tmp_path):
@@ -120,7 +119,7 @@ def test_files_of_several_policies_share_the_rows_that_they_have_in_common(tmp_p
         for policy in ("p", "q"):
             write(tmp_path / f"{policy}.{split}.jsonl", *both(3))
     names = {split: str(tmp_path / f"%policy%.{split}.jsonl") for split in ("train", "validation")}
-    splits, left_out = read_battery_splits(DataSettings(**names), [POLICY, OTHER])
+    splits, left_out = read_splits(DataSettings(**names), [POLICY, OTHER])
     assert left_out == {}
     assert len(splits.train) == 6
     assert all(set(item.labels) == {"p", "q"} for item in splits.train)
