@@ -10,7 +10,6 @@ from typing import TypeVar
 _Result = TypeVar("_Result")
 
 
-
 def first_line(error: Exception) -> str:
     """The first line that a library's error has to say, or the name of its class."""
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

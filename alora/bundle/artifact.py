@@ -1,4 +1,4 @@
-"""What a folder is that a user named: a run, a bundle, a battery or a bare adapter."""
+"""What a folder is that a user named: a run, a bundle, a battery or a bare adapter; and the adapters that it holds."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from enum import Enum
 from pathlib import Path
 
 from alora.adapter.folder import CONFIG_FILE
-from alora.bundle.battery import BATTERY_FILE
+from alora.bundle.battery import BATTERY_FILE, battery_folders
 from alora.bundle.manifest import MANIFEST_FILE
 from alora.errors import BundleError
+from alora.layout import ADAPTER, BATTERY, BUNDLE, POLICIES, RUN_FILE, own_link, require_plain_run, run_of
 from alora.reading import require_plain
-
-RUN_FILE = "run.yaml"
-_OF_A_RUN = (RUN_FILE, "inputs.json", "training.json", "evaluation.json", "identity.json", "adapter", "bundle",
-             "policies", "battery")  # fmt: skip
 
 
 class Kind(Enum):
@@ -28,54 +25,65 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Artifact:
-    """A folder of a known kind. For a run, ``adapter`` and ``bundle`` lie inside it, when they are there."""
+    """A folder of a known kind, with the bundles and the PEFT folders in it; ``run`` is the run that it belongs to.
+
+    A bundle or an adapter holds itself. Of a run, only bundles that its ``battery.json`` lists count.
+    """
 
     kind: Kind
     folder: Path
+    bundles: tuple[Path, ...]
+    adapters: tuple[Path, ...]
+    run: Path | None
 
     @property
-    def bundle(self) -> Path | None:
-        """The bundle's folder, or None."""
-        if self.kind is Kind.BUNDLE:
-            return self.folder
-        inside = self.folder / "bundle"
-        return inside if self.kind is Kind.RUN and (inside / MANIFEST_FILE).is_file() else None
+    def members(self) -> dict[str, Path]:
+        """The bundles, or before there are any the adapters, by the name of their policy's folder.
+
+        Raises:
+            BundleError: there are none.
+        """
+        if not (self.bundles or self.adapters):
+            raise BundleError(f"{self.folder} holds no adapter yet; run `alora train` on it to the end")
+        in_run = {folder.parent.name if folder.name == ADAPTER else folder.name: folder for folder in self.adapters}
+        return {folder.name: folder for folder in self.bundles} or in_run
 
     @property
-    def adapter(self) -> Path | None:
-        """The folder with the PEFT files, or None."""
-        if self.kind in (Kind.BUNDLE, Kind.ADAPTER):
-            return self.folder
-        inside = self.folder / "adapter"
-        return inside if self.kind is Kind.RUN and (inside / CONFIG_FILE).is_file() else None
-
-    @property
-    def run_file(self) -> Path | None:
-        """The ``run.yaml`` that this artifact came from: in the run, or beside a bundle or adapter that lies in one."""
-        for folder in (self.folder, self.folder.absolute().parent):
-            if (folder / RUN_FILE).is_file():
-                return folder / RUN_FILE
-        return None
+    def several(self) -> bool:
+        """Whether it stands for a list of policies, of which a command may choose."""
+        return self.kind is Kind.BATTERY or max(len(self.bundles), len(self.adapters)) > 1
 
 
 def find_artifact(folder: Path | str) -> Artifact:
-    """Tell what ``folder`` is. A run of several policies is its battery.
+    """Tell what ``folder`` is, and what it holds.
 
     Raises:
-        BundleError: it is missing, holds none of the files that mark an artifact, or something in it is a link.
+        BundleError: it is missing, holds none of the files that mark an artifact, its list of bundles cannot be read,
+            or something in it is a link.
     """
-    folder = Path(folder)
+    folder = own_link(Path(folder)) or Path(folder)
     if not folder.is_dir():
         raise BundleError(f"artifact {folder} is not a folder; give a run folder, a bundle, a battery or an adapter")
-    for run in (folder, folder.absolute().parent):  # an adapter or bundle may lie in its run
-        if (run / RUN_FILE).is_symlink() or (run / RUN_FILE).exists():
-            require_plain(run, BundleError, *_OF_A_RUN)
+    run = run_of(folder)
+    if run is not None:
+        require_plain_run(run, BundleError)
     for kind in Kind:
         if (folder / kind.value).is_file():
-            if kind is not Kind.RUN:
-                require_plain(folder, BundleError)
-            battery = folder / "battery"
-            of_several = kind is Kind.RUN and (battery / BATTERY_FILE).is_file()
-            return Artifact(Kind.BATTERY, battery) if of_several else Artifact(kind, folder)
+            if kind is Kind.RUN:
+                return Artifact(kind, folder, _bundles(folder), _adapters(folder), run)
+            require_plain(folder, BundleError)
+            several = tuple(battery_folders(folder)) if kind is Kind.BATTERY else (folder,)
+            return Artifact(kind, folder, () if kind is Kind.ADAPTER else several, several, run)
     marks = ", ".join(kind.value for kind in Kind)
     raise BundleError(f"{folder} is no artifact of alora: it holds none of {marks}")
+
+
+def _bundles(run: Path) -> tuple[Path, ...]:
+    if (run / BATTERY / BATTERY_FILE).is_file():
+        return tuple(battery_folders(run / BATTERY))
+    return (run / BUNDLE,) if (run / BUNDLE / MANIFEST_FILE).is_file() else ()  # a run of 0.1
+
+
+def _adapters(run: Path) -> tuple[Path, ...]:
+    adapters = tuple(file.parent for file in sorted(run.glob(f"{POLICIES}/*/{ADAPTER}/{CONFIG_FILE}")))
+    return adapters or ((run / ADAPTER,) if (run / ADAPTER / CONFIG_FILE).is_file() else ())

@@ -1,157 +1,148 @@
-"""What ``artifact=`` and ``bundles=`` name, opened: bundles, or an adapter with all that its verdicts depend on."""
+"""What ``artifact=`` and ``bundles=`` name, opened: adapters and bundles, with all that their verdicts depend on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
+from alora.adapter.folder import CONFIG_FILE, AdapterWeights, load_adapter
+from alora.base.load import LoadedBase
+from alora.bundle.artifact import Artifact, find_artifact
+from alora.bundle.battery import require_one_base
+from alora.bundle.manifest import MANIFEST_FILE
+from alora.bundle.read import Bundle, load_bundle
 from alora.commands.output import note
-from alora.config.schema import BaseSettings, DataSettings, PromptSettings, Recipe
+from alora.config.saved import load_recipe
+from alora.config.schema import BaseSettings, DataSettings, PolicySettings, PromptSettings, Recipe
 from alora.errors import AdapterError, ConfigError, RunError
+from alora.layout import RUN_FILE, home_of, trained_on
+from alora.policy import Policy, load_policies
+from alora.prompt.render import Renderer, Suffix
+from alora.reading import read_json
 
-if TYPE_CHECKING:
-    from alora.base.load import LoadedBase
-    from alora.bundle.artifact import Artifact
-    from alora.bundle.read import Bundle
-    from alora.policy import Policy
-
+Item = TypeVar("Item")
 NO_BUNDLE = "no bundle is given; add artifact=DIR (a bundle, a run or a battery) or bundles=[A,B]"
 
 
 @dataclass(frozen=True)
-class BareAdapter:
-    """An adapter that is no bundle yet. ``run`` is the recipe of the run that it lies in."""
+class Subject:
+    """One adapter that the user named. Only a bundle has an operating point; a bare adapter may have no policy."""
 
     folder: Path
+    weights: AdapterWeights
     base: BaseSettings
     prompt: PromptSettings
-    policy: Policy
-    run: Recipe | None = None
+    policy: Policy | None
+    bundle: Bundle | None = None
+
+    def require_policy(self) -> Policy:
+        """Its policy; ConfigError when neither the artifact nor the command says which one it answers."""
+        if self.policy is None:
+            raise ConfigError(f"{self.folder} does not say which policy it answers; add policy.file=FILE.yaml")
+        return self.policy
+
+    def suffix(self, renderer: Renderer) -> Suffix:
+        """The token ids that ask for its verdict; ConfigError when they do not invoke it."""
+        if self.bundle is not None:
+            return self.bundle.suffix
+        suffix, invoked_by = renderer.suffix(self.require_policy()), self.weights.spec.invocation_ids
+        if invoked_by is not None and invoked_by != suffix.invocation_ids:
+            raise ConfigError(
+                f"{self.folder} is invoked by the tokens {list(invoked_by)}, but suffixes on this base begin with "
+                f"{list(suffix.invocation_ids)}; give the base and prompt settings of its training"
+            )
+        return suffix
+
+
+def open_subject(folder: Path, artifact: Artifact, recipe: Recipe) -> Subject:
+    """The bundle or adapter in ``folder``, a member of ``artifact``; what it leaves open is its run's or the command's.
+
+    Raises:
+        BundleError, AdapterError: it is damaged.
+        RunError: its policy is not, word for word, the one that its run was trained on.
+        ConfigError: it names no base, and neither does the command.
+    """
+    if (folder / MANIFEST_FILE).is_file():
+        bundle = load_bundle(folder)
+        base = base_of_bundle(bundle, artifact, recipe.base)
+        return Subject(folder, bundle.weights, base, bundle.manifest.prompt, bundle.policy, bundle)
+    weights, run = load_adapter(folder), saved_run(artifact)
+    policy = _given(recipe.policy) or (None if run is None else _of_run(folder, run))
+    if run is None or artifact.run is None:
+        source = recipe.base.source or _named_base(folder / CONFIG_FILE)
+        return Subject(folder, weights, replace(recipe.base, source=source), recipe.prompt, policy)
+    if policy is not None:
+        _require_trained_policy(policy, artifact.run)
+    if run.adapter.kind == "alora" and not weights.spec.activated:  # tools delete the key that they do not know
+        raise AdapterError(
+            f"{folder / CONFIG_FILE}: alora_invocation_tokens is gone, but the run trained an activated LoRA; "
+            "copy the original file back"
+        )
+    base = recipe.base if recipe.base.source is not None else run.base
+    quantization = recipe.base.quantization or run.base.quantization
+    # Whether the base's own Python runs is the command's alone to say.
+    base = replace(base, quantization=quantization, trust_remote_code=recipe.base.trust_remote_code)
+    return Subject(folder, weights, base, run.prompt, policy)
 
 
 def open_bundles(recipe: Recipe) -> tuple[list[Bundle], BaseSettings]:
-    """The bundles that ``artifact`` and ``bundles`` name (a battery names several), and the base that they share.
+    """The bundles that ``artifact`` and ``bundles`` name (a run or a battery names several), and the base they share.
 
-    Of a battery, ``policies`` takes only those that it lists.
+    Of several, ``policies`` takes only those that it lists.
 
     Raises:
         ConfigError: neither is given, an artifact holds no bundle, or a battery none of ``policies``.
         BundleError: a bundle is damaged, or they do not share a base.
     """
-    from alora.bundle.artifact import Kind, find_artifact
-    from alora.bundle.battery import load_battery, require_one_base
-    from alora.bundle.read import load_bundle
-
     named = [*([recipe.artifact] if recipe.artifact else []), *recipe.bundles]
     if not named:
         raise ConfigError(NO_BUNDLE)
     bundles: list[Bundle] = []
     bases = []
     for artifact in map(find_artifact, named):
-        if artifact.kind is Kind.BATTERY:
-            found = chosen(load_battery(artifact.folder), recipe.policies, artifact.folder)
-        elif artifact.bundle is not None:
-            found = [load_bundle(artifact.bundle)]
-        else:
+        if not artifact.bundles:
             raise ConfigError(
                 f"{artifact.folder} holds no bundle, and only a bundle knows its threshold; "
                 "make one with `alora export`"
             )
-        bundles += found
-        bases.append(base_of_bundle(found[0], artifact, recipe.base))
+        loaded = [load_bundle(folder) for folder in artifact.bundles]
+        require_one_base(loaded)
+        bundles += chosen({bundle.policy.id: bundle for bundle in loaded}, recipe.policies, artifact).values()
+        bases.append(base_of_bundle(bundles[-1], artifact, recipe.base))
     require_one_base(bundles)
     return bundles, bases[0]
 
 
-def chosen(bundles: list[Bundle], policies: Sequence[str], battery: Path) -> list[Bundle]:
-    """Those of a battery's bundles that ``policies`` name, all when it names none or ``*``; a remark on what it lacks.
+def chosen(
+    found: Mapping[str, Item], policies: Sequence[str], artifact: Artifact, all_of: bool = False
+) -> dict[str, Item]:
+    """Those that ``policies`` name of several, all when it names none or ``*``; a remark on what is not there.
 
     Raises:
-        ConfigError: it has none of them.
+        ConfigError: none of ``policies`` is there, or (``all_of``) one of them is not.
     """
-    if not policies or "*" in policies:
-        return bundles
-    known = {bundle.policy.id: bundle for bundle in bundles}
-    missing = [name for name in policies if name not in known]
-    if len(missing) == len(policies):
-        raise ConfigError(f"{battery} has no policy {', '.join(missing)}; it has {', '.join(known)}")
+    if not artifact.several or not policies or "*" in policies:
+        return dict(found)
+    missing = [name for name in policies if name not in found]
+    if len(missing) == len(policies) or (all_of and missing):
+        raise ConfigError(f"{artifact.folder} has no policy {', '.join(missing)}; it has {', '.join(found)}")
     if missing:
-        note(f"{battery} has no policy {', '.join(missing)}; going on without")
-    return [bundle for name, bundle in known.items() if name in policies]
+        note(f"{artifact.folder} has no policy {', '.join(missing)}; going on without")
+    return {name: item for name, item in found.items() if name in policies}
 
 
 def base_of_bundle(bundle: Bundle, artifact: Artifact, given: BaseSettings) -> BaseSettings:
     """The base to load for ``bundle``: the one given, else the manifest's; of a local one its run knows the place."""
-    if given.source is None and bundle.manifest.base.local and artifact.run_file is not None:
-        from alora.config.saved import load_recipe
-
-        given = replace(given, source=load_recipe(artifact.run_file).base.source)
+    if given.source is None and bundle.manifest.base.local and (run := saved_run(artifact)) is not None:
+        given = replace(given, source=run.base.source)
     return bundle.base_settings(given)
 
 
-def base_of_run(given: BaseSettings, saved: BaseSettings) -> BaseSettings:
-    """A run's base, unless the command names another; whether its own Python runs is the command's alone to say."""
-    base = given if given.source is not None else saved
-    quantization = given.quantization or saved.quantization
-    return replace(base, quantization=quantization, trust_remote_code=given.trust_remote_code)
-
-
-def open_adapter(artifact: Artifact, recipe: Recipe) -> BareAdapter:
-    """The adapter of a run or a bare PEFT folder; base and policy from its run, unless the command gives its own.
-
-    Raises:
-        ConfigError: base or policy are given by neither.
-        RunError: the run has no adapter yet.
-    """
-    from alora.policy import load_policy
-
-    if artifact.adapter is None:
-        raise RunError(f"{artifact.folder} holds no adapter yet; run `alora train` on it to the end")
-    saved = None
-    if artifact.run_file is not None:
-        from alora.config.saved import load_recipe
-
-        saved = load_recipe(artifact.run_file)
-    settings = recipe.policy if recipe.policy.file or recipe.policy.title else saved and saved.policy
-    if settings is None:
-        raise ConfigError(f"{artifact.folder} does not say which policy it answers; add policy.file=FILE.yaml")
-    base = recipe.base if saved is None else base_of_run(recipe.base, saved.base)
-    if base.source is None:
-        raise ConfigError(f"{artifact.folder} is a bare adapter; say which base it belongs to with base=...")
-    prompt = saved.prompt if saved is not None else recipe.prompt
-    policy = load_policy(settings)
-    if saved is not None and artifact.run_file is not None:
-        _require_trained_policy(policy, artifact.run_file.parent)
-        require_trained_kind(artifact.adapter, saved)
-    return BareAdapter(artifact.adapter, base, prompt, policy, saved)
-
-
-def require_trained_kind(adapter: Path, run: Recipe) -> None:
-    """AdapterError when the run trained an aLoRA and its folder says no more where it is activated.
-
-    Tools that rewrite a PEFT config delete the key they do not know, and what is left runs as a wrong standard LoRA.
-    """
-    from alora.adapter.folder import CONFIG_FILE, load_adapter
-
-    if run.adapter.kind == "alora" and not load_adapter(adapter).spec.activated:
-        raise AdapterError(
-            f"{adapter / CONFIG_FILE}: alora_invocation_tokens is gone, but the run trained an activated LoRA; "
-            "copy the original file back"
-        )
-
-
-def _require_trained_policy(policy: Policy, run: Path) -> None:
-    """RunError when ``policy`` is not, word for word, the one that the run was trained on."""
-    from alora.training.run_folder import trained_on
-
-    record = trained_on(run)
-    if record is not None and record.get(f"policy {policy.id}") != repr(policy.as_dict()):
-        raise RunError(
-            f"policy {policy.id!r} is not the one that {run} was trained on: its text or labels have changed since; "
-            "put them back, or train again"
-        )
+def saved_run(artifact: Artifact) -> Recipe | None:
+    """The recipe of the run that an artifact belongs to, or None."""
+    return None if artifact.run is None else load_recipe(artifact.run / RUN_FILE)
 
 
 def check_bases(bundles: Sequence[Bundle], base: LoadedBase) -> None:
@@ -170,25 +161,45 @@ def check_bases(bundles: Sequence[Bundle], base: LoadedBase) -> None:
             )
 
 
-def data_settings(recipe: Recipe, run: Recipe | None) -> DataSettings:
-    """The command's data settings; what they leave open (rows, columns, label map) comes from the run.
+def data_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
+    """The command's data settings; what they leave open (rows, columns, label map) comes from the artifact's run.
 
     Raises:
         ConfigError: neither names test rows.
     """
-    given, unset = recipe.data, DataSettings()
+    given, unset, run = recipe.data, DataSettings(), saved_run(artifact)
     if run is not None:
         changed = {name: value for name, value in vars(given).items() if value != getattr(unset, name)}
         given = replace(run.data, **changed)
-    if given.test is not None:
-        return given
-    raise ConfigError("there are no rows to evaluate on; add data.test=FILE.jsonl")
+    if given.test is None:
+        raise ConfigError("there are no rows to evaluate on; add data.test=FILE.jsonl")
+    return given
 
 
-def saved_run(artifact: Artifact) -> Recipe | None:
-    """The recipe of the run that an artifact lies in, or None."""
-    if artifact.run_file is None:
-        return None
-    from alora.config.saved import load_recipe
+def _given(settings: PolicySettings) -> Policy | None:
+    return load_policies(settings)[0] if settings.file or settings.title else None
 
-    return load_recipe(artifact.run_file)
+
+def _of_run(folder: Path, run: Recipe) -> Policy | None:
+    """The policy that a run's adapter in ``folder`` answers; the only one is told by nothing else."""
+    if not run.policies:
+        return _given(run.policy)
+    known = {policy.id: policy for policy in load_policies(run.policy, run.policies)}
+    return known.get(home_of(folder).name)
+
+
+def _named_base(config_file: Path) -> str:
+    config = read_json(config_file, AdapterError, "export the adapter again")
+    named = config.get("base_model_name_or_path") if isinstance(config, dict) else None
+    if not named:
+        raise AdapterError(f"{config_file} names no base; add base=... or base.source=ID_OR_FOLDER")
+    return str(named)
+
+
+def _require_trained_policy(policy: Policy, run: Path) -> None:
+    record = trained_on(run)
+    if record is not None and record.get(f"policy {policy.id}") != repr(policy.as_dict()):
+        raise RunError(
+            f"policy {policy.id!r} is not the one that {run} was trained on: its text or labels have changed since; "
+            "put them back, or train again"
+        )

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from alora.base.load import load_base
 from alora.bundle.artifact import Artifact, Kind, find_artifact
-from alora.commands.artifacts import BareAdapter, open_adapter
+from alora.bundle.battery import write_battery
+from alora.bundle.hub import push_bundle
+from alora.bundle.manifest import read_manifest
+from alora.bundle.read import Bundle, load_bundle
+from alora.bundle.write import BundleContents, copy_bundle, write_bundle
+from alora.commands.artifacts import Subject, open_subject, saved_run
 from alora.commands.output import say, say_json, table
 from alora.config.schema import ExportSettings, Recipe
 from alora.errors import CheckFailed, ConfigError, RunError
-
-if TYPE_CHECKING:
-    from alora.adapter.folder import AdapterWeights
-    from alora.bundle.read import Bundle
-    from alora.evaluation.report import Evaluation
-    from alora.identity.certificate import Certificate
+from alora.evaluation.calibration import OperatingPoint
+from alora.evaluation.report import Evaluation, read_evaluations
+from alora.identity.certificate import Certificate, read_certificate
+from alora.layout import BATTERY, EVALUATION, IDENTITY, home_of
 
 
 def run(recipe: Recipe) -> int:
-    """Make a bundle from a run or an adapter, or copy one; then push it where that is asked for."""
-    from alora.bundle.hub import push_bundle
-
+    """Make a bundle from a run's adapter or a bare one, or copy one; then push it where that is asked for."""
     if recipe.artifact is None:
         raise ConfigError("alora export needs artifact=DIR: a run folder, an adapter folder or a bundle")
     artifact = find_artifact(recipe.artifact)
-    if artifact.kind is Kind.BATTERY:
-        raise ConfigError(f"{artifact.folder} is a battery; export its bundles one by one")
+    if artifact.several:
+        raise ConfigError(
+            f"{artifact.folder} holds several policies; export one: {next(iter(artifact.members.values()))}"
+        )
     bundle = _copied(recipe, artifact.folder) if artifact.kind is Kind.BUNDLE else _made(recipe, artifact)
     pushed = None
     if recipe.export.push_to is not None:
@@ -41,9 +44,6 @@ def run(recipe: Recipe) -> int:
 
 def _copied(recipe: Recipe, folder: Path) -> Bundle:
     """A bundle is complete: it is checked, and copied where ``output`` says."""
-    from alora.bundle.read import load_bundle
-    from alora.bundle.write import copy_bundle
-
     if recipe.output is not None:
         return copy_bundle(folder, recipe.output)
     if recipe.export.push_to is None:
@@ -54,84 +54,70 @@ def _copied(recipe: Recipe, folder: Path) -> Bundle:
 
 
 def _made(recipe: Recipe, artifact: Artifact) -> Bundle:
-    from alora.adapter.folder import load_adapter
-    from alora.base.load import load_base
-    from alora.bundle.write import BundleContents, write_bundle
-    from alora.evaluation.calibration import OperatingPoint
-
-    output = _output(recipe, artifact)
-    adapter = open_adapter(artifact, recipe)
-    weights = load_adapter(adapter.folder)
-    places = dict.fromkeys((adapter.folder, artifact.run_file.parent if artifact.run_file else adapter.folder))
-    certificate = _certificate(list(places), weights)
-    evaluations = _evaluations(list(places)[-1], weights)
+    (folder,) = artifact.adapters or artifact.members.values()
+    if recipe.output is None and artifact.kind is not Kind.RUN:
+        raise ConfigError(f"say where the bundle of {artifact.folder} goes: output=DIR")
+    subject = open_subject(folder, artifact, recipe)
+    policy, home = subject.require_policy(), home_of(folder)
+    place = next(iter(artifact.bundles), artifact.folder / BATTERY / policy.id)  # in the run, where there is no output
+    evaluations = _evaluations(home, subject)
     contents = BundleContents(
-        base=load_base(adapter.base),
-        weights=weights,
-        policy=adapter.policy,
-        prompt=adapter.prompt,
+        certificate=_certificate(home, subject),
+        base=load_base(subject.base),
+        weights=subject.weights,
+        policy=policy,
+        prompt=subject.prompt,
         operating_point=evaluations[0].operating_point if evaluations else OperatingPoint(),
-        template_kwargs=adapter.base.template_kwargs,
-        certificate=certificate,
+        template_kwargs=subject.base.template_kwargs,
         evaluations=tuple(evaluations),
         data=_counts(artifact, evaluations),
-        revision=adapter.base.revision,
+        revision=subject.base.revision,
     )
-    return write_bundle(contents, output, _golden_rows(recipe, adapter))
+    bundle = write_bundle(contents, recipe.output or place, _golden_rows(recipe, artifact))
+    if recipe.output is None and place.parent == artifact.folder / BATTERY:
+        write_battery(place.parent, [bundle])
+    return bundle
 
 
-def _output(recipe: Recipe, artifact: Artifact) -> Path:
-    if recipe.output is not None:
-        return Path(recipe.output)
-    if artifact.kind is Kind.RUN:
-        return artifact.folder / "bundle"
-    raise ConfigError(f"say where the bundle of {artifact.folder} goes: output=DIR")
-
-
-def _golden_rows(recipe: Recipe, adapter: BareAdapter) -> int:
+def _golden_rows(recipe: Recipe, artifact: Artifact) -> int:
     """The command's number, or its run's where the command says nothing."""
-    untouched = recipe.export.golden_rows == ExportSettings().golden_rows
-    return adapter.run.export.golden_rows if adapter.run is not None and untouched else recipe.export.golden_rows
+    run, untouched = saved_run(artifact), recipe.export.golden_rows == ExportSettings().golden_rows
+    return run.export.golden_rows if run is not None and untouched else recipe.export.golden_rows
 
 
-def _certificate(places: list[Path], weights: AdapterWeights) -> Certificate | None:
-    from alora.identity.certificate import FILE_NAME, read_certificate
-
-    if not weights.spec.activated:
+def _certificate(home: Path, subject: Subject) -> Certificate | None:
+    """The certificate with the adapter or with its records; a standard LoRA has none."""
+    if not subject.weights.spec.activated:
         return None
-    for place in places:
-        if (place / FILE_NAME).is_file():
-            return read_certificate(place / FILE_NAME)
+    for place in (subject.folder, home):
+        if (place / IDENTITY).is_file():
+            return read_certificate(place / IDENTITY)
     raise CheckFailed(
-        f"{places[0]} has no KV identity certificate; make it with "
-        f"`alora validate artifact={places[0]} output={places[-1] / FILE_NAME}`, and export when it passes"
+        f"{subject.folder} has no KV identity certificate; make it with "
+        f"`alora validate artifact={subject.folder} output={home / IDENTITY}`, and export when it passes"
     )
 
 
-def _evaluations(place: Path, weights: AdapterWeights) -> list[Evaluation]:
+def _evaluations(home: Path, subject: Subject) -> list[Evaluation]:
     """What ``evaluation.json`` says of this adapter, its own figures first; nothing when there is none.
 
     Raises:
         RunError: it is another adapter's.
     """
-    from alora.evaluation.report import read_evaluations
-
-    file = place / "evaluation.json"
+    file, digest = home / EVALUATION, subject.weights.digest
     if not file.is_file():
         return []
-    found = read_evaluations(file)
-    own = [evaluation for evaluation in found if evaluation.adapter_digest == weights.digest]
+    evaluations = read_evaluations(file)
+    own = [evaluation for evaluation in evaluations if evaluation.adapter_digest == digest]
     if not own:
-        raise RunError(f"{file} is of another adapter than {weights.digest[:12]}; remove it and train again")
-    return [*own, *(evaluation for evaluation in found if evaluation not in own)]
+        raise RunError(f"{file} is of another adapter than {digest[:12]}; remove it and train again")
+    return [*own, *(evaluation for evaluation in evaluations if evaluation not in own)]
 
 
 def _counts(artifact: Artifact, evaluations: list[Evaluation]) -> Mapping[str, Mapping[str, int]]:
     """Rows per split and label, from the run's earlier bundle; else of the evaluated rows alone."""
-    if artifact.bundle is not None:
-        from alora.bundle.manifest import read_manifest
-
-        return read_manifest(artifact.bundle).data
+    if artifact.bundles:
+        return read_manifest(artifact.bundles[0]).data
     return {evaluation.split: evaluation.label_counts for evaluation in evaluations[:1]}
 
 

@@ -5,39 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from tqdm.auto import tqdm
 
+from alora.base.limits import IN_ARTIFACT, require_room
+from alora.base.load import LoadedBase, load_base
 from alora.bundle.artifact import find_artifact
-from alora.commands.artifacts import check_bases, data_settings, open_bundles, saved_run
+from alora.bundle.read import Bundle
+from alora.commands.artifacts import check_bases, data_settings, open_bundles
 from alora.commands.output import note, report_file, say, say_json, table, write_json
 from alora.comparison.fleet import Drift, FleetReport, Member, report
-from alora.config.paths import POLICY_PLACE
 from alora.config.schema import Recipe
 from alora.data.conversation import LabelledConversation
-from alora.data.splits import merge_rows, read_policy_rows
-from alora.errors import DataError
+from alora.data.splits import read_shared_rows
+from alora.errors import DataError, LeftOut
 from alora.evaluation.report import HEADINGS, table_rows
-
-if TYPE_CHECKING:
-    from alora.base.load import LoadedBase
-    from alora.bundle.read import Bundle
+from alora.prefix.scorer import Scorer
 
 LEAST_CROSSFIRE = 0.5  # shown as a remark: one policy fires on at least half of another's positives
 
 
 def run(recipe: Recipe) -> int:
     """1 when a policy fell below its last version by more than ``fleet.tolerance``, is gone, or has rows that fail."""
-    from alora.base.load import load_base
-
     file = _file(recipe)
     bundles, base_settings = open_bundles(replace(recipe, policies=[]))
     earlier: list[Bundle] | None = None
     if recipe.fleet.against is not None:
         against = replace(recipe, artifact=recipe.fleet.against, bundles=[], policies=[])
         earlier, _ = open_bundles(replace(against, base=base_settings))
-    rows, unusable = _rows(recipe, bundles)
+    rows, left_out = _rows(recipe, bundles)
+    unusable = {name: str(error) for name, error in left_out.items()}
     base = load_base(base_settings)
     members = _members(bundles, base, rows)
     before = None if earlier is None else _members(earlier, base, rows)
@@ -51,22 +49,16 @@ def run(recipe: Recipe) -> int:
     return int(bool(found.regressed or unusable))
 
 
-def _rows(recipe: Recipe, bundles: Sequence[Bundle]) -> tuple[list[LabelledConversation], dict[str, str]]:
-    data = data_settings(recipe, saved_run(find_artifact(str(recipe.artifact))))
-    source = str(data.test)
-    rows, unusable = read_policy_rows(source, data, [bundle.policy for bundle in bundles])
+def _rows(recipe: Recipe, bundles: Sequence[Bundle]) -> tuple[list[LabelledConversation], LeftOut]:
+    data = data_settings(recipe, find_artifact(str(recipe.artifact)))
+    rows, left_out = read_shared_rows(str(data.test), data, [bundle.policy for bundle in bundles])
     if not any(row.labels for row in rows):
-        raise DataError(f"{source}: no row is labelled for a policy of this battery; give data.test=")
-    return merge_rows(rows) if POLICY_PLACE in source else rows, {name: str(why) for name, why in unusable.items()}
+        raise DataError(f"{data.test}: no row is labelled for a policy of this battery; give data.test=")
+    return rows, left_out
 
 
 def _members(bundles: Sequence[Bundle], base: LoadedBase, rows: Sequence[LabelledConversation]) -> list[Member]:
     """Every policy on every row, one pass a row."""
-    from tqdm.auto import tqdm
-
-    from alora.base.limits import IN_ARTIFACT, require_room
-    from alora.prefix.scorer import Scorer
-
     check_bases(bundles, base)
     renderer, suffixes = bundles[0].renderer(base), [bundle.suffix for bundle in bundles]
     asked = [replace(row, labels=dict.fromkeys((bundle.policy.id for bundle in bundles), "")) for row in rows]

@@ -33,11 +33,12 @@ def note(text: str) -> None:
     sys.stderr.flush()
 
 
-def report_file(output: str | Path, adapter: Path | None = None) -> Path:
+def report_file(output: str | Path, *homes: Path) -> Path:
     """``output`` as a place for a report: a new file, or one that holds a report already.
 
     Args:
-        adapter: the folder that the report is of; its own records, and its run's ``identity.json``, may be replaced.
+        homes: of the one adapter that the report is of: its folder, and that of its records. They are a bare
+            adapter's to replace; of a run's only ``identity.json`` is.
 
     Raises:
         ConfigError: it is a record that a run, a bundle or an adapter keeps, or a file that is no report of alora's.
@@ -45,19 +46,13 @@ def report_file(output: str | Path, adapter: Path | None = None) -> Path:
     file = Path(output)
     in_bundle, in_adapter = ((file.parent / name).exists() for name in ("alora.json", "adapter_config.json"))
     in_run = any((folder / "run.yaml").exists() for folder in file.absolute().parents)
-    own = adapter is not None and file.parent.resolve() in _homes(adapter)
+    own = file.parent.resolve() in [home.resolve() for home in homes]
     wanted = own and (file.name == "identity.json" or not in_run)
     if file.name in _RECORDS and (in_bundle or ((in_run or in_adapter) and not wanted)):
         raise ConfigError(f"{file} is a record of the run, bundle or adapter that it lies in; give another output=")
     if (file.is_symlink() or file.exists()) and not _is_report(file):
         raise ConfigError(f"{file} is there and is no report of alora's; give another output=, or move it away")
     return file
-
-
-def _homes(adapter: Path) -> tuple[Path, ...]:
-    """Where the certificate of an adapter may lie: next to its files, and in the run whose adapter or bundle it is."""
-    own = adapter.resolve()
-    return (own, own.parent) if own.name in ("adapter", "bundle") else (own,)
 
 
 def _is_report(file: Path) -> bool:

@@ -11,26 +11,30 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from alora.bundle.artifact import Artifact, Kind, find_artifact
+from alora.base.limits import IN_ARTIFACT, require_room
+from alora.base.load import LoadedBase, base_location, load_base
+from alora.bundle.artifact import Artifact, find_artifact
+from alora.bundle.battery import BATTERY_FILE, battery_folders, write_battery
+from alora.bundle.manifest import CERTIFICATE_FILE, MoveRecord
+from alora.bundle.move import is_move, parity_run, require_movable
+from alora.bundle.read import Bundle
+from alora.bundle.write import BundleContents, write_bundle
 from alora.commands.artifacts import chosen, open_bundles, saved_run
 from alora.commands.output import note, say, say_json, table
-from alora.config.paths import POLICY_PLACE
 from alora.config.schema import BaseSettings, EvaluationSettings, Recipe
 from alora.data.conversation import LabelledConversation
-from alora.data.splits import hold_out, merge_rows, read_policy_rows
+from alora.data.splits import hold_out, read_shared_rows
 from alora.errors import CheckFailed, ConfigError, DataError
 from alora.evaluation.calibration import OperatingPoint, fit_operating_point, positive_probability
 from alora.evaluation.predict import Predictions, predict
 from alora.evaluation.report import describe_operating_point
-
-if TYPE_CHECKING:
-    from alora.base.load import LoadedBase
-    from alora.bundle.manifest import MoveRecord
-    from alora.bundle.read import Bundle
-    from alora.identity.certificate import Certificate
-    from alora.prompt.render import Question
+from alora.identity.certificate import Certificate, read_certificate
+from alora.identity.certify import certify
+from alora.prefix.scorer import Scorer
+from alora.probes import probe_conversations
+from alora.prompt.render import Prompt, Question
 
 
 @dataclass(frozen=True)
@@ -51,19 +55,16 @@ class Refit:
 
 def run(recipe: Recipe) -> int:
     """Fit temperature and threshold again, and write the bundles that hold them."""
-    from alora.base.load import load_base
-    from alora.bundle.battery import BATTERY_FILE, battery_folders, write_battery
-
     artifact = find_artifact(str(recipe.artifact))
     everyone, settings = open_bundles(replace(recipe, policies=[]))
-    bundles = chosen(everyone, recipe.policies, artifact.folder) if artifact.kind is Kind.BATTERY else everyone
-    if artifact.kind is Kind.BATTERY and recipe.output is not None and (Path(recipe.output) / BATTERY_FILE).exists():
+    bundles = list(chosen({bundle.policy.id: bundle for bundle in everyone}, recipe.policies, artifact).values())
+    if artifact.several and recipe.output is not None and (Path(recipe.output) / BATTERY_FILE).exists():
         battery_folders(recipe.output)  # refuses a list that is not ours, which would be replaced
     if recipe.output is not None and len(bundles) < len(everyone):
         raise ConfigError("output= is for the whole battery; leave policies= out, or recalibrate where it lies")
     rows, source = _validation_rows(recipe, artifact, everyone, {bundle.policy.id for bundle in bundles})
     base = load_base(settings)
-    if artifact.kind is Kind.BATTERY and recipe.output is None and len(bundles) < len(everyone):
+    if recipe.output is None and len(bundles) < len(everyone):
         _require_same_base(everyone, base)
     certificates = {bundle.policy.id: _certificate(recipe, bundle, base) for bundle in bundles}
     refits = _refit(recipe, bundles, base, settings, rows)
@@ -72,7 +73,7 @@ def run(recipe: Recipe) -> int:
         bundle = refit.bundle
         place = _place(recipe, artifact, bundle)
         made.append(_write(refit, base, certificates[bundle.policy.id], place))
-    if artifact.kind is Kind.BATTERY and recipe.output is not None:
+    if artifact.several and recipe.output is not None:
         write_battery(recipe.output, made)
     _show(recipe, refits, made, source)
     return 0
@@ -98,10 +99,9 @@ def _validation_rows(
     source = data.validation or data.train
     if source is None:
         raise ConfigError("there are no rows to fit a threshold to; add data.validation=FILE.jsonl")
-    rows, unusable = read_policy_rows(source, data, policies)
+    rows, unusable = read_shared_rows(source, data, policies)
     for name in sorted(unusable.keys() & wanted):
         raise unusable[name]
-    rows = merge_rows(rows) if POLICY_PLACE in source else rows
     if data.validation is not None:
         return rows, Path(source).name
     return hold_out(rows, data.validation_share)[1], f"rows that the run held out of {Path(source).name}"
@@ -114,16 +114,12 @@ def _refit(
     settings: BaseSettings,
     rows: Sequence[LabelledConversation],
 ) -> list[Refit]:
-    from alora.base.limits import IN_ARTIFACT, require_room
-
     policies, suffixes = [bundle.policy for bundle in bundles], [bundle.suffix for bundle in bundles]
     renderer = bundles[0].renderer(base)
     require_room(base.model, renderer, rows, {bundle.policy.id: bundle.suffix for bundle in bundles}, IN_ARTIFACT)
     if recipe.engine == "vllm":
         answers = predict(_InVllm(bundles, base, settings), renderer, policies, suffixes, rows)
     elif recipe.engine == "transformers":
-        from alora.prefix.scorer import Scorer
-
         with Scorer(base, [bundle.weights for bundle in bundles]) as scorer:
             answers = predict(scorer, renderer, policies, suffixes, rows)
     else:
@@ -144,8 +140,6 @@ def _refit(
 
 def _moved(bundle: Bundle, base: LoadedBase, point: OperatingPoint) -> MoveRecord | None:
     """The parity run, where the base is quantized in another way; else what was found when the bundle was moved."""
-    from alora.bundle.move import is_move, parity_run
-
     return parity_run(bundle, base, point) if is_move(bundle, base) else bundle.manifest.moved
 
 
@@ -171,7 +165,6 @@ class _InVllm:
     """vLLM in this process, in the place of alora's own scorer."""
 
     def __init__(self, bundles: Sequence[Bundle], base: LoadedBase, settings: BaseSettings) -> None:
-        from alora.base.load import base_location
         from alora.serving.engine import Engine, ServedAdapter, require_unquantized
 
         require_unquantized(base)
@@ -187,13 +180,6 @@ class _InVllm:
 
 def _certificate(recipe: Recipe, bundle: Bundle, base: LoadedBase) -> Certificate | None:
     """The bundle's own; a new one where the base is quantized in another way, for it speaks of one base only."""
-    from alora.bundle.manifest import CERTIFICATE_FILE
-    from alora.bundle.move import is_move, require_movable
-    from alora.identity.certificate import read_certificate
-    from alora.identity.certify import certify
-    from alora.probes import probe_conversations
-    from alora.prompt.render import Prompt
-
     if not is_move(bundle, base):
         bundle.check_base(base)
         return None if bundle.manifest.certificate is None else read_certificate(bundle.folder / CERTIFICATE_FILE)
@@ -211,8 +197,6 @@ def _certificate(recipe: Recipe, bundle: Bundle, base: LoadedBase) -> Certificat
 
 
 def _write(refit: Refit, base: LoadedBase, certificate: Certificate | None, place: Path) -> Bundle:
-    from alora.bundle.write import BundleContents, write_bundle
-
     bundle, manifest = refit.bundle, refit.bundle.manifest
     contents = BundleContents(
         base=replace(base, source=base.source if manifest.base.local else manifest.base.source),
@@ -233,7 +217,7 @@ def _write(refit: Refit, base: LoadedBase, certificate: Certificate | None, plac
 def _place(recipe: Recipe, artifact: Artifact, bundle: Bundle) -> Path:
     if recipe.output is None:
         return bundle.folder
-    return Path(recipe.output) / bundle.folder.name if artifact.kind is Kind.BATTERY else Path(recipe.output)
+    return Path(recipe.output) / bundle.folder.name if artifact.several else Path(recipe.output)
 
 
 def _show(recipe: Recipe, refits: Sequence[Refit], made: Sequence[Bundle], source: str) -> None:

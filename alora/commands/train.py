@@ -34,6 +34,7 @@ from alora.evaluation.baselines import compare_with_baselines
 from alora.evaluation.report import Evaluation, read_evaluations, write_evaluations
 from alora.identity.certificate import Certificate, read_certificate, write_certificate
 from alora.identity.certify import certify
+from alora.layout import link_only
 from alora.policy import Policy, load_policies
 from alora.prefix.store import open_store
 from alora.probes import probe_conversations
@@ -79,8 +80,9 @@ def run(recipe: Recipe) -> int:
             evaluations = _evaluate(this, tracking)
         certificates = this.each(_prove)
         bundles = this.each(lambda _, policy: _export(this, policy, evaluations[policy.id], certificates[policy.id]))
-        if recipe.policies and bundles:
-            write_battery(folder.battery, list(bundles.values()))
+        write_battery(folder.battery, list(bundles.values()))
+        if len(policies) == 1:
+            link_only(folder.path, policies[0].id)
         _push(this, bundles)
         show_results(this, evaluations, certificates, bundles)
     say(f"done in {time.monotonic() - started:.0f} s")
@@ -182,7 +184,7 @@ def _train_with_trl(this: TrainingRun, policy: Policy, tracking: Tracking) -> No
     recipe = this.recipe
     rows = _examples(this, [policy])
     fresh = new_adapter(this.spec(policy), this.base.model, recipe.training.seed)
-    watch = [tracking.callback([policy.id], f"{policy.id}/" if recipe.policies else "")]
+    watch = [tracking.callback([policy.id], f"{policy.id}/" if len(this.policies) > 1 else "")]
     checkpoints = this.folder.checkpoints / policy.id
     fitted = fit_with_trl(
         this.base, fresh, rows["train"], rows["validation"], recipe.training, checkpoints, callbacks=watch

@@ -17,6 +17,7 @@ from alora.data.splits import Splits
 from alora.errors import AloraError, BundleError, LeftOut, RunError
 from alora.evaluation.report import HEADINGS, Evaluation, describe_operating_point, table_rows
 from alora.identity.certificate import Certificate
+from alora.layout import BATTERY, BUNDLE, POLICIES, RUN_FILE
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
 from alora.prefix.store import PrefixStore
@@ -115,11 +116,9 @@ def show_results(
         say()
         table(("left out", "why"), [(name, _in_short(str(error))) for name, error in this.left_out.items()])
     say()
-    one = None if this.recipe.policies or not shown else this.folder.places(shown[0].id)
-    rows = [("settings", this.folder.settings)]
-    rows += [(name, getattr(one, name)) for name in ("adapter", "evaluation", "identity", "bundle") if one]
-    rows += [] if one else [("policies", this.folder.path / "policies"), ("battery", this.folder.battery)]
-    table(("what", "where"), [(what, place) for what, place in rows if place.exists()])
+    names = {"settings": RUN_FILE, "policies": POLICIES, "battery": BATTERY, "bundle": BUNDLE}
+    places = {what: this.folder.path / name for what, name in names.items()}
+    table(("what", "where"), [(what, place) for what, place in places.items() if place.exists()])
 
 
 def _in_short(reason: str) -> str:

@@ -1,16 +1,13 @@
 """A run folder: what one run was asked, and what it has made so far.
 
-    run.yaml         the recipe, reloadable as input, under the environment in comments
-    inputs.json      digests of the data, the policy and the base that the run read
-    checkpoints/     while training, for resume
-    adapter/         the best checkpoint as a PEFT folder
-    training.json    steps, best step, loss history
-    evaluation.json  metrics, calibration and threshold
-    identity.json    the KV identity certificate
-    bundle/          what is shipped
+    run.yaml       the recipe, reloadable as input, under the environment in comments
+    inputs.json    digests of the data, the policies and the base that the run read
+    checkpoints/   while training, for resume
+    policies/ID/   of one policy: the best checkpoint as a PEFT folder, training.json (steps, best step, loss history),
+                   evaluation.json (metrics, calibration and threshold) and identity.json (the KV identity certificate)
+    battery/       what is shipped: a bundle per policy, and battery.json
 
-A run of several policies has the middle five per policy, below ``policies/ID/``, and ships ``battery/``: a bundle
-per policy and ``battery.json``. Each stage's output appears whole or not at all, so "is it there" is "is it done".
+:mod:`alora.layout` names the places. Each stage's output appears whole or not at all, so "is it there" is "is it done".
 """
 
 from __future__ import annotations
@@ -28,26 +25,25 @@ from filelock import BaseFileLock, FileLock, Timeout
 from alora.atomic import is_part, remove_own, strangers, sweep, write_json
 from alora.config.schema import Recipe
 from alora.errors import RunError
-from alora.reading import read_whole, require_plain
-
-OUTPUTS = (
-    "checkpoints",
-    "adapter",
-    "training.json",
-    "evaluation.json",
-    "identity.json",
-    "bundle",
-    "policies",
-    "battery",
+from alora.layout import (
+    BATTERY,
+    INPUTS_FILE,
+    OUTPUTS,
+    POLICIES,
+    RUN_FILE,
+    TRAINING,
+    own_link,
+    require_plain_run,
 )
-_INPUTS = "inputs.json"
+from alora.reading import read_whole
+
 LOCK = ".lock"
 _KIND = "alora run"
 ADAPTER = r"adapter_(?:config\.json|model\.safetensors)"
 CHECKPOINT = r"(?:[^/]+/)?(?:checkpoint-\d+/.+|README\.md)"  # the card is TRL's
 _ONE = rf"(?:training|evaluation|identity)\.json|adapter/{ADAPTER}"
 _BUNDLE = rf"(?:alora|identity)\.json|golden\.jsonl|README\.md|{ADAPTER}"
-# All that a run ever makes below its folder and may remove again.
+# All that a run ever makes and may remove again; up to version 0.1 what was of one policy lay in the folder itself.
 _OWN = re.compile(
     rf"checkpoints/{CHECKPOINT}|{_ONE}|bundle/(?:{_BUNDLE})|policies/[^/]+/(?:{_ONE})"
     rf"|battery/(?:battery\.json|[^/]+/(?:{_BUNDLE}))"
@@ -96,7 +92,7 @@ class RunFolder:
 
     def _refuse_foreign(self) -> None:
         if not self._made:
-            require_plain(self.path, RunError, "run.yaml", _INPUTS, *OUTPUTS)
+            require_plain_run(self.path, RunError)
             read_claim(self.path, _KIND)
 
     def __enter__(self) -> RunFolder:
@@ -114,7 +110,7 @@ class RunFolder:
     @property
     def settings(self) -> Path:
         """The reloadable recipe."""
-        return self.path / "run.yaml"
+        return self.path / RUN_FILE
 
     @property
     def checkpoints(self) -> Path:
@@ -123,19 +119,18 @@ class RunFolder:
 
     @property
     def battery(self) -> Path:
-        """The bundles of a run of several policies."""
-        return self.path / "battery"
+        """What is shipped."""
+        return self.path / BATTERY
 
     def places(self, policy: str) -> PolicyPlaces:
-        """Where the outputs of one policy lie: the folder itself when the run has only one."""
-        several = bool(self._recipe.policies)
-        home = self.path / "policies" / policy if several else self.path
+        """Where the outputs of one policy lie."""
+        home = self.path / POLICIES / policy
         return PolicyPlaces(
             adapter=home / "adapter",
             training=home / "training.json",
             evaluation=home / "evaluation.json",
             identity=home / "identity.json",
-            bundle=self.battery / policy if several else home / "bundle",
+            bundle=self.battery / policy,
         )
 
     def claim(self, inputs: Mapping[str, str]) -> bool:
@@ -145,11 +140,16 @@ class RunFolder:
             RunError: the folder holds outputs of a run with other settings or inputs, and ``force`` is not set.
         """
         claimed = {"kind": _KIND, "settings": _fixed_settings(self._recipe), "inputs": dict(inputs)}
-        for home in (self.path, self.battery, *self.path.glob("policies/*")):
+        for home in (self.path, self.battery, *self.path.glob(f"{POLICIES}/*")):
             sweep(home)  # what a killed process was writing
         before = read_claim(self.path, _KIND)
-        if before == claimed:
+        if before == claimed and not self._is_of_0_1():
             return True
+        if before == claimed and not self._recipe.force:
+            raise RunError(
+                f"{self.path} is a run of alora 0.1, which kept one policy's outputs in the folder itself; the other "
+                "verbs read it as it is. To train, choose another run_dir= (or name=), or start over with force=true"
+            )
         if before is not None and not self._recipe.force and self._has_outputs():
             changed = _changed(before, claimed)
             raise RunError(
@@ -158,8 +158,11 @@ class RunFolder:
                 "Choose another run_dir= (or name=), or start over with force=true"
             )
         self._clear()
-        write_json(self.path / _INPUTS, claimed)
+        write_json(self.path / INPUTS_FILE, claimed)
         return False
+
+    def _is_of_0_1(self) -> bool:
+        return (self.path / TRAINING).exists() and not (self.path / POLICIES).exists()
 
     def _has_outputs(self) -> bool:
         places = [self.path / name for name in OUTPUTS]
@@ -167,8 +170,11 @@ class RunFolder:
 
     def _clear(self) -> None:
         """Remove the outputs of the run before, unless something else lies among them."""
-        remove_outputs(self.path, _OWN, OUTPUTS)
-        (self.path / _INPUTS).unlink(missing_ok=True)
+        links = [name for name in OUTPUTS if own_link(self.path / name) is not None]
+        remove_outputs(self.path, _OWN, [name for name in OUTPUTS if name not in links])
+        for name in links:
+            (self.path / name).unlink()
+        (self.path / INPUTS_FILE).unlink(missing_ok=True)
 
 
 def remove_checkpoints(folder: Path) -> None:
@@ -196,7 +202,7 @@ def read_claim(folder: Path, kind: str) -> dict[str, Any] | None:
     Raises:
         RunError: the folder holds something else.
     """
-    file = folder / _INPUTS
+    file = folder / INPUTS_FILE
     try:
         content = json.loads(read_whole(file).decode())
     except FileNotFoundError:
@@ -252,23 +258,12 @@ def holds_finished(recipe: Recipe, inputs: Mapping[str, str], policies: Sequence
     """
     folder = Path(recipe.run_dir)
     try:
-        claim = json.loads(read_whole(folder / _INPUTS).decode())
+        claim = json.loads(read_whole(folder / INPUTS_FILE).decode())
         same = claim["settings"] == _fixed_settings(recipe) and inputs.items() <= claim["inputs"].items()
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
-    if not recipe.policies:
-        return same and (folder / "bundle").exists()
-    home = folder / "battery"
-    return same and (home / "battery.json").exists() and all((home / policy).exists() for policy in policies)
-
-
-def trained_on(folder: Path) -> dict[str, str] | None:
-    """Digests and policy texts that the run in ``folder`` was claimed for; None when it has no such record."""
-    try:
-        claim = json.loads(read_whole(folder / _INPUTS).decode())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return claim.get("inputs") if isinstance(claim, dict) else None
+    home = folder / BATTERY
+    return same and all((home / name).exists() for name in ("battery.json", *policies))
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any], where: str = "") -> list[str]:

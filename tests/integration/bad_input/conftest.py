@@ -130,7 +130,9 @@ def copy(source: Path, target: Path) -> Path:
     """A folder's copy without its lock; its files may be spoiled one by one."""
     target.mkdir()
     for path in source.iterdir():
-        if path.is_dir():
+        if path.is_symlink():
+            (target / path.name).symlink_to(path.readlink())
+        elif path.is_dir():
             copy(path, target / path.name)
         elif path.name != ".lock":
             (target / path.name).write_bytes(path.read_bytes())

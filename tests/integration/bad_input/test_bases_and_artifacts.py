@@ -134,15 +134,15 @@ def no_invocation(config: dict) -> None:
 
 RUNS = {
     "an adapter whose invocation was stripped": (
-        lambda run: (shutil.rmtree(run / "bundle"), edit("adapter/" + CONFIG_FILE, no_invocation)(run)),
+        lambda run: (shutil.rmtree(run / "battery"), edit("policies/toy/adapter/" + CONFIG_FILE, no_invocation)(run)),
         Case("evaluate artifact={here}/run", ["alora_invocation_tokens is gone", "copy the original file back"]),
     ),
     "no bundle yet": (
-        lambda run: shutil.rmtree(run / "bundle"),
+        lambda run: shutil.rmtree(run / "battery"),
         Case("score artifact={here}/run {place}/talk.json", ["holds no bundle", "alora export"]),
     ),
     "no adapter yet": (
-        lambda run: [shutil.rmtree(run / name) for name in ("bundle", "adapter")],
+        lambda run: [shutil.rmtree(run / name) for name in ("battery", "policies")],
         Case("evaluate artifact={here}/run", ["holds no adapter yet", "alora train"]),
     ),
     "settings of another version": (
@@ -161,19 +161,19 @@ RUNS = {
         ),
     ),
     "an evaluation of another adapter": (
-        edit("evaluation.json", lambda content: content["evaluations"][0].update(adapter_digest="0" * 64)),
+        edit("policies/toy/evaluation.json", lambda content: content["evaluations"][0].update(adapter_digest="0" * 64)),
         Case("export artifact={here}/run", ["evaluation.json is of another adapter", "train again"]),
     ),
     "a damaged evaluation": (
-        cut("evaluation.json"),
+        cut("policies/toy/evaluation.json"),
         Case("export artifact={here}/run", ["evaluation.json", "evaluate again"]),
     ),
     "a damaged certificate": (
-        cut("identity.json"),
+        cut("policies/toy/identity.json"),
         Case("export artifact={here}/run", ["identity.json", "alora validate"]),
     ),
     "no certificate": (
-        remove("identity.json"),
+        remove("policies/toy/identity.json"),
         Case("export artifact={here}/run", ["no KV identity certificate", "alora validate"], exit_code=1),
     ),
     "other settings": (lambda run: None, Case("train adapter.rank=8", ["adapter.rank: 16 -> 8", "force=true"])),
@@ -224,7 +224,7 @@ CASES |= {
 CASES |= {f"runs: {name}": replace(case, copied="run", damage=damage) for name, (damage, case) in RUNS.items()}
 
 
-@pytest.mark.parametrize("file", ["evaluation.json", "identity.json"])
+@pytest.mark.parametrize("file", ["policies/toy/evaluation.json", "policies/toy/identity.json"])
 def test_the_same_training_over_a_damaged_file(file, place, here, capsys):
     """What the message advises is enough."""
     run = copy(place / "run", here / "run")

@@ -58,7 +58,7 @@ SETTINGS = {
         "validate artifact={place}/run/bundle output={place}/run/bundle/identity.json", ["a record of the run"]
     ),
     "a certificate over another adapter's": Case(
-        "validate artifact={here}/bundle base.source={place}/base output={place}/run/identity.json",
+        "validate artifact={here}/bundle base.source={place}/base output={place}/run/policies/toy/identity.json",
         ["a record of the run"],
         copied="run/bundle",
     ),
@@ -140,7 +140,7 @@ def test_a_learning_rate_that_diverges(place, here, capsys):
     assert "loss is nan at step 2" in errors
     assert "lower training.learning_rate" in errors
     assert "Traceback" not in errors + output
-    assert not (here / "run/adapter").exists()
+    assert not (here / "run/policies/toy/adapter").exists()
     assert main(arguments("train training.learning_rate=1e-3", place, here)) == 0
 
 

@@ -26,7 +26,7 @@ def received(place, here, monkeypatch) -> Path:
     (here / "base/own.py").write_text(OWN_CODE.format(marker=str(here / "RAN")))
     config = json.loads((here / "base/config.json").read_text())
     (here / "base/config.json").write_text(json.dumps(config | {"auto_map": {"AutoConfig": "own.Own"}}))
-    shutil.copytree(place / "run", here / "run", ignore=shutil.ignore_patterns("bundle"))
+    shutil.copytree(place / "run", here / "run", ignore=shutil.ignore_patterns("battery", "bundle"))
     settings = yaml.safe_load((here / "run/run.yaml").read_text())
     settings["base"] |= {"source": str(here / "base"), "trust_remote_code": True}
     (here / "run/run.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))

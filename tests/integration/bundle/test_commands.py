@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from alora.adapter.folder import CONFIG_FILE
 from alora.base.load import load_base
-from alora.bundle.battery import write_battery
+from alora.bundle.battery import load_battery, write_battery
 from alora.bundle.read import load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.cli import main
@@ -18,6 +19,7 @@ from alora.config.saved import save_recipe
 from alora.config.schema import BaseSettings, DataSettings, ExportSettings, PolicySettings, Recipe
 from alora.evaluation.report import read_evaluations, write_evaluations
 from alora.identity.certificate import read_certificate, write_certificate
+from alora.layout import link_only
 from alora.verdict import label_probabilities
 from tests.integration.bundle.conftest import POLICIES, PROMPT, make_adapter, make_base, make_contents
 
@@ -58,10 +60,10 @@ def bundle(contents: BundleContents, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run_folder(contents: BundleContents, place: Path, tmp_path: Path) -> Path:
-    """A run as training leaves it: recipe, adapter, certificate, bundle."""
+    """A run as training leaves it: recipe, adapter, certificate, bundle, and the links to those of its only policy."""
     run = tmp_path / "run"
-    shutil.copytree(place / "adapter", run / "adapter")
-    write_certificate(contents.certificate, run / "identity.json")
+    shutil.copytree(place / "adapter", run / "policies/advice/adapter")
+    write_certificate(contents.certificate, run / "policies/advice/identity.json")
     recipe = Recipe(
         base=BaseSettings(source=str(place / "base")),
         policy=PolicySettings(file=str(place / "policy.yaml")),
@@ -70,7 +72,21 @@ def run_folder(contents: BundleContents, place: Path, tmp_path: Path) -> Path:
         export=ExportSettings(golden_rows=1),
     )
     save_recipe(recipe, run / "run.yaml", {})
-    write_bundle(replace(contents, data={"train": {"violation": 7, "ok": 8}}), run / "bundle", golden_rows=1)
+    counted = replace(contents, data={"train": {"violation": 7, "ok": 8}})
+    write_battery(run / "battery", [write_bundle(counted, run / "battery/advice", golden_rows=1)])
+    link_only(run, "advice")
+    return run
+
+
+def as_of_0_1(run: Path) -> Path:
+    """The same run as version 0.1 left it: what belongs to the only policy lies in the run folder itself."""
+    for name in ("bundle", "adapter"):
+        (run / name).unlink()
+    (run / "battery/advice").rename(run / "bundle")
+    for path in (run / "policies/advice").iterdir():
+        path.rename(run / path.name)
+    for name in ("battery", "policies"):
+        shutil.rmtree(run / name)
     return run
 
 
@@ -125,7 +141,7 @@ def test_score_says_that_it_truncated(bundle, place, tmp_path, capsys):
 
 
 def test_a_run_knows_where_its_base_lies(run_folder, place, capsys):
-    for artifact in (run_folder, run_folder / "bundle"):
+    for artifact in (run_folder, run_folder / "bundle", run_folder / "battery", run_folder / "battery/advice"):
         assert main(["score", f"artifact={artifact}", str(place / "talk.json")]) == 0
         assert "advice" in capsys.readouterr().out
 
@@ -182,7 +198,12 @@ def test_evaluate_a_bare_adapter_is_uncalibrated(place, tmp_path, capsys):
     assert "uncalibrated" in captured.err
     assert main([*command, base, output]) == 2
     assert "policy.file=" in capsys.readouterr().err
-    assert main([*command, policy, output]) == 2
+    assert main([*command, policy, output]) == 0  # on the base that it names, as validate has it
+    assert read_evaluations(tmp_path / "e.json") == [found]
+    nameless = shutil.copytree(place / "adapter", tmp_path / "adapter")
+    config = json.loads((nameless / CONFIG_FILE).read_text())
+    (nameless / CONFIG_FILE).write_text(json.dumps(config | {"base_model_name_or_path": None}))
+    assert main(["evaluate", f"artifact={nameless}", *command[2:], policy, output]) == 2
     assert "base=" in capsys.readouterr().err
 
 
@@ -196,7 +217,7 @@ def test_evaluate_a_run_takes_its_rows_and_leaves_its_record(run_folder, tmp_pat
 
 def test_export_makes_the_same_bundle_again(run_folder, tmp_path, capsys):
     before = load_bundle(run_folder / "bundle")
-    rows = read_certificate(run_folder / "identity.json")
+    rows = read_certificate(run_folder / "policies/advice/identity.json")
     assert main(["export", f"artifact={run_folder}", f"output={tmp_path / 'again'}"]) == 0
     again = load_bundle(tmp_path / "again")
     assert again.weights.digest == before.weights.digest == rows.adapter_digest
@@ -210,16 +231,53 @@ def test_export_takes_the_operating_point_from_the_evaluation(run_folder, bundle
     base, data = f"base.source={place / 'base'}", f"data.test={place / 'rows.jsonl'}"
     assert main(["evaluate", f"artifact={bundle}", base, data, f"output={report}", "evaluation.bootstrap=0"]) == 0
     evaluations = read_evaluations(report)
-    write_evaluations(run_folder / "evaluation.json", evaluations)
+    write_evaluations(run_folder / "policies/advice/evaluation.json", evaluations)
     assert main(["export", f"artifact={run_folder}", "export.golden_rows=0"]) == 0
     made = load_bundle(run_folder / "bundle")
     assert made.manifest.operating_point == evaluations[0].operating_point
     assert made.manifest.evaluations == tuple(evaluations)
     assert made.golden == ()
     strange = [replace(evaluations[0], adapter_digest="0" * 64)]
-    write_evaluations(run_folder / "evaluation.json", strange)
+    write_evaluations(run_folder / "policies/advice/evaluation.json", strange)
     assert main(["export", f"artifact={run_folder}"]) == 2
     assert "of another adapter" in capsys.readouterr().err
+
+
+def test_a_run_of_0_1_is_read_as_it_is(run_folder, place, tmp_path, capsys):
+    run, more = as_of_0_1(run_folder), ("evaluation.bootstrap=0", f"output={tmp_path / 'e.json'}")
+    identity = ("identity.dtypes=[float32]", "identity.conversations=1", "identity.negative_controls=false")
+    for artifact in (run, run / "bundle"):
+        assert main(["score", f"artifact={artifact}", str(place / "talk.json")]) == 0
+        assert main(["evaluate", f"artifact={artifact}", *more]) == 0
+        assert main(["validate", f"artifact={artifact}", *identity]) == 0
+    assert main(["evaluate", f"artifact={run / 'adapter'}", *more]) == 0
+    before = load_bundle(run / "bundle").manifest
+    assert main(["recalibrate", f"artifact={run}", f"data.validation={place / 'rows.jsonl'}", more[0]]) == 0
+    assert load_bundle(run / "bundle").manifest.operating_point != before.operating_point
+    assert main(["export", f"artifact={run}"]) == 0  # in its place, with the run's own certificate
+    assert load_bundle(run / "bundle").manifest.adapter_digest == before.adapter_digest
+    assert {path.name for path in run.iterdir()} == {"run.yaml", "adapter", "bundle", "identity.json"}
+
+
+def test_a_run_is_recalibrated_where_its_link_leads(run_folder, place):
+    """The link stays one, and battery and bundle stay the same folder."""
+    before = load_bundle(run_folder / "bundle").manifest.operating_point
+    rows = f"data.validation={place / 'rows.jsonl'}"
+    assert main(["recalibrate", f"artifact={run_folder / 'bundle'}", rows, "evaluation.bootstrap=0"]) == 0
+    assert (run_folder / "bundle").readlink() == Path("battery/advice")
+    assert load_bundle(run_folder / "battery/advice").manifest.operating_point != before
+
+
+def test_an_adapter_of_a_run_goes_by_its_runs_settings(run_folder, tmp_path):
+    """Before there is a bundle; the adapter is named by its folder or by its run's link to it."""
+    shutil.rmtree(run_folder / "battery")
+    for artifact in (run_folder, run_folder / "adapter", run_folder / "policies/advice/adapter"):
+        output = f"output={tmp_path / 'e.json'}"
+        assert main(["evaluate", f"artifact={artifact}", "evaluation.bootstrap=0", output]) == 0
+        assert read_evaluations(tmp_path / "e.json")[0].method == "alora"
+    assert main(["export", f"artifact={run_folder}"]) == 0
+    assert load_bundle(run_folder / "bundle").policy.id == "advice"
+    assert [bundle.policy.id for bundle in load_battery(run_folder / "battery")] == ["advice"]
 
 
 def test_export_copies_a_bundle(bundle, tmp_path, capsys):
@@ -233,7 +291,7 @@ def test_export_copies_a_bundle(bundle, tmp_path, capsys):
 
 
 def test_export_of_an_unproven_adapter_is_refused(run_folder, tmp_path, capsys):
-    (run_folder / "identity.json").unlink()
+    (run_folder / "policies/advice/identity.json").unlink()
     assert main(["export", f"artifact={run_folder}", f"output={tmp_path / 'b'}"]) == 1
     assert "alora validate" in capsys.readouterr().err
     assert not (tmp_path / "b").exists()

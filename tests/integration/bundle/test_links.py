@@ -13,7 +13,10 @@ from alora.bundle.manifest import BUNDLE_FILES, file_record
 from alora.bundle.read import load_bundle
 from alora.bundle.write import copy_bundle
 from alora.cli import main
+from alora.config.schema import Recipe
 from alora.errors import AdapterError, BundleError
+from alora.layout import link_only
+from alora.training.run_folder import RunFolder
 from tests.integration.bad_input.conftest import tree
 from tests.integration.bundle.test_read import resign
 
@@ -84,21 +87,70 @@ def test_folders_inside_are_no_links_either(folder, tmp_path):
             act(battery)
 
 
-@pytest.mark.parametrize("name", ["bundle", "adapter", "run.yaml", "identity.json", "evaluation.json"])
-def test_nor_what_a_run_keeps(name, folder, tmp_path, monkeypatch):
+@pytest.fixture
+def run(folder, tmp_path):
+    """A run of one policy, with the links to its bundle and adapter."""
     run = tmp_path / "run"
-    shutil.copytree(folder, run / "bundle")
-    shutil.copytree(folder, run / "adapter")
-    for file in ("run.yaml", "identity.json", "evaluation.json"):
+    shutil.copytree(folder, run / "battery/advice")
+    write_battery(run / "battery", [load_bundle(run / "battery/advice")])
+    shutil.copytree(folder, run / "policies/advice/adapter")
+    (run / "policies/advice/adapter/alora.json").unlink()
+    for file in ("run.yaml", "inputs.json", "policies/advice/identity.json", "policies/advice/evaluation.json"):
         (run / file).write_text("{}")
+    link_only(run, "advice")
+    return run
+
+
+PARTS = ("", "battery", "battery/advice", "policies/advice/adapter", "bundle", "adapter")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["battery", "battery/advice", "battery/advice/alora.json", "policies/advice", "policies/advice/adapter", "run.yaml",
+     "policies/advice/identity.json", "inputs.json"],
+)  # fmt: skip
+def test_nor_what_a_run_keeps(name, run, tmp_path, monkeypatch):
+    """A bundle or adapter is read with what its run says, however it was named."""
     (run / "tracking").mkdir()
     (run / "tracking" / "latest").symlink_to("elsewhere")  # as W&B makes them; nothing reads it
-    inner = run / "bundle" if name != "bundle" else run / "adapter"
-    for artifact in (run, inner):
+    artifacts = [run / part for part in PARTS]
+    for artifact in artifacts:
         find_artifact(artifact)
     (run / name).rename(tmp_path / "elsewhere")
     (run / name).symlink_to(tmp_path / "elsewhere")
-    monkeypatch.chdir(inner)
-    for artifact in (run, inner, "."):  # a bundle or adapter is read with what its run says
+    for artifact in artifacts:
         with pytest.raises(BundleError, match=f"{name} is a link"):
             find_artifact(artifact)
+    monkeypatch.chdir(run / "policies/advice/adapter")
+    if name.startswith("battery"):
+        with pytest.raises(BundleError, match=f"{name} is a link"):
+            find_artifact(".")
+
+
+OTHERS = {
+    "bundle": ("{away}", "battery", "battery/..", "battery/../battery/advice", "../run/battery/advice",
+               "policies/advice/adapter"),
+    "adapter": ("{away}", "policies/../adapter", "policies/advice", "battery/advice"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "target"), [(name, target) for name in OTHERS for target in OTHERS[name]])
+def test_a_runs_own_links_lead_to_its_only_policy_and_nowhere_else(name, target, run, folder):
+    assert find_artifact(run / "bundle").folder == run / "battery/advice"
+    assert find_artifact(run / "adapter").folder == run / "policies/advice/adapter"
+    (run / name).unlink()
+    (run / name).symlink_to(target.format(away=folder))
+    for artifact in (run / part for part in PARTS if part != name):
+        with pytest.raises(BundleError, match=f"{name} is a link"):
+            find_artifact(artifact)
+
+
+def test_a_run_that_starts_over_takes_its_own_links_away(run):
+    """And no other: what a foreign one leads to is nobody's to remove."""
+    (run / "inputs.json").unlink()
+    recipe = Recipe(run_dir=str(run), force=True)
+    (run / "inputs.json").write_text('{"kind": "alora run"}')
+    shutil.rmtree(run / "policies")
+    with RunFolder(recipe) as claimed:
+        assert claimed.claim({}) is False
+    assert {path.name for path in run.iterdir()} <= {"run.yaml", "inputs.json", ".lock"}

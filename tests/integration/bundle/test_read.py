@@ -10,7 +10,7 @@ import pytest
 
 from alora.base.fingerprint import fingerprint_base
 from alora.base.load import LoadedBase
-from alora.bundle.artifact import Kind, find_artifact
+from alora.bundle.artifact import Artifact, Kind, find_artifact
 from alora.bundle.battery import load_battery, require_one_base, write_battery
 from alora.bundle.manifest import content_digest, file_record
 from alora.bundle.read import load_bundle
@@ -397,23 +397,31 @@ def test_a_battery_elsewhere_or_absent(folder, tmp_path):
 
 
 def test_artifacts_are_told_apart(folder, tmp_path, monkeypatch):
-    bundle = find_artifact(folder)
-    assert (bundle.kind, bundle.bundle, bundle.adapter, bundle.run_file) == (Kind.BUNDLE, folder, folder, None)
+    assert find_artifact(folder) == Artifact(Kind.BUNDLE, folder, (folder,), (folder,), None)
     run = tmp_path / "run"
     run.mkdir()
     (run / "run.yaml").write_text("name: run\n")
-    assert (find_artifact(run).bundle, find_artifact(run).adapter) == (None, None)
-    shutil.copytree(folder, run / "bundle")
-    shutil.copytree(folder, run / "adapter")
-    (run / "adapter" / "alora.json").unlink()
-    assert find_artifact(run).bundle == run / "bundle"
-    adapter = find_artifact(run / "adapter")
-    assert (adapter.kind, adapter.bundle, adapter.run_file) == (Kind.ADAPTER, None, run / "run.yaml")
+    assert find_artifact(run) == Artifact(Kind.RUN, run, (), (), run)
+    with pytest.raises(BundleError, match="holds no adapter yet"):
+        find_artifact(run).members  # noqa: B018
+    adapters = tuple(run / "policies" / name / "adapter" for name in ("advice", "refunds"))
+    for adapter in adapters:
+        shutil.copytree(folder, adapter)
+        (adapter / "alora.json").unlink()
+    found = find_artifact(run)
+    assert (found.bundles, found.adapters, found.several) == ((), adapters, True)
+    assert found.members == dict(zip(("advice", "refunds"), adapters, strict=True))
+    assert find_artifact(adapters[0]) == Artifact(Kind.ADAPTER, adapters[0], (), adapters[:1], run)
+    bundle = run / "battery/advice"
+    shutil.copytree(folder, bundle)
+    write_battery(run / "battery", [load_bundle(bundle)])
+    assert find_artifact(run).members == {"advice": bundle}
+    assert find_artifact(run / "battery") == Artifact(Kind.BATTERY, run / "battery", (bundle,), (bundle,), run)
     (folder / "battery").mkdir()
     (folder / "battery" / "battery.json").write_text("{}")
     assert find_artifact(folder).kind is Kind.BUNDLE, "only a run has a battery"
-    monkeypatch.chdir(run / "bundle")
-    assert find_artifact(".").run_file == run / "run.yaml"
+    monkeypatch.chdir(bundle)
+    assert find_artifact(".").run == run
     with pytest.raises(BundleError, match="is no artifact"):
         find_artifact(tmp_path)
     with pytest.raises(BundleError, match="is not a folder"):

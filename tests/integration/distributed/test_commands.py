@@ -29,7 +29,7 @@ def test_killed_under_torchrun_goes_on_under_accelerate_as_in_one_process(tmp_pa
         assert time.monotonic() < deadline
         time.sleep(0.01)
     kill(process)
-    assert not (tmp_path / "two/adapter").exists()
+    assert not (tmp_path / "two/policies/toy/adapter").exists()
 
     code, output, errors = finish(start(ACCELERATE, *two, cache=cache))
     assert code == 0, errors

@@ -20,7 +20,7 @@ def trained(tmp_path_factory):
 
 
 def test_the_certificate_and_the_bundle_name_the_base(trained):
-    certificate = json.loads((trained / "run/identity.json").read_text())
+    certificate = json.loads((trained / "run/policies/toy/identity.json").read_text())
     assert certificate["base"]["quantization"] == "nf4"
     assert "blocks of 64" in certificate["base"]["quantization_settings"]
     assert "proven in its own dtype only" in certificate["notes"][0]

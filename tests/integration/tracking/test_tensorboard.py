@@ -43,11 +43,11 @@ def test_the_event_files_hold_metrics_and_config(runs):
     for name in ("train/loss", "train/loss/toy", "train/learning_rate"):
         assert [event.step for event in events.Scalars(name)] == [1, 2, 3, 4]
     assert [event.step for event in events.Scalars("eval/loss/toy")] == [2, 4]
-    history = json.loads((run / "training.json").read_text())["history"]
+    history = json.loads((run / "policies/toy/training.json").read_text())["history"]
     logged = [entry["eval_loss"] for entry in history if "eval_loss" in entry]
     assert [event.value for event in events.Scalars("eval/loss/toy")] == pytest.approx(logged)
     assert json.loads(_text(events, "args"))["training"]["max_steps"] == 4
-    evaluations = json.loads((run / "evaluation.json").read_text())["evaluations"]
+    evaluations = json.loads((run / "policies/toy/evaluation.json").read_text())["evaluations"]
     auroc = evaluations[0]["metrics"]["figures"]["auroc"]["value"]
     assert events.Scalars("test/auroc/toy/alora")[-1].value == pytest.approx(auroc)
 

@@ -32,7 +32,7 @@ def test_killed_behind_a_checkpoint(finished, tmp_path, checkpoint):
     again = [f"run_dir={run}" if item.startswith("run_dir=") else item for item in overrides]
     process = start_forked("train", *again, cache=folder / "cache")
     kill_when(process, lambda: (run / f"checkpoints/checkpoint-{checkpoint}/complete.json").exists())
-    assert not (run / "adapter").exists()
+    assert not (run / "policies/toy/adapter").exists()
     code, _, errors = run_forked("train", *again, cache=folder / "cache")
     assert code == 0, errors
     assert "going on in" in errors

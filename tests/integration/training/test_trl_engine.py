@@ -214,7 +214,7 @@ def test_the_command_trains_a_bundle_that_learned(tmp_path, monkeypatch, capsys)
     monkeypatch.setenv("ALORA_CACHE", str(tmp_path / "cache"))
     overrides = toy_overrides(tmp_path, tmp_path / "run")
     assert main(["train", *overrides, "adapter=lora", "training.engine=trl", "training.learning_rate=3e-3"]) == 0
-    found = json.loads((tmp_path / "run/evaluation.json").read_text())["evaluations"][0]
+    found = json.loads((tmp_path / "run/policies/toy/evaluation.json").read_text())["evaluations"][0]
     assert (found["method"], found["split"]) == ("lora", "test")
     assert found["metrics"]["figures"]["auroc"]["value"] > 0.9
     assert not load_adapter(tmp_path / "run/bundle").spec.activated

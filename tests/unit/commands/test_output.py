@@ -105,15 +105,15 @@ def test_records_of_a_bundle_a_run_and_an_adapter_are_no_place_for_a_report(tmp_
         (tmp_path / home).mkdir()
         for name in (mark, "identity.json"):
             (tmp_path / home / name).write_text(certificate)
-    elsewhere = [None, tmp_path / "other", tmp_path / "run/other", tmp_path / "other/adapter"]
-    for adapter in elsewhere:
+    for homes in ((), (tmp_path / "other",), (tmp_path / "run/other", tmp_path / "run/policies/p")):
         for place in ("bundle/alora.json", "bundle/identity.json", "run/identity.json", "bare/identity.json"):
             with pytest.raises(ConfigError, match="is a record of the run, bundle or adapter"):
-                report_file(tmp_path / place, adapter)
-    for own, place in (("run/adapter", "run"), ("run/bundle", "run"), ("bare", "bare")):
-        assert report_file(tmp_path / place / "identity.json", tmp_path / own)  # as export asks for it
+                report_file(tmp_path / place, *homes)
+    (tmp_path / "run/policies/p").mkdir(parents=True)
+    for own, home in (("run/policies/p/adapter", "run/policies/p"), ("run/adapter", "run"), ("bare", "bare")):
+        assert report_file(tmp_path / home / "identity.json", tmp_path / own, tmp_path / home)  # as export asks for it
     assert report_file(tmp_path / "bare/evaluation.json", tmp_path / "bare")  # where export looks for it
-    others = (("bundle", "bundle/identity.json"), ("run/adapter", "run/evaluation.json"), ("x", "bare/evaluation.json"))
+    others = (("bundle", "bundle/identity.json"), ("run", "run/evaluation.json"), ("x", "bare/evaluation.json"))
     for own, place in others:
         with pytest.raises(ConfigError, match="is a record of the run, bundle or adapter"):
             report_file(tmp_path / place, tmp_path / own)

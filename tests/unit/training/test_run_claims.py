@@ -29,7 +29,7 @@ def claim(settings, inputs):
     ],
     ids=["inputs", "prompt", "evaluation"],
 )
-@pytest.mark.parametrize("output", ["training.json", "policies/p/training.json"])
+@pytest.mark.parametrize("output", ["battery/p/alora.json", "policies/p/training.json"])
 def test_outputs_of_other_settings_or_inputs_are_refused_until_forced(tmp_path, changed, inputs, complaint, output):
     first, other = recipe(tmp_path), recipe(tmp_path, **changed)
     assert claim(first, INPUTS) is False
@@ -51,7 +51,9 @@ def test_finished_is_a_bundle_of_every_policy_from_these_inputs(tmp_path):
     for settings in (one, two):
         claim(settings, INPUTS)
         assert not holds_finished(settings, INPUTS, ["p", "q"])
-    (tmp_path / "one/run/bundle").mkdir()
+    (tmp_path / "one/run/battery/p").mkdir(parents=True)
+    assert not holds_finished(one, INPUTS, ["p"])
+    (tmp_path / "one/run/battery/battery.json").write_text("{}")
     assert holds_finished(one, INPUTS, ["p"])
     assert holds_finished(one, {"train": INPUTS["train"]}, ["p"])
     assert not holds_finished(one, INPUTS | {"train": "c" * 64}, ["p"])
@@ -63,3 +65,16 @@ def test_finished_is_a_bundle_of_every_policy_from_these_inputs(tmp_path):
     assert not holds_finished(two, INPUTS, ["p", "q"])
     (battery / "q").mkdir()
     assert holds_finished(two, INPUTS, ["p", "q"])
+
+
+def test_a_run_of_0_1_is_not_trained_on(tmp_path):
+    """What it has made lies elsewhere, so that a resume would do it all again beside it."""
+    settings, old = recipe(tmp_path), tmp_path / "run/training.json"
+    claim(settings, INPUTS)
+    old.write_text("{}")
+    with pytest.raises(RunError, match=r"is a run of alora 0.1.*choose another run_dir="):
+        claim(settings, INPUTS)
+    assert old.exists()
+    assert claim(replace(settings, force=True), INPUTS) is False
+    assert not old.exists()
+    assert claim(settings, INPUTS) is True

@@ -1,0 +1,79 @@
+"""Where a run keeps what, for whoever writes it and whoever opens it.
+
+    policies/ID/   one policy's adapter/, training.json, evaluation.json and identity.json
+    battery/       what is shipped: battery.json, and ID/ with the bundle of each policy
+    bundle         in a run of one policy, a link to battery/ID; adapter is one to policies/ID/adapter
+
+A run of version 0.1 has no ``policies`` when it has one policy: all of the above lies in the run folder itself.
+"""
+
+import contextlib
+import json
+import os
+import re
+from pathlib import Path
+
+from alora.errors import AloraError
+from alora.reading import read_whole, require_plain
+
+RUN_FILE = "run.yaml"
+INPUTS_FILE = "inputs.json"
+BATTERY, POLICIES, BUNDLE, ADAPTER = "battery", "policies", "bundle", "adapter"
+TRAINING, EVALUATION, IDENTITY = "training.json", "evaluation.json", "identity.json"
+OUTPUTS = ("checkpoints", POLICIES, BATTERY, BUNDLE, ADAPTER, TRAINING, EVALUATION, IDENTITY)
+_PARTS = re.compile(rf"\.|{BATTERY}(/[^/]+)?|{POLICIES}/[^/]+(/{ADAPTER})?|{BUNDLE}|{ADAPTER}")
+_LINKS = {BUNDLE: f"{BATTERY}/{{}}", ADAPTER: f"{POLICIES}/{{}}/{ADAPTER}"}
+
+
+def run_of(folder: Path) -> Path | None:
+    """The run that ``folder`` is, or that it is a part of."""
+    whole = folder.absolute()
+    for run in (whole, *whole.parents[:3]):
+        if os.path.lexists(run / RUN_FILE) and _PARTS.fullmatch(whole.relative_to(run).as_posix()):
+            return run
+    return None
+
+
+def home_of(folder: Path) -> Path:
+    """Where the records of the adapter or bundle in ``folder`` lie: with its policy in the run, else in ``folder``."""
+    run = run_of(folder)
+    if run is None:
+        return folder
+    _, *names = folder.absolute().relative_to(run).parts or ("",)
+    return run / POLICIES / names[0] if names else run
+
+
+def link_only(run: Path, policy: str) -> None:
+    """Let ``bundle`` and ``adapter`` lead to those of the only policy, where the file system has links."""
+    for name, target in _LINKS.items():
+        with contextlib.suppress(OSError):
+            (run / name).symlink_to(target.format(policy))
+
+
+def own_link(path: Path) -> Path | None:
+    """Where ``path`` leads if it is a link that :func:`link_only` makes; None for anything else, other links too."""
+    pattern = _LINKS.get(path.name)
+    if pattern is None or not path.is_symlink():
+        return None
+    target = path.readlink().as_posix()
+    own = re.fullmatch(re.escape(pattern).replace(r"\{\}", r"(?!\.)[^/]+"), target)
+    return path.parent / target if own else None
+
+
+def require_plain_run(run: Path, refusal: type[AloraError]) -> None:
+    """Refuse a run that leads elsewhere: of all links, only its own two to its only policy are let be.
+
+    Raises:
+        refusal: something in it is a link, a pipe, a socket or a device.
+    """
+    names = (name for name in (RUN_FILE, INPUTS_FILE, *OUTPUTS) if own_link(run / name) is None)
+    require_plain(run, refusal, *names)
+
+
+def trained_on(run: Path) -> dict[str, str] | None:
+    """Digests and policy texts that ``run`` was claimed for; None when it has no such record."""
+    try:
+        claim = json.loads(read_whole(run / INPUTS_FILE).decode())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return claim.get("inputs") if isinstance(claim, dict) else None
