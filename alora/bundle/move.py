@@ -1,25 +1,31 @@
-"""A bundle that is made again on another quantization of its base: its golden rows' answers there, beside the stored.
+"""A bundle that is made again: on another precision or quantization of its base, with an operating point fitted there.
 
-Two quantizations are two functions, so answers differ and no tolerance is asked of them. How far, and how many verdicts
-turn, is what whoever serves the bundle there must be able to read.
+Two quantizations are two functions, so answers differ and no tolerance is asked of them. KV identity is certified
+again, and a parity run says how far the answers to the golden rows are and how many verdicts turn, for whoever serves
+the bundle there.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
+from alora.base.load import LoadedBase
 from alora.bundle.golden import GoldenRow, largest_difference, measure, normalised
-from alora.bundle.manifest import MoveRecord
-from alora.errors import BundleError
+from alora.bundle.manifest import CERTIFICATE_FILE, MoveRecord
+from alora.bundle.read import Bundle
+from alora.bundle.write import BundleContents, write_bundle
+from alora.config.schema import IdentitySettings
+from alora.errors import BundleError, CheckFailed
 from alora.evaluation.calibration import OperatingPoint, positive_probability
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from alora.base.load import LoadedBase
-    from alora.bundle.read import Bundle
+from alora.identity.certificate import Certificate, read_certificate
+from alora.identity.certify import certify
+from alora.prefix.scorer import Scorer
+from alora.probes import probe_conversations
+from alora.prompt.render import Prompt
 
 
 def is_move(bundle: Bundle, base: LoadedBase) -> bool:
@@ -49,8 +55,6 @@ def parity_run(bundle: Bundle, base: LoadedBase, point: OperatingPoint) -> MoveR
         BundleError: see :func:`require_movable`.
         DataError: a logit is not finite.
     """
-    from alora.prefix.scorer import Scorer
-
     require_movable(bundle, base)
     talks = [row.conversation for row in bundle.golden]
     with Scorer(base, [bundle.weights]) as scorer:
@@ -68,3 +72,58 @@ def parity_run(bundle: Bundle, base: LoadedBase, point: OperatingPoint) -> MoveR
 def _fired(rows: Sequence[GoldenRow], point: OperatingPoint) -> list[bool]:
     logits_NL = np.array([row.label_logits for row in rows], dtype=np.float64)
     return (positive_probability(logits_NL, point.temperature) >= point.threshold).tolist()
+
+
+def moved(bundle: Bundle, base: LoadedBase, point: OperatingPoint) -> MoveRecord | None:
+    """The parity run, where the base is quantized in another way; else what was found when the bundle was moved."""
+    return parity_run(bundle, base, point) if is_move(bundle, base) else bundle.manifest.moved
+
+
+def recertify(bundle: Bundle, base: LoadedBase, settings: IdentitySettings) -> Certificate | None:
+    """The bundle's own certificate; a new one where the base is quantized in another way, for it is of one base only.
+
+    Raises:
+        BundleError: the base is another one, or the bundle cannot be compared with itself there.
+        CheckFailed: KV identity does not hold there.
+    """
+    if not is_move(bundle, base):
+        bundle.check_base(base)
+        return None if bundle.manifest.certificate is None else read_certificate(bundle.folder / CERTIFICATE_FILE)
+    require_movable(bundle, base)
+    if not bundle.manifest.activated:
+        return None
+    renderer = bundle.renderer(base)
+    talks = probe_conversations(settings.conversations, "identity.conversations", least=1)
+    prompts = [Prompt(renderer.prefix(talk), bundle.suffix) for talk in talks]
+    certificate = certify(base, bundle.folder, prompts, settings)
+    if not certificate.passed:
+        raise CheckFailed(f"KV identity of {bundle.policy.id} failed: {'; '.join(certificate.failures[:3])}")
+    return certificate
+
+
+def rewrite_bundle(
+    bundle: Bundle,
+    folder: Path,
+    *,
+    base: LoadedBase,
+    certificate: Certificate | None,
+    operating_point: OperatingPoint,
+    moved: MoveRecord | None,
+    validation: Mapping[str, int],
+) -> Bundle:
+    """Write ``bundle`` to ``folder`` as it is on ``base``; ``validation`` counts the rows of the new point by label."""
+    manifest = bundle.manifest
+    contents = BundleContents(
+        base=replace(base, source=base.source if manifest.base.local else manifest.base.source),
+        weights=bundle.weights,
+        policy=bundle.policy,
+        prompt=manifest.prompt,
+        operating_point=operating_point,
+        template_kwargs=manifest.template_kwargs,
+        certificate=certificate,
+        evaluations=manifest.evaluations,
+        data={**manifest.data, "validation": validation},
+        revision=manifest.base.revision,
+        moved=moved,
+    )
+    return write_bundle(contents, folder, len(bundle.golden))

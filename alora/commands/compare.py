@@ -5,36 +5,34 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from alora.base.limits import require_rank, require_room
+from alora.base.load import LoadedBase, load_base
+from alora.bundle.write import public_source
 from alora.commands.output import note, say, say_json, table, write_json, write_text
+from alora.comparison import report
+from alora.comparison.arms import run_unit
+from alora.comparison.figures import Comparison, compare
+from alora.comparison.folder import ComparisonFolder
+from alora.comparison.judge import require_settings
+from alora.comparison.scores import Scores
+from alora.comparison.task import Task, Workbench, read_task, units
+from alora.config.environment import describe_environment
+from alora.config.saved import save_recipe
 from alora.config.schema import Recipe
 from alora.config.secrets import in_the_clear
 from alora.errors import DataError, PolicyError, RenderError
-
-if TYPE_CHECKING:
-    from alora.base.load import LoadedBase
-    from alora.comparison.folder import ComparisonFolder
-    from alora.comparison.scores import Scores
-    from alora.comparison.task import Task, Workbench
+from alora.prefix.store import open_store
+from alora.prompt.render import Renderer
 
 SETTINGS = ("adapter", "prompt", "training", "evaluation", "compare")
 
 
 def run(recipe: Recipe) -> int:
     """Run every unit that is not there yet, then compare all; 1 when a policy is missing somewhere."""
-    import torch
-
-    from alora.base.load import load_base
-    from alora.comparison.arms import run_unit
-    from alora.comparison.folder import ComparisonFolder
-    from alora.comparison.judge import require_settings
-    from alora.comparison.task import Workbench, read_task, units
-    from alora.config.environment import describe_environment
-    from alora.config.saved import save_recipe
-    from alora.prefix.store import open_store
-    from alora.prompt.render import Renderer
-
     if recipe.training.threads:
         torch.set_num_threads(recipe.training.threads)
     if recipe.judge.url is not None:
@@ -66,8 +64,6 @@ def run(recipe: Recipe) -> int:
 
 def _require_room(bench: Workbench) -> None:
     """Refuse what would fail in some arm: a rank or a row that the base has no room for."""
-    from alora.base.limits import require_rank, require_room
-
     recipe, splits, model = bench.task.recipe, bench.task.splits, bench.base.model
     for rank in recipe.compare.ranks or [recipe.adapter.rank]:
         require_rank(model, rank)
@@ -86,11 +82,6 @@ def _report(
     base: LoadedBase,
 ) -> dict[str, Mapping[str, str]]:
     """Compute, write and show the comparison; what is left out, with the policies that scores were of no use for."""
-    from alora.bundle.write import public_source
-    from alora.comparison.figures import compare
-    from alora.comparison.report import document, markdown
-    from alora.config.environment import describe_environment
-
     recipe = task.recipe
     main_rank = (recipe.compare.ranks or [recipe.adapter.rank])[0]
     if recipe.adapter.rank in recipe.compare.ranks:
@@ -106,9 +97,9 @@ def _report(
     name = public_source(base.source)[0]
     settings: dict[str, Any] = {"base": name, "base_fingerprint": base.fingerprint.as_dict()}
     settings |= {part: asdict(getattr(recipe, part)) for part in SETTINGS}
-    content = document(comparison, scores, left_out, settings, describe_environment())
+    content = report.document(comparison, scores, left_out, settings, describe_environment())
     write_json(folder.path / "compare.json", content)
-    write_text(folder.path / "compare.md", markdown(comparison, scores, left_out, name))
+    write_text(folder.path / "compare.md", report.markdown(comparison, scores, left_out, name))
     if recipe.json:
         say_json({key: value for key, value in content.items() if key != "scores"})
     else:
@@ -117,9 +108,7 @@ def _report(
     return left_out
 
 
-def _show(comparison: Any, left_out: Mapping[str, Mapping[str, str]]) -> None:
-    from alora.comparison import report
-
+def _show(comparison: Comparison, left_out: Mapping[str, Mapping[str, str]]) -> None:
     table(report.POLICY_HEADINGS, report.policy_rows(comparison))
     say("\nmean of the policies")
     table(report.BATTERY_HEADINGS, report.battery_rows(comparison))

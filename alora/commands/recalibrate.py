@@ -17,24 +17,20 @@ from alora.base.limits import IN_ARTIFACT, require_room
 from alora.base.load import LoadedBase, base_location, load_base
 from alora.bundle.artifact import Artifact, find_artifact
 from alora.bundle.battery import BATTERY_FILE, battery_folders, write_battery
-from alora.bundle.manifest import CERTIFICATE_FILE, MoveRecord
-from alora.bundle.move import is_move, parity_run, require_movable
+from alora.bundle.manifest import MoveRecord
+from alora.bundle.move import moved, recertify, rewrite_bundle
 from alora.bundle.read import Bundle
-from alora.bundle.write import BundleContents, write_bundle
 from alora.commands.artifacts import chosen, open_bundles, saved_run
-from alora.commands.output import note, say, say_json, table
-from alora.config.schema import BaseSettings, EvaluationSettings, Recipe
+from alora.commands.output import say, say_json, table
+from alora.config.schema import BaseSettings, Recipe
 from alora.data.conversation import LabelledConversation
 from alora.data.splits import hold_out, read_shared_rows
-from alora.errors import CheckFailed, ConfigError, DataError
-from alora.evaluation.calibration import OperatingPoint, fit_operating_point, positive_probability
+from alora.errors import ConfigError, DataError
+from alora.evaluation.calibration import OperatingPoint, fit_operating_point, positive_probability, refit_settings
 from alora.evaluation.predict import Predictions, predict
 from alora.evaluation.report import describe_operating_point
-from alora.identity.certificate import Certificate, read_certificate
-from alora.identity.certify import certify
 from alora.prefix.scorer import Scorer
-from alora.probes import probe_conversations
-from alora.prompt.render import Prompt, Question
+from alora.prompt.render import Question
 
 
 @dataclass(frozen=True)
@@ -66,13 +62,20 @@ def run(recipe: Recipe) -> int:
     base = load_base(settings)
     if recipe.output is None and len(bundles) < len(everyone):
         _require_same_base(everyone, base)
-    certificates = {bundle.policy.id: _certificate(recipe, bundle, base) for bundle in bundles}
+    certificates = [recertify(bundle, base, recipe.identity) for bundle in bundles]
     refits = _refit(recipe, bundles, base, settings, rows)
-    made = []
-    for refit in refits:
-        bundle = refit.bundle
-        place = _place(recipe, artifact, bundle)
-        made.append(_write(refit, base, certificates[bundle.policy.id], place))
+    made = [
+        rewrite_bundle(
+            refit.bundle,
+            _place(recipe, artifact, refit.bundle),
+            base=base,
+            certificate=certificate,
+            operating_point=refit.point,
+            moved=refit.moved,
+            validation=refit.predictions.label_counts,
+        )
+        for refit, certificate in zip(refits, certificates, strict=True)
+    ]
     if artifact.several and recipe.output is not None:
         write_battery(recipe.output, made)
     _show(recipe, refits, made, source)
@@ -130,35 +133,12 @@ def _refit(
             raise DataError(
                 f"no validation row is labelled for policy {bundle.policy.id!r}; add some, or name policies="
             )
-        evaluation = target_of(bundle.manifest.operating_point, recipe.evaluation)
+        evaluation = refit_settings(bundle.manifest.operating_point, recipe.evaluation)
         point = fit_operating_point(predictions.logits_NL, predictions.label_ids_N, evaluation)
         dtype = str(base.model.dtype).removeprefix("torch.")
         point = replace(point, dtype=dtype, engine=recipe.engine)
-        found.append(Refit(bundle, point, predictions, _moved(bundle, base, point)))
+        found.append(Refit(bundle, point, predictions, moved(bundle, base, point)))
     return found
-
-
-def _moved(bundle: Bundle, base: LoadedBase, point: OperatingPoint) -> MoveRecord | None:
-    """The parity run, where the base is quantized in another way; else what was found when the bundle was moved."""
-    return parity_run(bundle, base, point) if is_move(bundle, base) else bundle.manifest.moved
-
-
-def target_of(before: OperatingPoint, given: EvaluationSettings) -> EvaluationSettings:
-    """What the threshold is fitted for: what the command says, and in what it leaves out the bundle's own.
-
-    Another target than the bundle's has its own defaults.
-    """
-    target = given.target or before.target
-    if before.target == "none" or target != before.target:
-        return given
-    alarm, miss = before.costs or (None, None)
-    return replace(
-        given,
-        target=target,
-        target_value=before.target_value if given.target_value is None else given.target_value,
-        false_positive_cost=alarm if given.false_positive_cost is None else given.false_positive_cost,
-        false_negative_cost=miss if given.false_negative_cost is None else given.false_negative_cost,
-    )
 
 
 class _InVllm:
@@ -176,42 +156,6 @@ class _InVllm:
         """As :meth:`alora.prefix.scorer.Scorer.score_rows`."""
         ask = self._engine.label_logits
         return [ask(item.prefix, item.suffixes, [self._names[place] for place in item.asked]) for item in questions]
-
-
-def _certificate(recipe: Recipe, bundle: Bundle, base: LoadedBase) -> Certificate | None:
-    """The bundle's own; a new one where the base is quantized in another way, for it speaks of one base only."""
-    if not is_move(bundle, base):
-        bundle.check_base(base)
-        return None if bundle.manifest.certificate is None else read_certificate(bundle.folder / CERTIFICATE_FILE)
-    require_movable(bundle, base)
-    if not bundle.manifest.activated:
-        return None
-    note(f"proving KV identity of {bundle.policy.id} on the base in {base.fingerprint.quantization}")
-    renderer = bundle.renderer(base)
-    talks = probe_conversations(recipe.identity.conversations, "identity.conversations", least=1)
-    prompts = [Prompt(renderer.prefix(talk), bundle.suffix) for talk in talks]
-    certificate = certify(base, bundle.folder, prompts, recipe.identity)
-    if not certificate.passed:
-        raise CheckFailed(f"KV identity of {bundle.policy.id} failed: {'; '.join(certificate.failures[:3])}")
-    return certificate
-
-
-def _write(refit: Refit, base: LoadedBase, certificate: Certificate | None, place: Path) -> Bundle:
-    bundle, manifest = refit.bundle, refit.bundle.manifest
-    contents = BundleContents(
-        base=replace(base, source=base.source if manifest.base.local else manifest.base.source),
-        weights=bundle.weights,
-        policy=bundle.policy,
-        prompt=manifest.prompt,
-        operating_point=refit.point,
-        template_kwargs=manifest.template_kwargs,
-        certificate=certificate,
-        evaluations=manifest.evaluations,
-        data={**manifest.data, "validation": refit.predictions.label_counts},
-        revision=manifest.base.revision,
-        moved=refit.moved,
-    )
-    return write_bundle(contents, place, len(bundle.golden))
 
 
 def _place(recipe: Recipe, artifact: Artifact, bundle: Bundle) -> Path:

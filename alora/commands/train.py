@@ -1,8 +1,7 @@
 """``alora train``: labelled conversations → adapters → operating points → certificates → bundles → verdicts.
 
-One policy or a battery of them: the same stages, in one run on one base. Every stage leaves its output in the run
-folder, whole or not at all, and is skipped when it is there. In a battery, a policy that fails is left out with its
-reason, and the others go on.
+One policy is a battery of one. Every stage leaves its output in the run folder, whole or not at all, and is skipped
+when it is there. A policy that fails is left out with its reason, and the others go on, as long as there are any.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from alora.config.environment import describe_environment
 from alora.config.saved import save_recipe
 from alora.config.schema import Recipe
 from alora.data.conversation import read_conversation
-from alora.data.splits import Splits, read_splits, rows_digest
+from alora.data.splits import read_splits
 from alora.errors import CheckFailed, ConfigError, TrainingError
 from alora.evaluation.baselines import compare_with_baselines
 from alora.evaluation.report import Evaluation, read_evaluations, write_evaluations
@@ -78,7 +77,7 @@ def run(recipe: Recipe) -> int:
             if is_sharded(base.model):
                 this = replace(this, base=load_base(recipe.base))
             evaluations = _evaluate(this, tracking)
-        certificates = this.each(_prove)
+        certificates = this.each(_certify)
         bundles = this.each(lambda _, policy: _export(this, policy, evaluations[policy.id], certificates[policy.id]))
         write_battery(folder.battery, list(bundles.values()))
         if len(policies) == 1:
@@ -96,7 +95,7 @@ def is_finished(recipe: Recipe) -> bool:
         return False
     policies = load_policies(recipe.policy, recipe.policies)
     splits, left_out = read_splits(recipe.data, policies)
-    return not left_out and holds_finished(recipe, _light_inputs(splits, policies), [item.id for item in policies])
+    return not left_out and holds_finished(recipe, splits.digests(policies), [item.id for item in policies])
 
 
 def _load_base(recipe: Recipe, processes: Processes) -> LoadedBase:
@@ -132,12 +131,7 @@ def _require_ready(this: TrainingRun) -> None:
 def _inputs(this: TrainingRun) -> dict[str, str]:
     """Digests of all that the run reads, so that a resume on other data or another base is refused."""
     base = {f"base {name}": value for name, value in this.base.fingerprint.as_dict().items()}
-    return base | _light_inputs(this.splits, this.policies)
-
-
-def _light_inputs(splits: Splits, policies: Sequence[Policy]) -> dict[str, str]:
-    rows = {f"{name} rows": rows_digest(getattr(splits, name)) for name in ("train", "validation", "test")}
-    return rows | {f"policy {policy.id}": repr(policy.as_dict()) for policy in policies}
+    return base | this.splits.digests(this.policies)
 
 
 def _train(this: TrainingRun, tracking: Tracking, processes: Processes) -> None:
@@ -240,7 +234,7 @@ def _evaluate(this: TrainingRun, tracking: Tracking) -> dict[str, list[Evaluatio
     return evaluations
 
 
-def _prove(this: TrainingRun, policy: Policy) -> Certificate | None:
+def _certify(this: TrainingRun, policy: Policy) -> Certificate | None:
     """The KV identity certificate; a standard LoRA has none, because it shares no prefix."""
     if not this.activated:
         return None
@@ -249,7 +243,7 @@ def _prove(this: TrainingRun, policy: Policy) -> Certificate | None:
         certificate = read_back(places.identity, read_certificate)
     else:
         note(f"proving KV identity of {policy.id}")
-        labelled = [row for row in this.splits.test or this.splits.validation if policy.id in row.labels]
+        labelled = [row for row in this.splits.held_out if policy.id in row.labels]
         suffix = this.renderer.suffix(policy)
         rows = labelled[: this.recipe.identity.conversations]
         prompts = [Prompt(this.renderer.prefix(row.conversation), suffix) for row in rows]
@@ -270,13 +264,6 @@ def _export(
     if places.bundle.exists():
         return load_bundle(places.bundle)
     note(f"exporting the bundle of {policy.id}")
-    counts = {
-        name: {
-            label: sum(row.labels.get(policy.id) == label for row in getattr(this.splits, name))
-            for label in policy.labels
-        }
-        for name in ("train", "validation", "test")
-    }
     contents = BundleContents(
         base=this.base,
         weights=load_adapter(places.adapter),
@@ -286,7 +273,7 @@ def _export(
         template_kwargs=this.recipe.base.template_kwargs,
         certificate=certificate,
         evaluations=tuple(evaluations),
-        data=counts,
+        data=this.splits.counts(policy),
         revision=this.recipe.base.revision,
     )
     return write_bundle(contents, places.bundle, this.recipe.export.golden_rows)

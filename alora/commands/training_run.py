@@ -137,7 +137,7 @@ def _describe(certificate: Certificate) -> str:
 
 def _show_verdicts(this: TrainingRun, bundles: Sequence[Bundle]) -> None:
     """The verdicts on the recipe's conversation, else on the first held-out row, from one pass."""
-    conversation = this.conversation or (this.splits.test or this.splits.validation)[0].conversation
+    conversation = this.conversation or this.splits.held_out[0].conversation
     with Scorer(this.base, [bundle.weights for bundle in bundles]) as scorer:
         logits = scorer.label_logits(this.renderer.prefix(conversation), [bundle.suffix for bundle in bundles])
     for bundle, logits_L in zip(bundles, logits, strict=True):

@@ -49,20 +49,22 @@ def run(recipe: Recipe) -> int:
     left_out.require_some(folders)
     failures = {name: str(error) for name, error in left_out.items()}
     failures |= {name: "; ".join(one.failures[:3]) for name, one in certificates.items() if not one.passed}
-    if artifact.several:
-        documents = {name: certificate.as_dict() for name, certificate in certificates.items()}
-        document = {"passed": not failures, "failures": failures, "certificates": documents}
-    else:
-        (document,) = (certificate.as_dict() for certificate in certificates.values())
+    only = None if artifact.several else certificates[next(iter(folders))]
+    document = _of_all(certificates, failures) if only is None else only.as_dict()
     if output:
         write_json(output, document)
     if recipe.json:
         say_json(document)
-    elif artifact.several:
+    elif only is None:
         _show_all(certificates, failures, recipe.output)
     else:
-        _show(*certificates.values(), recipe.output)
+        _show(only, recipe.output)
     return int(bool(failures))
+
+
+def _of_all(certificates: Mapping[str, Certificate], failures: Mapping[str, str]) -> dict[str, object]:
+    documents = {name: certificate.as_dict() for name, certificate in certificates.items()}
+    return {"passed": not failures, "failures": failures, "certificates": documents}
 
 
 def _certify(recipe: Recipe, subject: Subject, base: LoadedBase) -> Certificate:

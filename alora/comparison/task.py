@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from alora.config.schema import Recipe
 from alora.config.validate import ARMS
 from alora.data.conversation import LabelledConversation
-from alora.data.splits import Splits, read_splits, rows_digest, text_digest
+from alora.data.splits import Splits, read_splits, text_digest
 from alora.errors import ConfigError, DataError
 from alora.policy import Policy, load_policies
 
@@ -48,9 +48,8 @@ class Task:
 
     def digests(self, base: LoadedBase) -> dict[str, str]:
         """What a resumed comparison must find unchanged."""
-        rows = {f"{name} rows": rows_digest(getattr(self.splits, name)) for name in ("train", "validation", "test")}
         weights = {f"base {name}": value for name, value in base.fingerprint.as_dict().items()}
-        return rows | weights | {f"policy {policy.id}": repr(policy.as_dict()) for policy in self.policies}
+        return self.splits.digests(self.policies) | weights
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,23 @@ class Splits:
     validation: tuple[LabelledConversation, ...]
     test: tuple[LabelledConversation, ...] = ()
 
+    @property
+    def held_out(self) -> tuple[LabelledConversation, ...]:
+        """What to measure on: the test rows, or the validation rows where there are none."""
+        return self.test or self.validation
+
+    def counts(self, policy: Policy) -> dict[str, dict[str, int]]:
+        """Rows of ``policy`` by split and label."""
+        return {
+            name: {label: sum(row.labels.get(policy.id) == label for row in rows) for label in policy.labels}
+            for name, rows in vars(self).items()
+        }
+
+    def digests(self, policies: Sequence[Policy]) -> dict[str, str]:
+        """What a resumed run must find unchanged: the rows by digest, the policies by their text."""
+        rows = {f"{name} rows": rows_digest(rows) for name, rows in vars(self).items()}
+        return rows | {f"policy {policy.id}": repr(policy.as_dict()) for policy in policies}
+
 
 def read_splits(settings: DataSettings, policies: Sequence[Policy]) -> tuple[Splits, LeftOut]:
     """Read every split that ``settings`` name; validation rows are taken from the training rows when not given.

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -222,4 +222,22 @@ def fit_operating_point(
         rows=len(positive_N),
         positives=int(positive_N.sum()),
         costs=costs,
+    )
+
+
+def refit_settings(before: OperatingPoint, given: EvaluationSettings) -> EvaluationSettings:
+    """What a point is fitted again for: what ``given`` says, and where that is silent what ``before`` was fitted for.
+
+    Another target has its own defaults.
+    """
+    target = given.target or before.target
+    if before.target == "none" or target != before.target:
+        return given
+    alarm, miss = before.costs or (None, None)
+    return replace(
+        given,
+        target=target,
+        target_value=before.target_value if given.target_value is None else given.target_value,
+        false_positive_cost=alarm if given.false_positive_cost is None else given.false_positive_cost,
+        false_negative_cost=miss if given.false_negative_cost is None else given.false_negative_cost,
     )

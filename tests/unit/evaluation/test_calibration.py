@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from scipy.special import expit, softmax
 
-from alora.commands import recalibrate
 from alora.config.schema import EvaluationSettings
 from alora.errors import ConfigError, DataError
 from alora.evaluation.calibration import (
@@ -17,6 +16,7 @@ from alora.evaluation.calibration import (
     fit_operating_point,
     fit_temperature,
     positive_probability,
+    refit_settings,
     target_value,
 )
 from alora.evaluation.resampling import draw_counts
@@ -307,7 +307,5 @@ def test_a_rate_without_a_target_that_holds_one_is_refused():
 )
 def test_recalibration_takes_what_is_given_and_leaves_the_rest(before, given, wanted):
     target, value, costs = before
-    found = recalibrate.target_of(
-        OperatingPoint(target=target, target_value=value, costs=costs), EvaluationSettings(**given)
-    )
+    found = refit_settings(OperatingPoint(target=target, target_value=value, costs=costs), EvaluationSettings(**given))
     assert (found.target, found.target_value, found.false_positive_cost, found.false_negative_cost) == wanted
