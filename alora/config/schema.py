@@ -187,8 +187,9 @@ class ExportSettings:
 
 @dataclass
 class ServingSettings:
-    """``alora serve``: stock vLLM's OpenAI server with bundles in it."""
+    """``alora serve``: stock vLLM's OpenAI server with bundles in it, or the guard alone."""
 
+    scorer: str = "vllm"  # vllm (its server, with the guard in it), packed (the guard alone, in this process)
     host: str = "127.0.0.1"
     port: int = 8000
     max_loras: int | None = None  # adapters in one step of the engine, each with its memory; None: all of them

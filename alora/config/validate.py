@@ -24,6 +24,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "prompt.layout": ("transcript", "turns"),
     "prompt.instruction": ("none", "title", "rule"),
     "prompt.truncation": ("middle", "start"),
+    "serving.scorer": ("vllm", "packed"),
     "evaluation.target": ("f1", "fpr", "recall", "cost"),
     "bench.workload": ("serving", "training", "compare"),
     "bench.serving.engine": ("auto", "vllm", "scorer"),
