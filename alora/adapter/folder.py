@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from alora.atomic import replace_folder, save_tensors, workshop
+from alora.config.schema import AdapterSettings
 from alora.errors import AdapterError
 from alora.reading import read_json, require_plain
 from alora.typed import typed
@@ -51,6 +52,15 @@ class AdapterSpec:
     targets: tuple[str, ...]
     invocation_ids: tuple[int, ...] | None
     rank_stabilised: bool = False
+
+    @classmethod
+    def of(
+        cls, settings: AdapterSettings, invocation_ids: tuple[int, ...] | None, rank: int | None = None
+    ) -> AdapterSpec:
+        """What a recipe asks for; with another ``rank`` alpha follows it, so that the scaling stays."""
+        alpha = 2.0 * settings.rank if settings.alpha is None else settings.alpha
+        alpha = alpha if rank is None else alpha * rank / settings.rank
+        return cls(rank or settings.rank, alpha, tuple(sorted(settings.targets)), invocation_ids)
 
     @property
     def activated(self) -> bool:

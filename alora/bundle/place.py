@@ -12,10 +12,12 @@ from safetensors import SafetensorError
 from alora.atomic import others, replace_folder, workshop
 from alora.bundle.manifest import BUNDLE_FILES, MANIFEST_FILE
 from alora.errors import BundleError
+from alora.layout import own_link
 
 
 def put_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     """Let ``fill`` write and check a folder beside ``folder``, then rename it there; whatever fails leaves nothing."""
+    folder = own_link(folder) or folder  # what a run's own link leads to is replaced, and not the link
     try:
         with workshop(folder) as place:
             beside = place / folder.name

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from alora.base.limits import IN_ARTIFACT, IN_RECIPE, require_room
 from alora.base.load import load_base
-from alora.bundle.artifact import Artifact, Kind, find_artifact
+from alora.bundle.artifact import Kind, find_artifact
 from alora.bundle.battery import require_one_base
 from alora.commands.artifacts import Subject, check_bases, chosen, data_settings, open_subject
-from alora.commands.output import note, report_file, say, say_json, table
+from alora.commands.output import note, report_file_in, say, say_json, table
 from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import LabelledConversation
 from alora.data.splits import read_shared_rows
@@ -29,11 +29,11 @@ from alora.evaluation.report import (
     table_rows,
     write_evaluations,
 )
+from alora.layout import EVALUATION
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Renderer
 
-FILE_NAME = "evaluation.json"
 Rows = Sequence[LabelledConversation]
 
 
@@ -45,7 +45,8 @@ def run(recipe: Recipe) -> int:
     if recipe.artifact is None:
         raise ConfigError("alora evaluate needs artifact=DIR: a run folder, an adapter folder, a bundle or a battery")
     artifact = find_artifact(recipe.artifact)
-    file = _file(recipe, artifact)
+    bare = [artifact.folder] if artifact.kind is Kind.ADAPTER else []  # keeps its evaluation next to its weights
+    file = report_file_in(recipe.output, EVALUATION, *bare)
     # Rows are read for all policies, which a row may name, and only then are policies chosen.
     everyone = [open_subject(folder, artifact, recipe) for folder in artifact.members.values()]
     if artifact.bundles:
@@ -115,13 +116,6 @@ def _baseline(recipe: Recipe, policy: Policy, train: Rows, rows: Rows) -> list[E
         note(f"no bag of words: {error}")
         return []
     return [evaluate(baseline.predict(rows), OperatingPoint(), recipe.evaluation, method="bag_of_words")]
-
-
-def _file(recipe: Recipe, artifact: Artifact) -> Path:
-    """``output``, a file or a folder for it; else the working folder. A run's own record is left as it is."""
-    bare = [artifact.folder] if artifact.kind is Kind.ADAPTER else []  # keeps its evaluation next to its weights
-    place = Path.cwd() if recipe.output is None else Path(recipe.output)
-    return report_file(place if place.suffix == ".json" else place / FILE_NAME, *bare)
 
 
 def _show(evaluations: Sequence[Evaluation], file: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -14,7 +13,7 @@ from alora.base.load import LoadedBase, load_base
 from alora.bundle.artifact import find_artifact
 from alora.bundle.read import Bundle
 from alora.commands.artifacts import check_bases, data_settings, open_bundles
-from alora.commands.output import note, report_file, say, say_json, table, write_json
+from alora.commands.output import note, report_file_in, say, say_json, table, write_json
 from alora.comparison.fleet import Drift, FleetReport, Member, report
 from alora.config.schema import Recipe
 from alora.data.conversation import LabelledConversation
@@ -28,7 +27,7 @@ LEAST_CROSSFIRE = 0.5  # shown as a remark: one policy fires on at least half of
 
 def run(recipe: Recipe) -> int:
     """1 when a policy fell below its last version by more than ``fleet.tolerance``, is gone, or has rows that fail."""
-    file = _file(recipe)
+    file = report_file_in(recipe.output, "fleet.json")
     bundles, base_settings = open_bundles(replace(recipe, policies=[]))
     earlier: list[Bundle] | None = None
     if recipe.fleet.against is not None:
@@ -73,11 +72,6 @@ def _members(bundles: Sequence[Bundle], base: LoadedBase, rows: Sequence[Labelle
         Member(bundle.policy, bundle.manifest.operating_point, bundle.weights.digest, np.array(kept))
         for bundle, kept in zip(bundles, kept_P, strict=True)
     ]
-
-
-def _file(recipe: Recipe) -> Path:
-    place = Path(recipe.output) if recipe.output is not None else Path.cwd()
-    return report_file(place if place.suffix == ".json" else place / "fleet.json")
 
 
 def _show(recipe: Recipe, found: FleetReport, unusable: dict[str, str]) -> None:

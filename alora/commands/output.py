@@ -55,6 +55,12 @@ def report_file(output: str | Path, *homes: Path) -> Path:
     return file
 
 
+def report_file_in(output: str | None, name: str, *homes: Path) -> Path:
+    """:func:`report_file` for ``output``, or for ``name`` where that is a folder; None is the working folder."""
+    place = Path.cwd() if output is None else Path(output)
+    return report_file(place if place.suffix == ".json" else place / name, *homes)
+
+
 def _is_report(file: Path) -> bool:
     try:
         content = json.loads(read_whole(file)) if file.is_file() else None

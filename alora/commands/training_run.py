@@ -57,13 +57,8 @@ class TrainingRun:
         Raises:
             PolicyError: the base's tokenizer cannot carry the policy's invocation or labels.
         """
-        settings = self.recipe.adapter
-        return AdapterSpec(
-            rank=settings.rank,
-            alpha=2.0 * settings.rank if settings.alpha is None else settings.alpha,
-            targets=tuple(sorted(settings.targets)),
-            invocation_ids=self.renderer.suffix(policy).invocation_ids if self.activated else None,
-        )
+        suffix = self.renderer.suffix(policy)
+        return AdapterSpec.of(self.recipe.adapter, suffix.invocation_ids if self.activated else None)
 
     def each(self, stage: Callable[[TrainingRun, Policy], Result]) -> dict[str, Result]:
         """Run a stage for every policy that is left; an error costs its own policy only, until it was the last."""
@@ -99,19 +94,16 @@ def show_results(
     certificates: dict[str, Certificate | None],
     bundles: dict[str, Bundle],
 ) -> None:
-    """Print the figures, operating points, certificates and one verdict of each policy that has a bundle, then the
-    policies that were left out, and where everything lies."""
-    shown = [policy for policy in this.going if policy.id in bundles]
-    if shown:
-        split = evaluations[shown[0].id][0].split
-        say(f"\n{', '.join(policy.title for policy in shown)} on {this.base.source}: {split} rows")
-        table(HEADINGS, table_rows([item for policy in shown for item in evaluations[policy.id]]))
-    for policy in shown:
+    """Print the figures, operating point, certificate and one verdict of each policy that is left, then those that were
+    left out, and where everything lies."""
+    split = evaluations[this.going[0].id][0].split
+    say(f"\n{', '.join(policy.title for policy in this.going)} on {this.base.source}: {split} rows")
+    table(HEADINGS, table_rows([item for policy in this.going for item in evaluations[policy.id]]))
+    for policy in this.going:
         say(f"{policy.id}: {describe_operating_point(evaluations[policy.id][0].operating_point)}")
         if certificate := certificates[policy.id]:
             say(f"{policy.id}: {_describe(certificate)}")
-    if shown:
-        _show_verdicts(this, [bundles[policy.id] for policy in shown])
+    _show_verdicts(this, list(bundles.values()))
     if this.left_out:
         say()
         table(("left out", "why"), [(name, _in_short(str(error))) for name, error in this.left_out.items()])

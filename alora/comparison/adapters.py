@@ -79,13 +79,5 @@ def train_and_score(bench: Workbench, unit: Unit, home: Path) -> dict[str, Score
 
 
 def _spec(bench: Workbench, unit: Unit, policy: Policy) -> AdapterSpec:
-    settings = bench.task.recipe.adapter
-    rank = unit.rank or settings.rank
-    # alpha over rank stays what the recipe has, so that a sweep changes the rank and not the step.
-    alpha = 2.0 * rank if settings.alpha is None else settings.alpha * rank / settings.rank
-    return AdapterSpec(
-        rank=rank,
-        alpha=alpha,
-        targets=tuple(sorted(settings.targets)),
-        invocation_ids=bench.renderer.suffix(policy).invocation_ids if unit.arm == "alora" else None,
-    )
+    invocation_ids = bench.renderer.suffix(policy).invocation_ids if unit.arm == "alora" else None
+    return AdapterSpec.of(bench.task.recipe.adapter, invocation_ids, unit.rank)
