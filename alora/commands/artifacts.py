@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -142,7 +143,14 @@ def base_of_bundle(bundle: Bundle, artifact: Artifact, given: BaseSettings) -> B
 
 def saved_run(artifact: Artifact) -> Recipe | None:
     """The recipe of the run that an artifact belongs to, or None."""
-    return None if artifact.run is None else load_recipe(artifact.run / RUN_FILE)
+    if artifact.run is None:
+        return None
+    return _read_recipe(artifact.run / RUN_FILE, (artifact.run / RUN_FILE).stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=1)  # a tenth of a second, for each bundle of a battery
+def _read_recipe(file: Path, _changed: int) -> Recipe:
+    return load_recipe(file)
 
 
 def check_bases(bundles: Sequence[Bundle], base: LoadedBase) -> None:

@@ -60,7 +60,8 @@ def read_splits(settings: DataSettings, policies: Sequence[Policy]) -> tuple[Spl
         if source is None:
             return []
         rows, unusable = read_shared_rows(source, settings, policies)
-        for name in by_id.keys() - {name for row in rows for name in row.labels}:
+        labelled = {name for row in rows for name in row.labels}
+        for name in (name for name in by_id if name not in labelled):
             none = DataError(f"{source}: none of its {len(rows)} rows is labelled for policy {name!r}")
             left_out.setdefault(name, unusable.get(name, none))
         left_out.require_some(by_id)

@@ -129,3 +129,9 @@ def test_validate_names_the_one_that_fails_and_certifies_the_other(place, damage
     assert words in report["failures"]["red"]
     assert "Traceback" not in captured.err
     assert main([*command, "policies=[blue]"]) == 0
+    damage(battery / "blue")
+    for policies, named in (("[*]", ["none of 2 policies is left", "\n  red: ", "\n  blue: "]), ("[blue]", [])):
+        assert main([*command, f"policies={policies}", f"output={tmp_path / 'r.json'}"]) == 2  # as of one bundle
+        errors = capsys.readouterr().err
+        assert [word for word in [words, *named] if word not in errors] == []
+    assert not (tmp_path / "r.json").exists()

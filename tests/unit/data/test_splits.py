@@ -15,7 +15,7 @@ from alora.data.splits import (
     rows_digest,
     text_digest,
 )
-from alora.errors import ConfigError, DataError
+from alora.errors import AllFailed, ConfigError, DataError
 from alora.policy import Policy
 
 POLICY, OTHER = Policy("p", "T", "R"), Policy("q", "T", "R")
@@ -123,3 +123,40 @@ def test_files_of_several_policies_share_the_rows_that_they_have_in_common(tmp_p
     assert left_out == {}
     assert len(splits.train) == 6
     assert all(set(item.labels) == {"p", "q"} for item in splits.train)
+
+
+def test_a_policy_without_rows_is_left_out_until_none_is_left(tmp_path):
+    """One policy of several fails alone; the only one, and all of several, end the reading."""
+    names = {split: write(tmp_path / f"p.{split}.jsonl", *both(3, split)) for split in ("train", "validation", "test")}
+    each = DataSettings(**{split: str(tmp_path / f"%policy%.{split}.jsonl") for split in names})
+    splits, left_out = read_splits(each, [POLICY, OTHER])
+    assert list(left_out) == ["q"]
+    assert len(splits.train) == 6
+    assert all(list(item.labels) == ["p"] for item in splits.train)
+    assert splits.counts(POLICY) == {split: {"violation": 3, "ok": 3} for split in names}
+    with pytest.raises(DataError, match=r"q\.train\.jsonl"):
+        read_splits(each, [OTHER])
+    with pytest.raises(AllFailed, match=r"none of 2 policies is left:\n  q: .*\n(  .*\n)*  r: "):
+        read_splits(each, [OTHER, replace(OTHER, id="r")])
+
+
+def test_a_policy_that_no_row_is_labelled_for_is_left_out_before_it_is_trained(tmp_path):
+    """Also where the test rows alone lack it; rows that are labelled for nobody are no rows of the run."""
+    lines = [
+        {"messages": [{"role": "user", "content": f"{number}"}], "labels": dict.fromkeys(names, label)}
+        for number, label in enumerate(POLICY.labels * 3)
+        for names in (("p", "q"), ())
+    ]
+    files = {}
+    for split in ("train", "validation", "test"):
+        for number, line in enumerate(lines):
+            line["id"] = f"{split} {number}"
+            if split == "test":
+                line["labels"].pop("q", None)
+        files[split] = str(tmp_path / f"{split}.jsonl")
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    splits, left_out = read_splits(DataSettings(**files), [POLICY, OTHER])
+    assert [str(error) for error in left_out.values()] == [
+        f"{files['test']}: none of its 12 rows is labelled for policy 'q'"
+    ]
+    assert [len(rows) for rows in (splits.train, splits.validation, splits.test)] == [6, 6, 6]
