@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from alora.errors import AloraError
@@ -60,13 +61,13 @@ def own_link(path: Path) -> Path | None:
     return path.parent / target if own else None
 
 
-def require_plain_run(run: Path, refusal: type[AloraError]) -> None:
+def require_plain_run(run: Path, refusal: type[AloraError], outputs: Sequence[str] = OUTPUTS) -> None:
     """Refuse a run that leads elsewhere: of all links, only its own two to its only policy are let be.
 
     Raises:
         refusal: something in it is a link, a pipe, a socket or a device.
     """
-    names = (name for name in (RUN_FILE, INPUTS_FILE, *OUTPUTS) if own_link(run / name) is None)
+    names = (name for name in (RUN_FILE, INPUTS_FILE, *outputs) if own_link(run / name) is None)
     require_plain(run, refusal, *names)
 
 

@@ -19,71 +19,24 @@ from typing import Any
 from alora.atomic import write_json
 from alora.comparison.scores import Scores, read_scores, write_scores
 from alora.comparison.task import Unit
-from alora.config.schema import Recipe
 from alora.errors import RunError
-from alora.reading import require_plain
-from alora.training.run_folder import ADAPTER, CHECKPOINT, hold_folder, read_claim, remove_outputs
+from alora.training.run_folder import ADAPTER_FILES, CHECKPOINT, ClaimedFolder
 
 ASK_AGAIN = "rows_to_ask_again"  # a fact of scores: rows that the next call may get an answer to
-_INPUTS, _LEFT_OUT, _OPEN = "inputs.json", "left_out.json", "open"
-_KIND = "alora comparison"
+_LEFT_OUT, _OPEN = "left_out.json", "open"
 _OWN = re.compile(
-    rf"arms/[^/]+/(?:[^/]+\.json|open|answers/[^/]+\.jsonl|adapters/[^/]+/{ADAPTER}|checkpoints/{CHECKPOINT}"
+    rf"arms/[^/]+/(?:[^/]+\.json|open|answers/[^/]+\.jsonl|adapters/[^/]+/{ADAPTER_FILES}|checkpoints/{CHECKPOINT}"
     r"|(?:[^/]+/)*\.[^/]+\.alora-part(?:/.+)?)"
 )
-# The settings that a score depends on; which arms, seeds and ranks are run may grow from call to call.
 _FIXED = ("base", "adapter", "policy", "prompt", "training")
 
 
-class ComparisonFolder:
-    """One comparison's folder, held by one process at a time (use as a context manager).
+class ComparisonFolder(ClaimedFolder):
+    """The folder of one comparison."""
 
-    Raises:
-        RunError: it cannot be written, another process holds it, or it holds something else.
-    """
-
-    def __init__(self, recipe: Recipe) -> None:
-        self.path = Path(recipe.run_dir)
-        self._recipe = recipe
-        if self.path.is_dir():
-            require_plain(self.path, RunError, "run.yaml", _INPUTS, "arms")
-            read_claim(self.path, _KIND)
-        self._lock = hold_folder(self.path)
-
-    def __enter__(self) -> ComparisonFolder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-    @property
-    def settings(self) -> Path:
-        """The reloadable recipe."""
-        return self.path / "run.yaml"
-
-    def claim(self, digests: Mapping[str, str]) -> bool:
-        """Bind the folder to these rows and settings; True when it already was, and finished units are kept.
-
-        Raises:
-            RunError: it holds scores of other rows or settings, and ``force`` is not set.
-        """
-        claimed = {"kind": _KIND, "settings": self._fixed_settings(), "inputs": dict(digests)}
-        before = read_claim(self.path, _KIND)
-        if before == claimed:
-            return True
-        if before is not None and not self._recipe.force:
-            parts = [
-                f"{part}.{name}"
-                for part in ("settings", "inputs")
-                for name in _differing(before.get(part), claimed[part])
-            ]
-            raise RunError(
-                f"{self.path} holds a comparison with other {', '.join(parts[:6]) or 'contents'}; choose another "
-                "run_dir= (or name=), or start over with force=true"
-            )
-        remove_outputs(self.path, _OWN, ["arms"])
-        write_json(self.path / _INPUTS, claimed)
-        return False
+    kind = "alora comparison"
+    outputs = ("arms",)
+    own = _OWN
 
     def home(self, unit: Unit) -> Path:
         """Where one unit's outputs lie."""
@@ -119,7 +72,8 @@ class ComparisonFolder:
             raise RunError(f"{home / _LEFT_OUT} cannot be read ({error}); remove {home} and run again") from error
         return [read_scores(file) for file in sorted(home.glob("*.json")) if file.name != _LEFT_OUT], failed
 
-    def _fixed_settings(self) -> dict[str, Any]:
+    def fixed_settings(self) -> dict[str, Any]:
+        """Those that a score depends on; which arms, seeds and ranks are run may grow from call to call."""
         settings = asdict(self._recipe)
         kept = {name: settings[name] for name in _FIXED}
         for section, names in (("adapter", ("kind", "rank")), ("training", ("seed", "threads"))):
@@ -127,10 +81,4 @@ class ComparisonFolder:
                 kept[section].pop(name)
         kept["policy"].pop("file")  # its text is among the digests
         own = ("alora_learning_rate", "lora_learning_rate", "rows")
-        kept["compare"] = {name: settings["compare"][name] for name in own}
-        return json.loads(json.dumps(kept))
-
-
-def _differing(before: Any, now: Mapping[str, Any]) -> list[str]:
-    before = before if isinstance(before, dict) else {}
-    return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+        return kept | {"compare": {name: settings["compare"][name] for name in own}}

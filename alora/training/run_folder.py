@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from filelock import BaseFileLock, FileLock, Timeout
 
@@ -26,7 +26,10 @@ from alora.atomic import is_part, remove_own, strangers, sweep, write_json
 from alora.config.schema import Recipe
 from alora.errors import RunError
 from alora.layout import (
+    ADAPTER,
     BATTERY,
+    EVALUATION,
+    IDENTITY,
     INPUTS_FILE,
     OUTPUTS,
     POLICIES,
@@ -38,11 +41,10 @@ from alora.layout import (
 from alora.reading import read_whole
 
 LOCK = ".lock"
-_KIND = "alora run"
-ADAPTER = r"adapter_(?:config\.json|model\.safetensors)"
+ADAPTER_FILES = r"adapter_(?:config\.json|model\.safetensors)"
 CHECKPOINT = r"(?:[^/]+/)?(?:checkpoint-\d+/.+|README\.md)"  # the card is TRL's
-_ONE = rf"(?:training|evaluation|identity)\.json|adapter/{ADAPTER}"
-_BUNDLE = rf"(?:alora|identity)\.json|golden\.jsonl|README\.md|{ADAPTER}"
+_ONE = rf"(?:training|evaluation|identity)\.json|adapter/{ADAPTER_FILES}"
+_BUNDLE = rf"(?:alora|identity)\.json|golden\.jsonl|README\.md|{ADAPTER_FILES}"
 # All that a run ever makes and may remove again; up to version 0.1 what was of one policy lay in the folder itself.
 _OWN = re.compile(
     rf"checkpoints/{CHECKPOINT}|{_ONE}|bundle/(?:{_BUNDLE})|policies/[^/]+/(?:{_ONE})"
@@ -64,16 +66,20 @@ class PolicyPlaces:
     bundle: Path
 
 
-class RunFolder:
-    """One run's folder, held by one process at a time (use as a context manager).
+class ClaimedFolder:
+    """A folder of one kind, held by one process at a time (use as a context manager), with what its recipe made.
 
     Args:
-        recipe: the run's settings.
+        recipe: its settings; ``run_dir`` is its place.
         writes: False for a process that only reads what the one that holds the folder has made.
 
     Raises:
-        RunError: it cannot be written, another process holds it, or it belongs to a run with other settings.
+        RunError: it cannot be written, another process holds it, or it belongs to something else.
     """
+
+    kind: ClassVar[str]  # in its record
+    outputs: ClassVar[Sequence[str]]  # the entries that hold what it made
+    own: ClassVar[re.Pattern[str]]  # all that may be removed again below them
 
     def __init__(self, recipe: Recipe, writes: bool = True) -> None:
         self.path = Path(recipe.run_dir)
@@ -85,17 +91,14 @@ class RunFolder:
     def _hold(self) -> None:
         try:
             self._made = not self.path.is_dir()  # what is a file there fails to become one
-            self._refuse_foreign()
+            if not self._made:
+                require_plain_run(self.path, RunError, self.outputs)
+                read_claim(self.path, self.kind)
         except OSError as error:
             raise _unwritable(self.path, error) from error
-        self._lock = hold_folder(self.path)
+        self._lock = _lock(self.path)
 
-    def _refuse_foreign(self) -> None:
-        if not self._made:
-            require_plain_run(self.path, RunError)
-            read_claim(self.path, _KIND)
-
-    def __enter__(self) -> RunFolder:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -112,6 +115,59 @@ class RunFolder:
         """The reloadable recipe."""
         return self.path / RUN_FILE
 
+    def fixed_settings(self) -> dict[str, Any]:
+        """The settings that what it made depends on."""
+        raise NotImplementedError
+
+    def claim(self, inputs: Mapping[str, str]) -> bool:
+        """Bind the folder to this recipe and these input digests; True when it already was (a resume).
+
+        Raises:
+            RunError: the folder holds outputs of other settings or inputs, and ``force`` is not set.
+        """
+        claimed = {"kind": self.kind, "settings": _plain(self.fixed_settings()), "inputs": dict(inputs)}
+        before = read_claim(self.path, self.kind)
+        if before == claimed and not self._is_of_0_1():
+            return True
+        if before is not None and not self._recipe.force and self._has_outputs():
+            changed = _changed(before, claimed)
+            raise RunError(
+                f"{self.path} holds a {self.kind.removeprefix('alora ')} with other settings: {'; '.join(changed[:5])}"
+                f"{f' and {len(changed) - 5} more' if len(changed) > 5 else ''}. "
+                "Choose another run_dir= (or name=), or start over with force=true"
+            )
+        self._clear()
+        write_json(self.path / INPUTS_FILE, claimed)
+        return False
+
+    def _has_outputs(self) -> bool:
+        places = [self.path / name for name in self.outputs]
+        return any(place.is_file() or (place.is_dir() and any(place.iterdir())) for place in places)
+
+    def _clear(self) -> None:
+        """Remove what was made before, unless something else lies among it."""
+        links = [name for name in self.outputs if own_link(self.path / name) is not None]
+        names = [name for name in self.outputs if name not in links]
+        if foreign := strangers(self.path, self.own, names):
+            raise RunError(
+                f"{self.path / foreign[0]} is no file of alora's, and lies where the run before is to be removed; move "
+                "it away, or choose another run_dir="
+            )
+        remove_own(self.path, self.own, names)
+        for name in links:
+            (self.path / name).unlink()
+
+    def _is_of_0_1(self) -> bool:
+        return False
+
+
+class RunFolder(ClaimedFolder):
+    """The folder of one training run."""
+
+    kind = "alora run"
+    outputs = OUTPUTS
+    own = _OWN
+
     @property
     def checkpoints(self) -> Path:
         """What training goes on from."""
@@ -126,74 +182,35 @@ class RunFolder:
         """Where the outputs of one policy lie."""
         home = self.path / POLICIES / policy
         return PolicyPlaces(
-            adapter=home / "adapter",
-            training=home / "training.json",
-            evaluation=home / "evaluation.json",
-            identity=home / "identity.json",
+            adapter=home / ADAPTER,
+            training=home / TRAINING,
+            evaluation=home / EVALUATION,
+            identity=home / IDENTITY,
             bundle=self.battery / policy,
         )
 
-    def claim(self, inputs: Mapping[str, str]) -> bool:
-        """Bind the folder to this recipe and these input digests; True when it already was (a resume).
+    def fixed_settings(self) -> dict[str, Any]:
+        """All but those that change nothing a stage has made."""
+        return {name: value for name, value in asdict(self._recipe).items() if name not in _FREE}
 
-        Raises:
-            RunError: the folder holds outputs of a run with other settings or inputs, and ``force`` is not set.
-        """
-        claimed = {"kind": _KIND, "settings": _fixed_settings(self._recipe), "inputs": dict(inputs)}
+    def claim(self, inputs: Mapping[str, str]) -> bool:
+        """As :meth:`ClaimedFolder.claim`; also refuses what version 0.1 made, unless ``force`` is set."""
         for home in (self.path, self.battery, *self.path.glob(f"{POLICIES}/*")):
             sweep(home)  # what a killed process was writing
-        before = read_claim(self.path, _KIND)
-        if before == claimed and not self._is_of_0_1():
-            return True
-        if before == claimed and not self._recipe.force:
+        if self._is_of_0_1() and not self._recipe.force:
             raise RunError(
                 f"{self.path} is a run of alora 0.1, which kept one policy's outputs in the folder itself; the other "
                 "verbs read it as it is. To train, choose another run_dir= (or name=), or start over with force=true"
             )
-        if before is not None and not self._recipe.force and self._has_outputs():
-            changed = _changed(before, claimed)
-            raise RunError(
-                f"{self.path} holds a run with other settings: {'; '.join(changed[:5])}"
-                f"{f' and {len(changed) - 5} more' if len(changed) > 5 else ''}. "
-                "Choose another run_dir= (or name=), or start over with force=true"
-            )
-        self._clear()
-        write_json(self.path / INPUTS_FILE, claimed)
-        return False
+        return super().claim(inputs)
 
     def _is_of_0_1(self) -> bool:
         return (self.path / TRAINING).exists() and not (self.path / POLICIES).exists()
-
-    def _has_outputs(self) -> bool:
-        places = [self.path / name for name in OUTPUTS]
-        return any(place.is_file() or (place.is_dir() and any(place.iterdir())) for place in places)
-
-    def _clear(self) -> None:
-        """Remove the outputs of the run before, unless something else lies among them."""
-        links = [name for name in OUTPUTS if own_link(self.path / name) is not None]
-        remove_outputs(self.path, _OWN, [name for name in OUTPUTS if name not in links])
-        for name in links:
-            (self.path / name).unlink()
-        (self.path / INPUTS_FILE).unlink(missing_ok=True)
 
 
 def remove_checkpoints(folder: Path) -> None:
     """Remove the checkpoints in ``folder``, and it, when nothing else lies there."""
     remove_own(folder, re.compile(CHECKPOINT))
-
-
-def remove_outputs(folder: Path, own: re.Pattern[str], names: Sequence[str]) -> None:
-    """Remove what a run has made below the entries ``names`` of its folder.
-
-    Raises:
-        RunError: something else lies among it; nothing is removed then.
-    """
-    if foreign := strangers(folder, own, names):
-        raise RunError(
-            f"{folder / foreign[0]} is no file of alora's, and lies where the run before is to be removed; move it "
-            "away, or choose another run_dir="
-        )
-    remove_own(folder, own, names)
 
 
 def read_claim(folder: Path, kind: str) -> dict[str, Any] | None:
@@ -223,14 +240,11 @@ def read_claim(folder: Path, kind: str) -> dict[str, Any] | None:
     return content
 
 
-def _fixed_settings(recipe: Recipe) -> dict[str, Any]:
-    settings = asdict(recipe)
-    for name in _FREE:
-        settings.pop(name)
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(settings))
 
 
-def hold_folder(folder: Path) -> BaseFileLock:
+def _lock(folder: Path) -> BaseFileLock:
     """Make ``folder`` and take its lock, so that one process at a time works in it.
 
     Raises:
@@ -256,14 +270,13 @@ def holds_finished(recipe: Recipe, inputs: Mapping[str, str], policies: Sequence
 
     ``inputs`` may leave out what cannot be had without loading the base.
     """
-    folder = Path(recipe.run_dir)
+    run = RunFolder(recipe, writes=False)
     try:
-        claim = json.loads(read_whole(folder / INPUTS_FILE).decode())
-        same = claim["settings"] == _fixed_settings(recipe) and inputs.items() <= claim["inputs"].items()
+        claim = json.loads(read_whole(run.path / INPUTS_FILE).decode())
+        same = claim["settings"] == _plain(run.fixed_settings()) and inputs.items() <= claim["inputs"].items()
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
-    home = folder / BATTERY
-    return same and all((home / name).exists() for name in ("battery.json", *policies))
+    return same and all((run.battery / name).exists() for name in ("battery.json", *policies))
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any], where: str = "") -> list[str]:

@@ -72,6 +72,7 @@ def test_a_run_of_0_1_is_not_trained_on(tmp_path):
     settings, old = recipe(tmp_path), tmp_path / "run/training.json"
     claim(settings, INPUTS)
     old.write_text("{}")
+    (tmp_path / "run/run.yaml").write_text("name: run")
     with pytest.raises(RunError, match=r"is a run of alora 0.1.*choose another run_dir="):
         claim(settings, INPUTS)
     assert old.exists()
