@@ -69,28 +69,14 @@ class Scores:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types; :meth:`from_dict` reads it back."""
-        return {
-            "arm": self.arm,
-            "policy": self.policy,
-            "seed": self.seed,
-            "rank": self.rank,
-            "facts": dict(self.facts),
-            "validation": self.validation.as_dict(),
-            "test": self.test.as_dict(),
-        }
+        parts = {"facts": dict(self.facts), "validation": self.validation.as_dict(), "test": self.test.as_dict()}
+        return {**vars(self), **parts}
 
     @classmethod
     def from_dict(cls, mapping: Mapping[str, Any]) -> Scores:
         """Read :meth:`as_dict` back; KeyError, TypeError or ValueError when it is something else."""
-        return cls(
-            arm=mapping["arm"],
-            policy=mapping["policy"],
-            seed=mapping["seed"],
-            rank=mapping["rank"],
-            validation=RowScores.from_dict(mapping["validation"]),
-            test=RowScores.from_dict(mapping["test"]),
-            facts=dict(mapping["facts"]),
-        )
+        parts = {name: RowScores.from_dict(mapping[name]) for name in ("validation", "test")}
+        return cls(**{**mapping, **parts, "facts": dict(mapping["facts"])})
 
 
 def labelled_for(policy: Policy, rows: Sequence[LabelledConversation]) -> list[LabelledConversation]:
@@ -124,10 +110,10 @@ def read_scores(file: Path) -> Scores:
     """
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        if content["schema_version"] != SCHEMA_VERSION:
-            raise ValueError(f"schema_version {content['schema_version']} is not {SCHEMA_VERSION}")
+        if (version := content.pop("schema_version")) != SCHEMA_VERSION:
+            raise ValueError(f"schema_version {version} is not {SCHEMA_VERSION}")
         return Scores.from_dict(content)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RunError(
             f"{file} holds no scores of this version ({type(error).__name__}: {error}); remove it and run again"
         ) from error

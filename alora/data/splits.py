@@ -112,7 +112,8 @@ def source_of(source: str, policy: Policy) -> str:
 def _read_common(
     source: str, settings: DataSettings, policies: Sequence[Policy]
 ) -> tuple[list[LabelledConversation], LeftOut]:
-    own = {policy.id: Findings() for policy in policies}
+    # Of a single policy, wrong labels are the source's fault, so that all that is wrong is listed at once.
+    own = {policy.id: Findings() for policy in policies if len(policies) > 1}
     rows = read_multilabelled(source, settings, policies, own)
     left_out = LeftOut({name: findings.error(source) for name, findings in own.items() if findings.count})
     if left_out:
