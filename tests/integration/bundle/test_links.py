@@ -127,14 +127,10 @@ def test_nor_what_a_run_keeps(name, run, tmp_path, monkeypatch):
             find_artifact(".")
 
 
-OTHERS = {
-    "bundle": ("{away}", "battery", "battery/..", "battery/../battery/advice", "../run/battery/advice",
-               "policies/advice/adapter"),
-    "adapter": ("{away}", "policies/../adapter", "policies/advice", "battery/advice"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "target"), [(name, target) for name in OTHERS for target in OTHERS[name]])
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [("bundle", "{away}"), ("bundle", "../run/battery/advice"), ("adapter", "policies/../adapter")],
+)
 def test_a_runs_own_links_lead_to_its_only_policy_and_nowhere_else(name, target, run, folder):
     assert find_artifact(run / "bundle").folder == run / "battery/advice"
     assert find_artifact(run / "adapter").folder == run / "policies/advice/adapter"
