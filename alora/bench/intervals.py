@@ -1,11 +1,9 @@
 """Intervals around what was measured: the bootstrap for times and ratios, Student's t for the A/A run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy import stats
@@ -26,8 +24,8 @@ class Measured:
     def contains(self, value: float) -> bool:
         return self.low <= value <= self.high
 
-    def times(self, factor: float) -> Measured:
-        return Measured(self.value * factor, self.low * factor, self.high * factor, self.coverage)
+    def times(self, factor: float) -> Self:
+        return type(self)(self.value * factor, self.low * factor, self.high * factor, self.coverage)
 
 
 def median_interval(values: Sequence[float]) -> Measured:

@@ -1,7 +1,5 @@
 """What all systems are made of: a base, distinct adapters (each also as a standard LoRA), and the policies' prompts."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence
@@ -16,6 +14,7 @@ from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE, AdapterSpec, Adapter
 from alora.base.load import LoadedBase, base_location, load_base
 from alora.bench.record import MeasuredBase
 from alora.bench.shapes import SHAPES, BaseShape, base_mib, random_base, shape_of
+from alora.bundle.battery import load_battery
 from alora.config.schema import BaseSettings, BenchSettings
 from alora.errors import ConfigError
 from alora.prompt.render import Suffix
@@ -97,24 +96,15 @@ def random_material(settings: BenchSettings, base: BenchBase, count: int, scratc
     if base.folder is None:
         base = replace(base, folder=str(scratch / "base"))
         base.model.save_pretrained(str(base.folder))
-    adapters = tuple(
-        random_adapter(spec, base.model, settings.seed + 10 * policy, SERVED_SCALE, dtype) for policy in range(count)
-    )
-    return Material(
-        base=base,
-        adapters=adapters,
-        folders=write_folders(adapters, scratch, str(base.folder)),
-        suffixes=tuple(draw_suffix(base.shape.vocab, settings.suffix, settings.seed + 1 + p) for p in range(count)),
-        policy_texts=tuple(
-            token_ids(base.shape.vocab, POLICY_TOKENS, settings.seed - 1 - p, base.banned) for p in range(count)
-        ),
-    )
+    seed, vocab, numbers = settings.seed, base.shape.vocab, range(count)
+    adapters = tuple(random_adapter(spec, base.model, seed + 10 * n, SERVED_SCALE, dtype) for n in numbers)
+    suffixes = tuple(draw_suffix(vocab, settings.suffix, seed + 1 + n) for n in numbers)
+    texts = tuple(token_ids(vocab, POLICY_TOKENS, seed - 1 - n, base.banned) for n in numbers)
+    return Material(base, adapters, write_folders(adapters, scratch, str(base.folder)), suffixes, texts)
 
 
 def bundle_material(settings: BenchSettings, base: BaseSettings, scratch: Path) -> Material:
     """Real bundles from ``bench.battery``, on the base that they name; conversations are random ordinary tokens."""
-    from alora.bundle.battery import load_battery
-
     bundles = load_battery(Path(str(settings.battery)))
     made, loaded = _loaded(str(settings.battery), bundles[0].base_settings(base))
     for bundle in bundles:

@@ -1,9 +1,6 @@
 """Plots of a record: latency, speed-up, and p95 under load. matplotlib is optional."""
 
-from __future__ import annotations
-
 import importlib.util
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +15,20 @@ def write_plots(record: Record, folder: Path) -> list[Path]:
     if importlib.util.find_spec("matplotlib") is None:
         return []
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
 
-    plots: dict[str, Callable[[Any, Record], bool]] = {"latency": latency, "speed_up": speed_up, "open_loop": open_loop}
     written = []
-    for name, draw in plots.items():
+    for draw in (latency, speed_up, open_loop):
         axes = (figure := Figure(figsize=(6.4, 4.0), layout="constrained")).subplots()
         if draw(axes, record):
             axes.set(xscale="log", yscale="log")
+            for axis in (axes.xaxis, axes.yaxis):  # plain numbers, at 1, 2 and 5 of every decade
+                axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+                axis.set_major_formatter("{x:g}")
+                axis.set_minor_formatter("")
             axes.legend(frameon=False, fontsize=7)
-            figure.savefig(folder / f"{name}.png", dpi=110)
-            written.append(folder / f"{name}.png")
+            written.append(folder / f"{draw.__name__}.png")
+            figure.savefig(written[-1], dpi=110)
     return written
 
 
@@ -38,10 +39,10 @@ def latency(axes: Any, record: Record) -> bool:
     cells = [cell for cell in cells if cell.at["tokens"] == longest]
     for name in dict.fromkeys(name for cell in cells for name in cell.systems if name != AA):
         there = [cell for cell in cells if name in cell.systems]
-        x, found = [cell.size("policies") for cell in there], [cell.whole_ms(name) for cell in there]
-        spread = [[one.value - one.low for one in found], [one.high - one.value for one in found]]
         label = f"{name} (~ extrapolated)" if any(cell.part(name) for cell in there) else name
-        y = [one.value for one in found]
+        x, times = [cell.size("policies") for cell in there], [cell.whole_ms(name) for cell in there]
+        y = [one.value for one in times]
+        spread = [[one.value - one.low for one in times], [one.high - one.value for one in times]]
         axes.errorbar(x, y, yerr=spread, label=label, color=COLOURS.get(name), marker="o", markersize=4, capsize=3)
     axes.set(xlabel="policies on one conversation", ylabel=f"{longest} tokens, empty cache: all verdicts back, ms")
     return len(cells) > 1
@@ -73,7 +74,7 @@ def open_loop(axes: Any, record: Record) -> bool:
         rates = sorted((one for one in entry.rates if one.rate and one.ms), key=lambda one: one.rate)
         if rates:
             label = f"{entry.system}, population {entry.population}{', withheld' if entry.refused else ''}"
-            style = {"marker": "s" if entry.kind == "population" else "o", "color": COLOURS.get(entry.system)}
+            style = {"marker": "s" if entry.question == "population" else "o", "color": COLOURS.get(entry.system)}
             axes.plot([one.rate for one in rates], [one.percentile(95) for one in rates], label=label, **style)
             behind = [one for one in rates if not (one.sustained and one.complete)]
             axes.plot([one.rate for one in behind], [one.percentile(95) for one in behind], "kx")

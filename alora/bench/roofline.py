@@ -1,7 +1,5 @@
 """What this machine could do at best: arithmetic over its measured matmul rate, bytes over its measured bandwidth."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
