@@ -32,7 +32,7 @@ IGNORED = -100  # label of positions that a language-model loss leaves out
 class PeftTrainer:
     """PEFT's aLoRA over the whole prompt, in as little code as possible; and what the other two have in common."""
 
-    objective = "labels"
+    objective, shared_tokens = "labels", 0
 
     def __init__(
         self, model: PeftModel, adapter: AdapterWeights, prompts: TrainingPrompts, scratch: Path, policy: int = 0

@@ -38,7 +38,7 @@ class Clock:
 
     @property
     def name(self) -> str:
-        return "CPU time of the process at one thread" if self.cpu else "wall time"
+        return "CPU time of the process" if self.cpu else "wall time"
 
     def now(self) -> float:
         return self._skipped + (time.process_time() if self.cpu else time.perf_counter())

@@ -3,12 +3,18 @@
 import contextlib
 import ctypes
 import gc
+import multiprocessing
 import re
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
+from alora.errors import BaseError, first_line
+
+T = TypeVar("T")
 _MMAP_MAX, _MMAP_THRESHOLD, _TRIM_THRESHOLD = -4, -3, -1  # glibc's names
 
 
@@ -23,13 +29,32 @@ def keep_freed_memory() -> None:
     _set({_MMAP_MAX: 0, _TRIM_THRESHOLD: 2**31 - 1})
 
 
+def return_freed_memory() -> None:
+    """Give it back at once: the resident set otherwise follows glibc's habits and not the need of what runs."""
+    _set({_MMAP_THRESHOLD: 65536, _TRIM_THRESHOLD: 65536})
+
+
+def in_fresh_process(run: Callable[..., T], *args: Any) -> T:
+    """``run(...)`` where nothing was freed before: a step that fits into what a process has kept shows no need.
+
+    Raises:
+        BaseError: the process failed; most likely memory ran out.
+    """
+    fresh = multiprocessing.get_context("spawn")
+    try:
+        with ProcessPoolExecutor(1, fresh, initializer=return_freed_memory) as pool:
+            return pool.submit(run, *args).result()
+    except Exception as error:
+        text = f"measuring the memory of a step failed ({first_line(error)}); turn it off with bench.memory=false"
+        raise BaseError(text) from error
+
+
 def extra_peak_mib(first: Steps, measured: Steps, device: torch.device) -> float:
     """MiB that ``measured.step()`` needs at its peak, beyond the weights, the adapters and their gradients.
 
     ``first.step()`` makes the gradients, and what libraries set up once. On a GPU it is the allocator's peak, on CPU
-    the resident set's, for which freed memory goes back to the system from here on.
+    the resident set's.
     """
-    _set({_MMAP_THRESHOLD: 65536, _TRIM_THRESHOLD: 65536})  # the resident set would follow glibc's habits
     first.step()
     gc.collect()
     if device.type == "cuda":

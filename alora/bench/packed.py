@@ -114,6 +114,10 @@ class PackedTrainer:
         """P: the number of pairs of a step, because there is one conversation."""
         return len(self._batch.pairs)
 
+    @property
+    def shared_tokens(self) -> int:
+        return len(self._batch.prefixes[0])
+
     def on(self, prompts: TrainingPrompts) -> Self:
         other = copy.copy(self)
         other._batch = self._batch_of(prompts)

@@ -1,9 +1,13 @@
 """Plots of a record: latency, speed-up, and p95 under load. matplotlib is optional."""
 
 import importlib.util
+import math
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from alora.bench.intervals import Measured
 from alora.bench.record import Record
 from alora.bench.trials import AA
 
@@ -33,37 +37,45 @@ def write_plots(record: Record, folder: Path) -> list[Path]:
 
 
 def latency(axes: Any, record: Record) -> bool:
-    """Milliseconds of a burst against the number of policies, one line per system, for the longest conversation."""
-    cells = sorted((cell for cell in record.cells if cell.workload == "grid"), key=lambda cell: cell.size("policies"))
-    longest = max((cell.size("tokens") for cell in cells), default=0)
-    cells = [cell for cell in cells if cell.at["tokens"] == longest]
+    """Milliseconds of a burst against the number of policies, for the longest conversation with two such numbers."""
+    grid = sorted((cell for cell in record.cells if cell.workload == "grid"), key=lambda cell: cell.size("policies"))
+    lengths = Counter(cell.size("tokens") for cell in grid)
+    longest = max((tokens for tokens, count in lengths.items() if count > 1), default=0)
+    cells = [cell for cell in grid if cell.at["tokens"] == longest]
     for name in dict.fromkeys(name for cell in cells for name in cell.systems if name != AA):
         there = [cell for cell in cells if name in cell.systems]
         label = f"{name} (~ extrapolated)" if any(cell.part(name) for cell in there) else name
         x, times = [cell.size("policies") for cell in there], [cell.whole_ms(name) for cell in there]
-        y = [one.value for one in times]
-        spread = [[one.value - one.low for one in times], [one.high - one.value for one in times]]
-        axes.errorbar(x, y, yerr=spread, label=label, color=COLOURS.get(name), marker="o", markersize=4, capsize=3)
+        _intervals(axes, x, times, label, COLOURS.get(name))
     axes.set(xlabel="policies on one conversation", ylabel=f"{longest} tokens, empty cache: all verdicts back, ms")
-    return len(cells) > 1
+    return bool(cells)
+
+
+def _intervals(axes: Any, x: Sequence[int], y: Sequence[Measured], label: str, colour: str | None = None) -> Any:
+    spread = [[one.value - one.low for one in y], [one.high - one.value for one in y]]
+    style = {"marker": "o", "markersize": 4, "capsize": 3, "color": colour}
+    return axes.errorbar(x, [one.value for one in y], yerr=spread, label=label, **style)
 
 
 def speed_up(axes: Any, record: Record) -> bool:
     """Times faster than standard LoRA, or than PEFT's training, against the number of policies; dashed: arithmetic."""
-    lines: dict[str, list[tuple[int, float, float]]] = {}
+    lines: dict[str, list[tuple[int, Measured, float]]] = {}
+    parts: set[str] = set()
     for cell in record.cells:
         for one in cell.ratios:
             if one.ratio and one.baseline == "lora" and cell.workload == "grid":
-                label, policies = f"{cell.mark('lora')}over LoRA, {cell.at['tokens']} tokens", cell.size("policies")
+                label, policies = f"over LoRA, {cell.at['tokens']} tokens", cell.size("policies")
+                parts |= {label} if cell.part("lora") else set()
             elif one.ratio and one.baseline == "peft":
                 label, policies = f"over PEFT, prefix {cell.at['prefix']}", int(one.ours.partition("=")[2])
             else:
                 continue
-            lines.setdefault(label, []).append((policies, one.ratio.value, one.arithmetic or 0.0))
+            lines.setdefault(label, []).append((policies, one.ratio, one.arithmetic or math.nan))
     for label, rows in lines.items():
-        x, measured, allowed = zip(*sorted(rows), strict=True)
-        (line,) = axes.plot(x, measured, marker="o", label=label)
-        axes.plot(x, allowed, linestyle="--", linewidth=0.8, color=line.get_color())
+        x, measured, allowed = zip(*sorted(rows, key=lambda row: row[0]), strict=True)
+        mark = " (~ extrapolated)" if label in parts else ""
+        drawn = _intervals(axes, x, measured, label + mark)
+        axes.plot(x, allowed, linestyle="--", linewidth=0.8, color=drawn.lines[0].get_color())
     axes.set(xlabel="policies", ylabel="times faster; dashed: arithmetic")
     return bool(lines)
 

@@ -16,7 +16,7 @@ def markdown(record: Record) -> str:
         parts.append(f"**Stopped before its end** ({record.stopped}): what follows was finished before.")
     for workload in dict.fromkeys(cell.workload for cell in record.cells):
         cells = [cell for cell in record.cells if cell.workload == workload]
-        parts += [f"## {workload}", _ratios(cells), _coverage(cells), _kernel_factor(cells), _systems(record, cells)]
+        parts += [f"## {workload}", _ratios(cells), _coverage(cells), _kernel_factor(cells), _systems(cells)]
         aa = record.aa[workload].ratio if workload in record.aa else None
         parts.append(f"A/A run over the whole workload: {brief(aa, 3)}, which covers {aa.coverage:.0%}." if aa else "")
     parts += [_load(record.load), _agreement(record), _memory(record)]
@@ -26,8 +26,11 @@ def markdown(record: Record) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+    """In Markdown; a column without a figure is left out."""
+    rows = list(rows)
+    used = [at for at in range(len(heads)) if not rows or any(row[at] != "-" for row in rows)]
+    lines = [[heads[at] for at in used], ["---"] * len(used), *([row[at] for at in used] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def brief(figure: Measured | None, digits: int = 0) -> str:
@@ -97,27 +100,26 @@ def _kernel_factor(cells: Sequence[Cell]) -> str:
     """What LoRA's kernels cost: with one adapter alone both compute the same tokens."""
     alone = [(cell, cell.ratio("lora")) for cell in cells if cell.at.get("policies") == 1]
     shown = [f"{brief(r.ratio, 2)} at {cell.at['tokens']} tokens" for cell, r in alone if r is not None and r.ratio]
-    note = "LoRA over ours with one adapter alone, where both compute the same tokens; a ratio is its tokens times this"
+    note = "LoRA over ours with one adapter alone, where both compute the same tokens"
     return f"**Kernel factor** ({note}): {'; '.join(shown)}." if shown else ""
 
 
-def _systems(record: Record, cells: Sequence[Cell]) -> str:
+def _systems(cells: Sequence[Cell]) -> str:
     """A row a system: its distance to the roofline, single requests, and the engine's counters."""
     rows = []
     for cell in cells:
         for name in (name for name in cell.systems if name != AA):
             least, seconds = cell.roofline.get(name), median(trial.run.seconds for trial in cell.of(name))
-            computed, cached = cell.mean(name, lambda run: run.computed), cell.mean(name, lambda run: run.cached)
+            pieces = cell.of(name)[0].run.pieces
+            whole = max(trial.run.pieces for trial in cell.trials) / pieces if cell.mark(name) else 1
+            tokens = (cell.mean(name, value) * whole for value in (lambda run: run.computed, lambda run: run.cached))
             rows.append([
                 ", ".join(map(str, cell.at.values())), f"{cell.mark(name)}{name}", _ms(cell, name),
                 f"{seconds / least:.1f}" if least else "-",
-                *(brief(cell.request_ms(name, percent)) for percent in (50, 95, 99)),
-                f"{1000 / cell.each_ms(name).value:.0f}", f"{computed:.0f}", f"{cached:.0f}",
-                f"{computed * record.base.kv_bytes / 2**20:.1f}",
-                f"{1000 * cell.mean(name, lambda run: run.front):.1f}",
+                *(brief(cell.request_ms(name, percent)) for percent in (50, 95)),
+                *(f"{cell.mark(name)}{count:.0f}" for count in tokens),
             ])  # fmt: skip
-    heads = ["cell", "system", "ms", "times the roofline", "request p50, ms", "p95", "p99", "a second",
-             "tokens computed", "hit", "new KV, MiB", "until accepted, ms"]  # fmt: skip
+    heads = ["cell", "system", "ms", "times the roofline", "request p50, ms", "p95", "tokens computed", "hit"]
     return table(heads, rows)
 
 

@@ -2,19 +2,23 @@
 
 import gc
 import math
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
+
+import torch
 
 from alora.bench import guards
 from alora.bench.baselines import TRAINERS, PeftTrainer, peft_model
 from alora.bench.flops import FlopCount
 from alora.bench.guards import Code, refuse
-from alora.bench.harness import Context
+from alora.bench.harness import Clock, Context, Harness
 from alora.bench.material import LABELS, adapter_spec, bench_base, random_adapter
-from alora.bench.memory import extra_peak_mib
+from alora.bench.memory import extra_peak_mib, in_fresh_process
 from alora.bench.packed import PackedTrainer, TrainingPrompts, difference
 from alora.bench.record import LoadRecord, MemoryRow
 from alora.bench.trials import AA, Agreement, Cell, Refusal, Result, Run
-from alora.config.schema import TrainingSettings
+from alora.config.schema import BaseSettings, BenchSettings, TrainingSettings
 
 PASS_TOKENS = TrainingSettings().max_suffix_tokens  # of a packed pass
 UNLIKE = 1e9  # what a record holds for an infinite difference, which JSON does not have
@@ -43,7 +47,8 @@ class TrainingBench:
         for prefix in self._settings.prefixes:
             self._cell(prefix)
         if self._settings.memory:
-            self._measure_memory(self._settings.prefixes[0])
+            context = self._context
+            self.memory = in_fresh_process(step_memory, self._settings, context.base, context.device, context.dtype)
 
     def ask(self) -> None:
         """Gradients were compared before a clock was read."""
@@ -78,7 +83,9 @@ class TrainingBench:
         """One step from cleared gradients, and the pairs that it ran."""
         trainer.clear()
         seconds, wall = self._context.clock.time(trainer.step)
-        return Run.of(seconds, wall, list(map(Result, trainer.pieces())))
+        shared = trainer.shared_tokens  # computed once, and counted for the first
+        pieces = enumerate(trainer.pieces())
+        return Run.of(seconds, wall, [Result(piece, 0.0, shared if number else 0) for number, piece in pieces])
 
     def _compare(
         self, cell: Cell, ours: Mapping[str, PackedTrainer], baselines: Mapping[str, PeftTrainer], checked: list[int]
@@ -106,7 +113,7 @@ class TrainingBench:
                 wide.close()
             self._worst[cell.name, name] = max(difference(mine, theirs) for mine, theirs in pairs)
 
-    def _measure_memory(self, prefix: int) -> None:
+    def peak_memory(self, prefix: int) -> list[MemoryRow]:
         """PEFT, the packed step alone, and few and many policies in passes of one size: memory follows the pass."""
         most = max(self._settings.policies)
         few = min(8, most)
@@ -115,15 +122,16 @@ class TrainingBench:
             PeftTrainer(model, self._adapters[0], self._prompts(length, 1), self._context.scratch)
             for length in (16, prefix)
         )
-        self.memory = [MemoryRow("peft", 1, PASS_TOKENS, extra_peak_mib(small, whole, self._context.device))]
+        rows = [MemoryRow("peft", 1, PASS_TOKENS, extra_peak_mib(small, whole, self._context.device))]
         del model, small, whole
         short = few * self._settings.suffix
         for policies, tokens in ((1, PASS_TOKENS), (most, PASS_TOKENS), (few, short), (most, short)):
             gc.collect()
             first = self._packed(self._prompts(16, policies), tokens)
             peak = extra_peak_mib(first, first.on(self._prompts(prefix, policies)), self._context.device)
-            self.memory.append(MemoryRow("packed", policies, tokens, peak))
+            rows.append(MemoryRow("packed", policies, tokens, peak))
             first.close()
+        return rows
 
     def faults(self, cell: Cell, system: str) -> list[Refusal]:
         """Other gradients, pairs that a timed step left out, policies that were not trained."""
@@ -156,6 +164,17 @@ class TrainingBench:
             return []
         shown = worst if math.isfinite(worst) else UNLIKE
         return [Agreement(system, "ours, gradients", 1, int(worst <= self.tolerance), shown)]
+
+
+def step_memory(
+    settings: BenchSettings, base: BaseSettings, device: torch.device, dtype: torch.dtype
+) -> list[MemoryRow]:  # fmt: skip
+    """Peak memory of steps in this process, which should be a fresh one."""
+    torch.set_num_threads(settings.threads)
+    with tempfile.TemporaryDirectory() as scratch:
+        clock, harness = Clock(device, settings.threads), Harness(settings)
+        bench = TrainingBench(Context(settings, base, device, dtype, Path(scratch), clock, harness))
+        return bench.peak_memory(settings.prefixes[0])
 
 
 def policies_of(system: str) -> int:

@@ -191,7 +191,8 @@ class Cell:
         return self.of(system)[0].run.pieces < max(trial.run.pieces for trial in self.trials)
 
     def mark(self, system: str) -> str:
-        return "~" if self.part(system) else ""
+        """Of figures that stand for a whole burst; a training pair stands for itself."""
+        return "~" if self.workload != "training" and self.part(system) else ""
 
     def each_ms(self, system: str) -> Measured:
         return median_interval([1000 * trial.each for trial in self.of(system)])
