@@ -62,8 +62,8 @@ def _conditions(record: Record) -> str:
 
 
 def _ms(cell: Cell, system: str) -> str:
-    """Of a pair in training; in serving until all verdicts are back."""
-    if cell.workload == "training":
+    """Until all verdicts are back; in training of a pair."""
+    if cell.by_piece:
         return brief(cell.each_ms(system), 1)
     return cell.mark(system) + brief(cell.whole_ms(system))
 
@@ -81,8 +81,8 @@ def _ratios(cells: Sequence[Cell]) -> str:
         ]
         for cell in cells for one in cell.ratios if one.ours in cell.systems
     ]  # fmt: skip
-    unit = "ms a pair" if cells[0].workload == "training" else "ms"
-    heads = [*cells[0].at, "ours", unit, "baseline", unit, "times faster", "tokens", "arithmetic", "limit"]
+    ms = "ms a pair" if cells[0].by_piece else "ms"
+    heads = [*cells[0].at, "ours", ms, "baseline", ms, "times faster", "tokens", "arithmetic", "limit"]
     note = (
         "*tokens*: how many times more prompt tokens the baseline computed; *arithmetic*: what the rooflines allow; "
         "*limit*: the same for ever more policies."
@@ -112,14 +112,18 @@ def _systems(cells: Sequence[Cell]) -> str:
             least, seconds = cell.roofline.get(name), median(trial.run.seconds for trial in cell.of(name))
             pieces = cell.of(name)[0].run.pieces
             whole = max(trial.run.pieces for trial in cell.trials) / pieces if cell.mark(name) else 1
-            tokens = (cell.mean(name, value) * whole for value in (lambda run: run.computed, lambda run: run.cached))
+            computed, cached = (
+                cell.mean(name, value) * whole for value in (lambda run: run.computed, lambda run: run.cached)
+            )
             rows.append([
                 ", ".join(map(str, cell.at.values())), f"{cell.mark(name)}{name}", _ms(cell, name),
                 f"{seconds / least:.1f}" if least else "-",
                 *(brief(cell.request_ms(name, percent)) for percent in (50, 95)),
-                *(f"{cell.mark(name)}{count:.0f}" for count in tokens),
+                *(f"{cell.mark(name)}{count:.0f}" if computed else "-" for count in (computed, cached)),
+                f"{1000 * front:.1f}" if (front := cell.mean(name, lambda run: run.front)) else "-",
             ])  # fmt: skip
-    heads = ["cell", "system", "ms", "times the roofline", "request p50, ms", "p95", "tokens computed", "hit"]
+    heads = ["cell", "system", "ms", "times the roofline", "request p50, ms", "p95", "tokens computed", "hit",
+             "until accepted, ms"]  # fmt: skip
     return table(heads, rows)
 
 
@@ -185,6 +189,8 @@ def _agreement(record: Record) -> str:
 def _memory(record: Record) -> str:
     rows = [[row.system, str(row.policies), str(row.pass_tokens), f"{row.extra_mib:.0f}"] for row in record.memory]
     heads = ["system", "P", "suffix tokens of a pass, at most", "MiB"]
-    where = f"prefix {record.settings['prefixes'].partition(',')[0]}, suffix {record.settings['suffix']}"
+    prefix, suffix = (record.settings[key].partition(",")[0] for key in ("prefixes", "suffix"))
     note = "Beyond weights, adapters and their gradients."
-    return f"## Peak memory of a step, {where}\n\n{table(heads, rows)}\n\n{note}" if rows else ""
+    return (
+        f"## Peak memory of a step, prefix {prefix}, suffix {suffix}\n\n{table(heads, rows)}\n\n{note}" if rows else ""
+    )

@@ -190,9 +190,14 @@ class Cell:
         """Whether a run of ``system`` is a part that stands for the whole."""
         return self.of(system)[0].run.pieces < max(trial.run.pieces for trial in self.trials)
 
+    @property
+    def by_piece(self) -> bool:
+        """Whether only times of a piece can be compared: in training each system runs as many pairs as it likes."""
+        return self.workload == "training" or len(self.ours) > 1
+
     def mark(self, system: str) -> str:
-        """Of figures that stand for a whole burst; a training pair stands for itself."""
-        return "~" if self.workload != "training" and self.part(system) else ""
+        """Of figures that stand for a whole burst."""
+        return "~" if not self.by_piece and self.part(system) else ""
 
     def each_ms(self, system: str) -> Measured:
         return median_interval([1000 * trial.each for trial in self.of(system)])

@@ -26,7 +26,7 @@ def test_every_table_marks_what_was_extrapolated():
     assert "~9000 [" in part
     assert "~**9.0 [" in part
     assert "| 64, 3 | ~lora | ~9000 [9000, 9000] | " in part
-    assert "| - | - | ~207 | ~0 |" in part  # a part of a burst waits less for its turn, and computes less
+    assert "| - | - | ~207 | ~0 | 300.0 |" in part  # a part of a burst waits less for its turn, and computes less
     body = whole.split("## grid")[1]
     assert "~" not in body
     assert "**9.0 [9.0, 9.0]**" in body
@@ -58,6 +58,16 @@ def test_the_published_rows_stand_next_to_the_nearest_cell():
     assert "no cell near it" in text
 
 
+RESULTS = Path(__file__).parents[3] / "benchmarks/results"
+
+
+@pytest.mark.parametrize(
+    "file", sorted([*RESULTS.glob("serving_*.json"), RESULTS / "training_cpu.json"]), ids=lambda file: file.stem
+)
+def test_the_committed_reports_are_those_of_the_committed_records(file):
+    assert file.with_suffix(".md").read_text() == markdown(load_record(file))
+
+
 def test_withheld_ratios_and_a_stop_are_named():
     systems = players()
     systems[AA].seconds = 1.3
@@ -69,7 +79,7 @@ def test_withheld_ratios_and_a_stop_are_named():
 
 def test_a_withheld_ratio_says_which_guard_and_by_how_much():
     """The committed run on a GPU: aLoRA's probabilities differ from PEFT's there, and no ratio may hide it."""
-    run = load_record(Path(__file__).parents[3] / "benchmarks/results/serving_gpu.json")
+    run = load_record(RESULTS / "serving_gpu.json")
     assert all(ratio.ratio is None for cell in run.cells for ratio in cell.ratios)
     rows = markdown(run).split("## grid")[1].splitlines()
     why = [row.split(" | ")[6] for row in rows if " | lora | " in row and "| alora |" in row]
@@ -115,8 +125,10 @@ def test_plots_mark_what_was_extrapolated(tmp_path):
     for part in (True, False):
         found = record(part)
         found.cells.append(replace(found.cells[0], at={"tokens": 64, "policies": 9}))
+        found.cells.append(replace(found.cells[0], at={"tokens": 128, "policies": 3}))  # one point is no line
         axes = figure.Figure().subplots()
-        latency(axes, found)
+        assert latency(axes, found)
+        assert "64 tokens" in axes.get_ylabel()
         assert ("lora (~ extrapolated)" in axes.get_legend_handles_labels()[1]) is part
         axes = figure.Figure().subplots()
         assert speed_up(axes, found)
