@@ -120,9 +120,9 @@ class BenchEngine(Engine):
 
 def read_result(request: Request, seconds: float, output: Any) -> Result:
     """vLLM's output as ours; the tokens are those that the engine says it ran."""
-    made, cached = output.outputs[0], int(output.num_cached_tokens or 0)
-    scores = tuple(made.logprobs[0][token].logprob for token in request.label_ids)
-    piece = Piece.of(output.prompt_token_ids, request.label_ids, request.policy, len(made.token_ids))
+    completion, cached = output.outputs[0], int(output.num_cached_tokens or 0)
+    scores = tuple(completion.logprobs[0][token].logprob for token in request.label_ids)
+    piece = Piece.of(output.prompt_token_ids, request.label_ids, request.policy, len(completion.token_ids))
     return Result(piece, seconds, cached, scores)
 
 

@@ -166,5 +166,5 @@ def aa_ratio(cells: Sequence[Cell]) -> tuple[Measured | None, list[Refusal]]:
     shared = sorted(set.intersection(*map(set, pairs))) if pairs else []  # a cell that was stopped has fewer
     if len(shared) < 2:
         return None, refuse(Code.NO_AA, "there is no A/A run of two rounds or more")
-    found = mean_ratio([sum(c[n][0] for c in pairs) / sum(c[n][1] for c in pairs) for n in shared], AA_COVERAGE)
-    return found, biased_aa(found)
+    ratio = mean_ratio([sum(c[n][0] for c in pairs) / sum(c[n][1] for c in pairs) for n in shared], AA_COVERAGE)
+    return ratio, biased_aa(ratio)

@@ -57,16 +57,16 @@ def mean_ratio(ratios: Sequence[float], coverage: float) -> Measured:
     mean = math.exp(float(logs.mean()))
     if np.ptp(logs) == 0.0:  # SciPy warns of constant input
         return Measured(mean, mean, mean, coverage)
-    found = stats.ttest_1samp(logs, 0.0).confidence_interval(coverage)
-    return Measured(mean, math.exp(found.low), math.exp(found.high), coverage)
+    interval = stats.ttest_1samp(logs, 0.0).confidence_interval(coverage)
+    return Measured(mean, math.exp(interval.low), math.exp(interval.high), coverage)
 
 
 def _bootstrap(samples: tuple[Sequence[float], ...], statistic: Any) -> Measured:
     value, fewest = float(statistic(*map(np.asarray, samples))), min(map(len, samples))
     if fewest < 2:
         return Measured(value, value, value, 0.0)
-    found = stats.bootstrap(
+    interval = stats.bootstrap(
         samples, statistic, n_resamples=RESAMPLES, confidence_level=LEVEL, method="percentile", vectorized=True,
         rng=np.random.default_rng(0),
     ).confidence_interval  # fmt: skip
-    return Measured(value, float(found.low), float(found.high), min(LEVEL, 1 - 0.5 ** (fewest - 1)))
+    return Measured(value, float(interval.low), float(interval.high), min(LEVEL, 1 - 0.5 ** (fewest - 1)))

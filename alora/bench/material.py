@@ -50,7 +50,7 @@ class BenchBase:
 
 @dataclass(frozen=True)
 class Material:
-    """P adapters on one base. ``folders`` are the PEFT folders that vLLM loads, by kind; the rest is by policy."""
+    """P adapters on one base. ``folders`` are the PEFT folders that vLLM loads, by system; the rest is by policy."""
 
     base: BenchBase
     adapters: tuple[AdapterWeights, ...]
@@ -106,18 +106,18 @@ def random_material(settings: BenchSettings, base: BenchBase, count: int, scratc
 def bundle_material(settings: BenchSettings, base: BaseSettings, scratch: Path) -> Material:
     """Real bundles from ``bench.battery``, on the base that they name; conversations are random ordinary tokens."""
     bundles = load_battery(Path(str(settings.battery)))
-    made, loaded = _loaded(str(settings.battery), bundles[0].base_settings(base))
+    measured, loaded = _loaded(str(settings.battery), bundles[0].base_settings(base))
     for bundle in bundles:
         bundle.check_base(loaded)
     adapters, suffixes = tuple(bundle.weights for bundle in bundles), tuple(bundle.suffix for bundle in bundles)
     invocations = {token for suffix in suffixes for token in suffix.invocation_ids}
-    folders = write_folders(adapters, scratch, str(made.folder)) | {"alora": [bundle.folder for bundle in bundles]}
+    folders = write_folders(adapters, scratch, str(measured.folder)) | {"alora": [bundle.folder for bundle in bundles]}
     texts = []
     for bundle in bundles:
         text = f"{bundle.policy.title}. {bundle.policy.rule}"
         tail = bundle.suffix.token_ids[len(bundle.suffix.invocation_ids) :]
         texts.append((*loaded.tokenizer(text, add_special_tokens=False)["input_ids"], *tail))
-    return Material(replace(made, banned=made.banned | invocations), adapters, folders, suffixes, tuple(texts))
+    return Material(replace(measured, banned=measured.banned | invocations), adapters, folders, suffixes, tuple(texts))
 
 
 def adapter_spec(settings: BenchSettings, shape: BaseShape) -> AdapterSpec:
@@ -148,7 +148,7 @@ def write_folders(adapters: Sequence[AdapterWeights], scratch: Path, base: str) 
     """Each adapter as an aLoRA and as a standard LoRA of the same weights: one file under two names."""
     folders: dict[str, list[Path]] = {"alora": [], "lora": []}
     for policy, adapter in enumerate(adapters):
-        activated, plain = (scratch / f"{kind}_{policy:04d}" for kind in folders)
+        activated, plain = (scratch / f"{system}_{policy:04d}" for system in folders)
         save_adapter(adapter, activated, base)
         plain.mkdir()
         (plain / WEIGHTS_FILE).hardlink_to(activated / WEIGHTS_FILE)
@@ -167,9 +167,9 @@ def draw_suffix(vocab: int, tokens: int, seed: int) -> Suffix:
 def token_ids(vocab: int, count: int, seed: int, banned: frozenset[int] = frozenset()) -> tuple[int, ...]:
     """``count`` random ids that hold no reserved and no ``banned`` token; a longer draw begins with a shorter one."""
     generator = random.Random(f"tokens {seed}")
-    found: list[int] = []
-    while len(found) < count:
+    ids: list[int] = []
+    while len(ids) < count:
         token = generator.randrange(FIRST_CONTENT, vocab)
         if token not in banned:
-            found.append(token)
-    return tuple(found)
+            ids.append(token)
+    return tuple(ids)

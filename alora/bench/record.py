@@ -141,27 +141,27 @@ class Record:
 
     def faults(self) -> list[str]:
         """Why ratios and rates are withheld, each reason once, and where."""
-        found: dict[str, list[str]] = {}
+        places: dict[str, list[str]] = {}
         for cell in self.cells:
             for ratio in cell.ratios:
                 for fault in ratio.faults:
-                    found.setdefault(str(fault), []).append(f"{cell.name} {ratio.ours} over {ratio.baseline}")
+                    places.setdefault(str(fault), []).append(f"{cell.name} {ratio.ours} over {ratio.baseline}")
         for one in self.load:
             for refusal in one.refused:
-                found.setdefault(str(refusal), []).append(f"open_loop, {one.question}, population {one.population}")
-        more = {reason: f" and {len(where) - 1} more" * (len(where) > 1) for reason, where in found.items()}
-        return [f"{reason} ({where[0]}{more[reason]})" for reason, where in found.items()]
+                places.setdefault(str(refusal), []).append(f"open_loop, {one.question}, population {one.population}")
+        more = {reason: f" and {len(where) - 1} more" * (len(where) > 1) for reason, where in places.items()}
+        return [f"{reason} ({where[0]}{more[reason]})" for reason, where in places.items()]
 
 
 def settings_by_key(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """A section of the schema as text by dotted key: what was asked for, to be read and compared."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            found |= settings_by_key(value, f"{prefix}{key}.")
+            texts |= settings_by_key(value, f"{prefix}{key}.")
         else:
-            found[prefix + key] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return found
+            texts[prefix + key] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return texts
 
 
 def plain(record: Record) -> dict[str, Any]:

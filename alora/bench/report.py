@@ -190,7 +190,5 @@ def _memory(record: Record) -> str:
     rows = [[row.system, str(row.policies), str(row.pass_tokens), f"{row.extra_mib:.0f}"] for row in record.memory]
     heads = ["system", "P", "suffix tokens of a pass, at most", "MiB"]
     prefix, suffix = (record.settings[key].partition(",")[0] for key in ("prefixes", "suffix"))
-    note = "Beyond weights, adapters and their gradients."
-    return (
-        f"## Peak memory of a step, prefix {prefix}, suffix {suffix}\n\n{table(heads, rows)}\n\n{note}" if rows else ""
-    )
+    title = f"## Peak memory of a step, prefix {prefix}, suffix {suffix}"
+    return f"{title}\n\n{table(heads, rows)}\n\nBeyond weights, adapters and their gradients." if rows else ""
