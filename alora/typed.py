@@ -50,7 +50,7 @@ def _record(kind: Any, content: Mapping[str, Any], key: str) -> Any:
 
 
 def _name(kind: Any) -> str:
-    if dataclasses.is_dataclass(kind) or typing.get_origin(kind) is Mapping:
+    if dataclasses.is_dataclass(kind) or typing.get_origin(kind) in (Mapping, dict):
         return "object"
     words = {bool: "true or false", int: "whole number", float: "finite number", str: "text"}
     return words.get(kind, "list of its length and kind")
