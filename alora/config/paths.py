@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import alora
 from alora.config.schema import Recipe
@@ -12,11 +13,9 @@ from alora.errors import ConfigError
 
 DEFAULT_BASE = "smollm2"  # where a base is needed and none is named
 POLICY_PLACE = "%policy%"  # in the name of a data source: one file per policy of a battery
+_SOURCES = ("data.train", "data.validation", "data.test")  # one or several
 _INPUTS = (
     "policy.file",
-    "data.train",
-    "data.validation",
-    "data.test",
     "artifact",
     "conversation",
     "fleet.against",
@@ -65,6 +64,16 @@ def absolute_paths(recipe: Recipe, verb: str, places: Sequence[Path]) -> Recipe:
         given = _get(result, key)
         if given is not None:
             _set(result, key, _input(key, given, key in needed, places, problems))
+    for key in _SOURCES:
+        given: Any = _get(result, key)
+        several: list[Any] = given if isinstance(given, list) else [given]
+        if given is None:
+            continue
+        if not given or not all(isinstance(item, str) and item for item in several):
+            problems.append(f"{key} is {given!r}; give a file, hub:NAME, or a list of them such as [a.jsonl,b.csv]")
+            continue
+        found = [_input(key, item, key in needed, places, problems) for item in several]
+        _set(result, key, found if isinstance(given, list) else found[0])
     result.bundles = [_input("bundles", item, "bundles" in needed, places, problems) for item in result.bundles]
     if result.base.source is None and verb in ("check", "train", "compare"):
         result.base.source = DEFAULT_BASE
@@ -143,6 +152,6 @@ def _get(recipe: Recipe, key: str) -> str | None:
     return reduce(getattr, key.split("."), recipe)  # type: ignore[return-value]
 
 
-def _set(recipe: Recipe, key: str, value: str) -> None:
+def _set(recipe: Recipe, key: str, value: str | list[str]) -> None:
     *sections, name = key.split(".")
     setattr(reduce(getattr, sections, recipe), name, value)

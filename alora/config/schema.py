@@ -6,9 +6,10 @@ and the comment says how.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 # The dictionaries whose keys are the user's own; every other key of a recipe is a field below.
-OPEN_DICTIONARIES = ("data.label_map", "policy.labels", "base.template_kwargs")
+OPEN_DICTIONARIES = ("data.label_map", "data.role_map", "policy.labels", "base.template_kwargs")
 
 
 @dataclass
@@ -52,21 +53,24 @@ class PolicySettings:
 class ColumnSettings:
     """Names of the columns that hold what alora needs."""
 
-    messages: str = "messages"
+    messages: str = "messages"  # or text columns, such as prompt,response; where it is missing, alora looks for others
     label: str = "label"
     labels: str = "labels"
     id: str = "id"
+    group: str | None = None  # rows with the same value (customer, thread) are never both trained and validated on
 
 
 @dataclass
 class DataSettings:
-    """Labelled conversations: JSONL or Parquet files, or ``hub:NAME[:SPLIT]`` data sets."""
+    """Labelled conversations: JSON, CSV, TSV or Parquet files, ``hub:NAME[:SPLIT]`` data sets, or a list of them."""
 
-    train: str | None = None
-    validation: str | None = None  # None: ``validation_share`` of the training rows, by a hash of their text
-    test: str | None = None
+    train: Any = None
+    validation: Any = None  # None: ``validation_share`` of the training rows of each label, by a hash of their text
+    test: Any = None
     validation_share: float = 0.15  # of the training rows, where data.validation is not given
     label_map: dict[str, str] = field(default_factory=dict)  # label in the data → label of the policy
+    role_map: dict[str, str] = field(default_factory=dict)  # role in the data → role; human, gpt, ... need no entry
+    skip_media: bool = False  # leave images, audio and files out of a message instead of refusing its row
     columns: ColumnSettings = field(default_factory=ColumnSettings)
 
 
@@ -265,4 +269,5 @@ class Recipe:
     output: str | None = None  # where a report, verdicts or the bundle are written, besides what is printed
     json: bool = False  # every verb but new, train and serve: machine-readable output
     strict: bool = False  # check: warnings fail too
+    show: int = 0  # check: rows to print as tokens, with what the adapter reads
     force: bool = False  # train: start over in a run folder that holds other settings
