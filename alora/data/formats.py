@@ -53,7 +53,8 @@ def read_text(path: Path, name: str, table: bool, findings: Findings) -> Iterato
             if table:
                 yield from _read_table(stream, name, start, findings)
             elif start.removeprefix(_UTF8_BOM).lstrip().startswith(b"["):
-                yield from _read_array(io.TextIOWrapper(stream, "utf-8-sig"), name, findings)
+                with io.TextIOWrapper(stream, "utf-8-sig") as text:
+                    yield from _read_array(text, name, findings)
             else:
                 yield from _read_lines(stream, name, findings)
     except UnicodeDecodeError as error:
@@ -132,7 +133,7 @@ def shortened(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _read_lines(stream: BinaryIO, name: str, findings: Findings) -> Iterator[Row]:
+def _read_lines(stream: io.BufferedReader, name: str, findings: Findings) -> Iterator[Row]:
     number = 0
     while line := stream.readline(LONGEST_LINE + 1):
         number += 1
@@ -143,7 +144,7 @@ def _read_lines(stream: BinaryIO, name: str, findings: Findings) -> Iterator[Row
             return
         if b"\x00" in line:
             raise DataError(f"{where} holds NUL bytes, so it is no text file; give JSONL in UTF-8")
-        if number == 1 and line.strip() == b"{":
+        if number == 1 and line.strip() == b"{" and stream.peek(1).lstrip().startswith(b'"'):
             raise DataError(f"{name} spreads an object over several lines; write one per line (jq -c), or an array")
         if line.strip():
             yield from _parse_line(where, line, findings)
@@ -189,7 +190,7 @@ def _end_of_blank(text: str, at: int) -> int:
     return found.end() if found else at
 
 
-def _read_table(stream: BinaryIO, name: str, start: bytes, findings: Findings) -> Iterator[Row]:
+def _read_table(stream: io.BufferedReader, name: str, start: bytes, findings: Findings) -> Iterator[Row]:
     """CSV as spreadsheets and pandas write it: the header names the columns, and its own separator separates."""
     first = start.partition(b"\n")[0]
     separator = max(",", ";", "\t", key=lambda mark: first.count(mark.encode()))
@@ -217,9 +218,9 @@ def _read_table(stream: BinaryIO, name: str, start: bytes, findings: Findings) -
             yield Row(where, {title: cell or None for title, cell in zip(header, cells, strict=False) if title})
 
 
-def _table_lines(stream: BinaryIO, name: str) -> Iterator[str]:
-    text = io.TextIOWrapper(stream, "utf-8-sig", newline="")  # type: ignore[arg-type]
-    while line := text.readline(LONGEST_LINE + 1):
-        if len(line) > LONGEST_LINE or "\0" in line:
-            raise DataError(f"{name} holds NUL bytes or a line of more than {LONGEST_LINE // 2**20} MiB: no CSV")
-        yield line
+def _table_lines(stream: io.BufferedReader, name: str) -> Iterator[str]:
+    with io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:
+        while line := text.readline(LONGEST_LINE + 1):
+            if len(line) > LONGEST_LINE or "\0" in line:
+                raise DataError(f"{name} holds NUL bytes or a line of more than {LONGEST_LINE // 2**20} MiB: no CSV")
+            yield line

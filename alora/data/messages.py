@@ -135,9 +135,10 @@ class _Reader:
             return None
         before = self._findings.count
         role = self._role(item.get("role", item.get("from")), where)
-        calls = self._calls(item, where)
-        content = self._content(item.get("content", item.get("value")), role, bool(calls), where)
-        name = item.get("name") or self._tools.get(str(item.get("tool_call_id"))) or ""
+        given = item.get("tool_calls") or item.get("function_call") or ()
+        calls = self._calls(given, where)
+        content = self._content(item.get("content", item.get("value")), role, bool(given), where)
+        name = item.get("name") or self._tools.get(str(item.get("tool_call_id", ""))) or ""
         texts = [content, name, *(text for call in calls for text in (call.name, call.arguments))]
         for text in texts:
             if not isinstance(text, str):
@@ -185,10 +186,9 @@ class _Reader:
         self._findings.add("CONTENT_PART", where, f"content holds {what}, and alora reads text; {remedy}")
         return ""
 
-    def _calls(self, item: Mapping[str, Any], where: str) -> tuple[Call, ...]:
-        given = item.get("tool_calls") or ([item["function_call"]] if item.get("function_call") else [])
+    def _calls(self, given: Any, where: str) -> tuple[Call, ...]:
         calls = []
-        for call in given if isinstance(given, list) else [given]:
+        for call in given if isinstance(given, list | tuple) else [given]:
             function = call.get("function", call) if isinstance(call, dict) else call
             name = function.get("name") if isinstance(function, dict) else None
             if not isinstance(name, str) or not name:
@@ -198,7 +198,8 @@ class _Reader:
             arguments = function.get("arguments")
             packed = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
             calls.append(Call(name, packed))
-            self._tools[str(call.get("id"))] = name
+            if call.get("id"):
+                self._tools[str(call["id"])] = name
         return tuple(calls)
 
 
