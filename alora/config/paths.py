@@ -5,35 +5,14 @@ import os
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Any
 
 import alora
 from alora.config.schema import Recipe
+from alora.config.setting import settings_of
 from alora.errors import ConfigError
 
 DEFAULT_BASE = "smollm2"  # where a base is needed and none is named
 POLICY_PLACE = "%policy%"  # in the name of a data source: one file per policy of a battery
-_SOURCES = ("data.train", "data.validation", "data.test")  # one or several
-_INPUTS = (
-    "policy.file",
-    "artifact",
-    "conversation",
-    "fleet.against",
-    "bench.battery",
-)
-_NEEDED = {
-    "check": ("policy.file", "data.train", "data.validation", "data.test"),
-    "train": ("policy.file", "data.train", "data.validation", "data.test", "conversation"),
-    "validate": ("artifact",),
-    "evaluate": ("artifact", "policy.file", "data.test"),
-    "export": ("artifact",),
-    "compare": ("policy.file", "data.train", "data.validation", "data.test"),
-    "recalibrate": ("artifact", "data.validation"),
-    "fleet": ("artifact", "data.test", "fleet.against"),
-    "score": ("artifact", "conversation", "bundles"),
-    "serve": ("artifact", "bundles"),
-    "bench": ("bench.battery",),
-}
 
 
 def configs_folder() -> Path:
@@ -58,23 +37,17 @@ def absolute_paths(recipe: Recipe, verb: str, places: Sequence[Path]) -> Recipe:
         ConfigError: an input that ``verb`` reads is nowhere; all of them at once, with the places tried.
     """
     result = copy.deepcopy(recipe)
-    needed = _NEEDED.get(verb, ())
     problems: list[str] = []
-    for key in _INPUTS:
-        given = _get(result, key)
-        if given is not None:
-            _set(result, key, _input(key, given, key in needed, places, problems))
-    for key in _SOURCES:
-        given: Any = _get(result, key)
-        several: list[Any] = given if isinstance(given, list) else [given]
-        if given is None:
+    for key, _, limits in settings_of(Recipe):
+        if limits.read_by is None:
             continue
-        if not given or not all(isinstance(item, str) and item for item in several):
-            problems.append(f"{key} is {given!r}; give a file, hub:NAME, or a list of them such as [a.jsonl,b.csv]")
-            continue
-        found = [_input(key, item, key in needed, places, problems) for item in several]
-        _set(result, key, found if isinstance(given, list) else found[0])
-    result.bundles = [_input("bundles", item, "bundles" in needed, places, problems) for item in result.bundles]
+        *sections, name = key.split(".")
+        section, needed = reduce(getattr, sections, result), verb in limits.read_by
+        given = getattr(section, name)
+        if isinstance(given, list):
+            setattr(section, name, [_input(key, item, needed, places, problems) for item in given])
+        elif given is not None:
+            setattr(section, name, _input(key, given, needed, places, problems))
     if result.base.source is None and verb in ("check", "train", "compare"):
         result.base.source = DEFAULT_BASE
     result.base.source = _base(result.base.source, places, problems)
@@ -146,12 +119,3 @@ def _output(given: str, place: Path) -> str:
 def expanded(given: str) -> Path:
     """``given`` with the home that ``~`` stands for, where there is one."""
     return Path(os.path.expanduser(given))  # noqa: PTH111  (Path.expanduser raises for a user who does not exist)
-
-
-def _get(recipe: Recipe, key: str) -> str | None:
-    return reduce(getattr, key.split("."), recipe)  # type: ignore[return-value]
-
-
-def _set(recipe: Recipe, key: str, value: str | list[str]) -> None:
-    *sections, name = key.split(".")
-    setattr(reduce(getattr, sections, recipe), name, value)

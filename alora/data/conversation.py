@@ -98,6 +98,15 @@ def read_conversation(source: str, settings: DataSettings | None = None) -> Conv
         raise DataError(f"{where}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from error
     except ValueError as error:
         raise DataError(f'{where}: not JSON: {error}; give {{"messages": [...]}} or a list of messages') from error
+    return parse_conversation(value, where, settings)
+
+
+def parse_conversation(value: Any, where: str, settings: DataSettings | None = None) -> Conversation:
+    """One conversation from parsed JSON: an object with ``messages``, or their list; ``where`` names it in errors.
+
+    Raises:
+        DataError: it is no conversation.
+    """
     row = {ColumnSettings.messages: value} if isinstance(value, list) else value
     findings, settings = Findings(), settings or DataSettings()
     columns = settings.columns
