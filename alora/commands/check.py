@@ -66,7 +66,7 @@ def run(recipe: Recipe) -> int:
         say_json(report)
     else:
         for text, times in notes.items():
-            say(f"note: {text} ({_counted(times, 'time')})")
+            say(f"note: {text}" + (f" ({times} times)" if times > 1 else ""))
         _show(policies, battery, splits, lengths, findings)
         if recipe.show and tokenizer and policies:
             _try("show", findings, lambda: show_rows(recipe, splits, policies, tokenizer))
@@ -87,11 +87,8 @@ def _policies(recipe: Recipe) -> list[Policy]:
 
 def _unread_keys(policies: list[Policy]) -> list[Finding]:
     keys = Counter(key for policy in policies for key in policy.unread)
-    text = "alora reads no key {!r} of a policy ({}); notes go under 'metadata'"
-    return [
-        Finding(WARNING, "POLICY_KEY_UNREAD", "policy", text.format(key, _counted(count, "time")))
-        for key, count in keys.items()
-    ]
+    text = "alora reads no key {!r} ({} policies have it); notes go under 'metadata'"
+    return [Finding(WARNING, "POLICY_KEY_UNREAD", "policy", text.format(key, count)) for key, count in keys.items()]
 
 
 def _read(

@@ -135,7 +135,7 @@ def _labelled_rows(
         if known is None and isinstance(value, dict):
             known = replace(settings, columns=detect_columns(settings.columns, value, findings))
         conversation = conversation_of(value, where, known or settings, findings)
-        labels = _labels(value, where, settings, policies, findings, own) if isinstance(value, dict) else {}
+        labels = _labels(value, where, known or settings, policies, findings, own) if isinstance(value, dict) else {}
         if conversation is not None and conversation.id != where:
             if conversation.id in places:
                 text = f"id {shortened(conversation.id)} is also at {places[conversation.id]}; make ids unique"

@@ -60,14 +60,22 @@ class Conversation:
 
 
 def detect_columns(columns: ColumnSettings, row: Mapping[str, Any], findings: Findings) -> ColumnSettings:
-    """``columns``, with the messages where this row has them if the settings name no column; a note says so."""
-    if columns.messages != ColumnSettings.messages or columns.messages in row:
-        return columns
-    for names in DETECTED:
-        if all(name in row for name in names.split(",")):
-            findings.notes[f"messages are read from data.columns.messages={names}"] += 1
-            return replace(columns, messages=names)
-    return columns
+    """``columns`` as this row has them: in other capitals, and the messages elsewhere if the settings do not name them.
+
+    A note says so.
+    """
+    own = {name.strip().lower(): name for name in row if isinstance(name, str)}
+    changes = {}
+    for key in ("messages", "label", "labels", "id"):
+        name = getattr(columns, key)
+        if name not in row and name.lower() in own:
+            changes[key] = own[name.lower()]
+    if columns.messages == ColumnSettings.messages and columns.messages not in own:
+        names = next((names for names in DETECTED if all(name in own for name in names.split(","))), None)
+        changes |= {"messages": ",".join(own[name] for name in names.split(","))} if names else {}
+    for key, name in changes.items():
+        findings.notes[f"{key} are read from data.columns.{key}={name}"] += 1
+    return replace(columns, **changes)
 
 
 def conversation_of(row: Any, where: str, settings: DataSettings, findings: Findings) -> Conversation | None:
@@ -105,7 +113,10 @@ def _raw_messages(row: dict[str, Any], where: str, column: str, findings: Findin
         return found
     texts = [(name, index, value) for index, (name, value) in enumerate(zip(names, values, strict=True)) if value]
     if column != ColumnSettings.messages and all(isinstance(value, str | None) for value in values):
-        return [{"role": _SPEAKERS.get(name, ROLES[1 + index % 2]), "content": text} for name, index, text in texts]
+        return [
+            {"role": _SPEAKERS.get(name.strip().lower(), ROLES[1 + index % 2]), "content": text}
+            for name, index, text in texts
+        ]
     kinds = ", ".join(f"{name!r} is {kind(value)}" for name, value in zip(names, values, strict=True))
     hint = " as JSON, by json.dumps" if isinstance(values[0], str) else ""
     findings.add("MESSAGES_KIND", where, f'{kinds}; messages are a list of {{"role": ..., "content": ...}}{hint}')

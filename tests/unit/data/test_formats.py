@@ -27,16 +27,16 @@ def quoted(*cells, separator=","):
     return separator.join('"' + cell.replace('"', '""') + '"' for cell in cells)
 
 
-def table(separator, end="\n"):
+def table(separator, end="\n", header=("id", "prompt", "response", "label", "")):
     said = [message.content for message in TURNS]
-    lines = [separator.join(("id", "prompt", "response", "label", ""))]
+    lines = [separator.join(header)]
     lines += [separator.join((f"r{number}", quoted(*said, separator=separator), "ok", "")) for number in range(2)]
     return end.join([*lines, "", separator * 4, ""]).encode()
 
 
 FILES = {
     "comma.csv": table(","),
-    "excel.csv": b"\xef\xbb\xbf" + table(";", "\r\n"),
+    "excel.csv": b"\xef\xbb\xbf" + table(";", "\r\n", ("ID", "Prompt", "Response", "Label", "")),
     "tab.tsv": table("\t"),
     "named_otherwise.csv": table("\t"),
     "messages.csv": ("id,messages,label\n" + "\n".join(

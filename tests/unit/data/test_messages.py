@@ -86,6 +86,7 @@ def test_images_are_refused_or_left_out_and_noted():
         ({"user": "a", "assistant": "b"}, ["user", "assistant"]),
         ({"question": "a", "answer": "b"}, ["user", "assistant"]),
         ({"text": "a"}, ["user"]),
+        ({"Prompt ": "a", "Response": "b"}, ["user", "assistant"]),
         ({"prompt": "a", "response": None}, ["user"]),
         ({"conversation": [{"role": "user", "content": "a"}]}, ["user"]),
     ],
