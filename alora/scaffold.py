@@ -34,6 +34,9 @@ data:
   train: train.jsonl
   validation: validation.jsonl
   test: test.jsonl
+
+training:
+  evaluations_per_epoch: 1
 """
 
 README = """\
@@ -73,10 +76,6 @@ _COMPLAINTS = {
         "I cancelled the order, and it was sent anyway.",
         "The watch loses ten minutes a day.",
         "One of the four plates came in pieces.",
-        "The backpack's zip broke on the way home.",
-        "I paid for fast delivery and waited nine days.",
-        "The printer you sent is a used one.",
-        "The carpet smells so strongly that we cannot keep it inside.",
     ),
     "test": (
         "My new radio makes no sound.",

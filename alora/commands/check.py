@@ -102,7 +102,7 @@ def _read(
     def read(name: str, source: Source) -> Rows:
         found = Findings()
         found.notes = notes
-        if not battery:
+        if not battery:  # what is wrong with the only policy's labels is the source's fault
             return read_labelled(source_of(source, policies[0]), settings, policies[0], found)
         rows, unusable = read_policy_rows(source, settings, policies, found)
         for policy, error in unusable.items():

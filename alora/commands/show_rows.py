@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from alora.commands.output import say
@@ -59,14 +60,11 @@ def _chosen(
     rows: Sequence[LabelledConversation], policies: Sequence[Policy], count: int
 ) -> list[tuple[LabelledConversation, Policy]]:
     """Rows of each label in turn, so that three show more than one."""
-    piles: dict[tuple[str, str], list[tuple[int, LabelledConversation, Policy]]] = {}
+    piles: dict[tuple[str, str], list[tuple[LabelledConversation, Policy]]] = {}
     for row in rows:
-        policy = next((policy for policy in policies if policy.id in row.labels), None)
-        if policy is not None:
-            pile = piles.setdefault((policy.id, row.labels[policy.id]), [])
-            pile.append((len(pile), row, policy))
-    ordered = sorted((item for pile in piles.values() for item in pile[:count]), key=lambda item: item[0])
-    return [(row, policy) for _, row, policy in ordered[:count]]
+        if policy := next((policy for policy in policies if policy.id in row.labels), None):
+            piles.setdefault((policy.id, row.labels[policy.id]), []).append((row, policy))
+    return [pair for layer in zip_longest(*piles.values()) for pair in layer if pair is not None][:count]
 
 
 def _taken(whole: Sequence[int], kept: Sequence[int]) -> Sequence[int]:

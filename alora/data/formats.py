@@ -4,13 +4,11 @@ import csv
 import gzip
 import io
 import json
-import os
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from alora.errors import DataError
 from alora.findings import Findings
@@ -26,6 +24,7 @@ _FOREIGN = {
     b"PK\x03\x04": "a spreadsheet or a zip file; save the table as CSV in UTF-8, or unpack the file",
     b"PAR1": "a Parquet file; name it .parquet",
 }
+Stream = io.BufferedReader | gzip.GzipFile
 _BETWEEN = re.compile(r"[\s,]*")
 
 
@@ -45,7 +44,7 @@ def read_text(path: Path, name: str, table: bool, findings: Findings) -> Iterato
         DataError: the file as a whole cannot be read.
     """
     try:
-        with closing(_open(path)) as stream:
+        with _open(path) as stream:
             start = stream.peek(CHUNK)[:CHUNK]
             for magic, what in _FOREIGN.items():
                 if start.startswith(magic):
@@ -53,48 +52,42 @@ def read_text(path: Path, name: str, table: bool, findings: Findings) -> Iterato
             if table:
                 yield from _read_table(stream, name, start, findings)
             elif start.removeprefix(_UTF8_BOM).lstrip().startswith(b"["):
-                with io.TextIOWrapper(stream, "utf-8-sig") as text:
+                with io.TextIOWrapper(stream, "utf-8-sig") as text:  # type: ignore[arg-type]
                     yield from _read_array(text, name, findings)
             else:
                 yield from _read_lines(stream, name, findings)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 ({error.reason}); save it as UTF-8 (CSV UTF-8 in a spreadsheet)") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: its gzip data is damaged ({error}); get the file again") from error
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}; check the file and its permissions") from error
 
 
-def _open(path: Path) -> io.BufferedReader:
-    stream = path.open("rb")
-    return io.BufferedReader(_Inflated(stream, path), CHUNK) if stream.peek(2)[:2] == _GZIP else stream
+def _open(path: Path) -> Stream:
+    with path.open("rb") as stream:
+        packed = stream.read(2) == _GZIP
+    return _Bounded(path) if packed else path.open("rb")
 
 
-class _Inflated(io.RawIOBase):
+class _Bounded(gzip.GzipFile):
     """What a gzip file holds, up to a bound: a bomb of a megabyte inflates to a gigabyte."""
 
-    def __init__(self, stream: BinaryIO, path: Path) -> None:
-        self._stream, self._file, self._path = stream, gzip.GzipFile(fileobj=stream), path
-        self._left = max(LEAST_BOUND, MOST_INFLATED * os.fstat(stream.fileno()).st_size)
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._bound = max(LEAST_BOUND, MOST_INFLATED * path.stat().st_size)
 
-    def readable(self) -> bool:
-        return True
+    def read1(self, size: int | None = -1) -> bytes:
+        return self._within(super().read1(size))  # type: ignore[arg-type]
 
-    def readinto(self, buffer: Any) -> int:
-        try:
-            content = self._file.read(len(buffer))
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise DataError(f"{self._path}: its gzip data is damaged ({error}); get the file again") from error
-        self._left -= len(content)
-        if self._left < 0:
-            raise DataError(
-                f"{self._path} inflates to more than {MOST_INFLATED} times its size, as a gzip bomb does; if it is "
-                "sound, decompress it first"
-            )
-        buffer[: len(content)] = content
-        return len(content)
+    def readline(self, size: int | None = -1) -> bytes:
+        return self._within(super().readline(size))
 
-    def close(self) -> None:
-        self._stream.close()
-        super().close()
+    def _within(self, content: bytes) -> bytes:
+        if self.tell() > self._bound:
+            text = f"inflates to more than {MOST_INFLATED} times its size, as a gzip bomb does; decompress it if sound"
+            raise DataError(f"{self.name} {text}")
+        return content
 
 
 def parse_json(text: str) -> Any:
@@ -133,7 +126,7 @@ def shortened(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _read_lines(stream: io.BufferedReader, name: str, findings: Findings) -> Iterator[Row]:
+def _read_lines(stream: Stream, name: str, findings: Findings) -> Iterator[Row]:
     number = 0
     while line := stream.readline(LONGEST_LINE + 1):
         number += 1
@@ -166,7 +159,7 @@ def _read_array(stream: io.TextIOWrapper, name: str, findings: Findings) -> Iter
     buffer, number, size = stream.read(CHUNK).lstrip()[1:], 1, CHUNK
     at, ended = 0, False
     while True:
-        at = _end_of_blank(buffer, at)
+        at = at if (blank := _BETWEEN.match(buffer, at)) is None else blank.end()
         if buffer[at : at + 1] == "]":
             return
         try:
@@ -185,12 +178,7 @@ def _read_array(stream: io.TextIOWrapper, name: str, findings: Findings) -> Iter
         number, size = number + 1, CHUNK
 
 
-def _end_of_blank(text: str, at: int) -> int:
-    found = _BETWEEN.match(text, at)
-    return found.end() if found else at
-
-
-def _read_table(stream: io.BufferedReader, name: str, start: bytes, findings: Findings) -> Iterator[Row]:
+def _read_table(stream: Stream, name: str, start: bytes, findings: Findings) -> Iterator[Row]:
     """CSV as spreadsheets and pandas write it: the header names the columns, and its own separator separates."""
     first = start.partition(b"\n")[0]
     separator = max(",", ";", "\t", key=lambda mark: first.count(mark.encode()))
@@ -218,8 +206,8 @@ def _read_table(stream: io.BufferedReader, name: str, start: bytes, findings: Fi
             yield Row(where, {title: cell or None for title, cell in zip(header, cells, strict=False) if title})
 
 
-def _table_lines(stream: io.BufferedReader, name: str) -> Iterator[str]:
-    with io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:
+def _table_lines(stream: Stream, name: str) -> Iterator[str]:
+    with io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:  # type: ignore[arg-type]
         while line := text.readline(LONGEST_LINE + 1):
             if len(line) > LONGEST_LINE or "\0" in line:
                 raise DataError(f"{name} holds NUL bytes or a line of more than {LONGEST_LINE // 2**20} MiB: no CSV")

@@ -116,7 +116,7 @@ def test_an_array_is_not_held_whole(tmp_path, monkeypatch):
 def test_a_gzip_bomb_is_one_clear_message(tmp_path, monkeypatch):
     monkeypatch.setattr(formats, "LEAST_BOUND", 2**20)
     squeezed = zlib.compressobj(9, zlib.DEFLATED, 31)
-    bomb = b"".join(squeezed.compress(b"\n" * 2**20) for _ in range(40)) + squeezed.flush()
+    bomb = b"".join(squeezed.compress((b" " * 4095 + b"\n") * 256) for _ in range(40)) + squeezed.flush()
     (tmp_path / "a.jsonl.gz").write_bytes(bomb)
     with pytest.raises(DataError, match="inflates to more than 200 times its size"):
         read_labelled(str(tmp_path / "a.jsonl.gz"), DataSettings(), POLICY)
