@@ -144,6 +144,9 @@ class _Reader:
         if not isinstance(item, dict):
             self._findings.add("MESSAGE_KIND", where, f'is {kind(item)}; write {{"role": ..., "content": ...}}')
             return None
+        role, content = item.get("role"), item.get("content")
+        if len(item) == 2 and role in ROLES and isinstance(content, str) and lone_surrogate(content) is None:
+            return Message(role, content)  # nearly every message there is
         before = self._findings.count
         role = self._role(item.get("role", item.get("from")), where)
         given = item.get("tool_calls") or item.get("function_call") or ()

@@ -27,7 +27,7 @@ def test_the_pieces_of_the_four_families():
     assert parts["qwen3"].open == {role: f"<|im_start|>{role}\n" for role in ("user", "assistant", "system", "tool")}
     assert parts["qwen3"].generation == "<|im_start|>assistant\n<think>\n\n</think>\n\n"
     assert parts["llama3"].head.startswith("<|begin_of_text|><|start_header_id|>system")
-    assert parts["llama3"].trims == {"system", "user", "assistant"}
+    assert parts["llama3"].trims == {"system", "user", "assistant", "tool"}
     assert parts["llama3"].open["system"] == "<|start_header_id|>system<|end_header_id|>\n\n"
     assert parts["gemma3"].head == "<bos><start_of_turn>user\n"
     assert parts["gemma3"].folded_system == "\n\n"
