@@ -79,7 +79,7 @@ class Limits:
         return self.least <= item <= self.most and self.above < item < self.below
 
     def _remedy(self, value: Any) -> str:
-        if not isinstance(value, list):
+        if not isinstance(value, list) or self.form is not None:
             return f"choose one of {self.words}" if self.choices else f"it must be {self.words}"
         what = f"some of {self.words}" if self.choices else f"numbers, each {self.words}" if self.words else "values"
         return f"list {what}" + (", none of them twice" if self.distinct else "")
