@@ -102,15 +102,23 @@ def test_an_array_is_read_in_parts_of_any_size(chunk, tmp_path, monkeypatch):
 
 
 def test_an_array_is_not_held_whole(tmp_path, monkeypatch):
-    """Rows come before the file's end is looked at."""
+    """Rows come before the file's end is looked at, which is no UTF-8."""
     monkeypatch.setattr(formats, "CHUNK", 100)
-    (tmp_path / "a.json").write_text("[" + json.dumps({"n": 1}) + "," + " " * 100_000 + "broken")
+    content = ",".join(json.dumps({"n": number, "text": "x" * 300}) for number in range(1000))
+    (tmp_path / "a.json").write_bytes(b"[" + content.encode() + b"\xff]")
+    rows = formats.read_text(tmp_path / "a.json", "a.json", False, Findings())
+    assert next(rows).value["n"] == 0
+    assert next(rows).where == "a.json:2"
+    with pytest.raises(DataError, match="not UTF-8"):
+        list(rows)
+
+
+def test_an_array_that_breaks_off_is_read_to_there(tmp_path):
+    (tmp_path / "a.json").write_text('[{"n": 1}, {"n": 2}, broken')
     findings = Findings()
-    rows = formats.read_text(tmp_path / "a.json", "a.json", False, findings)
-    assert next(rows).value == {"n": 1}
-    assert findings.count == 0
-    assert list(rows) == []
-    assert [(finding.code, finding.where) for finding in findings.all()] == [("NOT_JSON", "a.json:2")]
+    rows = list(formats.read_text(tmp_path / "a.json", "a.json", False, findings))
+    assert [row.value["n"] for row in rows] == [1, 2]
+    assert [(finding.code, finding.where) for finding in findings.all()] == [("NOT_JSON", "a.json:3")]
 
 
 def test_a_gzip_bomb_is_one_clear_message(tmp_path, monkeypatch):
