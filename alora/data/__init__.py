@@ -1,1 +1,1 @@
-"""Labelled conversations: found (``sources``), read (``formats``), made rows (``messages``, ``conversation``), split."""
+"""Labelled conversations: found (``sources``), read (``formats``), made rows (``messages``, ``conversation``)."""
