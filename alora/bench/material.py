@@ -114,11 +114,11 @@ def random_material(settings: BenchSettings, base: BenchBase, count: int, scratc
 def bundle_material(settings: BenchSettings, base: BaseSettings, scratch: Path) -> Material:
     """Real bundles from ``bench.battery``, on the base that they name; conversations are random ordinary tokens."""
     from alora.bundle.battery import load_battery
+    from alora.bundle.read import check_bundles
 
     bundles = load_battery(Path(str(settings.battery)))
     made, loaded = _loaded(str(settings.battery), bundles[0].base_settings(base))
-    for bundle in bundles:
-        bundle.check_base(loaded)
+    check_bundles(bundles, loaded)
     adapters, suffixes = tuple(bundle.weights for bundle in bundles), tuple(bundle.suffix for bundle in bundles)
     invocations = {token for suffix in suffixes for token in suffix.invocation_ids}
     folders = write_folders(adapters, scratch, str(made.folder)) | {"alora": [bundle.folder for bundle in bundles]}

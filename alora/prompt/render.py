@@ -19,7 +19,7 @@ from alora.data.conversation import Conversation
 from alora.errors import ConfigError, PolicyError, RenderError
 from alora.policy import Policy
 from alora.prompt.template import take_apart
-from alora.prompt.tokens import TextEncoder
+from alora.prompt.tokens import text_encoder
 from alora.prompt.truncate import MARKERS_AT_MOST, Turn, fit
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Renderer:
                 raise ConfigError(f"prompt.{key}={value!r} is not one of {known}")
         self.settings = settings
         self._tokenizer = tokenizer
-        self._text = TextEncoder(tokenizer)
+        self._text = text_encoder(tokenizer)
         self._template = take_apart(tokenizer, template_kwargs)
         self._pieces: dict[str, list[int]] = {}
         self._suffixes: dict[Policy, Suffix] = {}

@@ -9,6 +9,7 @@ model's own vocabulary and merges, so that they cannot come out, whatever the te
 import json
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from alora.errors import RenderError
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 METASPACE = "▁"
+_encoders: "WeakKeyDictionary[PreTrainedTokenizerBase, tuple[Any, int, TextEncoder]]" = WeakKeyDictionary()
 
 
 class TextEncoder:
@@ -88,6 +90,15 @@ class TextEncoder:
         from tokenizers import Tokenizer as Backend
 
         return Backend.from_str(json.dumps({**json.loads(self._backend.to_str()), "normalizer": None}))
+
+
+def text_encoder(tokenizer: "PreTrainedTokenizerBase") -> TextEncoder:
+    """The encoder of ``tokenizer``, made once: a battery has a renderer for each bundle, and a copy takes a second."""
+    backend, size = getattr(tokenizer, "backend_tokenizer", None), len(tokenizer)
+    known = _encoders.get(tokenizer)
+    if known is None or known[0] is not backend or known[1] != size:
+        known = _encoders[tokenizer] = (backend, size, TextEncoder(tokenizer))
+    return known[2]
 
 
 def _has_gap(text: str, offsets: list[tuple[int, int]]) -> bool:

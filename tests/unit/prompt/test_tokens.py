@@ -5,7 +5,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from alora.errors import RenderError
-from alora.prompt.tokens import TextEncoder
+from alora.prompt.tokens import TextEncoder, text_encoder
 from tests.toy_tokenizers import FAMILIES, toy_tokenizer
 
 
@@ -108,3 +108,11 @@ def test_a_slow_tokenizer_is_refused():
 
     with pytest.raises(RenderError, match="no fast"):
         TextEncoder(Slow())  # type: ignore[arg-type]
+
+
+def test_a_tokenizer_is_copied_once_and_again_when_it_grew():
+    tokenizer = toy_tokenizer("qwen3")
+    first = text_encoder(tokenizer)
+    assert text_encoder(tokenizer) is first
+    tokenizer.add_tokens(["<later>"])
+    assert tokenizer.convert_tokens_to_ids("<later>") in text_encoder(tokenizer).forbidden - first.forbidden
