@@ -5,13 +5,18 @@ the pieces, so their text never passes through Jinja, a template that refuses tw
 an instruction turn, and the place where an adapter starts is known instead of searched.
 """
 
+import gc
 import inspect
+import json
+import os
+import sys
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from alora.errors import RenderError
+from alora.errors import RenderError, first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -19,6 +24,8 @@ if TYPE_CHECKING:
 # Some templates write today's date into the system turn, which would change the prompt overnight. Llama 3.2's own
 # fallback date stands in, for training and serving alike.
 FIXED_DATE = datetime(2024, 7, 26)
+_SECONDS, _MEMORY, _LONGEST = 10, 2**30, 2**22  # that rendering may take: of CPU, bytes, and bytes of all pieces
+_known: "dict[str, ChatTemplate]" = {}
 FIXED_CLOCK = {"date_string": FIXED_DATE.strftime("%d %b %Y"), "strftime_now": FIXED_DATE.strftime}
 
 
@@ -64,7 +71,58 @@ def take_apart(tokenizer: "PreTrainedTokenizerBase", template_kwargs: Mapping[st
                 f"template_kwargs.{name} is no switch of a chat template; only names that the template itself reads, "
                 "with true or false, can be set (enable_thinking)"
             )
-    return _Surgeon(tokenizer, {**FIXED_CLOCK, **(template_kwargs or {})}).take_apart()
+    facts = type(tokenizer).__qualname__, tokenizer.chat_template, template_kwargs, tokenizer.special_tokens_map
+    key = json.dumps(facts, sort_keys=True, default=str)
+    if key not in _known:
+        surgeon = _Surgeon(tokenizer, {**FIXED_CLOCK, **(template_kwargs or {})})
+        _known[key] = _within_limits(surgeon) if sys.platform == "linux" else surgeon.take_apart()
+    return _known[key]
+
+
+def _within_limits(surgeon: "_Surgeon") -> ChatTemplate:
+    """Take the template apart in a child process: it came with a base, and may loop or grow without end."""
+    answer, told = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads; the child runs Jinja alone
+        child = os.fork()
+    if child == 0:
+        try:
+            os.close(answer)
+            with os.fdopen(told, "w") as stream:
+                stream.write(json.dumps(_answer(surgeon)))
+        finally:
+            os._exit(0)
+    os.close(told)
+    try:
+        with os.fdopen(answer) as stream:
+            text = stream.read(_LONGEST + 1)
+    finally:
+        os.waitpid(child, 0)
+    if not text or len(text) > _LONGEST:
+        raise RenderError(
+            f"the base's chat template needs more than {_SECONDS} s, {_MEMORY >> 30} GiB or {_LONGEST >> 20} MiB of "
+            "text for one short conversation; mend its chat_template.jinja, or choose another base"
+        )
+    found = json.loads(text)
+    if isinstance(found, str):
+        raise RenderError(found)
+    return ChatTemplate(**{**found, "trims": frozenset(found["trims"])})
+
+
+def _answer(surgeon: "_Surgeon") -> dict[str, Any] | str:
+    """In the child: the pieces, or what is wrong with the template."""
+    import resource
+    from pathlib import Path
+
+    gc.disable()  # what the parent holds is not the child's to end
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (taken + _MEMORY, taken + _MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
+    try:
+        template = surgeon.take_apart()
+    except RenderError as error:
+        return str(error)
+    return {**asdict(template), "trims": sorted(template.trims)}
 
 
 class _Surgeon:
@@ -88,8 +146,8 @@ class _Surgeon:
         except Exception as error:  # a template is foreign code: anything can come out of it
             turns = ", ".join(_ROLES[name[0]] for name in names)
             raise RenderError(
-                f"the base's chat template fails on the turns {turns}: {error}; mend its chat_template.jinja, or "
-                "choose another base"
+                f"the base's chat template fails on the turns {turns}: {first_line(error)}; mend its "
+                "chat_template.jinja, or choose another base"
             ) from error
         pieces = []
         for name in names:

@@ -1,6 +1,7 @@
 """Chat templates of several shapes, taken apart."""
 
 import importlib.util
+import resource
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from alora.config.schema import PromptSettings
 from alora.data.conversation import Conversation, Message
 from alora.errors import RenderError
 from alora.policy import Policy
+from alora.prompt import template as template_module
 from alora.prompt.render import Renderer
 from alora.prompt.template import FIXED_DATE, take_apart
 from tests.toy_tokenizers import FAMILIES, toy_tokenizer
@@ -161,3 +163,31 @@ def test_the_templates_of_real_models(name, layout):
             strftime_now=FIXED_DATE.strftime,
         )
         assert text == theirs
+
+
+GROWS = (
+    "{% set box = namespace(text='x') %}{% for i in range(99) %}{% set box.text = box.text + box.text %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("bomb", "complaint"),
+    [
+        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", r"needs more than \d+ s"),
+        ("{{ 9**(9**9) and '' }}", r"needs more than \d+ s"),
+        ("{% for i in range(10**9) %}{% endfor %}", "Range too big"),
+        (GROWS, r"MemoryError|needs more than \d+ s"),
+        ("{{ 'x' * 10**10 }}", "fails on the turns .*MemoryError"),
+        ("{{ 'x' * 2**23 }}", "MiB of text"),
+    ],
+    ids=["loops", "number", "range", "doubling", "length", "text"],
+)
+def test_a_template_without_end_is_refused_in_time(bomb, complaint, monkeypatch):
+    """Where it would be rendered in this process, memory or patience would end first."""
+    monkeypatch.setattr(template_module, "_SECONDS", 1)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    tokenizer = toy_tokenizer("granite")
+    with pytest.raises(RenderError, match=complaint):
+        take_apart(with_template(bomb + tokenizer.chat_template))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**19, "kilobytes"
+    assert take_apart(tokenizer).close["user"] == "<|end_of_text|>\n"
