@@ -162,6 +162,35 @@ DAMAGE = {
         lambda f: resign(f, lambda m: m["operating_point"].update(threshold=5)),
         r"not a valid manifest.*verdict threshold is 5",
     ),
+    **{
+        f"operating point with {name} {value}": (
+            lambda f, name=name, value=value: resign(f, lambda m: m["operating_point"].update({name: value})),
+            rf"not a valid manifest.*{name}",
+        )
+        for name, value in (
+            ("rows", -5),
+            ("rows", 17),
+            ("positives", -1),
+            ("temperature", 0),
+            ("temperature", -1),
+            ("temperature", math.nan),
+            ("threshold", math.nan),
+            ("threshold", -0.1),
+            ("threshold_low", -1),
+            ("threshold_low", 0.9),
+            ("threshold_high", 2),
+            ("target", "luck"),
+            ("target_value", 0),
+            ("target_value", 1),
+            ("costs", [0, 1]),
+            ("costs", [1, -1]),
+        )
+    },
+    "rows less than none": (lambda f: resign(f, lambda m: m.update(data={"train": {"ok": -1}})), r"data is .*-1"),
+    "a file of less than none": (
+        lambda f: resign(f, lambda m: m["files"]["README.md"].update(size=-1)),
+        r"a file of -1 bytes",
+    ),
     "no such dtype": (lambda f: resign(f, lambda m: m["base"].update(dtype="flat32")), r"dtype is 'flat32', not one"),
     "threshold of no such dtype": (
         lambda f: resign(f, lambda m: m["operating_point"].update(dtype="flat32")),
