@@ -421,3 +421,9 @@ def test_parquet_gives_every_kind_of_value_as_it_is(tmp_path):
     ] * 700
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     assert [row.value for row in sources.read_rows(str(path), Findings())] == rows
+
+
+def test_a_label_in_another_unicode_form_is_told_so(tmp_path):
+    policy = Policy("p", "T", "R", labels=("refusé", "ok"))
+    with pytest.raises(DataError, match=r"train.jsonl:1: label .* is 'refusé' in another Unicode form"):
+        read_labelled(jsonl(tmp_path, row(label="refuse\u0301"), row()), DataSettings(), policy)
