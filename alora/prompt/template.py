@@ -5,15 +5,16 @@ the pieces, so their text never passes through Jinja, a template that refuses tw
 an instruction turn, and the place where an adapter starts is known instead of searched.
 """
 
+import contextlib
 import gc
 import inspect
 import json
 import os
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alora.errors import RenderError, first_line
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 # fallback date stands in, for training and serving alike.
 FIXED_DATE = datetime(2024, 7, 26)
 _SECONDS, _MEMORY, _LONGEST = 10, 2**30, 2**22  # that rendering may take: of CPU, bytes, and bytes of all pieces
+_STATM = "/proc/self/statm"  # of Linux, where a fork is safe beside threads
 _known: "dict[str, ChatTemplate]" = {}
 FIXED_CLOCK = {"date_string": FIXED_DATE.strftime("%d %b %Y"), "strftime_now": FIXED_DATE.strftime}
 
@@ -75,7 +77,7 @@ def take_apart(tokenizer: "PreTrainedTokenizerBase", template_kwargs: Mapping[st
     key = json.dumps(facts, sort_keys=True, default=str)
     if key not in _known:
         surgeon = _Surgeon(tokenizer, {**FIXED_CLOCK, **(template_kwargs or {})})
-        _known[key] = _within_limits(surgeon) if sys.platform == "linux" else surgeon.take_apart()
+        _known[key] = _within_limits(surgeon) if Path(_STATM).exists() else surgeon.take_apart()
     return _known[key]
 
 
@@ -97,7 +99,8 @@ def _within_limits(surgeon: "_Surgeon") -> ChatTemplate:
         with os.fdopen(answer) as stream:
             text = stream.read(_LONGEST + 1)
     finally:
-        os.waitpid(child, 0)
+        with contextlib.suppress(ChildProcessError):  # a server may collect its children by itself
+            os.waitpid(child, 0)
     if not text or len(text) > _LONGEST:
         raise RenderError(
             f"the base's chat template needs more than {_SECONDS} s, {_MEMORY >> 30} GiB or {_LONGEST >> 20} MiB of "
@@ -105,23 +108,26 @@ def _within_limits(surgeon: "_Surgeon") -> ChatTemplate:
         )
     found = json.loads(text)
     if isinstance(found, str):
-        raise RenderError(found)
+        raise RenderError(found[:1000])
     return ChatTemplate(**{**found, "trims": frozenset(found["trims"])})
 
 
 def _answer(surgeon: "_Surgeon") -> dict[str, Any] | str:
     """In the child: the pieces, or what is wrong with the template."""
     import resource
-    from pathlib import Path
 
     gc.disable()  # what the parent holds is not the child's to end
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    resource.setrlimit(resource.RLIMIT_AS, (taken + _MEMORY, taken + _MEMORY))
-    resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
+    taken = int(Path(_STATM).read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    for kind, most in ((resource.RLIMIT_AS, taken + _MEMORY), (resource.RLIMIT_CPU, _SECONDS)):
+        allowed = resource.getrlimit(kind)[1]
+        most = most if allowed == resource.RLIM_INFINITY else min(most, allowed)
+        resource.setrlimit(kind, (most, most))
     try:
         template = surgeon.take_apart()
     except RenderError as error:
         return str(error)
+    except Exception as error:
+        return f"the base's chat template fails: {first_line(error)}; mend its chat_template.jinja"
     return {**asdict(template), "trims": sorted(template.trims)}
 
 

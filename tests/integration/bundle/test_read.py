@@ -89,6 +89,12 @@ def forge(folder: Path, change) -> None:
     change_certificate(folder, lambda c: c.update(adapter_digest=digest))
 
 
+def many_rows(folder: Path) -> None:
+    file = folder / "golden.jsonl"
+    file.write_text(file.read_text() * 100)
+    resign_file(folder, file.name)
+
+
 def change_certificate(folder: Path, change) -> None:
     edit(folder / "identity.json", change)
     resign_file(folder, "identity.json")
@@ -218,6 +224,7 @@ DAMAGE = {
         lambda f: resign(f, lambda m: m["files"].pop("identity.json")),
         r"does not list identity.json",
     ),
+    "golden rows without end": (many_rows, r"golden.jsonl holds 300 rows, and alora stores 100 at most"),
     "logits of three labels": (third_logit, r"golden.jsonl has not one logit per label"),
     "other digest": (lambda f: resign(f, lambda m: m.update(adapter_digest="0" * 64)), r"not the adapter that was"),
     "no certificate": (lambda f: resign(f, lambda m: m.update(certificate=None)), r"has no KV identity certificate"),

@@ -191,3 +191,18 @@ def test_a_template_without_end_is_refused_in_time(bomb, complaint, monkeypatch)
         take_apart(with_template(bomb + tokenizer.chat_template))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**19, "kilobytes"
     assert take_apart(tokenizer).close["user"] == "<|end_of_text|>\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "complaint"),
+    [
+        ("{% if messages[0].content.startswith(' ') %}{{ raise_exception('no space') }}{% endif %}", "no space; mend"),
+        ("{{ raise_exception('long' * 10000) }}", "longlong"),
+        ("{{ messages[0].content }}" + "x" * 9000, "repeats content"),
+        ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "recursion"),
+    ],
+)
+def test_what_a_template_says_against_itself_is_one_short_message(start, complaint):
+    with pytest.raises(RenderError, match=complaint) as caught:
+        take_apart(with_template(start + toy_tokenizer("granite").chat_template))
+    assert len(str(caught.value)) <= 1000
