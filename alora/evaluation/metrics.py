@@ -14,7 +14,6 @@ import numpy as np
 
 from alora.errors import DataError
 from alora.evaluation.resampling import COVERAGE, Flags, Floats, draw_counts, ratio, sweep
-from alora.verdict import NEVER
 
 CALIBRATION_BINS = 15
 FIGURES = (
@@ -54,7 +53,7 @@ class Metrics:
         missing = [name for name in FIGURES if name not in self.figures]
         if missing:
             raise ValueError(f"figures lack {', '.join(missing)}")
-        if not 0 <= self.positives <= self.rows or not 0 <= self.threshold <= NEVER:
+        if not 0 <= self.positives <= self.rows or not self.threshold >= 0:
             raise ValueError(f"metrics say {self.positives} positives of {self.rows} rows at {self.threshold}")
 
     def value(self, figure: str) -> float | None:

@@ -361,7 +361,7 @@ def test_what_is_no_conversation_is_refused(messages, complaint):
 @pytest.mark.parametrize("truncation", ["middle", "start"])
 def test_a_conversation_without_end_is_cut_as_if_it_were_tokenised_whole(layout, truncation, monkeypatch):
     """Within the bound nothing changes; beyond it the tokens that a prefix shows are the same."""
-    talk = Conversation("x", tuple(Message("user", f"{number} can you tell me? " * 60) for number in range(20)))
+    talk = Conversation("x", tuple(Message("user", f"{number} can you tell me? " * 120) for number in range(20)))
     renderer = Renderer(
         TOKENIZERS["qwen3"], PromptSettings(layout=layout, truncation=truncation, max_prefix_tokens=300)
     )
