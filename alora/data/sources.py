@@ -185,8 +185,8 @@ def _expanded(array: Any) -> int:
     import pyarrow.compute
 
     if pyarrow.types.is_dictionary(array.type):
-        lengths = pyarrow.compute.binary_length(array.dictionary).take(array.indices)
-        return pyarrow.compute.sum(lengths).as_py() or 0
+        lengths = pyarrow.compute.call_function("binary_length", [array.dictionary]).take(array.indices)
+        return pyarrow.compute.call_function("sum", [lengths]).as_py() or 0
     if pyarrow.types.is_struct(array.type):
         return sum(map(_expanded, array.flatten()))
     return _expanded(array.flatten()) if hasattr(array, "flatten") else array.nbytes
