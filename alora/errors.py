@@ -7,7 +7,7 @@ exits with the class's ``exit_code``: 2 when the user can mend the input, 1 when
 from collections.abc import Sequence
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The first line that a library's error has to say, or the name of its class."""
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 

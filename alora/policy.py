@@ -11,7 +11,7 @@ from typing import Any
 
 from alora.config.schema import PolicySettings
 from alora.errors import ConfigError, PolicyError
-from alora.reading import lone_surrogate, read_yaml
+from alora.reading import lone_surrogate, printable, read_yaml
 
 DEFAULT_LABELS: Mapping[str, str] = MappingProxyType({"violation": "Yes", "ok": "No"})
 KEYS = ("id", "title", "rule", "labels")
@@ -58,6 +58,12 @@ class Policy:
             )
         for text in (self.title, self.rule, *self.labels, *self.answers):
             _refuse_odd_text(self.id, text)
+        for text in (self.title, *self.labels, *self.answers):
+            if printable(text) != text:
+                raise PolicyError(
+                    f"policy {self.id!r}: {text[:80]!r} holds a control character, which a terminal would obey; "
+                    "write it as plain text"
+                )
         if len(self.labels) < 2:
             raise PolicyError(f"policy {self.id!r}: {len(self.labels)} label(s); a classifier needs at least two")
         for name, values in (("labels", self.labels), ("answer words", self.answers)):

@@ -39,6 +39,7 @@ _UNSUPPORTED = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", 
                 "exclude_modules")  # fmt: skip
 # Ways to begin that leave the base's weights alone; PEFT's others (PiSSA, OLoRA, LoftQ, ...) change them on loading.
 _BASE_UNCHANGED = (True, False, None, "gaussian", "eva", "orthogonal")
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 LEAST_PRODUCT = 1e-12  # of a module's B @ A: below it nothing is left in any dtype that is served
 
 
@@ -241,6 +242,12 @@ def _spec(config: dict[str, Any], folder: Path) -> AdapterSpec:
 def _pair(state: dict[str, torch.Tensor], folder: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     halves: dict[str, dict[str, torch.Tensor]] = {}
     for key, tensor in state.items():
+        if tensor.dtype not in _DTYPES or not tensor.isfinite().all():
+            found = f"of dtype {tensor.dtype}" if tensor.dtype not in _DTYPES else "with NaN or infinity in it"
+            raise AdapterError(
+                f"{folder / WEIGHTS_FILE} holds {key!r} {found}; a LoRA weight is finite and one of "
+                f"{', '.join(str(dtype).removeprefix('torch.') for dtype in _DTYPES)}: export the adapter again"
+            )
         for half in ("A", "B"):
             ending = f".lora_{half}.weight"
             if key.startswith(_KEY_PREFIX) and key.endswith(ending) and tensor.ndim == 2:

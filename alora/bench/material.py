@@ -15,6 +15,7 @@ from alora.base.load import LoadedBase, base_location, load_base
 from alora.bench.record import MeasuredBase
 from alora.bench.shapes import SHAPES, BaseShape, base_mib, random_base, shape_of
 from alora.bundle.battery import load_battery
+from alora.bundle.read import check_bundles
 from alora.config.schema import BaseSettings, BenchSettings
 from alora.errors import ConfigError
 from alora.prompt.render import Suffix
@@ -107,8 +108,7 @@ def bundle_material(settings: BenchSettings, base: BaseSettings, scratch: Path) 
     """Real bundles from ``bench.battery``, on the base that they name; conversations are random ordinary tokens."""
     bundles = load_battery(Path(str(settings.battery)))
     measured, loaded = _loaded(str(settings.battery), bundles[0].base_settings(base))
-    for bundle in bundles:
-        bundle.check_base(loaded)
+    check_bundles(bundles, loaded)
     adapters, suffixes = tuple(bundle.weights for bundle in bundles), tuple(bundle.suffix for bundle in bundles)
     invocations = {token for suffix in suffixes for token in suffix.invocation_ids}
     folders = write_folders(adapters, scratch, str(measured.folder)) | {"alora": [bundle.folder for bundle in bundles]}

@@ -62,6 +62,10 @@ class FileRecord:
     size: int
     sha256: str
 
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise ValueError(f"a file of {self.size} bytes")
+
 
 @dataclass(frozen=True)
 class CertificateRecord:
@@ -212,6 +216,9 @@ def _manifest(content: Mapping[str, Any]) -> Manifest:
     point = typed(OperatingPoint, content["operating_point"], "operating_point")
     if point.dtype is not None:
         _require_dtype("operating_point.dtype", point.dtype)
+    data = typed(Mapping[str, Mapping[str, int]], content["data"], "data")
+    if any(count < 0 for counts in data.values() for count in counts.values()):
+        raise ValueError(f"data is {content['data']}, and counts rows")
     return Manifest(
         activated=typed(bool, content["activated"], "activated"),
         policy=Policy(
@@ -228,7 +235,7 @@ def _manifest(content: Mapping[str, Any]) -> Manifest:
         adapter_digest=typed(str, content["adapter_digest"], "adapter_digest"),
         operating_point=point,
         evaluations=typed(tuple[Evaluation, ...], content["evaluations"], "evaluations"),
-        data=typed(Mapping[str, Mapping[str, int]], content["data"], "data"),
+        data=data,
         certificate=typed(CertificateRecord | None, content["certificate"], "certificate"),
         files={_file_name(name): record for name, record in files.items()},
         versions=typed(Mapping[str, str], content["versions"], "versions"),

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alora import __version__
 from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE, AdapterWeights, load_adapter
-from alora.bundle.golden import GoldenRow, largest_difference, measure, prefix_digest, read_golden
-from alora.bundle.manifest import (
-    CERTIFICATE_FILE,
-    GOLDEN_FILE,
-    MANIFEST_FILE,
-    Manifest,
-    file_record,
-    read_manifest,
+from alora.bundle.golden import (
+    GoldenRow,
+    largest_difference,
+    measure,
+    normalised,
+    prefix_digest,
+    read_golden,
+    tolerance,
 )
+from alora.bundle.manifest import CERTIFICATE_FILE, GOLDEN_FILE, MANIFEST_FILE, Manifest, file_record, read_manifest
 from alora.config.schema import BaseSettings
 from alora.errors import BundleError, CheckFailed
 from alora.identity.certificate import read_certificate
 from alora.policy import Policy
-from alora.prompt.render import Renderer, Suffix
+from alora.prompt.render import Question, Renderer, Suffix
 from alora.reading import read_whole
 from alora.verdict import Calibration
 
@@ -156,6 +159,45 @@ class Bundle:
                 f"(made in {self.manifest.base.dtype}, now {str(base.model.dtype).removeprefix('torch.')})"
             )
         return difference
+
+
+def check_bundles(bundles: Sequence[Bundle], base: LoadedBase, rows: int | None = 2) -> None:
+    """Check that ``base`` is every bundle's, and that each adapter answers its golden rows there as it did when it was
+    exported. A digest only shows that a file is the one that was listed. All bundles share one pass.
+
+    Args:
+        rows: golden rows of each bundle that are asked; None: all of them.
+
+    Raises:
+        BundleError: see :meth:`Bundle.check_base`.
+        CheckFailed: answers differ by more than the two dtypes explain; every such bundle is named.
+    """
+    from alora.prefix.scorer import Scorer
+
+    for bundle in bundles:
+        bundle.check_base(base)
+    asked = [(bundle, bundle.golden[:rows]) for bundle in bundles if bundle.golden]
+    if not asked:
+        return
+    questions = []
+    for place, (bundle, golden) in enumerate(asked):
+        renderer = bundle.renderer(base)
+        questions += [Question(renderer.prefix(row.conversation), [bundle.suffix], [place]) for row in golden]
+    with Scorer(base, [bundle.weights for bundle, _ in asked]) as scorer:
+        answers = iter(scorer.score_rows(questions))
+    dtype, failures = str(base.model.dtype).removeprefix("torch."), []
+    for bundle, golden in asked:
+        pairs = zip(golden, islice(answers, len(golden)), strict=True)
+        found = [replace(row, label_logits=tuple(logits_L.tolist())) for row, (logits_L,) in pairs]
+        far = largest_difference(normalised(golden), normalised(found))
+        bound = tolerance(dtype, bundle.manifest.base.dtype)
+        if not far <= bound:
+            failures.append(f"{bundle.folder}: log-probabilities of its labels differ by {far:.2g} (tolerance {bound})")
+    if failures:
+        raise CheckFailed(
+            "\n  ".join(["golden rows are not answered as they were at export:", *failures])
+            + "\nthe adapter, its golden rows or its operating point was replaced since; copy the original back"
+        )
 
 
 def load_bundle(folder: Path | str) -> Bundle:

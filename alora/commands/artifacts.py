@@ -155,14 +155,17 @@ def _require_trained_policy(policy: Policy, run: Path) -> None:
 
 
 def check_bases(bundles: Sequence[Bundle], base: LoadedBase) -> None:
-    """Check every bundle against the loaded base, and remark on a threshold that was fitted in another precision.
+    """Check every bundle on the loaded base, and remark on a threshold that was fitted in another precision.
 
     Raises:
         BundleError: the base is not the bundles'.
+        CheckFailed: an adapter does not answer its golden rows as it did.
     """
+    from alora.bundle.read import check_bundles
+
+    check_bundles(bundles, base)
     dtype = str(base.model.dtype).removeprefix("torch.")
     for bundle in bundles:
-        bundle.check_base(base)
         if bundle.manifest.base.dtype != dtype:
             note(
                 f"{bundle.policy.id}: its threshold was fitted in {bundle.manifest.base.dtype}, the base runs in "

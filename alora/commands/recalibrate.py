@@ -53,6 +53,8 @@ def run(recipe: Recipe) -> int:
     """Fit temperature and threshold again, and write the bundles that hold them."""
     from alora.base.load import load_base
     from alora.bundle.battery import BATTERY_FILE, battery_folders, write_battery
+    from alora.bundle.move import is_move
+    from alora.bundle.read import check_bundles
 
     artifact = find_artifact(str(recipe.artifact))
     everyone, settings = open_bundles(replace(recipe, policies=[]))
@@ -65,6 +67,7 @@ def run(recipe: Recipe) -> int:
     base = load_base(settings)
     if artifact.kind is Kind.BATTERY and recipe.output is None and len(bundles) < len(everyone):
         _require_same_base(everyone, base)
+    check_bundles([bundle for bundle in bundles if not is_move(bundle, base)], base)
     certificates = {bundle.policy.id: _certificate(recipe, bundle, base) for bundle in bundles}
     refits = _refit(recipe, bundles, base, settings, rows)
     made = []
@@ -196,7 +199,6 @@ def _certificate(recipe: Recipe, bundle: Bundle, base: LoadedBase) -> Certificat
     from alora.prompt.render import Prompt
 
     if not is_move(bundle, base):
-        bundle.check_base(base)
         return None if bundle.manifest.certificate is None else read_certificate(bundle.folder / CERTIFICATE_FILE)
     require_movable(bundle, base)
     if not bundle.manifest.activated:

@@ -77,12 +77,13 @@ def _certify(recipe: Recipe, subject: Subject, base: LoadedBase) -> Certificate:
     """
     from alora.adapter.folder import load_adapter
     from alora.base.load import base_location
+    from alora.bundle.read import check_bundles
     from alora.identity.certify import certify
 
     _require_activated(subject)
     weights = load_adapter(subject.folder)
     if subject.bundle is not None:
-        subject.bundle.check_base(base)
+        check_bundles([subject.bundle], base, rows=None)
     prompts = make_prompts(recipe, subject, base, weights.spec.invocation_ids or ())
     if recipe.engine == "vllm":
         from alora.serving.engine import require_unquantized

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.formats import parse_json, shortened
@@ -230,6 +231,15 @@ def _label(value: Any, where: str, policy: Policy, settings: DataSettings, findi
         return None
     label = settings.label_map.get(value, value)
     if label not in policy.labels:
+        same = [known for known in policy.labels if normalize("NFKC", known) == normalize("NFKC", label)]
+        if same:
+            findings.add(
+                "LABEL_UNKNOWN",
+                where,
+                f"label {shortened(label)} of policy {policy.id!r} is {same[0]!r} in another Unicode form (letters and "
+                "accents apart, say); write both in one form, or set data.label_map",
+            )
+            return None
         mapped = f" (mapped from {shortened(value)})" if label != value else ""
         findings.add(
             "LABEL_UNKNOWN",

@@ -4,13 +4,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from alora.data.formats import Row, read_text
+from alora.data.formats import Row, read_text, shortened
 from alora.errors import DataError, MissingDependency
 from alora.findings import Findings
 
 HUB = "hub:"
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 TABLE_SUFFIXES = (".csv", ".tsv")
+MOST_ROWS, LARGEST = 10_000_000, 4 * 2**30  # of Parquet: rows, and bytes when unpacked
 PARQUET_SUFFIXES = (".parquet", ".pq")
 Source = str | Sequence[str]  # a file or a data set, or several whose rows follow each other
 
@@ -50,15 +51,60 @@ def _read_parquet(path: Path) -> Iterator[Row]:
     import pyarrow.parquet
 
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            number = 0
-            for batch in file.iter_batches(batch_size=1024):
-                for value in batch.to_pylist():
-                    number += 1
-                    yield Row(f"{path.name}:{number}", value)
+        number = 0
+        for batch in _parquet_batches(path):
+            for value in batch.to_pylist():
+                number += 1
+                yield Row(f"{path.name}:{number}", value)
+    except DataError:
+        raise
     # Arrow takes texts that are not UTF-8 and dates beyond Python's; both fail only as they become Python's own.
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: not a Parquet file that can be read: {_one_line(error)}") from error
+
+
+def _parquet_batches(path: Path) -> Iterator[Any]:
+    """The rows of a Parquet file, of which a kilobyte can hold gigabytes: texts stay in their dictionaries."""
+    import pyarrow.parquet
+
+    columns = pyarrow.parquet.read_schema(path).names
+    if twice := sorted({name for name in columns if columns.count(name) > 1}):
+        raise DataError(f"{path}: the column {shortened(twice[0])} is there twice; rename one of them")
+    about = pyarrow.parquet.read_metadata(path)
+    leaves = [about.schema.column(number) for number in range(about.num_columns)]
+    chunks = [about.row_group(group).column(n) for group in range(about.num_row_groups) for n in range(len(leaves))]
+    values = sum(chunk.num_values for chunk in chunks)
+    size = sum(max(chunk.total_uncompressed_size, 0) for chunk in chunks)
+    if about.num_rows > MOST_ROWS or values > 8 * MOST_ROWS or size > LARGEST:
+        _refuse_large(path, f"{about.num_rows} rows, {values} values and {size / 2**30:.1f} GiB")
+    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+    with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as file:
+        size = 0
+        for batch in file.iter_batches(batch_size=1024):
+            size += sum(map(_expanded, batch.columns))
+            if size > LARGEST:
+                _refuse_large(path, f"{size / 2**30:.1f} GiB and more")
+            yield batch
+
+
+def _refuse_large(path: Path, found: str) -> None:
+    raise DataError(
+        f"{path} holds {found} when it is unpacked; at most {MOST_ROWS} rows, eight values for each and "
+        f"{LARGEST >> 30} GiB are read: give fewer rows or columns"
+    )
+
+
+def _expanded(array: Any) -> int:
+    """Bytes of an Arrow array with every text of its dictionary written out."""
+    import pyarrow
+    import pyarrow.compute
+
+    if pyarrow.types.is_dictionary(array.type):
+        lengths = pyarrow.compute.call_function("binary_length", [array.dictionary]).take(array.indices)
+        return pyarrow.compute.call_function("sum", [lengths]).as_py() or 0
+    if pyarrow.types.is_struct(array.type):
+        return sum(map(_expanded, array.flatten()))
+    return _expanded(array.flatten()) if hasattr(array, "flatten") else array.nbytes
 
 
 def _read_hub(source: str) -> Iterator[Row]:

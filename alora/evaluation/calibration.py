@@ -13,7 +13,7 @@ from scipy.special import log_softmax, softmax
 from alora.config.schema import EvaluationSettings
 from alora.errors import ConfigError, DataError
 from alora.evaluation.resampling import COVERAGE, Flags, Floats, Sweep, draw_counts, ratio, sweep
-from alora.verdict import Calibration
+from alora.verdict import NEVER, Calibration
 
 TEMPERATURE_BOUNDS = (0.05, 20.0)
 # What a threshold can be chosen for, with the rate held by default; "none" is what an uncalibrated adapter has.
@@ -44,6 +44,17 @@ class OperatingPoint:
 
     def __post_init__(self) -> None:
         _ = self.calibration  # ConfigError when no verdict can come of it
+        bounds = [value for value in (self.threshold_low, self.threshold_high) if value is not None]
+        interval = all(0 <= value <= NEVER for value in bounds) and bounds == sorted(bounds)
+        odd = {
+            "rows, positives": not 0 <= self.positives <= self.rows,
+            "threshold_low, threshold_high": not interval,
+            "target": self.target not in ("none", *TARGETS),
+            "target_value": self.target_value is not None and not 0 < self.target_value < 1,
+            "costs": self.costs is not None and not min(self.costs) > 0,
+        }
+        if wrong := [name for name, is_odd in odd.items() if is_odd]:
+            raise ConfigError(f"an operating point cannot have the {wrong[0]} of {self.as_dict()}")
 
     @property
     def calibration(self) -> Calibration:

@@ -53,6 +53,8 @@ class Metrics:
         missing = [name for name in FIGURES if name not in self.figures]
         if missing:
             raise ValueError(f"figures lack {', '.join(missing)}")
+        if not 0 <= self.positives <= self.rows or not self.threshold >= 0:
+            raise ValueError(f"metrics say {self.positives} positives of {self.rows} rows at {self.threshold}")
 
     def value(self, figure: str) -> float | None:
         """The point estimate of one of :data:`FIGURES`."""

@@ -46,6 +46,10 @@ class Evaluation:
     label_counts: Mapping[str, int] = field(default_factory=dict)
     truncated: int = 0
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.truncated <= self.metrics.rows or min(self.label_counts.values(), default=0) < 0:
+            raise ValueError(f"{self.policy}: {self.truncated} truncated, {dict(self.label_counts)}: no counts of rows")
+
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
         return {

@@ -20,8 +20,8 @@ from alora.data.messages import Conversation, Message
 from alora.errors import ConfigError, PolicyError, RenderError
 from alora.policy import Policy
 from alora.prompt.template import take_apart
-from alora.prompt.tokens import TextEncoder
-from alora.prompt.truncate import MARKERS_AT_MOST, Turn, fit
+from alora.prompt.tokens import panics_told, text_encoder
+from alora.prompt.truncate import MARKERS_AT_MOST, Turn, bounded, fit
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -41,7 +41,10 @@ LEAST_CONTENT = 16  # tokens of conversation that a prefix must have room for
 
 @dataclass(frozen=True)
 class Truncation:
-    """What a conversation lost to fit: tokens of the prefix before and after, and from where they were taken."""
+    """What a conversation lost to fit: tokens of the prefix before and after, and from where they were taken.
+
+    ``tokens_before`` leaves out what a conversation beyond :func:`~alora.prompt.truncate.bounded` lost first.
+    """
 
     tokens_before: int
     tokens_after: int
@@ -127,7 +130,7 @@ class Renderer:
                 raise ConfigError(f"prompt.{key}={value!r} is not one of {known}")
         self.settings = settings
         self._tokenizer = tokenizer
-        self._text = TextEncoder(tokenizer)
+        self._text = text_encoder(tokenizer)
         self._template = take_apart(tokenizer, template_kwargs)
         self._pieces: dict[str, list[int]] = {}
         self._suffixes: dict[Policy, Suffix] = {}
@@ -152,16 +155,18 @@ class Renderer:
         """
         if not conversation.messages:
             raise RenderError(f"conversation {conversation.id!r} has no message")
-        system, turns = self._turns(conversation)
+        limit, taken_from = self.settings.max_prefix_tokens, self.settings.truncation
+        messages = bounded(conversation.messages, limit, MARKER)
+        system, turns = self._turns(replace(conversation, messages=messages))
         whole = self._join(system, turns)
-        limit = self.settings.max_prefix_tokens
         if len(whole) <= limit:
-            return Prefix(tuple(whole))
+            same = messages is conversation.messages
+            return Prefix(tuple(whole), None if same else Truncation(len(whole), len(whole), taken_from))
         cuttable = [system, *turns] if system.kept else turns
         budget = limit - self._overhead() - (0 if system.kept else len(system.token_ids))
-        cut = fit(cuttable, budget, self.settings.truncation, self._marker)
+        cut = fit(cuttable, budget, taken_from, self._marker)
         ids = self._join(*((cut[0], cut[1:]) if system.kept else (system, cut)))
-        return Prefix(tuple(ids), Truncation(len(whole), len(ids), self.settings.truncation))
+        return Prefix(tuple(ids), Truncation(len(whole), len(ids), taken_from))
 
     def suffix(self, policy: Policy) -> Suffix:
         """The policy's part: depends on the policy alone.
@@ -278,7 +283,9 @@ class Renderer:
     def _markup(self, piece: str) -> list[int]:
         """The tokens of a piece of the template, control tokens included."""
         if piece not in self._pieces:
-            self._pieces[piece] = self._tokenizer.encode(piece, add_special_tokens=False, split_special_tokens=False)
+            with panics_told(self._tokenizer.name_or_path):
+                ids = self._tokenizer.encode(piece, add_special_tokens=False, split_special_tokens=False)
+            self._pieces[piece] = ids
         return self._pieces[piece]
 
 

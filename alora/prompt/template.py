@@ -5,14 +5,21 @@ the pieces, so their text never passes through Jinja, a template that refuses tw
 an instruction turn, and the place where an adapter starts is known instead of searched.
 """
 
+import contextlib
+import gc
 import inspect
 import json
+import os
+import signal
+import threading
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alora.errors import RenderError
+from alora.errors import RenderError, first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -20,6 +27,9 @@ if TYPE_CHECKING:
 # Some templates write today's date into the system turn, which would change the prompt overnight. Llama 3.2's own
 # fallback date stands in, for training and serving alike.
 FIXED_DATE = datetime(2024, 7, 26)
+_SECONDS, _MEMORY, _LONGEST = 10, 2**30, 2**22  # that rendering may take: of CPU, bytes, and bytes of all pieces
+_STATM = "/proc/self/statm"  # of Linux, where a fork is safe beside threads
+_known: "dict[str, ChatTemplate]" = {}
 FIXED_CLOCK = {"date_string": FIXED_DATE.strftime("%d %b %Y"), "strftime_now": FIXED_DATE.strftime}
 
 
@@ -71,7 +81,66 @@ def take_apart(tokenizer: "PreTrainedTokenizerBase", template_kwargs: Mapping[st
                 f"template_kwargs.{name} is no switch of a chat template; only names that the template itself reads, "
                 "with true or false, can be set (enable_thinking)"
             )
-    return _Surgeon(tokenizer, {**FIXED_CLOCK, **(template_kwargs or {})}).take_apart()
+    facts = type(tokenizer).__qualname__, tokenizer.chat_template, template_kwargs, tokenizer.special_tokens_map
+    key = json.dumps(facts, sort_keys=True, default=str)
+    if key not in _known:
+        surgeon = _Surgeon(tokenizer, {**FIXED_CLOCK, **(template_kwargs or {})})
+        _known[key] = _within_limits(surgeon) if Path(_STATM).exists() else surgeon.take_apart()
+    return _known[key]
+
+
+def _within_limits(surgeon: "_Surgeon") -> ChatTemplate:
+    """Take the template apart in a child process: it came with a base, and may loop or grow without end."""
+    answer, told = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads; the child runs Jinja alone
+        child = os.fork()
+    if child == 0:
+        try:
+            os.close(answer)
+            with os.fdopen(told, "w") as stream:
+                stream.write(json.dumps(_answer(surgeon)))
+        finally:
+            os._exit(0)
+    os.close(told)
+    # A child that waits for a lock of a thread that the fork left behind uses no CPU time, and ends here.
+    alarm = threading.Timer(3 * _SECONDS, os.kill, (child, signal.SIGKILL))
+    alarm.start()
+    try:
+        with os.fdopen(answer) as stream:
+            text = stream.read(_LONGEST + 1)
+    finally:
+        alarm.cancel()
+        with contextlib.suppress(ChildProcessError):  # a server may collect its children by itself
+            os.waitpid(child, 0)
+    if not text or len(text) > _LONGEST:
+        raise RenderError(
+            f"the base's chat template needs more than {_SECONDS} s, {_MEMORY >> 30} GiB or {_LONGEST >> 20} MiB of "
+            "text for one short conversation; mend its chat_template.jinja, or choose another base"
+        )
+    found = json.loads(text)
+    if isinstance(found, str):
+        raise RenderError(found[:1000])
+    return ChatTemplate(**{**found, "trims": frozenset(found["trims"])})
+
+
+def _answer(surgeon: "_Surgeon") -> dict[str, Any] | str:
+    """In the child: the pieces, or what is wrong with the template."""
+    import resource
+
+    gc.disable()  # what the parent holds is not the child's to end
+    taken = int(Path(_STATM).read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    for kind, most in ((resource.RLIMIT_AS, taken + _MEMORY), (resource.RLIMIT_CPU, _SECONDS)):
+        allowed = resource.getrlimit(kind)[1]
+        most = most if allowed == resource.RLIM_INFINITY else min(most, allowed)
+        resource.setrlimit(kind, (most, most))
+    try:
+        template = surgeon.take_apart()
+    except RenderError as error:
+        return str(error)
+    except Exception as error:
+        return f"the base's chat template fails: {first_line(error)}; mend its chat_template.jinja"
+    return {**asdict(template), "trims": sorted(template.trims)}
 
 
 class _Surgeon:
@@ -95,8 +164,8 @@ class _Surgeon:
         except Exception as error:  # a template is foreign code: anything can come out of it
             turns = ", ".join(_ROLES[name[0]] for name in names)
             raise RenderError(
-                f"the base's chat template fails on the turns {turns}: {error}; mend its chat_template.jinja, or "
-                "choose another base"
+                f"the base's chat template fails on the turns {turns}: {first_line(error)}; mend its "
+                "chat_template.jinja, or choose another base"
             ) from error
         pieces = []
         for name in names:

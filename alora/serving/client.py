@@ -21,12 +21,12 @@ from urllib.parse import urlsplit
 
 import torch
 
-from alora.bundle.golden import largest_difference
+from alora.bundle.golden import TOLERANCES, largest_difference, normalised
 from alora.config.secrets import KEY, redacted
 from alora.errors import CheckFailed, ConfigError
 from alora.reading import read_stream
 from alora.serving.engine import ServedAdapter
-from alora.serving.parity import TOLERANCES, answers_of, normalised
+from alora.serving.parity import answers_of
 
 if TYPE_CHECKING:
     from alora.bundle.read import Bundle

@@ -135,3 +135,12 @@ def test_an_inline_policy():
 def test_an_unknown_label_is_told_with_the_ways_out():
     with pytest.raises(PolicyError, match=r"'maybe' is not one of .*label_map"):
         Policy("a", "T", "R").label_index("maybe")
+
+
+@pytest.mark.parametrize("text", ["\x1b[2Jgone", "a\x07", "a\rb", "a\u202eb", "a\x9bb"])
+@pytest.mark.parametrize("field", ["title", "label", "answer"])
+def test_control_characters_that_would_reach_a_terminal_are_refused(field, text):
+    """Titles and labels also go where nothing escapes them: progress bars, plots, trackers."""
+    given = {"title": "T", "label": "x", "answer": "A"} | {field: text}
+    with pytest.raises(PolicyError, match="holds a control character"):
+        Policy("a", given["title"], "R", (given["label"], "y"), (given["answer"], "B"))

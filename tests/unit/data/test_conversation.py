@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import resource
 import sys
 import threading
 
@@ -13,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data import formats
+from alora.data import formats, sources
 from alora.data.conversation import Conversation, Message, read_conversation, read_labelled, read_multilabelled
 from alora.errors import DataError
 from alora.findings import Findings
@@ -406,3 +407,63 @@ def test_what_is_read_has_an_end(tmp_path):
     assert read_whole(path, 11) == b"x" * 11
     with pytest.raises(OSError, match="is longer than"):
         read_whole(path, 10)
+
+
+def test_parquet_that_unpacks_to_gigabytes_is_refused_by_its_size(tmp_path, monkeypatch):
+    """A text that a dictionary holds once, in rows that take a few bytes each, also inside messages."""
+    path = tmp_path / "rows.parquet"
+    count = 10**4
+    texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * count, pyarrow.int32()), ["y" * 10**5])
+    inner = pyarrow.StructArray.from_arrays([texts], ["content"])
+    for column in (texts, pyarrow.ListArray.from_arrays(pyarrow.array(range(count + 1), pyarrow.int32()), inner)):
+        table = pyarrow.table({"messages": column})
+        pyarrow.parquet.write_table(table, path, compression="zstd", store_schema=False)
+        assert path.stat().st_size < 20_000
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        monkeypatch.setattr(sources, "LARGEST", 10**8)
+        with pytest.raises(DataError, match=r"^\S+rows.parquet holds 0\.\d GiB and more when it is unpacked"):
+            read(str(path))
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000, "kilobytes"
+
+
+def test_parquet_of_more_rows_or_values_than_are_read_is_refused_unread(tmp_path, monkeypatch):
+    path = tmp_path / "rows.parquet"
+    monkeypatch.setattr(sources, "MOST_ROWS", 1000)
+    pyarrow.parquet.write_table(pyarrow.table({"messages": pyarrow.nulls(10**6, pyarrow.string())}), path)
+    with pytest.raises(DataError, match=r"rows.parquet holds 1000000 rows.*at most 1000 rows"):
+        read(str(path))
+    pyarrow.parquet.write_table(pyarrow.table({"messages": [["a"] * 10**5]}), path)
+    with pytest.raises(DataError, match=r"rows.parquet holds 1 rows, 100000 values"):
+        read(str(path))
+
+
+def test_parquet_with_two_columns_of_one_name_is_refused_by_the_name(tmp_path):
+    path = tmp_path / "rows.parquet"
+    columns = [pyarrow.array(["ok"]), pyarrow.array(["violation"])]
+    pyarrow.parquet.write_table(pyarrow.Table.from_arrays(columns, names=["label", "label"]), path)
+    with pytest.raises(DataError, match=r"rows.parquet: the column 'label' is there twice"):
+        read(str(path))
+
+
+def test_parquet_gives_every_kind_of_value_as_it_is(tmp_path):
+    path = tmp_path / "rows.parquet"
+    rows = [
+        {"messages": [{"role": "user", "content": "a"}], "label": "ok", "n": 1, "x": 0.5, "big": b"b", "t": True},
+        {"messages": None, "label": None, "n": None, "x": None, "big": None, "t": None},
+        {
+            "messages": [{"role": "user", "content": "é" * 9}] * 3,
+            "label": "ok",
+            "n": 2,
+            "x": 2.5,
+            "big": b"",
+            "t": False,
+        },
+    ] * 700
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    assert [row.value for row in sources.read_rows(str(path), Findings())] == rows
+
+
+def test_a_label_in_another_unicode_form_is_told_so(tmp_path):
+    policy = Policy("p", "T", "R", labels=("refusé", "ok"))
+    with pytest.raises(DataError, match=r"train.jsonl:1: label .* is 'refusé' in another Unicode form"):
+        read_labelled(jsonl(tmp_path, row(label="refuse\u0301"), row()), DataSettings(), policy)

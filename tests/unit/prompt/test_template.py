@@ -1,6 +1,7 @@
 """Chat templates of several shapes, taken apart."""
 
 import importlib.util
+import resource
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from alora.config.schema import PromptSettings
 from alora.data.messages import Call, Conversation, Message
 from alora.errors import RenderError
 from alora.policy import Policy
+from alora.prompt import template as template_module
 from alora.prompt.render import Renderer
 from alora.prompt.template import FIXED_DATE, take_apart
 from tests.toy_tokenizers import FAMILIES, toy_tokenizer
@@ -218,3 +220,46 @@ def test_tool_calls_and_answers_write_no_control_token(layout):
         for turns in (harmless, spoilt)
     ]
     assert counts[0] == counts[1] > 0
+
+
+GROWS = (
+    "{% set box = namespace(text='x') %}{% for i in range(99) %}{% set box.text = box.text + box.text %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("bomb", "complaint"),
+    [
+        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", r"needs more than \d+ s"),
+        ("{{ 9**(9**9) and '' }}", r"needs more than \d+ s"),
+        ("{% for i in range(10**9) %}{% endfor %}", "Range too big"),
+        (GROWS, r"MemoryError|needs more than \d+ s"),
+        ("{{ 'x' * 10**10 }}", "fails on the turns .*MemoryError"),
+        ("{{ 'x' * 2**23 }}", "MiB of text"),
+    ],
+    ids=["loops", "number", "range", "doubling", "length", "text"],
+)
+def test_a_template_without_end_is_refused_in_time(bomb, complaint, monkeypatch):
+    """Where it would be rendered in this process, memory or patience would end first."""
+    monkeypatch.setattr(template_module, "_SECONDS", 1)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    tokenizer = toy_tokenizer("granite")
+    with pytest.raises(RenderError, match=complaint):
+        take_apart(with_template(bomb + tokenizer.chat_template))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**19, "kilobytes"
+    assert take_apart(tokenizer).close["user"] == "<|end_of_text|>\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "complaint"),
+    [
+        ("{% if messages[0].content.startswith(' ') %}{{ raise_exception('no space') }}{% endif %}", "no space; mend"),
+        ("{{ raise_exception('long' * 10000) }}", "longlong"),
+        ("{{ messages[0].content }}" + "x" * 9000, "repeats content"),
+        ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "recursion"),
+    ],
+)
+def test_what_a_template_says_against_itself_is_one_short_message(start, complaint):
+    with pytest.raises(RenderError, match=complaint) as caught:
+        take_apart(with_template(start + toy_tokenizer("granite").chat_template))
+    assert len(str(caught.value)) <= 1000
