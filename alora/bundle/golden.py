@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from alora.prefix.scorer import Scorer
     from alora.prompt.render import Renderer
 
+# Of a log-probability over the labels; relative above 1. float32: sums in another order, over a model's depth.
+# bfloat16: a logit between 16 and 32 has steps of 0.125, and two of them make a difference.
+TOLERANCES = {"float32": 1e-3, "bfloat16": 0.25, "float16": 0.05, "float64": 1e-3}
+
 
 @dataclass(frozen=True)
 class GoldenRow:
@@ -71,6 +75,11 @@ def largest_difference(rows: Sequence[GoldenRow], again: Sequence[GoldenRow]) ->
         for before, after in zip(row.label_logits, repeat.label_logits, strict=True)
     ]
     return math.inf if any(map(math.isnan, differences)) else max(differences, default=0.0)
+
+
+def tolerance(dtype: str, stored_dtype: str) -> float:
+    """The coarser of the two dtypes' tolerances."""
+    return max(TOLERANCES[dtype], TOLERANCES[stored_dtype])
 
 
 def normalised(rows: Sequence[GoldenRow]) -> list[GoldenRow]:

@@ -30,12 +30,12 @@ from alora.bundle.place import flush, put_folder, require_place
 from alora.bundle.read import Bundle, load_bundle
 from alora.config.schema import PromptSettings
 from alora.errors import BundleError, CheckFailed
-from alora.evaluation.calibration import OperatingPoint
-from alora.evaluation.report import Evaluation
+from alora.evaluation.records import Evaluation
 from alora.identity.certificate import Certificate, write_certificate
 from alora.policy import Policy
 from alora.probes import probe_conversations
 from alora.prompt.render import Renderer
+from alora.verdict import OperatingPoint
 
 RELOAD_TOLERANCE = 1e-5
 PACKAGES = ("torch", "transformers", "peft", "safetensors")

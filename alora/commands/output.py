@@ -62,10 +62,19 @@ def _homes(adapter: Path) -> tuple[Path, ...]:
 
 def _is_report(file: Path) -> bool:
     try:
-        content = json.loads(read_whole(file)) if file.is_file() else None
+        content = _content(file) if file.is_file() else None
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and any(keys <= content.keys() for keys in _REPORTS)
+
+
+def _content(file: Path) -> Any:
+    """The document in a report, or the first line's where it has one for each row."""
+    raw = read_whole(file)
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return json.loads(raw.partition(b"\n")[0])
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -82,7 +82,7 @@ def read_arguments(verb: str, argv: Sequence[str], cwd: Path) -> Arguments:
     flags, overrides, positional = _split(argv)
     if positional:
         overrides += _positional(verb, positional)
-    overrides = [_unalias(item) for item in overrides]
+    overrides = [_unalias(verb, item) for item in overrides]
     arguments = Arguments(tuple(flags), tuple(overrides))
     chosen_elsewhere = arguments.has_flag("--config-name", "-cn", "--config-dir", "-cd") or arguments.sets("recipe")
     local = not chosen_elsewhere and verb not in ("new", "doctor", "bench") and (cwd / LOCAL_RECIPE).is_file()
@@ -139,11 +139,13 @@ def _positional(verb: str, values: list[str]) -> list[str]:
     return [f'{key}="{escaped}"']
 
 
-def _unalias(item: str) -> str:
+def _unalias(verb: str, item: str) -> str:
     match = _OVERRIDE.fullmatch(item)
-    if match is None or match["key"] not in ALIASES:
+    if match is None:
         return item
-    return f"{match['sign']}{ALIASES[match['key']]}={match['value']}"
+    if verb == "score" and match["key"] == "data":  # its rows have no other role
+        return _positional(verb, [match["value"]])[0]
+    return f"{match['sign']}{ALIASES.get(match['key'], match['key'])}={match['value']}"
 
 
 def _as_hydra_takes_it(item: str, multirun: bool) -> list[str]:

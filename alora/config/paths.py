@@ -2,6 +2,7 @@
 
 import copy
 import os
+import re
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
@@ -11,6 +12,7 @@ from alora.config.schema import Recipe
 from alora.errors import ConfigError
 
 DEFAULT_BASE = "smollm2"  # where a base is needed and none is named
+HUB_ID = re.compile(r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\w[\w./-]*))?")
 POLICY_PLACE = "%policy%"  # in the name of a data source: one file per policy of a battery
 _INPUTS = (
     "policy.file",
@@ -59,13 +61,12 @@ def absolute_paths(recipe: Recipe, verb: str, places: Sequence[Path]) -> Recipe:
         ConfigError: an input that ``verb`` reads is nowhere; all of them at once, with the places tried.
     """
     result = copy.deepcopy(recipe)
-    needed = _NEEDED.get(verb, ())
     problems: list[str] = []
     for key in _INPUTS:
         given = _get(result, key)
         if given is not None:
-            _set(result, key, _input(key, given, key in needed, places, problems))
-    result.bundles = [_input("bundles", item, "bundles" in needed, places, problems) for item in result.bundles]
+            _set(result, key, _input(verb, key, given, places, problems))
+    result.bundles = [_input(verb, "bundles", item, places, problems) for item in result.bundles]
     if result.base.source is None and verb in ("check", "train", "compare"):
         result.base.source = DEFAULT_BASE
     result.base.source = _base(result.base.source, places, problems)
@@ -77,13 +78,15 @@ def absolute_paths(recipe: Recipe, verb: str, places: Sequence[Path]) -> Recipe:
     return result
 
 
-def _input(key: str, given: str, needed: bool, places: Sequence[Path], problems: list[str]) -> str:
+def _input(verb: str, key: str, given: str, places: Sequence[Path], problems: list[str]) -> str:
     if given == "-" or given.startswith("hub:"):
         return given
     found = _find_family(given, places) if POLICY_PLACE in given else _find(given, places)
     if found is not None:
         return str(found)
-    if needed:
+    if verb == "score" and key in ("artifact", "bundles") and HUB_ID.fullmatch(given):
+        return given
+    if key in _NEEDED.get(verb, ()):
         looked = dict.fromkeys(str(place / expanded(given)) for place in places)
         problems.append(f"{key}: there is no {given!r}; looked for {', '.join(looked)}")
     return _output(given, places[0])

@@ -97,6 +97,15 @@ def read_conversation(source: str, columns: ColumnSettings | None = None) -> Con
         raise DataError(f"{where}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from error
     except ValueError as error:
         raise DataError(f'{where}: not JSON: {error}; give {{"messages": [...]}} or a list of messages') from error
+    return to_conversation(value, where, columns)
+
+
+def to_conversation(value: Any, where: str, columns: ColumnSettings | None = None) -> Conversation:
+    """A conversation from plain data: an object with ``messages``, or their list; ``where`` opens every message.
+
+    Raises:
+        DataError: it is none.
+    """
     row = {ColumnSettings.messages: value} if isinstance(value, list) else value
     findings = Findings()
     columns = columns or ColumnSettings()
@@ -107,6 +116,21 @@ def read_conversation(source: str, columns: ColumnSettings | None = None) -> Con
     findings.raise_if_any(where)
     assert conversation is not None
     return conversation
+
+
+def read_conversations(source: str, columns: ColumnSettings | None = None) -> list[LabelledConversation]:
+    """The rows of ``source`` without labels, in their order, each with its place.
+
+    Raises:
+        DataError: the source cannot be read, or rows are wrong (all findings at once).
+    """
+    findings, rows = Findings(), []
+    for where, value in read_rows(source, findings):
+        conversation = _conversation(value, where, columns or ColumnSettings(), findings)
+        if conversation is not None:
+            rows.append(LabelledConversation(conversation, where=where))
+    findings.raise_if_any(source)
+    return rows
 
 
 def _labelled_rows(
