@@ -16,6 +16,7 @@ request's life:
 Importing this package imports neither vLLM nor torch.
 """
 
-from alora.vllm_plugin.install import Status, register, status
+from alora.vllm_plugin.install import register
+from alora.vllm_plugin.state import Status, status
 
 __all__ = ["Status", "register", "status"]

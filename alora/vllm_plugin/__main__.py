@@ -8,7 +8,8 @@ import dataclasses
 import json
 import sys
 
-from alora.vllm_plugin.install import register, status
+from alora.vllm_plugin.install import register
+from alora.vllm_plugin.state import status
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 from alora.vllm_plugin import compat
 from alora.vllm_plugin.adapter_record import AdapterRecord
+from alora.vllm_plugin.state import require_active
 
 _LoRARequest: Any = compat.lora_request_class()
 
@@ -36,8 +37,6 @@ class CarriedLoRARequest(_LoRARequest):
 
 
 def _rebuild(values: dict[str, Any]) -> CarriedLoRARequest:
-    from alora.vllm_plugin.install import require_active
-
     require_active()
     return CarriedLoRARequest(**values)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from alora.vllm_plugin import compat
 from alora.vllm_plugin.activation_source import engine_records, note_engine
+from alora.vllm_plugin.state import status
 
 _logger = logging.getLogger("vllm.alora")
 
@@ -29,8 +30,6 @@ def _masks(holder: Any, name: str) -> bool:
 
 def worker_refusal(worker: Any, copies: str) -> str | None:
     """Why this worker cannot run aLoRA, or None. Called inside the worker's process."""
-    from alora.vllm_plugin.install import status
-
     found = status()
     if not found.active:
         return f"the alora plugin is not active in a worker: {found.reason}"

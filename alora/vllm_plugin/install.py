@@ -5,75 +5,14 @@ patches go in and prove themselves; only then does the gate open. Whatever fails
 on as stock, and aLoRA adapters are refused.
 """
 
-import importlib.metadata
 import logging
-import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from alora.vllm_plugin import compat
+from alora.vllm_plugin.state import STATE
 
 _logger = logging.getLogger("vllm.alora")
-
-ENTRY_POINT_GROUP = "vllm.general_plugins"
-ENTRY_POINT = "alora.vllm_plugin:register"
-ENTRY_POINT_NAME = "alora"
-CHOICE = "VLLM_PLUGINS"  # the names that vLLM may load, by commas; unset: all of them
-
-
-@dataclass(frozen=True)
-class Status:
-    """Whether aLoRA can be served from this process, and if not, why not.
-
-    ``entry_point`` tells whether vLLM will find the plugin by itself in the processes that it starts.
-    """
-
-    active: bool
-    reason: str
-    vllm_version: str | None
-    entry_point: bool
-    patched: tuple[str, ...] = ()
-
-
-class _State:
-    """This process's outcome. ``undo`` restores stock vLLM, last change first."""
-
-    def __init__(self) -> None:
-        self.registered = False
-        self.active = False
-        self.reason = ""
-        self.vllm_version: str | None = None
-        self.patched: tuple[str, ...] = ()
-        self.undo: list[Callable[[], None]] = []
-
-
-_state = _State()
-
-
-def _entry_point_installed() -> bool:
-    return any(point.value == ENTRY_POINT for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))
-
-
-def status() -> Status:
-    """The outcome of :func:`register` in this process; imports nothing heavy and changes nothing."""
-    reason = _state.reason if _state.registered else _why_not_registered()
-    return Status(_state.active, reason, _state.vllm_version, _entry_point_installed(), _state.patched)
-
-
-def _why_not_registered() -> str:
-    chosen = os.environ.get(CHOICE)
-    if chosen is not None and ENTRY_POINT_NAME not in chosen.split(","):
-        return f"{CHOICE}={chosen!r} keeps it out; unset it, or add {ENTRY_POINT_NAME}"
-    return "register() has not run in this process"
-
-
-def require_active() -> None:
-    """Raise RuntimeError where the plugin is not active: called by whatever would be wrong without the mask."""
-    if not _state.active:
-        raise RuntimeError(
-            f"an aLoRA request reached a process where the alora plugin is not active: {status().reason}"
-        )
 
 
 def _put(symbol: compat.Symbol, original: Any, replacement: Any) -> None:
@@ -83,12 +22,12 @@ def _put(symbol: compat.Symbol, original: Any, replacement: Any) -> None:
     for module_or_class in places:
         stock = vars(module_or_class)[symbol.name]
         setattr(module_or_class, symbol.name, replacement)
-        _state.undo.append(lambda at=module_or_class, name=symbol.name, was=stock: setattr(at, name, was))
+        STATE.undo.append(lambda at=module_or_class, name=symbol.name, was=stock: setattr(at, name, was))
 
 
 def _roll_back(depth: int = 0) -> None:
-    while len(_state.undo) > depth:
-        _state.undo.pop()()
+    while len(STATE.undo) > depth:
+        STATE.undo.pop()()
 
 
 def _patches() -> list[tuple[compat.Symbol, Callable[[Any], Any]]]:
@@ -127,8 +66,8 @@ def _shut_gate(reason: str) -> None:
 
 
 def _install() -> None:
-    _state.vllm_version = compat.vllm_version()
-    compat.check_version(_state.vllm_version)
+    STATE.vllm_version = compat.vllm_version()
+    compat.check_version(STATE.vllm_version)
     patches = [(symbol, compat.current(symbol), patch) for symbol, patch in _patches()]
     compat.current(compat.V1_BATCH_INPUTS)
     for symbol, original, patch in patches:
@@ -136,35 +75,35 @@ def _install() -> None:
     from alora.vllm_plugin.self_test import run_self_test
 
     run_self_test()
-    _state.patched = tuple(symbol.path for symbol, _, _ in patches)
+    STATE.patched = tuple(symbol.path for symbol, _, _ in patches)
 
 
 def register() -> None:
     """Entry point of ``vllm.general_plugins``: make this process serve aLoRA, or refuse it. Safe to call again.
 
     Never raises for a vLLM that it does not know: the base and plain LoRA are served as before, aLoRA adapters are
-    refused, and :func:`status` holds the reason.
+    refused, and :func:`alora.vllm_plugin.status` holds the reason.
     """
-    if _state.registered:
+    if STATE.registered:
         return
-    _state.registered = True
+    STATE.registered = True
     try:
         _install()
     except Exception as error:
         _roll_back()
-        _state.reason = f"{type(error).__name__}: {error}"
+        STATE.reason = f"{type(error).__name__}: {error}"
         _logger.error(
-            "aLoRA adapters are refused: %s", _state.reason, exc_info=not isinstance(error, compat.Incompatible)
+            "aLoRA adapters are refused: %s", STATE.reason, exc_info=not isinstance(error, compat.Incompatible)
         )
-        if _state.vllm_version is not None:
-            _shut_gate(_state.reason)
+        if STATE.vllm_version is not None:
+            _shut_gate(STATE.reason)
         return
-    _state.active = True
-    _state.reason = "active"
-    _logger.info("alora plugin active on vLLM %s", _state.vllm_version)
+    STATE.active = True
+    STATE.reason = "active"
+    _logger.info("alora plugin active on vLLM %s", STATE.vllm_version)
 
 
 def unregister() -> None:
     """Restore stock vLLM in this process; for tests and benchmarks that compare with stock."""
     _roll_back()
-    _state.__init__()
+    STATE.__init__()

@@ -1,0 +1,35 @@
+"""No circle of imports, lazy and type-only ones included: a reader can take the files in one order."""
+
+import sys
+
+import grimp
+
+
+def circles(package):
+    graph = grimp.build_graph(package, exclude_type_checking_imports=False, cache_dir=None)
+    return sorted(
+        (module, imported)
+        for module in graph.modules
+        for imported in graph.find_modules_directly_imported_by(module)
+        if graph.chain_exists(importer=imported, imported=module)
+    )
+
+
+def test_alora_has_no_circle():
+    assert circles("alora") == []
+
+
+def test_a_lazy_and_a_type_only_import_close_a_circle(tmp_path, monkeypatch):
+    package = tmp_path / "planted_circle"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "one.py").write_text("def late():\n    from planted_circle import two\n")
+    (package / "two.py").write_text(
+        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from planted_circle import one\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert circles("planted_circle") == [
+        ("planted_circle.one", "planted_circle.two"),
+        ("planted_circle.two", "planted_circle.one"),
+    ]
+    assert "planted_circle.one" not in sys.modules  # read, never run
