@@ -198,10 +198,8 @@ def open_artifact(
     """What :func:`load` and the clients take as ``artifact``, as bundles; a hub id is fetched first."""
     from alora.bundle.hub import fetch_bundle
 
-    names = [str(name) for name in ([artifact] if isinstance(artifact, str | Path) else artifact)]
-    folders = [
-        str(fetch_bundle(name)) if HUB_ID.fullmatch(name) and not Path(name).exists() else name for name in names
-    ]
+    names = map(str, [artifact] if isinstance(artifact, str | Path) else artifact)
+    folders = [name if Path(name).exists() or not HUB_ID.fullmatch(name) else str(fetch_bundle(name)) for name in names]
     settings = base if isinstance(base, BaseSettings) else BaseSettings(source=None if base is None else str(base))
     return read_bundles(Recipe(bundles=folders, base=settings, policies=list(policies)), read)
 

@@ -24,7 +24,7 @@ def fetch_bundle(name: str, endpoint: str | None = None) -> Path:
     if parts is None:
         raise BundleError(f"artifact {name} is neither a folder nor a hub id; write user/repository")
     try:
-        patterns = list(BUNDLE_FILES)
+        patterns: list[str] = list(BUNDLE_FILES)
         folder = Path(snapshot_download(parts[1], revision=parts[2], allow_patterns=patterns, endpoint=endpoint))
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise BundleError(

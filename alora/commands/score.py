@@ -24,7 +24,7 @@ ROWS = tuple({*JSONL_SUFFIXES, *PARQUET_SUFFIXES} - {".json"})
 
 
 def run(recipe: Recipe) -> int:
-    """Score one conversation, or each row of a file, with every policy; the verdict is the output, not the exit code."""
+    """Score one conversation, or each row of a file; the verdicts are the output, not the exit code."""
     if recipe.conversation is None:
         missing = ["no conversation is given; add conversation=FILE.json, rows in FILE.jsonl, or - for standard input"]
         missing += [] if recipe.artifact or recipe.bundles else [NO_BUNDLE]
