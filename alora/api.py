@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self
@@ -64,10 +63,12 @@ class Verdicts:
 
 
 class Policies(Generic[Read]):
-    """Bundles on one base: questions to all of them, and verdicts from their logits."""
+    """Bundles on one base: questions to all of them, which ``check`` may refuse, and verdicts from their logits."""
 
-    def __init__(self, bundles: Sequence[Read], renderer: Renderer) -> None:
-        self.bundles, self._renderer = bundles, renderer
+    def __init__(
+        self, bundles: Sequence[Read], renderer: Renderer, check: Callable[[Question], object] = lambda _: None
+    ) -> None:
+        self.bundles, self._renderer, self._check = bundles, renderer, check
         self.names = [bundle.served_name for bundle in bundles]
 
     @property
@@ -83,8 +84,12 @@ class Policies(Generic[Read]):
             plain = messages if isinstance(messages, Mapping) else {"messages": list(messages)}
             messages = to_conversation(plain, where or "the conversation")
         suffixes = [bundle.suffix for bundle in self.bundles]
-        with _named(where):
-            return messages.id, Question(self._renderer.prefix(messages), suffixes, range(len(suffixes)))
+        try:
+            question = Question(self._renderer.prefix(messages), suffixes, range(len(suffixes)))
+            self._check(question)
+        except AloraError as error:
+            raise type(error)(f"{where}: {error}" if where else str(error)) from error
+        return messages.id, question
 
     def verdicts(self, name: str, prefix: Prefix, logits_PL: Iterable[Iterable[Any]]) -> Verdicts:
         """The verdicts from each policy's label logits."""
@@ -103,12 +108,16 @@ class Battery:
     """
 
     def __init__(self, bundles: Sequence[Bundle], settings: BaseSettings, scorer: str) -> None:
+        from alora.base.limits import require_room_for
         from alora.base.load import base_location, load_base
         from alora.prefix.scorer import Scorer
 
         base = load_base(settings)
         check_bases(bundles, base)
-        self._model, self._policies = base.model, Policies(bundles, bundles[0].renderer(base))
+        renderer, model = bundles[0].renderer(base), base.model
+        self._policies = Policies(
+            bundles, renderer, lambda asked: require_room_for(model, asked.prefix, asked.suffixes)
+        )
         self.policies = self._policies.ids
         if scorer != "vllm":
             self._scorer = Scorer(base, [bundle.weights for bundle in bundles])
@@ -142,7 +151,6 @@ class Battery:
         return self._each((f"row {number}", row) for number, row in enumerate(rows, 1))
 
     def _each(self, rows: Iterable[tuple[str, Messages]]) -> Iterator[Verdicts]:
-        from alora.base.limits import require_room_for
         from alora.evaluation.predict import batched
 
         names: deque[str] = deque()
@@ -150,8 +158,6 @@ class Battery:
         def ask() -> Iterator[Question]:
             for where, row in rows:
                 name, question = self._policies.question(row, where)
-                with _named(where):
-                    require_room_for(self._model, question.prefix, question.suffixes)
                 names.append(name)
                 yield question
 
@@ -248,12 +254,3 @@ def _quoted(value: Any) -> str:
     if isinstance(value, str | Path):
         return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
     return json.dumps(value)
-
-
-@contextmanager
-def _named(where: str) -> Iterator[None]:
-    """Errors that say which row they are about."""
-    try:
-        yield
-    except AloraError as error:
-        raise type(error)(f"{where}: {error}" if where else str(error)) from error
