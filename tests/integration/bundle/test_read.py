@@ -74,6 +74,11 @@ def change_certificate(folder: Path, change) -> None:
     resign(folder, lambda m: m["certificate"].update(sha256=record.sha256))
 
 
+def other_digest(folder: Path) -> None:
+    change_certificate(folder, lambda certificate: certificate.update(adapter_digest="0" * 64))
+    resign(folder, lambda manifest: manifest.update(adapter_digest="0" * 64))
+
+
 DAMAGE = {
     "a certificate of another adapter": (
         lambda f: change_certificate(f, lambda c: c.update(adapter_digest="0" * 64)),
@@ -168,7 +173,11 @@ DAMAGE = {
         r"does not list identity.json",
     ),
     "logits of three labels": (third_logit, r"golden.jsonl has not one logit per label"),
-    "other digest": (lambda f: resign(f, lambda m: m.update(adapter_digest="0" * 64)), r"not the adapter that was"),
+    "other digest": (
+        lambda f: resign(f, lambda m: m.update(adapter_digest="0" * 64)),
+        r"the adapter's digest is 000000000000, the certificate's is",
+    ),
+    "other digest, also in the certificate": (other_digest, r"not the adapter that was"),
     "no certificate": (lambda f: resign(f, lambda m: m.update(certificate=None)), r"has no KV identity certificate"),
     "failed certificate": (
         lambda f: resign(f, lambda m: m["certificate"].update(passed=False)),
