@@ -16,7 +16,7 @@ from alora.bundle.battery import Read
 from alora.commands.artifacts import check_bases, read_bundles
 from alora.config.paths import HUB_ID
 from alora.config.schema import BaseSettings, Recipe
-from alora.data.conversation import Conversation, LabelledConversation, to_conversation
+from alora.data.conversation import Conversation, LabelledConversation, parse_conversation
 from alora.errors import AloraError, CheckFailed
 from alora.prompt.render import Prefix, Question, Renderer, Truncation
 from alora.verdict import Verdict, make_verdict
@@ -82,7 +82,7 @@ class Policies(Generic[Read]):
             messages, where = messages.conversation, messages.where
         if not isinstance(messages, Conversation):
             plain = messages if isinstance(messages, Mapping) else {"messages": list(messages)}
-            messages = to_conversation(plain, where or "the conversation")
+            messages = parse_conversation(plain, where or "the conversation")
         suffixes = [bundle.suffix for bundle in self.bundles]
         try:
             question = Question(self._renderer.prefix(messages), suffixes, range(len(suffixes)))

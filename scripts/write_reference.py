@@ -9,22 +9,19 @@ A generated part stands between ``<!-- generated: NAME -->`` and ``<!-- end -->`
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import re
 import sys
-import tokenize
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from alora.cli import VERBS
-from alora.config import schema
 from alora.config.arguments import POSITIONAL
 from alora.config.paths import configs_folder, recipes_folder
 from alora.config.schema import Recipe
-from alora.config.validate import CHOICES, RANGES
+from alora.config.setting import settings_of
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = ("configuration.md", "commands.md")
@@ -34,12 +31,12 @@ _NOT_GROUPS = ("hydra", "recipe")
 
 def settings_part() -> str:
     """Every key of the schema: type, default, meaning and what it may be."""
-    remarks = field_remarks(Path(schema.__file__).read_text(encoding="utf-8"))
-    sections = ["### Top level\n\n" + _section(Recipe, "", remarks)]
-    for section, prefix in _sections(Recipe, ""):
-        about = (section.__doc__ or "").strip().replace("``", "`")
-        sections.append(f"### {prefix}\n\n{about}\n\n{_section(section, prefix + '.', remarks)}")
-    return "\n\n".join(sections)
+    parts = ["### Top level\n\n" + _section("", Recipe)]
+    for key, kind, _ in settings_of(Recipe):
+        if is_dataclass(kind):
+            about = " ".join((kind.__doc__ or "").split()).replace("``", "`")
+            parts.append(f"### {key}\n\n{about}\n\n{_section(f'{key}.', kind)}")  # type: ignore[arg-type]
+    return "\n\n".join(parts)
 
 
 def groups_part() -> str:
@@ -64,47 +61,16 @@ def verbs_part() -> str:
 PARTS: Mapping[str, Callable[[], str]] = {"settings": settings_part, "groups": groups_part, "verbs": verbs_part}
 
 
-def field_remarks(source: str) -> dict[tuple[str, str], str]:
-    """(class, field) → the comment behind the field's definition."""
-    remarks: dict[tuple[str, str], str] = {}
-    holder = name = ""
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        line = token.line
-        if match := re.match(r"class (\w+)", line):
-            holder, name = match[1], ""
-        elif match := re.match(r"    (\w+): ", line):
-            name = match[1]
-        if token.type == tokenize.COMMENT and holder and name and not line.strip().startswith("#"):
-            remarks[holder, name] = token.string.lstrip("# ").replace("``", "`").replace("None", "null")
-    return remarks
-
-
-def _sections(section: type, prefix: str) -> Iterator[tuple[type, str]]:
-    hints = get_type_hints(section)
-    for item in fields(section):
-        if is_dataclass(kind := hints[item.name]):
-            yield kind, prefix + item.name  # type: ignore[misc]
-            yield from _sections(kind, f"{prefix}{item.name}.")  # type: ignore[arg-type]
-
-
-def _section(section: type, prefix: str, remarks: Mapping[tuple[str, str], str]) -> str:
-    hints, rows = get_type_hints(section), []
-    for item in fields(section):
-        if is_dataclass(hints[item.name]):
+def _section(prefix: str, section: type) -> str:
+    defaults, rows = section(), []
+    for key, kind, limits in settings_of(section):
+        if "." in key or is_dataclass(kind):
             continue
-        default = item.default if item.default is not MISSING else item.default_factory()  # type: ignore[misc]
-        key = prefix + item.name
-        known = CHOICES.get(key)
-        values = ", ".join(f"`{value}`" for value in known) if known else RANGES[key][1] if key in RANGES else ""
-        rows.append(
-            [
-                f"`{key}`",
-                _kind(hints[item.name]),
-                _code(default),
-                remarks.get((section.__name__, item.name), ""),
-                values,
-            ]
-        )
+        values = ", ".join(f"`{name}`" for name in limits.choices) or limits.words
+        if limits.in_files is not None:
+            only = "in a file only " + ", ".join(map(_code, limits.in_files))
+            values = f"{values}; {only}" if values else only
+        rows.append([f"`{prefix}{key}`", _kind(kind), _code(getattr(defaults, key)), limits.meaning, values])
     return _table(("key", "type", "default", "meaning", "values"), rows)
 
 

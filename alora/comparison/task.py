@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from alora.config.schema import Recipe
-from alora.config.validate import ARMS
+from alora.config.schema import ARMS, Recipe
 from alora.data.conversation import LabelledConversation
 from alora.data.splits import Splits, read_battery_splits, read_splits, rows_digest, text_digest
 from alora.errors import ConfigError, DataError

@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any, get_args, get_type_hints
 
 from omegaconf import OmegaConf
@@ -11,6 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from alora.config.elsewhere import advice
 from alora.config.schema import OPEN_DICTIONARIES, Recipe
+from alora.config.setting import settings_of
 
 _OVERRIDDEN = re.compile(r"Could not (?:override|delete) '(?P<key>[^'@=]+)")
 _NOT_A_SECTION = re.compile(r"(?P<kind>\w+) is not a subclass of (?P<section>\w+Settings)\. value: (?P<value>.*)")
@@ -20,14 +21,9 @@ _NO_DELETION = "does not support deletion"
 _UNKNOWN = re.compile(r"Key '[^']*' (?:is )?not in|No match in the defaults list")
 
 
-def schema_types(section: type = Recipe, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def schema_types() -> dict[str, Any]:
     """Every dotted key of the schema with its type, sections included."""
-    hints = get_type_hints(section)
-    for field in fields(section):
-        kind = hints[field.name]
-        yield prefix + field.name, kind
-        if isinstance(kind, type) and is_dataclass(kind):
-            yield from schema_types(kind, f"{prefix}{field.name}.")
+    return {key: kind for key, kind, _ in settings_of(Recipe)}
 
 
 def unknown_keys(values: Mapping[str, Any], section: type = Recipe, prefix: str = "") -> list[str]:
@@ -45,7 +41,7 @@ def unknown_keys(values: Mapping[str, Any], section: type = Recipe, prefix: str 
 
 def nearest_key(key: str) -> str | None:
     """The key of the schema that was probably meant, or None."""
-    known = [name for name, _ in schema_types()]
+    known = list(schema_types())
     close = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
     if close:
         return close[0]
@@ -62,7 +58,7 @@ def unknown_key_message(key: str) -> str:
     """One sentence on a key that does not exist: a slip, or a setting of another library."""
     if key == "recipe":
         return "a recipe's values came out under the key 'recipe'; let its file begin with '# @package _global_'"
-    if key.startswith(tuple(f"{name}." for name in OPEN_DICTIONARIES)) or key in dict(schema_types()):
+    if key.startswith(tuple(f"{name}." for name in OPEN_DICTIONARIES)) or key in schema_types():
         return f"'{key}' is not there yet; add it with ++{key}=VALUE"
     if known_elsewhere := advice(key):
         return known_elsewhere
@@ -83,7 +79,7 @@ def explain(error: BaseException) -> str:
         if missing:
             return _missing_option(str(missing), list(getattr(item, "options", None) or []), str(item))
         if not_there := _NOT_THERE.search(str(item)):
-            known = _refused_value(not_there["key"], _NO_DELETION) if not_there["key"] in dict(schema_types()) else None
+            known = _refused_value(not_there["key"], _NO_DELETION) if not_there["key"] in schema_types() else None
             return known or unknown_key_message(not_there["key"])
     overridden = next((match["key"] for item in chain if (match := _OVERRIDDEN.search(str(item)))), None)
     for item in reversed(chain):
@@ -108,7 +104,7 @@ def explain(error: BaseException) -> str:
 
 def broken_reference(settings: Any) -> str | None:
     """What is wrong with the first setting whose interpolation leads nowhere; None when all can be followed."""
-    for key, kind in schema_types():
+    for key, kind in schema_types().items():
         if isinstance(kind, type) and is_dataclass(kind):
             continue
         try:
@@ -122,7 +118,7 @@ def broken_reference(settings: Any) -> str | None:
 
 def _refused_value(key: str, text: str) -> str | None:
     """What to do about a value or a deletion that the schema refuses; None for what is told elsewhere."""
-    optional = type(None) in get_args(dict(schema_types()).get(key))
+    optional = type(None) in get_args(schema_types().get(key))
     if _NO_DELETION in text:
         remedy = f"remove a key of it, ~{key}.KEY" if key in OPEN_DICTIONARIES else f"give it a value: {key}=VALUE"
         return f"{key} cannot be removed; " + (f"use {key}=null" if optional else remedy)
@@ -141,7 +137,9 @@ def _refused_value(key: str, text: str) -> str | None:
 
 
 def _key_of_section(type_name: str) -> str:
-    return next((key for key, kind in schema_types() if getattr(kind, "__name__", None) == type_name), type_name)
+    return next(
+        (key for key, kind in schema_types().items() if getattr(kind, "__name__", None) == type_name), type_name
+    )
 
 
 def _about(chain: list[BaseException], message: str) -> str:

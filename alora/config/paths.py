@@ -9,34 +9,12 @@ from pathlib import Path
 
 import alora
 from alora.config.schema import Recipe
+from alora.config.setting import settings_of
 from alora.errors import ConfigError
 
 DEFAULT_BASE = "smollm2"  # where a base is needed and none is named
 HUB_ID = re.compile(r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\w[\w./-]*))?")
 POLICY_PLACE = "%policy%"  # in the name of a data source: one file per policy of a battery
-_INPUTS = (
-    "policy.file",
-    "data.train",
-    "data.validation",
-    "data.test",
-    "artifact",
-    "conversation",
-    "fleet.against",
-    "bench.battery",
-)
-_NEEDED = {
-    "check": ("policy.file", "data.train", "data.validation", "data.test"),
-    "train": ("policy.file", "data.train", "data.validation", "data.test", "conversation"),
-    "validate": ("artifact",),
-    "evaluate": ("artifact", "policy.file", "data.test"),
-    "export": ("artifact",),
-    "compare": ("policy.file", "data.train", "data.validation", "data.test"),
-    "recalibrate": ("artifact", "data.validation"),
-    "fleet": ("artifact", "data.test", "fleet.against"),
-    "score": ("artifact", "conversation", "bundles"),
-    "serve": ("artifact", "bundles"),
-    "bench": ("bench.battery",),
-}
 
 
 def configs_folder() -> Path:
@@ -62,11 +40,17 @@ def absolute_paths(recipe: Recipe, verb: str, places: Sequence[Path]) -> Recipe:
     """
     result = copy.deepcopy(recipe)
     problems: list[str] = []
-    for key in _INPUTS:
-        given = _get(result, key)
-        if given is not None:
-            _set(result, key, _input(verb, key, given, places, problems))
-    result.bundles = [_input(verb, "bundles", item, places, problems) for item in result.bundles]
+    for key, _, limits in settings_of(Recipe):
+        if limits.read_by is None:
+            continue
+        *sections, name = key.split(".")
+        section, needed = reduce(getattr, sections, result), verb in limits.read_by
+        on_hub = verb == "score" and key in ("artifact", "bundles")
+        given = getattr(section, name)
+        if isinstance(given, list):
+            setattr(section, name, [_input(key, item, needed, on_hub, places, problems) for item in given])
+        elif given is not None:
+            setattr(section, name, _input(key, given, needed, on_hub, places, problems))
     if result.base.source is None and verb in ("check", "train", "compare"):
         result.base.source = DEFAULT_BASE
     result.base.source = _base(result.base.source, places, problems)
@@ -78,15 +62,15 @@ def absolute_paths(recipe: Recipe, verb: str, places: Sequence[Path]) -> Recipe:
     return result
 
 
-def _input(verb: str, key: str, given: str, places: Sequence[Path], problems: list[str]) -> str:
+def _input(key: str, given: str, needed: bool, on_hub: bool, places: Sequence[Path], problems: list[str]) -> str:
     if given == "-" or given.startswith("hub:"):
         return given
     found = _find_family(given, places) if POLICY_PLACE in given else _find(given, places)
     if found is not None:
         return str(found)
-    if verb == "score" and key in ("artifact", "bundles") and HUB_ID.fullmatch(given):
+    if on_hub and HUB_ID.fullmatch(given):
         return given
-    if key in _NEEDED.get(verb, ()):
+    if needed:
         looked = dict.fromkeys(str(place / expanded(given)) for place in places)
         problems.append(f"{key}: there is no {given!r}; looked for {', '.join(looked)}")
     return _output(given, places[0])
@@ -140,12 +124,3 @@ def _output(given: str, place: Path) -> str:
 def expanded(given: str) -> Path:
     """``given`` with the home that ``~`` stands for, where there is one."""
     return Path(os.path.expanduser(given))  # noqa: PTH111  (Path.expanduser raises for a user who does not exist)
-
-
-def _get(recipe: Recipe, key: str) -> str | None:
-    return reduce(getattr, key.split("."), recipe)  # type: ignore[return-value]
-
-
-def _set(recipe: Recipe, key: str, value: str) -> None:
-    *sections, name = key.split(".")
-    setattr(reduce(getattr, sections, recipe), name, value)

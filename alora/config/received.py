@@ -1,7 +1,7 @@
 """What a file may set. The command line is its user's own; a recipe or a run folder may come from anyone.
 
 So a file holds settings of the schema, references to them (``${name}``) and the size of a launcher's jobs. What runs
-code, sends a key somewhere or reads the environment is taken from the command line alone: :data:`COMMAND_LINE_ONLY`.
+code, sends a key somewhere or reads the environment is taken from the command line alone: ``in_files`` in the schema.
 """
 
 import re
@@ -11,21 +11,13 @@ from typing import Any
 
 from omegaconf._utils import get_yaml_loader
 
+from alora.config.schema import Recipe
+from alora.config.setting import settings_of
 from alora.errors import AloraError, ConfigError
 from alora.reading import LARGEST_YAML, read_yaml
 
 # Setting → the values that any file may give it, the schema's own first.
-COMMAND_LINE_ONLY: dict[str, tuple[Any, ...]] = {
-    "base.trust_remote_code": (False,),  # runs the base's own Python
-    "serving.arguments": ([],),  # vLLM has options that import modules
-    "judge.url": (None,),  # is sent the rows, and the key
-    "judge.api_key_env": ("OPENAI_API_KEY",),
-    "engine": ("transformers", "vllm"),  # a server is sent the conversation, and the key
-    "export.push_to": (None,),
-    "export.private": (True,),
-    "serving.host": ("127.0.0.1",),  # who may ask the server
-    "force": (False,),  # removes a run
-}
+COMMAND_LINE_ONLY = {key: limits.in_files for key, _, limits in settings_of(Recipe) if limits.in_files is not None}
 _LAUNCHER = re.compile(
     r"hydra\.launcher\.(n_jobs|timeout_min|nodes|cpus_per_task|gpus_per_node|tasks_per_node|mem_gb|partition|qos|account"
     r"|constraint|gres|signal_delay_s|max_num_timeout|array_parallelism)"

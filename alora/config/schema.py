@@ -2,71 +2,88 @@
 
 Plain dataclasses with no import of Hydra, so any layer may take its own section as an argument. They stay unfrozen
 because Hydra turns frozen dataclasses into read-only configs. A value of None means "decided from the other settings",
-and the comment says how.
+and the meaning says how. :mod:`alora.config.setting` says what stands behind a default.
 """
 
+import re
 from dataclasses import dataclass, field
+
+from alora.config.setting import is_engine, is_server, names_a_folder, setting
 
 # The dictionaries whose keys are the user's own; every other key of a recipe is a field below.
 OPEN_DICTIONARIES = ("data.label_map", "policy.labels", "base.template_kwargs")
+
+TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+DTYPES = ("float32", "bfloat16", "float64")
+SCHEDULERS = ("linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup",
+              "inverse_sqrt")  # fmt: skip
+ARMS = ("alora", "lora", "prompt", "judge", "probe", "bag_of_words")
+FIGURES = ("accuracy", "balanced_accuracy", "f1", "precision", "recall", "auroc", "auprc", "recall_at_1_fpr",
+           "recall_at_5_fpr")  # fmt: skip
+WORKLOADS = ("grid", "warm", "conversation", "open_loop")
+SYSTEMS = ("lora", "alora", "base", "reader", "packed")
+BASELINES = ("peft", "trainer", "trl")
+SHAPES = ("toy", "mini", "27m", "smollm2", "qwen3_0_6b", "qwen3_4b")
+ENGINES = "transformers, vllm, or for alora score http://HOST:PORT"
+# The verbs that read an input, which must be there when it is named.
+_TRAINING = ("check", "train", "compare")
+_OPENING = ("validate", "evaluate", "export", "recalibrate", "fleet", "score", "serve")
 
 
 @dataclass
 class BaseSettings:
     """The frozen language model under every adapter."""
 
-    source: str | None = None  # hub id, folder, FILE.gguf or "smollm2"; None: what the artifact names, else smollm2
-    revision: str | None = None  # branch, tag or commit on the hub
-    dtype: str = "auto"  # auto (float32 on CPU, bfloat16 on GPU), float32, bfloat16, float64
-    device: str = "auto"  # auto, cpu, cuda, cuda:1
-    weights: str = "pretrained"  # pretrained, or random: the shape alone, for benchmarks
-    quantization: str | None = None  # none, nf4 (4 bits, QLoRA); None: what the artifact names, else none
-    trust_remote_code: bool = False
-    template_kwargs: dict[str, bool] = field(default_factory=dict)  # passed to the chat template (enable_thinking)
+    source: str | None = setting(None, "hub id, folder, FILE.gguf; null: the artifact's own, else smollm2", some=True)
+    revision: str | None = setting(None, "branch, tag or commit on the hub")
+    dtype: str = setting("auto", "auto: float32 on CPU, bfloat16 on GPU", choices=("auto", *DTYPES))
+    device: str = setting("auto", form=(re.compile(r"auto|cpu|cuda(:\d+)?").fullmatch, "auto, cpu, cuda or cuda:N"))
+    weights: str = setting("pretrained", "random: the shape alone, for benchmarks", choices=("pretrained", "random"))
+    quantization: str | None = setting(None, "nf4: 4 bits; null: the artifact's own", choices=("none", "nf4"))
+    trust_remote_code: bool = setting(False, "run the base's own Python", in_files=(False,))
+    template_kwargs: dict[str, bool] = setting({}, "passed to the chat template (enable_thinking)")
 
 
 @dataclass
 class AdapterSettings:
     """Shape of one LoRA adapter."""
 
-    kind: str = "alora"  # alora, lora (adapted from token 0: the baseline)
-    rank: int = 16  # of the two factors A and B
-    alpha: float | None = None  # None: twice the rank
-    targets: list[str] = field(
-        default_factory=lambda: ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-    )
+    kind: str = setting("alora", "lora: adapted from token 0, the baseline", choices=("alora", "lora"))
+    rank: int = setting(16, "of the two factors A and B", least=1)
+    alpha: float | None = setting(None, "null: twice the rank", above=0)
+    targets: list[str] = setting(TARGETS, "modules to adapt", some=True, distinct=True)
 
 
 @dataclass
 class PolicySettings:
     """One policy: inline, or read from ``file`` (``id`` then selects one of several)."""
 
-    file: str | None = None
-    id: str | None = None
-    title: str | None = None
-    rule: str | None = None
-    labels: dict[str, str] = field(default_factory=dict)  # label → answer word, positive first; empty: violation/ok
+    file: str | None = setting(None, read_by=(*_TRAINING, "evaluate"), some=True)
+    id: str | None = setting(None)
+    title: str | None = setting(None)
+    rule: str | None = setting(None)
+    labels: dict[str, str] = setting({}, "label → answer word, positive first; empty: violation/ok")
 
 
 @dataclass
 class ColumnSettings:
     """Names of the columns that hold what alora needs."""
 
-    messages: str = "messages"
-    label: str = "label"
-    labels: str = "labels"
-    id: str = "id"
+    messages: str = setting("messages")
+    label: str = setting("label")
+    labels: str = setting("labels")
+    id: str = setting("id")
 
 
 @dataclass
 class DataSettings:
     """Labelled conversations: JSONL or Parquet files, or ``hub:NAME[:SPLIT]`` data sets."""
 
-    train: str | None = None
-    validation: str | None = None  # None: ``validation_share`` of the training rows, by a hash of their text
-    test: str | None = None
-    validation_share: float = 0.15  # of the training rows, where data.validation is not given
-    label_map: dict[str, str] = field(default_factory=dict)  # label in the data → label of the policy
+    train: str | None = setting(None, read_by=_TRAINING, some=True)
+    validation: str | None = setting(None, "null: a share of data.train", read_by=(*_TRAINING, "recalibrate"))
+    test: str | None = setting(None, read_by=(*_TRAINING, "evaluate", "fleet"))
+    validation_share: float = setting(0.15, "of data.train, by a hash of each text", above=0, below=1)
+    label_map: dict[str, str] = setting({}, "label in the data → label of the policy")
     columns: ColumnSettings = field(default_factory=ColumnSettings)
 
 
@@ -74,71 +91,75 @@ class DataSettings:
 class PromptSettings:
     """How a conversation and a policy become token ids."""
 
-    layout: str = "transcript"  # transcript, turns
-    instruction: str = "none"  # none, title, rule: how much of the policy the suffix spells out, at every policy's cost
-    max_prefix_tokens: int = 4096  # longer conversations are cut
-    truncation: str = "middle"  # middle, start: what a too long conversation loses
+    layout: str = setting("transcript", choices=("transcript", "turns"))
+    instruction: str = setting(
+        "none", "how much of the policy each suffix spells out", choices=("none", "title", "rule")
+    )
+    max_prefix_tokens: int = setting(4096, "longer conversations are cut", least=1)
+    truncation: str = setting("middle", "what a too long conversation loses", choices=("middle", "start"))
 
 
 @dataclass
 class TrainingSettings:
     """The optimisation; names follow ``transformers.TrainingArguments``."""
 
-    epochs: float | None = None  # None: as many as show a policy 1,200 rows, from 2 to 20
-    max_steps: int = -1  # above 0 it counts in place of epochs
-    batch_size: int = 8  # rows of one policy in an optimiser step, before accumulation
-    gradient_accumulation_steps: int = 1
-    learning_rate: float | None = None  # None: 2e-3 at rank 16, times sqrt(16 / rank)
-    weight_decay: float = 0.0  # of AdamW
-    warmup_ratio: float = 0.05  # share of the steps
-    scheduler: str = "cosine"  # a name of transformers.SchedulerType
-    max_grad_norm: float = 1.0
-    seed: int = 0
-    evaluations_per_epoch: int = 2  # each writes a checkpoint
-    early_stopping_patience: int = 4  # evaluations without a better validation loss; 0: never stop early
-    gradient_checkpointing: bool = False  # of the suffixes, for less memory and more time
-    max_suffix_tokens: int = 2048  # suffix tokens of one packed pass: bounds memory whatever the number of policies
-    prefix_cache: str = "memory"  # off, memory, disk: prefix KV kept across epochs (disk: and runs)
-    prefix_cache_bytes: int = 2 * 1024**3
-    threads: int | None = None  # None: torch's own choice
-    shard_base: bool = False  # under torchrun: each process holds a part of the frozen base (FSDP2)
-    engine: str = "alora"  # alora (the split), trl (a standard LoRA by TRL's SFTTrainer, as others train it)
+    epochs: float | None = setting(None, "null: as many as show a policy 1,200 rows, from 2 to 20", above=0)
+    max_steps: int = setting(-1, "above 0 it counts in place of epochs", least=1, also=(-1,))
+    batch_size: int = setting(8, "rows of one policy in an optimiser step, before accumulation", least=1)
+    gradient_accumulation_steps: int = setting(1, least=1)
+    learning_rate: float | None = setting(None, "null: 2e-3 at rank 16, times sqrt(16 / rank)", above=0, most=1e300)
+    weight_decay: float = setting(0.0, "of AdamW", least=0)
+    warmup_ratio: float = setting(0.05, "share of the steps", least=0, most=1)
+    scheduler: str = setting("cosine", choices=SCHEDULERS)
+    max_grad_norm: float = setting(1.0, least=0)
+    seed: int = setting(0, least=0, most=2**32 - 1)
+    evaluations_per_epoch: int = setting(2, "each writes a checkpoint", least=1)
+    early_stopping_patience: int = setting(4, "evaluations without a better loss; 0: never", least=0)
+    gradient_checkpointing: bool = setting(False, "of the suffixes, for less memory and more time")
+    max_suffix_tokens: int = setting(2048, "of one packed pass: bounds memory whatever the number of policies", least=1)
+    prefix_cache: str = setting(
+        "memory", "prefix KV kept across epochs (disk: and runs)", choices=("off", "memory", "disk")
+    )
+    prefix_cache_bytes: int = setting(2 * 1024**3, least=0, most=2**62)
+    threads: int | None = setting(None, "null: torch's own choice", least=1, most=1024)
+    shard_base: bool = setting(False, "under torchrun: each process holds a part of the frozen base (FSDP2)")
+    engine: str = setting("alora", "trl: a standard LoRA by TRL's SFTTrainer", choices=("alora", "trl"))
 
 
 @dataclass
 class TrackingSettings:
     """Where a run's figures go besides its folder. Nothing is sent anywhere unless ``kind`` asks for it."""
 
-    kind: str = "none"  # none, wandb, tensorboard
-    every: int = 1  # optimiser steps from one recorded training loss to the next
-    project: str = "alora"  # wandb
-    entity: str | None = None  # wandb: the team or account; None: the one that is logged in
-    group: str | None = None  # wandb: runs shown together; None: the recipe's name
-    tags: list[str] = field(default_factory=list)  # wandb
-    mode: str | None = None  # wandb: online, offline; None: what WANDB_MODE says, else online
+    kind: str = setting("none", choices=("none", "wandb", "tensorboard"))
+    every: int = setting(1, "optimiser steps from one recorded training loss to the next", least=1)
+    project: str = setting("alora", "wandb")
+    entity: str | None = setting(None, "wandb: the team or account; null: the one that is logged in")
+    group: str | None = setting(None, "wandb: runs shown together; null: the recipe's name")
+    tags: list[str] = setting([], "wandb")
+    mode: str | None = setting(None, "wandb; null: what WANDB_MODE says, else online", choices=("online", "offline"))
 
 
 @dataclass
 class EvaluationSettings:
     """Metrics and the operating point."""
 
-    target: str | None = None  # f1, fpr, recall, cost, on validation rows; None: f1, in recalibrate the bundle's own
-    target_value: float | None = None  # rate to hold; None: fpr at most 0.01, recall at least 0.95
-    false_positive_cost: float | None = None  # target=cost: what a false alarm costs; None: 1 ...
-    false_negative_cost: float | None = None  # ... and a missed violation; only their ratio counts
-    bootstrap: int = 1000  # resamples behind each interval
+    target: str | None = setting(None, "null: f1, or the bundle's own", choices=("f1", "fpr", "recall", "cost"))
+    target_value: float | None = setting(None, "rate; null: fpr 0.01, recall 0.95", above=0, below=1)
+    false_positive_cost: float | None = setting(None, "target=cost: what a false alarm costs; null: 1 ...", above=0)
+    false_negative_cost: float | None = setting(None, "... and a missed violation; only their ratio counts", above=0)
+    bootstrap: int = setting(1000, "resamples behind each interval", least=0)
 
 
 @dataclass
 class CompareSettings:
     """``alora compare``: the methods, on the same rows, seeds and budget."""
 
-    arms: list[str] = field(default_factory=lambda: ["alora", "lora", "prompt", "probe", "bag_of_words"])  # and judge
-    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])  # of alora and lora; the others draw nothing
-    ranks: list[int] = field(default_factory=list)  # of alora and lora; empty: adapter.rank alone
-    alora_learning_rate: float | None = None  # None: training.learning_rate
-    lora_learning_rate: float | None = None  # likewise: a LoRA adapts every token and often wants a lower one
-    rows: int | None = None  # training rows of a policy at most; None: all
+    arms: list[str] = setting(["alora", "lora", "prompt", "probe", "bag_of_words"], some=True, choices=ARMS)
+    seeds: list[int] = setting([0, 1, 2], "of alora and lora", least=0, some=True, distinct=True)
+    ranks: list[int] = setting([], "of alora and lora; empty: adapter.rank alone", least=1, distinct=True)
+    alora_learning_rate: float | None = setting(None, "null: training.learning_rate", above=0)
+    lora_learning_rate: float | None = setting(None, "a LoRA adapts every token and often wants a lower one", above=0)
+    rows: int | None = setting(None, "training rows of a policy at most; null: all", least=1)
 
 
 @dataclass
@@ -146,93 +167,96 @@ class JudgeSettings:
     """A language model behind an OpenAI-compatible endpoint that is asked for the verdict. Nothing is sent without a
     URL."""
 
-    url: str | None = None  # up to the version: https://HOST/v1
-    model: str | None = None
-    api_key_env: str = "OPENAI_API_KEY"  # the environment variable that holds the key
-    timeout: float = 60.0  # seconds for one request
-    retries: int = 5  # of a request that failed, and once more of an answer that cannot be read
-    concurrency: int = 4  # requests at a time
-    max_tokens: int = 200  # of an answer
-    max_characters: int = 20_000  # of a conversation; the middle of a longer one is left out
-    input_price: float | None = None  # for a million tokens, in any currency; both prices: cost is reported
-    output_price: float | None = None
+    url: str | None = setting(None, "up to the version", form=(is_server, "https://HOST/v1"), in_files=(None,))
+    model: str | None = setting(None)
+    api_key_env: str = setting("OPENAI_API_KEY", "environment variable of the key", in_files=("OPENAI_API_KEY",))
+    timeout: float = setting(60.0, "seconds for one request", above=0)
+    retries: int = setting(5, "of a request that failed, and once more of an answer that cannot be read", least=0)
+    concurrency: int = setting(4, "requests at a time", least=1)
+    max_tokens: int = setting(200, "of an answer", least=1)
+    max_characters: int = setting(20_000, "of a conversation; the middle of a longer one is left out", least=1)
+    input_price: float | None = setting(None, "for a million tokens, any currency", least=0)
+    output_price: float | None = setting(None, least=0)
 
 
 @dataclass
 class FleetSettings:
     """``alora fleet``: the report on a battery, and when it fails."""
 
-    against: str | None = None  # the battery's last version: drift is measured on the same rows
-    figures: list[str] = field(default_factory=lambda: ["auroc", "f1"])  # must be measurable, and not fall
-    tolerance: float = 0.02  # by more than this
+    against: str | None = setting(None, "the battery's last version: drift on the same rows", read_by=("fleet",))
+    figures: list[str] = setting(["auroc", "f1"], "must be measurable, and not fall", some=True, choices=FIGURES)
+    tolerance: float = setting(0.02, "by more than this", least=0, below=1)
 
 
 @dataclass
 class IdentitySettings:
     """The KV identity check."""
 
-    dtypes: list[str] = field(default_factory=list)  # empty: float32, and bfloat16 where the device has it in hardware
-    conversations: int = 3  # on which KV is compared
-    negative_controls: bool = True
+    dtypes: list[str] = setting([], "empty: float32, and bfloat16 where the device has it in hardware", choices=DTYPES)
+    conversations: int = setting(3, "on which KV is compared", least=1)
+    negative_controls: bool = setting(True)
 
 
 @dataclass
 class ExportSettings:
     """What the bundle holds and where it goes."""
 
-    golden_rows: int = 8  # rows whose logits a reader of the bundle can check
-    push_to: str | None = None  # hub repository id
-    private: bool = True  # a repository that push creates
+    golden_rows: int = setting(8, "rows whose logits a reader of the bundle can check", least=0)
+    push_to: str | None = setting(None, "hub repository id", in_files=(None,))
+    private: bool = setting(True, "a repository that push creates", in_files=(True,))
 
 
 @dataclass
 class ServingSettings:
-    """``alora serve``: stock vLLM's OpenAI server with bundles in it."""
+    """``alora serve``: stock vLLM's OpenAI server with bundles in it, or the guard alone."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    max_loras: int | None = None  # adapters in one step of the engine, each with its memory; None: all of them
-    room: int = 8  # adapters that may be loaded besides while it runs (VLLM_ALLOW_RUNTIME_LORA_UPDATING=1)
-    max_model_len: int | None = None  # tokens; None: the base's own
-    arguments: list[str] = field(default_factory=list)  # vLLM's own options, as they are; its key: $VLLM_API_KEY
+    scorer: str = setting("vllm", "packed: the guard alone, in this process", choices=("vllm", "packed"))
+    host: str = setting("127.0.0.1", "who may ask the server", in_files=("127.0.0.1",))
+    port: int = setting(8000, least=1, most=65535)
+    max_loras: int | None = setting(None, "adapters in one step; null: all", least=1)
+    room: int = setting(8, "more that may be loaded while it runs (VLLM_ALLOW_RUNTIME_LORA_UPDATING=1)", least=0)
+    max_model_len: int | None = setting(None, "tokens; null: the base's own", least=1)
+    arguments: list[str] = setting([], "vLLM's own options, as they are; its key: $VLLM_API_KEY", in_files=([],))
 
 
 @dataclass
 class ServingBenchSettings:
     """``alora bench serving``: systems on one engine in one run. ``bench=cpu`` and ``bench=gpu`` set some of these."""
 
-    engine: str = "auto"  # auto (vllm where it is installed), vllm, scorer (in this process, without a server)
-    workloads: list[str] = field(default_factory=lambda: ["grid", "warm", "conversation", "open_loop"])
-    systems: list[str] = field(default_factory=lambda: ["lora", "alora", "base", "reader", "packed"])
-    lora_tokens: int | None = 10000  # that standard LoRA reads of a cold burst in a round, about; None: all of it
-    step_tokens: int = 512  # vLLM's max_num_batched_tokens
-    turns: int = 4  # of the growing conversation
-    load_tokens: int = 200  # of a conversation in the open loop
-    target_ms: float = 4000.0  # p95 of a conversation, all verdicts back
-    populations: list[int] = field(default_factory=lambda: [50, 200])  # of policies; the smallest fits the slots
-    conversations: int = 30  # of one offered rate
+    engine: str = setting("auto", "scorer: in this process, without a server", choices=("auto", "vllm", "scorer"))
+    workloads: list[str] = setting(list(WORKLOADS), some=True, distinct=True, choices=WORKLOADS)
+    systems: list[str] = setting(list(SYSTEMS), some=True, distinct=True, choices=SYSTEMS)
+    lora_tokens: int | None = setting(10000, "LoRA's share of a cold burst; null: all", least=1)
+    step_tokens: int = setting(512, "vLLM's max_num_batched_tokens", least=1)
+    turns: int = setting(4, "of the growing conversation", least=1)
+    load_tokens: int = setting(200, "of a conversation in the open loop", least=1)
+    target_ms: float = setting(4000.0, "p95 of a conversation, all verdicts back", above=0)
+    populations: list[int] = setting([50, 200], "the smallest fits the slots", least=1, some=True, distinct=True)
+    conversations: int = setting(30, "of one offered rate", least=1)
 
 
 @dataclass
 class BenchSettings:
     """Measurements on a base of random weights, since speed does not depend on the values, or on ``base``'s own."""
 
-    workload: str = "serving"  # serving, training; compare: of two runs in bench.runs
-    runs: list[str] = field(default_factory=list)  # compare: two bench.json
-    battery: str | None = None  # serving: real bundles, a folder with battery.json; None: random adapters
-    needs_gpu: bool = False  # refuse a machine without one, unless base.device=cpu asks for it
-    shape: str = "27m"  # of random weights: toy, mini, 27m, smollm2, qwen3_0_6b, qwen3_4b
-    rank: int = 8
-    targets: list[str] = field(default_factory=lambda: list(AdapterSettings().targets))  # of random adapters
-    prefixes: list[int] = field(default_factory=lambda: [500, 2000])  # tokens; warm and turns take the first
-    suffix: int = 32  # tokens of a policy's instruction, invocation included
-    policies: list[int] = field(default_factory=lambda: [1, 8, 32, 100])  # on one conversation
-    baselines: list[str] = field(default_factory=lambda: ["peft", "trainer", "trl"])  # training: compared with ours
-    memory: bool = True  # training: peak memory, each system in a process of its own
-    rounds: int = 3  # at least; a workload of few cells runs more
-    limit_s: float | None = None  # seconds after which nothing new is begun; what is finished is reported
-    seed: int = 0
-    threads: int = 1
+    workload: str = setting("serving", "compare: two of bench.runs", choices=("serving", "training", "compare"))
+    runs: list[str] = setting([], "compare: two bench.json")
+    battery: str | None = setting(None, "serving; null: random adapters", read_by=("bench",))
+    needs_gpu: bool = setting(False, "refuse a machine without one, unless base.device=cpu asks for it")
+    shape: str = setting("27m", "of random weights", choices=SHAPES)
+    rank: int = setting(8, least=1)
+    targets: list[str] = setting(TARGETS, "of random adapters", some=True)
+    prefixes: list[int] = setting([500, 2000], "tokens", least=1, some=True, distinct=True)
+    suffix: int = setting(32, "tokens of a policy's instruction; three are the invocation's", least=4)
+    policies: list[int] = setting([1, 8, 32, 100], "on one conversation", least=1, some=True, distinct=True)
+    baselines: list[str] = setting(list(BASELINES), "of training", some=True, distinct=True, choices=BASELINES)
+    memory: bool = setting(True, "training: peak memory, each system in a process of its own")
+    rounds: int = setting(3, "at least; a workload of few cells runs more", least=1)
+    limit_s: float | None = setting(
+        None, "after these seconds nothing new is begun; what is finished is reported", above=0
+    )
+    seed: int = setting(0, least=0, most=2**32 - 1)
+    threads: int = setting(1, least=1, most=1024)
     serving: ServingBenchSettings = field(default_factory=ServingBenchSettings)
 
 
@@ -240,12 +264,12 @@ class BenchSettings:
 class Recipe:
     """Everything that one ``alora`` command knows."""
 
-    name: str = "run"  # of the run; names its folder
-    run_dir: str = "runs/${name}"  # where train and compare keep everything
+    name: str = setting("run", "of the run", form=(names_a_folder, "a folder's name: no slash, 200 letters at most"))
+    run_dir: str = setting("runs/${name}", "where train and compare keep everything", some=True)
     base: BaseSettings = field(default_factory=BaseSettings)
     adapter: AdapterSettings = field(default_factory=AdapterSettings)
     policy: PolicySettings = field(default_factory=PolicySettings)
-    policies: list[str] = field(default_factory=list)  # train a battery: ids in policy.file ("*": all of them)
+    policies: list[str] = setting([], "train a battery: ids in policy.file ('*': all of them)")
     data: DataSettings = field(default_factory=DataSettings)
     prompt: PromptSettings = field(default_factory=PromptSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
@@ -258,11 +282,15 @@ class Recipe:
     compare: CompareSettings = field(default_factory=CompareSettings)
     judge: JudgeSettings = field(default_factory=JudgeSettings)
     fleet: FleetSettings = field(default_factory=FleetSettings)
-    artifact: str | None = None  # an adapter folder, a bundle, a run folder or, also as battery=DIR, a battery
-    bundles: list[str] = field(default_factory=list)  # score: several bundles on one conversation
-    engine: str = "transformers"  # transformers (in-process), vllm; score also http://HOST:PORT
-    conversation: str | None = None  # train, score: a JSON file, "-" for standard input
-    output: str | None = None  # where a report, verdicts or the bundle are written, besides what is printed
-    json: bool = False  # every verb but new, train and serve: machine-readable output
-    strict: bool = False  # check: warnings fail too
-    force: bool = False  # train: start over in a run folder that holds other settings
+    artifact: str | None = setting(
+        None, "folder of an adapter, bundle, run or (battery=DIR) battery", read_by=_OPENING, some=True
+    )
+    bundles: list[str] = setting([], "score: several bundles on one conversation", read_by=("score", "serve"))
+    engine: str = setting(
+        "transformers", "transformers: in this process", form=(is_engine, ENGINES), in_files=("transformers", "vllm")
+    )
+    conversation: str | None = setting(None, "a JSON file, - for standard input", read_by=("train", "score"))
+    output: str | None = setting(None, "where a report, verdicts or the bundle are written, besides what is printed")
+    json: bool = setting(False, "every verb but new, train and serve: machine-readable output")
+    strict: bool = setting(False, "check: warnings fail too")
+    force: bool = setting(False, "train: start over in a run folder that holds other settings", in_files=(False,))

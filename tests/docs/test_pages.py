@@ -3,13 +3,15 @@
 import contextlib
 import io
 import re
+from dataclasses import is_dataclass
 from pathlib import Path
 
 import pytest
 
 from alora.cli import VERBS, main
+from alora.config.explain import schema_types
 from scripts.run_docs import ROOT, alora_commands, read_blocks, run_page
-from scripts.write_reference import PAGES, field_remarks, rewritten
+from scripts.write_reference import PAGES, rewritten
 
 DOCS = sorted((ROOT / "docs").glob("**/*.md"))
 ALL = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
@@ -84,12 +86,13 @@ def test_an_old_reference_is_found():
     assert "`adapter.old_rank`" not in rewritten(text.replace("`adapter.rank`", "`adapter.old_rank`"))
 
 
-def test_a_remark_belongs_to_the_field_before_it():
-    source = (
-        "# not of a field\nclass A:\n    one: int = 1  # of one\n    two: list = field(\n        x\n    )  # of two\n"
-        "    three: int = 3\nclass B:\n    # above\n    one: int = 1  # None: ``auto``\n"
+def test_the_reference_says_what_a_line_of_the_schema_says():
+    page = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+    assert "| `adapter.rank` | int | `16` | of the two factors A and B | 1 or more |" in page
+    assert "| `base.trust_remote_code` | bool | `false` | run the base's own Python | in a file only `false` |" in page
+    assert len(re.findall(r"^\| `[a-z_.]+` \| ", page, re.MULTILINE)) == sum(
+        not is_dataclass(kind) for kind in schema_types().values()
     )
-    assert field_remarks(source) == {("A", "one"): "of one", ("A", "two"): "of two", ("B", "one"): "null: `auto`"}
 
 
 def test_every_verb_is_explained():

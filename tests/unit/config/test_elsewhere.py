@@ -5,13 +5,14 @@ import pytest
 from alora.config.elsewhere import REFUSED, REFUSED_VALUES, RENAMED, advice
 from alora.config.explain import schema_types, unknown_key_message
 from alora.config.schema import Recipe
-from alora.config.validate import CHOICES, check_recipe
+from alora.config.setting import settings_of
+from alora.config.validate import check_recipe
 from alora.errors import ConfigError
 from tests.unit.config.test_validate import recipe_with
 
 
 def test_the_tables_follow_the_schema():
-    keys = {key for key, _ in schema_types()}
+    keys = set(schema_types())
     leaves = {key.rpartition(".")[2] for key in keys}
     assert not leaves & (REFUSED.keys() | RENAMED.keys())
     assert not REFUSED.keys() & RENAMED.keys()
@@ -50,7 +51,7 @@ def test_a_key_of_nobodys_is_no_setting_of_another_library():
 
 @pytest.mark.parametrize(("key", "value"), REFUSED_VALUES)
 def test_values_that_are_refused_with_a_reason(key, value):
-    assert value not in CHOICES[key]
+    assert value not in {name: limits.choices for name, _, limits in settings_of(Recipe)}[key]
     with pytest.raises(ConfigError) as caught:
         check_recipe(recipe_with(key, value), "doctor")
     assert REFUSED_VALUES[key, value] in str(caught.value)

@@ -98,7 +98,7 @@ def test_settings_in_a_message(capsys):
     assert main(["score", f"engine=ftp://me:{SECRET}@host", f"judge.url=me:{SECRET}@host"]) == 2
     assert main(["score", f"judge.url=ftp://me:{SECRET}@host"]) == 2
     shown = capsys.readouterr().err
-    assert "give it as https://HOST/v1" in shown
+    assert "it must be https://HOST/v1" in shown
     assert f"ftp://me:{SECRET}" not in shown
 
 
