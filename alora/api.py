@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
 from alora.bundle.battery import Read
@@ -104,7 +105,7 @@ class Policies(Generic[Read]):
 class Battery:
     """Policies on one base in this process, made by :func:`load`: a context manager, or :meth:`close` it.
 
-    ``policies`` are their ids.
+    ``policies`` are their ids. Threads may share it; one computes at a time.
     """
 
     def __init__(self, bundles: Sequence[Bundle], settings: BaseSettings, scorer: str) -> None:
@@ -118,7 +119,7 @@ class Battery:
         self._policies = Policies(
             bundles, renderer, lambda asked: require_room_for(model, asked.prefix, asked.suffixes)
         )
-        self.policies = self._policies.ids
+        self.policies, self._computing = self._policies.ids, Lock()
         if scorer != "vllm":
             self._scorer = Scorer(base, [bundle.weights for bundle in bundles])
             self._answers, self.close = self._scorer.score_rows, self._scorer.close
@@ -162,7 +163,9 @@ class Battery:
                 yield question
 
         for batch in batched(ask()):
-            for question, logits_PL in zip(batch, self._answers(batch), strict=True):
+            with self._computing:
+                answers = self._answers(batch)
+            for question, logits_PL in zip(batch, answers, strict=True):
                 yield self._policies.verdicts(names.popleft(), question.prefix, logits_PL)
 
     def _ask_vllm(self, batch: Sequence[Question]) -> Sequence[Sequence[Iterable[Any]]]:

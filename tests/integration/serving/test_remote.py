@@ -1,6 +1,9 @@
 """The clients of a server: the verdicts of the base in this process, in order, whatever way they are asked for."""
 
 import asyncio
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,6 +100,31 @@ def test_at_most_so_many_requests_at_once(server, monkeypatch):
     with alora.Client(server.url, store.battery(), base=store.base_folder()) as remote:
         list(remote.score_many(ROWS * 4))
     assert 1 < server.most_at_once <= 3
+
+
+WITHOUT_TORCH = """
+import json, sys
+hidden = {"torch", "scipy", "sklearn", "peft"}
+def hide(find):
+    return lambda name, *rest: None if name.split(".")[0] in hidden else find(name, *rest)
+for finder in sys.meta_path:
+    finder.find_spec = hide(finder.find_spec)
+import alora
+url, battery, base, row = sys.argv[1:]
+with alora.Client(url, battery, base=base) as remote:
+    print(json.dumps(remote.score(json.loads(row)).as_dict()))
+assert not hidden & set(sys.modules)
+"""
+
+
+def test_no_torch_is_needed(server, here):
+    command = [sys.executable, "-W", "ignore", "-c", WITHOUT_TORCH, server.url, store.battery(), store.base_folder()]
+    run = subprocess.run([*map(str, command), json.dumps(ROWS[1])], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    assert [verdict["label"] for verdict in found["verdicts"]] == [verdict.label for verdict in here[1]]
+    for one, other in zip(found["verdicts"], here[1], strict=True):
+        assert one["probability"] == pytest.approx(other.probability, abs=1e-6)
 
 
 def test_weights_are_not_read_into_memory(server, monkeypatch):
