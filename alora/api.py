@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
 from alora.bundle.battery import Read
 from alora.commands.artifacts import check_bases, read_bundles
+from alora.config.arguments import quoted
 from alora.config.paths import HUB_ID
 from alora.config.schema import BaseSettings, Recipe
 from alora.data.conversation import Conversation, LabelledConversation, parse_conversation
@@ -247,13 +248,13 @@ def _overrides(settings: Mapping[str, Any], above: str = "") -> Iterator[str]:
         if isinstance(value, Mapping):
             yield from _overrides(value, f"{above}{key}.")
         else:
-            yield f"{above}{key}={_quoted(value)}"
+            yield f"{above}{key}={_written(value)}"
 
 
-def _quoted(value: Any) -> str:
-    """A value in Hydra's grammar, which is JSON's but for the escapes in a text."""
+def _written(value: Any) -> str:
+    """A value in Hydra's grammar, which is JSON's but for texts."""
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(_quoted, value))}]"
+        return f"[{','.join(map(_written, value))}]"
     if isinstance(value, str | Path):
-        return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return quoted(str(value))
     return json.dumps(value)

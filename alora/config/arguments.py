@@ -131,12 +131,16 @@ def _positional(verb: str, values: list[str]) -> list[str]:
         hint = "artifact" if verb in OF_ARTIFACT else "recipe"
         raise ConfigError(f"alora {verb}: {values[0]!r} is not key=value; did you mean {hint}={values[0]}?")
     if verb == "bench" and values[0] == "compare":
-        runs = ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values[1:])
+        runs = ",".join(map(quoted, values[1:]))
         return ["bench.workload=compare", f"bench.runs=[{runs}]"]
     if len(values) > 1:
         raise ConfigError(f"alora {verb} takes one {key}, not {len(values)}: {' '.join(values)}")
-    escaped = values[0].replace("\\", "\\\\").replace('"', '\\"')
-    return [f'{key}="{escaped}"']
+    return [f"{key}={quoted(values[0])}"]
+
+
+def quoted(text: str) -> str:
+    """``text`` in the quotes of Hydra's grammar (1.3), where a backslash is escaped only in front of a quote."""
+    return '"' + re.sub(r'(\\*)("|\Z)', lambda found: found[1] * 2 + found[2].replace('"', '\\"'), text) + '"'
 
 
 def _unalias(verb: str, item: str) -> str:
