@@ -3,13 +3,14 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from alora.version import __version__
+
 if TYPE_CHECKING:
     from alora.api import Battery, Verdicts, load, train
     from alora.remote import AsyncClient, Client
     from alora.verdict import Verdict
 
-__version__ = "0.1.0"
-__all__ = ["AsyncClient", "Battery", "Client", "Verdict", "Verdicts", "load", "train"]
+__all__ = ["AsyncClient", "Battery", "Client", "Verdict", "Verdicts", "__version__", "load", "train"]
 _HOMES = {"AsyncClient": "alora.remote", "Client": "alora.remote", "Verdict": "alora.verdict"}  # the others: alora.api
 
 

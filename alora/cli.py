@@ -21,11 +21,11 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from alora import __version__
 from alora.config.environment import debugging
 from alora.config.secrets import redacted
 from alora.errors import AloraError, MissingDependency
 from alora.reading import printable
+from alora.version import __version__
 
 if TYPE_CHECKING:
     from alora.config.schema import Recipe

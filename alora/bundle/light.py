@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alora import __version__
 from alora.adapter import CONFIG_FILE, WEIGHTS_FILE
 from alora.bundle.golden import GoldenRow, prefix_digest, read_golden
 from alora.bundle.manifest import (
@@ -28,6 +27,7 @@ from alora.policy import Policy
 from alora.prompt.render import Renderer, Suffix
 from alora.reading import read_whole
 from alora.verdict import Calibration
+from alora.version import __version__
 
 if TYPE_CHECKING:
     from alora.base.describe import DescribedBase

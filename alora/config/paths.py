@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
 
-import alora
 from alora.config.schema import Recipe
 from alora.config.setting import settings_of
 from alora.errors import ConfigError
@@ -19,7 +18,7 @@ POLICY_PLACE = "%policy%"  # in the name of a data source: one file per policy o
 
 def configs_folder() -> Path:
     """The Hydra tree: inside the package when it was installed from a wheel, else beside it in the checkout."""
-    package = Path(alora.__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     inside = package / "configs"
     return inside if inside.is_dir() else package.parent / "configs"
 
