@@ -49,7 +49,10 @@ class Verdicts:
         return any(verdict.violated for verdict in self.verdicts)
 
     def __getitem__(self, policy: str) -> Verdict:
-        return {verdict.policy: verdict for verdict in self.verdicts}[policy]
+        for verdict in self.verdicts:
+            if verdict.policy == policy:
+                return verdict
+        raise KeyError(f"no policy {policy!r} among {', '.join(verdict.policy for verdict in self)}")
 
     def __iter__(self) -> Iterator[Verdict]:
         return iter(self.verdicts)
