@@ -21,11 +21,11 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from alora import __version__
 from alora.config.environment import debugging
 from alora.config.secrets import redacted
 from alora.errors import AloraError, MissingDependency
 from alora.reading import printable
+from alora.version import __version__
 
 if TYPE_CHECKING:
     from alora.config.schema import Recipe
@@ -41,7 +41,7 @@ VERBS = {
     "recalibrate": "artifact=BUNDLE data.validation=FILE: its threshold for another precision or engine",
     "fleet": "battery=DIR data.test=FILE: every policy's figures, drift, and who fires on whose positives",
     "export": "artifact=DIR: a bundle that PEFT and vLLM load as it is",
-    "score": "artifact=DIR FILE (or - for standard input): verdicts on one conversation",
+    "score": "artifact=DIR FILE: verdicts on a conversation (.json, or - for standard input), or on each row (.jsonl)",
     "serve": "battery=DIR: stock vLLM's OpenAI server with the bundles in it, if it takes the plugin",
     "bench": "serving: aLoRA, LoRA, base, packed scorer on vLLM; training: against PEFT, Trainer, TRL; compare A B",
     "doctor": "versions, devices, base and cache state, and what will not work here",

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
+from alora.adapter import CONFIG_FILE, WEIGHTS_FILE
 from alora.atomic import replace_folder, save_tensors, workshop
 from alora.errors import AdapterError
 from alora.reading import read_json, require_plain
@@ -28,8 +29,6 @@ from alora.typed import typed
 if TYPE_CHECKING:
     from peft import LoraConfig
 
-CONFIG_FILE = "adapter_config.json"
-WEIGHTS_FILE = "adapter_model.safetensors"
 _KEY_PREFIX = "base_model.model."
 
 # Settings of a LoraConfig that change what the adapter computes in a way that the bank does not.

@@ -13,16 +13,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE
+from alora.adapter import CONFIG_FILE, WEIGHTS_FILE
 from alora.base.fingerprint import Fingerprint
 from alora.config.schema import PromptSettings
 from alora.errors import AloraError, BundleError
-from alora.evaluation.calibration import OperatingPoint
-from alora.evaluation.report import Evaluation
+from alora.evaluation.records import Evaluation
 from alora.policy import Policy
 from alora.prompt.render import Suffix
 from alora.reading import read_whole, require_plain
 from alora.typed import typed
+from alora.verdict import OperatingPoint
 
 MANIFEST_FILE = "alora.json"
 CERTIFICATE_FILE = "identity.json"

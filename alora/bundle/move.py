@@ -13,7 +13,8 @@ import numpy as np
 from alora.bundle.golden import GoldenRow, largest_difference, measure, normalised
 from alora.bundle.manifest import MoveRecord
 from alora.errors import BundleError
-from alora.evaluation.calibration import OperatingPoint, positive_probability
+from alora.evaluation.calibration import positive_probability
+from alora.verdict import OperatingPoint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

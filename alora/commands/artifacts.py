@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from alora.bundle.battery import Read
 from alora.commands.output import note
 from alora.config.schema import BaseSettings, DataSettings, PromptSettings, Recipe
 from alora.errors import AdapterError, ConfigError, RunError
@@ -14,6 +15,7 @@ from alora.errors import AdapterError, ConfigError, RunError
 if TYPE_CHECKING:
     from alora.base.load import LoadedBase
     from alora.bundle.artifact import Artifact
+    from alora.bundle.light import LightBundle
     from alora.bundle.read import Bundle
     from alora.policy import Policy
 
@@ -32,6 +34,13 @@ class BareAdapter:
 
 
 def open_bundles(recipe: Recipe) -> tuple[list[Bundle], BaseSettings]:
+    """:func:`read_bundles` with their weights."""
+    from alora.bundle.read import load_bundle
+
+    return read_bundles(recipe, load_bundle)
+
+
+def read_bundles(recipe: Recipe, read: Callable[[Path], Read]) -> tuple[list[Read], BaseSettings]:
     """The bundles that ``artifact`` and ``bundles`` name (a battery names several), and the base that they share.
 
     Of a battery, ``policies`` takes only those that it lists.
@@ -41,19 +50,18 @@ def open_bundles(recipe: Recipe) -> tuple[list[Bundle], BaseSettings]:
         BundleError: a bundle is damaged, or they do not share a base.
     """
     from alora.bundle.artifact import Kind, find_artifact
-    from alora.bundle.battery import load_battery, require_one_base
-    from alora.bundle.read import load_bundle
+    from alora.bundle.battery import read_battery, require_one_base
 
     named = [*([recipe.artifact] if recipe.artifact else []), *recipe.bundles]
     if not named:
         raise ConfigError(NO_BUNDLE)
-    bundles: list[Bundle] = []
+    bundles: list[Read] = []
     bases = []
     for artifact in map(find_artifact, named):
         if artifact.kind is Kind.BATTERY:
-            found = chosen(load_battery(artifact.folder), recipe.policies, artifact.folder)
+            found = chosen(read_battery(artifact.folder, read), recipe.policies, artifact.folder)
         elif artifact.bundle is not None:
-            found = [load_bundle(artifact.bundle)]
+            found = [read(artifact.bundle)]
         else:
             raise ConfigError(
                 f"{artifact.folder} holds no bundle, and only a bundle knows its threshold; "
@@ -65,7 +73,7 @@ def open_bundles(recipe: Recipe) -> tuple[list[Bundle], BaseSettings]:
     return bundles, bases[0]
 
 
-def chosen(bundles: list[Bundle], policies: Sequence[str], battery: Path) -> list[Bundle]:
+def chosen(bundles: list[Read], policies: Sequence[str], battery: Path) -> list[Read]:
     """Those of a battery's bundles that ``policies`` name, all when it names none or ``*``; a remark on what it lacks.
 
     Raises:
@@ -82,7 +90,7 @@ def chosen(bundles: list[Bundle], policies: Sequence[str], battery: Path) -> lis
     return [bundle for name, bundle in known.items() if name in policies]
 
 
-def base_of_bundle(bundle: Bundle, artifact: Artifact, given: BaseSettings) -> BaseSettings:
+def base_of_bundle(bundle: LightBundle, artifact: Artifact, given: BaseSettings) -> BaseSettings:
     """The base to load for ``bundle``: the one given, else the manifest's; of a local one its run knows the place."""
     if given.source is None and bundle.manifest.base.local and artifact.run_file is not None:
         from alora.config.saved import load_recipe

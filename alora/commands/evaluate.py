@@ -26,7 +26,6 @@ from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import LabelledConversation
 from alora.data.splits import merge_rows, read_policy_rows
 from alora.errors import ConfigError, DataError
-from alora.evaluation.calibration import OperatingPoint
 from alora.evaluation.report import (
     HEADINGS,
     Evaluation,
@@ -36,6 +35,7 @@ from alora.evaluation.report import (
     write_evaluations,
 )
 from alora.policy import Policy
+from alora.verdict import OperatingPoint
 
 if TYPE_CHECKING:
     from alora.adapter.folder import AdapterWeights

@@ -15,7 +15,7 @@ from alora.errors import CheckFailed, ConfigError, RunError
 if TYPE_CHECKING:
     from alora.adapter.folder import AdapterWeights
     from alora.bundle.read import Bundle
-    from alora.evaluation.report import Evaluation
+    from alora.evaluation.records import Evaluation
     from alora.identity.certificate import Certificate
 
 
@@ -57,7 +57,7 @@ def _made(recipe: Recipe, artifact: Artifact) -> Bundle:
     from alora.adapter.folder import load_adapter
     from alora.base.load import load_base
     from alora.bundle.write import BundleContents, write_bundle
-    from alora.evaluation.calibration import OperatingPoint
+    from alora.verdict import OperatingPoint
 
     output = _output(recipe, artifact)
     adapter = open_adapter(artifact, recipe)

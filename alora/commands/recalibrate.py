@@ -21,9 +21,10 @@ from alora.config.schema import BaseSettings, EvaluationSettings, Recipe
 from alora.data.conversation import LabelledConversation, each
 from alora.data.splits import hold_out, merge_rows, read_policy_rows
 from alora.errors import CheckFailed, ConfigError, DataError
-from alora.evaluation.calibration import OperatingPoint, fit_operating_point, positive_probability
+from alora.evaluation.calibration import fit_operating_point, positive_probability
 from alora.evaluation.predict import Predictions, predict
 from alora.evaluation.report import describe_operating_point
+from alora.verdict import OperatingPoint
 
 if TYPE_CHECKING:
     from alora.base.load import LoadedBase

@@ -31,7 +31,8 @@ from alora.data.conversation import read_conversation
 from alora.data.splits import Splits, read_battery_splits, read_splits, rows_digest
 from alora.errors import CheckFailed, ConfigError, DataError
 from alora.evaluation.baselines import compare_with_baselines
-from alora.evaluation.report import Evaluation, read_evaluations, write_evaluations
+from alora.evaluation.records import Evaluation
+from alora.evaluation.report import read_evaluations, write_evaluations
 from alora.identity.certificate import Certificate, read_certificate, write_certificate
 from alora.identity.certify import certify
 from alora.policy import Policy, load_battery_policies, load_policy

@@ -82,7 +82,7 @@ def read_arguments(verb: str, argv: Sequence[str], cwd: Path) -> Arguments:
     flags, overrides, positional = _split(argv)
     if positional:
         overrides += _positional(verb, positional)
-    overrides = [_unalias(item) for item in overrides]
+    overrides = [_unalias(verb, item) for item in overrides]
     arguments = Arguments(tuple(flags), tuple(overrides))
     chosen_elsewhere = arguments.has_flag("--config-name", "-cn", "--config-dir", "-cd") or arguments.sets("recipe")
     local = not chosen_elsewhere and verb not in ("new", "doctor", "bench") and (cwd / LOCAL_RECIPE).is_file()
@@ -131,19 +131,25 @@ def _positional(verb: str, values: list[str]) -> list[str]:
         hint = "artifact" if verb in OF_ARTIFACT else "recipe"
         raise ConfigError(f"alora {verb}: {values[0]!r} is not key=value; did you mean {hint}={values[0]}?")
     if verb == "bench" and values[0] == "compare":
-        runs = ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values[1:])
+        runs = ",".join(map(quoted, values[1:]))
         return ["bench.workload=compare", f"bench.runs=[{runs}]"]
     if len(values) > 1:
         raise ConfigError(f"alora {verb} takes one {key}, not {len(values)}: {' '.join(values)}")
-    escaped = values[0].replace("\\", "\\\\").replace('"', '\\"')
-    return [f'{key}="{escaped}"']
+    return [f"{key}={quoted(values[0])}"]
 
 
-def _unalias(item: str) -> str:
+def quoted(text: str) -> str:
+    """``text`` in the quotes of Hydra's grammar (1.3), where a backslash is escaped only in front of a quote."""
+    return '"' + re.sub(r'(\\*)("|\Z)', lambda found: found[1] * 2 + found[2].replace('"', '\\"'), text) + '"'
+
+
+def _unalias(verb: str, item: str) -> str:
     match = _OVERRIDE.fullmatch(item)
-    if match is None or match["key"] not in ALIASES:
+    if match is None:
         return item
-    return f"{match['sign']}{ALIASES[match['key']]}={match['value']}"
+    if verb == "score" and match["key"] == "data":  # its rows have no other role
+        return _positional(verb, [match["value"]])[0]
+    return f"{match['sign']}{ALIASES.get(match['key'], match['key'])}={match['value']}"
 
 
 def _as_hydra_takes_it(item: str, multirun: bool) -> list[str]:

@@ -288,13 +288,18 @@ class Recipe:
     judge: JudgeSettings = field(default_factory=JudgeSettings)
     fleet: FleetSettings = field(default_factory=FleetSettings)
     artifact: str | None = setting(
-        None, "folder of an adapter, bundle, run or (battery=DIR) battery", read_by=_OPENING, some=True
+        None,
+        "folder of an adapter, bundle, run or (battery=DIR) battery; score: or a hub id",
+        read_by=_OPENING,
+        some=True,
     )
     bundles: list[str] = setting([], "score: several bundles on one conversation", read_by=("score", "serve"))
     engine: str = setting(
         "transformers", "transformers: in this process", form=(is_engine, ENGINES), in_files=("transformers", "vllm")
     )
-    conversation: str | None = setting(None, "a JSON file, - for standard input", read_by=("train", "score"))
+    conversation: str | None = setting(
+        None, "a JSON file, - for standard input; score: or rows (.jsonl)", read_by=("train", "score")
+    )
     output: str | None = setting(None, "where a report, verdicts or the bundle are written, besides what is printed")
     json: bool = setting(False, "every verb but new, train and serve: machine-readable output")
     strict: bool = setting(False, "check: warnings fail too")

@@ -121,6 +121,23 @@ def parse_conversation(value: Any, where: str, settings: DataSettings | None = N
     return conversation
 
 
+def read_conversations(source: str, settings: DataSettings | None = None) -> list[LabelledConversation]:
+    """The rows of ``source`` without labels, in their order, each with its place.
+
+    Raises:
+        DataError: the source cannot be read, or rows are wrong (all findings at once).
+    """
+    findings, rows, known = Findings(), [], settings or DataSettings()
+    for where, value in read_rows(source, findings):
+        if not rows and isinstance(value, dict):
+            known = replace(known, columns=detect_columns(known.columns, value, findings))
+        conversation = conversation_of(value, where, known, findings)
+        if conversation is not None:
+            rows.append(LabelledConversation(conversation, where=where))
+    findings.raise_if_any(source)
+    return rows
+
+
 def _labelled_rows(
     source: str,
     settings: DataSettings,

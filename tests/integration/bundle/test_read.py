@@ -102,6 +102,11 @@ def change_certificate(folder: Path, change) -> None:
     resign(folder, lambda m: m["certificate"].update(sha256=record.sha256))
 
 
+def other_digest(folder: Path) -> None:
+    change_certificate(folder, lambda certificate: certificate.update(adapter_digest="0" * 64))
+    resign(folder, lambda manifest: manifest.update(adapter_digest="0" * 64))
+
+
 DAMAGE = {
     "a certificate of another adapter": (
         lambda f: change_certificate(f, lambda c: c.update(adapter_digest="0" * 64)),
@@ -226,7 +231,11 @@ DAMAGE = {
     ),
     "golden rows without end": (many_rows, r"golden.jsonl holds 300 rows, and alora stores 100 at most"),
     "logits of three labels": (third_logit, r"golden.jsonl has not one logit per label"),
-    "other digest": (lambda f: resign(f, lambda m: m.update(adapter_digest="0" * 64)), r"not the adapter that was"),
+    "other digest": (
+        lambda f: resign(f, lambda m: m.update(adapter_digest="0" * 64)),
+        r"the adapter's digest is 000000000000, the certificate's is",
+    ),
+    "other digest, also in the certificate": (other_digest, r"not the adapter that was"),
     "no certificate": (lambda f: resign(f, lambda m: m.update(certificate=None)), r"has no KV identity certificate"),
     "failed certificate": (
         lambda f: resign(f, lambda m: m["certificate"].update(passed=False)),

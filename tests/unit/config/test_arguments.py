@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from alora.config.arguments import Arguments, local_recipe_name, read_arguments
+from alora.config.arguments import Arguments, local_recipe_name, quoted, read_arguments
 from alora.errors import ConfigError
 
 
@@ -24,7 +25,7 @@ from alora.errors import ConfigError
             "score",
             ["battery=x", 'we "talk", \\o/.json'],
             (),
-            ("artifact=x", 'conversation="we \\"talk\\", \\\\o/.json"'),
+            ("artifact=x", 'conversation="we \\"talk\\", \\o/.json"'),
         ),
         ("score", ["bundles=[a,b]", "+bundle=c"], (), ("bundles=[a,b]", "+artifact=c")),
     ],
@@ -97,3 +98,22 @@ def test_bench_compare_takes_two_runs(tmp_path):
     found = read_arguments("bench", ["compare", "a b/bench.json", "c.json"], tmp_path)
     assert found.overrides == ("bench.workload=compare", 'bench.runs=["a b/bench.json","c.json"]')
     assert read_arguments("bench", ["serving"], tmp_path).overrides == ('bench.workload="serving"',)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a b", "a\\b", "ends\\", "two\\\\", 'say "no"', '\\"', "it's", "[a, b]", "{a: b}"]
+)
+def test_a_quoted_text_is_read_back_by_hydra(text):
+    assert OverridesParser.create().parse_override(f"name={quoted(text)}").value() == text
+
+
+@pytest.mark.parametrize(
+    ("verb", "argument", "override"),
+    [
+        ("score", "data=rows.jsonl", 'conversation="rows.jsonl"'),
+        ("score", "data.columns.id=name", "data.columns.id=name"),
+        ("evaluate", "data=rows.jsonl", "data=rows.jsonl"),
+    ],
+)
+def test_the_rows_of_score_are_its_data(verb, argument, override, tmp_path):
+    assert read_arguments(verb, [argument], tmp_path).overrides == (override,)
