@@ -17,7 +17,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -106,16 +106,20 @@ def _dispatch(arguments: list[str]) -> int:
     _quieten(verb)
     if not {"-h", "--help"}.isdisjoint(rest):
         sys.stdout.write(f"alora {verb}  {VERBS[verb]}\n\n")
-    from alora.config.compose import Sweep, run_verb
+    if not {"-m", "--multirun"}.isdisjoint(rest):
+        from alora.config.sweep import Jobs, run_sweep
 
-    sweep = Sweep(report, functools.partial(_finished, verb), _summarise)
-    return run_verb(verb, rest, functools.partial(_job, verb), _say, sweep)
+        jobs = Jobs(functools.partial(_run, verb), report, functools.partial(_finished, verb), _summarise)
+        return run_sweep(verb, rest, jobs, _say)
+    from alora.config.compose import load_recipe
+
+    recipe = load_recipe(verb, rest, _say)
+    return 0 if recipe is None else _run(verb, recipe)
 
 
-def _job(verb: str, make_recipe: Callable[[], "Recipe"]) -> int:
+def _run(verb: str, recipe: "Recipe") -> int:
     """Run one command; in a sweep perhaps in a process of its own, so nothing here may need the first one."""
     _quieten(verb)
-    recipe = make_recipe()
     module = f"alora.commands.{verb}"
     if importlib.util.find_spec(module) is None:
         raise MissingDependency(f"alora {verb} is not part of this version ({__version__})")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from alora.config.paths import expanded
+from alora.config.paths import expanded, recipes_folder
 from alora.config.schema import OPEN_DICTIONARIES
 from alora.errors import ConfigError
 
@@ -47,10 +47,12 @@ class Arguments:
     ``local`` says that nobody asked for a recipe, and the one in the working folder is taken.
     """
 
+    verb: str
     flags: tuple[str, ...]
     overrides: tuple[str, ...]
     recipe_files: tuple[Path, ...] = ()
     local: bool = False
+    cwd: Path = Path()
 
     def flag_value(self, *names: str) -> str | None:
         """Value of the last of ``names`` given, as ``--name value`` or ``--name=value``."""
@@ -72,6 +74,25 @@ class Arguments:
     def multirun(self) -> bool:
         return self.has_flag("--multirun", "-m")
 
+    @property
+    def shows(self) -> bool:
+        """Whether there are flags besides those that say what is composed: Hydra prints something, or refuses them."""
+        composed = {*_VALUE_FLAGS, "--run", "-r", "--multirun", "-m"} - {"--cfg", "-c", "--package", "-p"}
+        return any(flag.startswith("-") and flag.partition("=")[0] not in composed for flag in self.flags)
+
+    @property
+    def config_dir(self) -> Path | None:
+        given = self.flag_value("--config-dir", "-cd")
+        return None if given is None else self.cwd / given
+
+    @property
+    def places(self) -> list[Path]:
+        """Where relative paths are looked up, in order; absolute, because a sweep's jobs may run elsewhere."""
+        found = [self.cwd, *(path.parent for path in self.recipe_files)]
+        if self.config_dir is not None:
+            found += [self.config_dir, self.config_dir / "recipe"]
+        return list(dict.fromkeys([*found, recipes_folder()]))
+
 
 def read_arguments(verb: str, argv: Sequence[str], cwd: Path) -> Arguments:
     """Sort ``argv`` (what follows the verb) into flags and overrides.
@@ -83,14 +104,16 @@ def read_arguments(verb: str, argv: Sequence[str], cwd: Path) -> Arguments:
     if positional:
         overrides += _positional(verb, positional)
     overrides = [_unalias(item) for item in overrides]
-    arguments = Arguments(tuple(flags), tuple(overrides))
+    arguments = Arguments(verb, tuple(flags), tuple(overrides), cwd=cwd)
+    if arguments.config_dir is not None and not arguments.config_dir.is_dir():
+        raise ConfigError(f"--config-dir {arguments.config_dir} not found; give a folder with configs")
     chosen_elsewhere = arguments.has_flag("--config-name", "-cn", "--config-dir", "-cd") or arguments.sets("recipe")
     local = not chosen_elsewhere and verb not in ("new", "doctor", "bench") and (cwd / LOCAL_RECIPE).is_file()
     if local:
         overrides.insert(0, f"recipe={LOCAL_RECIPE}")
     overrides, files = _name_recipe_files(overrides, cwd)
     overrides = [part for item in overrides for part in _as_hydra_takes_it(item, arguments.multirun)]
-    return Arguments(tuple(flags), tuple(overrides), tuple(files), local)
+    return Arguments(verb, tuple(flags), tuple(overrides), tuple(files), local, cwd)
 
 
 def local_recipe_name(path: Path) -> str:

@@ -1,9 +1,10 @@
 """What one line of the schema says: a setting's default, its meaning, and the values that it may have."""
 
 import copy
+import functools
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, get_type_hints
 from urllib.parse import urlsplit
@@ -89,14 +90,16 @@ def setting(default: Any, meaning: str = "", **limits: Any) -> Any:
     return field(default=default, metadata=metadata)
 
 
-def settings_of(section: type, prefix: str = "") -> Iterator[tuple[str, Any, Limits]]:
+@functools.cache
+def settings_of(section: type) -> tuple[tuple[str, Any, Limits], ...]:
     """Every dotted key of a section with its type and limits; sections come before their own keys."""
-    hints = get_type_hints(section)
+    hints, found = get_type_hints(section), []
     for item in fields(section):
         kind = hints[item.name]
-        yield prefix + item.name, kind, item.metadata.get("limits", Limits())
+        found.append((item.name, kind, item.metadata.get("limits", Limits())))
         if is_dataclass(kind):
-            yield from settings_of(kind, f"{prefix}{item.name}.")  # type: ignore[arg-type]
+            found += [(f"{item.name}.{key}", below, limits) for key, below, limits in settings_of(kind)]  # type: ignore[arg-type]
+    return tuple(found)
 
 
 _FOLDER = re.compile(r"(?!\.{1,2}$)(?=.*\S)[^/\\\0]+", re.DOTALL)

@@ -13,8 +13,8 @@ from alora.errors import ConfigError
     [
         ("train", ["a=1", "--cfg", "job", "b=2"], ("--cfg", "job"), ("a=1", "b=2")),
         ("train", ["-m", "a=1,2"], ("-m",), ("a=1,2",)),
-        ("train", ["--config-dir", "x", "-cn", "run", "~base"], ("--config-dir", "x", "-cn", "run"), ("~base",)),
-        ("train", ["--config-dir=x", "a=1"], ("--config-dir=x",), ("a=1",)),
+        ("train", ["--config-dir", ".", "-cn", "run", "~base"], ("--config-dir", ".", "-cn", "run"), ("~base",)),
+        ("train", ["--config-dir=.", "a=1"], ("--config-dir=.",), ("a=1",)),
         ("train", ["--info", "a=1"], ("--info",), ("a=1",)),
         ("train", ["--info", "searchpath"], ("--info", "searchpath"), ()),
         ("new", ["guard"], (), ('name="guard"',)),
@@ -67,7 +67,7 @@ def test_recipe_in_the_working_folder(verb, used, tmp_path):
 
 
 def test_flag_values():
-    arguments = Arguments(flags=("--config-dir", "a", "--config-name=b", "-m"), overrides=("x=1", "+y.z=2"))
+    arguments = Arguments("train", flags=("--config-dir", "a", "--config-name=b", "-m"), overrides=("x=1", "+y.z=2"))
     assert arguments.flag_value("--config-dir", "-cd") == "a"
     assert arguments.flag_value("--config-name", "-cn") == "b"
     assert arguments.flag_value("--config-path") is None
@@ -90,7 +90,7 @@ def test_hydra_still_has_these_flags():
 
 
 def test_nothing_is_read_from_elsewhere(tmp_path):
-    assert read_arguments("train", [], Path(tmp_path)) == Arguments((), ())
+    assert read_arguments("train", [], Path(tmp_path)) == Arguments("train", (), (), cwd=tmp_path)
 
 
 def test_bench_compare_takes_two_runs(tmp_path):

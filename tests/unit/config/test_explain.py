@@ -2,7 +2,8 @@
 
 import pytest
 
-from alora.config.explain import explain, nearest_key, unknown_key_message, unknown_keys
+from alora.config.explain import nearest_key, unknown_key_message, unknown_keys
+from alora.config.overrides import explain
 
 
 @pytest.mark.parametrize(
@@ -16,6 +17,11 @@ from alora.config.explain import explain, nearest_key, unknown_key_message, unkn
         ("polcy.file", "policy.file"),
         ("artefact", "artifact"),
         ("zzzzzzzz", None),
+        ("seed", "training.seed"),
+        ("rank", "adapter.rank"),
+        ("model", "base.source"),
+        ("judge.modle", "judge.model"),
+        ("bench.sede", "bench.seed"),
     ],
 )
 def test_nearest_key(typed, meant):
