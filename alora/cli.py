@@ -10,7 +10,6 @@ import errno
 import functools
 import gc
 import importlib
-import importlib.util
 import io
 import logging
 import os
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING
 from alora import __version__
 from alora.config.environment import debugging
 from alora.config.secrets import redacted
-from alora.errors import AloraError, MissingDependency
+from alora.errors import AloraError
 from alora.reading import printable
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ def _dispatch(arguments: list[str]) -> int:
     _quieten(verb)
     if not {"-h", "--help"}.isdisjoint(rest):
         sys.stdout.write(f"alora {verb}  {VERBS[verb]}\n\n")
-    if not {"-m", "--multirun"}.isdisjoint(rest):
+    elif not {"-m", "--multirun"}.isdisjoint(rest):
         from alora.config.sweep import Jobs, run_sweep
 
         jobs = Jobs(functools.partial(_run, verb), report, functools.partial(_finished, verb), _summarise)
@@ -120,10 +119,7 @@ def _dispatch(arguments: list[str]) -> int:
 def _run(verb: str, recipe: "Recipe") -> int:
     """Run one command; in a sweep perhaps in a process of its own, so nothing here may need the first one."""
     _quieten(verb)
-    module = f"alora.commands.{verb}"
-    if importlib.util.find_spec(module) is None:
-        raise MissingDependency(f"alora {verb} is not part of this version ({__version__})")
-    return _import(module).run(recipe)
+    return _import(f"alora.commands.{verb}").run(recipe)
 
 
 def _import(module: str) -> ModuleType:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from alora.config.paths import expanded, recipes_folder
 from alora.config.schema import OPEN_DICTIONARIES
 from alora.errors import ConfigError
@@ -32,12 +34,9 @@ _OVERRIDE = re.compile(r"(?P<sign>\+{0,2})(?P<key>[^=+~]+)=(?P<value>.*)", re.DO
 # Settings of several names in one text, where Hydra would see a sweep.
 _LISTS_IN_TEXT = ("data.columns.messages",)
 _NAMES = re.compile(r"[\w .-]+(,[\w .-]+)+")
-# One pair of a flat {key: value}, and a key that can stand in a dotted path (Hydra's DOT_PATH, 1.3).
-_PAIR = re.compile(
-    r"""\s*(?P<key>"[^"]*"|'[^']*'|[^\s"',:{}()\[\]][^"',:{}()\[\]]*)"""
-    r"""\s*:\s*(?P<value>"[^"\\]*"|'[^'\\]*'|[^\s"',:{}()\[\]\\$][^"',:{}()\[\]\\$]*)\s*(?:,|$)"""
-)
+# A key that can stand in a dotted path, and what a key in braces escapes (Hydra's grammar, 1.3).
 _PATH_STEP = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*|0|[1-9][0-9]*")
+_SPECIAL = re.compile(r"[\\()\[\]{}:=,\s]")
 
 
 @dataclass(frozen=True)
@@ -154,12 +153,10 @@ def _positional(verb: str, values: list[str]) -> list[str]:
         hint = "artifact" if verb in OF_ARTIFACT else "recipe"
         raise ConfigError(f"alora {verb}: {values[0]!r} is not key=value; did you mean {hint}={values[0]}?")
     if verb == "bench" and values[0] == "compare":
-        runs = ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values[1:])
-        return ["bench.workload=compare", f"bench.runs=[{runs}]"]
+        return ["bench.workload=compare", f"bench.runs=[{','.join(map(_quoted, values[1:]))}]"]
     if len(values) > 1:
         raise ConfigError(f"alora {verb} takes one {key}, not {len(values)}: {' '.join(values)}")
-    escaped = values[0].replace("\\", "\\\\").replace('"', '\\"')
-    return [f'{key}="{escaped}"']
+    return [f"{key}={_quoted(values[0])}"]
 
 
 def _unalias(item: str) -> str:
@@ -185,25 +182,29 @@ def _as_hydra_takes_it(item: str, multirun: bool) -> list[str]:
 def _pairs(key: str, value: str) -> list[str]:
     """``K={a: x, "1": y}`` as ``K.a=x`` and ``K.1=y``, because a key in quotes is none to Hydra, and a bare 1 no text.
 
-    Empty where the value is something else than a flat mapping.
+    Empty where the value is something else than a flat mapping of text.
     """
-    inner = value.strip()
-    if not (inner.startswith("{") and inner.endswith("}")):
+    try:
+        pairs = yaml.load(value, yaml.BaseLoader) if value.strip().startswith("{") else None
+    except yaml.YAMLError:
         return []
-    inner, position, parts = inner[1:-1].rstrip(), 0, []
-    while position < len(inner):
-        pair = _PAIR.match(inner, position)
-        if pair is None:
-            return []
-        name, quoted = pair["key"].strip(), pair["key"][0] in "\"'"
-        name = name[1:-1] if quoted else name
-        if _PATH_STEP.fullmatch(name):
-            parts.append(f"{key}.{name}={pair['value'].strip()}")
-        else:
-            name = re.sub(r"[\\()\[\]{}:=,\s]", lambda found: "\\" + found[0], name) if quoted else name
-            parts.append(f"{key}={{{name}: {pair['value'].strip()}}}")
-        position = pair.end()
+    if not isinstance(pairs, dict) or not all(isinstance(item, str) and item for item in (*pairs, *pairs.values())):
+        return []
+    parts = []
+    for name, word in pairs.items():
+        text = _quoted(word)
+        plain = _PATH_STEP.fullmatch(name)
+        parts.append(f"{key}.{name}={text}" if plain else f"{key}={{{_SPECIAL.sub(_escaped, name)}: {text}}}")
     return parts
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return "\\" + found[0]
+
+
+def _quoted(text: str) -> str:
+    """``text`` as one value, whatever characters are in it."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _name_recipe_files(overrides: list[str], cwd: Path) -> tuple[list[str], list[Path]]:

@@ -7,6 +7,7 @@ returns it typed. Flags that only print (``--help``, ``--cfg``) go to ``hydra.ma
 import contextlib
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
@@ -64,6 +65,9 @@ def load_recipe(verb: str, argv: Sequence[str], note: Callable[[str], None]) -> 
     arguments = read_arguments(verb, argv, Path.cwd())
     if arguments.local:
         note(f"using ./{LOCAL_RECIPE}")
+    idle = [item for item in arguments.overrides if re.match(r"[+~]*hydra(?![.]searchpath)[./]", item)]
+    if idle:
+        note(f"{' '.join(idle)}: what is set of Hydra counts in a sweep (-m)")
     with composing(arguments):
         if not arguments.shows:
             return to_recipe(compose(arguments, arguments.overrides), arguments)
@@ -136,8 +140,7 @@ def to_recipe(composed: DictConfig, arguments: Arguments) -> Recipe:
 def _typed(composed: DictConfig, arguments: Arguments) -> Recipe:
     plain = OmegaConf.to_container(composed)
     assert isinstance(plain, dict)
-    values = {str(key): value for key, value in plain.items()}
-    values.pop("hydra", None)
+    values = {str(key): value for key, value in plain.items() if key != "hydra"}
     given = [str(item) for item in HydraConfig.get().overrides.task]
     folders = [*arguments.places, configs_folder()]
     if arguments.local and arguments.verb in OF_ARTIFACT:

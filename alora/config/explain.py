@@ -1,9 +1,7 @@
 """Say which key is wrong and which one was probably meant."""
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import is_dataclass
-from typing import Any, get_type_hints
+from typing import Any
 
 from alora.config.elsewhere import advice
 from alora.config.schema import Recipe
@@ -16,19 +14,6 @@ _MEANT = {"seed": "training.seed", "rank": "adapter.rank", "model": "base.source
 def schema_types() -> dict[str, Any]:
     """Every dotted key of the schema with its type, sections included."""
     return {key: kind for key, kind, _ in settings_of(Recipe)}
-
-
-def unknown_keys(values: Mapping[str, Any], section: type = Recipe, prefix: str = "") -> list[str]:
-    """Dotted keys of ``values`` that the schema does not have."""
-    hints = get_type_hints(section)
-    found = []
-    for key, value in values.items():
-        kind = hints.get(str(key))
-        if kind is None:
-            found.append(f"{prefix}{key}")
-        elif isinstance(kind, type) and is_dataclass(kind) and isinstance(value, Mapping):
-            found += unknown_keys(value, kind, f"{prefix}{key}.")
-    return found
 
 
 def nearest_key(key: str) -> str | None:

@@ -53,7 +53,7 @@ class _Loader(ConfigLoaderImpl):
         values = OmegaConf.to_container(result.config)
         if where is not None and isinstance(values, dict):
             values.pop("hydra", None)
-            problems = type_problems({str(key): value for key, value in values.items()})
+            problems = type_problems(values)
             if problems:
                 raise ConfigError("\n".join(f"{where}: {problem}" for problem in problems))
         return result

@@ -107,6 +107,8 @@ def run_sweep(verb: str, argv: Sequence[str], jobs: Jobs, note: Callable[[str], 
     arguments = read_arguments(verb, argv, Path.cwd())
     if arguments.local:
         note(f"using ./{LOCAL_RECIPE}")
+    if arguments.shows:
+        raise ConfigError("-m runs the jobs of a sweep; leave it out to print something")
     _require_launcher(arguments)
     with composing(arguments):
         changed, apart = _plan(arguments)

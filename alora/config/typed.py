@@ -1,30 +1,27 @@
 """Plain values, from a file or composed by Hydra, as the schema's types. Every wrong one is named at once."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
-from functools import reduce
 from typing import Any, get_args
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from alora.config.explain import unknown_key_message, unknown_keys
+from alora.config.explain import schema_types, unknown_key_message
 from alora.config.schema import Recipe
-from alora.config.setting import settings_of
 from alora.errors import ConfigError
 
-_NOT_GIVEN = object()
 _WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
 
 
-def typed_recipe(values: Mapping[str, Any]) -> Recipe:
+def typed_recipe(values: Mapping[Any, Any]) -> Recipe:
     """The recipe that ``values`` describe, on the schema's defaults.
 
     Raises:
         ConfigError: keys that the schema does not have, values of another type, references that lead nowhere.
     """
-    recipe, problems = _filled(values)
-    problems = problems or broken_references(recipe)
+    recipe = OmegaConf.structured(Recipe)
+    problems = list(_fill(recipe, values)) or _broken_references(recipe)
     if problems:
         raise ConfigError("\n".join(problems))
     result = OmegaConf.to_object(recipe)
@@ -32,28 +29,27 @@ def typed_recipe(values: Mapping[str, Any]) -> Recipe:
     return result
 
 
-def type_problems(values: Mapping[str, Any]) -> list[str]:
+def type_problems(values: Mapping[Any, Any]) -> list[str]:
     """What is wrong with ``values`` as settings, one line for each."""
-    return _filled(values)[1]
+    return list(_fill(OmegaConf.structured(Recipe), values))
 
 
-def _filled(values: Mapping[str, Any]) -> tuple[DictConfig, list[str]]:
-    recipe, problems = OmegaConf.structured(Recipe), [unknown_key_message(key) for key in unknown_keys(values)]
-    no_sections: list[str] = []
-    for key, kind, _ in settings_of(Recipe):
-        value = _at(values, key)
-        if value is _NOT_GIVEN or key.startswith(tuple(no_sections)):
-            continue
-        if is_dataclass(kind):
-            if not isinstance(value, Mapping):
-                no_sections.append(f"{key}.")
-                problems.append(f"{key} is {value}, but it is a section; write its keys below it")
-            continue
-        try:
-            OmegaConf.update(recipe, key, value, merge=False)
-        except OmegaConfBaseException:
-            problems.append(_refusal(key, kind, value))
-    return recipe, problems
+def _fill(recipe: DictConfig, values: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
+    """Set ``values`` one by one; a line for each that cannot be."""
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        kind = None if "." in str(name) else schema_types().get(key)
+        if kind is None:
+            yield unknown_key_message(key)
+        elif not is_dataclass(kind):
+            try:
+                OmegaConf.update(recipe, key, value, merge=False)
+            except OmegaConfBaseException:
+                yield _refusal(key, kind, value)
+        elif isinstance(value, Mapping):
+            yield from _fill(recipe, value, f"{key}.")
+        else:
+            yield f"{key} is {value}, but it is a section; write its keys below it"
 
 
 def _refusal(key: str, kind: Any, value: Any) -> str:
@@ -74,12 +70,10 @@ def _refusal(key: str, kind: Any, value: Any) -> str:
     return f"{key} is {value!r}; it must be {_WORDS[plain.__name__]}" + (", or null" if type(None) in inner else "")
 
 
-def broken_references(recipe: DictConfig) -> list[str]:
+def _broken_references(recipe: DictConfig) -> list[str]:
     """One line for each setting whose interpolation leads nowhere."""
     problems = []
-    for key, kind, _ in settings_of(Recipe):
-        if is_dataclass(kind):
-            continue
+    for key in schema_types():
         try:
             value = OmegaConf.select(recipe, key)
             if OmegaConf.is_config(value):
@@ -88,10 +82,3 @@ def broken_references(recipe: DictConfig) -> list[str]:
             reason = next(line for line in str(error).splitlines() if line.strip())
             problems.append(f"{key}: {reason}; give it a value, or refer to another setting as ${{name}}")
     return problems
-
-
-def _at(values: Mapping[str, Any], key: str) -> Any:
-    def below(section: Any, name: str) -> Any:
-        return section.get(name, _NOT_GIVEN) if isinstance(section, Mapping) else _NOT_GIVEN
-
-    return reduce(below, key.split("."), values)
