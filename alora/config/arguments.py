@@ -153,10 +153,10 @@ def _positional(verb: str, values: list[str]) -> list[str]:
         hint = "artifact" if verb in OF_ARTIFACT else "recipe"
         raise ConfigError(f"alora {verb}: {values[0]!r} is not key=value; did you mean {hint}={values[0]}?")
     if verb == "bench" and values[0] == "compare":
-        return ["bench.workload=compare", f"bench.runs=[{','.join(map(_quoted, values[1:]))}]"]
+        return ["bench.workload=compare", f"bench.runs=[{','.join(map(quoted, values[1:]))}]"]
     if len(values) > 1:
         raise ConfigError(f"alora {verb} takes one {key}, not {len(values)}: {' '.join(values)}")
-    return [f"{key}={_quoted(values[0])}"]
+    return [f"{key}={quoted(values[0])}"]
 
 
 def _unalias(item: str) -> str:
@@ -192,7 +192,7 @@ def _pairs(key: str, value: str) -> list[str]:
         return []
     parts = []
     for name, word in pairs.items():
-        text = _quoted(word)
+        text = quoted(word)
         plain = _PATH_STEP.fullmatch(name)
         parts.append(f"{key}.{name}={text}" if plain else f"{key}={{{_SPECIAL.sub(_escaped, name)}: {text}}}")
     return parts
@@ -202,9 +202,10 @@ def _escaped(found: re.Match[str]) -> str:
     return "\\" + found[0]
 
 
-def _quoted(text: str) -> str:
-    """``text`` as one value, whatever characters are in it."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+def quoted(text: str) -> str:
+    """``text`` as one value of an override: Hydra takes backslashes for escapes only before a quote, or at the end."""
+    escaped = re.sub(r'(\\*)("|\Z)', lambda found: found[1] * 2 + (found[2] and '\\"'), text)
+    return f'"{escaped}"'
 
 
 def _name_recipe_files(overrides: list[str], cwd: Path) -> tuple[list[str], list[Path]]:

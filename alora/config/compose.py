@@ -141,7 +141,8 @@ def _typed(composed: DictConfig, arguments: Arguments) -> Recipe:
     plain = OmegaConf.to_container(composed)
     assert isinstance(plain, dict)
     values = {str(key): value for key, value in plain.items() if key != "hydra"}
-    given = [str(item) for item in HydraConfig.get().overrides.task]
+    overrides = OmegaConf.to_container(HydraConfig.get().overrides.task)  # as written: to look at one is to resolve it
+    given = [str(item) for item in overrides] if isinstance(overrides, list) else []
     folders = [*arguments.places, configs_folder()]
     if arguments.local and arguments.verb in OF_ARTIFACT:
         values["base"] = chosen_section("base", given, values, folders)

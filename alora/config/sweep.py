@@ -18,11 +18,10 @@ from pathlib import Path
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig
 
 from alora.atomic import write_json
-from alora.config.arguments import LOCAL_RECIPE, Arguments, read_arguments
+from alora.config.arguments import LOCAL_RECIPE, Arguments, quoted, read_arguments
 from alora.config.compose import COMPOSITION_ERRORS, compose, composing, hydra_main, initialised, to_recipe
 from alora.config.environment import package_version
 from alora.config.schema import Recipe
@@ -30,7 +29,7 @@ from alora.errors import ConfigError, MissingDependency
 
 DONE, SKIPPED, FAILED, LOST = "done", "done before", "failed", "lost"
 LOST_CODE = 2  # a job that told nothing: its process died, and the same command goes on
-_FOLDER = Path("runs", ".sweep")
+_LASTING = Path("runs", ".sweep")
 _PACKAGES = {
     "joblib": "hydra-joblib-launcher",
     "submitit_local": "hydra-submitit-launcher",
@@ -186,7 +185,7 @@ def run_folders_apart(recipes: Sequence[Recipe], changed: Sequence[str]) -> list
         return []
     policies = {recipe.policy.id for recipe in recipes}
     if len(owners) == 1 and None not in policies and len(policies) == len(recipes):
-        return [f"run_dir={_quoted(next(iter(owners)), '/${policy.id}')}"]
+        return [f"run_dir={_folder(next(iter(owners)), '/${policy.id}')}"]
     lines = [f"{folder}: {len(jobs)} jobs ({'; '.join(jobs[:3])})" for folder, jobs in shared.items()]
     raise ConfigError(
         "jobs of this sweep would train into one run folder; make name or run_dir depend on what is swept, "
@@ -194,11 +193,11 @@ def run_folders_apart(recipes: Sequence[Recipe], changed: Sequence[str]) -> list
     )
 
 
-def _quoted(folder: str, below: str = "") -> str:
-    """``folder``, with ``below`` behind it, as the value of an override, whatever characters are in it."""
-    if "${" in folder:  # the override would have it resolved
-        raise ConfigError(f"jobs of this sweep would go to the folder {folder!r}; give it a name without '${{'")
-    return QuotedString(folder + below, Quote.single).with_quotes()
+def _folder(path: str, below: str = "") -> str:
+    """``path``, with ``below`` behind it, as the value of an override, whatever characters are in it."""
+    if "${" in path:  # the override would have it resolved
+        raise ConfigError(f"jobs of this sweep would go to the folder {path!r}; give it a name without '${{'")
+    return quoted(path + below)
 
 
 @contextlib.contextmanager
@@ -209,13 +208,13 @@ def _sweep_folder(arguments: Arguments) -> Iterator[tuple[Records, list[str]]]:
     absolute path: what it keeps there (submitit its logs) stays, and the records are removed when they were read.
     """
     if arguments.sets("hydra/launcher"):
-        lasting = Path.cwd() / _FOLDER
+        lasting = Path.cwd() / _LASTING
         folder = lasting / f"jobs-{secrets.token_hex(4)}"
         folder.mkdir(parents=True)
     else:
         lasting = folder = Path(tempfile.mkdtemp(prefix="alora-sweep-"))
     try:
-        more = [] if arguments.sets("hydra.sweep.dir") else [f"hydra.sweep.dir={_quoted(str(lasting))}"]
+        more = [] if arguments.sets("hydra.sweep.dir") else [f"hydra.sweep.dir={_folder(str(lasting))}"]
         more += [] if arguments.sets("hydra.job.name") else [f"hydra.job.name=alora_{arguments.verb}"]
         yield Records(folder), more
     finally:

@@ -136,6 +136,12 @@ def test_open_dictionaries_take_new_keys():
     assert recipe.data.label_map == {"1": "bad"}
 
 
+@pytest.mark.parametrize("name", ["back\\slash", "a\\\\b", "end\\", 'we "talk"', 'x\\"y', "it's", "a, {b}"])
+def test_a_name_with_any_character_names_that_file(name, here):
+    (here / name).write_text("")
+    assert recipe_of("score", name).conversation == str(here / name)
+
+
 class TestLocalRecipe:
     BODY = "defaults:\n  - override /base: smollm2\nname: mine\ntraining:\n  epochs: 2\n"
 

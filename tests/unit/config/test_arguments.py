@@ -24,7 +24,7 @@ from alora.errors import ConfigError
             "score",
             ["battery=x", 'we "talk", \\o/.json'],
             (),
-            ("artifact=x", 'conversation="we \\"talk\\", \\\\o/.json"'),
+            ("artifact=x", 'conversation="we \\"talk\\", \\o/.json"'),
         ),
         ("score", ["bundles=[a,b]", "+bundle=c"], (), ("bundles=[a,b]", "+artifact=c")),
     ],
