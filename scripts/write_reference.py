@@ -35,7 +35,7 @@ def settings_part() -> str:
     for key, kind, _ in settings_of(Recipe):
         if is_dataclass(kind):
             about = " ".join((kind.__doc__ or "").split()).replace("``", "`")
-            parts.append(f"### {key}\n\n{about}\n\n{_section(f'{key}.', kind)}")
+            parts.append(f"### {key}\n\n{about}\n\n{_section(f'{key}.', kind)}")  # type: ignore[arg-type]
     return "\n\n".join(parts)
 
 

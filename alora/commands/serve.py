@@ -1,4 +1,7 @@
-"""``alora serve battery=DIR [serving.port=8000]``: stock vLLM's OpenAI server with the bundles in it."""
+"""``alora serve battery=DIR [serving.port=8000]``: stock vLLM's OpenAI server with the bundles and the guard in it.
+
+``serving.scorer=packed`` serves the guard alone, from this process, without vLLM.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,21 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
-from alora.commands.artifacts import open_bundles
+from alora.commands.artifacts import check_bases, open_bundles
 from alora.commands.output import note
 from alora.config.schema import Recipe
 from alora.config.secrets import KEY, holds_key, is_far, redacted
-from alora.errors import CheckFailed
+from alora.errors import CheckFailed, MissingDependency
 
 
 def run(recipe: Recipe) -> int:
-    """Check bundles, base and plugin, then become the server: this process is vLLM's from there on."""
+    """Check bundles, base and plugin, then serve. With vLLM this process becomes its server."""
+    return _serve_packed(recipe) if recipe.serving.scorer == "packed" else _serve_vllm(recipe)
+
+
+def _serve_vllm(recipe: Recipe) -> NoReturn:
     from alora.base.describe import base_folder, describe_base
     from alora.serving.engine import ServedAdapter
     from alora.serving.launch import server_command, server_environment
@@ -42,6 +50,33 @@ def run(recipe: Recipe) -> int:
     note("\n".join(f"serving {adapter.name} from {adapter.folder}" for adapter in adapters))
     announce(command, environment)
     os.execve(command[0], command, environment)
+
+
+def _serve_packed(recipe: Recipe) -> int:
+    """The guard alone, until it is interrupted."""
+    try:
+        import uvicorn
+
+        from alora.guard.standalone import make_app
+    except ImportError as error:
+        raise MissingDependency(f"the guard needs FastAPI ({error}); pip install 'alora-toolkit[guard]'") from error
+    from alora.base.limits import longest_input
+    from alora.base.load import load_base
+    from alora.guard.core import Guard
+    from alora.guard.packed import PackedReader
+    from alora.guard.reader import Served
+
+    bundles, settings = open_bundles(recipe)
+    base = load_base(settings)
+    check_bases(bundles, base)
+    served = [Served.of(bundle) for bundle in bundles]
+    guard = Guard(served, bundles[0].renderer(base), PackedReader(base, bundles), longest_input(base.model))
+    host, port = recipe.serving.host, recipe.serving.port
+    if is_far(host) and not os.environ.get(KEY):
+        note(f"{host} takes requests from other machines, and anybody may ask: no key is set; export {KEY}")
+    note(f"serving {', '.join(item.name for item in served)} on http://{host}:{port}/v1/guard")
+    uvicorn.run(make_app(guard), host=host, port=port, log_level="warning")
+    return 0
 
 
 def announce(command: Sequence[str], environment: Mapping[str, str]) -> None:

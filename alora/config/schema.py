@@ -208,8 +208,9 @@ class ExportSettings:
 
 @dataclass
 class ServingSettings:
-    """``alora serve``: stock vLLM's OpenAI server with bundles in it."""
+    """``alora serve``: stock vLLM's OpenAI server with bundles in it, or the guard alone."""
 
+    scorer: str = setting("vllm", "packed: the guard alone, in this process", choices=("vllm", "packed"))
     host: str = setting("127.0.0.1", "who may ask the server", in_files=("127.0.0.1",))
     port: int = setting(8000, least=1, most=65535)
     max_loras: int | None = setting(None, "adapters in one step; null: all", least=1)

@@ -97,6 +97,15 @@ def read_conversation(source: str, columns: ColumnSettings | None = None) -> Con
         raise DataError(f"{where}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from error
     except ValueError as error:
         raise DataError(f'{where}: not JSON: {error}; give {{"messages": [...]}} or a list of messages') from error
+    return parse_conversation(value, where, columns)
+
+
+def parse_conversation(value: Any, where: str, columns: ColumnSettings | None = None) -> Conversation:
+    """One conversation from parsed JSON: an object with ``messages``, or their list; ``where`` names it in errors.
+
+    Raises:
+        DataError: it is no conversation.
+    """
     row = {ColumnSettings.messages: value} if isinstance(value, list) else value
     findings = Findings()
     columns = columns or ColumnSettings()

@@ -6,12 +6,15 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from alora.config.environment import package_version
 from alora.config.schema import ServingSettings
 from alora.serving.engine import CPU_ENVIRONMENT, ServedAdapter, block_size, on_gpu, served_rank
 
+# What vLLM loads where VLLM_PLUGINS is not set; vllm.endpoint_plugins is loaded by name alone.
+_PLUGIN_GROUPS = tuple(f"vllm.{kind}_plugins" for kind in ("general", "io_processor", "platform", "stat_logger"))
 _MOST_LOGPROBS = 20  # vLLM's own default
 
 
@@ -46,8 +49,12 @@ def server_command(
 
 
 def server_environment() -> dict[str, str]:
-    """This process's environment, with what vLLM needs on a machine without a GPU."""
-    return {**({} if on_gpu() else CPU_ENVIRONMENT), **os.environ}
+    """This process's environment, with what vLLM needs on a machine without a GPU, and with the guard's routes let in.
+
+    vLLM mounts routes only of plugins that ``VLLM_PLUGINS`` names, which then has to name all others, too.
+    """
+    found = (point.name for group in _PLUGIN_GROUPS for point in entry_points(group=group))
+    return {**({} if on_gpu() else CPU_ENVIRONMENT), "VLLM_PLUGINS": ",".join(sorted({*found, "alora"})), **os.environ}
 
 
 def _server(folder: Path) -> list[str]:

@@ -1,0 +1,173 @@
+"""One request: render once, ask for all policies together, and count whoever does not answer as the caller chose."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING
+
+from alora.data.conversation import Conversation, parse_conversation
+from alora.errors import AdapterError, AloraError
+from alora.guard.reader import EngineDead, Reader, Reading, Served
+from alora.guard.wire import GuardRequest, GuardResponse, PolicyVerdict, Status, Timing, Usage
+from alora.verdict import make_verdict
+
+if TYPE_CHECKING:
+    from alora.prompt.render import Prefix, Renderer
+
+_logger = logging.getLogger("alora.guard")
+
+
+class RefusedRequest(AloraError):
+    """A request that the guard does not answer. ``status`` is HTTP's."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Guard:
+    """The policies that are served, how their conversations are rendered, and what computes.
+
+    Args:
+        served: at least one; all on one base with one rendering of the prefix.
+        longest: tokens of a prompt that the engine takes, or None.
+    """
+
+    def __init__(
+        self, served: Sequence[Served], renderer: Renderer, reader: Reader, longest: int | None = None
+    ) -> None:
+        self.served = tuple(served)
+        self._renderer, self._reader, self._longest = renderer, reader, longest
+
+    async def answer(self, request: GuardRequest) -> GuardResponse:
+        """The whole answer.
+
+        Raises:
+            RefusedRequest: an unknown policy, a malformed or too long conversation.
+            EngineDead: the engine is gone.
+        """
+        async for item in self.judge(request):
+            if isinstance(item, GuardResponse):
+                return item
+        raise AssertionError("judge() ends with its response")
+
+    async def judge(self, request: GuardRequest) -> AsyncGenerator[PolicyVerdict | GuardResponse, None]:
+        """Each verdict as it arrives, then the whole answer; raises like :meth:`answer`, before the first of them."""
+        started = time.monotonic()
+        asked = self.choose(request.policies)
+        prefix = self.render(request.messages, asked)
+        rendered = time.monotonic()
+        end = None if request.deadline_ms is None else started + request.deadline_ms / 1000
+        given: dict[int, PolicyVerdict] = {}
+        computed = 0
+        rest: Status = "failed"
+        why = "the engine gave no answer"
+        readings = self._reader.read(prefix, asked, request.cache_salt, request.priority)
+        try:
+            while len(given) < len(asked):
+                # At the deadline wait_for cancels the pending read, and with it what runs in the engine.
+                reading = await asyncio.wait_for(anext(readings), None if end is None else end - time.monotonic())
+                if reading.index in given:
+                    continue
+                item = asked[reading.index]
+                given[reading.index] = verdict = _verdict(item, reading, request)
+                if reading.error is None:
+                    computed += len(prefix.token_ids) + len(item.suffix.token_ids) - reading.cached_tokens
+                yield verdict
+                if request.stop_on_block and verdict.flagged:
+                    rest, why = "skipped", f"{item.policy.id} is flagged, and stop_on_block is set"
+                    break
+        except StopAsyncIteration:
+            pass
+        except TimeoutError:
+            rest, why = "missed", f"deadline of {request.deadline_ms:g} ms; on_failure {request.on_failure}"
+        except EngineDead:
+            raise
+        except Exception:
+            _logger.exception("reading %d policies failed", len(asked) - len(given))
+            why = f"the engine failed; on_failure {request.on_failure}"
+        finally:
+            await readings.aclose()
+        for index, item in enumerate(asked):
+            if index not in given:
+                given[index] = verdict = _unanswered(item, rest, why, request)
+                yield verdict
+        verdicts = [given[index] for index in range(len(asked))]
+        yield GuardResponse(
+            id=f"guard-{secrets.token_hex(12)}",
+            action="block" if any(verdict.flagged for verdict in verdicts) else "allow",
+            complete=all(verdict.status == "ok" for verdict in verdicts),
+            verdicts=verdicts,
+            usage=Usage(
+                prefix_tokens=len(prefix.token_ids),
+                suffix_tokens=sum(len(item.suffix.token_ids) for item in asked),
+                computed_tokens=computed,
+                policies=len(asked),
+            ),
+            timing_ms=Timing(
+                render=round((rendered - started) * 1000, 3), total=round((time.monotonic() - started) * 1000, 3)
+            ),
+        )
+
+    def choose(self, names: Sequence[str] | None) -> list[Served]:
+        """Those of the served policies that ``names`` ask for, by id or ``id@digest``; RefusedRequest for another."""
+        if names is None:
+            return list(self.served)
+        known = {item.policy.id: item for item in self.served} | {item.name: item for item in self.served}
+        if unknown := [name for name in names if name not in known]:
+            have = ", ".join(item.policy.id for item in self.served)
+            raise RefusedRequest(f"policies: {', '.join(unknown[:5])[:200]} is not served; choose from {have[:500]}")
+        if not names:
+            raise RefusedRequest("policies is empty; name at least one, or leave it out for all")
+        return list({known[name].name: known[name] for name in names}.values())
+
+    def render(self, messages: Sequence[object], asked: Sequence[Served]) -> Prefix:
+        """The conversation's tokens. What does not fit whole is refused: a guard must not judge half a conversation.
+
+        Raises:
+            RefusedRequest: malformed (400) or too long (413).
+        """
+        conversation = _conversation(messages)
+        prefix = self._renderer.prefix(conversation)
+        if prefix.truncation is not None:
+            tokens, most = prefix.truncation.tokens_before, self._renderer.settings.max_prefix_tokens
+            raise RefusedRequest(f"the conversation has {tokens} tokens, the policies were trained on {most}", 413)
+        whole = len(prefix.token_ids) + max(len(item.suffix.token_ids) for item in asked)
+        if self._longest is not None and whole > self._longest:
+            raise RefusedRequest(f"the prompt has {whole} tokens, the engine takes {self._longest}", 413)
+        return prefix
+
+
+def _conversation(messages: Sequence[object]) -> Conversation:
+    try:
+        return parse_conversation({"messages": list(messages)}, "request")
+    except AloraError as error:
+        raise RefusedRequest(str(error)) from error
+
+
+def _verdict(item: Served, reading: Reading, request: GuardRequest) -> PolicyVerdict:
+    if reading.error is not None:
+        return _unanswered(item, "failed", f"{reading.error}; on_failure {request.on_failure}", request)
+    try:
+        verdict = make_verdict(item.policy, reading.logits, item.calibration, item.digest)
+    except AdapterError as error:  # not finite, or not one value per label
+        return _unanswered(item, "failed", f"{error}; on_failure {request.on_failure}", request)
+    return PolicyVerdict(
+        policy=item.policy.id,
+        status="ok",
+        flagged=verdict.label == item.policy.labels[0],
+        label=verdict.label,
+        probability=verdict.probability,
+        threshold=verdict.threshold,
+        probabilities=verdict.probabilities,
+        adapter=item.name,
+    )
+
+
+def _unanswered(item: Served, status: Status, why: str, request: GuardRequest) -> PolicyVerdict:
+    closed = request.on_failure == "closed" and status != "skipped"
+    return PolicyVerdict(policy=item.policy.id, status=status, flagged=closed, adapter=item.name, reason=why)

@@ -1,0 +1,79 @@
+"""The guard inside stock vLLM's server, by its entry-point group ``vllm.endpoint_plugins`` (0.26 on).
+
+vLLM loads it when ``VLLM_PLUGINS`` names ``alora``; its own key, TLS, metrics and drain hold for these routes, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from alora.errors import AloraError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from alora.bundle.read import Bundle
+
+_logger = logging.getLogger("vllm.alora")
+
+
+class GuardEndpoint:
+    """vLLM's ``EndpointPlugin``: routes first, and the guard behind them once the engine is up."""
+
+    name = "alora"
+    required_tasks = ("generate",)
+
+    def attach_router(self, app: FastAPI) -> None:
+        """Mount the routes; they answer 503 until :meth:`init_state`."""
+        from alora.guard.routes import router
+
+        app.include_router(router)
+
+    async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
+        """Serve the bundles among the server's LoRA modules. What keeps the guard from serving, its routes report."""
+        try:
+            state.alora_guard = make_guard(engine_client, state, args)
+        except AloraError as error:
+            state.alora_guard_refusal = f"the guard is not served: {error}"
+            _logger.error("%s", state.alora_guard_refusal)
+
+
+def make_guard(engine_client: Any, state: Any, args: Namespace) -> Any:
+    """A guard of the bundles that vLLM serves as LoRA modules, each checked against the base.
+
+    Raises:
+        AloraError: none is a bundle, one is damaged or for another base, or the plugin is not active.
+    """
+    from alora.base.describe import base_folder, describe_base
+    from alora.bundle.battery import require_one_base
+    from alora.bundle.manifest import MANIFEST_FILE
+    from alora.bundle.read import load_bundle
+    from alora.config.schema import BaseSettings
+    from alora.errors import CheckFailed, ConfigError
+    from alora.guard.core import Guard
+    from alora.guard.engine import EngineReader
+    from alora.guard.reader import Served
+    from alora.vllm_plugin import status
+
+    if not status().active:
+        raise CheckFailed(f"the alora plugin is not active: {status().reason}")
+    if args.logprobs_mode != "processed_logprobs":
+        raise ConfigError("start vLLM with --logprobs-mode processed_logprobs, as alora serve does")
+    loras = state.openai_serving_models.lora_requests
+    folders = {name: Path(lora.lora_path) for name, lora in loras.items()}
+    bundles: list[Bundle] = [load_bundle(at) for at in folders.values() if (at / MANIFEST_FILE).is_file()]
+    served = [Served.of(bundle) for bundle in bundles]
+    if not served:
+        raise ConfigError("no LoRA module of this server is an alora bundle; start it by alora serve battery=DIR")
+    if missing := [item.name for item in served if item.name not in loras]:
+        raise ConfigError(f"load each bundle under its own name; missing: {', '.join(missing)}")
+    require_one_base(bundles)
+    settings = bundles[0].base_settings(BaseSettings(source=args.model))
+    base = describe_base(settings, base_folder(settings))
+    for bundle in bundles:
+        bundle.check_base(base)
+    longest = engine_client.model_config.max_model_len - 1  # and the answer's own token
+    return Guard(served, bundles[0].renderer(base), EngineReader(engine_client, loras), longest)

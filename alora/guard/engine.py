@@ -1,0 +1,67 @@
+"""Reading in vLLM's own process: one engine request per policy, all on the prefix that the engine caches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from vllm import SamplingParams
+
+from alora.guard.reader import EngineDead, Reading, Served
+
+if TYPE_CHECKING:
+    from alora.prompt.render import Prefix
+
+
+class EngineReader:
+    """Reads from ``client``, vLLM's ``EngineClient``; ``loras`` are the server's LoRA requests by name.
+
+    The table is vLLM's own: two requests of one name and two ids would end the engine.
+    """
+
+    def __init__(self, client: Any, loras: dict[str, Any]) -> None:
+        self._client, self._loras = client, loras
+
+    async def read(
+        self, prefix: Prefix, asked: Sequence[Served], salt: str | None, priority: int
+    ) -> AsyncGenerator[Reading, None]:
+        """See :class:`~alora.guard.reader.Reader`. Cancelling a task aborts its request in the engine."""
+        name = uuid4().hex
+        tasks = [
+            asyncio.create_task(self._one(index, prefix, item, salt, priority, f"guard-{name}-{index}"))
+            for index, item in enumerate(asked)
+        ]
+        try:
+            for done in asyncio.as_completed(tasks):
+                yield await done
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _one(
+        self, index: int, prefix: Prefix, item: Served, salt: str | None, priority: int, request_id: str
+    ) -> Reading:
+        lora = self._loras.get(item.name)
+        if lora is None:
+            return Reading(index, error=f"{item.name} is not loaded")
+        labels = list(item.suffix.label_token_ids)
+        # The label tokens' own probabilities: logprobs_mode=processed_logprobs is what alora serve starts vLLM with.
+        params = SamplingParams(
+            temperature=0.0, max_tokens=1, logprobs=len(labels), allowed_token_ids=labels, detokenize=False
+        )
+        prompt: dict[str, Any] = {"prompt_token_ids": [*prefix.token_ids, *item.suffix.token_ids]}
+        if salt is not None:
+            prompt["cache_salt"] = salt
+        try:
+            async for output in self._client.generate(prompt, params, request_id, lora_request=lora, priority=priority):
+                if output.finished:
+                    found = output.outputs[0].logprobs[0]
+                    return Reading(index, [found[label].logprob for label in labels], output.num_cached_tokens or 0)
+        except Exception as error:
+            if self._client.errored:
+                raise EngineDead(f"the engine is dead: {self._client.dead_error}") from error
+            return Reading(index, error=f"the engine refused it: {' '.join(str(error).split())[:300]}")
+        return Reading(index, error="the engine ended it without an answer")

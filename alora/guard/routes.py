@@ -1,0 +1,183 @@
+"""The guard's HTTP routes, for whichever application holds a :class:`Guard` in ``app.state.alora_guard``."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+
+from alora.guard.core import Guard, RefusedRequest
+from alora.guard.reader import EngineDead
+from alora.guard.wire import (
+    GenericGuardrailRequest,
+    GenericGuardrailResponse,
+    GuardRequest,
+    GuardResponse,
+    Health,
+    ModerationRequest,
+    ModerationResponse,
+    ModerationResult,
+    PolicyCard,
+    PolicyList,
+    PolicyVerdict,
+)
+
+MOST_BYTES = 1024 * 1024  # of a request's body
+
+
+class _Route(APIRoute):
+    """A route that reads no more than :data:`MOST_BYTES`, and whose every error is one JSON object, as OpenAI's are."""
+
+    def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:
+        handle = super().get_route_handler()
+
+        async def bounded(request: Request) -> Response:
+            try:
+                await _read_bounded(request)
+                return await handle(request)
+            except RefusedRequest as error:
+                return _error(error.status, str(error))
+            except EngineDead as error:
+                return _error(503, str(error))
+            except RequestValidationError as error:
+                return _error(400, _invalid(error))
+            except HTTPException as error:  # FastAPI's own, for a body that no parser takes
+                return _error(error.status_code, str(error.detail))
+
+        return bounded
+
+
+router = APIRouter(route_class=_Route, tags=["guard"])
+
+
+def guard_of(app: FastAPI) -> Guard:
+    """The application's guard; 503 while there is none."""
+    guard = getattr(app.state, "alora_guard", None)
+    if guard is None:
+        raise RefusedRequest(getattr(app.state, "alora_guard_refusal", None) or "the guard is not ready", 503)
+    return guard
+
+
+@router.post("/v1/guard", response_model=GuardResponse)
+async def guard(body: GuardRequest, request: Request) -> Response | GuardResponse:
+    """Every policy's verdict on one conversation, computed behind one shared prefix."""
+    judge = guard_of(request.app)
+    if not body.stream:
+        return await judge.answer(body)
+    items = judge.judge(body)
+    first = await anext(items)  # a refusal has its status only before the stream begins
+    return StreamingResponse(_events(first, items), media_type="text/event-stream")
+
+
+@router.post("/v1/moderations", response_model=ModerationResponse)
+async def moderations(body: ModerationRequest, request: Request) -> ModerationResponse:
+    """OpenAI's moderations endpoint: each policy is a category."""
+    judge = guard_of(request.app)
+    if (body.input is None) == (body.messages is None):
+        raise RefusedRequest("give input (text or a list of texts) or messages (one conversation), not both")
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    talks = [body.messages] if texts is None else [[{"role": "user", "content": text}] for text in texts]
+    if not talks:
+        raise RefusedRequest("input is an empty list; give at least one text")
+    asked = [GuardRequest(messages=talk or [], policies=body.policies, deadline_ms=body.deadline_ms) for talk in talks]
+    answers = await asyncio.gather(*map(judge.answer, asked))
+    return ModerationResponse(
+        id=f"modr-{secrets.token_hex(12)}", model=body.model, results=[_moderated(answer) for answer in answers]
+    )
+
+
+@router.post("/v1/guard/beta/litellm_basic_guardrail_api", response_model=GenericGuardrailResponse)
+async def litellm_guardrail(body: GenericGuardrailRequest, request: Request) -> GenericGuardrailResponse:
+    """LiteLLM's ``generic_guardrail_api``, which sends the whole conversation before and after a model's answer."""
+    judge = guard_of(request.app)
+    role = "user" if body.input_type == "request" else "assistant"
+    messages = body.structured_messages or [{"role": role, "content": text} for text in body.texts or []]
+    if body.structured_messages and body.input_type == "response":
+        messages = [*messages, *({"role": role, "content": text} for text in body.texts or [])]
+    policies = body.additional_provider_specific_params.get("policies")
+    answer = await judge.answer(GuardRequest(messages=messages, policies=policies))
+    if answer.action == "allow":
+        return GenericGuardrailResponse(action="NONE")
+    flagged = ", ".join(verdict.policy for verdict in answer.verdicts if verdict.flagged)
+    return GenericGuardrailResponse(action="BLOCKED", blocked_reason=f"policy: {flagged}")
+
+
+@router.get("/v1/guard/policies", response_model=PolicyList)
+async def policies(request: Request) -> PolicyList:
+    """What is served, with the weights' digests."""
+    return PolicyList(
+        policies=[
+            PolicyCard(
+                policy=item.policy.id,
+                title=item.policy.title,
+                adapter=item.name,
+                digest=item.digest,
+                labels=list(item.policy.labels),
+                threshold=item.calibration.threshold,
+            )
+            for item in guard_of(request.app).served
+        ]
+    )
+
+
+@router.get("/v1/guard/health", response_model=Health)
+async def health(request: Request) -> Health:
+    """200 when the guard can answer, 503 with the reason when not."""
+    return Health(status="ready", policies=len(guard_of(request.app).served))
+
+
+async def _events(
+    first: PolicyVerdict | GuardResponse, rest: AsyncGenerator[PolicyVerdict | GuardResponse, None]
+) -> AsyncIterator[str]:
+    try:
+        yield _event(first)
+        async for item in rest:
+            yield _event(item)
+    except EngineDead as error:
+        yield f'event: error\ndata: {{"error": {{"message": "{type(error).__name__}"}}}}\n\n'
+    finally:
+        await rest.aclose()  # a client that goes away cancels what still runs
+
+
+def _event(item: PolicyVerdict | GuardResponse) -> str:
+    return f"event: {'verdict' if isinstance(item, PolicyVerdict) else 'answer'}\ndata: {item.model_dump_json()}\n\n"
+
+
+def _moderated(answer: GuardResponse) -> ModerationResult:
+    scores = {
+        verdict.policy: float(verdict.flagged) if verdict.probability is None else verdict.probability
+        for verdict in answer.verdicts
+    }
+    return ModerationResult(
+        flagged=answer.action == "block",
+        categories={verdict.policy: verdict.flagged for verdict in answer.verdicts},
+        category_scores=scores,
+        category_applied_input_types={name: ["text"] for name in scores},
+    )
+
+
+async def _read_bounded(request: Request) -> None:
+    """Read the body once, up to the limit; Starlette hands out what lies in ``_body`` from then on."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BYTES:
+            raise RefusedRequest(f"the request has more than {MOST_BYTES} bytes", 413)
+    request._body = bytes(body)
+
+
+def _error(status: int, message: str) -> JSONResponse:
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return JSONResponse({"error": {"message": message, "type": kind, "code": status}}, status)
+
+
+def _invalid(error: RequestValidationError) -> str:
+    """What is wrong, without the text that was sent."""
+    problems = [f"{'.'.join(map(str, item['loc'][1:])) or 'body'}: {item['msg']}" for item in error.errors()[:5]]
+    return "; ".join(problems)

@@ -1,0 +1,142 @@
+"""Requests and answers as they travel: the guard's own, OpenAI's moderations, LiteLLM's generic guardrail."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Status = Literal["ok", "missed", "failed", "skipped"]
+
+
+class GuardRequest(BaseModel):
+    """``POST /v1/guard``: one conversation."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    messages: list[Any] = Field(description="the conversation, as in OpenAI's chat format")
+    policies: list[str] | None = Field(default=None, description="ids or id@digest; absent: every policy")
+    deadline_ms: float | None = Field(
+        default=None, gt=0, le=600_000, description="answer after this long, complete or not"
+    )
+    on_failure: Literal["closed", "open"] = Field(
+        default="closed", description="what a policy without an answer counts as"
+    )
+    stop_on_block: bool = Field(default=False, description="cancel the rest at the first flagged verdict")
+    cache_salt: str | None = Field(
+        default=None, min_length=1, max_length=256, description="share KV under this salt only"
+    )
+    priority: int = Field(default=0, description="lower runs first, where the engine schedules by priority")
+    stream: bool = Field(
+        default=False, description="server-sent events: each verdict as it arrives, the whole answer last"
+    )
+
+
+class PolicyVerdict(BaseModel):
+    """One policy's answer. ``flagged`` without a probability: it did not answer, and ``on_failure`` is closed."""
+
+    policy: str
+    status: Status
+    flagged: bool
+    label: str | None = None
+    probability: float | None = None
+    threshold: float | None = None
+    probabilities: dict[str, float] | None = None
+    adapter: str
+    reason: str | None = None
+
+
+class Usage(BaseModel):
+    """Tokens: of the conversation (shared), of all suffixes, and those that the engine computed for both."""
+
+    prefix_tokens: int
+    suffix_tokens: int
+    computed_tokens: int
+    policies: int
+
+
+class Timing(BaseModel):
+    """Milliseconds."""
+
+    render: float
+    total: float
+
+
+class GuardResponse(BaseModel):
+    """``action`` is block when any verdict is flagged. ``complete``: every policy that was asked answered."""
+
+    id: str
+    action: Literal["allow", "block"]
+    complete: bool
+    verdicts: list[PolicyVerdict]
+    usage: Usage
+    timing_ms: Timing
+
+
+class ModerationRequest(BaseModel):
+    """OpenAI's ``POST /v1/moderations``; ``messages`` in place of ``input`` judges a whole conversation."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    input: str | list[str] | None = None
+    model: str = "alora"
+    messages: list[Any] | None = None
+    policies: list[str] | None = None
+    deadline_ms: float | None = Field(default=None, gt=0, le=600_000)
+
+
+class ModerationResult(BaseModel):
+    """Policies are the categories; a policy that did not answer is flagged with score 1."""
+
+    flagged: bool
+    categories: dict[str, bool]
+    category_scores: dict[str, float]
+    category_applied_input_types: dict[str, list[str]]
+
+
+class ModerationResponse(BaseModel):
+    """One result per input."""
+
+    id: str
+    model: str
+    results: list[ModerationResult]
+
+
+class GenericGuardrailRequest(BaseModel):
+    """LiteLLM's ``generic_guardrail_api``; only what the guard reads of it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    texts: list[str] | None = None
+    structured_messages: list[Any] | None = None
+    input_type: Literal["request", "response"] = "request"
+    additional_provider_specific_params: dict[str, Any] = Field(default_factory=dict)
+
+
+class GenericGuardrailResponse(BaseModel):
+    """LiteLLM blocks the call on ``BLOCKED`` and shows ``blocked_reason``."""
+
+    action: Literal["BLOCKED", "NONE"]
+    blocked_reason: str | None = None
+
+
+class PolicyCard(BaseModel):
+    """One entry of ``GET /v1/guard/policies``."""
+
+    policy: str
+    title: str
+    adapter: str
+    digest: str
+    labels: list[str]
+    threshold: float
+
+
+class PolicyList(BaseModel):
+    """``GET /v1/guard/policies``."""
+
+    policies: list[PolicyCard]
+
+
+class Health(BaseModel):
+    """``GET /v1/guard/health``: ready when the guard can answer."""
+
+    status: Literal["ready"]
+    policies: int

@@ -1,0 +1,58 @@
+"""A guard of two toy bundles, read by the packed scorer; and readers that fail in every way a reader can."""
+
+import asyncio
+import math
+
+import pytest
+from fastapi.testclient import TestClient
+
+from alora.guard.core import Guard
+from alora.guard.packed import PackedReader
+from alora.guard.reader import EngineDead, Reading, Served
+from alora.guard.standalone import make_app
+from tests.integration.serving.conftest import base, bundles, renderer
+
+__all__ = ["base", "bundles", "renderer"]
+
+MESSAGES = [{"role": "user", "content": "Which pills for a headache?"}, {"role": "assistant", "content": "Take two."}]
+
+
+@pytest.fixture(scope="package")
+def guard(base, bundles, renderer):
+    return Guard([Served.of(bundle) for bundle in bundles], renderer, PackedReader(base, bundles))
+
+
+@pytest.fixture
+def client(guard):
+    with TestClient(make_app(guard)) as client:
+        yield client
+
+
+class Faulty:
+    """Answers the first policy rightly and fails on the second, in the way that ``fault`` names."""
+
+    def __init__(self, right, fault):
+        self.right, self.fault, self.closed = right, fault, False
+
+    async def read(self, prefix, asked, salt, priority):
+        try:
+            async for reading in self.right.read(prefix, asked[:1], salt, priority):
+                yield reading
+            if self.fault == "raises":
+                raise RuntimeError("worker fell over")
+            if self.fault == "hangs":
+                await asyncio.Event().wait()
+            if self.fault == "dead":
+                raise EngineDead("the engine is dead")
+            logits = {"nan": (math.nan, 0.0), "short": (1.0,), "long": (1.0, 2.0, 3.0), "inf": (math.inf, 0.0)}
+            if self.fault in logits:
+                yield Reading(1, logits[self.fault])
+            if self.fault == "refuses":
+                yield Reading(1, error="advice@0 is not loaded")
+            if self.fault == "twice":
+                yield Reading(0, (9.0, -9.0))
+        finally:
+            self.closed = True
+
+
+FAULTS = ("raises", "hangs", "nan", "inf", "short", "long", "refuses", "ends", "twice")

@@ -1,0 +1,102 @@
+"""Verdicts are the scorer's; and no fault of a reader lets a closed policy through."""
+
+import asyncio
+
+import pytest
+
+from alora.data.conversation import parse_conversation
+from alora.guard.core import Guard, RefusedRequest
+from alora.guard.packed import PackedReader
+from alora.guard.reader import EngineDead, Reading, Served
+from alora.guard.wire import GuardRequest
+from alora.prefix.scorer import Scorer
+from alora.verdict import make_verdict
+from tests.integration.guard.conftest import FAULTS, MESSAGES, Faulty
+
+
+def ask(guard, **fields):
+    return asyncio.run(guard.answer(GuardRequest(messages=MESSAGES, **fields)))
+
+
+def test_verdicts_are_the_scorers(guard, base, bundles, renderer):
+    prefix = renderer.prefix(parse_conversation({"messages": MESSAGES}, "test"))
+    with Scorer(base, [bundle.weights for bundle in bundles]) as scorer:
+        rows = scorer.label_logits(prefix, [bundle.suffix for bundle in bundles])
+    answer = ask(guard)
+    assert [verdict.policy for verdict in answer.verdicts] == ["advice", "refunds"]
+    for verdict, bundle, logits_L in zip(answer.verdicts, bundles, rows, strict=True):
+        wanted = make_verdict(bundle.policy, logits_L.tolist(), bundle.calibration, bundle.weights.digest)
+        assert (verdict.label, verdict.probability) == (wanted.label, pytest.approx(wanted.probability, abs=1e-6))
+        assert verdict.flagged == (wanted.label == bundle.policy.labels[0])
+        assert verdict.status == "ok"
+    assert answer.complete
+    assert answer.action == ("block" if any(verdict.flagged for verdict in answer.verdicts) else "allow")
+    sizes = [len(bundle.suffix.token_ids) for bundle in bundles]
+    assert answer.usage.computed_tokens == len(prefix.token_ids) + sum(sizes)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("on_failure", ["closed", "open"])
+def test_a_policy_that_does_not_answer_is_flagged_unless_the_caller_says_open(
+    base, bundles, renderer, fault, on_failure
+):
+    reader = Faulty(PackedReader(base, bundles), fault)
+    answer = ask(
+        Guard([Served.of(bundle) for bundle in bundles], renderer, reader), deadline_ms=2000, on_failure=on_failure
+    )
+    first, second = answer.verdicts
+    assert (first.status, second.status) == ("ok", "missed" if fault == "hangs" else "failed")
+    assert second.flagged == (on_failure == "closed")
+    assert second.probability is None
+    assert not answer.complete
+    if on_failure == "closed":
+        assert answer.action == "block"
+    assert reader.closed  # what still ran was cancelled
+
+
+def test_a_dead_engine_is_no_verdict(base, bundles, renderer):
+    reader = Faulty(PackedReader(base, bundles), "dead")
+    with pytest.raises(EngineDead):
+        ask(Guard([Served.of(bundle) for bundle in bundles], renderer, reader))
+    assert reader.closed
+
+
+def test_stop_on_block_cancels_the_rest(bundles, renderer):
+    class FlagsTheFirst:
+        asked_for_more = False
+
+        async def read(self, prefix, asked, salt, priority):
+            yield Reading(0, (50.0, -50.0))
+            self.asked_for_more = True
+            yield Reading(1, (50.0, -50.0))
+
+    reader = FlagsTheFirst()
+    guard = Guard([Served.of(bundle) for bundle in bundles], renderer, reader)
+    answer = ask(guard, stop_on_block=True)
+    assert [(verdict.status, verdict.flagged) for verdict in answer.verdicts] == [("ok", True), ("skipped", False)]
+    assert (answer.action, reader.asked_for_more) == ("block", False)
+    assert [verdict.status for verdict in ask(guard).verdicts] == ["ok", "ok"]
+
+
+def test_policies_are_chosen_by_id_or_digest(guard, bundles):
+    by_digest = Served.of(bundles[1]).name
+    for name in ("refunds", by_digest):
+        (verdict,) = ask(guard, policies=[name]).verdicts
+        assert verdict.adapter == by_digest
+    assert len(ask(guard, policies=["refunds", by_digest]).verdicts) == 1  # one policy, asked for twice
+    with pytest.raises(RefusedRequest, match="parcels is not served; choose from advice, refunds"):
+        ask(guard, policies=["parcels"])
+    with pytest.raises(RefusedRequest, match="policies is empty"):
+        ask(guard, policies=[])
+
+
+def test_a_conversation_that_does_not_fit_whole_is_refused(bundles, renderer):
+    long = [{"role": "user", "content": "word " * 2000}]
+    guard = Guard([Served.of(bundle) for bundle in bundles], renderer, reader=None)  # never reached
+    with pytest.raises(RefusedRequest, match="the policies were trained on") as caught:
+        asyncio.run(guard.answer(GuardRequest(messages=long)))
+    assert caught.value.status == 413
+    guard = Guard([Served.of(bundle) for bundle in bundles], renderer, reader=None, longest=30)
+    with pytest.raises(RefusedRequest, match="the engine takes 30") as caught:
+        asyncio.run(guard.answer(GuardRequest(messages=MESSAGES)))
+    assert caught.value.status == 413

@@ -1,0 +1,118 @@
+"""The wire: the guard's own format, OpenAI's SDK, LiteLLM's guardrail, and what is no request at all."""
+
+import json
+
+import openai
+import pytest
+from fastapi.testclient import TestClient
+
+from alora.guard import routes
+from alora.guard.core import Guard
+from alora.guard.packed import PackedReader
+from alora.guard.reader import Served
+from alora.guard.standalone import make_app
+from tests.integration.guard.conftest import MESSAGES, Faulty
+
+
+def test_guard(client):
+    answer = client.post("/v1/guard", json={"messages": MESSAGES}).json()
+    assert [verdict["policy"] for verdict in answer["verdicts"]] == ["advice", "refunds"]
+    assert answer["complete"] is True
+    assert answer["usage"]["policies"] == 2
+
+
+def test_events_arrive_one_by_one_and_end_with_the_whole_answer(client):
+    whole = client.post("/v1/guard", json={"messages": MESSAGES}).json()
+    with client.stream("POST", "/v1/guard", json={"messages": MESSAGES, "stream": True}) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        events = [part.split("\ndata: ") for part in response.read().decode().strip().split("\n\n")]
+    assert [kind for kind, _ in events] == ["event: verdict", "event: verdict", "event: answer"]
+    assert json.loads(events[-1][1])["verdicts"] == whole["verdicts"]
+    assert [json.loads(data) for _, data in events[:2]] == whole["verdicts"]
+
+
+def test_openai_sdk_moderates(client):
+    sdk = openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=client)
+    one = sdk.moderations.create(input="Which pills for a headache?", model="alora").results[0]
+    guarded = client.post("/v1/guard", json={"messages": [MESSAGES[0]]}).json()
+    assert one.flagged == (guarded["action"] == "block")
+    scores = one.category_scores.model_dump()
+    assert {verdict["policy"]: verdict["probability"] for verdict in guarded["verdicts"]} == {
+        name: scores[name] for name in ("advice", "refunds")
+    }
+    two = sdk.moderations.create(input=["Hello.", "Bye."], extra_body={"policies": ["advice"]}).results
+    assert [list(result.category_scores.model_dump(exclude_unset=True)) for result in two] == [["advice"], ["advice"]]
+    (talk,) = sdk.moderations.create(input=openai.omit, extra_body={"messages": MESSAGES}).results
+    whole = client.post("/v1/guard", json={"messages": MESSAGES}).json()
+    assert talk.category_scores.model_dump()["advice"] == whole["verdicts"][0]["probability"]
+
+
+def test_litellm_blocks_what_is_flagged(base, bundles, renderer, client):
+    allowed = client.post("/v1/guard", json={"messages": MESSAGES}).json()["action"] == "allow"
+    body = {"texts": ["Take two."], "structured_messages": MESSAGES, "input_type": "request"}
+    answer = client.post("/v1/guard/beta/litellm_basic_guardrail_api", json=body).json()
+    assert answer["action"] == ("NONE" if allowed else "BLOCKED")
+    failing = Guard([Served.of(bundle) for bundle in bundles], renderer, Faulty(PackedReader(base, bundles), "raises"))
+    with TestClient(make_app(failing)) as other:
+        answer = other.post("/v1/guard/beta/litellm_basic_guardrail_api", json=body).json()
+    assert answer["action"] == "BLOCKED"
+    assert "refunds" in answer["blocked_reason"]
+
+
+def test_policies_and_health(client, bundles):
+    cards = client.get("/v1/guard/policies").json()["policies"]
+    assert [card["digest"] for card in cards] == [bundle.weights.digest for bundle in bundles]
+    assert client.get("/v1/guard/health").json() == {"status": "ready", "policies": 2}
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "words"),
+    [
+        (b"{", 400, "JSON"),
+        (b"[]", 400, "body"),
+        (b"{}", 400, "messages: Field required"),
+        (b'{"messages": []}', 400, "empty"),
+        (b'{"messages": "hi"}', 400, "messages"),
+        (b'{"messages": [{"role": "user"}]}', 400, "content is missing"),
+        (b'{"messages": [{"role": "wizard", "content": "hi"}]}', 400, "role"),
+        (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', 400, ""),
+        (b'{"messages": [{"role": "user", "content": "hi"}], "polices": ["advice"]}', 400, "polices"),
+        (b'{"messages": [{"role": "user", "content": "hi"}], "policies": ["x"]}', 400, "x is not served"),
+        (b'{"messages": [{"role": "user", "content": "hi"}], "deadline_ms": 0}', 400, "deadline_ms"),
+        (b'{"messages": [{"role": "user", "content": "' + b"a" * routes.MOST_BYTES + b'"}]}', 413, "bytes"),
+        (b"\xff\xfe", 400, ""),
+        (b"[" * 100_000, 400, ""),
+    ],
+)
+def test_what_is_no_request_is_one_message(client, content, status, words):
+    answer = client.post("/v1/guard", content=content, headers={"Content-Type": "application/json"})
+    assert answer.status_code == status
+    message = answer.json()["error"]["message"]
+    assert words in message
+    assert len(message) < 1000
+    assert client.get("/v1/guard/health").status_code == 200
+
+
+def test_nul_bytes_are_text(client):
+    messages = [{"role": "user", "content": "a\0b"}]
+    assert client.post("/v1/guard", json={"messages": messages}).json()["complete"] is True
+
+
+def test_a_dead_engine_is_503(base, bundles, renderer):
+    dead = Guard([Served.of(bundle) for bundle in bundles], renderer, Faulty(PackedReader(base, bundles), "dead"))
+    with TestClient(make_app(dead)) as client:
+        assert client.post("/v1/guard", json={"messages": MESSAGES}).status_code == 503
+
+
+def test_every_route_asks_for_the_key(guard, monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    app = make_app(guard)
+    with TestClient(app) as client:
+        asked = [(method, route.path) for route in app.routes for method in sorted(route.methods)]
+        assert ("POST", "/v1/guard") in asked
+        for method, path in asked:
+            assert client.request(method, path).status_code == 401, path
+            wrong = client.request(method, path, headers={"Authorization": "Bearer other"})
+            assert wrong.status_code == 401
+        right = client.get("/v1/guard/policies", headers={"Authorization": "Bearer secret"})
+        assert right.status_code == 200

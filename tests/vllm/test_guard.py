@@ -1,0 +1,149 @@
+"""The guard inside stock vLLM's server: one request, every policy, one prefill; deadlines; a dead engine."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import httpx
+import openai
+import pytest
+
+from alora.bundle.battery import load_battery
+from alora.data.conversation import parse_conversation
+from alora.guard.reader import Served
+from alora.prefix.scorer import Scorer
+from alora.serving.engine import block_size
+from alora.verdict import make_verdict
+from tests.toy_recipe import run_alora
+from tests.vllm import bundles as store
+from tests.vllm.http_server import free_port, serving
+
+TOLERANCE = 1e-4  # of a probability: two engines in float32
+SMALL = "--enforce-eager,--num-gpu-blocks-override,256,--enable-prompt-tokens-details"
+TALK = [
+    {"role": "user", "content": "My parcel is late. " * 10},
+    {"role": "assistant", "content": "I am sorry. You will get your money back. " * 3},
+]
+
+
+@pytest.fixture(scope="module")
+def bundles():
+    return load_battery(store.battery())
+
+
+def start(folder, **environment):
+    port = free_port()
+    command = [
+        *(sys.executable, "-m", "alora", "serve", f"battery={store.battery()}", f"base.source={store.base_folder()}"),
+        *(f"serving.port={port}", "serving.max_model_len=512", f"serving.arguments=[{SMALL}]"),
+    ]
+    return serving(command, port, folder / "log", **environment)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    with start(tmp_path_factory.mktemp("guard")) as running:
+        yield running
+
+
+def ask(server, seconds=60, **fields):
+    return httpx.post(f"{server.url}/v1/guard", json={"messages": TALK, **fields}, timeout=seconds)
+
+
+def metric(server, name):
+    lines = [line for line in httpx.get(f"{server.url}/metrics").text.splitlines() if line.startswith(name)]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+
+def test_verdicts_are_the_packed_scorers(served, bundles):
+    answer = ask(served).json()
+    renderer = bundles[0].renderer(store.base())
+    prefix = renderer.prefix(parse_conversation(TALK, "test"))
+    with Scorer(store.base(), [bundle.weights for bundle in bundles]) as scorer:
+        rows = scorer.label_logits(prefix, [bundle.suffix for bundle in bundles])
+    for bundle, logits_L, verdict in zip(bundles, rows, answer["verdicts"], strict=True):
+        wanted = make_verdict(bundle.policy, logits_L.tolist(), bundle.calibration, bundle.weights.digest)
+        assert (verdict["policy"], verdict["label"]) == (bundle.policy.id, wanted.label)
+        assert verdict["probability"] == pytest.approx(wanted.probability, abs=TOLERANCE)
+        assert verdict["adapter"] == Served.of(bundle).name
+
+
+def test_one_prefill_for_all_and_the_next_turn_pays_for_its_own_tokens(served, bundles):
+    block, policies = block_size(), len(bundles)
+    suffix = max(len(bundle.suffix.token_ids) for bundle in bundles)
+    talk = [{"role": "user", "content": f"Order {number} is late. " * 3} for number in range(3)]
+
+    def usage(turns, **fields):
+        body = {"messages": [message for turn in turns for message in (turn, TALK[1])], **fields}
+        return httpx.post(f"{served.url}/v1/guard", json=body, timeout=60).json()["usage"]
+
+    first = usage(talk[:1])
+    assert first["computed_tokens"] <= first["prefix_tokens"] + policies * (suffix + block)
+    second = usage(talk[:2])
+    new = second["prefix_tokens"] - first["prefix_tokens"]
+    assert second["computed_tokens"] <= new + policies * (suffix + block) + block
+    # Another tenant shares nothing: the whole prefix is computed again, once.
+    tenant = usage(talk[:2], cache_salt="tenant-7")
+    assert tenant["computed_tokens"] >= second["prefix_tokens"] - block
+    again = usage(talk[:2], cache_salt="tenant-7")
+    assert again["computed_tokens"] <= policies * (suffix + block) + block
+
+
+def test_openai_sdk(served, bundles):
+    result = served.client.moderations.create(input=openai.omit, model="alora", extra_body={"messages": TALK}).results[
+        0
+    ]
+    answer = ask(served).json()
+    assert result.flagged == (answer["action"] == "block")
+    scores = result.category_scores.model_dump()
+    for verdict in answer["verdicts"]:
+        assert scores[verdict["policy"]] == pytest.approx(verdict["probability"], abs=TOLERANCE)
+
+
+def test_a_missed_deadline_blocks_and_leaves_nothing_running(served):
+    answer = ask(served, deadline_ms=0.01).json()
+    assert [verdict["status"] for verdict in answer["verdicts"]] == ["missed", "missed"]
+    assert (answer["action"], answer["complete"]) == ("block", False)
+    end = time.monotonic() + 30
+    while metric(served, "vllm:num_requests_running") + metric(served, "vllm:num_requests_waiting"):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert ask(served).json()["complete"] is True
+
+
+def test_score_and_guard_agree(served, tmp_path):
+    talk = tmp_path / "talk.json"
+    talk.write_text(json.dumps({"messages": TALK}))
+    place = (f"battery={store.battery()}", f"base.source={store.base_folder()}", f"conversation={talk}", "json=true")
+    code, out, _ = run_alora("score", *place, f"engine={served.url}", cache=tmp_path)
+    assert code == 0
+    scored = {verdict["policy"]: verdict["probability"] for verdict in json.loads(out)["verdicts"]}
+    guarded = {verdict["policy"]: verdict["probability"] for verdict in ask(served).json()["verdicts"]}
+    assert guarded == pytest.approx(scored, abs=1e-6)
+
+
+def test_the_servers_key_guards_the_guard(tmp_path):
+    with start(tmp_path, VLLM_API_KEY="secret") as server:
+        for path in ("/v1/guard/policies", "/v1/guard/health"):
+            assert httpx.get(server.url + path).status_code == 401
+            allowed = httpx.get(server.url + path, headers={"Authorization": "Bearer secret"})
+            assert allowed.status_code == 200
+        assert ask(server).status_code == 401
+        # The engine core is a child of the server: killed, it is 503 and no verdict.
+        engine = subprocess.run(["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True, check=True)
+        for child in map(int, engine.stdout.split()):
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.5)
+        try:
+            status = httpx.post(
+                f"{server.url}/v1/guard",
+                json={"messages": TALK},
+                headers={"Authorization": "Bearer secret"},
+                timeout=30,
+            ).status_code
+        except httpx.TransportError:  # vLLM's server ends with its engine
+            status = 503
+        assert status == 503
