@@ -34,7 +34,7 @@ from alora.config.received import read_settings
 from alora.config.saved import PRIMARY_DEFAULTS
 from alora.config.schema import Recipe
 from alora.config.secrets import redacted
-from alora.config.typed import typed_recipe
+from alora.config.convert import typed_recipe
 from alora.config.validate import check_recipe, limit_problems
 from alora.errors import ConfigError
 from alora.reading import printable

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from alora.config.paths import configs_folder
 from alora.config.received import read_settings, require_bounded, require_settings_alone
-from alora.config.typed import type_problems
+from alora.config.convert import type_problems
 from alora.errors import ConfigError
 
 MOST_INCLUDED = 1000

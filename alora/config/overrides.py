@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -27,11 +27,10 @@ def require_known(overrides: Sequence[str], folders: Sequence[Path]) -> None:
     Raises:
         ConfigError: with one line per problem.
     """
-    problems = []
-    for item in OverridesParser.create().parse_overrides(list(overrides)):
-        problem = _about_override(item, folders)
-        if problem is not None:
-            problems.append(problem)
+    given = OverridesParser.create().parse_overrides(list(overrides))
+    paths = [path for item in given if item.key_or_group == "hydra.searchpath" for path in cast("list", item.value())]
+    folders = [*folders, *(Path(str(path).removeprefix("file://")) for path in paths)]
+    problems = [problem for item in given if (problem := _about_override(item, folders)) is not None]
     if problems:
         raise ConfigError("\n".join(problems))
 

@@ -324,6 +324,35 @@ def test_hydra_prints_its_help_and_config(capsys):
         assert all(word in text for word in words)
 
 
+def test_one_recipe_needs_no_command_line_of_hydra(monkeypatch):
+    def used(**_: object) -> None:
+        raise AssertionError("hydra.main")
+
+    monkeypatch.setattr("hydra.main", used)
+    assert recipe_of("doctor", "training.seed=3").training.seed == 3
+    with pytest.raises(AssertionError, match=r"hydra\.main"):  # negative control
+        recipe_of("doctor", "--cfg", "job")
+
+
+def test_what_a_recipe_may_ask_of_hydra(here):
+    (here / "mine.yaml").write_text("name: ${hydra:job.name}\n")
+    assert recipe_of("doctor", "recipe=mine.yaml").name == "alora_doctor"
+
+
+def test_settings_of_hydra_that_do_nothing_are_remarked_on(here):
+    notes: list[str] = []
+    recipes_of("doctor", "hydra.job.chdir=true", "hydra.searchpath=[]", notes=notes)
+    assert notes == ["hydra.job.chdir=true: what is set of Hydra counts in a sweep (-m)"]
+
+
+def test_a_search_path_of_hydra_s_own_brings_groups(here):
+    (here / "extra/team").mkdir(parents=True)
+    (here / "extra/team/ours.yaml").write_text("# @package _global_\nname: ours\n")
+    assert recipe_of("doctor", f"hydra.searchpath=[file://{here}/extra]", "+team=ours").name == "ours"
+    with pytest.raises(ConfigError, match="unknown key 'team'"):
+        recipe_of("doctor", "+team=ours")
+
+
 def test_the_surroundings_are_put_back(monkeypatch):
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     argv = list(sys.argv)

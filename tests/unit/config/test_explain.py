@@ -4,7 +4,7 @@ import pytest
 
 from alora.config.explain import nearest_key, unknown_key_message
 from alora.config.overrides import explain
-from alora.config.typed import type_problems
+from alora.config.convert import type_problems
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,9 @@ def _refusal(key: str, kind: Any, value: Any) -> str:
 def _broken_references(recipe: DictConfig) -> list[str]:
     """One line for each setting whose interpolation leads nowhere."""
     problems = []
-    for key in schema_types():
+    for key, kind in schema_types().items():
+        if is_dataclass(kind):
+            continue
         try:
             value = OmegaConf.select(recipe, key)
             if OmegaConf.is_config(value):
