@@ -26,6 +26,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from alora.config.arguments import LOCAL_RECIPE, OF_ARTIFACT, Arguments, local_recipe_name, read_arguments
+from alora.config.convert import typed_recipe
 from alora.config.guard import RECIPE_FILE, guarded_hydra
 from alora.config.overrides import explain, require_known
 from alora.config.paths import absolute_paths, configs_folder
@@ -34,7 +35,6 @@ from alora.config.received import read_settings
 from alora.config.saved import PRIMARY_DEFAULTS
 from alora.config.schema import Recipe
 from alora.config.secrets import redacted
-from alora.config.convert import typed_recipe
 from alora.config.validate import check_recipe, limit_problems
 from alora.errors import ConfigError
 from alora.reading import printable

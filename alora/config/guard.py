@@ -14,9 +14,9 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
+from alora.config.convert import type_problems
 from alora.config.paths import configs_folder
 from alora.config.received import read_settings, require_bounded, require_settings_alone
-from alora.config.convert import type_problems
 from alora.errors import ConfigError
 
 MOST_INCLUDED = 1000

@@ -15,9 +15,9 @@ from typing import Any
 import yaml
 
 from alora.atomic import write_text
+from alora.config.convert import typed_recipe
 from alora.config.received import forget_command_line, read_settings, require_bounded, require_settings_alone
 from alora.config.schema import Recipe
-from alora.config.convert import typed_recipe
 from alora.errors import ConfigError, RunError
 
 _HEADER = "# Reload it: alora train --config-dir FOLDER_OF_THIS_FILE --config-name run\n# environment:\n"

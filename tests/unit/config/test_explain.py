@@ -2,9 +2,9 @@
 
 import pytest
 
+from alora.config.convert import type_problems
 from alora.config.explain import nearest_key, unknown_key_message
 from alora.config.overrides import explain
-from alora.config.convert import type_problems
 
 
 @pytest.mark.parametrize(
