@@ -78,6 +78,11 @@ def _missing_option(missing: str, options: list[str], text: str) -> str:
     if name.startswith("base/") and re.search(r"^[.~]|/", own := name.removeprefix("base/")):
         return f"base={own}: there is no such option; a model from the hub or a folder is base.source={own}"
     group, _, option = name.rpartition("/")
+    if group == "hydra/launcher":
+        return (
+            f"{group}={option} is not installed; alora-toolkit[launchers] brings hydra-joblib-launcher, "
+            "hydra-submitit-launcher and hydra-ray-launcher"
+        )
     if not options:
         return f"there is no config '{name}' in the search path (see --info searchpath)\n{text.splitlines()[0]}"
     close = difflib.get_close_matches(option, options, n=1)

@@ -43,12 +43,11 @@ class Limits:
         return self._range() + "".join(f", or {number}" for number in self.also)
 
     def _range(self) -> str:
+        if self.most < LARGEST:
+            return f"between {self.least:g} and {self.most:.10g}"
         low = f"{self.least:g} or more" if self.least > -math.inf else ""
         low = f"more than {self.above:g}" if self.above > -math.inf else low
-        if self.below < math.inf:
-            low = f"{self.least:g} or more" if self.least > -math.inf else f"more than {self.above:g}"
-            return f"{low} and less than {self.below:g}"
-        return f"between {self.least:g} and {self.most:.10g}" if self.most < LARGEST else low
+        return f"{low} and less than {self.below:g}" if self.below < math.inf else low
 
     def problem(self, key: str, value: Any) -> str | None:
         """What is wrong with ``value`` of the setting ``key``; None when it may stand there."""
@@ -59,10 +58,9 @@ class Limits:
                 return f"{key} is {str(item)[:40]}; no setting goes beyond {largest}"
             if isinstance(item, str) and lone_surrogate(item) is not None:
                 return f"{key} is {ascii(item)[:60]}, which is no Unicode text; write it in UTF-8"
-        if self.some and not value and value is not None:
-            return f"{key} is empty; " + (
-                "list at least one" if value == [] else f"give a value, or {key}=null for none"
-            )
+        if self.some and value in ([], ""):
+            remedy = "list at least one" if value == [] else f"give a value, or {key}=null for none"
+            return f"{key} is empty; {remedy}"
         repeated = self.distinct and len(set(items)) < len(items)
         if value is None or not (repeated or any(not self._allows(item) for item in items)):
             return None

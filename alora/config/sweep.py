@@ -23,21 +23,12 @@ from omegaconf import DictConfig
 from alora.atomic import write_json
 from alora.config.arguments import LOCAL_RECIPE, Arguments, quoted, read_arguments
 from alora.config.compose import COMPOSITION_ERRORS, compose, composing, hydra_main, initialised, to_recipe
-from alora.config.environment import package_version
 from alora.config.schema import Recipe
-from alora.errors import ConfigError, MissingDependency
+from alora.errors import ConfigError
 
 DONE, SKIPPED, FAILED, LOST = "done", "done before", "failed", "lost"
 LOST_CODE = 2  # a job that told nothing: its process died, and the same command goes on
 _LASTING = Path("runs", ".sweep")
-_PACKAGES = {
-    "joblib": "hydra-joblib-launcher",
-    "submitit_local": "hydra-submitit-launcher",
-    "submitit_slurm": "hydra-submitit-launcher",
-    "slurm": "hydra-submitit-launcher",
-    "ray": "hydra-ray-launcher",
-    "ray_aws": "hydra-ray-launcher",
-}
 
 
 @dataclass(frozen=True)
@@ -82,33 +73,17 @@ class Records:
         return [record for _, record in sorted((found | lost).items())]
 
 
-def _require_launcher(arguments: Arguments) -> None:
-    """Refuse a launcher whose package is missing, by the package's name.
-
-    Raises:
-        MissingDependency: it is not installed.
-    """
-    for name, package in _PACKAGES.items():
-        chosen = f"hydra/launcher={name}" in arguments.overrides
-        if chosen and package_version(package) is None:
-            raise MissingDependency(
-                f"hydra/launcher={name} needs the package {package}; install alora-toolkit[launchers]"
-            )
-
-
 def run_sweep(verb: str, argv: Sequence[str], jobs: Jobs, note: Callable[[str], None]) -> int:
     """Run every job of a sweep by the launcher that was chosen; the highest exit code.
 
     Raises:
         ConfigError: the command line does not describe jobs, or two of them would train into one folder.
-        MissingDependency: the launcher is not installed.
     """
     arguments = read_arguments(verb, argv, Path.cwd())
     if arguments.local:
         note(f"using ./{LOCAL_RECIPE}")
     if arguments.shows:
         raise ConfigError("-m runs the jobs of a sweep; leave it out to print something")
-    _require_launcher(arguments)
     with composing(arguments):
         changed, apart = _plan(arguments)
         with _sweep_folder(arguments) as (records, of_hydra):

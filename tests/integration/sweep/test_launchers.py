@@ -10,7 +10,7 @@ import pytest
 
 from alora.config.compose import load_recipe
 from alora.config.sweep import DONE, FAILED, LOST, SKIPPED, Jobs, run_sweep
-from alora.errors import ConfigError, DataError, MissingDependency
+from alora.errors import ConfigError, DataError
 
 ROOT = Path(__file__).parents[3]
 LAUNCHERS = {
@@ -182,10 +182,9 @@ def test_policies_of_one_file_get_folders_of_their_own(here):
         run_sweep("train", [*base, "training.seed=0,1"], jobs, lambda text: None)
 
 
-def test_a_launcher_that_is_not_installed_is_named(here, monkeypatch):
-    monkeypatch.setattr("alora.config.sweep.package_version", lambda name: None)
-    with pytest.raises(MissingDependency, match=r"hydra-joblib-launcher.*alora-toolkit\[launchers\]"):
-        _call("joblib")
+def test_a_launcher_that_is_not_installed_is_named(here):
+    with pytest.raises(ConfigError, match=r"hydra/launcher=rq is not installed.*alora-toolkit\[launchers\]"):
+        _call("basic", "hydra/launcher=rq")
 
 
 def test_the_slurm_preset_composes(here, capsys):
