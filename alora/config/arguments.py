@@ -6,8 +6,8 @@ that form here.
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
@@ -22,13 +22,11 @@ LOCAL_RECIPE = "recipe.yaml"
 # Verbs on something that names its own base.
 OF_ARTIFACT = ("validate", "evaluate", "export", "score", "serve", "recalibrate", "fleet")
 
-# Hydra's flags that take the next argument as their value (hydra._internal.utils.get_args_parser, 1.3).
-_VALUE_FLAGS = frozenset(
-    [
-        *["--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"],
-        *["--cfg", "-c", "--package", "-p"],
-    ]
-)
+# Hydra's flags by their short names, and those that take the next argument as their value (1.3).
+_LONG = {"-cp": "--config-path", "-cn": "--config-name", "-cd": "--config-dir", "-c": "--cfg", "-p": "--package",
+         "-m": "--multirun", "-r": "--run", "-i": "--info"}  # fmt: skip
+_WITH_VALUE = ("--config-path", "--config-name", "--config-dir", "--cfg", "--package")
+_COMPOSING = {"--config-path", "--config-name", "--config-dir", "--multirun", "--run"}
 _INFO_TOPICS = frozenset(["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"])
 _OVERRIDE = re.compile(r"(?P<sign>\+{0,2})(?P<key>[^=+~]+)=(?P<value>.*)", re.DOTALL)
 # Settings of several names in one text, where Hydra would see a sweep.
@@ -43,7 +41,8 @@ _SPECIAL = re.compile(r"[\\()\[\]{}:=,\s]")
 class Arguments:
     """One command line. ``flags`` and ``overrides`` are Hydra's; ``recipe_files`` are the files behind ``recipe=``.
 
-    ``local`` says that nobody asked for a recipe, and the one in the working folder is taken.
+    ``options`` are the flags by their long names, with their values. ``local`` says that nobody asked for a recipe, and
+    the one in the working folder is taken.
     """
 
     verb: str
@@ -52,36 +51,20 @@ class Arguments:
     recipe_files: tuple[Path, ...] = ()
     local: bool = False
     cwd: Path = Path()
-
-    def flag_value(self, *names: str) -> str | None:
-        """Value of the last of ``names`` given, as ``--name value`` or ``--name=value``."""
-        found = None
-        for position, flag in enumerate(self.flags):
-            name, separator, value = flag.partition("=")
-            if name in names:
-                found = value if separator else "".join(self.flags[position + 1 : position + 2])
-        return found
-
-    def has_flag(self, *names: str) -> bool:
-        return any(flag.partition("=")[0] in names for flag in self.flags)
+    options: Mapping[str, str] = field(default_factory=dict)
 
     def sets(self, key: str) -> bool:
         """Whether an override sets ``key`` itself (not a key below it)."""
         return any((match := _OVERRIDE.fullmatch(item)) and match["key"] == key for item in self.overrides)
 
     @property
-    def multirun(self) -> bool:
-        return self.has_flag("--multirun", "-m")
-
-    @property
     def shows(self) -> bool:
         """Whether there are flags besides those that say what is composed: Hydra prints something, or refuses them."""
-        composed = {*_VALUE_FLAGS, "--run", "-r", "--multirun", "-m"} - {"--cfg", "-c", "--package", "-p"}
-        return any(flag.startswith("-") and flag.partition("=")[0] not in composed for flag in self.flags)
+        return bool(self.options.keys() - _COMPOSING)
 
     @property
     def config_dir(self) -> Path | None:
-        given = self.flag_value("--config-dir", "-cd")
+        given = self.options.get("--config-dir")
         return None if given is None else self.cwd / given
 
     @property
@@ -99,20 +82,20 @@ def read_arguments(verb: str, argv: Sequence[str], cwd: Path) -> Arguments:
     Raises:
         ConfigError: a positional argument that the verb does not take, or a recipe file that is not there.
     """
-    flags, overrides, positional = _split(argv)
+    flags, options, overrides, positional = _split(argv)
     if positional:
         overrides += _positional(verb, positional)
     overrides = [_unalias(item) for item in overrides]
-    arguments = Arguments(verb, tuple(flags), tuple(overrides), cwd=cwd)
-    if arguments.config_dir is not None and not arguments.config_dir.is_dir():
-        raise ConfigError(f"--config-dir {arguments.config_dir} not found; give a folder with configs")
-    chosen_elsewhere = arguments.has_flag("--config-name", "-cn", "--config-dir", "-cd") or arguments.sets("recipe")
-    local = not chosen_elsewhere and verb not in ("new", "doctor", "bench") and (cwd / LOCAL_RECIPE).is_file()
+    given = Arguments(verb, tuple(flags), tuple(overrides), cwd=cwd, options=options)
+    if given.config_dir is not None and not given.config_dir.is_dir():
+        raise ConfigError(f"--config-dir {given.config_dir} not found; give a folder with configs")
+    elsewhere = not options.keys().isdisjoint(("--config-name", "--config-dir")) or given.sets("recipe")
+    local = not elsewhere and verb not in ("new", "doctor", "bench") and (cwd / LOCAL_RECIPE).is_file()
     if local:
         overrides.insert(0, f"recipe={LOCAL_RECIPE}")
     overrides, files = _name_recipe_files(overrides, cwd)
-    overrides = [part for item in overrides for part in _as_hydra_takes_it(item, arguments.multirun)]
-    return Arguments(verb, tuple(flags), tuple(overrides), tuple(files), local, cwd)
+    overrides = [part for item in overrides for part in _as_hydra_takes_it(item, "--multirun" in options)]
+    return replace(given, overrides=tuple(overrides), recipe_files=tuple(files), local=local)
 
 
 def local_recipe_name(path: Path) -> str:
@@ -120,29 +103,32 @@ def local_recipe_name(path: Path) -> str:
     return "file_" + re.sub(r"\W", "_", str(path))
 
 
-def _split(argv: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+def _split(argv: Sequence[str]) -> tuple[list[str], dict[str, str], list[str], list[str]]:
     flags: list[str] = []
+    options: dict[str, str] = {}
     overrides: list[str] = []
     positional: list[str] = []
-    waiting = ""
+    before = ""  # a flag that may take this argument
     for item in argv:
-        if waiting in _VALUE_FLAGS or (waiting in ("--info", "-i") and item in _INFO_TOPICS):
+        if before in _WITH_VALUE or (before == "--info" and item in _INFO_TOPICS):
             flags.append(item)
-            waiting = ""
-        elif item.startswith("--e"):  # argparse takes any part of the name
+            options[before], before = item, ""
+            continue
+        name, equals, value = item.partition("=")
+        before = ""
+        if item.startswith("--e"):  # argparse takes any part of the name
             raise ConfigError(
                 f"{item}: Hydra's --experimental-rerun unpickles its file, which can run code; name settings"
             )
-        elif item.startswith("-") and item != "-":
+        if item.startswith("-") and item != "-":
+            name = _LONG.get(name, name)
             flags.append(item)
-            waiting = item
-        elif "=" in item or item.startswith("~"):
+            options[name], before = value, "" if equals else name
+        elif equals or item.startswith("~"):
             overrides.append(item)
-            waiting = ""
         else:
             positional.append(item)
-            waiting = ""
-    return flags, overrides, positional
+    return flags, options, overrides, positional
 
 
 def _positional(verb: str, values: list[str]) -> list[str]:

@@ -71,16 +71,15 @@ def load_recipe(verb: str, argv: Sequence[str], note: Callable[[str], None]) -> 
     with composing(arguments):
         if not arguments.shows:
             return to_recipe(compose(arguments, arguments.overrides), arguments)
-        if arguments.has_flag("--cfg", "-c"):
+        if "--cfg" in arguments.options:
             problems = limit_problems(_typed(compose(arguments, arguments.overrides), arguments))
             if problems:
                 raise ConfigError("\n".join(problems))
-        hydra_main(arguments, [], _unknown_flag)
+        ran: list[DictConfig] = []
+        hydra_main(arguments, [], ran.append)
+    if ran:
+        raise ConfigError("a flag of Hydra is cut short; write it in full (--hydra-help lists them)")
     return None
-
-
-def _unknown_flag(_: DictConfig) -> None:
-    raise ConfigError("a flag of Hydra is cut short; write it in full (--hydra-help lists them)")
 
 
 @contextlib.contextmanager
@@ -97,7 +96,7 @@ def composing(arguments: Arguments) -> Iterator[None]:
 @contextlib.contextmanager
 def initialised(arguments: Arguments) -> Iterator[None]:
     """Hydra with the search path that ``hydra.main`` would have."""
-    folder = arguments.flag_value("--config-path", "-cp") or configs_folder()
+    folder = arguments.options.get("--config-path") or configs_folder()
     _ConfigDir.folder = arguments.config_dir
     Plugins.instance().register(_ConfigDir)
     try:
@@ -109,7 +108,7 @@ def initialised(arguments: Arguments) -> Iterator[None]:
 
 def compose(arguments: Arguments, overrides: Sequence[str]) -> DictConfig:
     """One config; what it says of Hydra itself is never used."""
-    name = arguments.flag_value("--config-name", "-cn") or "config"
+    name = arguments.options.get("--config-name") or "config"
     with initialised(arguments):
         composed = hydra.compose(name, list(overrides), return_hydra_config=True)
     HydraConfig.instance().set_config(composed)  # ${hydra:job.name} refers to it

@@ -173,6 +173,7 @@ def test_bad_command_line_gives_one_message_and_leaves_nothing(arguments, words,
     captured = capsys.readouterr()
     assert all(word in captured.err for word in words), captured.err
     assert "Traceback" not in captured.err
+    assert "Error executing" not in captured.err
     assert captured.out == ""
     assert list(tmp_path.iterdir()) == []
 
