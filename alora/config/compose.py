@@ -66,7 +66,7 @@ def load_recipe(verb: str, argv: Sequence[str], note: Callable[[str], None]) -> 
     if arguments.local:
         note(f"using ./{LOCAL_RECIPE}")
     idle = [item for item in arguments.overrides if re.match(r"[+~]*hydra(?![.]searchpath)[./]", item)]
-    if idle:
+    if idle and not arguments.shows:
         note(f"{' '.join(idle)}: what is set of Hydra counts in a sweep (-m)")
     with composing(arguments):
         if not arguments.shows:
