@@ -63,12 +63,10 @@ def load_recipe(verb: str, argv: Sequence[str], note: Callable[[str], None]) -> 
         SystemExit: Hydra has printed its help, or does not know a flag.
     """
     arguments = read_arguments(verb, argv, Path.cwd())
-    if arguments.local:
-        note(f"using ./{LOCAL_RECIPE}")
     idle = [item for item in arguments.overrides if re.match(r"[+~]*hydra(?![.]searchpath)[./]", item)]
     if idle and not arguments.shows:
         note(f"{' '.join(idle)}: what is set of Hydra counts in a sweep (-m)")
-    with composing(arguments):
+    with composing(arguments, note):
         if not arguments.shows:
             return to_recipe(compose(arguments, arguments.overrides), arguments)
         if "--cfg" in arguments.options:
@@ -83,14 +81,22 @@ def load_recipe(verb: str, argv: Sequence[str], note: Callable[[str], None]) -> 
 
 
 @contextlib.contextmanager
-def composing(arguments: Arguments) -> Iterator[None]:
+def composing(arguments: Arguments, note: Callable[[str], None]) -> Iterator[None]:
     """Hydra ready for what ``arguments`` name; its errors become a ConfigError."""
-    with guarded_hydra(), _explained(arguments.recipe_files):
-        require_known(arguments.overrides, [configs_folder(), *arguments.places])
-        ConfigStore.instance().store(name="schema", node=asdict(Recipe()))
+    if arguments.local:
+        note(f"using ./{LOCAL_RECIPE}")
+    try:
+        with guarded_hydra():
+            require_known(arguments.overrides, [configs_folder(), *arguments.places])
+            ConfigStore.instance().store(name="schema", node=asdict(Recipe()))
+            for path in arguments.recipe_files:
+                _offer_recipe(path)
+            yield
+    except COMPOSITION_ERRORS as error:
+        message = explain(error)
         for path in arguments.recipe_files:
-            _offer_recipe(path)
-        yield
+            message = message.replace(f"recipe/{local_recipe_name(path)}", str(path))
+        raise ConfigError(message) from error
 
 
 @contextlib.contextmanager
@@ -182,14 +188,3 @@ def _offer_recipe(path: Path) -> None:
         node["defaults"] = [item for item in defaults if item not in PRIMARY_DEFAULTS]
     name, provider = local_recipe_name(path), f"{RECIPE_FILE}{path}"
     ConfigStore.instance().store(name, node, group="recipe", package="_global_", provider=provider)
-
-
-@contextlib.contextmanager
-def _explained(recipe_files: Sequence[Path]) -> Iterator[None]:
-    try:
-        yield
-    except COMPOSITION_ERRORS as error:
-        message = explain(error)
-        for path in recipe_files:
-            message = message.replace(f"recipe/{local_recipe_name(path)}", str(path))
-        raise ConfigError(message) from error

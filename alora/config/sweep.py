@@ -21,7 +21,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
 from alora.atomic import write_json
-from alora.config.arguments import LOCAL_RECIPE, Arguments, quoted, read_arguments
+from alora.config.arguments import Arguments, quoted, read_arguments
 from alora.config.compose import COMPOSITION_ERRORS, compose, composing, hydra_main, initialised, to_recipe
 from alora.config.schema import Recipe
 from alora.errors import ConfigError
@@ -80,11 +80,9 @@ def run_sweep(verb: str, argv: Sequence[str], jobs: Jobs, note: Callable[[str], 
         ConfigError: the command line does not describe jobs, or two of them would train into one folder.
     """
     arguments = read_arguments(verb, argv, Path.cwd())
-    if arguments.local:
-        note(f"using ./{LOCAL_RECIPE}")
     if arguments.shows:
         raise ConfigError("-m runs the jobs of a sweep; leave it out to print something")
-    with composing(arguments):
+    with composing(arguments, note):
         changed, apart = _plan(arguments)
         with _sweep_folder(arguments) as (records, of_hydra):
 
