@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
-from typing import Any, get_args
+from itertools import islice
+from typing import Any, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -11,6 +12,7 @@ from alora.config.explain import schema_types, unknown_key_message
 from alora.config.schema import Recipe
 from alora.errors import ConfigError
 
+_MOST = 20  # problems named at once
 _WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
 
 
@@ -21,7 +23,7 @@ def typed_recipe(values: Mapping[Any, Any]) -> Recipe:
         ConfigError: keys that the schema does not have, values of another type, references that lead nowhere.
     """
     recipe = OmegaConf.structured(Recipe)
-    problems = list(_fill(recipe, values)) or _broken_references(recipe)
+    problems = list(islice(_fill(recipe, values), _MOST)) or _broken_references(recipe)
     if problems:
         raise ConfigError("\n".join(problems))
     result = OmegaConf.to_object(recipe)
@@ -31,7 +33,7 @@ def typed_recipe(values: Mapping[Any, Any]) -> Recipe:
 
 def type_problems(values: Mapping[Any, Any]) -> list[str]:
     """What is wrong with ``values`` as settings, one line for each."""
-    return list(_fill(OmegaConf.structured(Recipe), values))
+    return list(islice(_fill(OmegaConf.structured(Recipe), values), _MOST))
 
 
 def _fill(recipe: DictConfig, values: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
@@ -49,25 +51,25 @@ def _fill(recipe: DictConfig, values: Mapping[Any, Any], prefix: str = "") -> It
         elif isinstance(value, Mapping):
             yield from _fill(recipe, value, f"{key}.")
         else:
-            yield f"{key} is {value}, but it is a section; write its keys below it"
+            yield f"{key} is {str(value)[:200]}, but it is a section; write its keys below it"
 
 
 def _refusal(key: str, kind: Any, value: Any) -> str:
-    inner = get_args(kind)
+    origin, inner, shown = get_origin(kind), get_args(kind), repr(value)[:200]
     if value is None:
-        remedy = f"{key}={{}} adds nothing to it" if "dict" in str(kind) else "give it a value"
+        remedy = f"{key}={{}} adds nothing to it" if origin is dict else "give it a value"
         return f"{key} cannot be null; leave it out, or {remedy}"
-    if "dict" in str(kind):
+    if origin is dict:
         if isinstance(value, Mapping) and (odd := [name for name in value if not isinstance(name, str)]):
             return (
                 f"{key}: the key {odd[0]} is read as {type(odd[0]).__name__}, and keys are text here; put it in "
                 f'quotes, {{"{odd[0]}": ...}}, in a recipe file if the command line does not take it'
             )
-        return f"{key} is {value!r}; it takes {{KEY: VALUE, ...}}, each VALUE {_WORDS[inner[1].__name__]}"
-    if "list" in str(kind):
-        return f"{key} is {value!r}; it takes [A, B, ...], each {_WORDS[inner[0].__name__]}"
+        return f"{key} is {shown}; it takes {{KEY: VALUE, ...}}, each VALUE {_WORDS[inner[1].__name__]}"
+    if origin is list:
+        return f"{key} is {shown}; it takes [A, B, ...], each {_WORDS[inner[0].__name__]}"
     plain = next(item for item in inner or (kind,) if item is not type(None))
-    return f"{key} is {value!r}; it must be {_WORDS[plain.__name__]}" + (", or null" if type(None) in inner else "")
+    return f"{key} is {shown}; it must be {_WORDS[plain.__name__]}" + (", or null" if type(None) in inner else "")
 
 
 def _broken_references(recipe: DictConfig) -> list[str]:
