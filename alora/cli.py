@@ -113,21 +113,21 @@ def _dispatch(arguments: list[str]) -> int:
     from alora.config.compose import load_recipe
 
     recipe = load_recipe(verb, rest, _say)
-    return 0 if recipe is None else _run(verb, recipe)
+    return 0 if recipe is None else _command(verb).run(recipe)
 
 
 def _run(verb: str, recipe: "Recipe") -> int:
-    """Run one command; in a sweep perhaps in a process of its own, so nothing here may need the first one."""
+    """Run one job of a sweep, perhaps in a process of its own, so nothing here may need the first one."""
     _quieten(verb)
-    return _import(f"alora.commands.{verb}").run(recipe)
+    return _command(verb).run(recipe)
 
 
-def _import(module: str) -> ModuleType:
+def _command(verb: str) -> ModuleType:
     """Import without collections, which walk all that torch and transformers have made so far, again and again."""
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return importlib.import_module(module)
+        return importlib.import_module(f"alora.commands.{verb}")
     finally:
         if collecting:
             gc.enable()
@@ -136,7 +136,7 @@ def _import(module: str) -> ModuleType:
 def _finished(verb: str, recipe: "Recipe") -> bool:
     """Whether a job of a sweep has nothing left to do."""
     _quieten(verb)
-    return verb == "train" and importlib.import_module("alora.commands.train").is_finished(recipe)
+    return verb == "train" and _command(verb).is_finished(recipe)
 
 
 def _summarise(records: Sequence["JobRecord"]) -> None:
