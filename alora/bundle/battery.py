@@ -73,20 +73,24 @@ def require_one_base(bundles: Sequence[Bundle]) -> None:
     if count > 1:
         folders = ", ".join(str(bundle.folder) for bundle in bundles if bundle.policy.id == policy)
         raise BundleError(f"{count} bundles answer the policy {policy!r} ({folders}); keep one of them")
-    first = bundles[0]
     for bundle in bundles[1:]:
-        parts = first.manifest.base.fingerprint.differences(bundle.manifest.base.fingerprint)
-        if parts:
-            raise BundleError(
-                f"{bundle.folder} and {first.folder} were made for different bases ({', '.join(parts)} differ), so "
-                "they cannot share a pass; score them one by one"
-            )
-        settings = [name for name, value in _prefix_settings(first).items() if _prefix_settings(bundle)[name] != value]
-        if settings:
-            raise BundleError(
-                f"{bundle.folder} and {first.folder} differ in {', '.join(settings)}, so a conversation's prefix is "
-                "not the same for both; score them one by one"
-            )
+        require_one_prefix(bundles[0], bundle)
+
+
+def require_one_prefix(first: Bundle, bundle: Bundle) -> None:
+    """BundleError where a conversation's prefix is not the same for both: another base, or other settings of it."""
+    parts = first.manifest.base.fingerprint.differences(bundle.manifest.base.fingerprint)
+    if parts:
+        raise BundleError(
+            f"{bundle.folder} and {first.folder} were made for different bases ({', '.join(parts)} differ), so "
+            "they cannot share a pass; score them one by one"
+        )
+    settings = [name for name, value in _prefix_settings(first).items() if _prefix_settings(bundle)[name] != value]
+    if settings:
+        raise BundleError(
+            f"{bundle.folder} and {first.folder} differ in {', '.join(settings)}, so a conversation's prefix is "
+            "not the same for both; score them one by one"
+        )
 
 
 def _prefix_settings(bundle: Bundle) -> dict[str, object]:

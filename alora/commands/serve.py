@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from alora.commands.artifacts import check_bases, open_bundles
@@ -63,19 +64,24 @@ def _serve_packed(recipe: Recipe) -> int:
     from alora.base.limits import longest_input
     from alora.base.load import load_base
     from alora.guard.core import Guard
+    from alora.guard.loading import Loader
     from alora.guard.packed import PackedReader
     from alora.guard.reader import Served
+    from alora.guard.serving_set import ServingSet
 
     bundles, settings = open_bundles(recipe)
     base = load_base(settings)
     check_bases(bundles, base)
     served = [Served.of(bundle) for bundle in bundles]
-    guard = Guard(served, bundles[0].renderer(base), PackedReader(base, bundles), longest_input(base.model))
+    reader = PackedReader(base, bundles)
+    guard = Guard(served, bundles[0].renderer(base), reader, longest_input(base.model))
+    root = Path(os.path.commonpath([bundle.folder.absolute().parent for bundle in bundles]))
+    loader = Loader(guard, reader, base, str(base.model.dtype).removeprefix("torch."), bundles, ServingSet(root))
     host, port = recipe.serving.host, recipe.serving.port
     if is_far(host) and not os.environ.get(KEY):
         note(f"{host} takes requests from other machines, and anybody may ask: no key is set; export {KEY}")
     note(f"serving {', '.join(item.name for item in served)} on http://{host}:{port}/v1/guard")
-    uvicorn.run(make_app(guard), host=host, port=port, log_level="warning")
+    uvicorn.run(make_app(guard, loader), host=host, port=port, log_level="warning")
     return 0
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from alora.data.conversation import Conversation, parse_conversation
 from alora.errors import AdapterError, AloraError
+from alora.guard import metrics
 from alora.guard.reader import EngineDead, Reader, Reading, Served
 from alora.guard.wire import GuardRequest, GuardResponse, PolicyVerdict, Status, Timing, Usage
 from alora.verdict import make_verdict
@@ -40,8 +43,20 @@ class Guard:
     def __init__(
         self, served: Sequence[Served], renderer: Renderer, reader: Reader, longest: int | None = None
     ) -> None:
-        self.served = tuple(served)
         self._renderer, self._reader, self._longest = renderer, reader, longest
+        self._held: Counter[str] = Counter()  # uses of adapters that must stay loaded
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.served: tuple[Served, ...] = ()
+        self.shadows: tuple[Served, ...] = ()
+        self.serve(served)
+
+    def serve(self, served: Sequence[Served]) -> None:
+        """Answer with these from the next request on. The rest is unloaded when its last reading ends."""
+        before = {item.name for item in (*self.served, *self.shadows)}
+        self.served = tuple(item for item in served if item.stage == "live")
+        self.shadows = tuple(item for item in served if item.stage == "shadow")
+        for name in before - {item.name for item in served}:
+            self._unload_if_unused(name)
 
     async def answer(self, request: GuardRequest) -> GuardResponse:
         """The whole answer.
@@ -66,7 +81,7 @@ class Guard:
         computed = 0
         rest: Status = "failed"
         why = "the engine gave no answer"
-        readings = self._reader.read(prefix, asked, request.cache_salt, request.priority)
+        readings = self._read(prefix, asked, request)
         try:
             while len(given) < len(asked):
                 # At the deadline wait_for cancels the pending read, and with it what runs in the engine.
@@ -96,12 +111,11 @@ class Guard:
             if index not in given:
                 given[index] = verdict = _unanswered(item, rest, why, request)
                 yield verdict
-        verdicts = [given[index] for index in range(len(asked))]
-        yield GuardResponse(
+        response = GuardResponse(
             id=f"guard-{secrets.token_hex(12)}",
-            action="block" if any(verdict.flagged for verdict in verdicts) else "allow",
-            complete=all(verdict.status == "ok" for verdict in verdicts),
-            verdicts=verdicts,
+            action="block" if any(verdict.flagged for verdict in given.values()) else "allow",
+            complete=all(verdict.status == "ok" for verdict in given.values()),
+            verdicts=[given[index] for index in range(len(asked))],
             usage=Usage(
                 prefix_tokens=len(prefix.token_ids),
                 suffix_tokens=sum(len(item.suffix.token_ids) for item in asked),
@@ -112,6 +126,66 @@ class Guard:
                 render=round((rendered - started) * 1000, 3), total=round((time.monotonic() - started) * 1000, 3)
             ),
         )
+        _count(response)
+        if self.shadows:
+            self._start(self._shadow(prefix, request, response))
+        yield response
+
+    async def _read(
+        self, prefix: Prefix, asked: Sequence[Served], request: GuardRequest
+    ) -> AsyncGenerator[Reading, None]:
+        """The reader's readings, of adapters that stay loaded so long."""
+        with self.holding(*(item.name for item in asked)):
+            readings = self._reader.read(prefix, asked, request.cache_salt, request.priority)
+            try:
+                async for reading in readings:
+                    yield reading
+            finally:
+                await readings.aclose()
+
+    @contextlib.contextmanager
+    def holding(self, *names: str) -> Iterator[None]:
+        """Keep adapters loaded, whatever is served meanwhile."""
+        self._held.update(names)
+        try:
+            yield
+        finally:
+            self._held.subtract(names)
+            for name in names:
+                self._unload_if_unused(name)
+
+    async def _shadow(self, prefix: Prefix, request: GuardRequest, response: GuardResponse) -> None:
+        """Ask the shadows of the policies that answered, after the live ones, and count where they disagree."""
+        live = {verdict.policy: verdict for verdict in response.verdicts if verdict.status == "ok"}
+        asked = [item for item in self.shadows if item.policy.id in live]
+        async for reading in self._read(prefix, asked, request):
+            shadow = _verdict(asked[reading.index], reading, request)
+            before = live[shadow.policy]
+            if shadow.status == "ok" and shadow.flagged != before.flagged:
+                metrics.SHADOW.labels(shadow.policy, before.adapter, shadow.adapter).inc()
+
+    def _unused(self, name: str) -> bool:
+        return not self._held[name] and name not in {item.name for item in (*self.served, *self.shadows)}
+
+    def _unload_if_unused(self, name: str) -> None:
+        async def unload() -> None:
+            if self._unused(name):  # still: it may have been put back before this began
+                del self._held[name]
+                await self._reader.unload(name)
+
+        if self._unused(name):
+            self._start(unload())
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work`` after this, and keep it from the garbage collector until it ends."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _logger.error("after an answer: %s: %s", type(error).__name__, error)
 
     def choose(self, names: Sequence[str] | None) -> list[Served]:
         """Those of the served policies that ``names`` ask for, by id or ``id@digest``; RefusedRequest for another."""
@@ -166,6 +240,18 @@ def _verdict(item: Served, reading: Reading, request: GuardRequest) -> PolicyVer
         probabilities=verdict.probabilities,
         adapter=item.name,
     )
+
+
+def _count(response: GuardResponse) -> None:
+    metrics.REQUESTS.labels(response.action).inc()
+    metrics.SECONDS.observe(response.timing_ms.total / 1000)
+    whole = response.usage.prefix_tokens * response.usage.policies + response.usage.suffix_tokens
+    metrics.TOKENS.labels("computed").inc(response.usage.computed_tokens)
+    metrics.TOKENS.labels("cached").inc(max(0, whole - response.usage.computed_tokens))
+    for verdict in response.verdicts:
+        metrics.VERDICTS.labels(verdict.policy, verdict.status, str(verdict.flagged).lower()).inc()
+        if verdict.probability is not None:
+            metrics.PROBABILITY.labels(verdict.policy).observe(verdict.probability)
 
 
 def _unanswered(item: Served, status: Status, why: str, request: GuardRequest) -> PolicyVerdict:

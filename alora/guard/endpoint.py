@@ -6,6 +6,7 @@ vLLM loads it when ``VLLM_PLUGINS`` names ``alora``; its own key, TLS, metrics a
 from __future__ import annotations
 
 import logging
+import os
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,13 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from alora.bundle.read import Bundle
+    from alora.guard.core import Guard
+    from alora.guard.loading import Loader
 
 _logger = logging.getLogger("vllm.alora")
+
+
+SERVING_ROOT = "ALORA_SERVING_ROOT"  # the folder below which bundles are loaded while the server runs
 
 
 class GuardEndpoint:
@@ -35,13 +41,14 @@ class GuardEndpoint:
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
         """Serve the bundles among the server's LoRA modules. What keeps the guard from serving, its routes report."""
         try:
-            state.alora_guard = make_guard(engine_client, state, args)
+            state.alora_guard, state.alora_loader = make_guard(engine_client, state, args)
+            await state.alora_loader.refresh()  # what was put before the restart
         except AloraError as error:
             state.alora_guard_refusal = f"the guard is not served: {error}"
             _logger.error("%s", state.alora_guard_refusal)
 
 
-def make_guard(engine_client: Any, state: Any, args: Namespace) -> Any:
+def make_guard(engine_client: Any, state: Any, args: Namespace) -> tuple[Guard, Loader]:
     """A guard of the bundles that vLLM serves as LoRA modules, each checked against the base.
 
     Raises:
@@ -55,7 +62,9 @@ def make_guard(engine_client: Any, state: Any, args: Namespace) -> Any:
     from alora.errors import CheckFailed, ConfigError
     from alora.guard.core import Guard
     from alora.guard.engine import EngineReader
+    from alora.guard.loading import Loader
     from alora.guard.reader import Served
+    from alora.guard.serving_set import ServingSet
     from alora.vllm_plugin import status
 
     if not status().active:
@@ -76,4 +85,8 @@ def make_guard(engine_client: Any, state: Any, args: Namespace) -> Any:
     for bundle in bundles:
         bundle.check_base(base)
     longest = engine_client.model_config.max_model_len - 1  # and the answer's own token
-    return Guard(served, bundles[0].renderer(base), EngineReader(engine_client, loras), longest)
+    reader = EngineReader(engine_client, loras)
+    guard = Guard(served, bundles[0].renderer(base), reader, longest)
+    root = Path(os.environ.get(SERVING_ROOT) or os.path.commonpath([bundle.folder.parent for bundle in bundles]))
+    dtype = str(engine_client.model_config.dtype).removeprefix("torch.")
+    return guard, Loader(guard, reader, base, dtype, bundles, ServingSet(root))

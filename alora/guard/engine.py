@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from vllm import SamplingParams
+from vllm.lora.request import LoRARequest
 
+from alora.errors import BundleError
 from alora.guard.reader import EngineDead, Reading, Served
 
 if TYPE_CHECKING:
+    from alora.bundle.read import Bundle
     from alora.prompt.render import Prefix
+
+_LEAST_ID = 2**20  # vLLM counts its own adapters from 1
 
 
 class EngineReader:
@@ -65,3 +70,22 @@ class EngineReader:
                 raise EngineDead(f"the engine is dead: {self._client.dead_error}") from error
             return Reading(index, error=f"the engine refused it: {' '.join(str(error).split())[:300]}")
         return Reading(index, error="the engine ended it without an answer")
+
+    async def load(self, served: Served, bundle: Bundle) -> None:
+        """See :class:`~alora.guard.reader.Reader`. The id comes from the digest, so that all processes agree on it."""
+        number = _LEAST_ID + int(served.digest[:8], 16) % (2**31 - _LEAST_ID)
+        others = {lora.lora_int_id: name for name, lora in self._loras.items() if name != served.name}
+        if number in others:
+            raise BundleError(f"{served.name} and {others[number]} would share an id; export one of them again")
+        lora = LoRARequest(served.name, number, str(bundle.folder.absolute()))
+        try:
+            await self._client.add_lora(lora)
+        except Exception as error:
+            raise BundleError(f"the engine does not load {served.name}: {error}") from error
+        self._loras[served.name] = lora
+
+    async def unload(self, name: str) -> None:
+        """See :class:`~alora.guard.reader.Reader`."""
+        lora = self._loras.pop(name, None)
+        if lora is not None:
+            await self._client.remove_lora(lora.lora_int_id)

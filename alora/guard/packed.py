@@ -3,35 +3,61 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from alora.adapter.folder import AdapterWeights
 from alora.guard.reader import Reading, Served
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Prefix
 
 if TYPE_CHECKING:
+    import torch
+
     from alora.base.load import LoadedBase
     from alora.bundle.read import Bundle
+
+_Weights = dict[str, AdapterWeights]
 
 
 class PackedReader:
     """All policies in one pass, one conversation after another. A pass that nobody waits for still runs to its end."""
 
     def __init__(self, base: LoadedBase, bundles: Sequence[Bundle]) -> None:
-        self._scorer = Scorer(base, [bundle.weights for bundle in bundles])
-        self._places = {Served.of(bundle).name: place for place, bundle in enumerate(bundles)}
+        self._base = base
+        self._weights = {Served.of(bundle).name: bundle.weights for bundle in bundles}
         self._thread = ThreadPoolExecutor(1, "packed")
+        self._scorer = Scorer(base, list(self._weights.values()))
 
     async def read(
         self, prefix: Prefix, asked: Sequence[Served], salt: str | None = None, priority: int = 0
     ) -> AsyncGenerator[Reading, None]:
         """See :class:`~alora.guard.reader.Reader`; nothing is kept from one request to the next, so no salt counts."""
-        suffixes = [item.suffix for item in asked]
-        places = [self._places[item.name] for item in asked]
         loop = asyncio.get_running_loop()
-        rows = await loop.run_in_executor(self._thread, self._scorer.label_logits, prefix, suffixes, places)
+        rows = await loop.run_in_executor(self._thread, self._score, prefix, asked)
         for index, logits_L in enumerate(rows):
             # The first policy paid for the prefix.
             yield Reading(index, logits_L.tolist(), len(prefix.token_ids) if index else 0)
+
+    async def load(self, served: Served, bundle: Bundle) -> None:
+        """See :class:`~alora.guard.reader.Reader`."""
+        await self._change(lambda weights: {**weights, served.name: bundle.weights})
+
+    async def unload(self, name: str) -> None:
+        """See :class:`~alora.guard.reader.Reader`."""
+        await self._change(lambda weights: {other: kept for other, kept in weights.items() if other != name})
+
+    def _score(self, prefix: Prefix, asked: Sequence[Served]) -> list[torch.Tensor]:
+        places = {name: place for place, name in enumerate(self._weights)}
+        return self._scorer.label_logits(prefix, [item.suffix for item in asked], [places[item.name] for item in asked])
+
+    async def _change(self, change: Callable[[_Weights], _Weights]) -> None:
+        """In the one thread that scores, so between two passes and after every earlier change."""
+
+        def run() -> None:
+            weights = change(self._weights)
+            self._scorer.close()
+            self._scorer, self._weights = Scorer(self._base, list(weights.values())), weights
+
+        await asyncio.get_running_loop().run_in_executor(self._thread, run)

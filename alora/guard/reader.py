@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from alora.errors import AloraError
@@ -28,12 +28,17 @@ class Served:
     suffix: Suffix
     calibration: Calibration
     digest: str
+    stage: str = "live"  # or shadow: answers after the live ones, and blocks nothing
 
     @classmethod
-    def of(cls, bundle: Bundle) -> Served:
+    def of(cls, bundle: Bundle, stage: str = "live") -> Served:
         """A bundle that was read and checked."""
-        digest = bundle.weights.digest
-        return cls(f"{bundle.policy.id}@{digest[:12]}", bundle.policy, bundle.suffix, bundle.calibration, digest)
+        digest, policy = bundle.weights.digest, bundle.policy
+        return cls(f"{policy.id}@{digest[:12]}", policy, bundle.suffix, bundle.calibration, digest, stage)
+
+    def at(self, stage: str) -> Served:
+        """The same weights at another stage."""
+        return replace(self, stage=stage)
 
 
 @dataclass(frozen=True)
@@ -65,4 +70,12 @@ class Reader(Protocol):
         Raises:
             EngineDead: nothing can be read any more.
         """
+        ...
+
+    async def load(self, served: Served, bundle: Bundle) -> None:
+        """Make ``served`` readable, or raise an AloraError."""
+        ...
+
+    async def unload(self, name: str) -> None:
+        """Forget the weights under ``name``, which nothing reads any more."""
         ...

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
+import os
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
@@ -12,8 +14,10 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
+from alora.errors import AloraError
 from alora.guard.core import Guard, RefusedRequest
-from alora.guard.reader import EngineDead
+from alora.guard.loading import Loader
+from alora.guard.reader import EngineDead, Served
 from alora.guard.wire import (
     GenericGuardrailRequest,
     GenericGuardrailResponse,
@@ -26,8 +30,10 @@ from alora.guard.wire import (
     PolicyCard,
     PolicyList,
     PolicyVerdict,
+    PutPolicy,
 )
 
+ADMIN_KEY = "ALORA_ADMIN_KEY"
 MOST_BYTES = 1024 * 1024  # of a request's body
 
 
@@ -61,7 +67,18 @@ def guard_of(app: FastAPI) -> Guard:
     guard = getattr(app.state, "alora_guard", None)
     if guard is None:
         raise RefusedRequest(getattr(app.state, "alora_guard_refusal", None) or "the guard is not ready", 503)
+    if (loader := getattr(app.state, "alora_loader", None)) is not None:
+        loader.poll()
     return guard
+
+
+def loader_of(request: Request) -> Loader:
+    """What adds and removes policies, for whoever holds ``$ALORA_ADMIN_KEY``; 403 for everyone while it is not set."""
+    key, given = os.environ.get(ADMIN_KEY), request.headers.get("X-Alora-Admin-Key", "")
+    if not key or not hmac.compare_digest(given.encode(), key.encode()):
+        raise RefusedRequest(f"policies are changed with the header X-Alora-Admin-Key, which holds ${ADMIN_KEY}", 403)
+    guard_of(request.app)
+    return request.app.state.alora_loader
 
 
 @router.post("/v1/guard", response_model=GuardResponse)
@@ -99,7 +116,8 @@ async def litellm_guardrail(body: GenericGuardrailRequest, request: Request) -> 
     role = "user" if body.input_type == "request" else "assistant"
     messages = body.structured_messages or [{"role": role, "content": text} for text in body.texts or []]
     if body.structured_messages and body.input_type == "response":
-        messages = [*messages, *({"role": role, "content": text} for text in body.texts or [])]
+        said = {message.get("content") for message in messages[-1:] if isinstance(message, dict)}
+        messages = [*messages, *({"role": role, "content": text} for text in body.texts or [] if text not in said)]
     policies = body.additional_provider_specific_params.get("policies")
     answer = await judge.answer(GuardRequest(messages=messages, policies=policies))
     if answer.action == "allow":
@@ -111,19 +129,31 @@ async def litellm_guardrail(body: GenericGuardrailRequest, request: Request) -> 
 @router.get("/v1/guard/policies", response_model=PolicyList)
 async def policies(request: Request) -> PolicyList:
     """What is served, with the weights' digests."""
-    return PolicyList(
-        policies=[
-            PolicyCard(
-                policy=item.policy.id,
-                title=item.policy.title,
-                adapter=item.name,
-                digest=item.digest,
-                labels=list(item.policy.labels),
-                threshold=item.calibration.threshold,
-            )
-            for item in guard_of(request.app).served
-        ]
-    )
+    guard = guard_of(request.app)
+    return PolicyList(policies=[_card(item) for item in (*guard.served, *guard.shadows)])
+
+
+@router.put("/v1/guard/policies/{policy}", response_model=PolicyCard)
+async def put_policy(policy: str, body: PutPolicy, request: Request) -> PolicyCard:
+    """Certify a bundle on the running engine, and serve it from the next request on; 409 keeps what was served."""
+    loader = loader_of(request)
+    try:
+        return _card(await loader.put(policy, body.bundle, body.stage))
+    except EngineDead:
+        raise
+    except AloraError as error:
+        raise RefusedRequest(str(error), 409) from error
+
+
+@router.delete("/v1/guard/policies/{policy}", response_model=PolicyList)
+async def delete_policy(policy: str, request: Request) -> PolicyList:
+    """Serve a policy no more; what is left."""
+    loader = loader_of(request)
+    try:
+        await loader.delete(policy)
+    except AloraError as error:
+        raise RefusedRequest(str(error), 409) from error
+    return await policies(request)
 
 
 @router.get("/v1/guard/health", response_model=Health)
@@ -147,6 +177,18 @@ async def _events(
 
 def _event(item: PolicyVerdict | GuardResponse) -> str:
     return f"event: {'verdict' if isinstance(item, PolicyVerdict) else 'answer'}\ndata: {item.model_dump_json()}\n\n"
+
+
+def _card(item: Served) -> PolicyCard:
+    return PolicyCard(
+        policy=item.policy.id,
+        title=item.policy.title,
+        adapter=item.name,
+        digest=item.digest,
+        stage=item.stage,
+        labels=list(item.policy.labels),
+        threshold=item.calibration.threshold,
+    )
 
 
 def _moderated(answer: GuardResponse) -> ModerationResult:

@@ -125,8 +125,18 @@ class PolicyCard(BaseModel):
     title: str
     adapter: str
     digest: str
+    stage: str
     labels: list[str]
     threshold: float
+
+
+class PutPolicy(BaseModel):
+    """``PUT /v1/guard/policies/{id}``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    bundle: str = Field(description="the bundle's folder, below the serving root")
+    stage: Literal["live", "shadow"] = "live"
 
 
 class PolicyList(BaseModel):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,10 +35,11 @@ def bundles():
     return load_battery(store.battery())
 
 
-def start(folder, **environment):
+def start(folder, battery=None, **environment):
     port = free_port()
     command = [
-        *(sys.executable, "-m", "alora", "serve", f"battery={store.battery()}", f"base.source={store.base_folder()}"),
+        *(sys.executable, "-m", "alora", "serve", f"battery={battery or store.battery()}"),
+        f"base.source={store.base_folder()}",
         *(f"serving.port={port}", "serving.max_model_len=512", f"serving.arguments=[{SMALL}]"),
     ]
     return serving(command, port, folder / "log", **environment)
@@ -123,6 +125,38 @@ def test_score_and_guard_agree(served, tmp_path):
     scored = {verdict["policy"]: verdict["probability"] for verdict in json.loads(out)["verdicts"]}
     guarded = {verdict["policy"]: verdict["probability"] for verdict in ask(served).json()["verdicts"]}
     assert guarded == pytest.approx(scored, abs=1e-6)
+
+
+def test_a_policy_is_replaced_on_the_running_engine(tmp_path):
+    """Certified there, then switched; a restart serves the same; a damaged bundle is refused and nothing changes."""
+    battery = tmp_path / "battery"
+    shutil.copytree(store.battery(), battery)
+    new = store.write(store.POLICIES[0], battery / "next", seed=3)
+    shutil.copytree(new.folder, battery / "damaged")
+    weights = battery / "damaged" / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    admin = {"X-Alora-Admin-Key": "admin"}
+    prefix = new.renderer(store.base()).prefix(parse_conversation(TALK, "test"))
+    with Scorer(store.base(), [new.weights]) as scorer:
+        (logits_L,) = scorer.label_logits(prefix, [new.suffix])
+    wanted = make_verdict(new.policy, logits_L.tolist(), new.calibration, "").probability
+    with start(tmp_path, battery, ALORA_ADMIN_KEY="admin") as server:
+        url = f"{server.url}/v1/guard/policies/advice"
+        before = ask(server).json()["verdicts"][0]
+        assert httpx.put(url, json={"bundle": "damaged"}, headers=admin, timeout=60).status_code == 409
+        assert ask(server).json()["verdicts"][0] == before
+        answer = httpx.put(url, json={"bundle": f"next/{new.folder.name}"}, headers=admin, timeout=60)
+        assert answer.status_code == 200, answer.text
+        after = ask(server).json()["verdicts"][0]
+        assert after["adapter"] == Served.of(new).name != before["adapter"]
+        assert after["probability"] == pytest.approx(wanted, abs=TOLERANCE)
+        assert "alora_guard_requests_total" in httpx.get(f"{server.url}/metrics").text
+    with start(tmp_path, battery) as restarted:
+        verdict = ask(restarted).json()["verdicts"][0]
+        assert (verdict["adapter"], verdict["probability"]) == (
+            after["adapter"],
+            pytest.approx(after["probability"], abs=TOLERANCE),
+        )
 
 
 def test_the_servers_key_guards_the_guard(tmp_path):

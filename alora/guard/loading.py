@@ -1,0 +1,140 @@
+"""Policies come and go while the guard serves: certified first, then switched in one step, then the old one drains."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from alora.bundle.battery import require_one_prefix
+from alora.bundle.golden import largest_difference, normalised
+from alora.bundle.read import Bundle, load_bundle
+from alora.errors import AloraError, BundleError, CheckFailed
+from alora.guard.reader import Served
+from alora.guard.serving_set import Entry, ServingSet
+from alora.serving.parity import tolerance
+
+if TYPE_CHECKING:
+    from alora.base.describe import DescribedBase
+    from alora.base.load import LoadedBase
+    from alora.guard.core import Guard
+    from alora.guard.reader import Reader
+
+_logger = logging.getLogger("alora.guard")
+
+
+class Loader:
+    """Keeps a guard at what the serving set says.
+
+    Args:
+        base: what the engine computes with; every bundle is checked against it.
+        dtype: what the engine computes in.
+        bundles: served from the start; all in folders below the serving set's root.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        reader: Reader,
+        base: LoadedBase | DescribedBase,
+        dtype: str,
+        bundles: list[Bundle],
+        serving_set: ServingSet,
+    ) -> None:
+        self._guard, self._reader, self._base, self._dtype, self._set = guard, reader, base, dtype, serving_set
+        self._first = bundles[0]
+        self._entries = tuple(self._entry(bundle, "live") for bundle in bundles)
+        self._stamp: tuple[int, int] | None = None
+        self._changing = asyncio.Lock()
+        self._refreshing: asyncio.Task[None] | None = None
+
+    def poll(self) -> None:
+        """Begin to follow the file, if another process replaced it; costs one ``stat``."""
+        if self._set.stamp != self._stamp and (self._refreshing is None or self._refreshing.done()):
+            self._refreshing = asyncio.create_task(self.refresh())
+
+    async def refresh(self) -> None:
+        """Serve what the file says. A bundle that does not pass keeps the set as it is, and the log says why."""
+        async with self._changing:
+            stamp = self._set.stamp
+            if stamp is None or stamp == self._stamp:
+                return
+            try:
+                await self._switch(self._set.read())
+            except AloraError as error:
+                _logger.error("the serving set was replaced, and is not followed: %s", error)
+            self._stamp = stamp
+
+    async def put(self, policy: str, bundle: str, stage: str) -> Served:
+        """Serve a bundle as ``policy``, in place of the one that is served under this id and stage.
+
+        Raises:
+            BundleError: the folder is none, the bundle is damaged, another policy's, or made for another base.
+            CheckFailed: its golden rows come out otherwise.
+        """
+        async with self._changing:
+            found = await asyncio.to_thread(load_bundle, self._set.folder(bundle))
+            if found.policy.id != policy:
+                raise BundleError(f"{bundle} answers policy {found.policy.id!r}, not {policy!r}")
+            entry = Entry(policy, bundle, found.weights.digest, stage)
+            places = {(item.policy, item.stage): item for item in self._entries} | {(policy, stage): entry}
+            await self._switch(tuple(places.values()), write=True)
+            return Served.of(found, stage)
+
+    async def delete(self, policy: str) -> None:
+        """Serve ``policy`` no more, in no stage; BundleError for one that is not served, or is the last."""
+        async with self._changing:
+            kept = tuple(item for item in self._entries if item.policy != policy)
+            if len(kept) == len(self._entries):
+                raise BundleError(f"{policy} is not served")
+            if not any(item.stage == "live" for item in kept):
+                raise BundleError(f"{policy} is the only live policy; stop the server instead")
+            await self._switch(kept, write=True)
+
+    async def _switch(self, entries: tuple[Entry, ...], write: bool = False) -> None:
+        """Certify what is new, then serve exactly ``entries``. What does not come to be served is unloaded."""
+        with self._guard.holding(*(_name(entry) for entry in entries)):
+            known = {item.name: item for item in (*self._guard.served, *self._guard.shadows)}
+            wanted = [await self._served(entry, known) for entry in entries]
+            if write:
+                self._set.write(entries)
+                self._stamp = self._set.stamp
+            self._entries = entries
+            self._guard.serve(wanted)
+
+    async def _served(self, entry: Entry, known: dict[str, Served]) -> Served:
+        if (name := _name(entry)) in known:
+            return known[name].at(entry.stage)
+        bundle = await asyncio.to_thread(load_bundle, self._set.folder(entry.bundle))
+        if bundle.weights.digest != entry.digest:
+            raise BundleError(f"{entry.bundle} has changed since it was loaded; load the policy again")
+        require_one_prefix(self._first, bundle)
+        await asyncio.to_thread(bundle.check_base, self._base)
+        served = Served.of(bundle, entry.stage)
+        await self._reader.load(served, bundle)
+        await self._certify(served, bundle)
+        return served
+
+    async def _certify(self, served: Served, bundle: Bundle) -> None:
+        """The golden rows, asked of the engine as it serves them."""
+        if not bundle.golden:
+            raise CheckFailed(f"{bundle.folder.name} stores no golden rows; export it again with export.golden_rows=8")
+        renderer, again = bundle.renderer(self._base), []
+        for row in bundle.golden:
+            async for reading in self._reader.read(renderer.prefix(row.conversation), [served], None, 0):
+                if reading.error is not None:
+                    raise CheckFailed(f"{served.name}: {reading.error}")
+                again.append(type(row)(row.conversation, row.prefix_sha256, tuple(reading.logits)))
+        bound = tolerance(self._dtype, bundle.manifest.base.dtype)
+        far = largest_difference(normalised(bundle.golden), normalised(again))
+        if not far <= bound:
+            raise CheckFailed(f"{served.name}: golden rows differ by {far:.2g}, above {bound}")
+
+    def _entry(self, bundle: Bundle, stage: str) -> Entry:
+        folder = Path(bundle.folder).absolute().relative_to(self._set.root.absolute())
+        return Entry(bundle.policy.id, str(folder), bundle.weights.digest, stage)
+
+
+def _name(entry: Entry) -> str:
+    return f"{entry.policy}@{entry.digest[:12]}"

@@ -1,0 +1,88 @@
+"""What is served, as a file that every process of a server reads: a restart and a second process are one case.
+
+``serving_set.json`` lies in the serving root beside the bundles' folders, and is replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from alora.atomic import write_json
+from alora.errors import BundleError
+from alora.reading import read_whole
+from alora.typed import typed
+
+FILE = "serving_set.json"
+Stage = Literal["live", "shadow"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One policy: its bundle's folder below the root, the digest of its weights, and live or shadow."""
+
+    policy: str
+    bundle: str
+    digest: str
+    stage: str
+
+
+@dataclass(frozen=True)
+class _Content:
+    schema_version: int
+    policies: tuple[Entry, ...]
+
+
+class ServingSet:
+    """The file in ``root``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def stamp(self) -> tuple[int, int] | None:
+        """Changes whenever the file is replaced; None while there is none."""
+        try:
+            state = (self.root / FILE).stat()
+        except FileNotFoundError:
+            return None
+        return state.st_ino, state.st_mtime_ns
+
+    def read(self) -> tuple[Entry, ...]:
+        """The entries.
+
+        Raises:
+            BundleError: the file is damaged, or newer than this alora.
+        """
+        file = self.root / FILE
+        try:
+            content = typed(_Content, json.loads(read_whole(file)))
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            raise BundleError(f"{file} cannot be read ({error}); remove it, and load the policies again") from error
+        if content.schema_version != 1 or any(entry.stage not in ("live", "shadow") for entry in content.policies):
+            raise BundleError(f"{file} was written by another version of alora; install that one, or remove the file")
+        return content.policies
+
+    def write(self, entries: tuple[Entry, ...]) -> None:
+        """Replace the file."""
+        write_json(self.root / FILE, asdict(_Content(1, entries)))
+
+    def folder(self, name: str) -> Path:
+        """The bundle's folder that ``name`` means, which lies below the root, no link on the way.
+
+        Raises:
+            BundleError: it does not.
+        """
+        parts = Path(name).parts
+        if not parts or Path(name).is_absolute() or ".." in parts or "\0" in name:
+            raise BundleError(f"bundle is {name[:200]!r}; name a folder below the serving root")
+        folder = self.root
+        for part in parts:
+            folder = folder / part
+            if folder.is_symlink():
+                raise BundleError(f"bundle is {name[:200]!r}, on whose way is a link; copy the folder itself")
+        if not folder.is_dir():
+            raise BundleError(f"bundle is {name[:200]!r}, which is no folder below the serving root")
+        return folder

@@ -1,0 +1,238 @@
+"""Policies come and go: certified before the switch, never torn, the same after a restart and in a second process."""
+
+import asyncio
+import json
+import shutil
+import threading
+from dataclasses import replace
+
+import pytest
+from fastapi.testclient import TestClient
+
+from alora.bundle.read import load_bundle
+from alora.bundle.write import write_bundle
+from alora.data.conversation import parse_conversation
+from alora.guard import metrics
+from alora.guard.core import Guard
+from alora.guard.loading import Loader
+from alora.guard.packed import PackedReader
+from alora.guard.reader import Served
+from alora.guard.serving_set import FILE, ServingSet
+from alora.guard.standalone import make_app
+from alora.prefix.scorer import Scorer
+from alora.verdict import make_verdict
+from tests.integration.bundle.conftest import make_base, make_contents
+from tests.integration.guard.conftest import MESSAGES
+
+ADMIN = {"X-Alora-Admin-Key": "admin"}
+
+
+@pytest.fixture(scope="module")
+def candidates(base, tmp_path_factory):
+    """Bundles of one policy with other weights, and one for another base."""
+    folder = tmp_path_factory.mktemp("candidates")
+    for seed in (7, 8):
+        write_bundle(make_contents(base, folder / f"adapter{seed}", "advice", seed), folder / f"v{seed}", 3)
+    other = make_base(seed=1)
+    write_bundle(make_contents(other, folder / "foreign adapter", "advice", 7), folder / "foreign", 3)
+    return folder
+
+
+@pytest.fixture
+def root(bundles, candidates, tmp_path, monkeypatch):
+    monkeypatch.setenv("ALORA_ADMIN_KEY", "admin")
+    for bundle in bundles:
+        shutil.copytree(bundle.folder, tmp_path / bundle.folder.name)
+    for name in ("v7", "v8", "foreign"):
+        shutil.copytree(candidates / name, tmp_path / name)
+    return tmp_path
+
+
+def app_of(base, root):
+    bundles = [load_bundle(root / name) for name in ("advice", "refunds")]
+    reader = PackedReader(base, bundles)
+    guard = Guard([Served.of(bundle) for bundle in bundles], bundles[0].renderer(base), reader)
+    return make_app(guard, Loader(guard, reader, base, "float32", bundles, ServingSet(root)))
+
+
+@pytest.fixture
+def client(base, root):
+    with TestClient(app_of(base, root)) as client:
+        yield client
+
+
+def put(client, bundle, policy="advice", stage="live", headers=ADMIN):
+    return client.put(f"/v1/guard/policies/{policy}", json={"bundle": bundle, "stage": stage}, headers=headers)
+
+
+def verdicts(client, **fields):
+    answer = client.post("/v1/guard", json={"messages": MESSAGES, **fields}).json()
+    return {verdict["policy"]: verdict for verdict in answer["verdicts"]}
+
+
+def probability(base, bundle):
+    prefix = bundle.renderer(base).prefix(parse_conversation(MESSAGES, "test"))
+    with Scorer(base, [bundle.weights]) as scorer:
+        (logits_L,) = scorer.label_logits(prefix, [bundle.suffix])
+    return make_verdict(bundle.policy, logits_L.tolist(), bundle.calibration, "").probability
+
+
+def test_a_replaced_policy_answers_with_the_new_weights(client, base, root):
+    new = load_bundle(root / "v7")
+    answer = put(client, "v7")
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["digest"] == new.weights.digest
+    verdict = verdicts(client)["advice"]
+    assert verdict["adapter"] == Served.of(new).name
+    assert verdict["probability"] == pytest.approx(probability(base, new), abs=1e-6)
+
+
+def test_a_restart_and_a_second_process_serve_the_same(client, base, root):
+    with TestClient(app_of(base, root)) as second:
+        assert put(client, "v7").status_code == 200
+        assert client.delete("/v1/guard/policies/refunds", headers=ADMIN).status_code == 200
+        wanted = client.get("/v1/guard/policies").json()
+        assert [card["policy"] for card in wanted["policies"]] == ["advice"]
+        with TestClient(app_of(base, root)) as restarted:
+            assert restarted.get("/v1/guard/policies").json() == wanted
+        for _ in range(100):  # the second one follows the file between two requests
+            if second.get("/v1/guard/policies").json() == wanted:
+                break
+        assert list(verdicts(second)) == ["advice"]
+
+
+def flip(root):
+    file = root / "v7" / "adapter_model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    return "v7", "was changed"
+
+
+def swap_golden(root):
+    """Another adapter's answers, with a manifest that names them."""
+    manifest = json.loads((root / "v7" / "alora.json").read_bytes())
+    other = json.loads((root / "v8" / "alora.json").read_bytes())
+    shutil.copy(root / "v8" / "golden.jsonl", root / "v7" / "golden.jsonl")
+    manifest["files"]["golden.jsonl"] = other["files"]["golden.jsonl"]
+    (root / "v7" / "alora.json").write_text(json.dumps(manifest))
+    return "v7", ""
+
+
+def link(root):
+    (root / "link").symlink_to(root / "v7")
+    return "link", "a link"
+
+
+BAD = {
+    "a flipped bit": flip,
+    "golden rows of another adapter": swap_golden,
+    "another base": lambda root: ("foreign", "different bases"),
+    "another policy": lambda root: ("refunds", "answers policy 'refunds'"),
+    "above the root": lambda root: ("../v7", "below the serving root"),
+    "absolute": lambda root: (str(root / "v7"), "below the serving root"),
+    "a link": link,
+    "nothing there": lambda root: ("v9", "no folder"),
+    "a NUL byte": lambda root: ("v\0", "below the serving root"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_a_bad_bundle_is_409_and_the_old_one_keeps_serving(client, root, fault):
+    before = verdicts(client)
+    name, words = BAD[fault](root)
+    answer = put(client, name)
+    assert answer.status_code == 409
+    assert words in answer.json()["error"]["message"]
+    assert verdicts(client) == before
+    assert not (root / FILE).exists()
+
+
+def test_golden_rows_are_asked_of_the_engine_itself(client, root, monkeypatch):
+    """A bundle that is whole, on an engine that computes it wrongly."""
+    before = verdicts(client)
+    load = PackedReader.load
+
+    async def wrong(self, served, bundle):
+        scaled = {name: (a_RD, b_OR * 3) for name, (a_RD, b_OR) in bundle.weights.tensors.items()}
+        await load(self, served, replace(bundle, weights=replace(bundle.weights, tensors=scaled)))
+
+    monkeypatch.setattr(PackedReader, "load", wrong)
+    answer = put(client, "v7")
+    assert (answer.status_code, "golden rows differ" in answer.text) == (409, True)
+    assert verdicts(client) == before
+
+
+def test_who_may_change_policies(client, monkeypatch):
+    for headers in ({}, {"X-Alora-Admin-Key": "other"}, {"Authorization": "Bearer admin"}):
+        assert put(client, "v7", headers=headers).status_code == 403
+        assert client.delete("/v1/guard/policies/advice", headers=headers).status_code == 403
+    monkeypatch.delenv("ALORA_ADMIN_KEY")
+    assert put(client, "v7", headers={"X-Alora-Admin-Key": ""}).status_code == 403
+
+
+def test_the_last_live_policy_stays(client):
+    assert client.delete("/v1/guard/policies/advice", headers=ADMIN).status_code == 200
+    assert client.delete("/v1/guard/policies/refunds", headers=ADMIN).status_code == 409
+    assert client.delete("/v1/guard/policies/advice", headers=ADMIN).status_code == 409  # gone already
+
+
+def test_a_shadow_blocks_nothing_and_its_disagreements_are_counted(base, root):
+    live, shadow = load_bundle(root / "advice"), load_bundle(root / "v7")
+    reader = PackedReader(base, [live, shadow])
+    served = [Served.of(live), Served.of(shadow, "shadow")]
+    guard = Guard(served, live.renderer(base), reader)
+    seen = metrics.SHADOW.labels("advice", served[0].name, served[1].name)
+    before = seen._value.get()
+    with TestClient(make_app(guard)) as client:
+        answer = client.post("/v1/guard", json={"messages": MESSAGES}).json()
+        assert [verdict["adapter"] for verdict in answer["verdicts"]] == [served[0].name]
+        for _ in range(200):
+            if not guard._tasks:
+                break
+            client.get("/v1/guard/health")
+    above = [probability(base, bundle) >= bundle.calibration.threshold for bundle in (live, shadow)]
+    assert seen._value.get() - before == (above[0] != above[1])
+
+
+def test_replaced_under_load_every_verdict_is_of_the_weights_that_it_names(base, root):
+    """Ten replaces while two askers never pause: no answer is lost, torn, or another digest's."""
+    wanted = {
+        Served.of(bundle).name: probability(base, bundle)
+        for bundle in (load_bundle(root / name) for name in ("advice", "v7", "v8"))
+    }
+    app, answers, done = app_of(base, root), [], threading.Event()
+
+    def ask_on(client):
+        while not done.is_set():
+            answers.append(verdicts(client)["advice"])
+
+    with TestClient(app) as client:
+        askers = [threading.Thread(target=ask_on, args=(client,)) for _ in range(2)]
+        for asker in askers:
+            asker.start()
+        try:
+            replies = [put(client, ("v7", "v8")[number % 2]).status_code for number in range(10)]
+        finally:
+            done.set()
+            for asker in askers:
+                asker.join()
+        assert replies == [200] * 10
+        for _ in range(200):  # the rest drains after the last answer
+            if len(loaded := app.state.alora_loader._reader._weights) == 2:
+                break
+            client.get("/v1/guard/health")
+    assert len(answers) > 4
+    for verdict in answers:
+        assert verdict["status"] == "ok"
+        assert verdict["probability"] == pytest.approx(wanted[verdict["adapter"]], abs=1e-6)
+    assert len({verdict["adapter"] for verdict in answers}) > 1
+    assert set(loaded) == {Served.of(load_bundle(root / name)).name for name in ("v8", "refunds")}
+
+
+def test_a_damaged_serving_set_keeps_what_is_served(client, root):
+    before = client.get("/v1/guard/policies").json()
+    for content in (b"{", b"[]", b'{"schema_version": 2, "policies": []}', b"\xff"):
+        (root / FILE).write_bytes(content)
+        asyncio.run(asyncio.sleep(0))
+        assert client.get("/v1/guard/policies").json() == before
