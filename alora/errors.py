@@ -25,11 +25,11 @@ class ConfigError(AloraError, ValueError):
 class DataError(AloraError, ValueError):
     """Labelled conversations that cannot be used.
 
-    ``findings`` holds one line per problem, each with its place (``train.jsonl:17: ...``). Where there are more
-    problems than lines, ``count`` says how many, and the last line stands for the rest.
+    ``findings`` holds one line, or :class:`alora.findings.Finding`, per problem, each with its place
+    (``train.jsonl:17: ...``). ``count`` says in how many rows they are.
     """
 
-    def __init__(self, message: str, findings: Sequence[str] = (), count: int | None = None) -> None:
+    def __init__(self, message: str, findings: Sequence[object] = (), count: int | None = None) -> None:
         self.findings = tuple(findings)
         self.count = len(self.findings) if count is None else count
         super().__init__("\n".join([message, *(f"  {finding}" for finding in self.findings)]))

@@ -149,7 +149,7 @@ def _rows(
     if source is None:
         return [], {}
     rows, unusable = read_policy_rows(source, data, policies)
-    return merge_rows(rows) if POLICY_PLACE in source else rows, unusable
+    return merge_rows(rows) if POLICY_PLACE in str(source) else rows, unusable
 
 
 def _method(weights: AdapterWeights) -> str:

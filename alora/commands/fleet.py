@@ -15,7 +15,7 @@ from alora.commands.output import note, report_file, say, say_json, table, write
 from alora.comparison.fleet import Drift, FleetReport, Member, report
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import Recipe
-from alora.data.conversation import LabelledConversation
+from alora.data.conversation import LabelledConversation, named
 from alora.data.splits import merge_rows, read_policy_rows
 from alora.errors import DataError
 from alora.evaluation.report import HEADINGS, table_rows
@@ -53,11 +53,11 @@ def run(recipe: Recipe) -> int:
 
 def _rows(recipe: Recipe, bundles: Sequence[Bundle]) -> tuple[list[LabelledConversation], dict[str, str]]:
     data = data_settings(recipe, saved_run(find_artifact(str(recipe.artifact))))
-    source = str(data.test)
+    source = data.test or ""
     rows, unusable = read_policy_rows(source, data, [bundle.policy for bundle in bundles])
     if not any(row.labels for row in rows):
-        raise DataError(f"{source}: no row is labelled for a policy of this battery; give data.test=")
-    return merge_rows(rows) if POLICY_PLACE in source else rows, {name: str(why) for name, why in unusable.items()}
+        raise DataError(f"{named(source)}: no row is labelled for a policy of this battery; give data.test=")
+    return merge_rows(rows) if POLICY_PLACE in str(source) else rows, {name: str(why) for name, why in unusable.items()}
 
 
 def _members(bundles: Sequence[Bundle], base: LoadedBase, rows: Sequence[LabelledConversation]) -> list[Member]:

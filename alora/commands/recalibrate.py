@@ -18,7 +18,7 @@ from alora.commands.artifacts import chosen, open_bundles, saved_run
 from alora.commands.output import note, say, say_json, table
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import BaseSettings, EvaluationSettings, Recipe
-from alora.data.conversation import LabelledConversation
+from alora.data.conversation import LabelledConversation, each
 from alora.data.splits import hold_out, merge_rows, read_policy_rows
 from alora.errors import CheckFailed, ConfigError, DataError
 from alora.evaluation.calibration import OperatingPoint, fit_operating_point, positive_probability
@@ -98,13 +98,14 @@ def _validation_rows(
     source = data.validation or data.train
     if source is None:
         raise ConfigError("there are no rows to fit a threshold to; add data.validation=FILE.jsonl")
+    files = ", ".join(Path(one).name for one in each(source))
     rows, unusable = read_policy_rows(source, data, policies)
     for name in sorted(unusable.keys() & wanted):
         raise unusable[name]
-    rows = merge_rows(rows) if POLICY_PLACE in source else rows
+    rows = merge_rows(rows) if POLICY_PLACE in str(source) else rows
     if data.validation is not None:
-        return rows, Path(source).name
-    return hold_out(rows, data.validation_share)[1], f"rows that the run held out of {Path(source).name}"
+        return rows, files
+    return hold_out(rows, data.validation_share)[1], f"rows that the run held out of {files}"
 
 
 def _refit(

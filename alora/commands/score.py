@@ -36,7 +36,7 @@ def run(recipe: Recipe) -> int:
         raise ConfigError("\n".join(missing))
     output = recipe.output and report_file(recipe.output)
     bundles, settings = open_bundles(recipe)
-    conversation = read_conversation(recipe.conversation, recipe.data.columns)
+    conversation = read_conversation(recipe.conversation, recipe.data)
     if recipe.engine.startswith("http"):
         prefix, logits_PL = _ask_server(recipe.engine, bundles, settings, conversation)
     else:

@@ -56,7 +56,7 @@ def run(recipe: Recipe) -> int:
         torch.set_num_threads(recipe.training.threads)
     policies, splits, left_out = _read(recipe)
     talk = recipe.conversation
-    conversation = None if talk is None else read_conversation(talk, recipe.data.columns)
+    conversation = None if talk is None else read_conversation(talk, recipe.data)
     with RunFolder(recipe, writes=processes.first) as folder:
         base = _load_base(recipe, processes)
         renderer = Renderer(base.tokenizer, recipe.prompt, recipe.base.template_kwargs)

@@ -51,7 +51,9 @@ class Limits:
 
     def problem(self, key: str, value: Any) -> str | None:
         """What is wrong with ``value`` of the setting ``key``; None when it may stand there."""
-        items = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        items = value if isinstance(value, list) else [value]
+        if isinstance(value, dict) and self.form is None:
+            items = [*value, *value.values()]
         for item in items:
             largest = max(self.most, LARGEST)
             if isinstance(item, int | float) and not abs(item) <= largest:
@@ -67,14 +69,16 @@ class Limits:
         return f"{key} is {redacted(repr(value))[:200]}; {REFUSED_VALUES.get((key, str(value))) or self._remedy(value)}"
 
     def _allows(self, item: Any) -> bool:
+        if self.form is not None:
+            return isinstance(item, str) and bool(self.form[0](item))
         if isinstance(item, str):
-            return bool(self.form[0](item)) if self.form is not None else not self.choices or item in self.choices
+            return not self.choices or item in self.choices
         if isinstance(item, bool) or item in self.also:
             return True
         return self.least <= item <= self.most and self.above < item < self.below
 
     def _remedy(self, value: Any) -> str:
-        if not isinstance(value, list):
+        if not isinstance(value, list) or self.form is not None:
             return f"choose one of {self.words}" if self.choices else f"it must be {self.words}"
         what = f"some of {self.words}" if self.choices else f"numbers, each {self.words}" if self.words else "values"
         return f"list {what}" + (", none of them twice" if self.distinct else "")

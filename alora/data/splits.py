@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import DataSettings
-from alora.data.conversation import Conversation, LabelledConversation, Message, read_labelled, read_multilabelled
+from alora.data.conversation import (
+    Conversation,
+    LabelledConversation,
+    Message,
+    each,
+    named,
+    read_labelled,
+    read_multilabelled,
+)
+from alora.data.sources import Source
 from alora.errors import ConfigError, DataError
 from alora.findings import Findings
 from alora.policy import Policy
@@ -36,13 +45,13 @@ def read_splits(settings: DataSettings, policy: Policy) -> Splits:
     return splits
 
 
-def source_of(source: str, policy: Policy) -> str:
+def source_of(source: Source, policy: Policy) -> Source:
     """The source that holds ``policy``'s rows: ``%policy%`` in a name stands for its id."""
-    return source.replace(POLICY_PLACE, policy.id)
+    return [one.replace(POLICY_PLACE, policy.id) for one in each(source)]
 
 
 def read_policy_rows(
-    source: str, settings: DataSettings, policies: Sequence[Policy]
+    source: Source, settings: DataSettings, policies: Sequence[Policy], findings: Findings | None = None
 ) -> tuple[list[LabelledConversation], dict[str, DataError]]:
     """Rows of ``policies``, as they stand, from one source or (``%policy%``) from one file for each.
 
@@ -53,24 +62,24 @@ def read_policy_rows(
     Raises:
         DataError: a source of several policies cannot be used.
     """
-    if POLICY_PLACE not in source:
-        return _read_common(source, settings, policies)
+    if POLICY_PLACE not in named(source):
+        return _read_common(source, settings, policies, findings)
     rows: list[LabelledConversation] = []
     unusable: dict[str, DataError] = {}
     for policy in policies:
         try:
-            rows += read_labelled(source_of(source, policy), settings, policy)
+            rows += read_labelled(source_of(source, policy), settings, policy, findings)
         except DataError as error:
             unusable[policy.id] = error
     return rows, unusable
 
 
 def _read_common(
-    source: str, settings: DataSettings, policies: Sequence[Policy]
+    source: Source, settings: DataSettings, policies: Sequence[Policy], findings: Findings | None
 ) -> tuple[list[LabelledConversation], dict[str, DataError]]:
     own = {policy.id: Findings() for policy in policies}
-    rows = read_multilabelled(source, settings, policies, own)
-    unusable = {name: findings.error(source) for name, findings in own.items() if findings.count}
+    rows = read_multilabelled(source, settings, policies, own, findings)
+    unusable = {name: wrong.error(named(source)) for name, wrong in own.items() if wrong.count}
     if unusable:
         usable = [{name: label for name, label in row.labels.items() if name not in unusable} for row in rows]
         rows = [replace(row, labels=labels) for row, labels in zip(rows, usable, strict=True)]
@@ -92,11 +101,11 @@ def read_battery_splits(settings: DataSettings, policies: Sequence[Policy]) -> t
     """
     left_out: dict[str, str] = {}
 
-    def read(source: str) -> list[LabelledConversation]:
+    def read(source: Source) -> list[LabelledConversation]:
         rows, unusable = read_policy_rows(source, settings, policies)
         for name, error in unusable.items():
             left_out.setdefault(name, str(error))
-        return merge_rows(rows) if POLICY_PLACE in source else rows
+        return merge_rows(rows) if POLICY_PLACE in named(source) else rows
 
     splits = _read(settings, read)
     for policy in policies:
@@ -107,9 +116,9 @@ def read_battery_splits(settings: DataSettings, policies: Sequence[Policy]) -> t
     return splits, left_out
 
 
-def _read(settings: DataSettings, read: Callable[[str], list[LabelledConversation]]) -> Splits:
+def _read(settings: DataSettings, read: Callable[[Source], list[LabelledConversation]]) -> Splits:
     if settings.train is None:
-        raise ConfigError("no training rows: set data.train=FILE (JSONL or Parquet) or data.train=hub:NAME")
+        raise ConfigError("no training rows: set data.train=FILE (JSON, CSV or Parquet) or data.train=hub:NAME")
     train = read(settings.train)
     if settings.validation is not None:
         validation = read(settings.validation)
@@ -131,8 +140,12 @@ def merge_rows(rows: Sequence[LabelledConversation]) -> list[LabelledConversatio
 
 def text_digest(conversation: Conversation) -> str:
     """Digest of a conversation's roles and words, blind to case and white space: equal for what reads the same."""
-    lines = [f"{m.role}:{' '.join(m.content.casefold().split())}" for m in conversation.messages]
-    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
+    lines = [f"{m.role}:{' '.join(m.text.casefold().split())}" for m in conversation.messages]
+    return _digest("\n".join(lines))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def rows_digest(rows: Sequence[LabelledConversation]) -> str:
@@ -146,14 +159,44 @@ def rows_digest(rows: Sequence[LabelledConversation]) -> str:
 def hold_out(
     rows: Sequence[LabelledConversation], share: float
 ) -> tuple[list[LabelledConversation], list[LabelledConversation]]:
-    """Split by a hash of the text, so that duplicates stay on one side and a new row moves no other."""
+    """Split each policy's rows, ``share`` of every label, by a hash of the text.
+
+    Rows of one group, and duplicates, stay on one side. A policy's split depends on its own rows alone, so it is the
+    same whichever policies are read with it. A row on different sides for two policies is on both, each with its label.
+    """
     if not 0 < share < 1:
         raise ConfigError(f"data.validation_share={share} must lie between 0 and 1")
-    train, validation = [], []
-    for row in rows:
-        place = int(text_digest(row.conversation)[:8], 16) / 2**32
-        (validation if place < share else train).append(row)
-    return train, validation
+    keys = [_digest(f"group:{row.group}") if row.group else text_digest(row.conversation) for row in rows]
+    held = {name: _held_out(name, rows, keys, share) for name in {name for row in rows for name in row.labels}}
+    sides: tuple[list[LabelledConversation], list[LabelledConversation]] = ([], [])
+    for row, key in zip(rows, keys, strict=True):
+        for side, wanted in zip(sides, (False, True), strict=True):
+            labels = {name: label for name, label in row.labels.items() if (key in held[name]) is wanted}
+            if labels or not (row.labels or wanted):
+                side.append(row if len(labels) == len(row.labels) else replace(row, labels=labels))
+    return sides
+
+
+def _held_out(name: str, rows: Sequence[LabelledConversation], keys: Sequence[str], share: float) -> set[str]:
+    """The keys of rows to hold out for a policy: of each label, rarest first, the lowest ones.
+
+    A label with three rows or more has one on each side, if its rows have different keys.
+    """
+    counts: dict[str, Counter[str]] = {}  # label → key → rows
+    for row, key in zip(rows, keys, strict=True):
+        if name in row.labels:
+            counts.setdefault(row.labels[name], Counter())[key] += 1
+    held: set[str] = set()
+    for _, count in sorted(counts.items(), key=lambda item: (item[1].total(), item[0])):
+        total = count.total()
+        wanted = max(round(share * total), 1 if total > 2 else 0)
+        missing = wanted - sum(count[key] for key in held & count.keys())
+        for key in sorted(count.keys() - held)[:-1]:
+            if missing <= 0:
+                break
+            held.add(key)
+            missing -= count[key]
+    return held
 
 
 def _require_labels(splits: Splits, policy: Policy) -> None:

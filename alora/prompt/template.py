@@ -6,8 +6,9 @@ an instruction turn, and the place where an adapter starts is known instead of s
 """
 
 import inspect
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,9 @@ class ChatTemplate:
     ``head`` comes before the system text, BOS included. ``open`` and ``close`` stand around the content of each role.
     Where ``folded_system`` is a text, the template writes the system text into the first user turn: ``head`` has then
     opened that turn, and ``folded_system`` stands between system text and user text. Roles in ``trims`` have white
-    space at both ends of their content removed. ``open`` lacks "system" where a later system turn is not possible.
+    space at both ends of their content removed. ``open`` lacks "system" where a later system turn is not possible, and
+    "tool" where a tool's answer is none; ``between_tools`` stands between two answers in a row, and roles in ``quotes``
+    have their content written as a JSON string.
     """
 
     head: str
@@ -38,10 +41,14 @@ class ChatTemplate:
     generation: str
     trims: frozenset[str]
     folded_system: str | None = None
+    between_tools: str = ""
+    quotes: frozenset[str] = frozenset()
 
 
-_MARKS = {name: f"ALORA7{name}7MARK" for name in ("S1", "U1", "A1", "U2", "A2", "U3", "S2")}
-_ROLES = {"S": "system", "U": "user", "A": "assistant"}
+_MARKS = {name: f"ALORA7{name}7MARK" for name in ("S1", "U1", "A1", "U2", "A2", "U3", "S2", "T1", "T2")}
+_ROLES = {"S": "system", "U": "user", "A": "assistant", "T": "tool"}
+_TOOLS = ("U1", "A1", "T1", "T2", "A2", "U2")
+_PAD = " \n "
 
 
 def take_apart(tokenizer: "PreTrainedTokenizerBase", template_kwargs: Mapping[str, Any] | None = None) -> ChatTemplate:
@@ -122,7 +129,10 @@ class _Surgeon:
             closes["system"] = after_system.removesuffix(open_user)
             if (open_system := self.later_system(closes, opens)) is not None:
                 opens["system"] = open_system
-        template = ChatTemplate(head, opens, closes, generation, self.trims(system), folded)
+        trims = self.changed([*system, "U1", "A1", "U2"])
+        template = ChatTemplate(head, opens, closes, generation, trims, folded, *self.tools(system, opens, closes))
+        if "tool" in opens and "tool" not in template.quotes:
+            template = replace(template, trims=trims | self.changed([*system, *_TOOLS]))
         self.verify(template, system)
         return template
 
@@ -147,12 +157,23 @@ class _Surgeon:
             return None
         return assistant_system.removeprefix(closes["assistant"])
 
-    def trims(self, system: Sequence[str]) -> frozenset[str]:
-        names = [*system, "U1", "A1", "U2"]
-        text = self.render(names, pad=" \n ")
-        return frozenset(
-            _ROLES[name[0]] for name in names if f" \n {_MARKS[name]}" not in text or f"{_MARKS[name]} \n " not in text
-        )
+    def tools(self, system: Sequence[str], opens: dict[str, str], closes: dict[str, str]) -> tuple[str, frozenset[str]]:
+        """Add what stands around a tool's answer, where the template has such a turn: between two, and if quoted."""
+        try:
+            *_, before, between, after, _, _ = self.cut([*system, *_TOOLS])
+        except RenderError:
+            return "", frozenset()
+        if not before.startswith(closes["assistant"]) or not after.endswith(opens["assistant"]):
+            return "", frozenset()
+        opens["tool"] = before.removeprefix(closes["assistant"])
+        closes["tool"] = after.removesuffix(opens["assistant"])
+        return between, frozenset(("tool",)) - self.changed([*system, *_TOOLS], json.dumps(_PAD)[1:-1])
+
+    def changed(self, names: Sequence[str], wanted: str = _PAD) -> frozenset[str]:
+        """The roles whose content between two pads is not written between two of ``wanted``."""
+        text = self.render(names, pad=_PAD)
+        whole = [name for name in names if wanted + _MARKS[name] in text and _MARKS[name] + wanted in text]
+        return frozenset(_ROLES[name[0]] for name in names if name not in whole)
 
     def verify(self, template: ChatTemplate, system: Sequence[str]) -> None:
         """Put a longer conversation together from the pieces, and compare with the template's own rendering."""

@@ -349,7 +349,7 @@ def test_an_unknown_setting_is_refused(change):
 
 @pytest.mark.parametrize(
     ("messages", "complaint"),
-    [((), "no message"), ((Message("tool", "x"),), "role 'tool'"), ((Message("user", "a\ud800"),), "lone surrogate")],
+    [((), "no message"), ((Message("robot", "x"),), "role 'robot'"), ((Message("user", "a\ud800"),), "lone surrogate")],
 )
 def test_what_is_no_conversation_is_refused(messages, complaint):
     with pytest.raises(RenderError, match=complaint):
