@@ -230,20 +230,16 @@ def train(recipe: str | Path | None = None, **settings: Any) -> Path:
         CheckFailed: a policy of a battery was left out.
     """
     from alora.commands.output import note
-    from alora.config.compose import run_verb
+    from alora.commands.train import run
+    from alora.config.compose import load_recipe
 
-    folders: list[Path] = []
-
-    def job(recipe_of: Callable[[], Recipe]) -> int:
-        from alora.commands.train import run
-
-        made = recipe_of()
-        folders.append(Path(made.run_dir))
-        return run(made)
-
-    if run_verb("train", [*([] if recipe is None else [f"recipe={recipe}"]), *_overrides(settings)], job, note):
-        raise CheckFailed(f"{folders[0]} lacks policies that were left out; what was printed says why")
-    return folders[0]
+    chosen = [] if recipe is None else [f"recipe={recipe}"]
+    composed = load_recipe("train", [*chosen, *_overrides(settings)], note)
+    if composed is None:
+        raise ConfigError("alora.train takes settings, and no flags of the command line")
+    if run(composed):
+        raise CheckFailed(f"{composed.run_dir} lacks policies that were left out; what was printed says why")
+    return Path(composed.run_dir)
 
 
 def _overrides(settings: Mapping[str, Any], above: str = "") -> Iterator[str]:

@@ -1,9 +1,10 @@
 """What one line of the schema says: a setting's default, its meaning, and the values that it may have."""
 
 import copy
+import functools
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, get_type_hints
 from urllib.parse import urlsplit
@@ -42,12 +43,11 @@ class Limits:
         return self._range() + "".join(f", or {number}" for number in self.also)
 
     def _range(self) -> str:
+        if self.most < LARGEST:
+            return f"between {self.least:g} and {self.most:.10g}"
         low = f"{self.least:g} or more" if self.least > -math.inf else ""
         low = f"more than {self.above:g}" if self.above > -math.inf else low
-        if self.below < math.inf:
-            low = f"{self.least:g} or more" if self.least > -math.inf else f"more than {self.above:g}"
-            return f"{low} and less than {self.below:g}"
-        return f"between {self.least:g} and {self.most:.10g}" if self.most < LARGEST else low
+        return f"{low} and less than {self.below:g}" if self.below < math.inf else low
 
     def problem(self, key: str, value: Any) -> str | None:
         """What is wrong with ``value`` of the setting ``key``; None when it may stand there."""
@@ -60,10 +60,9 @@ class Limits:
                 return f"{key} is {str(item)[:40]}; no setting goes beyond {largest}"
             if isinstance(item, str) and lone_surrogate(item) is not None:
                 return f"{key} is {ascii(item)[:60]}, which is no Unicode text; write it in UTF-8"
-        if self.some and not value and value is not None:
-            return f"{key} is empty; " + (
-                "list at least one" if value == [] else f"give a value, or {key}=null for none"
-            )
+        if self.some and value in ([], ""):
+            remedy = "list at least one" if value == [] else f"give a value, or {key}=null for none"
+            return f"{key} is empty; {remedy}"
         repeated = self.distinct and len(set(items)) < len(items)
         if value is None or not (repeated or any(not self._allows(item) for item in items)):
             return None
@@ -93,14 +92,16 @@ def setting(default: Any, meaning: str = "", **limits: Any) -> Any:
     return field(default=default, metadata=metadata)
 
 
-def settings_of(section: type, prefix: str = "") -> Iterator[tuple[str, Any, Limits]]:
+@functools.cache
+def settings_of(section: type) -> tuple[tuple[str, Any, Limits], ...]:
     """Every dotted key of a section with its type and limits; sections come before their own keys."""
-    hints = get_type_hints(section)
+    hints, found = get_type_hints(section), []
     for item in fields(section):
         kind = hints[item.name]
-        yield prefix + item.name, kind, item.metadata.get("limits", Limits())
+        found.append((item.name, kind, item.metadata.get("limits", Limits())))
         if is_dataclass(kind):
-            yield from settings_of(kind, f"{prefix}{item.name}.")  # type: ignore[arg-type]
+            found += [(f"{item.name}.{key}", below, limits) for key, below, limits in settings_of(kind)]  # type: ignore[arg-type]
+    return tuple(found)
 
 
 _FOLDER = re.compile(r"(?!\.{1,2}$)(?=.*\S)[^/\\\0]+", re.DOTALL)
