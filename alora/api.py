@@ -19,7 +19,7 @@ from alora.config.arguments import quoted
 from alora.config.paths import HUB_ID
 from alora.config.schema import BaseSettings, Recipe
 from alora.data.conversation import Conversation, LabelledConversation, parse_conversation
-from alora.errors import AloraError, CheckFailed
+from alora.errors import AloraError, CheckFailed, ConfigError
 from alora.prompt.render import Prefix, Question, Renderer, Truncation
 from alora.verdict import Verdict, make_verdict
 
