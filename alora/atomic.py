@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,12 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write ``text`` beside ``path``, flush it to the disk, then rename. Missing folders are made.
+    """:func:`write_pieces` of one piece."""
+    write_pieces(path, [text])
+
+
+def write_pieces(path: str | os.PathLike[str], pieces: Iterable[str]) -> None:
+    """Write ``pieces`` as they come beside ``path``, flush to the disk, then rename. Missing folders are made.
 
     Raises:
         OSError: the folder cannot be written; nothing is left behind.
@@ -62,7 +67,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     beside = part(target)
     try:
         with beside.open("x", encoding="utf-8") as stream:
-            stream.write(text)
+            stream.writelines(pieces)
             stream.flush()
             os.fsync(stream.fileno())
         beside.replace(target)

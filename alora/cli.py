@@ -10,22 +10,21 @@ import errno
 import functools
 import gc
 import importlib
-import importlib.util
 import io
 import logging
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from alora import __version__
 from alora.config.environment import debugging
 from alora.config.secrets import redacted
-from alora.errors import AloraError, MissingDependency
+from alora.errors import AloraError
 from alora.reading import printable
+from alora.version import __version__
 
 if TYPE_CHECKING:
     from alora.config.schema import Recipe
@@ -41,7 +40,7 @@ VERBS = {
     "recalibrate": "artifact=BUNDLE data.validation=FILE: its threshold for another precision or engine",
     "fleet": "battery=DIR data.test=FILE: every policy's figures, drift, and who fires on whose positives",
     "export": "artifact=DIR: a bundle that PEFT and vLLM load as it is",
-    "score": "artifact=DIR FILE (or - for standard input): verdicts on one conversation",
+    "score": "artifact=DIR FILE: verdicts on a conversation (.json, or - for standard input), or on each row (.jsonl)",
     "serve": "battery=DIR: stock vLLM's OpenAI server with the bundles in it, if it takes the plugin",
     "bench": "serving: aLoRA, LoRA, base, packed scorer on vLLM; training: against PEFT, Trainer, TRL; compare A B",
     "doctor": "versions, devices, base and cache state, and what will not work here",
@@ -106,28 +105,29 @@ def _dispatch(arguments: list[str]) -> int:
     _quieten(verb)
     if not {"-h", "--help"}.isdisjoint(rest):
         sys.stdout.write(f"alora {verb}  {VERBS[verb]}\n\n")
-    from alora.config.compose import Sweep, run_verb
+    elif not {"-m", "--multirun"}.isdisjoint(rest):
+        from alora.config.sweep import Jobs, run_sweep
 
-    sweep = Sweep(report, functools.partial(_finished, verb), _summarise)
-    return run_verb(verb, rest, functools.partial(_job, verb), _say, sweep)
+        jobs = Jobs(functools.partial(_run, verb), report, functools.partial(_finished, verb), _summarise)
+        return run_sweep(verb, rest, jobs, _say)
+    from alora.config.compose import load_recipe
+
+    recipe = load_recipe(verb, rest, _say)
+    return 0 if recipe is None else _command(verb).run(recipe)
 
 
-def _job(verb: str, make_recipe: Callable[[], "Recipe"]) -> int:
-    """Run one command; in a sweep perhaps in a process of its own, so nothing here may need the first one."""
+def _run(verb: str, recipe: "Recipe") -> int:
+    """Run one job of a sweep, perhaps in a process of its own, so nothing here may need the first one."""
     _quieten(verb)
-    recipe = make_recipe()
-    module = f"alora.commands.{verb}"
-    if importlib.util.find_spec(module) is None:
-        raise MissingDependency(f"alora {verb} is not part of this version ({__version__})")
-    return _import(module).run(recipe)
+    return _command(verb).run(recipe)
 
 
-def _import(module: str) -> ModuleType:
+def _command(verb: str) -> ModuleType:
     """Import without collections, which walk all that torch and transformers have made so far, again and again."""
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return importlib.import_module(module)
+        return importlib.import_module(f"alora.commands.{verb}")
     finally:
         if collecting:
             gc.enable()
@@ -136,7 +136,7 @@ def _import(module: str) -> ModuleType:
 def _finished(verb: str, recipe: "Recipe") -> bool:
     """Whether a job of a sweep has nothing left to do."""
     _quieten(verb)
-    return verb == "train" and importlib.import_module("alora.commands.train").is_finished(recipe)
+    return verb == "train" and _command(verb).is_finished(recipe)
 
 
 def _summarise(records: Sequence["JobRecord"]) -> None:

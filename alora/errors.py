@@ -10,7 +10,7 @@ from typing import TypeVar
 _Result = TypeVar("_Result")
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The first line that a library's error has to say, or the name of its class."""
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
@@ -28,11 +28,11 @@ class ConfigError(AloraError, ValueError):
 class DataError(AloraError, ValueError):
     """Labelled conversations that cannot be used.
 
-    ``findings`` holds one line per problem, each with its place (``train.jsonl:17: ...``). Where there are more
-    problems than lines, ``count`` says how many, and the last line stands for the rest.
+    ``findings`` holds one line, or :class:`alora.findings.Finding`, per problem, each with its place
+    (``train.jsonl:17: ...``). ``count`` says in how many rows they are.
     """
 
-    def __init__(self, message: str, findings: Sequence[str] = (), count: int | None = None) -> None:
+    def __init__(self, message: str, findings: Sequence[object] = (), count: int | None = None) -> None:
         self.findings = tuple(findings)
         self.count = len(self.findings) if count is None else count
         super().__init__("\n".join([message, *(f"  {finding}" for finding in self.findings)]))

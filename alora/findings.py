@@ -1,27 +1,65 @@
-"""What is wrong with a file, gathered to the end: every problem with its place, before any money is spent."""
+"""What is wrong with rows, gathered to the end: every problem with its place, before any money is spent."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
 
 from alora.errors import DataError
 
+ERROR, WARNING = "error", "warning"
 SHOWN = 20
 
 
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong (``error``: no run) or doubtful (``warning``).
+
+    ``code`` is stable: scripts may rely on it. ``where`` is a place (``train.jsonl:17``), the first of ``count`` rows
+    that have the same problem, or the name of a split.
+    """
+
+    severity: str
+    code: str
+    where: str
+    problem: str
+    count: int = 1
+
+    def __str__(self) -> str:
+        if not self.where:  # what stands for the findings that are not shown
+            return self.problem
+        if self.count > 1:
+            return f"{self.count} rows: {self.problem} (first: {self.where}) [{self.code}]"
+        return f"{self.where}: {self.problem} [{self.code}]"
+
+
 class Findings:
-    """Problems in the order found. All are counted, the first :data:`SHOWN` are kept."""
+    """Problems in the order found, grouped by their text. All are counted, the first :data:`SHOWN` texts are kept.
+
+    ``notes`` counts what was read in another way than it stands there; it is no problem.
+    """
 
     def __init__(self) -> None:
         self.count = 0
-        self.shown: list[str] = []
+        self.notes: Counter[str] = Counter()
+        self._groups: dict[tuple[str, str], Finding] = {}
+        self._last: dict[tuple[str, str], str] = {}
 
-    def add(self, where: str, problem: str) -> None:
-        """Note one problem; ``where`` is a place such as ``train.jsonl:17``."""
+    def add(self, code: str, where: str, problem: str) -> None:
+        """Note one problem; ``where`` is a place such as ``train.jsonl:17``, or a message there. A row counts once."""
+        key, row = (code, problem), where.partition(": ")[0]
+        known = self._groups.get(key)
+        if known is not None and self._last[key] == row:
+            return
         self.count += 1
-        if len(self.shown) < SHOWN:
-            self.shown.append(f"{where}: {problem}")
+        if known is None and len(self._groups) == SHOWN:
+            return
+        self._groups[key] = replace(known, count=known.count + 1) if known else Finding(ERROR, code, where, problem)
+        self._last[key] = row
 
-    def lines(self) -> list[str]:
-        """What to print: the problems, and how many more there are."""
-        more = self.count - len(self.shown)
-        return [*self.shown, *([f"... and {more} more"] if more else [])]
+    def all(self) -> list[Finding]:
+        """The problems, and how many more rows have others."""
+        more = self.count - sum(finding.count for finding in self._groups.values())
+        rest = [Finding(ERROR, "MORE", "", f"... and {more} more", more)] if more else []
+        return [*self._groups.values(), *rest]
 
     def raise_if_any(self, source: str) -> None:
         """Raise all problems as one :class:`alora.errors.DataError`."""
@@ -30,4 +68,4 @@ class Findings:
 
     def error(self, source: str) -> DataError:
         """All problems as one error."""
-        return DataError(f"{source}: {self.count} problem{'s' if self.count > 1 else ''}", self.lines(), self.count)
+        return DataError(f"{source}: {self.count} problem{'s' if self.count > 1 else ''}", self.all(), self.count)

@@ -4,14 +4,14 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from alora.config.schema import PolicySettings
 from alora.errors import ConfigError, PolicyError
-from alora.reading import lone_surrogate, read_yaml
+from alora.reading import lone_surrogate, printable, read_yaml
 
 DEFAULT_LABELS: Mapping[str, str] = MappingProxyType({"violation": "Yes", "ok": "No"})
 KEYS = ("id", "title", "rule", "labels")
@@ -28,7 +28,8 @@ class Policy:
 
     ``labels`` are ordered and ``labels[0]`` is the positive one, whose probability a verdict reports.
     ``answers[i]`` is the word that the model answers for ``labels[i]``; it must be a single token in context, which
-    :class:`alora.prompt.render.Renderer` checks on the tokenizer at hand.
+    :class:`alora.prompt.render.Renderer` checks on the tokenizer at hand. ``unread`` are keys of its file that say
+    nothing to alora.
     """
 
     id: str
@@ -36,6 +37,7 @@ class Policy:
     rule: str
     labels: tuple[str, ...] = tuple(DEFAULT_LABELS)
     answers: tuple[str, ...] = tuple(DEFAULT_LABELS.values())
+    unread: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("id", "title"):
@@ -56,6 +58,12 @@ class Policy:
             )
         for text in (self.title, self.rule, *self.labels, *self.answers):
             _refuse_odd_text(self.id, text)
+        for text in (self.title, *self.labels, *self.answers):
+            if printable(text) != text:
+                raise PolicyError(
+                    f"policy {self.id!r}: {text[:80]!r} holds a control character, which a terminal would obey; "
+                    "write it as plain text"
+                )
         if len(self.labels) < 2:
             raise PolicyError(f"policy {self.id!r}: {len(self.labels)} label(s); a classifier needs at least two")
         for name, values in (("labels", self.labels), ("answer words", self.answers)):
@@ -110,7 +118,8 @@ def _one(settings: PolicySettings) -> Policy:
             )
         given = {"id": settings.id or _slug(settings.title), "title": settings.title, "rule": settings.rule or ""}
         return policy_from_mapping(given | ({"labels": settings.labels} if settings.labels else {}), "policy")
-    policy = _pick(read_policies(settings.file), settings.id, settings.file)
+    wanted = [settings.id] if settings.id else ["*"]
+    policy = _pick(read_policies(settings.file, wanted), settings.id, settings.file)
     changes: dict[str, Any] = {key: value for key in ("title", "rule") if (value := getattr(settings, key)) is not None}
     if settings.labels:
         changes |= _labels(settings.labels, "policy.labels")
@@ -124,7 +133,7 @@ def _listed(settings: PolicySettings, ids: Sequence[str]) -> list[Policy]:
         raise ConfigError(f"policies=[{','.join(ids)}] names {', '.join(twice)} more than once; name each policy once")
     if settings.file is None:
         raise PolicyError("policies= picks from a file of policies; set policy.file=FILE.yaml")
-    known = {policy.id: policy for policy in read_policies(settings.file)}
+    known = {policy.id: policy for policy in read_policies(settings.file, ids)}
     wanted = list(known) if list(ids) == ["*"] else list(ids)
     missing = [name for name in wanted if name not in known]
     if missing:
@@ -132,31 +141,36 @@ def _listed(settings: PolicySettings, ids: Sequence[str]) -> list[Policy]:
     return [known[name] for name in wanted]
 
 
-def read_policies(path: str | Path) -> list[Policy]:
-    """Every policy of a YAML (or JSON) file: one mapping, a list of them, or a mapping with ``policies``.
+def read_policies(path: str | Path, wanted: Sequence[str] = ("*",)) -> list[Policy]:
+    """The policies of a YAML (or JSON) file: one mapping, a list of them, or a mapping with ``policies``.
 
     ``multilabel_policies`` beside them are read too; a policy that is in both lists counts as it is in ``policies``.
 
+    Args:
+        wanted: their ids, or ``*`` for all; what is wrong with another one stops nobody.
+
     Raises:
-        PolicyError: the file cannot be read, or any policy in it is wrong; all of them at once.
+        PolicyError: the file cannot be read, or any of the policies is wrong; all of them at once.
     """
     path = Path(path)
     found: dict[str, Policy] = {}
     problems: list[str] = []
+    others: list[str] = []  # of policies that nobody asked for
     for values in _lists(read_yaml(path, PolicyError, _REMEDY), path):
         names: set[str] = set()
         for where, value in values:
             try:
                 policy = policy_from_mapping(value, where)
             except PolicyError as error:
-                problems.append(str(error))
+                asked = "*" in wanted or (isinstance(value, Mapping) and value.get("id") in wanted)
+                (problems if asked else others).append(str(error))
                 continue
             if policy.id in names:
                 problems.append(f"{where}: policy id {policy.id!r} is there twice; rename one")
             names.add(policy.id)
             found.setdefault(policy.id, policy)
-    if problems:
-        raise PolicyError("\n".join(problems))
+    if problems or not found:
+        raise PolicyError("\n".join(problems or others))
     return list(found.values())
 
 
@@ -171,18 +185,17 @@ def policy_from_mapping(mapping: Any, where: str) -> Policy:
     """
     if not isinstance(mapping, Mapping):
         raise PolicyError(f"{where}: a policy is a mapping with id, title, rule and labels, not {_kind(mapping)}")
-    unknown = [str(key) for key in mapping if key not in (*KEYS, *METADATA)]
-    if unknown:
-        close = difflib.get_close_matches(unknown[0], KEYS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"a policy has {', '.join(KEYS)}; notes go under 'metadata'"
-        raise PolicyError(f"{where}: unknown key {', '.join(map(repr, unknown))}; {hint}")
+    unread = tuple(str(key) for key in mapping if key not in (*KEYS, *METADATA))
+    for key in unread:
+        if (close := difflib.get_close_matches(key, KEYS, n=1)) and close[0] not in mapping:
+            raise PolicyError(f"{where}: unknown key {key!r}; did you mean {close[0]!r}?")
     name = mapping.get("id")
     if not isinstance(name, str) or not name:
         raise PolicyError(f"{where}: 'id' is {_kind(name)}; give the policy an id, a text in quotes")
     title, rule = mapping.get("title", _in_words(name)), mapping.get("rule", "")
     labels = _labels(mapping.get("labels") or DEFAULT_LABELS, where)
     try:
-        return Policy(id=name, title=title, rule=rule, **labels)
+        return Policy(id=name, title=title, rule=rule, unread=unread, **labels)
     except PolicyError as error:
         raise PolicyError(f"{where}: {error}") from None
 
@@ -211,9 +224,6 @@ def _labels(value: Any, where: str) -> dict[str, tuple[str, ...]]:
 def _lists(content: Any, path: Path) -> list[list[tuple[str, Any]]]:
     """Each list of policies in a file; each policy with its place."""
     if isinstance(content, Mapping) and any(key in content for key in LISTS):
-        strange = [key for key in content if key not in (*LISTS, *METADATA, "multilabel_sources")]
-        if strange:
-            raise PolicyError(f"{path}: unknown key {', '.join(map(repr, strange))} beside {' and '.join(LISTS)}")
         lists = {key: content[key] for key in LISTS if key in content}
     elif isinstance(content, list):
         lists = {"policy": content}

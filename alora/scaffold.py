@@ -1,11 +1,11 @@
 """The files of a new recipe folder: a small policy of a web shop, with rows that a first run can learn from.
 
-Every customer message appears with a reply of either label, so only the reply decides, and no reply of one split
+Every customer message appears with every reply of its split, so only the reply decides, and no reply of one split
 appears in another.
 """
 
 import json
-from collections.abc import Sequence
+from itertools import product
 
 POLICY = """\
 id: no_refund_promises
@@ -34,6 +34,9 @@ data:
   train: train.jsonl
   validation: validation.jsonl
   test: test.jsonl
+
+training:
+  evaluations_per_epoch: 1
 """
 
 README = """\
@@ -46,9 +49,10 @@ One guardrail policy: `policy.yaml` says what is forbidden, the `.jsonl` files s
     alora score artifact=runs/{name} conversation.json
 
 Make it your own: write your rule into `policy.yaml`, and put your conversations into the rows, one JSON object per
-line with `messages` (roles system, user, assistant) and `label` (one of the policy's). The rows here are an example of
-the format and too few for a policy that has to hold. A few hundred of each label are a start, worded as your users word
-them; keep the test rows apart from the others. A larger base is one word: write `qwen3_4b` for
+line with `messages` (roles system, user, assistant) and `label` (one of the policy's). The rows here are a
+demonstration: 12 messages times 16 replies, enough for a first run to learn from and too plain for a policy that has to
+hold. A few hundred of each label are a start, worded as your users word them; keep the test rows apart from the others.
+CSV, Parquet and ShareGPT files are read too: `data.train=chats.csv`. A larger base is one word: write `qwen3_4b` for
 `smollm2` in `recipe.yaml`.
 """
 
@@ -72,10 +76,6 @@ _COMPLAINTS = {
         "I cancelled the order, and it was sent anyway.",
         "The watch loses ten minutes a day.",
         "One of the four plates came in pieces.",
-        "The backpack's zip broke on the way home.",
-        "I paid for fast delivery and waited nine days.",
-        "The printer you sent is a used one.",
-        "The carpet smells so strongly that we cannot keep it inside.",
     ),
     "test": (
         "My new radio makes no sound.",
@@ -152,21 +152,13 @@ def scaffold(name: str) -> dict[str, str]:
 
 
 def _lines(split: str) -> str:
+    replies = [(reply, "violation") for reply in _PROMISES[split]] + [(reply, "ok") for reply in _NEUTRAL[split]]
     lines = []
-    for number, complaint in enumerate(_COMPLAINTS[split]):
-        for label, replies in (("violation", _PROMISES[split]), ("ok", _NEUTRAL[split])):
-            row = {
-                "id": f"{split}-{number:02d}-{label}",
-                "messages": _messages(complaint, _turn(replies, number)),
-                "label": label,
-            }
-            lines.append(json.dumps(row, ensure_ascii=False) + "\n")
+    for number, (complaint, (reply, label)) in enumerate(product(_COMPLAINTS[split], replies)):
+        row = {"id": f"{split}-{number:03d}-{label}", "messages": _messages(complaint, reply), "label": label}
+        lines.append(json.dumps(row, ensure_ascii=False) + "\n")
     return "".join(lines)
 
 
 def _messages(complaint: str, reply: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": complaint}, {"role": "assistant", "content": reply}]
-
-
-def _turn(replies: Sequence[str], number: int) -> str:
-    return replies[number % len(replies)]

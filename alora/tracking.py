@@ -24,7 +24,7 @@ from alora.atomic import write_json
 from alora.config.received import forget_command_line
 from alora.config.schema import Recipe, TrackingSettings
 from alora.errors import AloraError, MissingDependency, RunError
-from alora.evaluation.report import Evaluation
+from alora.evaluation.records import Evaluation
 
 FOLDER = "tracking"  # of the run folder
 _RECORD = "run.json"

@@ -9,22 +9,22 @@ from typing import Any
 
 
 def typed(kind: Any, value: Any, key: str = "") -> Any:
-    """``value`` as a ``kind``: a dataclass, ``tuple[...]``, ``Mapping[str, ...]``, ``... | None`` or a JSON type.
+    """``value`` as a ``kind``: a dataclass, a tuple, list or mapping with its inner kinds, a union or a JSON type.
 
     Raises:
         TypeError: it is something else, or a dataclass's key is missing or unknown; the message names the key.
     """
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (types.UnionType, typing.Union):  # of one kind and None
-        return None if value is None else typed(inner[0], value, key)
+    if origin in (types.UnionType, typing.Union):  # of JSON types, or of one kind and None
+        return typed(next((one for one in inner if type(value) is one), inner[0]), value, key)
     if dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
         return _record(kind, value, key)
-    if origin is Mapping and isinstance(value, Mapping):
+    if origin in (Mapping, dict) and isinstance(value, Mapping):
         return {name: typed(inner[1], item, f"{key}.{name}") for name, item in value.items()}
-    if origin is tuple and isinstance(value, list | tuple):
-        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+    if origin in (list, tuple) and isinstance(value, list | tuple):
+        kinds = inner if origin is tuple and inner[-1] is not Ellipsis else inner[:1] * len(value)
         if len(kinds) == len(value):
-            return tuple(typed(kinds[at], item, f"{key}[{at}]") for at, item in enumerate(value))
+            return origin(typed(kinds[at], item, f"{key}[{at}]") for at, item in enumerate(value))
     if (
         kind is float
         and isinstance(value, int | float)
@@ -50,7 +50,7 @@ def _record(kind: Any, content: Mapping[str, Any], key: str) -> Any:
 
 
 def _name(kind: Any) -> str:
-    if dataclasses.is_dataclass(kind) or typing.get_origin(kind) is Mapping:
+    if dataclasses.is_dataclass(kind) or typing.get_origin(kind) in (Mapping, dict):
         return "object"
     words = {bool: "true or false", int: "whole number", float: "finite number", str: "text"}
     return words.get(kind, "list of its length and kind")

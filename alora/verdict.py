@@ -31,6 +31,56 @@ class Calibration:
 
 
 @dataclass(frozen=True)
+class OperatingPoint:
+    """Where an adapter's verdict turns positive, and what is known about that place.
+
+    ``threshold_low`` and ``threshold_high`` are the 95 % bootstrap interval of the choice. ``target`` says what it
+    was chosen for (``evaluation.target``, or "none": uncalibrated, at one half), ``rows`` and ``positives`` on what.
+    ``costs`` are those of a false positive and a false negative, where the target is cost. ``dtype`` and ``engine``
+    say what computed the logits that it was fitted to; None: the base as the bundle was exported on it, in process.
+    """
+
+    temperature: float = 1.0
+    threshold: float = 0.5
+    threshold_low: float | None = None
+    threshold_high: float | None = None
+    target: str = "none"
+    target_value: float | None = None
+    rows: int = 0
+    positives: int = 0
+    costs: tuple[float, float] | None = None
+    dtype: str | None = None
+    engine: str | None = None
+
+    def __post_init__(self) -> None:
+        _ = self.calibration  # ConfigError when no verdict can come of it
+        bounds = [value for value in (self.threshold_low, self.threshold_high) if value is not None]
+        interval = all(0 <= value <= NEVER for value in bounds) and bounds == sorted(bounds)
+        odd = {
+            "rows, positives": not 0 <= self.positives <= self.rows,
+            "threshold_low, threshold_high": not interval,
+            "target": self.target not in ("none", "f1", "fpr", "recall", "cost"),
+            "target_value": self.target_value is not None and not 0 < self.target_value < 1,
+            "costs": self.costs is not None and not min(self.costs) > 0,
+        }
+        if wrong := [name for name, is_odd in odd.items() if is_odd]:
+            raise ConfigError(f"an operating point cannot have the {wrong[0]} of {self.as_dict()}")
+
+    @property
+    def calibration(self) -> Calibration:
+        """What a verdict needs."""
+        return Calibration(self.temperature, self.threshold)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON types; what is None and newer than the rest is left out."""
+        content = asdict(self)
+        for name in ("costs", "dtype", "engine"):
+            if content[name] is None:
+                del content[name]
+        return content
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The answer of one policy on one conversation.
 
@@ -44,6 +94,11 @@ class Verdict:
     threshold: float
     adapter_digest: str
     probabilities: dict[str, float]
+
+    @property
+    def violated(self) -> bool:
+        """Whether the positive label is the answer: ``probability >= threshold``."""
+        return self.probability >= self.threshold
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types, in the order of the fields."""

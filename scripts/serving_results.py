@@ -1,26 +1,24 @@
-"""Put a run of the serving benchmark into the documentation, so that no figure there is typed by hand.
+"""Put a run of the serving benchmark into the repository, so that no figure in the documentation is typed by hand.
 
-    make bench
     python scripts/serving_results.py runs/serving_cpu --name cpu
-    python scripts/serving_results.py runs/serving_cpu_attention --name cpu_attention
-    python scripts/serving_results.py runs/serving_cpu_open_loop --name cpu_open_loop
+    python scripts/serving_results.py benchmarks/results/serving_cpu.json --name cpu    # write its report again
 
-Copies ``bench.json`` to ``benchmarks/results/serving_NAME.json`` and the plots to ``docs/serving/``, and rewrites what
-stands between the markers of ``docs/serving_benchmark.md``.
+Writes ``benchmarks/results/serving_NAME.json``, the report next to it, and the plots in ``docs/serving/``, and rewrites
+what stands between the markers of ``docs/serving_benchmark.md``.
 """
 
 import argparse
 import re
-import shutil
 import sys
 from pathlib import Path
 
-from alora.bench.record import Record, load_record
+from alora.bench.plots import write_plots
+from alora.bench.record import Record, load_record, record_json
+from alora.bench.report import brief, markdown, table
 from alora.bench.trials import Cell
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/serving_benchmark.md"
-SHOWN = ("latency", "speed_up", "open_loop")
 PUBLISHED = (  # tokens, adapters, milliseconds of standard LoRA and aLoRA as published
     (1000, 100, "2,072 → 144 (14x)"),
     (5000, 5, "506 → 51 (10x)"),
@@ -29,27 +27,35 @@ PUBLISHED = (  # tokens, adapters, milliseconds of standard LoRA and aLoRA as pu
 )
 
 
-def results_block(folder: Path, name: str) -> str:
-    """The run's own report, a level deeper, with its plots."""
-    report = (folder / "bench.md").read_text(encoding="utf-8")
-    body = re.sub(r"^# .*\n", "", report, count=1).strip()
-    body = re.sub(r"^## ", "### ", body, flags=re.MULTILINE)
-    plots = [plot for plot in SHOWN if (folder / f"{plot}.png").is_file()]
-    images = "\n".join(f"![{plot.replace('_', ' ')}](serving/{name}_{plot}.png)" for plot in plots)
-    source = f"[`benchmarks/results/serving_{name}.json`](../benchmarks/results/serving_{name}.json)"
-    return f"Every sample is in {source}.\n\n{body}\n\n{images}"
+def results_block(record: Record, name: str, plots: list[Path]) -> str:
+    """The cold bursts and the rates under load, the plots, and where the whole report is."""
+    rows = [
+        [
+            f"{cell.size('tokens'):,}", str(cell.size("policies")), cell.mark("lora") + brief(cell.whole_ms("lora")),
+            brief(cell.whole_ms("alora")), _ratio(cell), f"{ratio.tokens or 0:.1f}",
+        ]
+        for cell in record.cells if cell.workload == "grid" and (ratio := cell.ratio("lora"))
+    ]  # fmt: skip
+    heads = ["tokens", "policies", "LoRA, ms", "aLoRA, ms", "times faster", "times fewer tokens"]
+    parts = [table(heads, rows)] if rows else []
+    rates = [[one.system, str(one.population), one.rate_text()] for one in record.load if one.question == "rate"]
+    parts += [table(["system", "population", "conversations a second"], rates)] if rates else []
+    source = f"../benchmarks/results/serving_{name}"
+    parts.append(f"[The whole report]({source}.md), [every sample]({source}.json).")
+    parts.append("\n".join(f"![{plot.stem.replace('_', ' ')}](serving/{plot.name})" for plot in plots))
+    return "\n\n".join(filter(None, parts))
 
 
 def published_block(record: Record) -> str:
     """The published rows, with the nearest cell of this run next to each."""
     grid = [cell for cell in record.cells if cell.workload == "grid"]
-    lines = ["| tokens × adapters | published | ours, nearest cell |", "| --- | --- | --- |"]
-    for tokens, adapters, told in PUBLISHED:
+    rows = []
+    for tokens, adapters, published in PUBLISHED:
         near = [cell for cell in grid if _is_near(cell, tokens, adapters)]
         cell = min(near, key=lambda cell: abs(cell.size("tokens") - (tokens or 0)), default=None)
         where = f"{tokens:,} × {adapters}" if tokens else f"any × {adapters}"
-        lines.append(f"| {where} | {told} | {_told(cell) if cell else 'no cell near it'} |")
-    return "\n".join(lines)
+        rows.append([where, published, _nearest(cell) if cell else "no cell near it"])
+    return table(["tokens × adapters", "published", "ours, nearest cell"], rows)
 
 
 def _is_near(cell: Cell, tokens: int | None, adapters: int) -> bool:
@@ -59,11 +65,17 @@ def _is_near(cell: Cell, tokens: int | None, adapters: int) -> bool:
     return (counts == 1 if adapters == 1 else 0.5 <= counts <= 2) and 0.5 <= lengths <= 2
 
 
-def _told(cell: Cell) -> str:
-    found, part = cell.ratio("lora"), cell.mark("lora")
-    ratio = "withheld" if found is None or found.ratio is None else f"{part}{found.ratio.value:.2f}x"
+def _ratio(cell: Cell) -> str:
+    ratio = cell.ratio("lora")
+    if ratio is None or ratio.ratio is None:
+        return ratio.why if ratio else "withheld"
+    return f"{cell.mark('lora')}**{brief(ratio.ratio, 1)}**"
+
+
+def _nearest(cell: Cell) -> str:
     lora, alora = (cell.whole_ms(name).value for name in ("lora", "alora"))
-    return f"{cell.size('tokens'):,} × {cell.size('policies')}: {part}{lora:,.0f} → {alora:,.0f} ({ratio})"
+    where = f"{cell.size('tokens'):,} × {cell.size('policies')}"
+    return f"{where}: {cell.mark('lora')}{lora:,.0f} → {alora:,.0f} ({_ratio(cell)})"
 
 
 def replaced(page: str, marker: str, text: str) -> str:
@@ -76,23 +88,21 @@ def replaced(page: str, marker: str, text: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="the output folder of a run")
+    parser.add_argument("run", type=Path, help="the output folder of a run, or its bench.json")
     parser.add_argument("--name", default="cpu")
     given = parser.parse_args()
-    record = load_record(given.folder)
+    record, images = load_record(given.run), ROOT / "docs/serving"
     target = ROOT / f"benchmarks/results/serving_{given.name}.json"
-    shutil.copyfile(given.folder / "bench.json", target)
-    images = ROOT / "docs/serving"
+    target.write_text(record_json(record), encoding="utf-8")
+    target.with_suffix(".md").write_text(markdown(record), encoding="utf-8")
     images.mkdir(exist_ok=True)
-    for plot in SHOWN:
-        if (given.folder / f"{plot}.png").is_file():
-            shutil.copyfile(given.folder / f"{plot}.png", images / f"{given.name}_{plot}.png")
+    plots = [plot.rename(images / f"{given.name}_{plot.name}") for plot in write_plots(record, images)]
     page = PAGE.read_text(encoding="utf-8")
-    page = replaced(page, f"results {given.name}", results_block(given.folder, given.name))
+    page = replaced(page, f"results {given.name}", results_block(record, given.name, plots))
     if f"<!-- published {given.name} -->" in page:
         page = replaced(page, f"published {given.name}", published_block(record))
     PAGE.write_text(page, encoding="utf-8")
-    print(f"wrote {target.relative_to(ROOT)}, docs/serving/ and {PAGE.relative_to(ROOT)}")
+    print(f"wrote {target.relative_to(ROOT)}, its report, docs/serving/ and {PAGE.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

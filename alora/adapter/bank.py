@@ -197,7 +197,10 @@ class Bank(nn.Module):
 
     def _hook(self, place: int):
         def add_delta(module: nn.Module, inputs: tuple[torch.Tensor, ...], y: torch.Tensor) -> torch.Tensor | None:
-            if self._route is None or self._silent:
+            if self._route is None:
+                return None
+            _require_rows(inputs[0])
+            if self._silent:
                 return None
             delta = self._delta(place, inputs[0], self._route)
             return (y + delta).to(y.dtype)
@@ -205,11 +208,6 @@ class Bank(nn.Module):
         return add_delta
 
     def _delta(self, place: int, x_1ND: torch.Tensor, route: Route) -> torch.Tensor:
-        if x_1ND.dim() != 3:
-            raise AdapterError(
-                f"a module that the adapters target is given a {x_1ND.dim()}-dimensional input, as the experts of a "
-                "mixture are: tokens no longer lie in a row; leave it out of adapter.targets (attention alone works)"
-            )
         a_PRD, b_POR, scaling_P = self.a_PRD[place], self.b_POR[place], self.scaling_P
         if route.policies != tuple(range(len(self.specs))):
             first, count = route.policies[0], len(route.policies)
@@ -219,6 +217,16 @@ class Bank(nn.Module):
         x_PMD = route.place(x_1ND[0].to(a_PRD.dtype))
         hidden_PMR = torch.bmm(x_PMD, a_PRD.transpose(1, 2)) * scaling_P[:, None, None]
         return route.take_back(torch.bmm(hidden_PMR, b_POR.transpose(1, 2))).unsqueeze(0)
+
+
+def _require_rows(x_1ND: torch.Tensor) -> None:
+    """Also of a silenced bank: a packed model is tried in that way before anything is trained."""
+    if x_1ND.dim() != 3:
+        raise AdapterError(
+            f"a module that the adapters target is given a {x_1ND.dim()}-dimensional input, as the experts of a "
+            "mixture and OPT's fc1 are: tokens no longer lie in a row; leave it out of adapter.targets (attention "
+            "alone works)"
+        )
 
 
 class _Chosen(torch.autograd.Function):

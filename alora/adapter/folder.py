@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
+from alora.adapter import CONFIG_FILE, WEIGHTS_FILE
 from alora.atomic import replace_folder, save_tensors, workshop
 from alora.config.schema import AdapterSettings
 from alora.errors import AdapterError
@@ -29,8 +30,6 @@ from alora.typed import typed
 if TYPE_CHECKING:
     from peft import LoraConfig
 
-CONFIG_FILE = "adapter_config.json"
-WEIGHTS_FILE = "adapter_model.safetensors"
 _KEY_PREFIX = "base_model.model."
 
 # Settings of a LoraConfig that change what the adapter computes in a way that the bank does not.
@@ -40,6 +39,7 @@ _UNSUPPORTED = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", 
                 "exclude_modules")  # fmt: skip
 # Ways to begin that leave the base's weights alone; PEFT's others (PiSSA, OLoRA, LoftQ, ...) change them on loading.
 _BASE_UNCHANGED = (True, False, None, "gaussian", "eva", "orthogonal")
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 LEAST_PRODUCT = 1e-12  # of a module's B @ A: below it nothing is left in any dtype that is served
 
 
@@ -251,6 +251,12 @@ def _spec(config: dict[str, Any], folder: Path) -> AdapterSpec:
 def _pair(state: dict[str, torch.Tensor], folder: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     halves: dict[str, dict[str, torch.Tensor]] = {}
     for key, tensor in state.items():
+        if tensor.dtype not in _DTYPES or not tensor.isfinite().all():
+            found = f"of dtype {tensor.dtype}" if tensor.dtype not in _DTYPES else "with NaN or infinity in it"
+            raise AdapterError(
+                f"{folder / WEIGHTS_FILE} holds {key!r} {found}; a LoRA weight is finite and one of "
+                f"{', '.join(str(dtype).removeprefix('torch.') for dtype in _DTYPES)}: export the adapter again"
+            )
         for half in ("A", "B"):
             ending = f".lora_{half}.weight"
             if key.startswith(_KEY_PREFIX) and key.endswith(ending) and tensor.ndim == 2:

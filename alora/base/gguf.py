@@ -18,7 +18,7 @@ from typing import Any
 from filelock import FileLock
 
 from alora.base.cache import cache_root, remember_of
-from alora.errors import BaseError, first_line
+from alora.errors import BaseError, MissingDependency, first_line
 
 _FORMAT = 1  # raise it when the conversion writes something else: a new number is a new folder in the cache
 _FLOAT32_OF_QUANTIZED = 8  # at most, bytes of the folder for one byte of a 4-bit file
@@ -88,6 +88,11 @@ def _convert(file: Path, folder: Path, progress: bool) -> None:
             _write(file, made, progress)
         except OSError:
             raise
+        except ImportError as error:
+            raise MissingDependency(
+                f"{file.name} is converted by torch, gguf and transformers ({error}); install them, or name a folder "
+                "that was converted elsewhere as the base"
+            ) from error
         except Exception as error:
             raise BaseError(
                 f"{file} cannot be read as a GGUF base: {first_line(error)}; check that the file is whole, and of a "

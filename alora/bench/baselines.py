@@ -1,29 +1,28 @@
 """What ours is compared with in training: three full-sequence trainers.
 
-A full-sequence trainer trains one policy: nothing of it is shared between policies, so P policies cost P times one. All
-three are made as kind as their packages allow: no gradient checkpointing, no padding, a batch of one conversation (on
-CPU no slower per pair than a batch of four), float32 as loaded.
+They share nothing between policies, so P policies cost P times one. All run as fast as their packages allow: no
+gradient checkpointing, no padding, one conversation a batch (on CPU no slower per pair than four), float32 as loaded.
 
 - ``peft``: PEFT's aLoRA in a loop of its own, logits of the last token only, loss over the label tokens.
 - ``trainer``: the same model in ``transformers.Trainer`` as it comes, with its loss over the vocabulary.
-- ``trl``: TRL's ``SFTTrainer`` with what would make it wrong or slow mended: ``max_length=None`` (1024 would cut the
+- ``trl``: TRL's ``SFTTrainer`` with settings that make it right and fast: ``max_length=None`` (1024 would cut the
   invocation off), loss on the answer only, no bfloat16, no checkpointing.
 """
 
-from __future__ import annotations
-
+import copy
 from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import Dataset
 from peft import PeftModel, get_peft_model
-from transformers import PreTrainedModel, Trainer, TrainingArguments
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, Trainer, TrainingArguments
 
 from alora.activation import peft_offset
 from alora.adapter.folder import AdapterSpec, AdapterWeights, peft_config
 from alora.bench.material import LABELS
 from alora.bench.packed import Outcome, TrainingPrompts, trainer_options
-from alora.bench.shapes import copy_of
 from alora.bench.trials import Piece
 from alora.errors import MissingDependency
 
@@ -33,7 +32,7 @@ IGNORED = -100  # label of positions that a language-model loss leaves out
 class PeftTrainer:
     """PEFT's aLoRA over the whole prompt, in as little code as possible; and what the other two have in common."""
 
-    objective = "labels"
+    objective, shared_tokens = "labels", 0
 
     def __init__(
         self, model: PeftModel, adapter: AdapterWeights, prompts: TrainingPrompts, scratch: Path, policy: int = 0
@@ -97,8 +96,8 @@ class HubTrainer(PeftTrainer):
 
     def step(self) -> float:
         """The trainer's own step: prepare, forward, loss, backward."""
-        one = torch.tensor(1, device=self._model.device)
-        return self._trainer.training_step(self._model, dict(self._inputs), num_items_in_batch=one).item()
+        items = torch.tensor(1, device=self._model.device)
+        return self._trainer.training_step(self._model, dict(self._inputs), num_items_in_batch=items).item()
 
     def pieces(self) -> list[Piece]:
         """The prompt is what stands before the labelled token."""
@@ -114,30 +113,24 @@ class TrlTrainer(HubTrainer):
         try:
             from trl import SFTConfig, SFTTrainer  # pyright: ignore[reportPrivateImportUsage]
         except ImportError as error:
-            raise MissingDependency(
-                "the baseline 'trl' needs the package trl; install alora-toolkit[baselines], or leave it out with "
-                "bench.baselines=[peft,trainer]"
-            ) from error
-        from datasets import Dataset
-
+            text = "the baseline 'trl' needs the package trl; install alora-toolkit[baselines], or leave it out with"
+            raise MissingDependency(f"{text} bench.baselines=[peft,trainer]") from error
         options: dict[str, Any] = trainer_options(self._scratch, self._model.device) | {"remove_unused_columns": True}
-        config = SFTConfig(
-            **options, max_length=None, completion_only_loss=True, gradient_checkpointing=False, bf16=False
-        )
-        return SFTTrainer(
-            model=self._model,
-            args=config,
-            train_dataset=Dataset.from_dict({"input_ids": [row], "completion_mask": [[0] * (len(row) - 1) + [1]]}),
-            processing_class=_numbers_as_words(self._model.config.vocab_size),
-        )
+        options |= {"max_length": None, "completion_only_loss": True, "gradient_checkpointing": False, "bf16": False}
+        config = SFTConfig(**options)
+        rows = Dataset.from_dict({"input_ids": [row], "completion_mask": [[0] * (len(row) - 1) + [1]]})
+        words = _numbers_as_words(self._model.config.vocab_size)
+        return SFTTrainer(model=self._model, args=config, train_dataset=rows, processing_class=words)
 
 
 TRAINERS = {"peft": PeftTrainer, "trainer": HubTrainer, "trl": TrlTrainer}
 
 
 def peft_model(base: PreTrainedModel, spec: AdapterSpec) -> PeftModel:
-    """A copy of ``base`` under PEFT, ready for :func:`put_adapter`."""
-    model = get_peft_model(copy_of(base), peft_config(spec))
+    """A copy of ``base`` with the stock attention under PEFT, ready for :func:`put_adapter`."""
+    copied = copy.deepcopy(base)
+    copied.set_attn_implementation("sdpa")
+    model = get_peft_model(copied, peft_config(spec))
     assert isinstance(model, PeftModel)
     return model
 
@@ -153,9 +146,6 @@ def put_adapter(model: PeftModel, adapter: AdapterWeights) -> None:
 
 def _numbers_as_words(vocab: int) -> Any:
     """A tokenizer for a trainer that insists on one; the rows hold token ids already."""
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast
-
     words = {"<pad>": 0, "<s>": 1, "</s>": 2} | {str(number): number for number in range(3, vocab)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>")

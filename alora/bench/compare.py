@@ -1,13 +1,11 @@
 """``alora bench compare A B``: two runs side by side, and which differences exceed the noise.
 
-Two runs share no rounds, and between them the machine drifts for all systems alike. So a system is judged next to those
-that no change of ours should touch, the controls. What a control did between the runs, any system may have done by
-chance.
+Two runs share no rounds, and between them the machine drifts for all systems alike. So a system is judged next to the
+controls, systems that no change of ours should touch: what a control did between the runs, any system may have done.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean, median
 from typing import Any
@@ -65,7 +63,7 @@ class RunComparison:
         parts = []
         if self.changes:
             rows = [
-                [c.cell, c.system, f"{c.first_ms:.1f}", f"{c.second_ms:.1f}", brief(c.ratio, 3), c.verdict]
+                (c.cell, c.system, f"{c.first_ms:.1f}", f"{c.second_ms:.1f}", brief(c.ratio, 3), c.verdict)
                 for c in self.changes
             ]
             heads = ["cell", "system", "first, ms", "second, ms", "second is faster by", "beyond the noise"]
@@ -88,11 +86,8 @@ def compare_records(first: Record, second: Record) -> RunComparison:
         raise ConfigError("the two runs measured different work:\n" + "\n".join(f"  {line}" for line in unlike))
     theirs = {cell.name: cell for cell in second.cells}
     pairs = [(cell, theirs[cell.name]) for cell in first.cells if cell.name in theirs]
-    rates = [
-        (f"{one.system}, population {one.population}", one.rate_text(), other.rate_text())
-        for one in first.load for other in second.load
-        if (one.kind, one.system, one.population) == ("rate", other.system, other.population) and other.kind == "rate"
-    ]  # fmt: skip
+    mine, others = _rates(first), _rates(second)
+    rates = [(name, text, others[name]) for name, text in mine.items() if name in others]
     if not pairs and not rates:
         raise ConfigError("the two runs have no cell and no rate of the open loop in common")
     fewest = min((len({t.round for t in cell.trials}) for pair in pairs for cell in pair), default=FEWEST)
@@ -109,23 +104,27 @@ def compare_records(first: Record, second: Record) -> RunComparison:
     return RunComparison(_judged(changes), drift, rates, _remarks(first, second))
 
 
-def _work(run: Record) -> dict[str, object]:
-    own = {key: value for key, value in run.settings.items() if key not in ("rounds", "limit_s", "memory", "serving")}
-    serving = {f"serving.{key}": value for key, value in run.settings["serving"].items()}
-    return own | serving | {"base": run.base.fingerprint, "dtype": run.base.dtype, "clock": run.clock}
+def _rates(run: Record) -> dict[str, str]:
+    searched = [one for one in run.load if one.question == "rate"]
+    return {f"{one.system}, population {one.population}": one.rate_text() for one in searched}
 
 
-def _differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+def _work(run: Record) -> dict[str, str]:
+    own = {key: value for key, value in run.settings.items() if key not in ("rounds", "limit_s", "memory")}
+    return own | {"base": str(run.base.fingerprint), "dtype": run.base.dtype, "clock": run.clock}
+
+
+def _differences(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
     keys = sorted({*one, *other} - {"command"})
     return [f"{key}: {one.get(key)!r} and {other.get(key)!r}" for key in keys if one.get(key) != other.get(key)]
 
 
 def _remarks(first: Record, second: Record) -> list[str]:
-    found = _differences(*(run.environment | {"device": run.base.device} for run in (first, second)))
+    remarks = _differences(*(run.environment | {"device": run.base.device} for run in (first, second)))
     for name, run in (("first", first), ("second", second)):
-        found += [f"the {name} run stopped before its end: {run.stopped}"] if run.stopped else []
-        found += [f"the {name} run withheld figures: {run.faults()[0]}"] if run.faults() else []
-    return found
+        remarks += [f"the {name} run stopped before its end: {run.stopped}"] if run.stopped else []
+        remarks += [f"the {name} run withheld figures: {run.faults()[0]}"] if run.faults() else []
+    return remarks
 
 
 def _logs(cell: Cell, system: str) -> list[float]:
@@ -150,26 +149,22 @@ def _control_moves(cell: Cell, other: Cell) -> list[float]:
 
 def _change(cell: Cell, other: Cell, name: str, band: tuple[float, float] | None) -> Change:
     first, second = ([1000 * trial.run.seconds for trial in one.of(name)] for one in (cell, other))
-    made = Change(cell.name, name, median(first), median(second), ratio_of_medians(first, second), NO)
+    change = Change(cell.name, name, median(first), median(second), ratio_of_medians(first, second), NO)
     if _is_control(cell, name):
-        return replace(made, verdict=CONTROL)
+        return replace(change, verdict=CONTROL)
     if band is None:
-        return replace(made, verdict=NO_CONTROL)
+        return replace(change, verdict=NO_CONTROL)
     logs = _logs(cell, name), _logs(other, name)
     moved = fmean(logs[0]) - fmean(logs[1])
     nearest = min(max(moved, math.log(band[0])), math.log(band[1]))  # the drift that explains most of it
     if nearest == moved:
-        return replace(made, chance=1.0)
-    found: Any = stats.ttest_ind([value - nearest for value in logs[0]], logs[1], equal_var=False)
-    return replace(made, verdict=SLOWER if moved < nearest else FASTER, chance=float(found.pvalue))
+        return replace(change, chance=1.0)
+    test: Any = stats.ttest_ind([value - nearest for value in logs[0]], logs[1], equal_var=False)
+    return replace(change, verdict=SLOWER if moved < nearest else FASTER, chance=float(test.pvalue))
 
 
 def _judged(changes: list[Change]) -> list[Change]:
     """Verdicts after correcting for the number of rows."""
-    judged = [change for change in changes if change.chance is not None]
-    chances = dict(zip(map(id, judged), holm([float(change.chance or 0.0) for change in judged]), strict=True))
-    return [
-        replace(change, chance=chances[id(change)], verdict=change.verdict if chances[id(change)] <= ALPHA else NO)
-        if id(change) in chances else change
-        for change in changes
-    ]  # fmt: skip
+    chances = iter(holm([one.chance for one in changes if one.chance is not None]))
+    corrected = [one if one.chance is None else replace(one, chance=next(chances)) for one in changes]
+    return [replace(one, verdict=NO) if one.chance is not None and one.chance > ALPHA else one for one in corrected]

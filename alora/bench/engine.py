@@ -1,19 +1,17 @@
 """One vLLM engine in this process, driven step by step: requests in, verdicts and the engine's own counters out."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 
 from alora.bench.harness import Clock
-from alora.bench.malloc import keep_freed_memory
 from alora.bench.material import Material, adapted
+from alora.bench.memory import keep_freed_memory
 from alora.bench.trials import Piece, Result, Run
 from alora.config.schema import BenchSettings
 from alora.errors import BaseError, CheckFailed
@@ -25,10 +23,10 @@ GPU_SHARE = 0.6  # of the GPU's memory for vLLM; the packed scorer's base needs 
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt, the kind of adapter that should answer (alora, lora; base or reader: none), and the labels' tokens."""
+    """A prompt, the system that asks (base and reader: without an adapter), and the labels' tokens."""
 
     prompt_ids: tuple[int, ...]
-    kind: str
+    system: str
     policy: int
     label_ids: tuple[int, ...]
 
@@ -47,8 +45,8 @@ class BenchEngine(Engine):
             keep_freed_memory()
         prepare_environment()
         adapters = [
-            ServedAdapter(f"{kind}{policy}", folder, material.adapters[policy].spec.rank)
-            for kind, folders in material.folders.items() for policy, folder in enumerate(folders)
+            ServedAdapter(f"{system}{policy}", folder, material.adapters[policy].spec.rank)
+            for system, folders in material.folders.items() for policy, folder in enumerate(folders)
         ]  # fmt: skip
         self.options: dict[str, Any] = {
             "max_loras": slots,
@@ -68,20 +66,19 @@ class BenchEngine(Engine):
                 "VLLM_CPU_OMP_THREADS_BIND=nobind and OMP_NUM_THREADS to bench.threads"
             )
         self._core: Any = self.llm.llm_engine
-        self._host = _HostTime(self._core, clock)
 
     @property
     def architecture(self) -> str:
         return self._core.model_config.architecture
 
-    def load(self, kind: str, policies: Sequence[int]) -> None:
+    def load(self, system: str, policies: Sequence[int]) -> None:
         """Put adapters into their slots, so that none is loaded while the clock runs."""
         for policy in policies:
-            if (adapter := self._adapter(kind, policy)) is not None:
+            if (adapter := self._adapter(system, policy)) is not None:
                 self._core.add_lora(adapter)
 
-    def _adapter(self, kind: str, policy: int) -> Any:
-        return self.request(f"{kind}{policy}" if kind in ("alora", "lora") else None)
+    def _adapter(self, system: str, policy: int) -> Any:
+        return self.request(f"{system}{policy}" if system in ("alora", "lora") else None)
 
     def forget(self) -> None:
         """Empty the prefix cache.
@@ -95,8 +92,8 @@ class BenchEngine(Engine):
     def send(self, request: Request) -> str:
         self._sent += 1
         prompt = {"prompt_token_ids": list(request.prompt_ids)}
-        lora = self._adapter(request.kind, request.policy)
-        self._core.add_request(str(self._sent), prompt, _sampling(request), lora_request=lora)
+        adapter = self._adapter(request.system, request.policy)
+        self._core.add_request(str(self._sent), prompt, _sampling(request), lora_request=adapter)
         return str(self._sent)
 
     @property
@@ -108,7 +105,7 @@ class BenchEngine(Engine):
 
     def answer(self, requests: Sequence[Request]) -> Run:
         """Send all requests at once and run until the last one is answered."""
-        wall, start, self._host.spent = time.perf_counter(), self._clock.now(), 0.0
+        wall, start = time.perf_counter(), self._clock.now()
         names = [self.send(request) for request in requests]
         front, steps = self._clock.now() - start, 0
         done: dict[str, tuple[float, Any]] = {}
@@ -117,22 +114,20 @@ class BenchEngine(Engine):
             moment = self._clock.now() - start
             done |= {output.request_id: (moment, output) for output in outputs if output.finished}
         seconds, wall = self._clock.now() - start, time.perf_counter() - wall
-        answers = [read_result(request, *done[name]) for request, name in zip(requests, names, strict=True)]
-        return Run.of(seconds, wall, answers, steps, front, self._host.spent if self._host.complete else None)
+        results = [read_result(request, *done[name]) for request, name in zip(requests, names, strict=True)]
+        return Run.of(seconds, wall, results, steps, front)
 
 
 def read_result(request: Request, seconds: float, output: Any) -> Result:
     """vLLM's output as ours; the tokens are those that the engine says it ran."""
-    made, cached = output.outputs[0], int(output.num_cached_tokens or 0)
-    scores = tuple(made.logprobs[0][token].logprob for token in request.label_ids)
-    piece = Piece.of(output.prompt_token_ids, request.label_ids, request.policy, len(made.token_ids))
+    completion, cached = output.outputs[0], int(output.num_cached_tokens or 0)
+    scores = tuple(completion.logprobs[0][token].logprob for token in request.label_ids)
+    piece = Piece.of(output.prompt_token_ids, request.label_ids, request.policy, len(completion.token_ids))
     return Result(piece, seconds, cached, scores)
 
 
 def missing_reader(architecture: str) -> str | None:
-    """Why this vLLM's own shared-prefix reader (``/v1/systemone``, from 0.32 on) does not read this base; None: it
-    does.
-    """
+    """Why this vLLM's own shared-prefix reader (``/v1/systemone``, from 0.32 on) does not read this base, or None."""
     try:
         reader = importlib.import_module("vllm.entrypoints.generate.structured_decisions.strategies")
     except ImportError:
@@ -141,41 +136,12 @@ def missing_reader(architecture: str) -> str | None:
     return None if architecture in known else f"/v1/systemone does not read {architecture}"
 
 
-class _HostTime:
-    """Time inside the scheduler and the output processor: Python that runs next to the model, by wrapping three calls.
-
-    Where a version of vLLM names them otherwise, or schedules a step while the model runs the last one, ``complete`` is
-    False and nothing is reported.
-    """
-
-    def __init__(self, engine: Any, clock: Clock) -> None:
-        self.spent, self._clock = 0.0, clock
-        core = getattr(getattr(engine, "engine_core", None), "engine_core", None)
-        scheduler, output = getattr(core, "scheduler", None), getattr(engine, "output_processor", None)
-        wanted = [(scheduler, "schedule"), (scheduler, "update_from_output"), (output, "process_outputs")]
-        overlaps = getattr(getattr(scheduler, "scheduler_config", None), "async_scheduling", False)
-        self.complete = not overlaps and all(callable(getattr(owner, name, None)) for owner, name in wanted)
-        if self.complete:
-            for owner, name in wanted:
-                setattr(owner, name, self._timed(getattr(owner, name)))
-
-    def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            start = self._clock.now()
-            try:
-                return call(*args, **kwargs)
-            finally:
-                self.spent += self._clock.now() - start
-
-        return timed
-
-
 def _sampling(request: Request) -> Any:
     """One token among the labels; the reader's requests as ``/v1/systemone`` makes them (``NextTokenStrategy``)."""
     from vllm import SamplingParams
 
     labels = list(request.label_ids)
-    if request.kind == "reader":
+    if request.system == "reader":
         return SamplingParams(max_tokens=1, temperature=0.0, logprob_token_ids=labels, detokenize=False)
     return SamplingParams(
         max_tokens=1, temperature=0.0, logprobs=len(labels), allowed_token_ids=labels, ignore_eos=True, detokenize=False
@@ -183,8 +149,8 @@ def _sampling(request: Request) -> Any:
 
 
 def prepared_modules(targets: Sequence[str]) -> dict[str, Any]:
-    """Which modules can take an adapter. A version of vLLM that cannot be told prepares all of them, and so does one
-    that would not know q_proj as a part of its own qkv_proj, and leave it out.
+    """Which modules can take an adapter. All of them where a version of vLLM has no such option, or would leave q_proj
+    out because it does not know it as a part of its own qkv_proj.
     """
     try:
         from vllm.engine.arg_utils import EngineArgs

@@ -13,8 +13,6 @@ both ways have in the same proportion.
   one in the MLP and none in attention. The full-sequence ways run all of it, as their models come.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What must hold before a ratio is printed. Codes of refusals are stable, their words are not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
@@ -90,22 +88,22 @@ def missing_rounds(ours: Sequence[Trial], theirs: Sequence[Trial], name: str) ->
 
 def unequal_gradients(worst: float, tolerance: float, name: str) -> list[Refusal]:
     """Loss and gradients of both must agree on the very workload that is timed."""
-    text = f"loss or gradients of {name} and ours differ by {worst:.1e}; rounding explains {tolerance:.0e}"
+    text = f"loss or gradients of {name} and ours differ by {worst:.1e} (rounding explains {tolerance:.0e})"
     return refuse(Code.UNEQUAL_GRADIENTS, text, not worst <= tolerance)
 
 
 def unequal_verdicts(agreement: Agreement, tolerance: float) -> list[Refusal]:
     """A system must answer as its reference does, and the reference's adapters must matter."""
-    system, against, checked = agreement.system, agreement.against, agreement.checked
+    system, against, checked, code = agreement.system, agreement.against, agreement.checked, Code.UNEQUAL_VERDICTS
     if checked == 0:
         return refuse(Code.NOT_COMPARED, f"no verdict of {system} was compared with {against}")
     if agreement.moved is not None and agreement.moved <= MOVED * tolerance:
         text = f"adapters of {system} move a probability by {agreement.moved:.1e} on average: agreement shows nothing"
         return refuse(Code.INERT_ADAPTERS, text)
-    code = Code.UNSTEADY_VERDICTS if against == system else Code.UNEQUAL_VERDICTS
+    code, against = (Code.UNSTEADY_VERDICTS, "its own other rounds") if against == system else (code, against)
     text = (
-        f"{checked - agreement.same} of {checked} verdicts of {system} differ from those of {against}, probabilities "
-        f"by up to {agreement.worst:.1e} (rounding explains {tolerance:.0e})"
+        f"verdicts of {system} differ by up to {agreement.worst:.2g} from {against} (rounding explains {tolerance:g}; "
+        f"{agreement.same} of {checked} labels are the same)"
     )
     return refuse(code, text, not agreement.worst <= tolerance)  # NaN too
 
@@ -158,9 +156,7 @@ def aa_ratio(cells: Sequence[Cell]) -> tuple[Measured | None, list[Refusal]]:
     What the machine does in a round, it does to all cells of it: they are one measurement, and not as many as cells.
     """
     pairs: list[dict[int, tuple[float, float]]] = []
-    for cell in cells:
-        if not cell.ours:
-            continue
+    for cell in (cell for cell in cells if cell.ours):
         ours, aa = cell.of(cell.ours[0]), cell.of(AA)
         if not aa:
             return None, refuse(Code.NO_AA, f"{cell.name} has no A/A run")
@@ -170,5 +166,5 @@ def aa_ratio(cells: Sequence[Cell]) -> tuple[Measured | None, list[Refusal]]:
     shared = sorted(set.intersection(*map(set, pairs))) if pairs else []  # a cell that was stopped has fewer
     if len(shared) < 2:
         return None, refuse(Code.NO_AA, "there is no A/A run of two rounds or more")
-    found = mean_ratio([sum(c[n][0] for c in pairs) / sum(c[n][1] for c in pairs) for n in shared], AA_COVERAGE)
-    return found, biased_aa(found)
+    ratio = mean_ratio([sum(c[n][0] for c in pairs) / sum(c[n][1] for c in pairs) for n in shared], AA_COVERAGE)
+    return ratio, biased_aa(ratio)

@@ -2,16 +2,13 @@
 cell and round, every sample kept; and the ratios, where no guard objects.
 """
 
-from __future__ import annotations
-
 import gc
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Protocol
 
 import torch
@@ -25,14 +22,7 @@ from alora.config.schema import BaseSettings, BenchSettings
 
 AA_PAIRS = 8  # whole workloads, so that the A/A ratio is not all noise where a cell is short
 REHEARSAL = -1  # the number of the round that is not timed
-
-
-@dataclass(frozen=True)
-class SystemTurn:
-    """A system's turn in a round: from the round's number to one run per stage of the workload."""
-
-    system: str
-    run: Callable[[int], Sequence[Run]]
+Turn = Callable[[int], Sequence[Run]]  # a system's: from the round's number to one run per stage of the workload
 
 
 class Clock:
@@ -48,7 +38,7 @@ class Clock:
 
     @property
     def name(self) -> str:
-        return "CPU time of the process at one thread" if self.cpu else "wall time"
+        return "CPU time of the process" if self.cpu else "wall time"
 
     def now(self) -> float:
         return self._skipped + (time.process_time() if self.cpu else time.perf_counter())
@@ -88,24 +78,22 @@ class Harness:
         self.underway: list[Cell] = []
         self.deadline = None if settings.limit_s is None else time.perf_counter() + settings.limit_s
 
-    def measure(self, turns: Sequence[SystemTurn], stages: Sequence[Cell], cells: int) -> None:
-        """Run every turn once untimed, so that no batch of its sizes is the first one in a timed round, then in rounds.
+    def measure(self, turns: Mapping[str, Turn], stages: Sequence[Cell], cells: int) -> None:
+        """Every system's turn once untimed, so that no batch of its sizes is the first in a timed round; then rounds.
 
         The A/A ratio is noisier for shorter workloads, so one of fewer ``cells`` runs more rounds.
         """
         self.underway = list(stages)
-        by_name = {turn.system: turn for turn in turns}
-        orders = draw_orders(
-            list(by_name), stages[-1], max(self.settings.rounds, -(-AA_PAIRS // cells)), self.settings.seed
-        )
-        schedule = [(REHEARSAL, list(by_name)), *enumerate(orders)]
+        rounds = max(self.settings.rounds, -(-AA_PAIRS // cells))
+        orders = draw_orders(list(turns), stages[-1], rounds, self.settings.seed)
+        schedule = [(REHEARSAL, list(turns)), *enumerate(orders)]
         for number, order in tqdm(schedule, desc=stages[0].name, disable=not self._progress, leave=False):
             for position, name in enumerate(order):
                 self.in_time()
                 gc.collect()  # outside the clock, so that no system pays for another's garbage
-                runs = by_name[name].run(number)
-                for cell, run in zip(stages, runs, strict=True):
-                    cell.trials += [Trial(name, number, position, run)] if number != REHEARSAL else []
+                for cell, run in zip(stages, turns[name](number), strict=True):
+                    if number != REHEARSAL:
+                        cell.trials.append(Trial(name, number, position, run))
         self.cells += stages
         self.underway = []
 
@@ -124,8 +112,7 @@ class Harness:
         ran, systems = Counter(trial.round for trial in trials), {trial.system for trial in trials}
         whole = {number for number, count in ran.items() if count == len(systems) * len(self.underway)}
         for cell in self.underway if len(whole) >= 2 else ():
-            cell.trials = [trial for trial in cell.trials if trial.round in whole]
-            self.cells.append(cell)
+            self.cells.append(replace(cell, trials=[trial for trial in cell.trials if trial.round in whole]))
         self.underway = []
 
 
@@ -136,7 +123,7 @@ def draw_orders(systems: Sequence[str], cell: Cell, rounds: int, seed: int) -> l
     turns at being first, and a coin says who begins.
     """
     generator = random.Random(f"{seed} {cell.workload} {sorted(cell.at.items())}")
-    aa_first, found = generator.random() < 0.5, []
+    aa_first, orders = generator.random() < 0.5, []
     for number in range(rounds):
         order = list(systems)
         generator.shuffle(order)
@@ -144,13 +131,13 @@ def draw_orders(systems: Sequence[str], cell: Cell, rounds: int, seed: int) -> l
             ours, aa = order.index(cell.ours[0]), order.index(AA)
             if (aa < ours) != (aa_first == (number % 2 == 0)):
                 order[ours], order[aa] = order[aa], order[ours]
-        found.append(order)
-    return found
+        orders.append(order)
+    return orders
 
 
 @dataclass
 class Context:
-    """What every benchmark is given; the machine's rates are measured once its base is there."""
+    """What every benchmark gets; the machine's rates are measured once its base is there."""
 
     settings: BenchSettings
     base: BaseSettings
@@ -166,7 +153,7 @@ class Context:
         return self.base.quantization == "nf4"
 
 
-class Witness(Protocol):
+class Benchmark(Protocol):
     """What a benchmark knows of its systems beyond their trials: why their seconds may not be used, least seconds of a
     run, what a ratio tends to for ever more policies, and their verdicts compared with references.
     """
@@ -177,43 +164,40 @@ class Witness(Protocol):
     def agreement(self, cell: Cell, system: str) -> list[Agreement]: ...
 
 
-def evaluate(cells: Sequence[Cell], witness: Witness) -> tuple[list[Cell], dict[str, AaRun]]:
+def evaluate(cells: Sequence[Cell], bench: Benchmark) -> tuple[list[Cell], dict[str, AaRun]]:
     """The cells with their ratios, and the A/A run of every workload."""
     workloads = dict.fromkeys(cell.workload for cell in cells)
     aa = {name: AaRun(*guards.aa_ratio([c for c in cells if c.workload == name])) for name in workloads}
-    found = []
+    judged = []
     for cell in cells:
         if cell.ours:
-            cell = replace(
-                cell,
-                roofline={name: witness.roofline(cell, name) for name in cell.systems},
-                agreement=[one for name in cell.systems for one in witness.agreement(cell, name)],
-            )
-            baselines = [name for name in cell.systems if name not in (*cell.ours, AA)]
-            cell.ratios = [_ratio(cell, o, b, witness, aa[cell.workload].refused) for o in cell.ours for b in baselines]
-        found.append(cell)
-    return found, aa
+            roofline = {name: bench.roofline(cell, name) for name in cell.systems}
+            agreement = [one for name in cell.systems for one in bench.agreement(cell, name)]
+            cell = replace(cell, roofline=roofline, agreement=agreement)
+            pairs = [(ours, baseline) for ours in cell.ours for baseline in cell.baselines]
+            cell = replace(cell, ratios=[_ratio(cell, *pair, bench, aa[cell.workload].refused) for pair in pairs])
+        judged.append(cell)
+    return judged, aa
 
 
-def _ratio(cell: Cell, ours: str, baseline: str, witness: Witness, aa: list[Refusal]) -> Ratio:
+def _ratio(cell: Cell, ours: str, baseline: str, bench: Benchmark, aa: list[Refusal]) -> Ratio:
     """How many times faster ours is than ``baseline``, or why there is no number."""
     fast, slow = cell.of(ours), cell.of(baseline)
+    refused = guards.unequal_work(fast, slow, baseline)
     if not fast:
-        return Ratio(ours, baseline, None, guards.unequal_work(fast, slow, baseline))
-    refused = [*guards.unequal_work(fast, slow, baseline), *guards.missing_rounds(fast, slow, baseline)]
-    for name, trials in ((ours, fast), (baseline, slow)):
-        seconds = fmean(trial.run.seconds for trial in trials)
-        refused += [*witness.faults(cell, name), *guards.below_roofline(seconds, cell.roofline[name], name)]
+        return Ratio(ours, baseline, None, refused)
+    refused += guards.missing_rounds(fast, slow, baseline)
+    for name in (ours, baseline):
+        seconds = cell.mean(name, lambda run: run.seconds)
+        refused += [*bench.faults(cell, name), *guards.below_roofline(seconds, cell.roofline[name], name)]
     refused = list(dict.fromkeys([*refused, *aa]))
-    computed, least = (
-        [value(trials) / max(1, trials[0].run.pieces) for name, trials in ((baseline, slow), (ours, fast))]
-        for value in (
-            lambda trials: fmean(t.run.computed for t in trials),
-            lambda trials: cell.roofline[trials[0].system],
-        )
-    )
-    return Ratio(
-        ours, baseline, None if refused else paired_ratio([t.each for t in slow], [t.each for t in fast]), refused,
-        round(computed[0] / computed[1], 2) if computed[1] else None,
-        round(least[0] / least[1], 2) if least[1] else None, witness.limit(cell, baseline),
-    )  # fmt: skip
+    ratio = None if refused else paired_ratio([t.each for t in slow], [t.each for t in fast])
+    tokens = {name: cell.mean(name, lambda run: run.computed) for name in (ours, baseline)}
+    more, arithmetic = (_times(cell, ours, baseline, value) for value in (tokens, cell.roofline))
+    return Ratio(ours, baseline, ratio, refused, more, arithmetic, bench.limit(cell, baseline))
+
+
+def _times(cell: Cell, ours: str, baseline: str, value: Mapping[str, float]) -> float | None:
+    """How many times the value of ours the baseline's is, piece by piece."""
+    mine, theirs = (value[name] / max(1, cell.of(name)[0].run.pieces) for name in (ours, baseline))
+    return round(theirs / mine, 2) if mine else None

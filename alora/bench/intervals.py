@@ -1,11 +1,9 @@
 """Intervals around what was measured: the bootstrap for times and ratios, Student's t for the A/A run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy import stats
@@ -26,8 +24,8 @@ class Measured:
     def contains(self, value: float) -> bool:
         return self.low <= value <= self.high
 
-    def times(self, factor: float) -> Measured:
-        return Measured(self.value * factor, self.low * factor, self.high * factor, self.coverage)
+    def times(self, factor: float) -> Self:
+        return type(self)(self.value * factor, self.low * factor, self.high * factor, self.coverage)
 
 
 def median_interval(values: Sequence[float]) -> Measured:
@@ -59,16 +57,16 @@ def mean_ratio(ratios: Sequence[float], coverage: float) -> Measured:
     mean = math.exp(float(logs.mean()))
     if np.ptp(logs) == 0.0:  # SciPy warns of constant input
         return Measured(mean, mean, mean, coverage)
-    found = stats.ttest_1samp(logs, 0.0).confidence_interval(coverage)
-    return Measured(mean, math.exp(found.low), math.exp(found.high), coverage)
+    interval = stats.ttest_1samp(logs, 0.0).confidence_interval(coverage)
+    return Measured(mean, math.exp(interval.low), math.exp(interval.high), coverage)
 
 
 def _bootstrap(samples: tuple[Sequence[float], ...], statistic: Any) -> Measured:
     value, fewest = float(statistic(*map(np.asarray, samples))), min(map(len, samples))
     if fewest < 2:
         return Measured(value, value, value, 0.0)
-    found = stats.bootstrap(
+    interval = stats.bootstrap(
         samples, statistic, n_resamples=RESAMPLES, confidence_level=LEVEL, method="percentile", vectorized=True,
         rng=np.random.default_rng(0),
     ).confidence_interval  # fmt: skip
-    return Measured(value, float(found.low), float(found.high), min(LEVEL, 1 - 0.5 ** (fewest - 1)))
+    return Measured(value, float(interval.low), float(interval.high), min(LEVEL, 1 - 0.5 ** (fewest - 1)))

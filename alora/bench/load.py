@@ -2,12 +2,8 @@
 one is answered.
 
 Two questions: the highest offered rate whose p95 stays below the target, and what happens when the population outgrows
-the slots. Latency counts from the moment of arrival, so a server that falls behind cannot hide it by accepting later.
-The first question is answered only between a rate that held and one that did not; the second is asked only where more
-adapters are fired than there are slots.
+the slots. Latency counts from the arrival, so a server that falls behind cannot hide it by accepting later.
 """
-
-from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -29,10 +25,10 @@ LOADED = ("alora", "lora")  # the systems with adapters
 FIRES = (5, 10)  # policies that a conversation fires, from and to
 ZIPF = 1.0  # exponent of the policies' popularity
 RATES = 5  # to offer in a search
-WIDEN = 4  # so that few offered rates find one that holds and one that does not
+WIDEN = 4  # so that few offered rates find one that meets the target and one that does not
 TOGETHER = 4  # conversations that are answered at once before the clock starts
 HOPELESS = 5  # times the target: a rate whose latencies have come this far is given up, once it must fail
-KEEPS_UP = 0.9  # of the offered rate that must be served: the queue of a few conversations never stands quite still
+SUSTAINED = 0.9  # of the offered rate must be served: the queue of a few conversations never stands quite still
 CHECKED = 4  # conversations of every offered rate whose verdicts are compared with the system's reference
 
 Conversation = Callable[[int, int], tuple[int, ...]]  # tokens and seed
@@ -54,14 +50,13 @@ def arrivals(count: int, rate: float, population: int, seed: int) -> list[Arriva
     population is fired as often.
     """
     times, counts, generator = (np.random.default_rng([seed, stream]) for stream in range(3))
-    weights = 1.0 / np.arange(1, population + 1) ** ZIPF
-    found = []
+    weights, coming = 1.0 / np.arange(1, population + 1) ** ZIPF, []
     for number, at in enumerate(np.cumsum(times.exponential(1.0, size=count) / rate)):
         least, most = (min(end, population) for end in FIRES)
         many = int(counts.integers(least, most + 1))
         fired = generator.choice(population, size=many, replace=False, p=weights / weights.sum())
-        found.append(Arrival(float(at), number, tuple(map(int, fired))))
-    return found
+        coming.append(Arrival(float(at), number, tuple(map(int, fired))))
+    return coming
 
 
 def offered(settings: BenchSettings, rate: float, population: int) -> list[Arrival]:
@@ -70,11 +65,11 @@ def offered(settings: BenchSettings, rate: float, population: int) -> list[Arriv
     Policies beyond the smallest population are numbered in the order of their call: who is never called needs no
     adapter, so that a population of a thousand costs no more than what it fires.
     """
-    kept, numbers, found = min(settings.serving.populations), {}, []
+    kept, numbers, coming = min(settings.serving.populations), dict[int, int](), []
     for one in arrivals(settings.serving.conversations, rate, population, settings.seed):
         own = tuple(p if p < kept else numbers.setdefault(p, kept + len(numbers)) for p in one.policies)
-        found.append(replace(one, policies=own))
-    return found
+        coming.append(replace(one, policies=own))
+    return coming
 
 
 def fired_adapters(settings: BenchSettings) -> int:
@@ -88,18 +83,18 @@ def fired_adapters(settings: BenchSettings) -> int:
 class Load:
     """What becomes a :class:`LoadRecord`: its rates, every result, and the requests to ask the references about."""
 
-    found: LoadRecord
+    record: LoadRecord
     results: list[tuple[Key, Result]] = field(default_factory=list)
     asked: set[Key] = field(default_factory=set)
 
-    def record(self, references: References, tolerance: float) -> LoadRecord:
+    def judged(self, references: References, tolerance: float) -> LoadRecord:
         """Some verdicts compared with the reference, all with the system's first answer to the same request."""
-        known, steady = references.judge(self.found.system, self.results), steadiness(self.found.system, self.results)
-        entries = [known, steady] if steady.checked else [known]
+        system = self.record.system
+        entries = [references.judge(system, self.results), *steadiness(system, self.results)]
         refused = [one for entry in entries for one in guards.unequal_verdicts(entry, tolerance)]
         return replace(
-            self.found, agreement=[entry for entry in entries if entry.checked],
-            refused=refused if self.found.reason is None else [],
+            self.record, agreement=[entry for entry in entries if entry.checked],
+            refused=refused if self.record.reason is None else [],
         )  # fmt: skip
 
 
@@ -112,12 +107,11 @@ class Generator:
 
     def requests(self, coming: Sequence[Arrival]) -> list[list[tuple[Key, Request]]]:
         """Of every conversation, made before the clock runs: tokenising is the client's work."""
-        found = []
+        requests = []
         for one in coming:
             prefix = self.conversation(self.settings.serving.load_tokens, 100 + one.conversation)
-            made = self.system.requests(prefix, one.policies)
-            found.append([((prefix, request.policy), request) for request in made])
-        return found
+            requests.append([((prefix, each.policy), each) for each in self.system.requests(prefix, one.policies)])
+        return requests
 
     def rehearse(self, population: int) -> None:
         """One conversation, then some at once, untimed: no batch of these sizes is the first one of a rate."""
@@ -129,33 +123,29 @@ class Generator:
     def offer(self, rate: float, load: Load) -> OfferedRate:
         """Offer ``rate`` conversations a second on an empty cache; rate 0 offers the same ones one after another.
 
-        What is found is put into ``load`` at once, so that a run that is stopped keeps it.
+        ``load`` gets the figures at once, so that a run that is stopped keeps them.
         """
         self.context.harness.in_time()
         self.system.forget()
-        coming = offered(self.settings, rate or 1.0, load.found.population)
-        requests = self.requests(coming)
-        drive = Drive(self, coming, requests, rate)
-        found = drive.run()
+        coming = offered(self.settings, rate or 1.0, load.record.population)
+        drive = Drive(self, coming, rate)
+        measured = drive.run()
         some = min(CHECKED, len(coming))
         for number in (index * len(coming) // some for index in range(some)):
-            load.asked |= {key for key, _ in requests[number]}
+            load.asked |= {key for key, _ in drive.requests[number]}
         load.results += [(key, read_result(request, 0.0, output)) for (key, request), output in drive.answered]
-        load.found.rates.append(found)
-        return found
+        load.record.rates.append(measured)
+        return measured
 
 
 class Drive:
     """Conversations on their way through the engine; ``answered`` keeps vLLM's outputs, to be read off the clock."""
 
-    def __init__(
-        self, generator: Generator, coming: Sequence[Arrival], requests: Sequence[list[tuple[Key, Request]]],
-        rate: float,
-    ) -> None:  # fmt: skip
+    def __init__(self, generator: Generator, coming: Sequence[Arrival], rate: float) -> None:
         self._context, self._engine = generator.context, generator.system.engine
         self._target = generator.settings.serving.target_ms / 1000
-        self._coming, self._requests, self._rate = coming, requests, rate
-        self._waiting = list(range(len(coming)))
+        self._coming, self._rate, self._next = coming, rate, 0
+        self.requests = generator.requests(coming)
         self._running: dict[int, tuple[float, set[str]]] = {}  # from a conversation to its arrival and open requests
         self._sent: dict[str, tuple[int, tuple[Key, Request]]] = {}
         self._latencies: list[float] = []
@@ -165,15 +155,15 @@ class Drive:
         """Send every conversation when it arrives, until all are answered or the rate has failed beyond hope."""
         clock, last = self._context.clock, self._coming[-1].at
         start = clock.now()
-        while self._waiting or self._running:
+        while self._next < len(self._coming) or self._running:
             self._accept(start)
             if not self._running:
-                clock.wait_until(start + self._coming[self._waiting[0]].at)
+                clock.wait_until(start + self._coming[self._next].at)
                 continue
             outputs = self._engine.step()
             now = clock.now() - start
-            self._take([output for output in outputs if output.finished], now)
-            self._context.harness.in_time()  # what is under way then is left where it is
+            self._read([output for output in outputs if output.finished], now)
+            self._context.harness.in_time()  # raises, and leaves what is under way
             latencies = [*self._latencies, *(now - at for at, _ in self._running.values())]
             if self._hopeless(latencies):
                 while self._engine.busy:  # let what was sent run out; the clock no longer counts
@@ -182,7 +172,7 @@ class Drive:
         return offered_rate(self._rate, self._latencies, True, clock.now() - start, last)
 
     def _hopeless(self, latencies: Sequence[float]) -> bool:
-        """Whether so many have waited beyond the target that the p95 of all cannot hold it, and one beyond hope; or at
+        """Whether so many have waited beyond the target that the p95 of all cannot meet it, and one beyond hope; or at
         rate 0, where no later one waits for them, that alone.
         """
         late, count = sum(latency >= self._target for latency in latencies), len(self._coming)
@@ -191,17 +181,17 @@ class Drive:
 
     def _accept(self, start: float) -> None:
         """Send what has arrived; at rate 0 the next one, when the last is answered."""
-        while self._waiting and (self._rate or not self._running):
-            number, now = self._waiting[0], self._context.clock.now()
+        while self._next < len(self._coming) and (self._rate or not self._running):
+            number, now = self._next, self._context.clock.now()
             at = self._coming[number].at if self._rate else now - start
-            if self._rate and now < start + at:  # summed as where it is waited for, so that it ends
+            if self._rate and now < start + at:  # the same sum as wait_until gets: now - start < at may never end
                 return
-            self._waiting.pop(0)
-            names = {self._engine.send(one[1]): one for one in self._requests[number]}
+            self._next += 1
+            names = {self._engine.send(one[1]): one for one in self.requests[number]}
             self._sent |= {name: (number, one) for name, one in names.items()}
             self._running[number] = (at, set(names))
 
-    def _take(self, finished: Sequence[Any], now: float) -> None:
+    def _read(self, finished: Sequence[Any], now: float) -> None:
         for output in finished:
             number, request = self._sent.pop(output.request_id)
             at, names = self._running[number]
@@ -218,26 +208,26 @@ def offered_rate(rate: float, latencies: Sequence[float], complete: bool, second
     Any rate is offered for a short while only: beyond what the server can do the queue grows, but from a few
     conversations not always as far as the target. So it must also have been sustained.
     """
-    sustained = not rate or KEEPS_UP * (seconds - min(latencies)) <= last
+    sustained = not rate or SUSTAINED * (seconds - min(latencies)) <= last
     return OfferedRate(rate, complete, bool(sustained), round(seconds, 3), [round(1000 * one, 3) for one in latencies])
 
 
 def search(offer: Callable[[float], OfferedRate], target_ms: float, rates: int = RATES) -> list[OfferedRate]:
-    """Find the edge: start from one conversation at a time, widen until the answer changes, then bisect."""
-    found = [offer(0.0)]
-    if not found[0].holds(target_ms):
-        return found  # not even one conversation at a time is answered in time
-    rate, good, bad = 1000.0 / found[0].percentile(95), 0.0, None
+    """Find the knee: start from one conversation at a time, widen until the answer changes, then bisect."""
+    offers = [offer(0.0)]
+    if not offers[0].meets(target_ms):
+        return offers  # not even one conversation at a time is answered in time
+    rate, good, bad = 1000.0 / offers[0].percentile(95), 0.0, None
     for _ in range(rates):
-        found.append(offer(rate))
-        good, bad = (rate, bad) if found[-1].holds(target_ms) else (good, rate)
+        offers.append(offer(rate))
+        good, bad = (rate, bad) if offers[-1].meets(target_ms) else (good, rate)
         rate = rate * WIDEN if bad is None else rate / WIDEN if good == 0.0 else (good + bad) / 2
-    return found
+    return offers
 
 
 def run_open_loop(
     settings: BenchSettings, systems: Mapping[str, System], conversation: Conversation, context: Context,
-    found: list[Load],
+    loads: list[Load],
 ) -> None:  # fmt: skip
     """Search the highest rate of each system with adapters, then offer half of it to growing populations."""
     smallest, target = min(settings.serving.populations), settings.serving.target_ms
@@ -248,31 +238,27 @@ def run_open_loop(
             system.engine.load(name, range(smallest))
             generator.rehearse(smallest)
             load = Load(LoadRecord("rate", name, smallest, target, system.engine.slots, smallest))
-            found.append(load)
+            loads.append(load)
             rates = search(lambda rate, load=load, one=generator: one.offer(rate, load), target)
-            best = load.found.bounds()[0]
-            offer_populations(generator, best / 2 if best else 0.0 if rates[0].holds(target) else None, found)
+            best = load.record.bounds()[0]
+            offer_populations(generator, best / 2 if best else 0.0 if rates[0].meets(target) else None, loads)
 
 
-def offer_populations(generator: Generator, rate: float | None, found: list[Load]) -> None:
-    """The same load on each population, by turns, some rounds; one fits the slots, to compare with.
-
-    Every round offers the same conversations, so more of them say nothing new about the load, but how much the machine
-    adds to it.
-    """
-    settings, engine, name = generator.settings, generator.system.engine, generator.system.kind
-    loads, fired = [], {}
+def offer_populations(generator: Generator, rate: float | None, loads: list[Load]) -> None:
+    """The same conversations on each population, by turns, some rounds; one fits the slots, to compare with."""
+    settings, engine, name = generator.settings, generator.system.engine, generator.system.name
+    own, fired = [], {}
     for population in sorted(settings.serving.populations):
         calls = Counter(policy for one in offered(settings, 1.0, population) for policy in one.policies)
         fired[population] = [policy for policy, _ in reversed(calls.most_common())]  # who is loaded last has a slot
-        reason = "not exercised: no rate held, not even one after another" if rate is None else None
-        if loads and len(calls) <= engine.slots:
+        reason = "not exercised: no rate met the target, not even one after another" if rate is None else None
+        if own and len(calls) <= engine.slots:
             reason = f"not exercised: {len(calls)} distinct adapters, {engine.slots} slots"
-        entry = LoadRecord("population", name, population, settings.serving.target_ms, engine.slots, len(calls), reason)
-        loads.append(Load(entry))
-    run = [load for load in loads if load.found.reason is None]
-    found += [load for load in loads if load.found.reason is not None or len(run) > 1]
+        target = settings.serving.target_ms
+        own.append(Load(LoadRecord("population", name, population, target, engine.slots, len(calls), reason)))
+    run = [load for load in own if load.record.reason is None]
+    loads += [load for load in own if load.record.reason is not None or len(run) > 1]
     for number in range(settings.rounds + settings.rounds % 2 if len(run) > 1 else 0):  # each is first as often
         for load in run if number % 2 == 0 else reversed(run):
-            engine.load(name, fired[load.found.population])
+            engine.load(name, fired[load.record.population])
             generator.offer(rate or 0.0, load)

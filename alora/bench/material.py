@@ -1,7 +1,5 @@
 """What all systems are made of: a base, distinct adapters (each also as a standard LoRA), and the policies' prompts."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence
@@ -16,6 +14,8 @@ from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE, AdapterSpec, Adapter
 from alora.base.load import LoadedBase, base_location, load_base
 from alora.bench.record import MeasuredBase
 from alora.bench.shapes import SHAPES, BaseShape, base_mib, random_base, shape_of
+from alora.bundle.battery import load_battery
+from alora.bundle.read import check_bundles
 from alora.config.schema import BaseSettings, BenchSettings
 from alora.errors import ConfigError
 from alora.prompt.render import Suffix
@@ -51,7 +51,7 @@ class BenchBase:
 
 @dataclass(frozen=True)
 class Material:
-    """P adapters on one base. ``folders`` are the PEFT folders that vLLM loads, by kind; the rest is by policy."""
+    """P adapters on one base. ``folders`` are the PEFT folders that vLLM loads, by system; the rest is by policy."""
 
     base: BenchBase
     adapters: tuple[AdapterWeights, ...]
@@ -97,37 +97,27 @@ def random_material(settings: BenchSettings, base: BenchBase, count: int, scratc
     if base.folder is None:
         base = replace(base, folder=str(scratch / "base"))
         base.model.save_pretrained(str(base.folder))
-    adapters = tuple(
-        random_adapter(spec, base.model, settings.seed + 10 * policy, SERVED_SCALE, dtype) for policy in range(count)
-    )
-    return Material(
-        base=base,
-        adapters=adapters,
-        folders=write_folders(adapters, scratch, str(base.folder)),
-        suffixes=tuple(draw_suffix(base.shape.vocab, settings.suffix, settings.seed + 1 + p) for p in range(count)),
-        policy_texts=tuple(
-            token_ids(base.shape.vocab, POLICY_TOKENS, settings.seed - 1 - p, base.banned) for p in range(count)
-        ),
-    )
+    seed, vocab, numbers = settings.seed, base.shape.vocab, range(count)
+    adapters = tuple(random_adapter(spec, base.model, seed + 10 * n, SERVED_SCALE, dtype) for n in numbers)
+    suffixes = tuple(draw_suffix(vocab, settings.suffix, seed + 1 + n) for n in numbers)
+    texts = tuple(token_ids(vocab, POLICY_TOKENS, seed - 1 - n, base.banned) for n in numbers)
+    return Material(base, adapters, write_folders(adapters, scratch, str(base.folder)), suffixes, texts)
 
 
 def bundle_material(settings: BenchSettings, base: BaseSettings, scratch: Path) -> Material:
     """Real bundles from ``bench.battery``, on the base that they name; conversations are random ordinary tokens."""
-    from alora.bundle.battery import load_battery
-
     bundles = load_battery(Path(str(settings.battery)))
-    made, loaded = _loaded(str(settings.battery), bundles[0].base_settings(base))
-    for bundle in bundles:
-        bundle.check_base(loaded)
+    measured, loaded = _loaded(str(settings.battery), bundles[0].base_settings(base))
+    check_bundles(bundles, loaded)
     adapters, suffixes = tuple(bundle.weights for bundle in bundles), tuple(bundle.suffix for bundle in bundles)
     invocations = {token for suffix in suffixes for token in suffix.invocation_ids}
-    folders = write_folders(adapters, scratch, str(made.folder)) | {"alora": [bundle.folder for bundle in bundles]}
+    folders = write_folders(adapters, scratch, str(measured.folder)) | {"alora": [bundle.folder for bundle in bundles]}
     texts = []
     for bundle in bundles:
         text = f"{bundle.policy.title}. {bundle.policy.rule}"
         tail = bundle.suffix.token_ids[len(bundle.suffix.invocation_ids) :]
         texts.append((*loaded.tokenizer(text, add_special_tokens=False)["input_ids"], *tail))
-    return Material(replace(made, banned=made.banned | invocations), adapters, folders, suffixes, tuple(texts))
+    return Material(replace(measured, banned=measured.banned | invocations), adapters, folders, suffixes, tuple(texts))
 
 
 def adapter_spec(settings: BenchSettings, shape: BaseShape) -> AdapterSpec:
@@ -158,7 +148,7 @@ def write_folders(adapters: Sequence[AdapterWeights], scratch: Path, base: str) 
     """Each adapter as an aLoRA and as a standard LoRA of the same weights: one file under two names."""
     folders: dict[str, list[Path]] = {"alora": [], "lora": []}
     for policy, adapter in enumerate(adapters):
-        activated, plain = (scratch / f"{kind}_{policy:04d}" for kind in folders)
+        activated, plain = (scratch / f"{system}_{policy:04d}" for system in folders)
         save_adapter(adapter, activated, base)
         plain.mkdir()
         (plain / WEIGHTS_FILE).hardlink_to(activated / WEIGHTS_FILE)
@@ -177,9 +167,9 @@ def draw_suffix(vocab: int, tokens: int, seed: int) -> Suffix:
 def token_ids(vocab: int, count: int, seed: int, banned: frozenset[int] = frozenset()) -> tuple[int, ...]:
     """``count`` random ids that hold no reserved and no ``banned`` token; a longer draw begins with a shorter one."""
     generator = random.Random(f"tokens {seed}")
-    found: list[int] = []
-    while len(found) < count:
+    ids: list[int] = []
+    while len(ids) < count:
         token = generator.randrange(FIRST_CONTENT, vocab)
         if token not in banned:
-            found.append(token)
-    return tuple(found)
+            ids.append(token)
+    return tuple(ids)

@@ -1,12 +1,13 @@
 """Plots of a record: latency, speed-up, and p95 under load. matplotlib is optional."""
 
-from __future__ import annotations
-
 import importlib.util
-from collections.abc import Callable
+import math
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from alora.bench.intervals import Measured
 from alora.bench.record import Record
 from alora.bench.trials import AA
 
@@ -18,51 +19,63 @@ def write_plots(record: Record, folder: Path) -> list[Path]:
     if importlib.util.find_spec("matplotlib") is None:
         return []
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
 
-    plots: dict[str, Callable[[Any, Record], bool]] = {"latency": latency, "speed_up": speed_up, "open_loop": open_loop}
     written = []
-    for name, draw in plots.items():
+    for draw in (latency, speed_up, open_loop):
         axes = (figure := Figure(figsize=(6.4, 4.0), layout="constrained")).subplots()
         if draw(axes, record):
             axes.set(xscale="log", yscale="log")
+            for axis in (axes.xaxis, axes.yaxis):  # plain numbers, at 1, 2 and 5 of every decade
+                axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+                axis.set_major_formatter("{x:g}")
+                axis.set_minor_formatter("")
             axes.legend(frameon=False, fontsize=7)
-            figure.savefig(folder / f"{name}.png", dpi=110)
-            written.append(folder / f"{name}.png")
+            written.append(folder / f"{draw.__name__}.png")
+            figure.savefig(written[-1], dpi=110)
     return written
 
 
 def latency(axes: Any, record: Record) -> bool:
-    """Milliseconds of a burst against the number of policies, one line per system, for the longest conversation."""
-    cells = sorted((cell for cell in record.cells if cell.workload == "grid"), key=lambda cell: cell.size("policies"))
-    longest = max((cell.size("tokens") for cell in cells), default=0)
-    cells = [cell for cell in cells if cell.at["tokens"] == longest]
+    """Milliseconds of a burst against the number of policies, for the longest conversation with two such numbers."""
+    grid = sorted((cell for cell in record.cells if cell.workload == "grid"), key=lambda cell: cell.size("policies"))
+    lengths = Counter(cell.size("tokens") for cell in grid)
+    longest = max((tokens for tokens, count in lengths.items() if count > 1), default=0)
+    cells = [cell for cell in grid if cell.at["tokens"] == longest]
     for name in dict.fromkeys(name for cell in cells for name in cell.systems if name != AA):
         there = [cell for cell in cells if name in cell.systems]
-        x, found = [cell.size("policies") for cell in there], [cell.whole_ms(name) for cell in there]
-        spread = [[one.value - one.low for one in found], [one.high - one.value for one in found]]
         label = f"{name} (~ extrapolated)" if any(cell.part(name) for cell in there) else name
-        y = [one.value for one in found]
-        axes.errorbar(x, y, yerr=spread, label=label, color=COLOURS.get(name), marker="o", markersize=4, capsize=3)
+        x, times = [cell.size("policies") for cell in there], [cell.whole_ms(name) for cell in there]
+        _intervals(axes, x, times, label, COLOURS.get(name))
     axes.set(xlabel="policies on one conversation", ylabel=f"{longest} tokens, empty cache: all verdicts back, ms")
-    return len(cells) > 1
+    return bool(cells)
+
+
+def _intervals(axes: Any, x: Sequence[int], y: Sequence[Measured], label: str, colour: str | None = None) -> Any:
+    spread = [[one.value - one.low for one in y], [one.high - one.value for one in y]]
+    style = {"marker": "o", "markersize": 4, "capsize": 3, "color": colour}
+    return axes.errorbar(x, [one.value for one in y], yerr=spread, label=label, **style)
 
 
 def speed_up(axes: Any, record: Record) -> bool:
     """Times faster than standard LoRA, or than PEFT's training, against the number of policies; dashed: arithmetic."""
-    lines: dict[str, list[tuple[int, float, float]]] = {}
+    lines: dict[str, list[tuple[int, Measured, float]]] = {}
+    parts: set[str] = set()
     for cell in record.cells:
         for one in cell.ratios:
             if one.ratio and one.baseline == "lora" and cell.workload == "grid":
-                label, policies = f"{cell.mark('lora')}over LoRA, {cell.at['tokens']} tokens", cell.size("policies")
+                label, policies = f"over LoRA, {cell.at['tokens']} tokens", cell.size("policies")
+                parts |= {label} if cell.part("lora") else set()
             elif one.ratio and one.baseline == "peft":
                 label, policies = f"over PEFT, prefix {cell.at['prefix']}", int(one.ours.partition("=")[2])
             else:
                 continue
-            lines.setdefault(label, []).append((policies, one.ratio.value, one.arithmetic or 0.0))
+            lines.setdefault(label, []).append((policies, one.ratio, one.arithmetic or math.nan))
     for label, rows in lines.items():
-        x, measured, allowed = zip(*sorted(rows), strict=True)
-        (line,) = axes.plot(x, measured, marker="o", label=label)
-        axes.plot(x, allowed, linestyle="--", linewidth=0.8, color=line.get_color())
+        x, measured, allowed = zip(*sorted(rows, key=lambda row: row[0]), strict=True)
+        mark = " (~ extrapolated)" if label in parts else ""
+        drawn = _intervals(axes, x, measured, label + mark)
+        axes.plot(x, allowed, linestyle="--", linewidth=0.8, color=drawn.lines[0].get_color())
     axes.set(xlabel="policies", ylabel="times faster; dashed: arithmetic")
     return bool(lines)
 
@@ -73,7 +86,7 @@ def open_loop(axes: Any, record: Record) -> bool:
         rates = sorted((one for one in entry.rates if one.rate and one.ms), key=lambda one: one.rate)
         if rates:
             label = f"{entry.system}, population {entry.population}{', withheld' if entry.refused else ''}"
-            style = {"marker": "s" if entry.kind == "population" else "o", "color": COLOURS.get(entry.system)}
+            style = {"marker": "s" if entry.question == "population" else "o", "color": COLOURS.get(entry.system)}
             axes.plot([one.rate for one in rates], [one.percentile(95) for one in rates], label=label, **style)
             behind = [one for one in rates if not (one.sustained and one.complete)]
             axes.plot([one.rate for one in behind], [one.percentile(95) for one in behind], "kx")

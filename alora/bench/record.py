@@ -1,11 +1,8 @@
 """``bench.json``: a whole run as dataclasses, written by :func:`record_json` and read by :func:`load_record`."""
 
-from __future__ import annotations
-
 import json
-import types
-import typing
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +11,10 @@ import numpy as np
 from alora.bench.intervals import Measured
 from alora.bench.trials import Agreement, Cell, Refusal
 from alora.errors import ConfigError
+from alora.typed import typed
 
-FORMAT = 2  # 1: the dictionaries of alora 0.1
+FORMAT = 3  # 1: the dictionaries of alora 0.1
+TRIALS = '"@"'  # stands for one trial until it gets a line of its own
 
 
 @dataclass(frozen=True)
@@ -40,18 +39,18 @@ class OfferedRate:
     def percentile(self, percent: float) -> float:
         return float(np.percentile(self.ms, percent))
 
-    def holds(self, target_ms: float) -> bool:
-        """Whether the rate was carried to its end below the target, by a server that kept up with it."""
+    def meets(self, target_ms: float) -> bool:
+        """Whether the rate was offered to its end, sustained, and answered below the target."""
         return self.complete and self.sustained and bool(self.ms) and self.percentile(95) < target_ms
 
 
-@dataclass
+@dataclass(frozen=True)
 class LoadRecord:
-    """A system under arrivals from a population of policies: a search of its rate (``kind`` rate), or one rate for some
-    rounds (``kind`` population). ``reason``: why a population was not run.
+    """A system under arrivals from a population of policies. ``question``: its highest ``rate``, or one rate for some
+    rounds on a ``population`` that may outgrow the slots; ``reason``: why that was not run.
     """
 
-    kind: str
+    question: str
     system: str
     population: int
     target_ms: float
@@ -63,23 +62,23 @@ class LoadRecord:
     refused: list[Refusal] = field(default_factory=list)
 
     def bounds(self) -> tuple[float | None, float | None]:
-        """The highest rate that held its target and the lowest that did not; None where there is no such."""
+        """The highest rate that met the target and the lowest that did not; None where there is no such."""
         loaded = [one for one in self.rates if one.rate > 0]
-        held = [one.rate for one in loaded if one.holds(self.target_ms)]
-        failed = [one.rate for one in loaded if not one.holds(self.target_ms)]
-        return max(held, default=None), min(failed, default=None)
+        met = [one.rate for one in loaded if one.meets(self.target_ms)]
+        failed = [one.rate for one in loaded if not one.meets(self.target_ms)]
+        return max(met, default=None), min(failed, default=None)
 
     def rate_text(self) -> str:
         """The highest rate in words: between two offered rates, or a bound where no edge was found."""
-        held, failed = self.bounds()
+        met, failed = self.bounds()
         if self.refused:
-            return "withheld"
-        if held is None and failed is None:
-            alone = any(one.holds(self.target_ms) for one in self.rates)
+            return f"withheld: {self.refused[0].text}"
+        if met is None and failed is None:
+            alone = any(one.meets(self.target_ms) for one in self.rates)
             return "stopped before any was offered" if alone else "none, not even one after another"
-        if held is None:
+        if met is None:
             return f"< {failed:.2f}"
-        return f">= {held:.2f}" if failed is None else f"{held:.2f} to {failed:.2f}"
+        return f">= {met:.2f}" if failed is None else f"{met:.2f} to {failed:.2f}"
 
 
 @dataclass(frozen=True)
@@ -119,13 +118,13 @@ class MemoryRow:
     extra_mib: float
 
 
-@dataclass
+@dataclass(frozen=True)
 class Record:
-    """Everything of one run. ``engine`` holds its settings, and the systems that it does not have."""
+    """Everything of one run. ``settings``: of ``bench``, by key; ``engine``: vLLM's options, and what it lacks."""
 
     benchmark: str
     environment: dict[str, str]
-    settings: dict[str, Any]  # the section of the schema, as the user may write it
+    settings: dict[str, str]
     base: MeasuredBase
     clock: str
     tolerance: float
@@ -141,20 +140,28 @@ class Record:
     format: int = FORMAT
 
     def faults(self) -> list[str]:
-        """Why ratios and rates are withheld for a fault, each reason once, and where. Other prompts are no fault: the
-        base reads a policy's text.
-        """
-        found: dict[str, list[str]] = {}
+        """Why ratios and rates are withheld, each reason once, and where."""
+        places: dict[str, list[str]] = {}
         for cell in self.cells:
             for ratio in cell.ratios:
-                for refusal in ratio.refused:
-                    if refusal.code != "OTHER_PROMPTS":
-                        found.setdefault(str(refusal), []).append(f"{cell.name} {ratio.ours} over {ratio.baseline}")
+                for fault in ratio.faults:
+                    places.setdefault(str(fault), []).append(f"{cell.name} {ratio.ours} over {ratio.baseline}")
         for one in self.load:
             for refusal in one.refused:
-                found.setdefault(str(refusal), []).append(f"open_loop, {one.kind}, population {one.population}")
-        more = {reason: f" and {len(where) - 1} more" * (len(where) > 1) for reason, where in found.items()}
-        return [f"{reason} ({where[0]}{more[reason]})" for reason, where in found.items()]
+                places.setdefault(str(refusal), []).append(f"open_loop, {one.question}, population {one.population}")
+        more = {reason: f" and {len(where) - 1} more" * (len(where) > 1) for reason, where in places.items()}
+        return [f"{reason} ({where[0]}{more[reason]})" for reason, where in places.items()]
+
+
+def settings_by_key(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """A section of the schema as text by dotted key: what was asked for, to be read and compared."""
+    texts: dict[str, str] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            texts |= settings_by_key(value, f"{prefix}{key}.")
+        else:
+            texts[prefix + key] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return texts
 
 
 def plain(record: Record) -> dict[str, Any]:
@@ -174,8 +181,8 @@ def record_json(record: Record) -> str:
     data = plain(record)
     trials = [json.dumps(trial, allow_nan=False) for cell in data["cells"] for trial in cell["trials"]]
     for cell in data["cells"]:
-        cell["trials"] = ["@"] * len(cell["trials"])
-    parts = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False).split('"@"')
+        cell["trials"] = [json.loads(TRIALS)] * len(cell["trials"])
+    parts = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False).split(TRIALS)
     return "".join(part + line for part, line in zip(parts, [*trials, ""], strict=True)) + "\n"
 
 
@@ -193,23 +200,6 @@ def load_record(path: Path) -> Record:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ConfigError(f"{file} is no record of this version's alora bench; measure it again")
     try:
-        return _built(Record, data)
-    except (TypeError, AttributeError, KeyError) as error:
+        return typed(Record, data)
+    except TypeError as error:
         raise ConfigError(f"{file} is damaged: {error}; measure it again") from error
-
-
-def _built(kind: Any, data: Any) -> Any:
-    """``data`` as ``kind``: a dataclass, a list or dict of such, or a plain value."""
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
-        return typing.cast(Any, kind)(**{key: _built(hints[key], value) for key, value in data.items()})
-    if origin is list:
-        return [_built(inner[0], value) for value in data]
-    if origin is dict:
-        return {key: _built(inner[1], value) for key, value in data.items()}
-    if origin is types.UnionType and types.NoneType in inner:
-        return None if data is None else _built(inner[0], data)
-    if kind is not Any and not isinstance(data, float | int if kind is float else kind):
-        raise TypeError(f"{data!r} is no {getattr(kind, '__name__', kind)}")
-    return data

@@ -1,11 +1,10 @@
 """What each system should answer, by PEFT and transformers on the whole prompt, and how far it is from that."""
 
-from __future__ import annotations
-
 import gc
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -24,72 +23,70 @@ Key = tuple[tuple[int, ...], int]  # prefix ids and policy
 
 @dataclass(frozen=True)
 class References:
-    """Right probabilities for sampled requests, by kind of adapter; ``moved``: by how much those adapters move the
-    base.
+    """Right probabilities for sampled requests, by reference (alora, lora, base); ``moved``: by how much those
+    adapters move the base.
     """
 
     answers: Mapping[str, Mapping[Key, Probabilities]] = field(default_factory=dict)
     moved: Mapping[str, float] = field(default_factory=dict)
 
-    def judge(self, system: str, answers: Iterable[tuple[Key, Result]]) -> Agreement:
+    def judge(self, system: str, results: Iterable[tuple[Key, Result]]) -> Agreement:
         """A system's answers next to their reference, as far as that was asked."""
-        kind = kind_of(system)
-        known, moved = self.answers.get(kind, {}), None if kind == "base" else self.moved.get(kind, 0.0)
-        return agreement(system, NAMES[kind], [(of(one), known[key]) for key, one in answers if key in known], moved)
+        name = reference_of(system)
+        known, moved = self.answers.get(name, {}), None if name == "base" else self.moved.get(name, 0.0)
+        return agreement(system, NAMES[name], [(of(one), known[key]) for key, one in results if key in known], moved)
 
 
-def kind_of(system: str) -> str:
+def reference_of(system: str) -> str:
     """Whose answers a system should give: the A/A run and the packed scorer run aLoRAs too."""
     return "base" if system in READS_TEXT else "lora" if system == "lora" else "alora"
 
 
 def sampled(cell: Cell, prefix: tuple[int, ...]) -> list[tuple[str, Key]]:
     """Requests to ask the references about: of every system some that it really ran, from different rounds."""
-    found = []
+    wanted = []
     for name in cell.systems if cell.ours else ():
         trials, count = cell.of(name), 1 if name in READS_TEXT else FEWEST
         for number in range(count):
             policies = sorted(piece.policy for piece in trials[number * len(trials) // count].run.work)
             if policies:
-                found.append((kind_of(name), (prefix, policies[number * len(policies) // count])))
-    return found
+                wanted.append((reference_of(name), (prefix, policies[number * len(policies) // count])))
+    return wanted
 
 
 @torch.inference_mode()
 def ask_references(material: Material, wanted: Iterable[tuple[str, Key]]) -> References:
-    """Full-sequence answers to every wanted request; each kind of adapter in a PEFT model of its own."""
-    asked = sorted(set(wanted), key=lambda one: (one[0], one[1][1], len(one[1][0])))
-    answers: dict[str, dict[Key, Probabilities]] = {"alora": {}, "lora": {}, "base": {}}
+    """Full-sequence answers to every wanted request; aLoRAs and LoRAs each in a PEFT model of their own."""
+    answers: dict[str, dict[Key, Probabilities]] = {name: {} for name in NAMES}
     gaps: dict[str, dict[int, float]] = {"alora": {}, "lora": {}}
     base: Any = material.base.model
     model: Any = None
     spec = None
-    for kind, (prefix, policy) in asked:
-        suffix = material.suffixes[policy]
-        labels, prompt = suffix.label_token_ids, prefix + suffix.token_ids
-        if kind == "base":
-            answers[kind][prefix, policy] = _ask(base, prefix + material.policy_texts[policy], labels)
+    for name, (prefix, policy) in sorted(set(wanted), key=lambda one: (one[0], one[1][1], len(one[1][0]))):
+        labels, prompt = material.suffixes[policy].label_token_ids, prefix + material.suffixes[policy].token_ids
+        if name == "base":
+            answers[name][prefix, policy] = _ask(base, prefix + material.policy_texts[policy], labels)
             continue
-        adapter = material.adapters[policy] if kind == "alora" else material.twin(policy)
+        adapter = material.adapters[policy] if name == "alora" else material.twin(policy)
         if adapter.spec != spec:
             model, spec = None, adapter.spec
             gc.collect()  # the last copy of the base, before there is another
             model = peft_model(base, spec).eval()
         put_adapter(model, adapter)
-        options = {"alora_offsets": [peft_offset(len(prompt), len(prefix))]} if kind == "alora" else {}
-        answers[kind][prefix, policy] = _ask(model, prompt, labels, **options)
-        if policy not in gaps[kind]:
-            gaps[kind][policy] = gap(answers[kind][prefix, policy], _ask(base, prompt, labels))
-    return References(answers, {kind: sum(own.values()) / len(own) if own else 0.0 for kind, own in gaps.items()})
+        options = {"alora_offsets": [peft_offset(len(prompt), len(prefix))]} if name == "alora" else {}
+        answers[name][prefix, policy] = _ask(model, prompt, labels, **options)
+        if policy not in gaps[name]:
+            gaps[name][policy] = gap(answers[name][prefix, policy], _ask(base, prompt, labels))
+    return References(answers, {name: fmean(own.values()) if own else 0.0 for name, own in gaps.items()})
 
 
 def _ask(model: Any, prompt: tuple[int, ...], labels: Sequence[int], **options: Any) -> Probabilities:
     return tuple(torch.softmax(last_logits(model, prompt, **options)[list(labels)], 0).tolist())
 
 
-def of(answer: Result) -> Probabilities:
+def of(result: Result) -> Probabilities:
     """Label probabilities of one answer, from its log probabilities up to a constant."""
-    return tuple(torch.softmax(torch.tensor(answer.scores), 0).tolist())
+    return tuple(torch.softmax(torch.tensor(result.scores), 0).tolist())
 
 
 def gap(one: Probabilities, other: Probabilities) -> float:
@@ -111,11 +108,11 @@ def agreement(
     return Agreement(system, against, len(pairs), same, max(gaps, default=0.0), moved)
 
 
-def steadiness(system: str, answers: Iterable[tuple[Key, Result]]) -> Agreement:
-    """A system's answers compared with its own first ones to the same requests."""
+def steadiness(system: str, results: Iterable[tuple[Key, Result]]) -> list[Agreement]:
+    """A system's answers compared with its own first ones to the same requests, where any was sent again."""
     pairs, first = [], dict[Key, Result]()
-    for key, answer in answers:
-        before = first.setdefault(key, answer)
-        if before is not answer:
-            pairs.append((of(answer), of(before)))
-    return agreement(system, system, pairs)
+    for key, result in results:
+        before = first.setdefault(key, result)
+        if before is not result:
+            pairs.append((of(result), of(before)))
+    return [agreement(system, system, pairs)] if pairs else []

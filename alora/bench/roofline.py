@@ -1,7 +1,5 @@
 """What this machine could do at best: arithmetic over its measured matmul rate, bytes over its measured bandwidth."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,19 +23,19 @@ def measure_machine(base: BenchBase, clock: Clock) -> Machine:
     w_DO = torch.randn(shape.hidden, shape.intermediate, device=device, dtype=dtype)
     source = torch.empty(_COPIED, dtype=torch.uint8, device=device)
     target, work = torch.empty_like(source), 2 * tokens * shape.hidden * shape.intermediate
-    kernels = {name: work / _best(run, clock) for name, run in multiplications(x_TD, w_DO).items()}
-    return Machine(kernels, 2 * _COPIED / _best(lambda: target.copy_(source), clock))
+    rates = {name: work / _best(run, clock) for name, run in multiplications(x_TD, w_DO).items()}
+    return Machine(rates, 2 * _COPIED / _best(lambda: target.copy_(source), clock))
 
 
 def multiplications(x_TD: torch.Tensor, w_DO: torch.Tensor) -> dict[str, Callable[[], torch.Tensor]]:
     """Every kernel that a system may multiply matrices by: torch's own, and on a CPU oneDNN's, which vLLM calls. On
     some processors one is twice as fast as the other.
     """
-    found: dict[str, Callable[[], torch.Tensor]] = {"torch": lambda: x_TD @ w_DO}
+    kernels: dict[str, Callable[[], torch.Tensor]] = {"torch": lambda: x_TD @ w_DO}
     if x_TD.device.type == "cpu" and x_TD.dtype == torch.float32 and torch.backends.mkldnn.is_available():
         x, w = x_TD.to_mkldnn(), w_DO.t().contiguous().to_mkldnn()
-        found["onednn"] = lambda: torch.ops.aten.mkldnn_linear(x, w)
-    return found
+        kernels["onednn"] = lambda: torch.ops.aten.mkldnn_linear(x, w)
+    return kernels
 
 
 def _best(run: Callable[[], object], clock: Clock) -> float:

@@ -1,7 +1,5 @@
 """From settings to a record: the base, the machine's rates, every workload, the references, the ratios."""
 
-from __future__ import annotations
-
 import gc
 import tempfile
 import time
@@ -11,7 +9,7 @@ from pathlib import Path
 import torch
 
 from alora.bench.harness import Clock, Context, Harness, TimeIsUp, evaluate
-from alora.bench.record import Record
+from alora.bench.record import Record, settings_by_key
 from alora.bench.roofline import measure_machine
 from alora.bench.serving import ServingBench
 from alora.bench.training import TrainingBench
@@ -23,10 +21,10 @@ from alora.errors import ConfigError
 def run_bench(
     settings: BenchSettings, base: BaseSettings, device: torch.device, dtype: torch.dtype, progress: bool = True
 ) -> Record:
-    """Measure everything that ``settings`` ask for; whatever stops it later, what was finished is kept.
+    """Measure everything that ``settings`` ask for; what was finished is kept, whatever stops it later.
 
     Raises:
-        ConfigError, BaseError, MissingDependency: what is asked for is not there, or ``bench.limit_s`` was over before
+        ConfigError, BaseError, MissingDependency: something is missing, or ``bench.limit_s`` ended the run before
             anything was finished.
     """
     began, spent, threads = time.perf_counter(), time.process_time(), torch.get_num_threads()
@@ -45,7 +43,8 @@ def run_bench(
         gc.unfreeze()
         torch.set_num_threads(threads)
     return Record(
-        settings.workload, describe_environment(), asdict(settings), bench.base.record(context.quantized), clock.name,
+        settings.workload, describe_environment(), settings_by_key(asdict(settings)),
+        bench.base.record(context.quantized), clock.name,
         bench.tolerance, context.machine, bench.engine, cells, aa, bench.load(), bench.memory, stopped,
         round(time.perf_counter() - began, 1), round(time.process_time() - spent, 1),
     )  # fmt: skip
@@ -53,25 +52,25 @@ def run_bench(
 
 def _measured(bench: TrainingBench | ServingBench, harness: Harness) -> str | None:
     """Run all; what stopped the run before its end, if anything did."""
-    stopped = None
+    reasons = []
     try:
         harness.in_time()
         bench.measure()
-    except (KeyboardInterrupt, Exception) as error:
+    except (KeyboardInterrupt, Exception) as error:  # hours of figures are worth more than a traceback
         harness.keep_whole_rounds()
         if not harness.cells and not bench.load():
             if isinstance(error, TimeIsUp):
                 raise ConfigError(f"{error} before anything was finished; raise it, or ask for less") from error
             raise
-        stopped = in_words(error)
+        reasons.append(_reason(error))
     try:
         bench.ask()
     except (KeyboardInterrupt, RuntimeError) as error:  # then no verdict was compared, and every ratio says so
-        stopped = "; then ".join(filter(None, (stopped, in_words(error))))
-    return stopped
+        reasons.append(_reason(error))
+    return "; then ".join(reasons) or None
 
 
-def in_words(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     reason = str(error).strip().split("\n")[0]

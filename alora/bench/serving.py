@@ -7,8 +7,6 @@
 - ``open_loop``: arrivals from a population of policies (:mod:`alora.bench.load`).
 """
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,11 +15,11 @@ import torch
 
 from alora.bench import guards
 from alora.bench.engine import BenchEngine, Request, missing_reader
-from alora.bench.harness import Context, SystemTurn
+from alora.bench.harness import Context, Turn
 from alora.bench.load import Load, fired_adapters, run_open_loop
 from alora.bench.material import Material, bench_base, bundle_material, random_material
 from alora.bench.record import LoadRecord, MemoryRow
-from alora.bench.reference import Key, References, agreement, ask_references, kind_of, of, sampled, steadiness
+from alora.bench.reference import Key, References, agreement, ask_references, of, reference_of, sampled, steadiness
 from alora.bench.roofline import Roofline
 from alora.bench.systems import PackedScorer, PeftLora, System, VllmSystem
 from alora.bench.trials import AA, Agreement, Cell, Refusal, Result, Run
@@ -38,30 +36,25 @@ class ServingBench:
     """Systems on one engine (None: the packed scorer and PEFT's LoRA in this process).
 
     Raises:
-        ConfigError: more adapters are asked for than the battery has, no workload or no system of ours can run here, or
+        ConfigError: more adapters are needed than the battery has, no workload or no system of ours can run here, or
             vLLM would take another device.
         MissingDependency: ``bench.serving.engine=vllm`` without vLLM.
     """
 
     def __init__(self, context: Context) -> None:
         self._settings = settings = for_this_machine(context.settings)
-        serving = settings.serving
-        if serving.engine == "vllm" and context.device.type == "cpu" and torch.cuda.is_available():
-            raise ConfigError("base.device=cpu, but vLLM would take the GPU here; hide it: CUDA_VISIBLE_DEVICES=''")
         self._context, self._harness = context, context.harness
+        on_vllm, names = settings.serving.engine == "vllm", list(settings.serving.systems)
+        if on_vllm and context.device.type == "cpu" and torch.cuda.is_available():
+            raise ConfigError("base.device=cpu, but vLLM would take the GPU here; hide it: CUDA_VISIBLE_DEVICES=''")
         self.material = _material(context, settings)
         self.base, self.memory = self.material.base, list[MemoryRow]()
         self.tolerance = guards.VERDICT_TOLERANCE[guards.half(self.base.model.dtype)]
-        self._engine: BenchEngine | None = None
-        self.engine, names = {"name": "scorer"}, list(serving.systems)
-        if serving.engine == "vllm":
-            self._engine = start_engine(settings, self.material, context)
-            facts = self._engine.options | {"block": self._engine.block, "longest": self._engine.longest}
-            facts |= {} if on_gpu() else {"malloc": "keeps what is freed"}
-            self.engine = {"name": "vllm"} | {key: str(value) for key, value in facts.items()}
-            if "reader" in names and (reason := missing_reader(self._engine.architecture)):
-                self.engine["no reader"] = reason
-                names.remove("reader")
+        self._engine = start_engine(settings, self.material, context) if on_vllm else None
+        self.engine = {"name": "scorer"} if self._engine is None else described(self._engine)
+        if self._engine and "reader" in names and (reason := missing_reader(self._engine.architecture)):
+            self.engine["no reader"] = reason
+            names.remove("reader")
         self.systems: dict[str, System] = {name: self._system(name) for name in names}
         self.ours = "alora" if "alora" in names else "packed"
         self.systems[AA] = self.systems[self.ours]
@@ -91,24 +84,25 @@ class ServingBench:
         """Adapters into their slots, so that none is loaded while the clock runs."""
         for system in self.systems.values():
             if isinstance(system, VllmSystem):
-                system.engine.load(system.kind, policies)
+                system.engine.load(system.name, policies)
 
     def _grid(self) -> None:
         cells = [(tokens, count) for tokens in self._settings.prefixes for count in self._settings.policies]
         for tokens, count in cells:
             cell = Cell("grid", {"tokens": tokens, "policies": count}, [self.ours])
             self._ready(range(count))
-            turns = [SystemTurn(name, self._cold(name, tokens, count)) for name in self.systems]
+            turns = {name: self._cold(name, tokens, count) for name in self.systems}
             self._harness.measure(turns, [cell], len(cells))
 
-    def _cold(self, name: str, tokens: int, count: int) -> Callable[[int], list[Run]]:
+    def _cold(self, name: str, tokens: int, count: int) -> Turn:
         """A burst on an empty cache. Standard LoRA runs as many policies as ``lora_tokens`` allow, others in each
         round.
         """
         system, prefix, serving = self.systems[name], self.conversation(tokens), self._settings.serving
-        bounded = name == "lora" and serving.lora_tokens is not None
-        part = min(count, max(1, (serving.lora_tokens or 0) // tokens)) if bounded else count
-        rehearsed = min(part, LORA_STEPS * serving.step_tokens // tokens + 1) if name == "lora" else part
+        part = rehearsed = count
+        if name == "lora":
+            part = count if serving.lora_tokens is None else min(count, max(1, serving.lora_tokens // tokens))
+            rehearsed = min(part, LORA_STEPS * serving.step_tokens // tokens + 1)
 
         def run(number: int) -> list[Run]:
             system.forget()
@@ -117,17 +111,14 @@ class ServingBench:
 
         return run
 
-    def _turns(self, names: Sequence[str], stages: Callable[[System], list[Run]]) -> list[SystemTurn]:
+    def _turns(self, names: Sequence[str], stages: Callable[[System], list[Run]]) -> dict[str, Turn]:
         """Each system from an empty cache on; it is kept from stage to stage."""
 
-        def turn(system: System) -> Callable[[int], list[Run]]:
-            def run(number: int) -> list[Run]:
-                system.forget()
-                return stages(system)
+        def run(system: System) -> list[Run]:
+            system.forget()
+            return stages(system)
 
-            return run
-
-        return [SystemTurn(name, turn(self.systems[name])) for name in names]
+        return {name: lambda number, system=self.systems[name]: run(system) for name in names}
 
     def _warm(self) -> None:
         assert self._engine is not None
@@ -138,6 +129,7 @@ class ServingBench:
         at = {"tokens": tokens, "policies": len(policies)}
         stages = [
             Cell("warm", {**at, "stage": "read"}),
+            # the base's cache is of no use to standard LoRA, which is adapted from token 0
             Cell("warm", {**at, "stage": "warm"}, [self.ours], {n: 0 if n == "lora" else tokens for n in names}),
             Cell("warm", {**at, "stage": "again"}, [self.ours], dict.fromkeys(names, tokens)),
         ]
@@ -163,44 +155,41 @@ class ServingBench:
         run_open_loop(self._settings, self.systems, self.conversation, self._context, self._loads)
 
     def load(self) -> list[LoadRecord]:
-        return [one.record(self._references, self.tolerance) for one in self._loads]
+        return [one.judged(self._references, self.tolerance) for one in self._loads]
 
     def ask(self) -> None:
-        """Ask the references about requests of every cell and rate that were really run."""
+        """Ask the references about requests of every cell and rate that really ran."""
         wanted = [one for cell in self._harness.cells for one in sampled(cell, self._prefix(cell))]
-        wanted += [(kind_of(load.found.system), key) for load in self._loads for key in load.asked]
+        wanted += [(reference_of(load.record.system), key) for load in self._loads for key in load.asked]
         self._references = ask_references(self.material, wanted)
 
     def _prefix(self, cell: Cell) -> tuple[int, ...]:
         return self.conversation(cell.size("tokens"))
 
     def faults(self, cell: Cell, system: str) -> list[Refusal]:
-        """Verdicts that differ, a cache that held other things than it should, too few slots."""
-        found = [
+        """Verdicts that differ, too few slots, a cache that was not as empty or as full as it should be."""
+        refused = [
             one for entry in self.agreement(cell, system) for one in guards.unequal_verdicts(entry, self.tolerance)
         ]
         if system == "lora" and self._engine is not None:
-            found += guards.starved_slots(self._engine.slots, 2 * cell.size("policies"))
-        if not self.systems[system].keeps:
-            return found
+            refused += guards.starved_slots(self._engine.slots, 2 * cell.size("policies"))
+        return refused + (self._cache_faults(cell, system) if self.systems[system].keeps else [])
+
+    def _cache_faults(self, cell: Cell, system: str) -> list[Refusal]:
         kept = cell.kept.get(system, 0)
+        emptied = guards.emptied_cache(cell.of(system), kept, system)
         if cell.workload == "warm":  # which begins with a stage in which the base reads
             read = next(c for c in self._harness.cells if c.at == {**cell.at, "stage": "read"})
-            return (
-                found
-                + guards.warm_cache(read.of(system), 0, system)
-                + guards.emptied_cache(cell.of(system), kept, system)
-            )
-        if kept:
-            return found + guards.emptied_cache(cell.of(system), kept, system)
-        return found + guards.warm_cache(cell.of(system), 0 if system == "lora" else cell.size("tokens"), system)
+            return guards.warm_cache(read.of(system), 0, system) + emptied
+        shared = 0 if system == "lora" else cell.size("tokens")
+        return emptied if kept else guards.warm_cache(cell.of(system), shared, system)
 
     def roofline(self, cell: Cell, system: str) -> float:
         """Arithmetic and bytes of what it could not have found in a cache."""
-        kind = "alora" if system in (AA, "packed") else system
+        runs_as = "alora" if system in (AA, "packed") else system
         count, again = cell.of(system)[0].run.pieces, cell.at.get("stage") == "again"
         line = Roofline(self.material, self._context.machine)
-        return line.seconds(kind, cell.size("tokens"), count, cell.kept.get(system, 0), again)
+        return line.seconds(runs_as, cell.size("tokens"), count, cell.kept.get(system, 0), again)
 
     def limit(self, cell: Cell, baseline: str) -> None:
         """Rounds run a fixed number of policies."""
@@ -212,17 +201,15 @@ class ServingBench:
         prefix = self._prefix(cell)
 
         def keyed(name: str) -> list[tuple[Key, Result]]:
-            return [((prefix, a.piece.policy), a) for trial in cell.of(name) for a in trial.run.results]
+            return [((prefix, one.piece.policy), one) for trial in cell.of(name) for one in trial.run.results]
 
         found = [self._references.judge(system, keyed(system))]
         if system in ("alora", AA) and self.ours == "alora" and "packed" in cell.systems:
-            right = {key: of(answer) for key, answer in keyed("packed")}
-            pairs = [(of(answer), right[key]) for key, answer in keyed(system) if key in right]
+            right = {key: of(result) for key, result in keyed("packed")}
+            pairs = [(of(result), right[key]) for key, result in keyed(system) if key in right]
             found.append(agreement(system, "the packed scorer", pairs))
-        steady = steadiness(system, keyed(system))
-        found += [steady] if steady.checked else []
-        self._known[cell.name, system] = found
-        return found
+        self._known[cell.name, system] = found + steadiness(system, keyed(system))
+        return self._known[cell.name, system]
 
 
 def for_this_machine(settings: BenchSettings) -> BenchSettings:
@@ -261,9 +248,16 @@ def _material(context: Context, settings: BenchSettings) -> Material:
 
 
 def start_engine(settings: BenchSettings, material: Material, context: Context) -> BenchEngine:
-    """With a slot for every adapter of both kinds that is compared, and room for the longest prompt."""
+    """With a slot for each aLoRA and each LoRA that is compared, and room for the longest prompt."""
     serving = settings.serving
     tail = max(map(len, (*material.policy_texts, *(suffix.token_ids for suffix in material.suffixes))))
     compared = max(*settings.policies, min(serving.populations) if "open_loop" in serving.workloads else 1)
     longest = max(*settings.prefixes, serving.load_tokens) + tail + 8
     return BenchEngine(settings, material, 2 * compared, longest, context.clock)
+
+
+def described(engine: BenchEngine) -> dict[str, str]:
+    """An engine as a record shows it."""
+    facts = engine.options | {"block": engine.block, "longest": engine.longest}
+    facts |= {} if on_gpu() else {"malloc": "keeps what is freed"}
+    return {"name": "vllm"} | {key: str(value) for key, value in facts.items()}

@@ -1,8 +1,5 @@
 """Bases of random weights in a given shape: a benchmark of speed needs no download."""
 
-from __future__ import annotations
-
-import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,10 +89,3 @@ def base_mib(model: PreTrainedModel) -> float:
     states = [getattr(parameter, "quant_state", None) for parameter in model.parameters()]
     scales = sum(state.absmax.nbytes for state in states if state is not None)
     return (sum(parameter.nbytes for parameter in model.parameters()) + scales) / 2**20
-
-
-def copy_of(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy that a baseline may wrap and patch, with the stock attention."""
-    copied = copy.deepcopy(model)
-    copied.set_attn_implementation("sdpa")
-    return copied

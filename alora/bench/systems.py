@@ -1,7 +1,5 @@
 """The systems of the serving benchmark: ways to have N policies answered about one conversation."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,20 +32,20 @@ class System(Protocol):
 
 @dataclass
 class VllmSystem:
-    """On the engine; ``kind`` as in :class:`~alora.bench.engine.Request`."""
+    """A system on the engine, named as in :data:`~alora.bench.trials.WHAT`."""
 
-    kind: str
+    name: str
     engine: BenchEngine
     material: Material
     keeps: bool = True
 
     def requests(self, prefix_ids: tuple[int, ...], policies: Sequence[int]) -> list[Request]:
-        found = []
+        requests = []
         for policy in policies:
             suffix = self.material.suffixes[policy]
-            tail = self.material.policy_texts[policy] if self.kind in READS_TEXT else suffix.token_ids
-            found.append(Request(prefix_ids + tail, self.kind, policy, suffix.label_token_ids))
-        return found
+            tail = self.material.policy_texts[policy] if self.name in READS_TEXT else suffix.token_ids
+            requests.append(Request(prefix_ids + tail, self.name, policy, suffix.label_token_ids))
+        return requests
 
     def run(self, prefix_ids: tuple[int, ...], policies: Sequence[int]) -> Run:
         return self.engine.answer(self.requests(prefix_ids, policies))
@@ -56,72 +54,71 @@ class VllmSystem:
         self.engine.forget()
 
 
-class PackedScorer:
-    """:class:`~alora.prefix.scorer.Scorer`: prefix once, then all suffixes in packed passes."""
+class InProcess:
+    """A system without a cache between calls."""
 
     keeps = False
 
     def __init__(self, material: Material, clock: Clock) -> None:
         self._material, self._clock = material, clock
-        self._made: tuple[tuple[int, ...], Scorer] | None = None  # the last one
-
-    def run(self, prefix_ids: tuple[int, ...], policies: Sequence[int]) -> Run:
-        scorer, suffixes = self._scorer(policies), [self._material.suffixes[policy] for policy in policies]
-        rows: list[torch.Tensor] = []
-        seconds, wall = self._clock.time(lambda: rows.extend(scorer.label_logits(Prefix(prefix_ids), suffixes)))
-        answers = []
-        for number, (policy, suffix, row_L) in enumerate(zip(policies, suffixes, rows, strict=True)):
-            piece = Piece.of(prefix_ids + suffix.token_ids, suffix.label_token_ids, policy)
-            shared = len(prefix_ids) if number else 0  # computed once, and counted for the first
-            answers.append(Result(piece, seconds, shared, tuple(torch.log_softmax(row_L.float(), 0).tolist())))
-        return Run.of(seconds, wall, answers)
-
-    def _scorer(self, policies: Sequence[int]) -> Scorer:
-        if self._made is None or self._made[0] != tuple(policies):
-            self.close()
-            unknown = Fingerprint("random", "none", "none")
-            base = LoadedBase(self._material.base.model, cast(Any, None), unknown, "random")  # it takes token ids
-            self._made = tuple(policies), Scorer(base, [self._material.adapters[policy] for policy in policies])
-        return self._made[1]
 
     def forget(self) -> None:
         """It keeps nothing."""
 
+
+class PackedScorer(InProcess):
+    """:class:`~alora.prefix.scorer.Scorer`: prefix once, then all suffixes in packed passes."""
+
+    _policies: tuple[int, ...] = ()  # that the scorer was made for
+    _scorer: Scorer | None = None
+
+    def run(self, prefix_ids: tuple[int, ...], policies: Sequence[int]) -> Run:
+        scorer, suffixes = self._scorer_of(policies), [self._material.suffixes[policy] for policy in policies]
+        rows: list[torch.Tensor] = []
+        seconds, wall = self._clock.time(lambda: rows.extend(scorer.label_logits(Prefix(prefix_ids), suffixes)))
+        results = []
+        for number, (policy, suffix, row_L) in enumerate(zip(policies, suffixes, rows, strict=True)):
+            piece = Piece.of(prefix_ids + suffix.token_ids, suffix.label_token_ids, policy)
+            shared = len(prefix_ids) if number else 0  # computed once, and counted for the first
+            results.append(Result(piece, seconds, shared, tuple(torch.log_softmax(row_L.float(), 0).tolist())))
+        return Run.of(seconds, wall, results)
+
+    def _scorer_of(self, policies: Sequence[int]) -> Scorer:
+        if self._scorer is None or self._policies != tuple(policies):
+            self.close()
+            unknown = Fingerprint("random", "none", "none")
+            base = LoadedBase(self._material.base.model, cast(Any, None), unknown, "random")  # it takes token ids
+            self._scorer = Scorer(base, [self._material.adapters[policy] for policy in policies])
+            self._policies = tuple(policies)
+        return self._scorer
+
     def close(self) -> None:
-        if self._made is not None:
-            self._made[1].close()
-        self._made = None
+        if self._scorer is not None:
+            self._scorer.close()
+        self._scorer = None
 
 
-class PeftLora:
+class PeftLora(InProcess):
     """Standard LoRA where there is no vLLM: one PEFT prefill per policy; weights are exchanged outside the clock."""
 
-    keeps = False
-
-    def __init__(self, material: Material, clock: Clock) -> None:
-        self._material, self._clock = material, clock
-        self._model: Any = None
-        self._spec: AdapterSpec | None = None
+    _model: Any = None
+    _spec: AdapterSpec | None = None
 
     @torch.inference_mode()
     def run(self, prefix_ids: tuple[int, ...], policies: Sequence[int]) -> Run:
-        seconds, began, answers = 0.0, time.perf_counter(), []
+        seconds, began, results = 0.0, time.perf_counter(), []
         for policy in policies:
             adapter, suffix = self._material.twin(policy), self._material.suffixes[policy]
             if adapter.spec != self._spec:
                 self._model, self._spec = peft_model(self._material.base.model, adapter.spec).eval(), adapter.spec
             put_adapter(self._model, adapter)
-            prompt, rows = prefix_ids + suffix.token_ids, []
-            seconds += self._clock.time(lambda prompt=prompt, rows=rows: rows.append(last_logits(self._model, prompt)))[
-                0
-            ]
+            prompt, rows = prefix_ids + suffix.token_ids, list[torch.Tensor]()
+            took, _ = self._clock.time(lambda ids=prompt, rows=rows: rows.append(last_logits(self._model, ids)))
+            seconds += took
             row_L = torch.log_softmax(rows[0][list(suffix.label_token_ids)], 0)
             piece = Piece.of(prompt, suffix.label_token_ids, policy)
-            answers.append(Result(piece, seconds, 0, tuple(row_L.tolist())))
-        return Run.of(seconds, time.perf_counter() - began, answers, len(answers))
-
-    def forget(self) -> None:
-        """It keeps nothing."""
+            results.append(Result(piece, seconds, 0, tuple(row_L.tolist())))
+        return Run.of(seconds, time.perf_counter() - began, results, len(results))
 
 
 def last_logits(model: Any, prompt: tuple[int, ...], **options: Any) -> torch.Tensor:

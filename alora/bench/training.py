@@ -1,28 +1,31 @@
 """``alora bench training``: packed training against three full-sequence trainers, on equal pairs or without a ratio."""
 
-from __future__ import annotations
-
 import gc
+import math
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
+
+import torch
 
 from alora.bench import guards
-from alora.bench.baselines import HubTrainer, PeftTrainer, TrlTrainer, peft_model
+from alora.bench.baselines import TRAINERS, PeftTrainer, peft_model
 from alora.bench.flops import FlopCount
 from alora.bench.guards import Code, refuse
-from alora.bench.harness import Context, SystemTurn
+from alora.bench.harness import Clock, Context, Harness
 from alora.bench.material import LABELS, adapter_spec, bench_base, random_adapter
-from alora.bench.memory import measure_memory
+from alora.bench.memory import extra_peak_mib, in_fresh_process
 from alora.bench.packed import PackedTrainer, TrainingPrompts, difference
 from alora.bench.record import LoadRecord, MemoryRow
 from alora.bench.trials import AA, Agreement, Cell, Refusal, Result, Run
-from alora.config.schema import TrainingSettings
+from alora.config.schema import BaseSettings, BenchSettings, TrainingSettings
 
 PASS_TOKENS = TrainingSettings().max_suffix_tokens  # of a packed pass
-TRAINERS = {"peft": PeftTrainer, "trainer": HubTrainer, "trl": TrlTrainer}
+UNLIKE = 1e9  # what a record holds for an infinite difference, which JSON does not have
 
 
 class TrainingBench:
-    """The cells are prefix lengths. ``worst``: relative difference of a baseline to ours; ``untrained``: policies of
+    """The cells are prefix lengths. ``_worst``: relative difference of a baseline to ours; ``_untrained``: policies of
     ours without a gradient; both by cell and system.
     """
 
@@ -38,14 +41,14 @@ class TrainingBench:
         self._count = FlopCount(self.base.shape, settings.rank, self._spec.targets)
         self._worst: dict[tuple[str, str], float] = {}
         self._untrained: dict[tuple[str, str], list[int]] = {}
-        self.engine: dict[str, str] = {}
-        self.memory: list[MemoryRow] = []
+        self.engine, self.memory = dict[str, str](), list[MemoryRow]()
 
     def measure(self) -> None:
         for prefix in self._settings.prefixes:
             self._cell(prefix)
         if self._settings.memory:
-            self.memory = measure_memory(self._settings, self.base, self._context.quantized, PASS_TOKENS)
+            context = self._context
+            self.memory = in_fresh_process(step_memory, self._settings, context.base, context.device, context.dtype)
 
     def ask(self) -> None:
         """Gradients were compared before a clock was read."""
@@ -57,25 +60,20 @@ class TrainingBench:
         settings, base = self._settings, self.base
         return TrainingPrompts.draw(base.shape.vocab, prefix, settings.suffix, policies, settings.seed, base.banned)
 
-    def _packed(self, prefix: int, policies: int, vocabulary: bool = False) -> PackedTrainer:
-        prompts, own = self._prompts(prefix, policies), self._adapters[:policies]
-        return PackedTrainer(self.base.model, own, prompts, self._context.scratch, PASS_TOKENS, vocabulary)
+    def _packed(self, prompts: TrainingPrompts, tokens: int = PASS_TOKENS, vocabulary: bool = False) -> PackedTrainer:
+        adapters = self._adapters[: len(prompts.suffixes)]
+        return PackedTrainer(self.base.model, adapters, prompts, self._context.scratch, tokens, vocabulary)
 
     def _cell(self, prefix: int) -> None:
         """Make the trainers, compare what they compute, and time them interleaved with an A/A run."""
         settings, counts = self._settings, sorted(self._settings.policies)
-        ours = {f"packed P={policies}": self._packed(prefix, policies) for policies in counts}
+        ours = {f"packed P={policies}": self._packed(self._prompts(prefix, policies)) for policies in counts}
         cell = Cell("training", {"prefix": prefix, "suffix": settings.suffix}, list(ours))
-        prompts = self._prompts(prefix, counts[-1])
-        baselines = {
-            name: TRAINERS[name](
-                peft_model(self.base.model, self._spec), self._adapters[0], prompts, self._context.scratch
-            )
-            for name in settings.baselines
-        }
+        own = self._adapters[0], self._prompts(prefix, counts[-1]), self._context.scratch
+        baselines = {name: TRAINERS[name](peft_model(self.base.model, self._spec), *own) for name in settings.baselines}
         self._compare(cell, ours, baselines, sorted({0, counts[-1] - 1}))
         systems = {**ours, **baselines, AA: ours[cell.ours[0]]}
-        turns = [SystemTurn(name, lambda number, one=one: [self._timed(one)]) for name, one in systems.items()]
+        turns = {name: lambda number, one=one: [self._timed(one)] for name, one in systems.items()}
         self._context.harness.measure(turns, [cell], len(settings.prefixes))
         for one in ours.values():
             one.close()
@@ -85,7 +83,9 @@ class TrainingBench:
         """One step from cleared gradients, and the pairs that it ran."""
         trainer.clear()
         seconds, wall = self._context.clock.time(trainer.step)
-        return Run.of(seconds, wall, list(map(Result, trainer.pieces())))
+        shared = trainer.shared_tokens  # computed once, and counted for the first
+        pieces = enumerate(trainer.pieces())
+        return Run.of(seconds, wall, [Result(piece, 0.0, shared if number else 0) for number, piece in pieces])
 
     def _compare(
         self, cell: Cell, ours: Mapping[str, PackedTrainer], baselines: Mapping[str, PeftTrainer], checked: list[int]
@@ -96,22 +96,42 @@ class TrainingBench:
         two train against the whole vocabulary, so they are compared with ours doing the same for the first policy. Of
         the policies between, each packed trainer notes which got no gradient.
         """
-        outcomes = {}
+        outcomes = []
         for name, one in ours.items():
-            there = [policy for policy in checked if policy < one.policies]
-            outcomes[name], self._untrained[cell.name, name] = one.outcomes(there)
+            found, self._untrained[cell.name, name] = one.outcomes([p for p in checked if p < one.policies])
+            outcomes.append(found)
         for name, baseline in baselines.items():
             if baseline.objective == "labels":
-                reference = []
+                references = []
                 for policy in reversed(checked):  # the first is what is timed
                     baseline.train_policy(self._adapters[policy], policy)
-                    reference.insert(0, baseline.outcome())
-                both = [pair for found in outcomes.values() for pair in zip(found, reference, strict=False)]
+                    references.insert(0, baseline.outcome())
+                pairs = [pair for found in outcomes for pair in zip(found, references, strict=False)]
             else:
-                wide = self._packed(cell.size("prefix"), 1, vocabulary=True)
-                both = [(wide.outcomes([0])[0][0], baseline.outcome())]
+                wide = self._packed(self._prompts(cell.size("prefix"), 1), vocabulary=True)
+                pairs = [(wide.outcomes([0])[0][0], baseline.outcome())]
                 wide.close()
-            self._worst[cell.name, name] = max(difference(mine, theirs) for mine, theirs in both)
+            self._worst[cell.name, name] = max(difference(mine, theirs) for mine, theirs in pairs)
+
+    def peak_memory(self, prefix: int) -> list[MemoryRow]:
+        """PEFT, the packed step alone, and few and many policies in passes of one size: memory follows the pass."""
+        most = max(self._settings.policies)
+        few = min(8, most)
+        model = peft_model(self.base.model, self._spec)
+        small, whole = (
+            PeftTrainer(model, self._adapters[0], self._prompts(length, 1), self._context.scratch)
+            for length in (16, prefix)
+        )
+        rows = [MemoryRow("peft", 1, PASS_TOKENS, extra_peak_mib(small, whole, self._context.device))]
+        del model, small, whole
+        short = few * self._settings.suffix
+        for policies, tokens in ((1, PASS_TOKENS), (most, PASS_TOKENS), (few, short), (most, short)):
+            gc.collect()
+            first = self._packed(self._prompts(16, policies), tokens)
+            peak = extra_peak_mib(first, first.on(self._prompts(prefix, policies)), self._context.device)
+            rows.append(MemoryRow("packed", policies, tokens, peak))
+            first.close()
+        return rows
 
     def faults(self, cell: Cell, system: str) -> list[Refusal]:
         """Other gradients, pairs that a timed step left out, policies that were not trained."""
@@ -140,7 +160,21 @@ class TrainingBench:
     def agreement(self, cell: Cell, system: str) -> list[Agreement]:
         """Of gradients, as far as a record shows them: the worst relative difference."""
         worst = self._worst.get((cell.name, system))
-        return [] if worst is None else [Agreement(system, "ours, gradients", 1, int(worst <= self.tolerance), worst)]
+        if worst is None:
+            return []
+        shown = worst if math.isfinite(worst) else UNLIKE
+        return [Agreement(system, "ours, gradients", 1, int(worst <= self.tolerance), shown)]
+
+
+def step_memory(
+    settings: BenchSettings, base: BaseSettings, device: torch.device, dtype: torch.dtype
+) -> list[MemoryRow]:  # fmt: skip
+    """Peak memory of steps in this process, which should be a fresh one."""
+    torch.set_num_threads(settings.threads)
+    with tempfile.TemporaryDirectory() as scratch:
+        clock, harness = Clock(device, settings.threads), Harness(settings)
+        bench = TrainingBench(Context(settings, base, device, dtype, Path(scratch), clock, harness))
+        return bench.peak_memory(settings.prefixes[0])
 
 
 def policies_of(system: str) -> int:

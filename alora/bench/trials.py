@@ -1,11 +1,10 @@
-"""What is measured: the work of a run, its seconds, the cell that it belongs to, and what is said of that."""
-
-from __future__ import annotations
+"""What is measured: a run's work and seconds, the cell that it belongs to, and what is concluded from it."""
 
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
+from typing import Self
 
 import numpy as np
 
@@ -26,7 +25,7 @@ READS_TEXT = ("base", "reader")  # systems that read a policy's text, so their p
 
 @dataclass(frozen=True)
 class Piece:
-    """One unit of work, a request or a training pair: the very tokens, the policy, and how much came out."""
+    """A request or a training pair: the very tokens, the policy, and how much came out."""
 
     digest: str
     policy: int
@@ -34,7 +33,7 @@ class Piece:
     output_tokens: int = 1
 
     @classmethod
-    def of(cls, prompt_ids: Sequence[int], wanted: Sequence[int], policy: int, output_tokens: int = 1) -> Piece:
+    def of(cls, prompt_ids: Sequence[int], wanted: Sequence[int], policy: int, output_tokens: int = 1) -> Self:
         digest = hashlib.sha256(repr((list(prompt_ids), list(wanted))).encode()).hexdigest()[:16]
         return cls(digest, policy, len(prompt_ids), output_tokens)
 
@@ -51,10 +50,8 @@ class Result:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a system. Counts are the engine's own; ``requests`` in seconds since the run began.
-
-    ``front``: seconds until the last request was accepted; ``host``: those of the scheduler and the output processor,
-    None where the engine does not say. ``results`` are not written to a file.
+    """One run of a system. Token counts are the engine's own; ``requests`` in seconds since the run began, ``front``
+    until the last one was accepted. ``results`` are not written to a file.
     """
 
     seconds: float
@@ -64,19 +61,15 @@ class Run:
     cached: int
     steps: int
     front: float
-    host: float | None
     requests: list[float]
     results: tuple[Result, ...] = ()
 
     @classmethod
-    def of(
-        cls, seconds: float, wall: float, answers: Sequence[Result], steps: int = 1, front: float = 0.0,
-        host: float | None = None,
-    ) -> Run:  # fmt: skip
-        cached = sum(answer.cached_tokens for answer in answers)
-        computed = sum(answer.piece.prompt_tokens for answer in answers) - cached
-        waits = [round(answer.seconds, 6) for answer in answers if answer.seconds]
-        return cls(seconds, wall, len(answers), computed, cached, steps, front, host, waits, tuple(answers))
+    def of(cls, seconds: float, wall: float, results: Sequence[Result], steps: int = 1, front: float = 0.0) -> Self:
+        cached = sum(one.cached_tokens for one in results)
+        computed = sum(one.piece.prompt_tokens for one in results) - cached
+        waits = [round(one.seconds, 6) for one in results if one.seconds]
+        return cls(seconds, wall, len(results), computed, cached, steps, front, waits, tuple(results))
 
     @property
     def work(self) -> list[Piece]:
@@ -141,8 +134,20 @@ class Ratio:
     arithmetic: float | None = None
     limit: float | None = None
 
+    @property
+    def faults(self) -> list[Refusal]:
+        """Other prompts are no fault: the base reads a policy's text."""
+        return [one for one in self.refused if one.code != "OTHER_PROMPTS"]
 
-@dataclass
+    @property
+    def why(self) -> str:
+        """Why there is no number, in words: what the first guard found, and how many more objected."""
+        found = self.faults or self.refused
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        return f"withheld: {found[0].text}{more}" if self.faults else "other prompts"
+
+
+@dataclass(frozen=True)
 class Cell:
     """One condition of a workload with everything measured in it; ``at`` names the condition.
 
@@ -168,23 +173,31 @@ class Cell:
         ran = dict.fromkeys(trial.system for trial in self.trials)
         return [name for name in dict.fromkeys((*self.ours, *ORDER, *ran)) if name in ran]
 
+    @property
+    def baselines(self) -> list[str]:
+        return [name for name in self.systems if name not in (*self.ours, AA)]
+
     def size(self, key: str) -> int:
         return int(self.at[key])
 
     def of(self, system: str) -> list[Trial]:
         return sorted((t for t in self.trials if t.system == system), key=lambda t: (t.round, t.position))
 
-    def mean(self, system: str, value: Callable[[Run], float | None]) -> float | None:
-        """Of a system's runs; None where one of them has none."""
-        found = [value(trial.run) for trial in self.of(system)]
-        return fmean(one for one in found if one is not None) if found and None not in found else None
+    def mean(self, system: str, value: Callable[[Run], float]) -> float:
+        return fmean(value(trial.run) for trial in self.of(system))
 
     def part(self, system: str) -> bool:
         """Whether a run of ``system`` is a part that stands for the whole."""
         return self.of(system)[0].run.pieces < max(trial.run.pieces for trial in self.trials)
 
+    @property
+    def by_piece(self) -> bool:
+        """Whether only times of a piece can be compared: in training each system runs as many pairs as it likes."""
+        return self.workload == "training" or len(self.ours) > 1
+
     def mark(self, system: str) -> str:
-        return "~" if self.part(system) else ""
+        """Of figures that stand for a whole burst."""
+        return "~" if not self.by_piece and self.part(system) else ""
 
     def each_ms(self, system: str) -> Measured:
         return median_interval([1000 * trial.each for trial in self.of(system)])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from alora.adapter.folder import CONFIG_FILE
+from alora.adapter import CONFIG_FILE
 from alora.bundle.battery import BATTERY_FILE, battery_folders
 from alora.bundle.manifest import MANIFEST_FILE
 from alora.errors import BundleError

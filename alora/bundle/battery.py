@@ -9,24 +9,30 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from alora.atomic import write_json
-from alora.bundle.read import Bundle, load_bundle
+from alora.bundle.light import LightBundle
 from alora.errors import BundleError
 from alora.reading import lone_surrogate, read_whole, require_plain
 
+if TYPE_CHECKING:
+    from alora.bundle.read import Bundle
+
 BATTERY_FILE = "battery.json"
 SCHEMA_VERSION = 1
+Read = TypeVar("Read", bound=LightBundle)
 
 
 def load_battery(folder: Path | str) -> list[Bundle]:
-    """Read the bundles that ``battery.json`` lists, in its order.
+    """Read the bundles that ``battery.json`` lists, with their weights, in its order.
 
     Raises:
         BundleError: the list is missing, damaged or newer than this alora; a bundle is damaged; they do not share a
             base and prompt settings.
     """
-    folder = Path(folder)
+    from alora.bundle.read import load_bundle
+
     bundles = [load_bundle(path) for path in battery_folders(folder)]
     require_one_base(bundles)
     return bundles
@@ -42,7 +48,7 @@ def battery_folders(folder: Path | str) -> list[Path]:
     return [Path(folder) / name for name in _names(Path(folder) / BATTERY_FILE)]
 
 
-def write_battery(folder: Path | str, bundles: Sequence[Bundle]) -> None:
+def write_battery(folder: Path | str, bundles: Sequence[LightBundle]) -> None:
     """List ``bundles``, which are folders directly inside ``folder``, in its ``battery.json``.
 
     Raises:
@@ -60,7 +66,7 @@ def write_battery(folder: Path | str, bundles: Sequence[Bundle]) -> None:
         raise BundleError(f"{folder / BATTERY_FILE} cannot be written: {error.strerror or error}") from error
 
 
-def require_one_base(bundles: Sequence[Bundle]) -> None:
+def require_one_base(bundles: Sequence[LightBundle]) -> None:
     """Check that one prefix pass can serve all bundles.
 
     Raises:
@@ -77,7 +83,7 @@ def require_one_base(bundles: Sequence[Bundle]) -> None:
         require_one_prefix(bundles[0], bundle)
 
 
-def require_one_prefix(first: Bundle, bundle: Bundle) -> None:
+def require_one_prefix(first: LightBundle, bundle: LightBundle) -> None:
     """BundleError where a conversation's prefix is not the same for both: another base, or other settings of it."""
     parts = first.manifest.base.fingerprint.differences(bundle.manifest.base.fingerprint)
     if parts:
@@ -93,7 +99,7 @@ def require_one_prefix(first: Bundle, bundle: Bundle) -> None:
         )
 
 
-def _prefix_settings(bundle: Bundle) -> dict[str, object]:
+def _prefix_settings(bundle: LightBundle) -> dict[str, object]:
     prompt = bundle.manifest.prompt
     return {
         "prompt.layout": prompt.layout,

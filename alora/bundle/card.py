@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from alora.adapter.folder import AdapterSpec
 from alora.bundle.manifest import Manifest
-from alora.evaluation.report import Evaluation, describe_operating_point, figure_rows
+from alora.evaluation.records import Evaluation
+from alora.evaluation.report import describe_operating_point, figure_rows
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 

@@ -17,11 +17,17 @@ from typing import TYPE_CHECKING, Any
 from alora.data.conversation import Conversation
 from alora.errors import BundleError
 from alora.prompt.render import Prefix, Suffix
+from alora.reading import read_whole
 from alora.typed import typed
 
 if TYPE_CHECKING:
     from alora.prefix.scorer import Scorer
     from alora.prompt.render import Renderer
+
+MOST_ROWS = 100  # each is rendered whenever the bundle is opened
+# Of a log-probability over the labels; relative above 1. float32: sums in another order, over a model's depth.
+# bfloat16: a logit between 16 and 32 has steps of 0.125, and two of them make a difference.
+TOLERANCES = {"float32": 1e-3, "bfloat16": 0.25, "float16": 0.05, "float64": 1e-3}
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,11 @@ def largest_difference(rows: Sequence[GoldenRow], again: Sequence[GoldenRow]) ->
     return math.inf if any(map(math.isnan, differences)) else max(differences, default=0.0)
 
 
+def tolerance(dtype: str, stored_dtype: str) -> float:
+    """The coarser of the two dtypes' tolerances."""
+    return max(TOLERANCES[dtype], TOLERANCES[stored_dtype])
+
+
 def normalised(rows: Sequence[GoldenRow]) -> list[GoldenRow]:
     """Golden rows with log-probabilities over their labels in place of logits, which engines know up to a constant."""
     return [replace(row, label_logits=tuple(_log_softmax(row.label_logits))) for row in rows]
@@ -93,10 +104,16 @@ def read_golden(file: Path) -> tuple[GoldenRow, ...]:
     """Read ``golden.jsonl``.
 
     Raises:
-        BundleError: a line is not a golden row.
+        BundleError: it cannot be read, a line is not a golden row, or there are more than anybody would have asked.
     """
+    try:
+        lines = read_whole(file).splitlines()
+    except OSError as error:
+        raise BundleError(f"{file} cannot be read: {error.strerror or error}; export the bundle again") from error
+    if len(lines) > MOST_ROWS:
+        raise BundleError(f"{file} holds {len(lines)} rows, and alora stores {MOST_ROWS} at most; export it again")
     rows = []
-    for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+    for number, line in enumerate(lines, start=1):
         try:
             content = json.loads(line)
             conversation = {name: content.pop(name) for name in ("id", "messages")}

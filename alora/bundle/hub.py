@@ -1,12 +1,46 @@
-"""Publish a bundle on the model hub, with huggingface_hub's own client and the user's own login."""
+"""Bundles on the model hub: published and fetched by huggingface_hub's own client, with the user's own login."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from alora.bundle.manifest import MANIFEST_FILE
-from alora.bundle.read import load_bundle
+from alora.bundle.manifest import BUNDLE_FILES, MANIFEST_FILE
+from alora.config.paths import HUB_ID
 from alora.errors import BundleError
+
+
+def fetch_bundle(name: str, endpoint: str | None = None) -> Path:
+    """The folder of the bundle ``user/repository`` (``@revision``: a branch, tag or commit) in the hub's own cache.
+
+    Only files of a bundle's names are fetched, and none is run; the folder is read like any other, link by link.
+
+    Raises:
+        BundleError: the hub has no such repository or revision, cannot be reached or asked, or it holds no bundle.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    parts = HUB_ID.fullmatch(name)
+    if parts is None:
+        raise BundleError(f"artifact {name} is neither a folder nor a hub id; write user/repository")
+    try:
+        patterns: list[str] = list(BUNDLE_FILES)
+        folder = Path(snapshot_download(parts[1], revision=parts[2], allow_patterns=patterns, endpoint=endpoint))
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise BundleError(
+            f"there is no folder {name}, and the hub has no repository of that name that you may read; check the name, "
+            "or log in with `hf auth login`"
+        ) from error
+    except LocalEntryNotFoundError as error:
+        raise BundleError(
+            f"there is no folder {name}, and the hub cannot be asked for it ({_first_line(error)}); unset "
+            "HF_HUB_OFFLINE, check the network, or give a folder"
+        ) from error
+    except Exception as error:  # the hub's client and the one below it raise a dozen kinds
+        raise BundleError(f"{name} cannot be fetched from the hub: {_first_line(error)}") from error
+    if not (folder / MANIFEST_FILE).is_file():
+        raise BundleError(f"{name} on the hub holds no {MANIFEST_FILE}, so it is not a bundle of alora's")
+    return folder
 
 
 def push_bundle(folder: Path | str, repo_id: str, private: bool = True, endpoint: str | None = None) -> str:
@@ -25,6 +59,8 @@ def push_bundle(folder: Path | str, repo_id: str, private: bool = True, endpoint
         HTTPError,  # pyright: ignore[reportPrivateImportUsage] the root error of whichever HTTP client it uses
         OfflineModeIsEnabled,
     )
+
+    from alora.bundle.read import load_bundle
 
     bundle = load_bundle(folder)
     api = HfApi(endpoint=endpoint)

@@ -13,16 +13,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE
+from alora.adapter import CONFIG_FILE, WEIGHTS_FILE
 from alora.base.fingerprint import Fingerprint
 from alora.config.schema import PromptSettings
 from alora.errors import AloraError, BundleError
-from alora.evaluation.calibration import OperatingPoint
-from alora.evaluation.report import Evaluation
+from alora.evaluation.records import Evaluation
 from alora.policy import Policy
 from alora.prompt.render import Suffix
 from alora.reading import read_whole, require_plain
 from alora.typed import typed
+from alora.verdict import OperatingPoint
 
 MANIFEST_FILE = "alora.json"
 CERTIFICATE_FILE = "identity.json"
@@ -61,6 +61,10 @@ class FileRecord:
 
     size: int
     sha256: str
+
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise ValueError(f"a file of {self.size} bytes")
 
 
 @dataclass(frozen=True)
@@ -212,6 +216,9 @@ def _manifest(content: Mapping[str, Any]) -> Manifest:
     point = typed(OperatingPoint, content["operating_point"], "operating_point")
     if point.dtype is not None:
         _require_dtype("operating_point.dtype", point.dtype)
+    data = typed(Mapping[str, Mapping[str, int]], content["data"], "data")
+    if any(count < 0 for counts in data.values() for count in counts.values()):
+        raise ValueError(f"data is {content['data']}, and counts rows")
     return Manifest(
         activated=typed(bool, content["activated"], "activated"),
         policy=Policy(
@@ -228,7 +235,7 @@ def _manifest(content: Mapping[str, Any]) -> Manifest:
         adapter_digest=typed(str, content["adapter_digest"], "adapter_digest"),
         operating_point=point,
         evaluations=typed(tuple[Evaluation, ...], content["evaluations"], "evaluations"),
-        data=typed(Mapping[str, Mapping[str, int]], content["data"], "data"),
+        data=data,
         certificate=typed(CertificateRecord | None, content["certificate"], "certificate"),
         files={_file_name(name): record for name, record in files.items()},
         versions=typed(Mapping[str, str], content["versions"], "versions"),

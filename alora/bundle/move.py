@@ -20,12 +20,13 @@ from alora.bundle.read import Bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.config.schema import IdentitySettings
 from alora.errors import BundleError, CheckFailed
-from alora.evaluation.calibration import OperatingPoint, positive_probability
+from alora.evaluation.calibration import positive_probability
 from alora.identity.certificate import Certificate, read_certificate
 from alora.identity.certify import certify
 from alora.prefix.scorer import Scorer
 from alora.probes import probe_conversations
 from alora.prompt.render import Prompt
+from alora.verdict import OperatingPoint
 
 
 def is_move(bundle: Bundle, base: LoadedBase) -> bool:

@@ -33,6 +33,10 @@ def put_folder(folder: Path, fill: Callable[[Path], None]) -> None:
 
 def require_place(folder: Path) -> None:
     """Only a bundle or nothing is ever replaced: files of a bundle's names, behind a manifest of alora's."""
+    if folder.is_symlink():
+        raise BundleError(f"{folder} is a link, which a folder would replace; name the folder that it leads to")
+    if outer := next((parent for parent in folder.parents if (parent / MANIFEST_FILE).exists()), None):
+        raise BundleError(f"{folder} lies in the bundle {outer}, which holds its own files alone; give another output=")
     if folder.exists() and not folder.is_dir():
         raise BundleError(f"{folder} is a file; give another output=")
     if not folder.exists() or not any(folder.iterdir()):

@@ -54,7 +54,7 @@ def add_vllm_proof(bundle: Bundle, proof: Certificate) -> Bundle:
         flush(beside)
         load_bundle(beside)
 
-    put_folder(bundle.folder.absolute(), fill)
+    put_folder(bundle.folder.resolve(), fill)
     return load_bundle(bundle.folder)
 
 

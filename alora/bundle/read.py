@@ -1,140 +1,28 @@
-"""Open a bundle: whole, unchanged, an aLoRA by both markers, and on the base that it was made for."""
+"""Open a bundle with its weights, for a forward in this process."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from alora import __version__
-from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE, AdapterWeights, load_adapter
-from alora.bundle.golden import GoldenRow, largest_difference, measure, prefix_digest, read_golden
-from alora.bundle.manifest import (
-    CERTIFICATE_FILE,
-    GOLDEN_FILE,
-    MANIFEST_FILE,
-    Manifest,
-    file_record,
-    read_manifest,
-)
-from alora.config.schema import BaseSettings
+from alora.adapter.folder import AdapterWeights, load_adapter
+from alora.bundle.golden import largest_difference, measure, normalised, tolerance
+from alora.bundle.light import LightBundle, read_bundle
 from alora.errors import BundleError, CheckFailed
-from alora.identity.certificate import read_certificate
-from alora.policy import Policy
-from alora.prompt.render import Renderer, Suffix
-from alora.reading import read_whole
-from alora.verdict import Calibration
+from alora.prompt.render import Question
 
 if TYPE_CHECKING:
-    from alora.base.describe import DescribedBase
     from alora.base.load import LoadedBase
-
-_INVOCATION_KEY = "alora_invocation_tokens"
-_DIFFERENT_BASE = {
-    "weights": "the base's weights are not those that the adapter was trained on; load {source}",
-    "tokenizer": "the base's tokenizer is another one, so text gives other token ids; load {source} with its own",
-    "template": "the base's chat template is another one, so prompts differ; restore the template of {source}",
-    "config": "the base's config.json computes otherwise (RoPE, norms or the like); restore that of {source}",
-    "quantization": "the base is quantized in another way ({found}) than the one that the adapter was trained, proven "
-    "and given its threshold on ({made}); add base.quantization={made}, or make a bundle for this base, with its own "
-    "parity run and threshold: alora recalibrate artifact=DIR base.quantization={found} data.validation=FILE",
-    "quantization_settings": "the base is quantized with other settings ({found_settings}) than the adapter was "
-    "trained on ({made_settings}); install the alora and bitsandbytes that made it, or train again",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Bundle:
-    """A bundle that was read and found whole. ``golden`` is empty when it was exported without golden rows."""
+class Bundle(LightBundle):
+    """A bundle that was read and found whole."""
 
-    folder: Path
-    manifest: Manifest
     weights: AdapterWeights
-    golden: tuple[GoldenRow, ...]
-
-    @property
-    def policy(self) -> Policy:
-        """The policy that the adapter answers."""
-        return self.manifest.policy
-
-    @property
-    def suffix(self) -> Suffix:
-        """The token ids that ask for its verdict."""
-        return self.manifest.suffix
-
-    @property
-    def calibration(self) -> Calibration:
-        """Its operating point."""
-        return self.manifest.operating_point.calibration
-
-    def base_settings(self, given: BaseSettings) -> BaseSettings:
-        """The base to load: what the user gave, and from the manifest what they left open.
-
-        Raises:
-            BundleError: the bundle belongs to a local folder whose place only the user knows.
-        """
-        record = self.manifest.base
-        template_kwargs = dict(self.manifest.template_kwargs)
-        quantization = given.quantization or record.fingerprint.quantization
-        if given.source is not None:
-            return replace(given, quantization=quantization, template_kwargs=template_kwargs)
-        if record.local:
-            raise BundleError(
-                f"{self.folder}: its base was a local folder, {record.source!r}; say where it is: base.source=FOLDER"
-            )
-        return replace(
-            given,
-            source=record.source,
-            revision=given.revision or record.revision,
-            quantization=quantization,
-            template_kwargs=template_kwargs,
-        )
-
-    def renderer(self, base: LoadedBase | DescribedBase) -> Renderer:
-        """The renderer of its prompts on ``base``."""
-        return Renderer(base.tokenizer, self.manifest.prompt, dict(self.manifest.template_kwargs))
-
-    def check_base(self, base: LoadedBase | DescribedBase) -> None:
-        """Check that ``base`` is the bundle's, and that prompts still become the same token ids on it.
-
-        Raises:
-            BundleError: weights, tokenizer, template or quantization differ (all differences at once), or this
-                version of alora renders the prompt in another way.
-        """
-        differences = self.manifest.base.fingerprint.differences(base.fingerprint)
-        if differences:
-            made, found = self.manifest.base.fingerprint, base.fingerprint
-            facts = {"source": self.manifest.base.source, "made": made.quantization, "found": found.quantization}
-            facts |= {"made_settings": made.quantization_settings, "found_settings": found.quantization_settings}
-            lines = [_DIFFERENT_BASE[name].format(**facts) for name in differences]
-            raise BundleError("\n  ".join([f"{self.folder} does not fit the base {base.source}:", *lines]))
-        self.check_prompts(base)
-
-    def check_prompts(self, base: LoadedBase | DescribedBase) -> None:
-        """Check that prompts still become the same token ids with the base's tokenizer, however it is quantized.
-
-        Raises:
-            BundleError: this version of alora renders the prompt in another way, or the bundle was changed.
-        """
-        renderer = self.renderer(base)
-        same = renderer.suffix(self.policy) == self.suffix and all(
-            prefix_digest(renderer.prefix(row.conversation)) == row.prefix_sha256 for row in self.golden
-        )
-        if not same:
-            made_by = self.manifest.versions.get("alora", "another version")
-            if made_by == __version__:
-                made_with = self.manifest.versions.get("transformers", "version")
-                raise BundleError(
-                    f"{self.folder} was made by this version of alora, {made_by}, but its suffix, label tokens or "
-                    f"golden rows are not those that it renders: {MANIFEST_FILE} or {GOLDEN_FILE} was changed after "
-                    f"it was written, or the transformers {made_with} that it was made with renders otherwise; "
-                    "copy the original back, or export the bundle again"
-                )
-            raise BundleError(
-                f"{self.folder} was made by alora {made_by}, which rendered prompts in another way than this one; "
-                f"install that version, or train the policy again"
-            )
 
     def check_golden(self, base: LoadedBase, tolerance: float) -> float:
         """Score the golden rows on ``base`` and return the largest difference (absolute; relative above 1).
@@ -158,97 +46,56 @@ class Bundle:
         return difference
 
 
+def check_bundles(bundles: Sequence[Bundle], base: LoadedBase, rows: int | None = 2) -> None:
+    """Check that ``base`` is every bundle's, and that each adapter answers its golden rows there as it did when it was
+    exported. A digest only shows that a file is the one that was listed. All bundles share one pass.
+
+    Args:
+        rows: golden rows of each bundle that are asked; None: all of them.
+
+    Raises:
+        BundleError: see :meth:`Bundle.check_base`.
+        CheckFailed: answers differ by more than the two dtypes explain; every such bundle is named.
+    """
+    from alora.prefix.scorer import Scorer
+
+    for bundle in bundles:
+        bundle.check_base(base)
+    asked = [(bundle, bundle.golden[:rows]) for bundle in bundles if bundle.golden]
+    if not asked:
+        return
+    questions = []
+    for place, (bundle, golden) in enumerate(asked):
+        renderer = bundle.renderer(base)
+        questions += [Question(renderer.prefix(row.conversation), [bundle.suffix], [place]) for row in golden]
+    with Scorer(base, [bundle.weights for bundle, _ in asked]) as scorer:
+        answers = iter(scorer.score_rows(questions))
+    dtype, failures = str(base.model.dtype).removeprefix("torch."), []
+    for bundle, golden in asked:
+        pairs = zip(golden, islice(answers, len(golden)), strict=True)
+        found = [replace(row, label_logits=tuple(logits_L.tolist())) for row, (logits_L,) in pairs]
+        far = largest_difference(normalised(golden), normalised(found))
+        bound = tolerance(dtype, bundle.manifest.base.dtype)
+        if not far <= bound:
+            failures.append(f"{bundle.folder}: log-probabilities of its labels differ by {far:.2g} (tolerance {bound})")
+    if failures:
+        raise CheckFailed(
+            "\n  ".join(["golden rows are not answered as they were at export:", *failures])
+            + "\nthe adapter, its golden rows or its operating point was replaced since; copy the original back"
+        )
+
+
 def load_bundle(folder: Path | str) -> Bundle:
     """Read a bundle and check everything that needs no base.
 
     Raises:
-        BundleError: the manifest is missing, damaged, changed or newer than this alora; a file is missing, cut short
-            or changed; the two aLoRA markers disagree; the adapter is not the manifest's.
+        BundleError: see :func:`alora.bundle.light.read_bundle`; or the adapter is not the manifest's.
     """
-    folder = Path(folder)
-    manifest = read_manifest(folder)
-    _require_files(folder, manifest)
-    _compare_markers(folder, manifest)
-    _compare_digests(folder, manifest)
-    _require_proof(folder, manifest)
-    weights = load_adapter(folder)
-    if weights.digest != manifest.adapter_digest:
+    light = read_bundle(folder)
+    weights = load_adapter(light.folder)
+    if weights.digest != light.manifest.adapter_digest:
         raise BundleError(
             f"{folder}: the adapter's digest is {weights.digest[:12]}, the manifest's is "
-            f"{manifest.adapter_digest[:12]}: not the adapter that was certified; export the bundle again"
+            f"{light.manifest.adapter_digest[:12]}: not the adapter that was certified; export the bundle again"
         )
-    if manifest.certificate is not None:
-        try:
-            read_certificate(folder / CERTIFICATE_FILE).require(manifest.base.fingerprint, weights.digest)
-        except BundleError as error:
-            raise BundleError(f"{folder}: {error}") from error
-    golden = read_golden(folder / GOLDEN_FILE) if GOLDEN_FILE in manifest.files else ()
-    if any(len(row.label_logits) != len(manifest.policy.labels) for row in golden):
-        raise BundleError(f"{folder / GOLDEN_FILE} has not one logit per label; export the bundle again")
-    return Bundle(folder, manifest, weights, golden)
-
-
-def _require_files(folder: Path, manifest: Manifest) -> None:
-    needed = {CONFIG_FILE, WEIGHTS_FILE} | ({CERTIFICATE_FILE} if manifest.certificate else set())
-    unlisted = sorted(needed - set(manifest.files))
-    if unlisted:
-        raise BundleError(f"{folder / MANIFEST_FILE} does not list {', '.join(unlisted)}; export the bundle again")
-    missing = sorted(name for name in manifest.files if not (folder / name).is_file())
-    if missing:
-        raise BundleError(f"{folder} lacks {', '.join(missing)}; copy or download the whole folder again")
-
-
-def _require_proof(folder: Path, manifest: Manifest) -> None:
-    record = manifest.certificate
-    if manifest.activated and (record is None or not record.passed):
-        state = "no KV identity certificate" if record is None else "a KV identity certificate that failed"
-        raise BundleError(f"{folder} has {state}, so its adapter must not share a cache; export it with alora again")
-    if record is not None and record.sha256 != manifest.files[CERTIFICATE_FILE].sha256:
-        raise BundleError(
-            f"{folder / CERTIFICATE_FILE} is not the certificate that {MANIFEST_FILE} names; export again"
-        )
-
-
-def _compare_markers(folder: Path, manifest: Manifest) -> None:
-    """Both ways: a marker that is in one file only means that a tool rewrote the other."""
-    file = folder / CONFIG_FILE
-    try:
-        config: Any = json.loads(read_whole(file).decode())
-        invocation = config.get(_INVOCATION_KEY)
-    except (OSError, ValueError, RecursionError, AttributeError) as error:
-        raise BundleError(f"{file} cannot be read ({error}); copy or export the bundle again") from error
-    recorded = list(manifest.suffix.invocation_ids)
-    if manifest.activated and invocation is None:
-        raise BundleError(
-            f"{file} has no {_INVOCATION_KEY}, but {MANIFEST_FILE} says that this is an activated LoRA: a tool deleted "
-            "the key, and the adapter would silently run as a plain LoRA; copy the original file back, or set it to "
-            f"{recorded}"
-        )
-    if not manifest.activated and invocation is not None:
-        raise BundleError(
-            f"{file} has {_INVOCATION_KEY}, but {MANIFEST_FILE} says that this is a plain LoRA trained from token 0; "
-            "one of them was changed: export the bundle again"
-        )
-    if manifest.activated and invocation != recorded:
-        raise BundleError(
-            f"{file}: {_INVOCATION_KEY} is {invocation}, but the suffix in {MANIFEST_FILE} begins with {recorded}; "
-            "one of them was changed: export the bundle again"
-        )
-
-
-def _compare_digests(folder: Path, manifest: Manifest) -> None:
-    for name, expected in manifest.files.items():
-        try:
-            found = file_record(folder / name)
-        except OSError as error:
-            raise BundleError(f"{folder / name} cannot be read: {error.strerror or error}") from error
-        if found.size != expected.size:
-            state = "cut short" if found.size < expected.size else "longer than it was written"
-            raise BundleError(
-                f"{folder / name} is {state}: {found.size} bytes, {expected.size} expected; copy or download it again"
-            )
-        if found.sha256 != expected.sha256:
-            raise BundleError(
-                f"{folder / name} was changed after the bundle was written: sha256 {found.sha256[:12]}, "
-                f"{expected.sha256[:12]} expected; copy or download it again"
-            )
+    return Bundle(light.folder, light.manifest, light.golden, weights)

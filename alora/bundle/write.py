@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-import alora
 from alora.adapter.folder import AdapterWeights, save_adapter
 from alora.base import smollm2
 from alora.base.load import LoadedBase
@@ -30,12 +29,13 @@ from alora.bundle.place import flush, put_folder, require_place
 from alora.bundle.read import Bundle, load_bundle
 from alora.config.schema import PromptSettings
 from alora.errors import BundleError, CheckFailed
-from alora.evaluation.calibration import OperatingPoint
-from alora.evaluation.report import Evaluation
+from alora.evaluation.records import Evaluation
 from alora.identity.certificate import Certificate, write_certificate
 from alora.policy import Policy
 from alora.probes import probe_conversations
 from alora.prompt.render import Renderer
+from alora.verdict import OperatingPoint
+from alora.version import __version__
 
 RELOAD_TOLERANCE = 1e-5
 PACKAGES = ("torch", "transformers", "peft", "safetensors")
@@ -176,7 +176,7 @@ def _write_files(folder: Path, contents: BundleContents, golden: tuple[GoldenRow
         adapter_digest=contents.weights.digest,
         operating_point=contents.operating_point,
         files={},
-        versions={"alora": alora.__version__, **{name: version(name) for name in PACKAGES}},
+        versions={"alora": __version__, **{name: version(name) for name in PACKAGES}},
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         certificate=_certificate_record(certificate, folder / CERTIFICATE_FILE),
         evaluations=contents.evaluations,

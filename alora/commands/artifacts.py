@@ -1,30 +1,22 @@
-"""What ``artifact=`` and ``bundles=`` name, opened: adapters and bundles, with all that their verdicts depend on."""
+"""What ``artifact=`` names, opened: adapters and bundles, with all that their verdicts depend on."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
-from alora.adapter.folder import CONFIG_FILE, AdapterWeights, load_adapter
-from alora.base.load import LoadedBase
-from alora.bundle.artifact import Artifact, find_artifact
-from alora.bundle.battery import require_one_base
+from alora.adapter import CONFIG_FILE
+from alora.adapter.folder import AdapterWeights, load_adapter
+from alora.bundle.artifact import Artifact
 from alora.bundle.manifest import MANIFEST_FILE
 from alora.bundle.read import Bundle, load_bundle
-from alora.commands.output import note
-from alora.config.saved import load_recipe
+from alora.commands.bundles import base_of_bundle, saved_run
 from alora.config.schema import BaseSettings, DataSettings, PolicySettings, PromptSettings, Recipe
 from alora.errors import AdapterError, ConfigError, RunError
-from alora.layout import RUN_FILE, home_of, trained_on
+from alora.layout import home_of, trained_on
 from alora.policy import Policy, load_policies
 from alora.prompt.render import Renderer, Suffix
 from alora.reading import read_json
-
-Item = TypeVar("Item")
-NO_BUNDLE = "no bundle is given; add artifact=DIR (a bundle, a run or a battery) or bundles=[A,B]"
 
 
 @dataclass(frozen=True)
@@ -86,87 +78,6 @@ def open_subject(folder: Path, artifact: Artifact, recipe: Recipe) -> Subject:
     # Whether the base's own Python runs is the command's alone to say.
     base = replace(base, quantization=quantization, trust_remote_code=recipe.base.trust_remote_code)
     return Subject(folder, weights, base, run.prompt, policy)
-
-
-def open_bundles(recipe: Recipe) -> tuple[list[Bundle], BaseSettings]:
-    """The bundles that ``artifact`` and ``bundles`` name (a run or a battery names several), and the base they share.
-
-    Of several, ``policies`` takes only those that it lists.
-
-    Raises:
-        ConfigError: neither is given, an artifact holds no bundle, or a battery none of ``policies``.
-        BundleError: a bundle is damaged, or they do not share a base.
-    """
-    named = [*([recipe.artifact] if recipe.artifact else []), *recipe.bundles]
-    if not named:
-        raise ConfigError(NO_BUNDLE)
-    bundles: list[Bundle] = []
-    bases = []
-    for artifact in map(find_artifact, named):
-        if not artifact.bundles:
-            raise ConfigError(
-                f"{artifact.folder} holds no bundle, and only a bundle knows its threshold; "
-                "make one with `alora export`"
-            )
-        loaded = [load_bundle(folder) for folder in artifact.bundles]
-        require_one_base(loaded)
-        bundles += chosen({bundle.policy.id: bundle for bundle in loaded}, recipe.policies, artifact).values()
-        bases.append(base_of_bundle(bundles[-1], artifact, recipe.base))
-    require_one_base(bundles)
-    return bundles, bases[0]
-
-
-def chosen(
-    found: Mapping[str, Item], policies: Sequence[str], artifact: Artifact, all_of: bool = False
-) -> dict[str, Item]:
-    """Those that ``policies`` name of several, all when it names none or ``*``; a remark on what is not there.
-
-    Raises:
-        ConfigError: none of ``policies`` is there, or (``all_of``) one of them is not.
-    """
-    if not artifact.several or not policies or "*" in policies:
-        return dict(found)
-    missing = [name for name in policies if name not in found]
-    if len(missing) == len(policies) or (all_of and missing):
-        raise ConfigError(f"{artifact.folder} has no policy {', '.join(missing)}; it has {', '.join(found)}")
-    if missing:
-        note(f"{artifact.folder} has no policy {', '.join(missing)}; going on without")
-    return {name: item for name, item in found.items() if name in policies}
-
-
-def base_of_bundle(bundle: Bundle, artifact: Artifact, given: BaseSettings) -> BaseSettings:
-    """The base to load for ``bundle``: the one given, else the manifest's; of a local one its run knows the place."""
-    if given.source is None and bundle.manifest.base.local and (run := saved_run(artifact)) is not None:
-        given = replace(given, source=run.base.source)
-    return bundle.base_settings(given)
-
-
-def saved_run(artifact: Artifact) -> Recipe | None:
-    """The recipe of the run that an artifact belongs to, or None."""
-    if artifact.run is None:
-        return None
-    return _read_recipe(artifact.run / RUN_FILE, (artifact.run / RUN_FILE).stat().st_mtime_ns)
-
-
-@functools.lru_cache(maxsize=1)  # a tenth of a second, for each bundle of a battery
-def _read_recipe(file: Path, _changed: int) -> Recipe:
-    return load_recipe(file)
-
-
-def check_bases(bundles: Sequence[Bundle], base: LoadedBase) -> None:
-    """Check every bundle against the loaded base, and remark on a threshold that was fitted in another precision.
-
-    Raises:
-        BundleError: the base is not the bundles'.
-    """
-    dtype = str(base.model.dtype).removeprefix("torch.")
-    for bundle in bundles:
-        bundle.check_base(base)
-        if bundle.manifest.base.dtype != dtype:
-            note(
-                f"{bundle.policy.id}: its threshold was fitted in {bundle.manifest.base.dtype}, the base runs in "
-                f"{dtype}; add base.dtype={bundle.manifest.base.dtype}, or expect small differences"
-            )
 
 
 def data_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:

@@ -3,8 +3,8 @@
 With ``policies=[...]`` it looks at a battery: one file per policy (``%policy%``) or rows of all of them.
 """
 
-import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -15,20 +15,15 @@ from alora.adapter.folder import target_modules
 from alora.base.limits import longest_input, require_rank
 from alora.base.load import load_skeleton, load_tokenizer
 from alora.commands.output import report_file, say, say_json, table, write_json
+from alora.commands.show_rows import show_rows
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import DataSettings, Recipe
-from alora.data.check import (
-    ERROR,
-    WARNING,
-    Finding,
-    Rows,
-    check_balance,
-    check_duplicates,
-    count_labels,
-)
+from alora.data.check import Rows, check_balance, check_duplicates, count_labels
 from alora.data.conversation import LabelledConversation, read_labelled
+from alora.data.sources import Source
 from alora.data.splits import hold_out, merge_rows, read_policy_rows, source_of
-from alora.errors import AloraError, DataError
+from alora.errors import AloraError
+from alora.findings import ERROR, WARNING, Finding, Findings
 from alora.policy import Policy, load_policies
 from alora.prompt.check import TokenLengths, check_prompts
 from alora.prompt.render import Renderer
@@ -39,7 +34,7 @@ if TYPE_CHECKING:
 FAILED, STRICT = 2, 1
 SPLITS = ("train", "validation", "test")
 NEEDED = ("train", "validation")
-_PLACE = re.compile(r"(?P<place>\S+:\d+): (?P<problem>.*)", re.DOTALL)
+CODED = ("policy", "base", "adapter", "adapter.targets", "prompt")  # what has a code of its own where it is unusable
 _T = TypeVar("_T")
 
 
@@ -47,8 +42,10 @@ def run(recipe: Recipe) -> int:
     """Print every finding and a summary; 0 when a run may start, 2 when it may not, 1 for warnings (``strict``)."""
     findings: list[Finding] = []
     policies = _try("policy", findings, lambda: load_policies(recipe.policy, recipe.policies)) or []
+    findings += _unread_keys(policies)
     battery = bool(recipe.policies)
-    splits = _read(recipe.data, policies, battery, findings) if policies else {}
+    notes: Counter[str] = Counter()
+    splits = _read(recipe.data, policies, battery, findings, notes) if policies else {}
     findings += _check_rows(recipe.data, splits, policies, battery)
     lengths: dict[str, TokenLengths] = {}
     tokenizer = _try("base", findings, lambda: load_tokenizer(recipe.base))
@@ -62,13 +59,17 @@ def run(recipe: Recipe) -> int:
     errors = sum(finding.count for finding in findings if finding.severity == ERROR)
     warnings = sum(finding.count for finding in findings if finding.severity == WARNING)
     failed = bool(errors or (recipe.strict and findings))
-    report = _report(policies, battery, splits, lengths, findings, ready=not failed)
+    report = _report(policies, battery, splits, lengths, findings, ready=not failed) | {"notes": dict(notes)}
     if recipe.output is not None:
         write_json(report_file(recipe.output), report)
     if recipe.json:
         say_json(report)
     else:
+        for text, times in notes.items():
+            say(f"note: {text}" + (f" ({times} times)" if times > 1 else ""))
         _show(policies, battery, splits, lengths, findings)
+        if recipe.show and tokenizer and policies:
+            _try("show", findings, lambda: show_rows(recipe, splits, policies, tokenizer))
         counts = f"{_counted(errors, 'error')}, {_counted(warnings, 'warning')}"
         say(f"{counts}: {'not ready' if failed else 'ready'} to train")
     if errors:
@@ -80,16 +81,26 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _read(settings: DataSettings, policies: list[Policy], battery: bool, findings: list[Finding]) -> dict[str, Rows]:
+def _unread_keys(policies: list[Policy]) -> list[Finding]:
+    keys = Counter(key for policy in policies for key in policy.unread)
+    text = "alora reads no key {!r} ({} policies have it); notes go under 'metadata'"
+    return [Finding(WARNING, "POLICY_KEY_UNREAD", "policy", text.format(key, count)) for key, count in keys.items()]
+
+
+def _read(
+    settings: DataSettings, policies: list[Policy], battery: bool, findings: list[Finding], notes: Counter[str]
+) -> dict[str, Rows]:
     """The rows of each split that can be read; validation rows held out as a run would.
 
     A policy of a battery whose own file is unusable is told, and then taken out of ``policies``, as a run would.
     """
 
-    def read(name: str, source: str) -> Rows:
-        if not battery:
-            return read_labelled(source_of(source, policies[0]), settings, policies[0])
-        rows, unusable = read_policy_rows(source, settings, policies)
+    def read(name: str, source: Source) -> Rows:
+        found = Findings()
+        found.notes = notes
+        if not battery:  # what is wrong with the only policy's labels is the source's fault
+            return read_labelled(source_of(source, policies[0]), settings, policies[0], found)
+        rows, unusable = read_policy_rows(source, settings, policies, found)
         for policy, error in unusable.items():
             findings.extend(_findings(f"{policy}: {name}", error))
         policies[:] = [policy for policy in policies if policy.id not in unusable]
@@ -118,13 +129,14 @@ def _check_rows(
         for name, rows in mine.items():
             if battery and not rows:
                 severity = ERROR if name in NEEDED else WARNING
-                yield Finding(severity, f"{title}{name}", "no row is labelled for it; add rows, or leave it out")
+                text = "no row is labelled for it; add rows, or leave it out"
+                yield Finding(severity, "UNLABELLED", f"{title}{name}", text)
                 continue
             for finding in check_balance(name, rows, policy, needed=name in NEEDED):
-                yield Finding(finding.severity, f"{title}{finding.where}", finding.problem)
+                yield replace(finding, where=f"{title}{finding.where}")
         if own_files or not battery:
             for finding in check_duplicates(mine, policy):
-                yield Finding(finding.severity, f"{title}{finding.where}", finding.problem)
+                yield replace(finding, where=f"{title}{finding.where}")
     if battery and not own_files:
         yield from check_duplicates(splits, *policies)
 
@@ -164,13 +176,9 @@ def _try(where: str, findings: list[Finding], make: Callable[[], _T]) -> _T | No
 
 
 def _findings(where: str, error: AloraError) -> list[Finding]:
-    found = []
-    for text in getattr(error, "findings", ()) or str(error).splitlines():
-        match = _PLACE.fullmatch(text)
-        found.append(Finding(ERROR, match["place"], match["problem"]) if match else Finding(ERROR, where, text))
-    if isinstance(error, DataError) and error.count > len(found):
-        found[-1] = replace(found[-1], count=error.count - len(found) + 1)
-    return found
+    code = f"{where.partition('.')[0].upper()}_UNUSABLE" if where in CODED else "UNUSABLE"
+    given = getattr(error, "findings", ()) or str(error).splitlines()
+    return [item if isinstance(item, Finding) else Finding(ERROR, code, where, str(item)) for item in given]
 
 
 def _show(
@@ -181,7 +189,7 @@ def _show(
     findings: list[Finding],
 ) -> None:
     for finding in findings:
-        say(f"{finding.severity}: {finding.where}: {finding.problem}")
+        say(f"{finding.severity}: {finding}")
     if not policies or not splits:
         return
     say()

@@ -12,14 +12,15 @@ from alora.base.limits import IN_ARTIFACT, IN_RECIPE, require_room
 from alora.base.load import load_base
 from alora.bundle.artifact import Kind, find_artifact
 from alora.bundle.battery import require_one_base
-from alora.commands.artifacts import Subject, check_bases, chosen, data_settings, open_subject
+from alora.commands.artifacts import Subject, data_settings, open_subject
+from alora.commands.bundles import check_bases, chosen
 from alora.commands.output import note, report_file_in, say, say_json, table
 from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import LabelledConversation
+from alora.data.sources import Source
 from alora.data.splits import read_shared_rows
 from alora.errors import ConfigError, DataError, LeftOut
 from alora.evaluation.bag_of_words import fit_bag_of_words
-from alora.evaluation.calibration import OperatingPoint
 from alora.evaluation.predict import Predictions, predict
 from alora.evaluation.report import (
     HEADINGS,
@@ -33,6 +34,7 @@ from alora.layout import EVALUATION
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Renderer
+from alora.verdict import OperatingPoint
 
 Rows = Sequence[LabelledConversation]
 
@@ -71,7 +73,7 @@ def run(recipe: Recipe) -> int:
     return int(bool(left_out))
 
 
-def _rows(source: str | None, data: DataSettings, policies: Sequence[Policy]) -> tuple[Rows, LeftOut]:
+def _rows(source: Source | None, data: DataSettings, policies: Sequence[Policy]) -> tuple[Rows, LeftOut]:
     return ([], LeftOut()) if source is None else read_shared_rows(source, data, policies)
 
 

@@ -12,14 +12,16 @@ from alora.bundle.hub import push_bundle
 from alora.bundle.manifest import read_manifest
 from alora.bundle.read import Bundle, load_bundle
 from alora.bundle.write import BundleContents, copy_bundle, write_bundle
-from alora.commands.artifacts import Subject, open_subject, saved_run
+from alora.commands.artifacts import Subject, open_subject
+from alora.commands.bundles import saved_run
 from alora.commands.output import say, say_json, table
 from alora.config.schema import ExportSettings, Recipe
 from alora.errors import CheckFailed, ConfigError, RunError
-from alora.evaluation.calibration import OperatingPoint
-from alora.evaluation.report import Evaluation, read_evaluations
+from alora.evaluation.records import Evaluation
+from alora.evaluation.report import read_evaluations
 from alora.identity.certificate import Certificate, read_certificate
 from alora.layout import BATTERY, EVALUATION, IDENTITY, home_of
+from alora.verdict import OperatingPoint
 
 
 def run(recipe: Recipe) -> int:

@@ -12,11 +12,12 @@ from alora.base.limits import IN_ARTIFACT, require_room
 from alora.base.load import LoadedBase, load_base
 from alora.bundle.artifact import find_artifact
 from alora.bundle.read import Bundle
-from alora.commands.artifacts import check_bases, data_settings, open_bundles
+from alora.commands.artifacts import data_settings
+from alora.commands.bundles import check_bases, open_bundles
 from alora.commands.output import note, report_file_in, say, say_json, table, write_json
 from alora.comparison.fleet import Drift, FleetReport, Member, report
 from alora.config.schema import Recipe
-from alora.data.conversation import LabelledConversation
+from alora.data.conversation import LabelledConversation, named
 from alora.data.splits import read_shared_rows
 from alora.errors import DataError, LeftOut
 from alora.evaluation.report import HEADINGS, table_rows
@@ -50,9 +51,10 @@ def run(recipe: Recipe) -> int:
 
 def _rows(recipe: Recipe, bundles: Sequence[Bundle]) -> tuple[list[LabelledConversation], LeftOut]:
     data = data_settings(recipe, find_artifact(str(recipe.artifact)))
-    rows, left_out = read_shared_rows(str(data.test), data, [bundle.policy for bundle in bundles])
+    source = data.test or ""
+    rows, left_out = read_shared_rows(source, data, [bundle.policy for bundle in bundles])
     if not any(row.labels for row in rows):
-        raise DataError(f"{data.test}: no row is labelled for a policy of this battery; give data.test=")
+        raise DataError(f"{named(source)}: no row is labelled for a policy of this battery; give data.test=")
     return rows, left_out
 
 

@@ -25,7 +25,7 @@ def run(recipe: Recipe) -> int:
         _write(folder, scaffold(recipe.name))
     except OSError as error:
         raise ConfigError(f"{folder} cannot be written: {error.strerror or error}; choose another place") from error
-    say(f"{folder} holds a recipe, a policy and its rows. Next:\n")
+    say(f"{folder} holds a recipe, a policy and rows to try it on. Next:\n")
     say(f"  cd {folder if recipe.output else recipe.name}\n  alora check\n  alora train")
     return 0
 

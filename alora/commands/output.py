@@ -8,7 +8,7 @@ from typing import Any
 
 from alora.atomic import json_text, write_json, write_text
 from alora.errors import ConfigError
-from alora.reading import printable, read_whole
+from alora.reading import LONGEST, printable, read_whole
 
 __all__ = ["note", "report_file", "say", "say_json", "table", "write_json", "write_text"]
 
@@ -63,10 +63,17 @@ def report_file_in(output: str | None, name: str, *homes: Path) -> Path:
 
 def _is_report(file: Path) -> bool:
     try:
-        content = json.loads(read_whole(file)) if file.is_file() else None
+        content = _content(file) if file.is_file() else None
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and any(keys <= content.keys() for keys in _REPORTS)
+
+
+def _content(file: Path) -> Any:
+    """The document in a report, or the first of those that stand in a line each."""
+    with file.open("rb") as stream:
+        line = stream.readline(LONGEST)
+    return json.loads(read_whole(file) if line.strip() == b"{" else line)
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -18,19 +18,20 @@ from alora.base.load import LoadedBase, base_location, load_base
 from alora.bundle.artifact import Artifact, find_artifact
 from alora.bundle.battery import BATTERY_FILE, battery_folders, write_battery
 from alora.bundle.manifest import MoveRecord
-from alora.bundle.move import moved, recertify, rewrite_bundle
-from alora.bundle.read import Bundle
-from alora.commands.artifacts import chosen, open_bundles, saved_run
+from alora.bundle.move import is_move, moved, recertify, rewrite_bundle
+from alora.bundle.read import Bundle, check_bundles
+from alora.commands.bundles import chosen, open_bundles, saved_run
 from alora.commands.output import say, say_json, table
 from alora.config.schema import BaseSettings, Recipe
-from alora.data.conversation import LabelledConversation
+from alora.data.conversation import LabelledConversation, each
 from alora.data.splits import hold_out, read_shared_rows
 from alora.errors import ConfigError, DataError
-from alora.evaluation.calibration import OperatingPoint, fit_operating_point, positive_probability, refit_settings
+from alora.evaluation.calibration import fit_operating_point, positive_probability, refit_settings
 from alora.evaluation.predict import Predictions, predict
 from alora.evaluation.report import describe_operating_point
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Question
+from alora.verdict import OperatingPoint
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ def run(recipe: Recipe) -> int:
     base = load_base(settings)
     if recipe.output is None and len(bundles) < len(everyone):
         _require_same_base(everyone, base)
+    check_bundles([bundle for bundle in bundles if not is_move(bundle, base)], base)
     certificates = [recertify(bundle, base, recipe.identity) for bundle in bundles]
     refits = _refit(recipe, bundles, base, settings, rows)
     made = [
@@ -102,12 +104,13 @@ def _validation_rows(
     source = data.validation or data.train
     if source is None:
         raise ConfigError("there are no rows to fit a threshold to; add data.validation=FILE.jsonl")
+    files = ", ".join(Path(one).name for one in each(source))
     rows, unusable = read_shared_rows(source, data, policies)
     for name in sorted(unusable.keys() & wanted):
         raise unusable[name]
     if data.validation is not None:
-        return rows, Path(source).name
-    return hold_out(rows, data.validation_share)[1], f"rows that the run held out of {Path(source).name}"
+        return rows, files
+    return hold_out(rows, data.validation_share)[1], f"rows that the run held out of {files}"
 
 
 def _refit(

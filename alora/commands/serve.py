@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from alora.commands.artifacts import check_bases, open_bundles
+from alora.commands.bundles import check_bases, open_bundles
 from alora.commands.output import note
 from alora.config.schema import Recipe
 from alora.config.secrets import KEY, holds_key, is_far, redacted

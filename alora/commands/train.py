@@ -30,7 +30,8 @@ from alora.data.conversation import read_conversation
 from alora.data.splits import read_splits
 from alora.errors import CheckFailed, ConfigError, TrainingError
 from alora.evaluation.baselines import compare_with_baselines
-from alora.evaluation.report import Evaluation, read_evaluations, write_evaluations
+from alora.evaluation.records import Evaluation
+from alora.evaluation.report import read_evaluations, write_evaluations
 from alora.identity.certificate import Certificate, read_certificate, write_certificate
 from alora.identity.certify import certify
 from alora.layout import link_only
@@ -57,7 +58,7 @@ def run(recipe: Recipe) -> int:
     policies = load_policies(recipe.policy, recipe.policies)
     splits, left_out = read_splits(recipe.data, policies)
     talk = recipe.conversation
-    conversation = None if talk is None else read_conversation(talk, recipe.data.columns)
+    conversation = None if talk is None else read_conversation(talk, recipe.data)
     with RunFolder(recipe, writes=processes.first) as folder:
         base = _load_base(recipe, processes)
         renderer = Renderer(base.tokenizer, recipe.prompt, recipe.base.template_kwargs)

@@ -15,7 +15,8 @@ from alora.config.schema import Recipe
 from alora.data.conversation import Conversation
 from alora.data.splits import Splits
 from alora.errors import AloraError, BundleError, LeftOut, RunError
-from alora.evaluation.report import HEADINGS, Evaluation, describe_operating_point, table_rows
+from alora.evaluation.records import Evaluation
+from alora.evaluation.report import HEADINGS, describe_operating_point, table_rows
 from alora.identity.certificate import Certificate
 from alora.layout import BATTERY, BUNDLE, POLICIES, RUN_FILE
 from alora.policy import Policy

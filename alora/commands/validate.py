@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from alora.base.load import LoadedBase, base_location, load_base
 from alora.bundle.artifact import find_artifact
 from alora.bundle.proof import add_vllm_proof
-from alora.bundle.read import Bundle
-from alora.commands.artifacts import Subject, chosen, open_subject
+from alora.bundle.read import Bundle, check_bundles
+from alora.commands.artifacts import Subject, open_subject
+from alora.commands.bundles import chosen
 from alora.commands.output import note, report_file, say, say_json, table, write_json
 from alora.config.schema import Recipe
 from alora.data.conversation import read_labelled
@@ -72,9 +73,10 @@ def _certify(recipe: Recipe, subject: Subject, base: LoadedBase) -> Certificate:
 
     Raises:
         BundleError: it belongs to another base.
+        CheckFailed: it does not answer its golden rows as it did.
     """
     if subject.bundle is not None:
-        subject.bundle.check_base(base)
+        check_bundles([subject.bundle], base, rows=None)
     prompts = _prompts(recipe, subject, base)
     if recipe.engine != "vllm":
         return certify(base, subject.folder, prompts, recipe.identity)

@@ -15,10 +15,12 @@ import numpy as np
 from alora.comparison.scores import RowScores, Scores
 from alora.config.schema import EvaluationSettings
 from alora.errors import DataError
-from alora.evaluation.calibration import OperatingPoint, fit_operating_point, positive_probability
-from alora.evaluation.metrics import FIGURES, Estimate, estimates, figure_samples
+from alora.evaluation.calibration import fit_operating_point, positive_probability
+from alora.evaluation.metrics import estimates, figure_samples
 from alora.evaluation.paired import Difference, holm, paired_auroc, two_sided
+from alora.evaluation.records import FIGURES, Estimate
 from alora.evaluation.resampling import COVERAGE, Floats, draw_counts
+from alora.verdict import OperatingPoint
 
 Method = tuple[str, int | None]  # an arm and its rank
 

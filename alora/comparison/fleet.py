@@ -10,12 +10,14 @@ import numpy as np
 
 from alora.config.schema import EvaluationSettings, FleetSettings
 from alora.data.conversation import LabelledConversation
-from alora.evaluation.calibration import OperatingPoint, positive_probability
+from alora.evaluation.calibration import positive_probability
 from alora.evaluation.paired import paired_auroc
 from alora.evaluation.predict import Predictions, labels_of
-from alora.evaluation.report import Evaluation, evaluate
+from alora.evaluation.records import Evaluation
+from alora.evaluation.report import evaluate
 from alora.evaluation.resampling import Flags, Floats
 from alora.policy import Policy
+from alora.verdict import OperatingPoint
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class Answer:
 
 def messages(policy: Policy, conversation: Conversation, max_characters: int) -> list[dict[str, str]]:
     """The request's messages. A conversation of more than ``max_characters`` loses the middle of its longest texts."""
-    turns = [{"role": message.role, "content": message.content} for message in conversation.messages]
+    turns = [{"role": message.role, "content": message.text} for message in conversation.messages]
     _shorten(turns, max_characters)
     quoted = json.dumps(turns, ensure_ascii=False).replace("<", "\\u003c").replace(">", "\\u003e")
     labels = ", ".join(json.dumps(label, ensure_ascii=False) for label in policy.labels)

@@ -6,11 +6,13 @@ that form here.
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from alora.config.paths import expanded
+import yaml
+
+from alora.config.paths import expanded, recipes_folder
 from alora.config.schema import OPEN_DICTIONARIES
 from alora.errors import ConfigError
 
@@ -20,57 +22,58 @@ LOCAL_RECIPE = "recipe.yaml"
 # Verbs on something that names its own base.
 OF_ARTIFACT = ("validate", "evaluate", "export", "score", "serve", "recalibrate", "fleet")
 
-# Hydra's flags that take the next argument as their value (hydra._internal.utils.get_args_parser, 1.3).
-_VALUE_FLAGS = frozenset(
-    [
-        *["--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"],
-        *["--cfg", "-c", "--package", "-p"],
-    ]
-)
+# Hydra's flags by their short names, and those that take the next argument as their value (1.3).
+_LONG = {"-cp": "--config-path", "-cn": "--config-name", "-cd": "--config-dir", "-c": "--cfg", "-p": "--package",
+         "-m": "--multirun", "-r": "--run", "-i": "--info"}  # fmt: skip
+_WITH_VALUE = ("--config-path", "--config-name", "--config-dir", "--cfg", "--package")
+_COMPOSING = {"--config-path", "--config-name", "--config-dir", "--multirun", "--run"}
 _INFO_TOPICS = frozenset(["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"])
 _OVERRIDE = re.compile(r"(?P<sign>\+{0,2})(?P<key>[^=+~]+)=(?P<value>.*)", re.DOTALL)
 # Settings of several names in one text, where Hydra would see a sweep.
 _LISTS_IN_TEXT = ("data.columns.messages",)
 _NAMES = re.compile(r"[\w .-]+(,[\w .-]+)+")
-# One pair of a flat {key: value}, and a key that can stand in a dotted path (Hydra's DOT_PATH, 1.3).
-_PAIR = re.compile(
-    r"""\s*(?P<key>"[^"]*"|'[^']*'|[^\s"',:{}()\[\]][^"',:{}()\[\]]*)"""
-    r"""\s*:\s*(?P<value>"[^"\\]*"|'[^'\\]*'|[^\s"',:{}()\[\]\\$][^"',:{}()\[\]\\$]*)\s*(?:,|$)"""
-)
+# A key that can stand in a dotted path, and what a key in braces escapes (Hydra's grammar, 1.3).
 _PATH_STEP = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*|0|[1-9][0-9]*")
+_SPECIAL = re.compile(r"[\\()\[\]{}:=,\s]")
 
 
 @dataclass(frozen=True)
 class Arguments:
     """One command line. ``flags`` and ``overrides`` are Hydra's; ``recipe_files`` are the files behind ``recipe=``.
 
-    ``local`` says that nobody asked for a recipe, and the one in the working folder is taken.
+    ``options`` are the flags by their long names, with their values. ``local`` says that nobody asked for a recipe, and
+    the one in the working folder is taken.
     """
 
+    verb: str
     flags: tuple[str, ...]
     overrides: tuple[str, ...]
     recipe_files: tuple[Path, ...] = ()
     local: bool = False
-
-    def flag_value(self, *names: str) -> str | None:
-        """Value of the last of ``names`` given, as ``--name value`` or ``--name=value``."""
-        found = None
-        for position, flag in enumerate(self.flags):
-            name, separator, value = flag.partition("=")
-            if name in names:
-                found = value if separator else "".join(self.flags[position + 1 : position + 2])
-        return found
-
-    def has_flag(self, *names: str) -> bool:
-        return any(flag.partition("=")[0] in names for flag in self.flags)
+    cwd: Path = Path()
+    options: Mapping[str, str] = field(default_factory=dict)
 
     def sets(self, key: str) -> bool:
         """Whether an override sets ``key`` itself (not a key below it)."""
         return any((match := _OVERRIDE.fullmatch(item)) and match["key"] == key for item in self.overrides)
 
     @property
-    def multirun(self) -> bool:
-        return self.has_flag("--multirun", "-m")
+    def shows(self) -> bool:
+        """Whether there are flags besides those that say what is composed: Hydra prints something, or refuses them."""
+        return bool(self.options.keys() - _COMPOSING)
+
+    @property
+    def config_dir(self) -> Path | None:
+        given = self.options.get("--config-dir")
+        return None if given is None else self.cwd / given
+
+    @property
+    def places(self) -> list[Path]:
+        """Where relative paths are looked up, in order; absolute, because a sweep's jobs may run elsewhere."""
+        found = [self.cwd, *(path.parent for path in self.recipe_files)]
+        if self.config_dir is not None:
+            found += [self.config_dir, self.config_dir / "recipe"]
+        return list(dict.fromkeys([*found, recipes_folder()]))
 
 
 def read_arguments(verb: str, argv: Sequence[str], cwd: Path) -> Arguments:
@@ -79,18 +82,20 @@ def read_arguments(verb: str, argv: Sequence[str], cwd: Path) -> Arguments:
     Raises:
         ConfigError: a positional argument that the verb does not take, or a recipe file that is not there.
     """
-    flags, overrides, positional = _split(argv)
+    flags, options, overrides, positional = _split(argv)
     if positional:
         overrides += _positional(verb, positional)
-    overrides = [_unalias(item) for item in overrides]
-    arguments = Arguments(tuple(flags), tuple(overrides))
-    chosen_elsewhere = arguments.has_flag("--config-name", "-cn", "--config-dir", "-cd") or arguments.sets("recipe")
-    local = not chosen_elsewhere and verb not in ("new", "doctor", "bench") and (cwd / LOCAL_RECIPE).is_file()
+    overrides = [_unalias(verb, item) for item in overrides]
+    given = Arguments(verb, tuple(flags), tuple(overrides), cwd=cwd, options=options)
+    if given.config_dir is not None and not given.config_dir.is_dir():
+        raise ConfigError(f"--config-dir {given.config_dir} not found; give a folder with configs")
+    elsewhere = not options.keys().isdisjoint(("--config-name", "--config-dir")) or given.sets("recipe")
+    local = not elsewhere and verb not in ("new", "doctor", "bench") and (cwd / LOCAL_RECIPE).is_file()
     if local:
         overrides.insert(0, f"recipe={LOCAL_RECIPE}")
     overrides, files = _name_recipe_files(overrides, cwd)
-    overrides = [part for item in overrides for part in _as_hydra_takes_it(item, arguments.multirun)]
-    return Arguments(tuple(flags), tuple(overrides), tuple(files), local)
+    overrides = [part for item in overrides for part in _as_hydra_takes_it(item, "--multirun" in options)]
+    return replace(given, overrides=tuple(overrides), recipe_files=tuple(files), local=local)
 
 
 def local_recipe_name(path: Path) -> str:
@@ -98,29 +103,32 @@ def local_recipe_name(path: Path) -> str:
     return "file_" + re.sub(r"\W", "_", str(path))
 
 
-def _split(argv: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+def _split(argv: Sequence[str]) -> tuple[list[str], dict[str, str], list[str], list[str]]:
     flags: list[str] = []
+    options: dict[str, str] = {}
     overrides: list[str] = []
     positional: list[str] = []
-    waiting = ""
+    before = ""  # a flag that may take this argument
     for item in argv:
-        if waiting in _VALUE_FLAGS or (waiting in ("--info", "-i") and item in _INFO_TOPICS):
+        if before in _WITH_VALUE or (before == "--info" and item in _INFO_TOPICS):
             flags.append(item)
-            waiting = ""
-        elif item.startswith("--e"):  # argparse takes any part of the name
+            options[before], before = item, ""
+            continue
+        name, equals, value = item.partition("=")
+        before = ""
+        if item.startswith("--e"):  # argparse takes any part of the name
             raise ConfigError(
                 f"{item}: Hydra's --experimental-rerun unpickles its file, which can run code; name settings"
             )
-        elif item.startswith("-") and item != "-":
+        if item.startswith("-") and item != "-":
+            name = _LONG.get(name, name)
             flags.append(item)
-            waiting = item
-        elif "=" in item or item.startswith("~"):
+            options[name], before = value, "" if equals else name
+        elif equals or item.startswith("~"):
             overrides.append(item)
-            waiting = ""
         else:
             positional.append(item)
-            waiting = ""
-    return flags, overrides, positional
+    return flags, options, overrides, positional
 
 
 def _positional(verb: str, values: list[str]) -> list[str]:
@@ -131,19 +139,19 @@ def _positional(verb: str, values: list[str]) -> list[str]:
         hint = "artifact" if verb in OF_ARTIFACT else "recipe"
         raise ConfigError(f"alora {verb}: {values[0]!r} is not key=value; did you mean {hint}={values[0]}?")
     if verb == "bench" and values[0] == "compare":
-        runs = ",".join('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values[1:])
-        return ["bench.workload=compare", f"bench.runs=[{runs}]"]
+        return ["bench.workload=compare", f"bench.runs=[{','.join(map(quoted, values[1:]))}]"]
     if len(values) > 1:
         raise ConfigError(f"alora {verb} takes one {key}, not {len(values)}: {' '.join(values)}")
-    escaped = values[0].replace("\\", "\\\\").replace('"', '\\"')
-    return [f'{key}="{escaped}"']
+    return [f"{key}={quoted(values[0])}"]
 
 
-def _unalias(item: str) -> str:
+def _unalias(verb: str, item: str) -> str:
     match = _OVERRIDE.fullmatch(item)
-    if match is None or match["key"] not in ALIASES:
+    if match is None:
         return item
-    return f"{match['sign']}{ALIASES[match['key']]}={match['value']}"
+    if verb == "score" and match["key"] == "data":  # its rows have no other role
+        return _positional(verb, [match["value"]])[0]
+    return f"{match['sign']}{ALIASES.get(match['key'], match['key'])}={match['value']}"
 
 
 def _as_hydra_takes_it(item: str, multirun: bool) -> list[str]:
@@ -162,25 +170,30 @@ def _as_hydra_takes_it(item: str, multirun: bool) -> list[str]:
 def _pairs(key: str, value: str) -> list[str]:
     """``K={a: x, "1": y}`` as ``K.a=x`` and ``K.1=y``, because a key in quotes is none to Hydra, and a bare 1 no text.
 
-    Empty where the value is something else than a flat mapping.
+    Empty where the value is something else than a flat mapping of text.
     """
-    inner = value.strip()
-    if not (inner.startswith("{") and inner.endswith("}")):
+    try:
+        pairs = yaml.load(value, yaml.BaseLoader) if value.strip().startswith("{") else None
+    except yaml.YAMLError:
         return []
-    inner, position, parts = inner[1:-1].rstrip(), 0, []
-    while position < len(inner):
-        pair = _PAIR.match(inner, position)
-        if pair is None:
-            return []
-        name, quoted = pair["key"].strip(), pair["key"][0] in "\"'"
-        name = name[1:-1] if quoted else name
-        if _PATH_STEP.fullmatch(name):
-            parts.append(f"{key}.{name}={pair['value'].strip()}")
-        else:
-            name = re.sub(r"[\\()\[\]{}:=,\s]", lambda found: "\\" + found[0], name) if quoted else name
-            parts.append(f"{key}={{{name}: {pair['value'].strip()}}}")
-        position = pair.end()
+    if not isinstance(pairs, dict) or not all(isinstance(item, str) and item for item in (*pairs, *pairs.values())):
+        return []
+    parts = []
+    for name, word in pairs.items():
+        text = quoted(word)
+        plain = _PATH_STEP.fullmatch(name)
+        parts.append(f"{key}.{name}={text}" if plain else f"{key}={{{_SPECIAL.sub(_escaped, name)}: {text}}}")
     return parts
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return "\\" + found[0]
+
+
+def quoted(text: str) -> str:
+    """``text`` as one value of an override: Hydra takes backslashes for escapes only before a quote, or at the end."""
+    escaped = re.sub(r'(\\*)("|\Z)', lambda found: found[1] * 2 + (found[2] and '\\"'), text)
+    return f'"{escaped}"'
 
 
 def _name_recipe_files(overrides: list[str], cwd: Path) -> tuple[list[str], list[Path]]:

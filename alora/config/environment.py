@@ -9,8 +9,8 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-import alora
 from alora.config.secrets import redacted, without_secret
+from alora.version import __version__
 
 PACKAGES = (
     "torch",
@@ -44,7 +44,7 @@ def package_version(name: str) -> str | None:
 def describe_environment() -> dict[str, str]:
     """Versions, machine, source commit and command line, as text; what is not there is left out."""
     facts = {
-        "alora": alora.__version__,
+        "alora": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpus": str(len(os.sched_getaffinity(0))),
@@ -100,7 +100,7 @@ def command_line() -> str:
 
 def source_commit() -> str | None:
     """Commit of the checkout that alora runs from, with ``-dirty`` when files differ; None outside a checkout."""
-    root = Path(alora.__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]

@@ -14,6 +14,7 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
+from alora.config.convert import type_problems
 from alora.config.paths import configs_folder
 from alora.config.received import read_settings, require_bounded, require_settings_alone
 from alora.errors import ConfigError
@@ -48,7 +49,13 @@ class _Loader(ConfigLoaderImpl):
 
     def _load_single_config(self, default: Any, repo: Any) -> ConfigResult:
         result = super()._load_single_config(default, repo)
-        _require_settings_alone(result, str(default.config_path))
+        where = _require_settings_alone(result, str(default.config_path))
+        values = OmegaConf.to_container(result.config)
+        if where is not None and isinstance(values, dict):
+            values.pop("hydra", None)
+            problems = type_problems(values)
+            if problems:
+                raise ConfigError("\n".join(f"{where}: {problem}" for problem in problems))
         return result
 
     def load_configuration(self, *given: Any, **named: Any) -> DictConfig:
@@ -70,8 +77,8 @@ class FileConfigSource(file_config_source.FileConfigSource):
         return super().load_config(config_path)
 
 
-def _require_settings_alone(result: ConfigResult, name: str) -> None:
-    """ConfigError when a config is neither alora's own nor of an installed package, and more than settings."""
+def _require_settings_alone(result: ConfigResult, name: str) -> str | None:
+    """The file behind a config, None for those of alora and of packages; ConfigError when it is more than settings."""
     provider, path = str(result.provider), str(result.path)
     folder = Path(path.removeprefix("file://"))
     if provider.startswith(RECIPE_FILE):
@@ -79,8 +86,9 @@ def _require_settings_alone(result: ConfigResult, name: str) -> None:
     elif path.startswith("file://") and folder.resolve() != configs_folder().resolve():
         where = str(folder / f"{name.removesuffix('.yaml')}.yaml")
     else:
-        return
+        return None
     require_settings_alone(OmegaConf.to_container(result.config), where)
+    return where
 
 
 @contextlib.contextmanager

@@ -2,22 +2,23 @@
 
 import copy
 import os
+import re
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
 
-import alora
 from alora.config.schema import Recipe
 from alora.config.setting import settings_of
 from alora.errors import ConfigError
 
 DEFAULT_BASE = "smollm2"  # where a base is needed and none is named
+HUB_ID = re.compile(r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\w[\w./-]*))?")
 POLICY_PLACE = "%policy%"  # in the name of a data source: one file per policy of a battery
 
 
 def configs_folder() -> Path:
     """The Hydra tree: inside the package when it was installed from a wheel, else beside it in the checkout."""
-    package = Path(alora.__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     inside = package / "configs"
     return inside if inside.is_dir() else package.parent / "configs"
 
@@ -43,11 +44,12 @@ def absolute_paths(recipe: Recipe, verb: str, places: Sequence[Path]) -> Recipe:
             continue
         *sections, name = key.split(".")
         section, needed = reduce(getattr, sections, result), verb in limits.read_by
+        on_hub = verb == "score" and key in ("artifact", "bundles")
         given = getattr(section, name)
         if isinstance(given, list):
-            setattr(section, name, [_input(key, item, needed, places, problems) for item in given])
+            setattr(section, name, [_input(key, item, needed, on_hub, places, problems) for item in given])
         elif given is not None:
-            setattr(section, name, _input(key, given, needed, places, problems))
+            setattr(section, name, _input(key, given, needed, on_hub, places, problems))
     if result.base.source is None and verb in ("check", "train", "compare"):
         result.base.source = DEFAULT_BASE
     result.base.source = _base(result.base.source, places, problems)
@@ -59,12 +61,14 @@ def absolute_paths(recipe: Recipe, verb: str, places: Sequence[Path]) -> Recipe:
     return result
 
 
-def _input(key: str, given: str, needed: bool, places: Sequence[Path], problems: list[str]) -> str:
+def _input(key: str, given: str, needed: bool, on_hub: bool, places: Sequence[Path], problems: list[str]) -> str:
     if given == "-" or given.startswith("hub:"):
         return given
     found = _find_family(given, places) if POLICY_PLACE in given else _find(given, places)
     if found is not None:
         return str(found)
+    if on_hub and HUB_ID.fullmatch(given):
+        return given
     if needed:
         looked = dict.fromkeys(str(place / expanded(given)) for place in places)
         problems.append(f"{key}: there is no {given!r}; looked for {', '.join(looked)}")

@@ -4,11 +4,11 @@ A recipe's own values come after the groups, as in any Hydra experiment file. So
 that spells out ``base.source`` would be ignored without a word; such a choice is caught here.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from alora.config.received import read_settings
+from alora.config.received import leaves_of, read_settings, value_at
 
 
 def silenced_choices(overrides: Sequence[str], values: Mapping[str, Any], folders: Sequence[Path]) -> list[str]:
@@ -22,12 +22,14 @@ def silenced_choices(overrides: Sequence[str], values: Mapping[str, Any], folder
     given = dict(item.lstrip("+").split("=", 1) for item in overrides if "=" in item)
     messages = []
     for group, option in given.items():
+        wanted: dict[str, Any] = {}
         chosen = _option(group, option, folders)
-        if chosen is None:
-            continue
-        for key, wanted in _leaves(chosen, f"{group}."):
-            found = _at(values, key)
-            if found != wanted and not any(_covers(other, key) for other in given if other != group):
+        for key, value in leaves_of(chosen, group) if chosen else ():
+            wanted.setdefault(key, value)  # a list comes before its items
+        for key, value in wanted.items():
+            found = value_at(values, key)
+            explicit = any(f"{key}.".startswith(f"{name}.") for name in given.keys() - {group})
+            if found != value and not explicit:
                 messages.append(
                     f"{group}={option} would have no effect: the recipe itself sets {key} to {found!r}; remove that "
                     f"line from the recipe (choose with 'defaults: [override /{group}: ...]' there), "
@@ -44,39 +46,16 @@ def chosen_section(
     Arguments as for :func:`silenced_choices`.
     """
     given = dict(item.lstrip("+").split("=", 1) for item in overrides if "=" in item)
-    option = _option(section, given.get(section, ""), folders)
-    chosen = dict(option) if isinstance(option, Mapping) else {}
+    chosen = _option(section, given.get(section, ""), folders)
     keys = {key.split(".")[1] for key in given if key.startswith(f"{section}.")}
-    return chosen | {key: _at(values, f"{section}.{key}") for key in keys}
+    return chosen | {key: value_at(values, f"{section}.{key}") for key in keys}
 
 
-def _covers(override: str, key: str) -> bool:
-    return key == override or key.startswith(f"{override}.")
-
-
-def _option(group: str, option: str, folders: Sequence[Path]) -> Any:
-    if group == "recipe" or "." in group or Path(option).is_absolute():  # a setting such as run_dir=/somewhere
-        return None
-    for folder in folders:
-        path = folder / group / f"{option}.yaml"
-        if path.is_file():
-            return read_settings(path)
-    return None
-
-
-def _leaves(values: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    if not isinstance(values, Mapping):
-        return
-    for key, value in values.items():
-        if key == "defaults":
-            continue
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def _at(values: Any, key: str) -> Any:
-    for part in key.split("."):
-        values = values.get(part) if isinstance(values, Mapping) else None
-    return values
+def _option(group: str, option: str, folders: Sequence[Path]) -> dict[str, Any]:
+    """The values of an option; none where there is no such file, as behind a setting such as run_dir=/somewhere."""
+    if group != "recipe" and "." not in group and not Path(option).is_absolute():
+        for folder in folders:
+            path = folder / group / f"{option}.yaml"
+            if path.is_file():
+                return {str(key): value for key, value in (read_settings(path) or {}).items() if key != "defaults"}
+    return {}

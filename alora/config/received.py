@@ -53,7 +53,7 @@ def forget_command_line(values: dict[str, Any]) -> None:
 def require_settings_alone(values: Any, where: str) -> None:
     """ConfigError when ``values``, a config from its root as the file ``where`` gives it, are more than settings."""
     problems = []
-    for key, value in _leaves(values):
+    for key, value in leaves_of(values):
         if key in COMMAND_LINE_ONLY and value not in COMMAND_LINE_ONLY[key]:
             problems.append(f"{key} is taken from the command line alone; remove it here, and give {key}=... there")
         elif key.partition(".")[0] == "hydra" and not (_LAUNCHER.fullmatch(key) and _PLAIN.fullmatch(str(value))):
@@ -71,12 +71,12 @@ def require_bounded(values: Any) -> None:
     known: dict[str, int] = {}
 
     def size(item: Any) -> int:
-        return sum(size_of(text) for _, text in _leaves(item) if isinstance(text, str))
+        return sum(size_of(text) for _, text in leaves_of(item) if isinstance(text, str))
 
     def size_of(text: str) -> int:
         if text not in known:
             known[text] = 0  # a circle, which OmegaConf names
-            known[text] = len(text) + sum(size(_at(values, key)) for key in _REFERENCE.findall(text))
+            known[text] = len(text) + sum(size(value_at(values, key)) for key in _REFERENCE.findall(text))
             if known[text] > LARGEST_YAML:
                 raise ConfigError(f"the references in {text[:60]!r} make it too large; write out what is meant")
         return known[text]
@@ -85,18 +85,18 @@ def require_bounded(values: Any) -> None:
         raise ConfigError("references make these settings too large; write out what is meant")
 
 
-def _leaves(values: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+def leaves_of(values: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """Every value below ``values`` with its dotted key; a list comes before its items, which have its key."""
     if isinstance(values, Mapping) and values:
         for name, value in values.items():
-            yield from _leaves(value, f"{key}.{name}" if key else str(name))
+            yield from leaves_of(value, f"{key}.{name}" if key else str(name))
         return
     yield key, values
     for value in values if isinstance(values, list) else []:
-        yield from _leaves(value, key)
+        yield from leaves_of(value, key)
 
 
-def _at(values: Any, key: str) -> Any:
+def value_at(values: Any, key: str) -> Any:
     for part in key.split("."):
         if isinstance(values, list):
             values = dict(enumerate(values)).get(int(part)) if part.isdecimal() else None

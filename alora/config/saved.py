@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from alora.atomic import write_text
-from alora.config.explain import explain, unknown_key_message, unknown_keys
+from alora.config.convert import typed_recipe
 from alora.config.received import forget_command_line, read_settings, require_bounded, require_settings_alone
 from alora.config.schema import Recipe
 from alora.errors import ConfigError, RunError
@@ -83,16 +81,12 @@ def load_recipe(path: str | os.PathLike[str]) -> Recipe:
     forget_command_line(values)
     require_settings_alone(values, str(path))
     require_bounded(values)
-    unknown = unknown_keys(values)
-    if unknown:
-        lines = "\n".join(f"{path}: {unknown_key_message(key)}" for key in unknown)
-        raise ConfigError(f"{lines}\nthe run was made by another version of alora; train again or edit the file")
     try:
-        recipe = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Recipe), values))
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"{path}: {explain(error)}; train again or edit the file") from error
-    assert isinstance(recipe, Recipe)
-    return recipe
+        return typed_recipe(values)
+    except ConfigError as error:
+        lines = "\n".join(f"{path}: {line}" for line in str(error).splitlines())
+        remedy = "the run was made by another version of alora; train again or edit the file"
+        raise ConfigError(f"{lines}\n{remedy}") from error
 
 
 def load_environment(path: str | os.PathLike[str]) -> dict[str, str]:

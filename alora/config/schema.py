@@ -7,11 +7,12 @@ and the meaning says how. :mod:`alora.config.setting` says what stands behind a 
 
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 from alora.config.setting import is_engine, is_server, names_a_folder, setting
 
 # The dictionaries whose keys are the user's own; every other key of a recipe is a field below.
-OPEN_DICTIONARIES = ("data.label_map", "policy.labels", "base.template_kwargs")
+OPEN_DICTIONARIES = ("data.label_map", "data.role_map", "policy.labels", "base.template_kwargs")
 
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 DTYPES = ("float32", "bfloat16", "float64")
@@ -25,6 +26,7 @@ SYSTEMS = ("lora", "alora", "base", "reader", "packed")
 BASELINES = ("peft", "trainer", "trl")
 SHAPES = ("toy", "mini", "27m", "smollm2", "qwen3_0_6b", "qwen3_4b")
 ENGINES = "transformers, vllm, or for alora score http://HOST:PORT"
+_SOURCES = (bool, "a file, hub:NAME, or a list of them such as [a.jsonl,b.csv]")
 # The verbs that read an input, which must be there when it is named.
 _TRAINING = ("check", "train", "compare")
 _OPENING = ("validate", "evaluate", "export", "recalibrate", "fleet", "score", "serve")
@@ -69,21 +71,24 @@ class PolicySettings:
 class ColumnSettings:
     """Names of the columns that hold what alora needs."""
 
-    messages: str = setting("messages")
+    messages: str = setting("messages", "or text columns, such as prompt,response; without it, alora looks for others")
     label: str = setting("label")
     labels: str = setting("labels")
     id: str = setting("id")
+    group: str | None = setting(None, "rows with the same value (customer, thread) are never on both sides of a split")
 
 
 @dataclass
 class DataSettings:
-    """Labelled conversations: JSONL or Parquet files, or ``hub:NAME[:SPLIT]`` data sets."""
+    """Labelled conversations: JSON, CSV, TSV or Parquet files, ``hub:NAME[:SPLIT]`` data sets, or a list of them."""
 
-    train: str | None = setting(None, read_by=_TRAINING, some=True)
-    validation: str | None = setting(None, "null: a share of data.train", read_by=(*_TRAINING, "recalibrate"))
-    test: str | None = setting(None, read_by=(*_TRAINING, "evaluate", "fleet"))
-    validation_share: float = setting(0.15, "of data.train, by a hash of each text", above=0, below=1)
+    train: Any = setting(None, read_by=_TRAINING, some=True, form=_SOURCES)
+    validation: Any = setting(None, "null: a share of data.train", read_by=(*_TRAINING, "recalibrate"), form=_SOURCES)
+    test: Any = setting(None, read_by=(*_TRAINING, "evaluate", "fleet"), form=_SOURCES)
+    validation_share: float = setting(0.15, "of each label in data.train, by a hash of each text", above=0, below=1)
     label_map: dict[str, str] = setting({}, "label in the data → label of the policy")
+    role_map: dict[str, str] = setting({}, "role in the data → role; human, gpt and their like need no entry")
+    skip_media: bool = setting(False, "leave images, audio and files out of a message instead of refusing its row")
     columns: ColumnSettings = field(default_factory=ColumnSettings)
 
 
@@ -250,7 +255,7 @@ class BenchSettings:
     suffix: int = setting(32, "tokens of a policy's instruction; three are the invocation's", least=4)
     policies: list[int] = setting([1, 8, 32, 100], "on one conversation", least=1, some=True, distinct=True)
     baselines: list[str] = setting(list(BASELINES), "of training", some=True, distinct=True, choices=BASELINES)
-    memory: bool = setting(True, "training: peak memory, each system in a process of its own")
+    memory: bool = setting(True, "training: peak memory, in a process of its own")
     rounds: int = setting(3, "at least; a workload of few cells runs more", least=1)
     limit_s: float | None = setting(
         None, "after these seconds nothing new is begun; what is finished is reported", above=0
@@ -283,14 +288,20 @@ class Recipe:
     judge: JudgeSettings = field(default_factory=JudgeSettings)
     fleet: FleetSettings = field(default_factory=FleetSettings)
     artifact: str | None = setting(
-        None, "folder of an adapter, bundle, run or (battery=DIR) battery", read_by=_OPENING, some=True
+        None,
+        "folder of an adapter, bundle, run or (battery=DIR) battery; score: or a hub id",
+        read_by=_OPENING,
+        some=True,
     )
     bundles: list[str] = setting([], "score: several bundles on one conversation", read_by=("score", "serve"))
     engine: str = setting(
         "transformers", "transformers: in this process", form=(is_engine, ENGINES), in_files=("transformers", "vllm")
     )
-    conversation: str | None = setting(None, "a JSON file, - for standard input", read_by=("train", "score"))
+    conversation: str | None = setting(
+        None, "a JSON file, - for standard input; score: or rows (.jsonl)", read_by=("train", "score")
+    )
     output: str | None = setting(None, "where a report, verdicts or the bundle are written, besides what is printed")
     json: bool = setting(False, "every verb but new, train and serve: machine-readable output")
     strict: bool = setting(False, "check: warnings fail too")
+    show: int = setting(0, "check: rows to print as tokens, with what the adapter reads", least=0)
     force: bool = setting(False, "train: start over in a run folder that holds other settings", in_files=(False,))

@@ -1,9 +1,10 @@
 """What one line of the schema says: a setting's default, its meaning, and the values that it may have."""
 
 import copy
+import functools
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, get_type_hints
 from urllib.parse import urlsplit
@@ -42,40 +43,42 @@ class Limits:
         return self._range() + "".join(f", or {number}" for number in self.also)
 
     def _range(self) -> str:
+        if self.most < LARGEST:
+            return f"between {self.least:g} and {self.most:.10g}"
         low = f"{self.least:g} or more" if self.least > -math.inf else ""
         low = f"more than {self.above:g}" if self.above > -math.inf else low
-        if self.below < math.inf:
-            low = f"{self.least:g} or more" if self.least > -math.inf else f"more than {self.above:g}"
-            return f"{low} and less than {self.below:g}"
-        return f"between {self.least:g} and {self.most:.10g}" if self.most < LARGEST else low
+        return f"{low} and less than {self.below:g}" if self.below < math.inf else low
 
     def problem(self, key: str, value: Any) -> str | None:
         """What is wrong with ``value`` of the setting ``key``; None when it may stand there."""
-        items = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        items = value if isinstance(value, list) else [value]
+        if isinstance(value, dict) and self.form is None:
+            items = [*value, *value.values()]
         for item in items:
             largest = max(self.most, LARGEST)
             if isinstance(item, int | float) and not abs(item) <= largest:
                 return f"{key} is {str(item)[:40]}; no setting goes beyond {largest}"
             if isinstance(item, str) and lone_surrogate(item) is not None:
                 return f"{key} is {ascii(item)[:60]}, which is no Unicode text; write it in UTF-8"
-        if self.some and not value and value is not None:
-            return f"{key} is empty; " + (
-                "list at least one" if value == [] else f"give a value, or {key}=null for none"
-            )
+        if self.some and value in ([], ""):
+            remedy = "list at least one" if value == [] else f"give a value, or {key}=null for none"
+            return f"{key} is empty; {remedy}"
         repeated = self.distinct and len(set(items)) < len(items)
         if value is None or not (repeated or any(not self._allows(item) for item in items)):
             return None
         return f"{key} is {redacted(repr(value))[:200]}; {REFUSED_VALUES.get((key, str(value))) or self._remedy(value)}"
 
     def _allows(self, item: Any) -> bool:
+        if self.form is not None:
+            return isinstance(item, str) and bool(self.form[0](item))
         if isinstance(item, str):
-            return bool(self.form[0](item)) if self.form is not None else not self.choices or item in self.choices
+            return not self.choices or item in self.choices
         if isinstance(item, bool) or item in self.also:
             return True
         return self.least <= item <= self.most and self.above < item < self.below
 
     def _remedy(self, value: Any) -> str:
-        if not isinstance(value, list):
+        if not isinstance(value, list) or self.form is not None:
             return f"choose one of {self.words}" if self.choices else f"it must be {self.words}"
         what = f"some of {self.words}" if self.choices else f"numbers, each {self.words}" if self.words else "values"
         return f"list {what}" + (", none of them twice" if self.distinct else "")
@@ -89,14 +92,16 @@ def setting(default: Any, meaning: str = "", **limits: Any) -> Any:
     return field(default=default, metadata=metadata)
 
 
-def settings_of(section: type, prefix: str = "") -> Iterator[tuple[str, Any, Limits]]:
+@functools.cache
+def settings_of(section: type) -> tuple[tuple[str, Any, Limits], ...]:
     """Every dotted key of a section with its type and limits; sections come before their own keys."""
-    hints = get_type_hints(section)
+    hints, found = get_type_hints(section), []
     for item in fields(section):
         kind = hints[item.name]
-        yield prefix + item.name, kind, item.metadata.get("limits", Limits())
+        found.append((item.name, kind, item.metadata.get("limits", Limits())))
         if is_dataclass(kind):
-            yield from settings_of(kind, f"{prefix}{item.name}.")  # type: ignore[arg-type]
+            found += [(f"{item.name}.{key}", below, limits) for key, below, limits in settings_of(kind)]  # type: ignore[arg-type]
+    return tuple(found)
 
 
 _FOLDER = re.compile(r"(?!\.{1,2}$)(?=.*\S)[^/\\\0]+", re.DOTALL)

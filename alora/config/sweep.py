@@ -6,6 +6,7 @@ travels as a file beside the run folders.
 """
 
 import contextlib
+import itertools
 import json
 import secrets
 import shutil
@@ -14,29 +15,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hydra._internal.hydra import Hydra
-from hydra._internal.utils import create_config_search_path
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Quote, QuotedString
+from omegaconf import DictConfig
 
 from alora.atomic import write_json
-from alora.config.arguments import Arguments
-from alora.config.environment import package_version
+from alora.config.arguments import Arguments, quoted, read_arguments
+from alora.config.compose import COMPOSITION_ERRORS, compose, composing, hydra_main, initialised, to_recipe
 from alora.config.schema import Recipe
-from alora.errors import ConfigError, MissingDependency
+from alora.errors import ConfigError
 
 DONE, SKIPPED, FAILED, LOST = "done", "done before", "failed", "lost"
 LOST_CODE = 2  # a job that told nothing: its process died, and the same command goes on
-_FOLDER = Path("runs", ".sweep")
-_PACKAGES = {
-    "joblib": "hydra-joblib-launcher",
-    "submitit_local": "hydra-submitit-launcher",
-    "submitit_slurm": "hydra-submitit-launcher",
-    "slurm": "hydra-submitit-launcher",
-    "ray": "hydra-ray-launcher",
-    "ray_aws": "hydra-ray-launcher",
-}
+_LASTING = Path("runs", ".sweep")
 
 
 @dataclass(frozen=True)
@@ -49,6 +41,16 @@ class JobRecord:
     exit_code: int = LOST_CODE
     run_dir: str | None = None
     message: str = "it told nothing: look at its log, then run the same command again"
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """What a command does with its jobs; each call may happen in another process."""
+
+    run: Callable[[Recipe], int]
+    report: Callable[[BaseException], int]  # prints an error and says its exit code
+    finished: Callable[[Recipe], bool]  # a job with nothing left to do is skipped
+    summarise: Callable[[Sequence[JobRecord]], None]
 
 
 class Records:
@@ -71,36 +73,48 @@ class Records:
         return [record for _, record in sorted((found | lost).items())]
 
 
-def require_launcher(arguments: Arguments) -> None:
-    """Refuse a launcher whose package is missing, by the package's name.
+def run_sweep(verb: str, argv: Sequence[str], jobs: Jobs, note: Callable[[str], None]) -> int:
+    """Run every job of a sweep by the launcher that was chosen; the highest exit code.
 
     Raises:
-        MissingDependency: it is not installed.
+        ConfigError: the command line does not describe jobs, or two of them would train into one folder.
     """
-    for name, package in _PACKAGES.items():
-        chosen = f"hydra/launcher={name}" in arguments.overrides
-        if chosen and package_version(package) is None:
-            raise MissingDependency(
-                f"hydra/launcher={name} needs the package {package}; install alora-toolkit[launchers]"
-            )
+    arguments = read_arguments(verb, argv, Path.cwd())
+    if arguments.shows:
+        raise ConfigError("-m runs the jobs of a sweep; leave it out to print something")
+    with composing(arguments, note):
+        changed, apart = _plan(arguments)
+        with _sweep_folder(arguments) as (records, of_hydra):
+
+            def task(composed: DictConfig) -> None:
+                running = HydraConfig.get()
+                number = int(running.job.num)
+                what = changed[number] if number < len(changed) else " ".join(running.overrides.task)
+                note(f"job {number}: {what}")
+                records.write(_run_job(number, what, lambda: to_recipe(composed, arguments), jobs))
+
+            try:
+                hydra_main(arguments, [*apart, *of_hydra], task)
+            except Exception as error:
+                if isinstance(error, COMPOSITION_ERRORS) or not arguments.sets("hydra/launcher"):
+                    raise
+                note(f"the launcher gave up: {type(error).__name__}: {' '.join(str(error).split())[:500]}")
+            found = records.read(changed)
+    jobs.summarise(found)
+    return max((record.exit_code for record in found), default=0)
 
 
-@contextlib.contextmanager
-def search_path(folder: Path, arguments: Arguments) -> Iterator[None]:
-    """Hydra ready to compose from ``folder`` and ``--config-dir``, as ``hydra.main`` has them (1.3)."""
-    path = create_config_search_path(str(folder))
-    config_dir = arguments.flag_value("--config-dir", "-cd")
-    if config_dir is not None:
-        path.prepend("command-line", f"file://{Path(config_dir).absolute()}", anchor="schema")
-    GlobalHydra.instance().clear()
-    try:
-        Hydra.create_main_hydra2(task_name="alora", config_search_path=path)
-        yield
-    finally:
-        GlobalHydra.instance().clear()
+def _plan(arguments: Arguments) -> tuple[list[str], list[str]]:
+    """What tells the jobs apart, and the overrides that keep their run folders apart; all recipes are checked."""
+    with initialised(arguments):
+        jobs = _jobs_of(arguments)
+    changed = changed_overrides(jobs)
+    if arguments.verb != "train":
+        return changed, []
+    return changed, run_folders_apart([to_recipe(compose(arguments, job), arguments) for job in jobs], changed)
 
 
-def jobs_of(overrides: Sequence[str], arguments: Arguments) -> list[list[str]]:
+def _jobs_of(arguments: Arguments) -> list[list[str]]:
     """The overrides of each job; none when another sweeper decides as it goes. Hydra must be initialised.
 
     Raises:
@@ -108,10 +122,14 @@ def jobs_of(overrides: Sequence[str], arguments: Arguments) -> list[list[str]]:
     """
     if arguments.sets("hydra/sweeper"):
         return []
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-
     parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
-    (jobs,) = BasicSweeper.split_arguments(parser.parse_overrides(list(overrides)), None)
+    values = [
+        [f"{item.get_key_element()}={value}" for value in item.sweep_string_iterator()]
+        if item.is_sweep_override()
+        else [str(item.input_line)]
+        for item in parser.parse_overrides(list(arguments.overrides))
+    ]
+    jobs = [list(job) for job in itertools.product(*values)]
     if not jobs:
         patterns = [item for item in arguments.overrides if "glob(" in item]
         raise ConfigError(f"this sweep has no job: {' '.join(patterns)} matches nothing; --help lists every option")
@@ -140,7 +158,7 @@ def run_folders_apart(recipes: Sequence[Recipe], changed: Sequence[str]) -> list
         return []
     policies = {recipe.policy.id for recipe in recipes}
     if len(owners) == 1 and None not in policies and len(policies) == len(recipes):
-        return [f"run_dir={_quoted(next(iter(owners)), '/${policy.id}')}"]
+        return [f"run_dir={_folder(next(iter(owners)), '/${policy.id}')}"]
     lines = [f"{folder}: {len(jobs)} jobs ({'; '.join(jobs[:3])})" for folder, jobs in shared.items()]
     raise ConfigError(
         "jobs of this sweep would train into one run folder; make name or run_dir depend on what is swept, "
@@ -148,29 +166,29 @@ def run_folders_apart(recipes: Sequence[Recipe], changed: Sequence[str]) -> list
     )
 
 
-def _quoted(folder: str, below: str = "") -> str:
-    """``folder``, with ``below`` behind it, as the value of an override, whatever characters are in it."""
-    if "${" in folder:  # the override would have it resolved
-        raise ConfigError(f"jobs of this sweep would go to the folder {folder!r}; give it a name without '${{'")
-    return QuotedString(folder + below, Quote.single).with_quotes()
+def _folder(path: str, below: str = "") -> str:
+    """``path``, with ``below`` behind it, as the value of an override, whatever characters are in it."""
+    if "${" in path:  # the override would have it resolved
+        raise ConfigError(f"jobs of this sweep would go to the folder {path!r}; give it a name without '${{'")
+    return quoted(path + below)
 
 
 @contextlib.contextmanager
-def sweep_folder(arguments: Arguments, verb: str) -> Iterator[tuple[Records, list[str]]]:
+def _sweep_folder(arguments: Arguments) -> Iterator[tuple[Records, list[str]]]:
     """Where the jobs' records lie, and the overrides that tell Hydra where to keep its own.
 
     The built-in launcher runs jobs in this process and needs nothing to last. Another one gets ``runs/.sweep`` as an
     absolute path: what it keeps there (submitit its logs) stays, and the records are removed when they were read.
     """
     if arguments.sets("hydra/launcher"):
-        lasting = Path.cwd() / _FOLDER
+        lasting = Path.cwd() / _LASTING
         folder = lasting / f"jobs-{secrets.token_hex(4)}"
         folder.mkdir(parents=True)
     else:
         lasting = folder = Path(tempfile.mkdtemp(prefix="alora-sweep-"))
     try:
-        more = [] if arguments.sets("hydra.sweep.dir") else [f"hydra.sweep.dir={_quoted(str(lasting))}"]
-        more += [] if arguments.sets("hydra.job.name") else [f"hydra.job.name=alora_{verb}"]
+        more = [] if arguments.sets("hydra.sweep.dir") else [f"hydra.sweep.dir={_folder(str(lasting))}"]
+        more += [] if arguments.sets("hydra.job.name") else [f"hydra.job.name=alora_{arguments.verb}"]
         yield Records(folder), more
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -179,24 +197,17 @@ def sweep_folder(arguments: Arguments, verb: str) -> Iterator[tuple[Records, lis
             lasting.parent.rmdir()
 
 
-def run_job(
-    number: int,
-    changed: str,
-    make_recipe: Callable[[], Recipe],
-    job: Callable[[Callable[[], Recipe]], int],
-    report: Callable[[BaseException], int],
-    finished: Callable[[Recipe], bool],
-) -> JobRecord:
+def _run_job(number: int, changed: str, make_recipe: Callable[[], Recipe], jobs: Jobs) -> JobRecord:
     """Run one job of a sweep to a record; an error is reported here, so that the other jobs still run."""
     run_dir = None
     try:
         recipe = make_recipe()
         run_dir = recipe.run_dir
-        if finished(recipe):
+        if jobs.finished(recipe):
             return JobRecord(number, changed, SKIPPED, 0, run_dir, "")
-        exit_code = job(lambda: recipe)
+        exit_code = jobs.run(recipe)
     except Exception as error:
         message = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        return JobRecord(number, changed, FAILED, report(error), run_dir, message)
+        return JobRecord(number, changed, FAILED, jobs.report(error), run_dir, message)
     message = "" if exit_code == 0 else f"exit code {exit_code}"
     return JobRecord(number, changed, FAILED if exit_code else DONE, exit_code, run_dir, message)

@@ -14,15 +14,19 @@ def check_recipe(recipe: Recipe, verb: str) -> None:
     Raises:
         ConfigError: with one line per problem.
     """
-    problems = [
-        problem
-        for key, kind, limits in settings_of(Recipe)
-        if not is_dataclass(kind)
-        and (problem := limits.problem(key, reduce(getattr, key.split("."), recipe))) is not None
-    ]
-    problems += [*_policy(recipe), *_training(recipe), *_compare(recipe), *_needs(recipe, verb)]
+    problems = [*limit_problems(recipe), *_policy(recipe), *_training(recipe), *_compare(recipe), *_needs(recipe, verb)]
     if problems:
         raise ConfigError("\n".join(problems))
+
+
+def limit_problems(recipe: Recipe) -> list[str]:
+    """One line for each value beyond what its own line of the schema allows."""
+    found = [
+        limits.problem(key, reduce(getattr, key.split("."), recipe))
+        for key, kind, limits in settings_of(Recipe)
+        if not is_dataclass(kind)
+    ]
+    return [problem for problem in found if problem is not None]
 
 
 def _policy(recipe: Recipe) -> list[str]:

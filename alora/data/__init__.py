@@ -1,1 +1,1 @@
-"""Labelled conversations: found (``sources``), read into typed rows (``conversation``), split (``splits``), checked."""
+"""Labelled conversations: found (``sources``), read (``formats``), made rows (``messages``, ``conversation``)."""

@@ -3,32 +3,20 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.splits import LEAST_ROWS, text_digest, too_few
+from alora.findings import ERROR, WARNING, Finding
 from alora.policy import Policy
 
-ERROR, WARNING = "error", "warning"
 FEW_ROWS = 8  # of one label: below this a metric is noise
+LEAST_POSITIVES = 10  # validation rows that a threshold is fitted on
 RARE_SHARE = 0.05
+MORE_POSITIVES = "label more, raise data.validation_share, or give data.validation"
 _NOT_LETTERS = re.compile(r"[\W\d_]+")
 
 Rows = Sequence[LabelledConversation]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong (``error``: no run) or doubtful (``warning``), with its place.
-
-    ``count`` is more than one where it stands for several that are not shown.
-    """
-
-    severity: str
-    where: str
-    problem: str
-    count: int = 1
 
 
 def check_balance(name: str, rows: Rows, policy: Policy, needed: bool) -> list[Finding]:
@@ -38,12 +26,15 @@ def check_balance(name: str, rows: Rows, policy: Policy, needed: bool) -> list[F
     for label, count in counts.items():
         if not count:
             text = f"no row is labelled {label!r}: a classifier needs every label; add rows"
-            findings.append(Finding(ERROR if needed else WARNING, name, text))
+            findings.append(Finding(ERROR if needed else WARNING, "LABEL_ABSENT", name, text))
+        elif name == "validation" and label == policy.positive and count < LEAST_POSITIVES:
+            text = f"{count} of {len(rows)} rows are {label!r}, a threshold needs {LEAST_POSITIVES}; {MORE_POSITIVES}"
+            findings.append(Finding(ERROR, "FEW_POSITIVES", name, text))
         elif count < FEW_ROWS or count / len(rows) < RARE_SHARE:
             text = f"only {count} of {len(rows)} rows are {label!r}; figures for it will be rough, add rows"
-            findings.append(Finding(WARNING, name, text))
+            findings.append(Finding(WARNING, "FEW_ROWS", name, text))
     if name == "train" and all(counts.values()) and sum(count >= LEAST_ROWS for count in counts.values()) < 2:
-        findings.append(Finding(ERROR, name, too_few(policy)))
+        findings.append(Finding(ERROR, "TOO_FEW_ROWS", name, too_few(policy)))
     return findings
 
 
@@ -60,46 +51,60 @@ def check_duplicates(splits: Mapping[str, Rows], *policies: Policy) -> list[Find
     in digits and punctuation only are told as well: templates leak that way.
     """
     findings = []
-    exact = {name: _by_digest(rows, text_digest) for name, rows in splits.items()}
+    exact = {name: _by(lambda row: text_digest(row.conversation), rows) for name, rows in splits.items()}
     for name, groups in exact.items():
         repeated = [group for group in groups.values() if len(group) > 1]
         if extra := sum(len(group) - 1 for group in repeated):
             text = f"{extra} of {len(splits[name])} rows repeat another row's conversation ({_places(repeated)})"
-            findings.append(Finding(WARNING, name, text))
-    everywhere = _by_digest([row for rows in splits.values() for row in rows], text_digest)
+            findings.append(Finding(WARNING, "DUPLICATES", name, text))
+    everywhere: dict[str, list[LabelledConversation]] = {}
+    for groups in exact.values():
+        for key, rows in groups.items():
+            everywhere.setdefault(key, []).extend(rows)
     torn = [group for group in everywhere.values() if any(_disagree(group, policy) for policy in policies)]
     if torn:
         text = f"{len(torn)} conversations have two different labels ({_places(torn)}); decide on one"
-        findings.append(Finding(WARNING, "labels", text))
-    near = {name: _by_digest(rows, _letters) for name, rows in splits.items()}
+        findings.append(Finding(WARNING, "TWO_LABELS", "labels", text))
+    near = {name: _by(lambda row: _letters(row.conversation), rows) for name, rows in splits.items()}
+    grouped = {name: _by(lambda row: row.group, rows) for name, rows in splits.items()}
     for one, other in combinations(splits, 2):
-        same = sorted(exact[one].keys() & exact[other].keys())
-        leaks = [[exact[other][key][0], exact[one][key][0]] for key in same]
+        shared = exact[one].keys() & exact[other].keys()
+        same = [key for key in shared if _compete(exact[one][key], exact[other][key])]
+        leaks = [[exact[other][key][0], exact[one][key][0]] for key in sorted(same)]
         if leaks:
             leaked = sum(len(exact[other][key]) for key in same)
             text = f"{leaked} of its {len(splits[other])} rows are also in {one} ({_places(leaks)}); remove them"
-            findings.append(Finding(WARNING, other, text))
-        almost = near[one].keys() & near[other].keys() - {_letters(pair[0].conversation) for pair in leaks}
+            findings.append(Finding(WARNING, "LEAK", other, text))
+        common = grouped[one].keys() & grouped[other].keys() - {""}
+        if common := [group for group in common if _compete(grouped[one][group], grouped[other][group])]:
+            text = f"{len(common)} groups of data.columns.group are also in {one}, such as {min(common)!r}"
+            findings.append(Finding(WARNING, "GROUP_LEAK", other, text))
+        almost = near[one].keys() & near[other].keys() - {_letters(exact[one][key][0].conversation) for key in shared}
         if almost:
             pairs = [[near[other][key][0], near[one][key][0]] for key in sorted(almost)]
             text = f"{len(almost)} rows differ from one in {one} in digits and punctuation only ({_places(pairs)})"
-            findings.append(Finding(WARNING, other, text))
+            findings.append(Finding(WARNING, "NEAR_LEAK", other, text))
     return findings
+
+
+def _compete(one: Rows, other: Rows) -> bool:
+    """Whether some policy has labels in both: only then has it seen what it is measured on."""
+    return not {name for row in one for name in row.labels}.isdisjoint(name for row in other for name in row.labels)
 
 
 def _disagree(group: Rows, policy: Policy) -> bool:
     return len({row.labels[policy.id] for row in group if policy.id in row.labels}) > 1
 
 
-def _by_digest(rows: Rows, digest: Callable[[Conversation], str]) -> dict[str, list[LabelledConversation]]:
+def _by(key: Callable[[LabelledConversation], str], rows: Rows) -> dict[str, list[LabelledConversation]]:
     groups: dict[str, list[LabelledConversation]] = {}
     for row in rows:
-        groups.setdefault(digest(row.conversation), []).append(row)
+        groups.setdefault(key(row), []).append(row)
     return groups
 
 
 def _letters(conversation: Conversation) -> str:
-    return "\n".join(f"{m.role}:{_NOT_LETTERS.sub(' ', m.content.casefold()).strip()}" for m in conversation.messages)
+    return "\n".join(f"{m.role}:{_NOT_LETTERS.sub(' ', m.text.casefold()).strip()}" for m in conversation.messages)
 
 
 def _places(groups: Sequence[Sequence[LabelledConversation]]) -> str:

@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import DataSettings
-from alora.data.conversation import Conversation, LabelledConversation, Message, read_labelled, read_multilabelled
+from alora.data.conversation import (
+    Conversation,
+    LabelledConversation,
+    Message,
+    each,
+    named,
+    read_labelled,
+    read_multilabelled,
+)
+from alora.data.sources import Source
 from alora.errors import ConfigError, DataError, LeftOut
 from alora.findings import Findings
 from alora.policy import Policy
@@ -53,16 +62,16 @@ def read_splits(settings: DataSettings, policies: Sequence[Policy]) -> tuple[Spl
         AllFailed: no policy's rows can be used; the reason itself where there is one policy.
     """
     if settings.train is None:
-        raise ConfigError("no training rows: set data.train=FILE (JSONL or Parquet) or data.train=hub:NAME")
+        raise ConfigError("no training rows: set data.train=FILE (JSON, CSV or Parquet) or data.train=hub:NAME")
     left_out, by_id = LeftOut(), {policy.id: policy for policy in policies}
 
-    def read(source: str | None) -> list[LabelledConversation]:
+    def read(source: Source | None) -> list[LabelledConversation]:
         if source is None:
             return []
         rows, unusable = read_shared_rows(source, settings, policies)
         labelled = {name for row in rows for name in row.labels}
         for name in (name for name in by_id if name not in labelled):
-            none = DataError(f"{source}: none of its {len(rows)} rows is labelled for policy {name!r}")
+            none = DataError(f"{named(source)}: none of its {len(rows)} rows is labelled for policy {name!r}")
             left_out.setdefault(name, unusable.get(name, none))
         left_out.require_some(by_id)
         return [row for row in rows if row.labels]
@@ -77,9 +86,12 @@ def read_splits(settings: DataSettings, policies: Sequence[Policy]) -> tuple[Spl
 
 
 def read_policy_rows(
-    source: str, settings: DataSettings, policies: Sequence[Policy]
+    source: Source, settings: DataSettings, policies: Sequence[Policy], findings: Findings | None = None
 ) -> tuple[list[LabelledConversation], LeftOut]:
     """Rows of ``policies``, as they stand, from one source or (``%policy%`` in its name) from one file for each.
+
+    Args:
+        findings: keeps the notes on how the rows were read.
 
     Returns:
         The rows, and the policies whose own file, or whose labels in a common source, cannot be used; they have no
@@ -88,34 +100,37 @@ def read_policy_rows(
     Raises:
         DataError: a source of several policies cannot be used.
     """
-    if POLICY_PLACE not in source:
-        return _read_common(source, settings, policies)
+    if POLICY_PLACE not in named(source):
+        return _read_common(source, settings, policies, findings)
     left_out, by_id = LeftOut(), {policy.id: policy for policy in policies}
-    files = left_out.each(by_id, lambda name: read_labelled(source_of(source, by_id[name]), settings, by_id[name]))
-    return [row for rows in files.values() for row in rows], left_out
+
+    def read(name: str) -> list[LabelledConversation]:
+        return read_labelled(source_of(source, by_id[name]), settings, by_id[name], findings)
+
+    return [row for rows in left_out.each(by_id, read).values() for row in rows], left_out
 
 
 def read_shared_rows(
-    source: str, settings: DataSettings, policies: Sequence[Policy]
+    source: Source, settings: DataSettings, policies: Sequence[Policy]
 ) -> tuple[list[LabelledConversation], LeftOut]:
     """As :func:`read_policy_rows`; of a file for each policy, rows that hold the same conversation become one, so that
     their policies share its prefix."""
     rows, left_out = read_policy_rows(source, settings, policies)
-    return merge_rows(rows) if POLICY_PLACE in source else rows, left_out
+    return merge_rows(rows) if POLICY_PLACE in named(source) else rows, left_out
 
 
-def source_of(source: str, policy: Policy) -> str:
+def source_of(source: Source, policy: Policy) -> Source:
     """The source that holds ``policy``'s rows: ``%policy%`` in a name stands for its id."""
-    return source.replace(POLICY_PLACE, policy.id)
+    return [one.replace(POLICY_PLACE, policy.id) for one in each(source)]
 
 
 def _read_common(
-    source: str, settings: DataSettings, policies: Sequence[Policy]
+    source: Source, settings: DataSettings, policies: Sequence[Policy], findings: Findings | None
 ) -> tuple[list[LabelledConversation], LeftOut]:
     # Of a single policy, wrong labels are the source's fault, so that all that is wrong is listed at once.
     own = {policy.id: Findings() for policy in policies if len(policies) > 1}
-    rows = read_multilabelled(source, settings, policies, own)
-    left_out = LeftOut({name: findings.error(source) for name, findings in own.items() if findings.count})
+    rows = read_multilabelled(source, settings, policies, own, findings)
+    left_out = LeftOut({name: wrong.error(named(source)) for name, wrong in own.items() if wrong.count})
     if left_out:
         usable = [{name: label for name, label in row.labels.items() if name not in left_out} for row in rows]
         rows = [replace(row, labels=labels) for row, labels in zip(rows, usable, strict=True)]
@@ -134,8 +149,12 @@ def merge_rows(rows: Sequence[LabelledConversation]) -> list[LabelledConversatio
 
 def text_digest(conversation: Conversation) -> str:
     """Digest of a conversation's roles and words, blind to case and white space: equal for what reads the same."""
-    lines = [f"{m.role}:{' '.join(m.content.casefold().split())}" for m in conversation.messages]
-    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
+    lines = [f"{m.role}:{' '.join(m.text.casefold().split())}" for m in conversation.messages]
+    return _digest("\n".join(lines))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def rows_digest(rows: Sequence[LabelledConversation]) -> str:
@@ -149,14 +168,44 @@ def rows_digest(rows: Sequence[LabelledConversation]) -> str:
 def hold_out(
     rows: Sequence[LabelledConversation], share: float
 ) -> tuple[list[LabelledConversation], list[LabelledConversation]]:
-    """Split by a hash of the text, so that duplicates stay on one side and a new row moves no other."""
+    """Split each policy's rows, ``share`` of every label, by a hash of the text.
+
+    Rows of one group, and duplicates, stay on one side. A policy's split depends on its own rows alone, so it is the
+    same whichever policies are read with it. A row on different sides for two policies is on both, each with its label.
+    """
     if not 0 < share < 1:
         raise ConfigError(f"data.validation_share={share} must lie between 0 and 1")
-    train, validation = [], []
-    for row in rows:
-        place = int(text_digest(row.conversation)[:8], 16) / 2**32
-        (validation if place < share else train).append(row)
-    return train, validation
+    keys = [_digest(f"group:{row.group}") if row.group else text_digest(row.conversation) for row in rows]
+    held = {name: _held_out(name, rows, keys, share) for name in {name for row in rows for name in row.labels}}
+    sides: tuple[list[LabelledConversation], list[LabelledConversation]] = ([], [])
+    for row, key in zip(rows, keys, strict=True):
+        for side, wanted in zip(sides, (False, True), strict=True):
+            labels = {name: label for name, label in row.labels.items() if (key in held[name]) is wanted}
+            if labels or not (row.labels or wanted):
+                side.append(row if len(labels) == len(row.labels) else replace(row, labels=labels))
+    return sides
+
+
+def _held_out(name: str, rows: Sequence[LabelledConversation], keys: Sequence[str], share: float) -> set[str]:
+    """The keys of rows to hold out for a policy: of each label, rarest first, the lowest ones.
+
+    A label with three rows or more has one on each side, if its rows have different keys.
+    """
+    counts: dict[str, Counter[str]] = {}  # label → key → rows
+    for row, key in zip(rows, keys, strict=True):
+        if name in row.labels:
+            counts.setdefault(row.labels[name], Counter())[key] += 1
+    held: set[str] = set()
+    for _, count in sorted(counts.items(), key=lambda item: (item[1].total(), item[0])):
+        total = count.total()
+        wanted = max(round(share * total), 1 if total > 2 else 0)
+        missing = wanted - sum(count[key] for key in held & count.keys())
+        for key in sorted(count.keys() - held)[:-1]:
+            if missing <= 0:
+                break
+            held.add(key)
+            missing -= count[key]
+    return held
 
 
 def _require_labels(splits: Splits, policy: Policy) -> None:

@@ -68,4 +68,4 @@ def fit_bag_of_words(policy: Policy, rows: Sequence[LabelledConversation], seed:
 
 def _text(conversation: Conversation) -> str:
     """Roles are words too, so that who spoke last can be learned."""
-    return "\n".join(f"{message.role}: {message.content}" for message in conversation.messages)
+    return "\n".join(f"{message.role}: {message.text}" for message in conversation.messages)

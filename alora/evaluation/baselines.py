@@ -12,7 +12,8 @@ from alora.errors import AloraError
 from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.calibration import fit_operating_point
 from alora.evaluation.predict import Predictions, predict
-from alora.evaluation.report import Evaluation, evaluate
+from alora.evaluation.records import Evaluation
+from alora.evaluation.report import evaluate
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,50 +13,11 @@ from scipy.special import log_softmax, softmax
 from alora.config.schema import EvaluationSettings
 from alora.errors import ConfigError, DataError
 from alora.evaluation.resampling import COVERAGE, Flags, Floats, Sweep, draw_counts, ratio, sweep
-from alora.verdict import Calibration
+from alora.verdict import OperatingPoint
 
 TEMPERATURE_BOUNDS = (0.05, 20.0)
 # What a threshold can be chosen for, with the rate held by default; "none" is what an uncalibrated adapter has.
 TARGETS: Mapping[str, float | None] = {"f1": None, "fpr": 0.01, "recall": 0.95, "cost": None}
-
-
-@dataclass(frozen=True)
-class OperatingPoint:
-    """Where an adapter's verdict turns positive, and what is known about that place.
-
-    ``threshold_low`` and ``threshold_high`` are the 95 % bootstrap interval of the choice. ``target`` says what it
-    was chosen for (:data:`TARGETS`, or "none": uncalibrated, at one half), ``rows`` and ``positives`` on what.
-    ``costs`` are those of a false positive and a false negative, where the target is cost. ``dtype`` and ``engine``
-    say what computed the logits that it was fitted to; None: the base as the bundle was exported on it, in process.
-    """
-
-    temperature: float = 1.0
-    threshold: float = 0.5
-    threshold_low: float | None = None
-    threshold_high: float | None = None
-    target: str = "none"
-    target_value: float | None = None
-    rows: int = 0
-    positives: int = 0
-    costs: tuple[float, float] | None = None
-    dtype: str | None = None
-    engine: str | None = None
-
-    def __post_init__(self) -> None:
-        _ = self.calibration  # ConfigError when no verdict can come of it
-
-    @property
-    def calibration(self) -> Calibration:
-        """What a verdict needs."""
-        return Calibration(self.temperature, self.threshold)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types; what is None and newer than the rest is left out."""
-        content = asdict(self)
-        for name in ("costs", "dtype", "engine"):
-            if content[name] is None:
-                del content[name]
-        return content
 
 
 def positive_probability(logits_NL: Floats, temperature: float = 1.0) -> Floats:

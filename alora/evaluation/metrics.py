@@ -6,62 +6,15 @@ a thousand resamples cost one sweep; the tests hold every figure equal to scikit
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
 from alora.errors import DataError
+from alora.evaluation.records import FIGURES, Estimate, Metrics
 from alora.evaluation.resampling import COVERAGE, Flags, Floats, draw_counts, ratio, sweep
 
 CALIBRATION_BINS = 15
-FIGURES = (
-    "accuracy",
-    "balanced_accuracy",
-    "f1",
-    "precision",
-    "recall",
-    "auroc",
-    "auprc",
-    "recall_at_1_fpr",
-    "recall_at_5_fpr",
-    "ece",
-)
 _ECE = FIGURES.index("ece")
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A figure with the 95 % bootstrap interval; None where the rows do not define it (AUROC of one class)."""
-
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True)
-class Metrics:
-    """Figures of one policy on ``rows`` rows, ``positives`` of them of the positive label, at ``threshold``."""
-
-    rows: int
-    positives: int
-    threshold: float
-    figures: Mapping[str, Estimate]
-
-    def __post_init__(self) -> None:
-        missing = [name for name in FIGURES if name not in self.figures]
-        if missing:
-            raise ValueError(f"figures lack {', '.join(missing)}")
-
-    def value(self, figure: str) -> float | None:
-        """The point estimate of one of :data:`FIGURES`."""
-        return self.figures[figure].value
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
-        figures = {name: asdict(estimate) for name, estimate in self.figures.items()}
-        return {"rows": self.rows, "positives": self.positives, "threshold": self.threshold, "figures": figures}
 
 
 def compute_metrics(

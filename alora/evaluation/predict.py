@@ -103,13 +103,20 @@ def predict(
 def batches_of(
     renderer: Renderer, policies: Sequence[Policy], suffixes: Sequence[Suffix], rows: Iterable[LabelledConversation]
 ) -> Iterator[list[Question]]:
-    """A question about every row, to the policies that it is labelled for; in batches whose prefix KV fits into memory
-    together."""
+    """:func:`batched` questions about every row, to the policies that it is labelled for."""
+
+    def ask(row: LabelledConversation) -> Question:
+        asked = [i for i, policy in enumerate(policies) if policy.id in row.labels]
+        return Question(renderer.prefix(row.conversation), [suffixes[i] for i in asked], asked)
+
+    return batched(map(ask, rows))
+
+
+def batched(questions: Iterable[Question]) -> Iterator[list[Question]]:
+    """``questions`` in batches whose prefix KV fits into memory together."""
     batch: list[Question] = []
     tokens = 0
-    for row in rows:
-        asked = [i for i, policy in enumerate(policies) if policy.id in row.labels]
-        question = Question(renderer.prefix(row.conversation), [suffixes[i] for i in asked], asked)
+    for question in questions:
         length = len(question.prefix.token_ids)
         if batch and (len(batch) == BATCH_ROWS or tokens + length > BATCH_PREFIX_TOKENS):
             yield batch

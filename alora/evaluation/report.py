@@ -1,20 +1,20 @@
-"""What an evaluation found, as a record, a table and a JSON file."""
+"""An evaluation: computed from predictions, as a table, as a JSON file."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from alora.atomic import write_json
 from alora.config.schema import EvaluationSettings
 from alora.errors import RunError
-from alora.evaluation.calibration import TEMPERATURE_BOUNDS, OperatingPoint, positive_probability
-from alora.evaluation.metrics import FIGURES, Estimate, Metrics, compute_metrics
+from alora.evaluation.calibration import TEMPERATURE_BOUNDS, positive_probability
+from alora.evaluation.metrics import compute_metrics
 from alora.evaluation.predict import Predictions
+from alora.evaluation.records import FIGURES, Estimate, Evaluation, Metrics
 from alora.typed import typed
+from alora.verdict import OperatingPoint
 
 HEADINGS = ("policy", "method", "rows", "AUROC", "AUPRC", "F1", "precision", "recall", "R@1%FPR", "R@5%FPR", "ECE")
 _TITLES = {
@@ -27,37 +27,6 @@ _TITLES = {
     "ece": "ECE",
 }
 _COLUMNS = ("auroc", "auprc", "f1", "precision", "recall", "recall_at_1_fpr", "recall_at_5_fpr", "ece")
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """One method's figures for one policy on one set of rows.
-
-    ``method`` is "alora", "lora", "bag_of_words", ...; ``split`` is what the rows are to the adapter ("test").
-    ``adapter_digest`` is None for a method that has no adapter.
-    """
-
-    policy: str
-    method: str
-    split: str
-    metrics: Metrics
-    operating_point: OperatingPoint
-    adapter_digest: str | None = None
-    label_counts: Mapping[str, int] = field(default_factory=dict)
-    truncated: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
-        return {
-            "policy": self.policy,
-            "method": self.method,
-            "split": self.split,
-            "adapter_digest": self.adapter_digest,
-            "label_counts": dict(self.label_counts),
-            "truncated": self.truncated,
-            "operating_point": self.operating_point.as_dict(),
-            "metrics": self.metrics.as_dict(),
-        }
 
 
 def evaluate(

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import alora
 from alora.atomic import write_json
 from alora.base.fingerprint import Fingerprint
 from alora.config.environment import package_version
 from alora.errors import BundleError
 from alora.reading import read_json
 from alora.typed import typed
+from alora.version import __version__
 
 FORMAT = 1
 FILE_NAME = "identity.json"
@@ -40,7 +40,7 @@ class Environment:
         import torch
 
         return cls(
-            alora=alora.__version__,
+            alora=__version__,
             torch=torch.__version__,
             transformers=package_version("transformers") or "unknown",
             peft=package_version("peft") or "unknown",

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from alora.errors import BaseError
+from alora.errors import AdapterError, BaseError
 
 CHECK_TOKENS = 12
 _WINDOW = 6  # the last token of the check then sees a part of its prefix, and not all of it
@@ -65,7 +65,11 @@ def require_same_answers(
         spread = wanted.to(found.dtype) - wanted.to(found.dtype).mean()
         if not (found - wanted.to(found.dtype)).norm() <= bound * spread.norm():
             problem = f"its logits are {found[:3].tolist()} where the stock model's are {wanted[:3].tolist()}"
-    except (BaseError, torch.OutOfMemoryError):  # the one names its cause; the other is no matter of the class
+    except (
+        AdapterError,
+        BaseError,
+        torch.OutOfMemoryError,
+    ):  # the one names its cause; the other is no matter of the class
         raise
     except _FAILURES as error:
         problem, cause = f"{type(error).__name__}: {error}", error

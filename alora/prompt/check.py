@@ -4,13 +4,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from alora.activation import last_occurrence
-from alora.data.check import ERROR, WARNING, Finding
+from alora.config.schema import PromptSettings
 from alora.data.conversation import LabelledConversation
 from alora.errors import RenderError
-from alora.findings import SHOWN
+from alora.findings import ERROR, WARNING, Finding, Findings
 from alora.policy import Policy
 from alora.prompt.render import Renderer
 
+MOST_GUTTED = 0.05  # of a split's rows that lose more than half of their text
 IN_RECIPE = "lower prompt.max_prefix_tokens to {tokens}"
 
 
@@ -36,7 +37,7 @@ def check_prompts(
     """
     suffixes = {policy.id: renderer.suffix(policy) for policy in policies}
     longest_suffix = max(len(suffix.token_ids) for suffix in suffixes.values())
-    findings: list[Finding] = []
+    findings = Findings()
     lengths: list[int] = []
     cut: list[tuple[int, int, str]] = []
     prefix_tokens = 0
@@ -47,31 +48,38 @@ def check_prompts(
         try:
             prefix = renderer.prefix(row.conversation)
         except RenderError as error:
-            findings.append(Finding(ERROR, row.where, str(error)))
+            findings.add("NOT_RENDERED", row.where, str(error))
             continue
         starts = {last_occurrence(prefix.token_ids + suffix.token_ids, suffix.invocation_ids) for suffix in wanted}
         for found in starts - {len(prefix.token_ids)}:
             text = f"the adapter would start at token {found}, not at {len(prefix.token_ids)}; please report this"
-            findings.append(Finding(ERROR, row.where, text))
+            findings.add("ACTIVATION", row.where, text)
         longest = len(prefix.token_ids) + max(len(suffix.token_ids) for suffix in wanted)
         if longest > longest_input:
-            text = too_long(longest, longest_input, longest_suffix)
-            findings.append(Finding(ERROR, row.where, text))
+            findings.add("PROMPT_TOO_LONG", row.where, too_long(longest, longest_input, longest_suffix))
         lengths.append(longest)
         truncation = prefix.truncation
         prefix_tokens += truncation.tokens_before if truncation else len(prefix.token_ids)
         if truncation:
             cut.append((truncation.tokens_before - truncation.tokens_after, truncation.tokens_before, row.where))
     lost = sum(tokens for tokens, _, _ in cut)
-    if cut:
-        _, whole, where = max(cut)
-        text = (
-            f"{len(cut)} rows are cut from the {renderer.settings.truncation} to fit "
-            f"prompt.max_prefix_tokens={renderer.settings.max_prefix_tokens} and lose {lost} tokens in all "
-            f"(the longest, {where}, has {whole}); raise it if the base and the memory allow"
-        )
-        findings.append(Finding(WARNING, name, text))
-    return _token_lengths(lengths, len(cut), prefix_tokens, lost), _few(name, findings)
+    found = _truncation(name, cut, len(lengths), renderer.settings) if cut else []
+    return _token_lengths(lengths, len(cut), prefix_tokens, lost), [*findings.all(), *found]
+
+
+def _truncation(name: str, cut: list[tuple[int, int, str]], rows: int, settings: PromptSettings) -> list[Finding]:
+    """What is cut, as (tokens lost, tokens before, place): doubtful, or wrong where too many rows lose most of it."""
+    _, whole, where = max(cut)
+    gutted = sum(2 * tokens > before for tokens, before, _ in cut)
+    text = (
+        f"{len(cut)} rows are cut from the {settings.truncation} to fit "
+        f"prompt.max_prefix_tokens={settings.max_prefix_tokens} and lose {sum(tokens for tokens, _, _ in cut)} tokens "
+        f"in all (the longest, {where}, has {whole}); raise it if the base and the memory allow"
+    )
+    if gutted <= MOST_GUTTED * rows:
+        return [Finding(WARNING, "TRUNCATED", name, text)]
+    choices = "or keep the end with prompt.truncation=start, split long conversations into rows, or leave them out"
+    return [Finding(ERROR, "TRUNCATED_MOST", name, f"{gutted} of {rows} rows lose more than half: {text}, {choices}")]
 
 
 def too_long(tokens: int, limit: int, suffix: int, remedy: str = IN_RECIPE) -> str:
@@ -88,11 +96,3 @@ def _token_lengths(lengths: list[int], truncated: int, prefix_tokens: int, lost:
         return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
     return TokenLengths(quantile(0.5), quantile(0.95), ordered[-1], truncated, prefix_tokens, lost)
-
-
-def _few(name: str, findings: list[Finding]) -> list[Finding]:
-    """The first errors in full, the rest as a count."""
-    errors = [finding for finding in findings if finding.severity == ERROR]
-    more = len(errors) - SHOWN
-    rest = [Finding(ERROR, name, f"... and {more} more rows with errors", more)] if more > 0 else []
-    return [*errors[:SHOWN], *rest, *(finding for finding in findings if finding.severity != ERROR)]

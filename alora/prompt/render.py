@@ -8,6 +8,7 @@ of the suffix. Pieces of the chat template are tokenised with its control tokens
 (:mod:`alora.prompt.tokens`).
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -15,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from alora.activation import last_occurrence
 from alora.config.schema import PromptSettings
-from alora.data.conversation import Conversation
+from alora.data.messages import Conversation, Message
 from alora.errors import ConfigError, PolicyError, RenderError
 from alora.policy import Policy
 from alora.prompt.template import take_apart
-from alora.prompt.tokens import TextEncoder
-from alora.prompt.truncate import MARKERS_AT_MOST, Turn, fit
+from alora.prompt.tokens import panics_told, text_encoder
+from alora.prompt.truncate import MARKERS_AT_MOST, Turn, bounded, fit
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -31,7 +32,7 @@ TRUNCATIONS = ("middle", "start")
 
 SYSTEM_TEXT = "You review conversations between users and an assistant."
 HEADING = "Conversation:\n"
-SPEAKERS = {"system": "System", "user": "User", "assistant": "Assistant"}
+SPEAKERS = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
 MARKER = " [...] "
 INVOCATION = "Policy check:"
 OTHER_ANSWERS = ("Yes", "No", "yes", "no", "True", "False", "A", "B", "C", "D", "1", "2", "3", "4")
@@ -40,7 +41,10 @@ LEAST_CONTENT = 16  # tokens of conversation that a prefix must have room for
 
 @dataclass(frozen=True)
 class Truncation:
-    """What a conversation lost to fit: tokens of the prefix before and after, and from where they were taken."""
+    """What a conversation lost to fit: tokens of the prefix before and after, and from where they were taken.
+
+    ``tokens_before`` leaves out what a conversation beyond :func:`~alora.prompt.truncate.bounded` lost first.
+    """
 
     tokens_before: int
     tokens_after: int
@@ -126,7 +130,7 @@ class Renderer:
                 raise ConfigError(f"prompt.{key}={value!r} is not one of {known}")
         self.settings = settings
         self._tokenizer = tokenizer
-        self._text = TextEncoder(tokenizer)
+        self._text = text_encoder(tokenizer)
         self._template = take_apart(tokenizer, template_kwargs)
         self._pieces: dict[str, list[int]] = {}
         self._suffixes: dict[Policy, Suffix] = {}
@@ -151,16 +155,18 @@ class Renderer:
         """
         if not conversation.messages:
             raise RenderError(f"conversation {conversation.id!r} has no message")
-        system, turns = self._turns(conversation)
+        limit, taken_from = self.settings.max_prefix_tokens, self.settings.truncation
+        messages = bounded(conversation.messages, limit, MARKER)
+        system, turns = self._turns(replace(conversation, messages=messages))
         whole = self._join(system, turns)
-        limit = self.settings.max_prefix_tokens
         if len(whole) <= limit:
-            return Prefix(tuple(whole))
+            same = messages is conversation.messages
+            return Prefix(tuple(whole), None if same else Truncation(len(whole), len(whole), taken_from))
         cuttable = [system, *turns] if system.kept else turns
         budget = limit - self._overhead() - (0 if system.kept else len(system.token_ids))
-        cut = fit(cuttable, budget, self.settings.truncation, self._marker)
+        cut = fit(cuttable, budget, taken_from, self._marker)
         ids = self._join(*((cut[0], cut[1:]) if system.kept else (system, cut)))
-        return Prefix(tuple(ids), Truncation(len(whole), len(ids), self.settings.truncation))
+        return Prefix(tuple(ids), Truncation(len(whole), len(ids), taken_from))
 
     def suffix(self, policy: Policy) -> Suffix:
         """The policy's part: depends on the policy alone.
@@ -216,18 +222,22 @@ class Renderer:
         generic = Turn("system", tuple(self._text.encode(SYSTEM_TEXT)))
         messages = conversation.messages
         if self.settings.layout == "transcript":
-            lines = "\n".join(f"{SPEAKERS[message.role]}: {message.content}" for message in messages)
+            lines = "\n".join(map(_spoken, messages))
             return generic, [Turn("user", tuple(self._text.encode(lines)), kept=True)]
         own = messages[0].role == "system"
-        turns = [self._turn(message.role, message.content) for message in messages[own:]]
+        turns = [self._turn(message) for message in messages[own:]]
         if not own:
             return generic, turns
         return Turn("system", tuple(self._text.encode(self._trimmed("system", messages[0].content))), kept=True), turns
 
-    def _turn(self, role: str, content: str) -> Turn:
-        if role not in self._template.open:  # a later system turn, where the template has none
-            role, content = "user", f"{SPEAKERS[role]}: {content}"
+    def _turn(self, message: Message) -> Turn:
+        role, content = message.role, message.text
+        if role not in self._template.open:  # a later system turn, or a tool's, where the template has none
+            role, content = "user", _spoken(message)
+        content = json.dumps(content, ensure_ascii=False)[1:-1] if role in self._template.quotes else content
         wrapper = len(self._markup(self._template.open[role])) + len(self._markup(self._template.close[role]))
+        if role == "tool":
+            wrapper = max(wrapper, len(self._markup(self._template.between_tools)))
         return Turn(role, tuple(self._text.encode(self._trimmed(role, content))), wrapper)
 
     def _trimmed(self, role: str, content: str) -> str:
@@ -241,9 +251,13 @@ class Renderer:
         ids += self._markup(template.folded_system or "") if opened else self._markup(self._close_system())
         heading = self._text.encode(HEADING) if self.settings.layout == "transcript" else []
         for index, turn in enumerate(turns):
-            ids += [] if opened and index == 0 else self._markup(template.open[turn.role])
-            ids += [*heading, *turn.token_ids, *self._markup(template.close[turn.role])]
-        return ids
+            if index and turn.role == turns[index - 1].role == "tool":
+                ids += self._markup(template.between_tools)
+            else:
+                ids += self._markup(template.close[turns[index - 1].role]) if index else []
+                ids += [] if opened and index == 0 else self._markup(template.open[turn.role])
+            ids += [*heading, *turn.token_ids]
+        return ids + self._markup(template.close[turns[-1].role]) if turns else ids
 
     def _close_system(self) -> str:
         return self._template.close["system" if self._template.folded_system is None else "user"]
@@ -258,7 +272,7 @@ class Renderer:
 
     def _refuse_small_limit(self) -> None:
         least = self._overhead() + len(self._text.encode(SYSTEM_TEXT)) + MARKERS_AT_MOST * len(self._marker)
-        widest = max(self._turn(role, "").wrapper for role in ("user", "assistant"))
+        widest = max(self._turn(Message(role, "")).wrapper for role in ("user", "assistant"))
         least += 2 * widest + LEAST_CONTENT
         if self.settings.max_prefix_tokens < least:
             raise ConfigError(
@@ -269,5 +283,13 @@ class Renderer:
     def _markup(self, piece: str) -> list[int]:
         """The tokens of a piece of the template, control tokens included."""
         if piece not in self._pieces:
-            self._pieces[piece] = self._tokenizer.encode(piece, add_special_tokens=False, split_special_tokens=False)
+            with panics_told(self._tokenizer.name_or_path):
+                ids = self._tokenizer.encode(piece, add_special_tokens=False, split_special_tokens=False)
+            self._pieces[piece] = ids
         return self._pieces[piece]
+
+
+def _spoken(message: Message) -> str:
+    """A message as a line of a transcript."""
+    name = f" ({message.name})" if message.name else ""
+    return f"{SPEAKERS[message.role]}{name}: {message.text}"

@@ -5,13 +5,21 @@ the pieces, so their text never passes through Jinja, a template that refuses tw
 an instruction turn, and the place where an adapter starts is known instead of searched.
 """
 
+import contextlib
+import gc
 import inspect
+import json
+import os
+import signal
+import threading
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alora.errors import RenderError
+from alora.errors import RenderError, first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -19,6 +27,9 @@ if TYPE_CHECKING:
 # Some templates write today's date into the system turn, which would change the prompt overnight. Llama 3.2's own
 # fallback date stands in, for training and serving alike.
 FIXED_DATE = datetime(2024, 7, 26)
+_SECONDS, _MEMORY, _LONGEST = 10, 2**30, 2**22  # that rendering may take: of CPU, bytes, and bytes of all pieces
+_STATM = "/proc/self/statm"  # of Linux, where a fork is safe beside threads
+_known: "dict[str, ChatTemplate]" = {}
 FIXED_CLOCK = {"date_string": FIXED_DATE.strftime("%d %b %Y"), "strftime_now": FIXED_DATE.strftime}
 
 
@@ -29,7 +40,9 @@ class ChatTemplate:
     ``head`` comes before the system text, BOS included. ``open`` and ``close`` stand around the content of each role.
     Where ``folded_system`` is a text, the template writes the system text into the first user turn: ``head`` has then
     opened that turn, and ``folded_system`` stands between system text and user text. Roles in ``trims`` have white
-    space at both ends of their content removed. ``open`` lacks "system" where a later system turn is not possible.
+    space at both ends of their content removed. ``open`` lacks "system" where a later system turn is not possible, and
+    "tool" where a tool's answer is none; ``between_tools`` stands between two answers in a row, and roles in ``quotes``
+    have their content written as a JSON string.
     """
 
     head: str
@@ -38,10 +51,14 @@ class ChatTemplate:
     generation: str
     trims: frozenset[str]
     folded_system: str | None = None
+    between_tools: str = ""
+    quotes: frozenset[str] = frozenset()
 
 
-_MARKS = {name: f"ALORA7{name}7MARK" for name in ("S1", "U1", "A1", "U2", "A2", "U3", "S2")}
-_ROLES = {"S": "system", "U": "user", "A": "assistant"}
+_MARKS = {name: f"ALORA7{name}7MARK" for name in ("S1", "U1", "A1", "U2", "A2", "U3", "S2", "T1", "T2")}
+_ROLES = {"S": "system", "U": "user", "A": "assistant", "T": "tool"}
+_TOOLS = ("U1", "A1", "T1", "T2", "A2", "U2")
+_PAD = " \n "
 
 
 def take_apart(tokenizer: "PreTrainedTokenizerBase", template_kwargs: Mapping[str, Any] | None = None) -> ChatTemplate:
@@ -64,7 +81,66 @@ def take_apart(tokenizer: "PreTrainedTokenizerBase", template_kwargs: Mapping[st
                 f"template_kwargs.{name} is no switch of a chat template; only names that the template itself reads, "
                 "with true or false, can be set (enable_thinking)"
             )
-    return _Surgeon(tokenizer, {**FIXED_CLOCK, **(template_kwargs or {})}).take_apart()
+    facts = type(tokenizer).__qualname__, tokenizer.chat_template, template_kwargs, tokenizer.special_tokens_map
+    key = json.dumps(facts, sort_keys=True, default=str)
+    if key not in _known:
+        surgeon = _Surgeon(tokenizer, {**FIXED_CLOCK, **(template_kwargs or {})})
+        _known[key] = _within_limits(surgeon) if Path(_STATM).exists() else surgeon.take_apart()
+    return _known[key]
+
+
+def _within_limits(surgeon: "_Surgeon") -> ChatTemplate:
+    """Take the template apart in a child process: it came with a base, and may loop or grow without end."""
+    answer, told = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads; the child runs Jinja alone
+        child = os.fork()
+    if child == 0:
+        try:
+            os.close(answer)
+            with os.fdopen(told, "w") as stream:
+                stream.write(json.dumps(_answer(surgeon)))
+        finally:
+            os._exit(0)
+    os.close(told)
+    # A child that waits for a lock of a thread that the fork left behind uses no CPU time, and ends here.
+    alarm = threading.Timer(3 * _SECONDS, os.kill, (child, signal.SIGKILL))
+    alarm.start()
+    try:
+        with os.fdopen(answer) as stream:
+            text = stream.read(_LONGEST + 1)
+    finally:
+        alarm.cancel()
+        with contextlib.suppress(ChildProcessError):  # a server may collect its children by itself
+            os.waitpid(child, 0)
+    if not text or len(text) > _LONGEST:
+        raise RenderError(
+            f"the base's chat template needs more than {_SECONDS} s, {_MEMORY >> 30} GiB or {_LONGEST >> 20} MiB of "
+            "text for one short conversation; mend its chat_template.jinja, or choose another base"
+        )
+    found = json.loads(text)
+    if isinstance(found, str):
+        raise RenderError(found[:1000])
+    return ChatTemplate(**{**found, "trims": frozenset(found["trims"])})
+
+
+def _answer(surgeon: "_Surgeon") -> dict[str, Any] | str:
+    """In the child: the pieces, or what is wrong with the template."""
+    import resource
+
+    gc.disable()  # what the parent holds is not the child's to end
+    taken = int(Path(_STATM).read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    for kind, most in ((resource.RLIMIT_AS, taken + _MEMORY), (resource.RLIMIT_CPU, _SECONDS)):
+        allowed = resource.getrlimit(kind)[1]
+        most = most if allowed == resource.RLIM_INFINITY else min(most, allowed)
+        resource.setrlimit(kind, (most, most))
+    try:
+        template = surgeon.take_apart()
+    except RenderError as error:
+        return str(error)
+    except Exception as error:
+        return f"the base's chat template fails: {first_line(error)}; mend its chat_template.jinja"
+    return {**asdict(template), "trims": sorted(template.trims)}
 
 
 class _Surgeon:
@@ -88,8 +164,8 @@ class _Surgeon:
         except Exception as error:  # a template is foreign code: anything can come out of it
             turns = ", ".join(_ROLES[name[0]] for name in names)
             raise RenderError(
-                f"the base's chat template fails on the turns {turns}: {error}; mend its chat_template.jinja, or "
-                "choose another base"
+                f"the base's chat template fails on the turns {turns}: {first_line(error)}; mend its "
+                "chat_template.jinja, or choose another base"
             ) from error
         pieces = []
         for name in names:
@@ -122,7 +198,10 @@ class _Surgeon:
             closes["system"] = after_system.removesuffix(open_user)
             if (open_system := self.later_system(closes, opens)) is not None:
                 opens["system"] = open_system
-        template = ChatTemplate(head, opens, closes, generation, self.trims(system), folded)
+        trims = self.changed([*system, "U1", "A1", "U2"])
+        template = ChatTemplate(head, opens, closes, generation, trims, folded, *self.tools(system, opens, closes))
+        if "tool" in opens and "tool" not in template.quotes:
+            template = replace(template, trims=trims | self.changed([*system, *_TOOLS]))
         self.verify(template, system)
         return template
 
@@ -147,12 +226,23 @@ class _Surgeon:
             return None
         return assistant_system.removeprefix(closes["assistant"])
 
-    def trims(self, system: Sequence[str]) -> frozenset[str]:
-        names = [*system, "U1", "A1", "U2"]
-        text = self.render(names, pad=" \n ")
-        return frozenset(
-            _ROLES[name[0]] for name in names if f" \n {_MARKS[name]}" not in text or f"{_MARKS[name]} \n " not in text
-        )
+    def tools(self, system: Sequence[str], opens: dict[str, str], closes: dict[str, str]) -> tuple[str, frozenset[str]]:
+        """Add what stands around a tool's answer, where the template has such a turn: between two, and if quoted."""
+        try:
+            *_, before, between, after, _, _ = self.cut([*system, *_TOOLS])
+        except RenderError:
+            return "", frozenset()
+        if not before.startswith(closes["assistant"]) or not after.endswith(opens["assistant"]):
+            return "", frozenset()
+        opens["tool"] = before.removeprefix(closes["assistant"])
+        closes["tool"] = after.removesuffix(opens["assistant"])
+        return between, frozenset(("tool",)) - self.changed([*system, *_TOOLS], json.dumps(_PAD)[1:-1])
+
+    def changed(self, names: Sequence[str], wanted: str = _PAD) -> frozenset[str]:
+        """The roles whose content between two pads is not written between two of ``wanted``."""
+        text = self.render(names, pad=_PAD)
+        whole = [name for name in names if wanted + _MARKS[name] in text and _MARKS[name] + wanted in text]
+        return frozenset(_ROLES[name[0]] for name in names if name not in whole)
 
     def verify(self, template: ChatTemplate, system: Sequence[str]) -> None:
         """Put a longer conversation together from the pieces, and compare with the template's own rendering."""

@@ -7,16 +7,20 @@ model's own vocabulary and merges, so that they cannot come out, whatever the te
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
-from alora.errors import RenderError
+from alora.errors import RenderError, first_line
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
 METASPACE = "▁"
+_encoders: "WeakKeyDictionary[PreTrainedTokenizerBase, tuple[Any, int, TextEncoder]]" = WeakKeyDictionary()
 
 
 class TextEncoder:
@@ -62,7 +66,8 @@ class TextEncoder:
             raise RenderError(
                 f"the text has a lone surrogate at character {error.start}, which is no Unicode text; replace it"
             ) from None
-        encoding = self._backend.encode(text, add_special_tokens=False)
+        with panics_told(self._name):
+            encoding = self._backend.encode(text, add_special_tokens=False)
         if _has_gap(text, encoding.offsets):
             self._refuse_dropped(text)
         ids: list[int] = encoding.ids
@@ -88,6 +93,29 @@ class TextEncoder:
         from tokenizers import Tokenizer as Backend
 
         return Backend.from_str(json.dumps({**json.loads(self._backend.to_str()), "normalizer": None}))
+
+
+@contextmanager
+def panics_told(name: str) -> Iterator[None]:
+    """RenderError for a panic in Rust, which is no ``Exception``: a regex of ``tokenizer.json`` that gives up."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise RenderError(
+            f"the tokenizer of {name} breaks off on a text: {first_line(error)}; its tokenizer.json holds a pattern "
+            "that cannot be run: use the base's original files, or another base"
+        ) from error
+
+
+def text_encoder(tokenizer: "PreTrainedTokenizerBase") -> TextEncoder:
+    """The encoder of ``tokenizer``, made once: a battery has a renderer for each bundle, and a copy takes a second."""
+    backend, size = getattr(tokenizer, "backend_tokenizer", None), len(tokenizer)
+    known = _encoders.get(tokenizer)
+    if known is None or known[0] is not backend or known[1] != size:
+        known = _encoders[tokenizer] = (backend, size, TextEncoder(tokenizer))
+    return known[2]
 
 
 def _has_gap(text: str, offsets: list[tuple[int, int]]) -> bool:

@@ -3,7 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from alora.data.conversation import Message
+
 MARKERS_AT_MOST = 3  # one on each side of the cut, and one for a system text that is gone altogether
+
+# Characters of each end of a conversation that are tokenised, whatever is between them: tokens as a rule have four.
+CHARACTERS_PER_TOKEN, LEAST_CHARACTERS = 64, 2**19
+_PER_MESSAGE = 8  # what a message costs beside its text
 
 
 @dataclass(frozen=True)
@@ -19,6 +25,33 @@ class Turn:
     def cost(self) -> int:
         """Tokens that the turn takes in the prefix."""
         return self.wrapper + len(self.token_ids)
+
+
+def bounded(messages: tuple[Message, ...], max_tokens: int, marker: str) -> tuple[Message, ...]:
+    """Messages whose two ends hold all that a prefix of ``max_tokens`` can show, with ``marker`` between them.
+
+    The same messages up to a million characters, and to more where ``max_tokens`` is above 8192. A tokenizer takes 200
+    bytes of memory for each, before tokens can be cut.
+    """
+    room = max(max_tokens * CHARACTERS_PER_TOKEN, LEAST_CHARACTERS)
+    if sum(len(message.content) + _PER_MESSAGE for message in messages) <= 2 * room:
+        return messages
+    front, head = _end(messages, room)
+    back, tail = _end(messages[::-1], room)
+    end = len(messages) - back
+    first, last = messages[front], messages[end - 1]
+    cut = [replace(first, content=first.content[:head] + marker), replace(last, content=last.content[-tail:])]
+    if front == end - 1:
+        cut = [replace(first, content=cut[0].content + cut[1].content)]
+    return (*messages[:front], *cut, *messages[end:])
+
+
+def _end(messages: Sequence[Message], room: int) -> tuple[int, int]:
+    """How many messages of one end fit whole, and how many characters of the next one."""
+    whole = 0
+    while (size := len(messages[whole].content) + _PER_MESSAGE) < room:
+        whole, room = whole + 1, room - size
+    return whole, max(room - _PER_MESSAGE, 1)
 
 
 def fit(turns: Sequence[Turn], budget: int, taken_from: str, marker: Sequence[int]) -> list[Turn]:

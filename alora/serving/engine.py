@@ -45,8 +45,8 @@ class ServedAdapter:
 
     @classmethod
     def of(cls, bundle: Bundle) -> ServedAdapter:
-        """A bundle under the name that launcher and clients agree on, ``policy@`` and 12 digits of its digest."""
-        return cls(f"{bundle.policy.id}@{bundle.weights.digest[:12]}", bundle.folder, bundle.weights.spec.rank)
+        """A bundle under the name that clients ask for."""
+        return cls(bundle.served_name, bundle.folder, bundle.weights.spec.rank)
 
 
 class Engine:

@@ -13,23 +13,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from alora.bundle.golden import GoldenRow, largest_difference, normalised
+from alora.bundle.golden import GoldenRow, largest_difference, normalised, tolerance
 from alora.identity.certificate import ControlRecord, ParityRecord
 
 if TYPE_CHECKING:
     from alora.bundle.read import Bundle
     from alora.prompt.render import Prefix, Renderer, Suffix
 
-# Of a log-probability over the labels; relative above 1. float32: sums in another order, over a model's depth.
-# bfloat16: a logit between 16 and 32 has steps of 0.125, and two of them make a difference.
-TOLERANCES = {"float32": 1e-3, "bfloat16": 0.25, "float16": 0.05, "float64": 1e-3}
 OFF, PLAIN = "adapter silently off", "standard LoRA"
 LabelLogits = Callable[["Prefix", Sequence["Suffix"], Sequence[str | None]], list[torch.Tensor]]
-
-
-def tolerance(dtype: str, stored_dtype: str) -> float:
-    """The coarser of the two dtypes' tolerances."""
-    return max(TOLERANCES[dtype], TOLERANCES[stored_dtype])
 
 
 def parity(

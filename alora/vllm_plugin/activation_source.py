@@ -66,9 +66,7 @@ def record_of(engine: Any, lora_request: Any, in_place: bool = False) -> Adapter
             raise AdapterError(f"aLoRA adapter {lora_request.lora_name!r} is refused: {refusal}")
         return None
     try:
-        record = records.read(lora_request.lora_path) if in_place else records.of(lora_request)
-        records.restore(record)
-        return record
+        return records.read(lora_request.lora_path) if in_place else records.of(lora_request)
     except (AdapterError, OSError) as error:
         if records.known(lora_request.lora_int_id) is None and not claims_alora(lora_request.lora_path):
             return None

@@ -42,6 +42,7 @@ class AdapterRecord:
     config: AdapterConfig
     digest: str
     copy: str
+    opened: tuple[tuple[str, str], ...] = ()  # name, and path as an open file, of what the copy holds
     number: int = field(default_factory=lambda: next(_numbers))
     refused: tuple[tuple[str, int, int, int, int], ...] = ()  # the files as they were refused in its place
     unsent: Any = None  # deletes the copy with the record, until a worker may load it
@@ -99,14 +100,28 @@ def _require_sound(copy: str, shown: str, config: AdapterConfig) -> None:
     for file in Path(copy).glob("adapter_model.safetensors"):
         try:
             with safe_open(file, "pt") as tensors:
-                odd = [name for name in tensors.keys() if not tensors.get_tensor(name).isfinite().all()]  # noqa: SIM118
+                odd = [name for name in tensors.keys() if not _is_sound(tensors.get_tensor(name))]  # noqa: SIM118
                 head = [name for name in tensors.keys() if ".lm_head." in name]  # noqa: SIM118
         except SafetensorError:
             return  # vLLM says what is wrong with it
         if head and not config.adapts_head:
             raise AdapterError(f"{shown}: {head[0]} is there, and target_modules of {CONFIG} does not name lm_head")
         if odd:
-            raise AdapterError(f"{shown}: {odd[0]} holds NaN or infinity; export the adapter again")
+            raise AdapterError(
+                f"{shown}: {odd[0]} holds NaN or infinity, or no floating-point numbers; export the adapter again"
+            )
+
+
+def _is_sound(tensor: Any) -> bool:
+    return bool(tensor.is_floating_point() and tensor.float().isfinite().all())
+
+
+def _keep_open(record: AdapterRecord) -> None:
+    """Hold the copy's files open while the record lives: they can be read after a cleaner of temporary files came."""
+    for name, *_ in record.stamp:
+        file = os.open(f"{record.copy}/{name}", os.O_RDONLY)
+        weakref.finalize(record, os.close, file).atexit = False
+        record.opened += ((name, f"/proc/{os.getpid()}/fd/{file}"),)
 
 
 def read_record(path: str, copies: str) -> AdapterRecord:
@@ -124,6 +139,7 @@ def read_record(path: str, copies: str) -> AdapterRecord:
             config = read_config(copy, folder)
             _require_sound(copy, folder, config)
             record = AdapterRecord(path, folder, stamp, config, digest, copy)
+            _keep_open(record)
             if _stamp(folder) != stamp:
                 raise AdapterError(
                     f"{folder}: the adapter's files changed while they were being read; write them to another folder, "
@@ -234,30 +250,6 @@ class Records:
         self._by_id.move_to_end(lora_id)
         while len(self._by_id) > _KEPT:
             self._by_id.popitem(last=False)
-
-    def restore(self, record: AdapterRecord) -> None:
-        """Make a copy whole again that a cleaner of temporary files deleted.
-
-        Raises:
-            AdapterError: the adapter's files are gone, or hold other weights by now.
-        """
-        if all(os.path.exists(f"{record.copy}/{name}") for name, *_ in record.stamp):  # noqa: PTH110 (each request)
-            return
-        try:
-            now = read_record(record.path, self._home())
-            if now.digest == record.digest:
-                shutil.rmtree(record.copy, ignore_errors=True)
-                Path(now.copy).rename(record.copy)
-                return
-            shutil.rmtree(now.copy, ignore_errors=True)
-            reason = "its files hold other weights by now"
-        except (AdapterError, OSError) as error:
-            reason = str(error)
-        raise AdapterError(
-            f"{record.path}: the copy that the workers load from, {record.copy}, was deleted while the engine ran, and "
-            f"cannot be made again ({reason}); load the adapter again (add_lora, or POST /v1/load_lora_adapter, with "
-            "load_inplace), and start the engine with TMPDIR in a place that nothing cleans"
-        )
 
     def _home(self) -> str:
         """``folder``, made again, and no stranger's, where a cleaner of temporary files deleted it."""

@@ -4,7 +4,13 @@ Imported only after vLLM is. Unpickling in a process where the plugin is not act
 the adapter to the prefix as well never sees one.
 """
 
+import functools
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from alora.vllm_plugin import compat
 from alora.vllm_plugin.adapter_record import AdapterRecord
@@ -23,6 +29,7 @@ class CarriedLoRARequest(_LoRARequest):
 
     activation_index: int = 0
     weights_digest: str = ""
+    opened: tuple[tuple[str, str], ...] = ()
     record: Any = None  # keeps the copy while the request lives; stays in the engine core
 
     def __eq__(self, other: object) -> bool:
@@ -48,4 +55,28 @@ def carry(lora_request: Any, record: AdapterRecord, activation_index: int) -> Ca
     """
     values = {name: getattr(lora_request, name) for name in _LoRARequest.__struct_fields__}
     values.update(lora_int_id=record.number, lora_path=record.copy, load_inplace=False)
-    return CarriedLoRARequest(**values, activation_index=activation_index, weights_digest=record.digest, record=record)
+    return CarriedLoRARequest(
+        **values, activation_index=activation_index, weights_digest=record.digest, opened=record.opened, record=record
+    )
+
+
+def load_patch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``WorkerLoRAManager._load_adapter`` that reads a copy which was deleted from the files that are open still.
+
+    A worker loads when a request's turn comes, long after it was accepted, and an error there ends the engine.
+    """
+
+    @functools.wraps(original)
+    def _load_adapter(self: Any, lora_request: Any) -> Any:
+        try:
+            return original(self, lora_request)
+        except Exception:
+            opened, folder = getattr(lora_request, "opened", ()), Path(lora_request.lora_path)
+            if all((folder / name).exists() for name, _ in opened):
+                raise
+        with tempfile.TemporaryDirectory(prefix="alora-opened-") as folder:
+            for name, file in opened:
+                Path(folder, name).symlink_to(file)
+            return original(self, msgspec.structs.replace(lora_request, lora_path=folder))
+
+    return _load_adapter

@@ -56,6 +56,7 @@ _BGMV = "inputs lora_b_weights output_tensor lora_indices_tensor"
 
 PEFT_VALIDATE = _method("vllm.lora.peft_helper", "PEFTHelper._validate_features", "")
 PEFT_FROM_DIR = Symbol("vllm.lora.peft_helper", "PEFTHelper", "from_local_dir", ("lora_path",))
+WORKER_LOAD = _method("vllm.lora.worker_manager", "WorkerLoRAManager._load_adapter", "lora_request")
 ENGINE_INIT_CACHES = _method(_CORE, "EngineCore._initialize_kv_caches", "vllm_config")
 ENGINE_PREPROCESS = _method(_CORE, "EngineCore.preprocess_add_request", "request")
 ENGINE_ADD_LORA = _method(_CORE, "EngineCore.add_lora", "lora_request")

@@ -32,7 +32,15 @@ def _roll_back(depth: int = 0) -> None:
 
 def _patches() -> list[tuple[compat.Symbol, Callable[[Any], Any]]]:
     """What is replaced by what. Hash and mask stand in one list, so neither goes in alone."""
-    from alora.vllm_plugin import activation_source, cpu_lora_ops, engine_check, peft_gate, prefix_hash, token_mapping
+    from alora.vllm_plugin import (
+        activation_source,
+        carried_request,
+        cpu_lora_ops,
+        engine_check,
+        peft_gate,
+        prefix_hash,
+        token_mapping,
+    )
 
     def masking(patch: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return lambda original: engine_check.masked(patch(original))
@@ -55,6 +63,7 @@ def _patches() -> list[tuple[compat.Symbol, Callable[[Any], Any]]]:
         (compat.BGMV_EXPAND, cpu_lora_ops.adapted_rows_only),
         (compat.BGMV_EXPAND_SLICE, cpu_lora_ops.adapted_rows_only),
         (compat.PEFT_VALIDATE, peft_gate.accept_patch),
+        (compat.WORKER_LOAD, carried_request.load_patch),
     ]
 
 

@@ -10,11 +10,11 @@ import numpy as np
 from alora.base.fingerprint import Fingerprint
 from alora.bundle.manifest import BaseRecord, CertificateRecord, FileRecord, Manifest, MoveRecord
 from alora.config.schema import EvaluationSettings, PromptSettings
-from alora.evaluation.calibration import OperatingPoint
 from alora.evaluation.predict import Predictions
 from alora.evaluation.report import evaluate
 from alora.policy import Policy
 from alora.prompt.render import Suffix
+from alora.verdict import OperatingPoint
 from scripts.run_docs import ROOT
 
 PAGE = ROOT / "docs" / "export_format.md"

@@ -31,14 +31,14 @@ def test_no_block_hides_a_command(page):
 
 
 def inline_commands(page: Path) -> list[list[str]]:
-    """Commands in running text and tables; those with a placeholder for the verb or with dots are prose.
+    """Commands in running text and tables; those with a placeholder or with dots are prose.
 
     A sweep (``-m``) looks for the files of all its jobs first; tests/integration/sweep runs those.
     """
     text = page.read_text(encoding="utf-8")
     spans = [match[1].replace("\\|", "|") for match in _INLINE.finditer(text) if " -m " not in match[1]]
     found = [command for span in spans for command in alora_commands(span)]
-    return [command for command in found if command[1] != "VERB" and "..." not in command]
+    return [command for command in found if {"VERB", "WORKLOAD", "..."}.isdisjoint(command)]
 
 
 def composes(command: list[str], folder: Path, monkeypatch) -> bool:

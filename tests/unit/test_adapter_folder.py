@@ -121,6 +121,27 @@ def test_weights_that_are_no_matrix_are_refused_by_name(folder, half, shape):
         load_adapter(folder)
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.int64, torch.complex64, torch.float8_e4m3fn], ids=str)
+def test_weights_of_a_dtype_that_is_no_weights_are_refused_by_name(folder, dtype):
+    file = folder / "adapter_model.safetensors"
+    state = load_file(file)
+    name = next(iter(state))
+    save_file({**state, name: state[name].to(dtype)}, file)
+    with pytest.raises(AdapterError, match=f"adapter_model.safetensors holds '{name}' of dtype {dtype}"):
+        load_adapter(folder)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_weights_that_are_no_numbers_are_refused_by_name(folder, value):
+    file = folder / "adapter_model.safetensors"
+    state = load_file(file)
+    name = list(state)[-1]
+    state[name][0, 0] = value
+    save_file(state, file)
+    with pytest.raises(AdapterError, match=f"holds '{name}' with NaN or infinity"):
+        load_adapter(folder)
+
+
 def test_a_target_is_a_whole_path_or_its_last_part():
     model = toy_model("qwen3")
     assert len(target_modules(model, ["q_proj"])) == len(model.model.layers)

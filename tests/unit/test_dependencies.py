@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -11,10 +12,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 DISTRIBUTIONS = {"hydra": "hydra-core", "sklearn": "scikit-learn", "yaml": "pyyaml"}  # where a package's name differs
-OPTIONAL = {"bitsandbytes", "matplotlib", "openai", "pytest", "trl", "vllm", "wandb"}  # imported where they are used
 OF_VLLM = {"msgspec"}  # the plugin lives in its environment
+OF_FASTAPI = {"pydantic", "starlette"}  # come with it
 THROUGH_OTHERS = {"gguf"}  # transformers imports it
 INTERNALS = {"transformers", "peft", "hydra-core", "omegaconf", "tokenizers", "vllm", "bitsandbytes", "trl"}
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)")
@@ -44,8 +46,7 @@ IMPORTED = set().union(*(imported(file.read_text()) for file in (ROOT / "alora")
 
 
 def test_every_import_is_declared_and_every_declaration_is_used():
-    assert set(NEEDED) - THROUGH_OTHERS == IMPORTED - OPTIONAL - OF_VLLM
-    assert set(EXTRA) >= OPTIONAL
+    assert set(NEEDED) - THROUGH_OTHERS == IMPORTED - (set(EXTRA) - set(NEEDED)) - OF_VLLM - OF_FASTAPI
 
 
 def test_imports_are_seen_wherever_they_are():
@@ -81,3 +82,38 @@ def test_the_lock_pins_every_declaration_to_a_version_within_its_bounds_by_diges
         name: locked[name][0] for name in set(wanted) & set(locked) if locked[name][0] not in wanted[name].specifier
     }
     assert beyond == {}
+
+
+CLIENT = declared(PYPROJECT["dependency-groups"]["client"])
+LIGHT = next(
+    contract["source_modules"]
+    for contract in PYPROJECT["tool"]["importlinter"]["contracts"]
+    if contract["name"] == "What clients of a server use stays light"
+)
+WITHOUT = """
+import sys
+def hide(find):
+    return lambda name, *rest: None if name.split(".")[0] in {hidden} else find(name, *rest)
+for finder in sys.meta_path:
+    finder.find_spec = hide(finder.find_spec)
+import {module}
+"""
+
+
+def test_the_client_group_asks_for_what_the_package_asks_for():
+    assert {name: CLIENT[name] for name in set(CLIENT) & set(NEEDED)} == {
+        name: requirement for name, requirement in NEEDED.items() if name in CLIENT
+    }
+    assert set(CLIENT) - set(NEEDED) == {"jinja2"}  # comes with torch otherwise
+
+
+@pytest.mark.parametrize("module", ["alora", "alora.api", "alora.remote", "alora.commands.score", *LIGHT])
+def test_the_light_core_imports_without_any_other_package(module):
+    packages = {name: name.replace("-", "_") for name in {**NEEDED, **EXTRA} if name != "httpx2"}
+    hidden = {"hydra", "sklearn", "yaml", "numpy", "tokenizers"} | set(packages.values())
+    subprocess.run([sys.executable, "-c", WITHOUT.format(hidden=hidden, module=module)], check=True)
+
+
+def test_a_package_that_is_hidden_is_not_found():
+    run = [sys.executable, "-c", WITHOUT.format(hidden={"torch"}, module="alora.prefix.scorer")]
+    assert "No module named 'torch'" in subprocess.run(run, capture_output=True, text=True, check=False).stderr

@@ -15,7 +15,7 @@ def test_the_rows_pass_their_own_check(tmp_path):
     (policy,) = load_policies(PolicySettings(file=str(tmp_path / "policy.yaml")))
     names = ("train", "validation", "test")
     splits = {name: read_labelled(str(tmp_path / f"{name}.jsonl"), DataSettings(), policy) for name in names}
-    assert [len(rows) for rows in splits.values()] == [24, 16, 16]
+    assert [len(rows) for rows in splits.values()] == [192, 32, 64]
     for name, rows in splits.items():
         assert sum(row.labels[policy.id] == "ok" for row in rows) * 2 == len(rows)
         assert not check_balance(name, rows, policy, needed=True)

@@ -21,9 +21,20 @@ class Whole:
     pair: tuple[str, int]
     by_name: Mapping[str, Part] = field(default_factory=dict)
     inner: "Whole | None" = None
+    listed: list[Part] = field(default_factory=list)
+    at: dict[str, int | str] = field(default_factory=dict)
 
 
-WHOLE = Whole(3, True, (Part("a", 0.5), Part("b")), ("x", 1), {"c": Part("c", 2.0)})
+WHOLE = Whole(
+    3,
+    True,
+    (Part("a", 0.5), Part("b")),
+    ("x", 1),
+    {"c": Part("c", 2.0)},
+    None,
+    [Part("d")],
+    {"turn": 1, "stage": "read"},
+)
 
 
 def plain() -> dict:
@@ -54,6 +65,10 @@ def test_what_was_written_reads_back():
         ({"by_name": []}, "by_name is .*, which is no object"),
         ({"by_name": {"c": 3}}, r"by_name\.c is 3, which is no object"),
         ({"inner": {"count": 1}}, r"inner\.sound is missing, inner\.parts is missing, inner\.pair is missing"),
+        ({"listed": [{"name": 7}]}, r"listed\[0\]\.name is 7, which is no text"),
+        ({"listed": "d"}, "listed is 'd', which is no list"),
+        ({"at": {"turn": 1.5}}, r"at\.turn is 1.5, which is no whole number"),
+        ({"at": ["turn"]}, "at is .*, which is no object"),
         ({"surprise": 1}, "surprise is unknown"),
         ({"count": "x" * 10_000}, "^count is 'x{59}, which"),
     ],

@@ -10,10 +10,10 @@ from alora.bundle.read import Bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.config.schema import BaseSettings, IdentitySettings, PromptSettings
 from alora.data.conversation import Conversation, Message
-from alora.evaluation.calibration import OperatingPoint
 from alora.identity.certify import certify
 from alora.policy import Policy
 from alora.prompt.render import Renderer
+from alora.verdict import OperatingPoint
 from tests.peft_reference import ATTENTION_TARGETS, random_adapter
 from tests.toy_recipe import toy_base_folder
 from tests.vllm import toys as store

@@ -107,10 +107,11 @@ def test_weights_that_are_no_numbers_and_pipes_are_refused(engine, toys, tmp_pat
     odd = tmp_path / "odd"
     shutil.copytree(toys["linear"].path, odd)
     weights = load_file(odd / "adapter_model.safetensors")
-    next(iter(weights.values()))[0, 0] = float("nan")
-    save_file(weights, odd / "adapter_model.safetensors")
-    with pytest.raises(AdapterError, match="holds NaN or infinity"):
-        engine.ask_one(prompt(40), ToyAdapter("odd", 94, str(odd), INVOCATION))
+    name = next(iter(weights))
+    for tensor in (torch.full_like(weights[name], float("nan")), weights[name].bool(), weights[name].cfloat()):
+        save_file({**weights, name: tensor}, odd / "adapter_model.safetensors")
+        with pytest.raises(AdapterError, match=f"{name} holds NaN or infinity, or no floating-point numbers"):
+            engine.ask_one(prompt(40), ToyAdapter("odd", 94, str(odd), INVOCATION))
     shutil.copyfile(Path(toys["linear"].path) / "adapter_model.safetensors", odd / "adapter_model.safetensors")
     os.mkfifo(odd / "adapter_model.bin")
     with pytest.raises(AdapterError, match="a pipe or a device"):

@@ -43,7 +43,7 @@ def cached(one, system):
 def test_every_workload_and_system_was_run_on_one_engine(run):
     _, record, _ = run
     assert {one.workload for one in record.cells} == {"grid", "warm", "conversation"}
-    assert {one.kind for one in record.load} == {"rate", "population"}
+    assert {one.question for one in record.load} == {"rate", "population"}
     systems = {"lora", "alora", "base", "packed", AA} | ({"reader"} if "no reader" not in record.engine else set())
     assert set(cell(record, "grid", policies=4).systems) == systems
     assert record.engine["max_loras"] == "12"  # every compared adapter of both kinds has its own
@@ -110,7 +110,7 @@ def test_the_run_says_what_it_took(run):
 
 def test_a_population_beyond_the_slots_is_run_and_its_verdicts_compared_with_peft(run):
     _, record, _ = run
-    beyond = {(one.system, one.population): one for one in record.load if one.kind == "population"}
+    beyond = {(one.system, one.population): one for one in record.load if one.question == "population"}
     assert beyond["alora", 100].distinct > beyond["alora", 100].slots == 12
     assert all(rate.complete for rate in beyond["alora", 100].rates)
     for one in record.load:

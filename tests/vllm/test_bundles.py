@@ -7,10 +7,11 @@ import pytest
 
 from alora.adapter.folder import save_adapter
 from alora.bundle.battery import load_battery
+from alora.bundle.golden import TOLERANCES, tolerance
 from alora.bundle.read import load_bundle
 from alora.errors import BaseError
 from alora.serving.engine import Engine, ServedAdapter, require_unquantized
-from alora.serving.parity import OFF, TOLERANCES, parity, tolerance
+from alora.serving.parity import OFF, parity
 from tests.toy_recipe import run_alora
 from tests.vllm import bundles as store
 

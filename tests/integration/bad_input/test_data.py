@@ -32,6 +32,7 @@ def rows_case(content: str | bytes, *words: str, name: str = "rows.jsonl") -> Ca
 
 CHECKED = ("error: ", "not ready to train")
 DEEP = "[" * 100_000
+BOMB = gzip.compress((b" " * 4095 + b"\n") * (17 * 2**10))
 
 ROWS = {
     "empty file": rows_case("", "rows.jsonl holds no rows", "at least one row per label"),
@@ -42,7 +43,15 @@ ROWS = {
     "NaN for a label": rows_case(lines('{"messages": [], "label": NaN}'), "rows.jsonl:9"),
     "UTF-16": rows_case(lines().encode("utf-16"), "rows.jsonl", "UTF-16", "save it as UTF-8"),
     "Latin-1": rows_case(lines().encode() + b'{"a": "\xe4"}', "rows.jsonl:9: not UTF-8", "save the file as UTF-8"),
-    "gzip": rows_case(gzip.compress(lines().encode()), "compressed with gzip", "decompress it first"),
+    "half a gzip file": rows_case(gzip.compress(lines().encode())[:-9], "gzip data is damaged", name="rows.jsonl.gz"),
+    "a gzip bomb": rows_case(BOMB, "inflates to more than 200 times its size", "decompress", name="rows.jsonl.gz"),
+    "a quote never closed": rows_case('text,label\n"Hi,ok\n', "rows.csv:2: not CSV", "[NOT_CSV]", name="rows.csv"),
+    "a cell too many": rows_case("text,label\na,b,ok\n", "rows.csv:2: 3 cells and 2 columns", name="rows.csv"),
+    "a spreadsheet": rows_case(b"PK\x03\x04", "rows.csv is a spreadsheet", "save the table as CSV", name="rows.csv"),
+    "half an array": rows_case("[" + lines(good=1).strip(), "rows.json:2: not JSON", "as an array", name="rows.json"),
+    "an image": rows_case(
+        lines(row(9, messages=said([{"type": "image_url"}]))), "'image_url'", "data.skip_media=true", "[CONTENT_PART]"
+    ),
     "NUL bytes": rows_case(lines("\0\0\0"), "rows.jsonl:9 holds NUL bytes", "give JSONL in UTF-8"),
     "lone surrogate": rows_case(lines(row(9, messages=said("\ud800"))), "rows.jsonl:9", "lone surrogate"),
     "every wrong type, at once": rows_case(
@@ -76,7 +85,18 @@ ROWS = {
     "duplicate ids": rows_case(lines(row(3)), "rows.jsonl:9: id '3' is also at rows.jsonl:4", "make ids unique"),
     "text named Parquet": rows_case("no", "rows.parquet: not a Parquet file", name="rows.parquet"),
     "Parquet named text": rows_case(b"PAR1....", "a Parquet file; name it .parquet"),
-    "unknown ending": rows_case("a,b\n", "'.csv' is not known", ".jsonl", name="rows.csv"),
+    "unknown ending": rows_case("a,b\n", "'.txt' is not known", ".jsonl", ".csv", name="rows.txt"),
+    "sources of a wrong type": Case(
+        "train data.train={{a:b}}", ["data.train is {'a': 'b'}; it must be a file, hub:NAME"]
+    ),
+    "one source of several missing": Case(
+        "train data.train=[{here}/rows.jsonl,{here}/no.csv]", ["no.csv", "looked for"], files={"rows.jsonl": lines()}
+    ),
+    "a group that is no column": Case(
+        "train data.train={here}/rows.jsonl data.columns.group=thread",
+        ["8 rows: no column 'thread'", "data.columns.group"],
+        files={"rows.jsonl": lines()},
+    ),
     "a folder for a file": Case(
         "train data.train={here}/rows.jsonl", ["rows.jsonl is a folder", ".jsonl"], files={"rows.jsonl/inside": ""}
     ),
@@ -89,7 +109,7 @@ ROWS = {
     "a share too small": Case(
         "train data.train={here}/rows.jsonl data.validation=null data.validation_share=0.0001",
         ["validation rows (0)", "data.validation_share higher"],
-        files={"rows.jsonl": lines()},
+        files={"rows.jsonl": lines(good=4)},
     ),
 }
 
@@ -157,15 +177,18 @@ CASES |= {  # alora check lists its findings as its result
 def test_a_byte_order_mark_is_no_mistake(place, here, capsys):
     (here / "rows.jsonl").write_bytes(lines(good=40).encode("utf-8-sig"))
     (here / "talk.json").write_bytes(json.dumps(TALK).encode("utf-8-sig"))
-    assert main(arguments("check data.train={here}/rows.jsonl", place, here)) == 0
+    command = "check data.train={here}/rows.jsonl data.validation=null data.validation_share=0.5"
+    assert main(arguments(command, place, here)) == 0
     assert main(arguments("score artifact={place}/run {here}/talk.json", place, here)) == 0
     assert "Traceback" not in capsys.readouterr().err
 
 
 def test_a_megabyte_in_one_message_is_cut_and_told(place, here, capsys):
-    (here / "rows.jsonl").write_text(lines(row(41, messages=said("a red word " * 100_000)), good=40))
+    (here / "rows.jsonl").write_text(lines(row(81, messages=said("a red word " * 100_000)), good=80))
     (here / "talk.json").write_text(json.dumps(said("a red word " * 100_000)))
-    assert main(arguments("check data.train={here}/rows.jsonl json=true", place, here)) == 0
-    assert json.loads(capsys.readouterr().out)["splits"]["train"]["tokens"]["truncated_rows"] == 1
+    command = "check data.train={here}/rows.jsonl data.validation=null data.validation_share=0.5 json=true"
+    assert main(arguments(command, place, here)) == 0
+    splits = json.loads(capsys.readouterr().out)["splits"]
+    assert sum(split["tokens"]["truncated_rows"] for split in splits.values()) == 1
     assert main(arguments("score artifact={place}/run {here}/talk.json", place, here)) == 0
     assert "the conversation was truncated" in capsys.readouterr().err

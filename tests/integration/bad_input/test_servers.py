@@ -33,19 +33,19 @@ def drops(start: bytes, then: bytes = b"x") -> Iterator[bytes]:
 
 LISTS = {  # what GET /v1/models gives, and what must be said
     "not UTF-8": (http(200, b"\xff\xfe"), "no OpenAI-compatible server"),
-    "cut": (http(200, b'{"data": [', length=500), "does not answer (IncompleteRead"),
+    "cut": (http(200, b'{"data": [', length=500), "does not answer (peer closed connection"),
     "an empty object": (http(200, b"{}"), "no OpenAI-compatible server: it answered '{}'"),
     "an empty list": (http(200, b"[]"), "no OpenAI-compatible server: it answered '[]'"),
     "null": (http(200, b"null"), "no OpenAI-compatible server: it answered 'null'"),
     "models that are numbers": (http(200, b'{"data": [1, 2]}'), "no OpenAI-compatible server"),
     "nested without end": (http(200, b"[" * 100_000), "no OpenAI-compatible server"),
     "a page": (http(200, b"<html>\n" * 500), "no OpenAI-compatible server: it answered '<html>"),
-    "an error, cut": (http(500, b"no", length=500), "does not answer (IncompleteRead"),
+    "an error, cut": (http(500, b"no", length=500), "does not answer (peer closed connection"),
     "an error of many lines": (http(502, b"<p>\n" * 500 + b"\x1b[2J"), "answered 502: '<p>"),
     "no key": (http(401, b"Unauthorized"), "answered 401: 'Unauthorized'"),
     "no HTTP": (b"SSH-2.0-OpenSSH_9.6\r\n", "does not answer"),
     "nothing": (b"", "does not answer"),
-    "silence": (SILENCE, "does not answer (timed out)"),
+    "silence": (SILENCE, "does not answer (ReadTimeout)"),
     "its headers drop by drop": (drops(b"HTTP/1.0 200 X\r\nA: "), "does not answer (no whole answer after 1 s)"),
     "its body drop by drop": (
         drops(b"HTTP/1.0 200 X\r\nContent-Length: 99999\r\n\r\n"),
@@ -63,7 +63,7 @@ LISTS = {  # what GET /v1/models gives, and what must be said
 }
 GOLDEN = {  # what POST /v1/completions gives to a golden row
     "not UTF-8": (http(200, b"\xff\xfe"), 2, "no OpenAI-compatible server"),
-    "cut": (http(200, b'{"choices": [', length=500), 2, "does not answer (IncompleteRead"),
+    "cut": (http(200, b'{"choices": [', length=500), 2, "does not answer (peer closed connection"),
     "an empty object": (http(200, b"{}"), 2, "no OpenAI-compatible server: it answered '{}'"),
     "an empty list": (http(200, b"[]"), 2, "no OpenAI-compatible server: it answered '[]'"),
     "no choices": (http(200, b'{"choices": []}'), 2, "no OpenAI-compatible server"),

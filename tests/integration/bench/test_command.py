@@ -58,7 +58,7 @@ def test_a_record_says_what_it_was_measured_on_and_by_what(report):
     assert record.machine.flops == max(record.machine.kernels.values()) > 0
     assert environment["torch"] in text
     assert environment["processor"] in text
-    assert all(f"over {name}" in text for name in ("peft", "trainer", "trl"))
+    assert all(f" | {name} | " in text for name in ("peft", "trainer", "trl"))
     assert code == int(bool(record.faults())) == int("## Withheld" in text)
     refused = {one.code for ratio in record.cells[0].ratios for one in ratio.refused}
     assert refused <= {"BIASED_AA", "NOISY_AA"}  # the machine's

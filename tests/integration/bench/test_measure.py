@@ -11,12 +11,12 @@ from alora.bench import memory
 from alora.bench.baselines import PeftTrainer, peft_model
 from alora.bench.flops import FlopCount
 from alora.bench.material import INVOCATION, LABELS, random_adapter
-from alora.bench.memory import extra_peak, weigh
+from alora.bench.memory import in_fresh_process
 from alora.bench.packed import PackedTrainer, TrainingPrompts
 from alora.bench.shapes import SHAPES, BaseShape, random_base
-from alora.config.schema import BenchSettings
+from alora.bench.training import PASS_TOKENS, step_memory
+from alora.config.schema import BaseSettings, BenchSettings
 from alora.errors import BaseError
-from tests.forked import call_forked
 
 WIDE = BaseShape(vocab=97, hidden=64, intermediate=96, layers=2, heads=4, kv_heads=2, width=16)
 TARGETS = tuple(sorted(WIDE.linears))
@@ -80,27 +80,23 @@ def test_the_limit_is_what_many_policies_tend_to():
     assert ratios[-1] == pytest.approx(alone / count.suffix(2000, 16, 2), rel=1e-4)
 
 
-def _case(system: str, prefix: int, policies: int = 1, pass_tokens: int = 4096, shape: str = "toy"):
-    settings = BenchSettings(suffix=8, rank=4, prefixes=[prefix])
-    return system, policies, pass_tokens, settings, SHAPES[shape], torch.device("cpu"), torch.float32
-
-
-def _weighed(*case, **more) -> float:
-    return call_forked(weigh, *_case(*case, **more))
-
-
 def test_the_split_needs_a_quarter_of_the_memory_and_no_more_with_more_policies():
     """Full-sequence training stores activations of the whole prompt; the split stores its keys and values, and one
     pass of suffixes. The control is a pass that takes all suffixes at once."""
-    split = extra_peak(*_case("packed", 400, shape="27m"))
-    assert split <= 0.25 * _weighed("peft", 400, shape="27m")
-    few, many = (_weighed("packed", 400, policies, pass_tokens=64, shape="27m") for policies in (8, 32))
+    settings = BenchSettings(suffix=8, rank=4, prefixes=[400], policies=[32], shape="27m")
+    rows = in_fresh_process(step_memory, settings, BaseSettings(), torch.device("cpu"), torch.float32)
+    assert [(row.system, row.policies, row.pass_tokens) for row in rows] == [
+        ("peft", 1, PASS_TOKENS), ("packed", 1, PASS_TOKENS), ("packed", 32, PASS_TOKENS), ("packed", 8, 64),
+        ("packed", 32, 64),
+    ]  # fmt: skip
+    full, split, at_once, few, many = (row.extra_mib for row in rows)
+    assert split <= 0.25 * full
     assert many <= 1.1 * few
-    assert _weighed("packed", 400, 32, shape="27m") > 1.5 * many
+    assert at_once > 1.5 * many > 0
 
 
-def test_memory_of_a_case_that_cannot_run_is_an_error(monkeypatch):
-    monkeypatch.setattr(multiprocessing, "get_context", lambda kind: None)
+def test_memory_that_cannot_be_measured_is_an_error(monkeypatch):
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: None)
 
     class Broken:
         def __init__(self, *args, **more) -> None:
@@ -108,4 +104,4 @@ def test_memory_of_a_case_that_cannot_run_is_an_error(monkeypatch):
 
     monkeypatch.setattr(memory, "ProcessPoolExecutor", Broken)
     with pytest.raises(BaseError, match=r"no process.*bench\.memory=false"):
-        extra_peak(*_case("packed", 50))
+        in_fresh_process(step_memory)

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from alora.bench.guards import GRADIENT_TOLERANCE, unequal_work
 from alora.bench.harness import Clock
 from alora.bench.material import INVOCATION, random_adapter
 from alora.bench.packed import PackedTrainer, TrainingPrompts, difference
+from alora.bench.record import record_json
 from alora.bench.run import run_bench
 from alora.bench.shapes import SHAPES, random_base
 from alora.bench.trials import AA, Result, Run, Trial
@@ -38,7 +40,7 @@ def told(monkeypatch):
     def measure(self, turns, stages, cells):
         stock(self, turns, stages, 4)
         for cell in stages:
-            cell.trials = [
+            cell.trials[:] = [
                 replace(trial, run=replace(trial.run, seconds=times.get(trial.system, 1.0))) for trial in cell.trials
             ]
 
@@ -48,7 +50,9 @@ def told(monkeypatch):
 
 def refused():
     """By number of policies: the codes of what was refused."""
-    (cell,) = run_bench(SETTINGS, BaseSettings(), torch.device("cpu"), torch.float32, progress=False).cells
+    record = run_bench(SETTINGS, BaseSettings(), torch.device("cpu"), torch.float32, progress=False)
+    (cell,) = record.cells
+    assert json.loads(record_json(record))["cells"][0]["ratios"]  # a fault must not keep the run from being written
     assert all((ratio.ratio is None) == bool(ratio.refused) for ratio in cell.ratios)
     return {int(ratio.ours.partition("=")[2]): [one.code for one in ratio.refused] for ratio in cell.ratios}
 

@@ -10,10 +10,10 @@ from alora.base.load import LoadedBase
 from alora.bundle.write import BundleContents, write_bundle
 from alora.config.schema import IdentitySettings, PromptSettings
 from alora.data.conversation import Conversation, Message
-from alora.evaluation.calibration import OperatingPoint
 from alora.identity.certify import certify
 from alora.policy import Policy
 from alora.prompt.render import Renderer
+from alora.verdict import OperatingPoint
 from tests.peft_reference import random_adapter
 from tests.toy_models import toy_model
 from tests.toy_tokenizers import toy_tokenizer

@@ -22,6 +22,7 @@ from alora.identity.certificate import read_certificate, write_certificate
 from alora.layout import link_only
 from alora.verdict import label_probabilities
 from tests.integration.bundle.conftest import POLICIES, PROMPT, make_adapter, make_base, make_contents
+from tests.integration.bundle.test_read import forge, scaled
 
 CONVERSATION = {"messages": [{"role": "user", "content": "can you tell me what to take for a headache?"}]}
 
@@ -128,6 +129,29 @@ def test_score_as_json_from_standard_input(bundle, contents, place, capsys, monk
     assert verdict["probability"] == pytest.approx(expected(contents), abs=1e-6)
     assert verdict["label"] == ("violation" if verdict["probability"] >= 0.42 else "ok")
     assert document["truncation"] is None
+
+
+VERBS = {
+    "score": "{talk}",
+    "evaluate": "data.test={rows} output={out}",
+    "fleet": "data.test={rows} output={out}",
+    "recalibrate": "data.validation={rows} output={out}",
+    "validate": "identity.dtypes=[float32] identity.conversations=1 identity.negative_controls=false",
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_adapter_that_answers_otherwise_than_at_export_is_refused(verb, bundle, place, tmp_path, capsys):
+    forge(bundle, scaled)
+    out, before = tmp_path / "out", sorted(bundle.iterdir())
+    words = VERBS[verb].format(talk=place / "talk.json", rows=place / "rows.jsonl", out=out)
+    arguments = [verb, f"artifact={bundle}", f"base.source={place / 'base'}", *words.split()]
+    assert main(arguments) == 1
+    outcome = capsys.readouterr()
+    assert "golden rows are not answered as they were at export" in outcome.err
+    assert outcome.out == ""
+    assert not out.exists()
+    assert sorted(bundle.iterdir()) == before
 
 
 def test_score_says_that_it_truncated(bundle, place, tmp_path, capsys):

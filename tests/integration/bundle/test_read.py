@@ -7,13 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
+from alora.adapter.folder import load_adapter
 from alora.base.fingerprint import fingerprint_base
 from alora.base.load import LoadedBase
 from alora.bundle.artifact import Artifact, Kind, find_artifact
 from alora.bundle.battery import load_battery, require_one_base, write_battery
 from alora.bundle.manifest import content_digest, file_record
-from alora.bundle.read import load_bundle
+from alora.bundle.read import check_bundles, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.config.schema import BaseSettings
 from alora.errors import AdapterError, BundleError, CheckFailed, RenderError
@@ -67,11 +69,42 @@ def third_logit(folder: Path) -> None:
     resign_file(folder, file.name)
 
 
+def scaled(tensors):
+    return {name: tensor * 3 if "lora_B" in name else tensor for name, tensor in tensors.items()}
+
+
+def swapped(tensors):
+    """Each B in the place of another layer's."""
+    names = [name for name in tensors if "lora_B" in name and "q_proj" in name]
+    return tensors | {name: tensors[other].clone() for name, other in zip(names, reversed(names), strict=True)}
+
+
+def forge(folder: Path, change) -> None:
+    """Other weights, and every digest made right again."""
+    weights = folder / "adapter_model.safetensors"
+    save_file(change(load_file(weights)), weights)
+    digest = load_adapter(folder).digest
+    resign_file(folder, weights.name)
+    resign(folder, lambda m: m.update(adapter_digest=digest))
+    change_certificate(folder, lambda c: c.update(adapter_digest=digest))
+
+
+def many_rows(folder: Path) -> None:
+    file = folder / "golden.jsonl"
+    file.write_text(file.read_text() * 100)
+    resign_file(folder, file.name)
+
+
 def change_certificate(folder: Path, change) -> None:
     edit(folder / "identity.json", change)
     resign_file(folder, "identity.json")
     record = file_record(folder / "identity.json")
     resign(folder, lambda m: m["certificate"].update(sha256=record.sha256))
+
+
+def other_digest(folder: Path) -> None:
+    change_certificate(folder, lambda certificate: certificate.update(adapter_digest="0" * 64))
+    resign(folder, lambda manifest: manifest.update(adapter_digest="0" * 64))
 
 
 DAMAGE = {
@@ -140,6 +173,35 @@ DAMAGE = {
         lambda f: resign(f, lambda m: m["operating_point"].update(threshold=5)),
         r"not a valid manifest.*verdict threshold is 5",
     ),
+    **{
+        f"operating point with {name} {value}": (
+            lambda f, name=name, value=value: resign(f, lambda m: m["operating_point"].update({name: value})),
+            rf"not a valid manifest.*{name}",
+        )
+        for name, value in (
+            ("rows", -5),
+            ("rows", 17),
+            ("positives", -1),
+            ("temperature", 0),
+            ("temperature", -1),
+            ("temperature", math.nan),
+            ("threshold", math.nan),
+            ("threshold", -0.1),
+            ("threshold_low", -1),
+            ("threshold_low", 0.9),
+            ("threshold_high", 2),
+            ("target", "luck"),
+            ("target_value", 0),
+            ("target_value", 1),
+            ("costs", [0, 1]),
+            ("costs", [1, -1]),
+        )
+    },
+    "rows less than none": (lambda f: resign(f, lambda m: m.update(data={"train": {"ok": -1}})), r"data is .*-1"),
+    "a file of less than none": (
+        lambda f: resign(f, lambda m: m["files"]["README.md"].update(size=-1)),
+        r"a file of -1 bytes",
+    ),
     "no such dtype": (lambda f: resign(f, lambda m: m["base"].update(dtype="flat32")), r"dtype is 'flat32', not one"),
     "threshold of no such dtype": (
         lambda f: resign(f, lambda m: m["operating_point"].update(dtype="flat32")),
@@ -167,8 +229,13 @@ DAMAGE = {
         lambda f: resign(f, lambda m: m["files"].pop("identity.json")),
         r"does not list identity.json",
     ),
+    "golden rows without end": (many_rows, r"golden.jsonl holds 300 rows, and alora stores 100 at most"),
     "logits of three labels": (third_logit, r"golden.jsonl has not one logit per label"),
-    "other digest": (lambda f: resign(f, lambda m: m.update(adapter_digest="0" * 64)), r"not the adapter that was"),
+    "other digest": (
+        lambda f: resign(f, lambda m: m.update(adapter_digest="0" * 64)),
+        r"the adapter's digest is 000000000000, the certificate's is",
+    ),
+    "other digest, also in the certificate": (other_digest, r"not the adapter that was"),
     "no certificate": (lambda f: resign(f, lambda m: m.update(certificate=None)), r"has no KV identity certificate"),
     "failed certificate": (
         lambda f: resign(f, lambda m: m["certificate"].update(passed=False)),
@@ -316,6 +383,28 @@ def test_golden_logits_catch_another_answer(folder, base):
         other.check_golden(base, 1e-2)
     with pytest.raises(BundleError, match="chat template is another one"):
         bundle.check_golden(another_template(base), 1e9)
+
+
+@pytest.mark.parametrize("change", [scaled, swapped])
+def test_other_tensors_under_right_digests_are_refused(change, contents, folder, base, tmp_path):
+    """A digest shows only that a file is the listed one; both bundles go through one pass, and one is at fault."""
+    whole = write_bundle(make_contents(base, tmp_path / "b", "refunds", 2), tmp_path / "refunds", golden_rows=2)
+    check_bundles([load_bundle(folder), whole], base)
+    forge(folder, change)
+    forged = load_bundle(folder)
+    assert forged.weights.digest != contents.weights.digest
+    with pytest.raises(CheckFailed, match=r"advice: log-probabilities .* differ by .*tolerance 0.001") as caught:
+        check_bundles([whole, forged], base)
+    assert "refunds" not in str(caught.value)
+    coarse = replace(forged.manifest, base=replace(forged.manifest.base, dtype="bfloat16"))
+    check_bundles([replace(forged, manifest=coarse, weights=contents.weights)], base)
+
+
+def test_a_bundle_without_golden_rows_is_checked_for_its_base(contents, base, tmp_path):
+    bundle = write_bundle(contents, tmp_path / "bare", golden_rows=0)
+    check_bundles([bundle], base)
+    with pytest.raises(BundleError, match="weights are not those"):
+        check_bundles([bundle], make_base(seed=1))
 
 
 def test_the_base_to_load(folder, base):

@@ -353,3 +353,23 @@ def test_manifest_settings_survive(contents, tmp_path):
     bundle = write_bundle(replace(contents, prompt=prompt), tmp_path / "b", golden_rows=2)
     assert bundle.manifest.prompt == prompt
     assert isinstance(bundle.manifest, Manifest)
+
+
+@pytest.mark.parametrize("dangling", [False, True])
+def test_a_link_is_not_replaced_by_a_bundle(contents, tmp_path, dangling):
+    target, link = tmp_path / "target", tmp_path / "link"
+    made = write_bundle(contents, target, golden_rows=0)
+    link.symlink_to(tmp_path / "nowhere" if dangling else target)
+    for put in (lambda: write_bundle(contents, link, golden_rows=0), lambda: copy_bundle(made.folder, link)):
+        with pytest.raises(BundleError, match="link is a link, which a folder would replace"):
+            put()
+    assert link.is_symlink()
+
+
+@pytest.mark.parametrize("inner", ["inner", "a/b"])
+def test_no_bundle_lies_in_a_bundle(contents, tmp_path, inner):
+    made = write_bundle(contents, tmp_path / "outer", golden_rows=0)
+    before = sorted(made.folder.rglob("*"))
+    with pytest.raises(BundleError, match=r"lies in the bundle \S+outer"):
+        copy_bundle(made.folder, made.folder / inner)
+    assert sorted(made.folder.rglob("*")) == before

@@ -10,11 +10,12 @@ from typing import ClassVar
 import pytest
 import yaml
 
+from alora.config import compose
 from alora.config.arguments import OF_ARTIFACT
-from alora.config.compose import run_verb
 from alora.config.paths import configs_folder, recipes_folder
 from alora.config.saved import load_environment, load_recipe, save_recipe
 from alora.config.schema import BaseSettings, Recipe
+from alora.config.sweep import Jobs, run_sweep
 from alora.errors import ConfigError
 
 HUB_IDS = {
@@ -41,13 +42,19 @@ def here(tmp_path, monkeypatch) -> Path:
 def recipes_of(verb: str, *argv: str, notes: list[str] | None = None) -> list[Recipe]:
     """The recipes that a command line stands for, one per job."""
     made: list[Recipe] = []
+    note = (notes if notes is not None else []).append
+    if "-m" in argv:
+        assert run_sweep(verb, argv, jobs(lambda recipe: made.append(recipe) or 0), note) == 0
+        return made
+    recipe = compose.load_recipe(verb, argv, note)
+    return [] if recipe is None else [recipe]
 
-    def job(make_recipe) -> int:
-        made.append(make_recipe())
-        return 0
 
-    assert run_verb(verb, argv, job, (notes if notes is not None else []).append) == 0
-    return made
+def jobs(run) -> Jobs:
+    def fails(error: BaseException) -> int:
+        raise error
+
+    return Jobs(run, fails, lambda recipe: False, lambda records: None)
 
 
 def recipe_of(verb: str, *argv: str) -> Recipe:
@@ -129,6 +136,12 @@ def test_open_dictionaries_take_new_keys():
     assert recipe.data.label_map == {"1": "bad"}
 
 
+@pytest.mark.parametrize("name", ["back\\slash", "a\\\\b", "end\\", 'we "talk"', 'x\\"y', "it's", "a, {b}"])
+def test_a_name_with_any_character_names_that_file(name, here):
+    (here / name).write_text("")
+    assert recipe_of("score", name).conversation == str(here / name)
+
+
 class TestLocalRecipe:
     BODY = "defaults:\n  - override /base: smollm2\nname: mine\ntraining:\n  epochs: 2\n"
 
@@ -193,7 +206,7 @@ class TestLocalRecipe:
             ("name: [", r"recipe.yaml:\d+: not YAML"),
             ("- a\n- b\n", "a recipe is a YAML mapping"),
             ("naem: x\n", "recipe.yaml: unknown key 'naem'"),
-            ("training:\n  epochs: soon\n", "recipe.yaml: training.epochs.*Float"),
+            ("training:\n  epochs: soon\n", "recipe.yaml: training.epochs is .soon.; it must be a number"),
             ("training: 3\n", "training is 3, but it is a section"),
             ("data:\n  columns: text\n", "data.columns is text, but it is a section"),
             (
@@ -285,23 +298,18 @@ class TestSweep:
 
     def test_one_run_folder_for_several_jobs_is_refused_before_the_first(self):
         started = []
-
-        def job(make_recipe) -> int:
-            started.append(make_recipe())
-            return 0
-
         with pytest.raises(ConfigError, match="one run folder"):
-            run_verb("train", ["-m", "recipe=quickstart", "training.seed=1,2"], job, print)
+            run_sweep("train", ["-m", "recipe=quickstart", "training.seed=1,2"], jobs(started.append), print)
         assert started == []
 
     def test_a_job_that_fails_does_not_lose_the_others(self):
         seen = []
 
-        def job(make_recipe) -> int:
-            seen.append(make_recipe().name)
+        def run(recipe: Recipe) -> int:
+            seen.append(recipe.name)
             return {"a": 1, "b": 0, "c": 2}[seen[-1]]
 
-        assert run_verb("train", ["-m", "recipe=quickstart", "name=a,b,c"], job, lambda text: None) == 2
+        assert run_sweep("train", ["-m", "recipe=quickstart", "name=a,b,c"], jobs(run), lambda text: None) == 2
         assert seen == ["a", "b", "c"]
 
 
@@ -314,6 +322,35 @@ def test_hydra_prints_its_help_and_config(capsys):
             assert recipes_of("train", *argv) == []
         text = capsys.readouterr().out
         assert all(word in text for word in words)
+
+
+def test_one_recipe_needs_no_command_line_of_hydra(monkeypatch):
+    def used(**_: object) -> None:
+        raise AssertionError("hydra.main")
+
+    monkeypatch.setattr("hydra.main", used)
+    assert recipe_of("doctor", "training.seed=3").training.seed == 3
+    with pytest.raises(AssertionError, match=r"hydra\.main"):  # negative control
+        recipe_of("doctor", "--cfg", "job")
+
+
+def test_what_a_recipe_may_ask_of_hydra(here):
+    (here / "mine.yaml").write_text("name: ${hydra:job.name}\n")
+    assert recipe_of("doctor", "recipe=mine.yaml").name == "alora_doctor"
+
+
+def test_settings_of_hydra_that_do_nothing_are_remarked_on(here):
+    notes: list[str] = []
+    recipes_of("doctor", "hydra.job.chdir=true", "hydra.searchpath=[]", notes=notes)
+    assert notes == ["hydra.job.chdir=true: what is set of Hydra counts in a sweep (-m)"]
+
+
+def test_a_search_path_of_hydra_s_own_brings_groups(here):
+    (here / "extra/team").mkdir(parents=True)
+    (here / "extra/team/ours.yaml").write_text("# @package _global_\nname: ours\n")
+    assert recipe_of("doctor", f"hydra.searchpath=[file://{here}/extra]", "+team=ours").name == "ours"
+    with pytest.raises(ConfigError, match="unknown key 'team'"):
+        recipe_of("doctor", "+team=ours")
 
 
 def test_the_surroundings_are_put_back(monkeypatch):

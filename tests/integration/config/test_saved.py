@@ -41,7 +41,7 @@ def test_odd_text_comes_back(text, tmp_path):
         ("a: [", RunError, r"run.yaml:\d+: not YAML"),
         ("a: \0", RunError, "not YAML"),
         ("naem: x", ConfigError, "did you mean 'name'"),
-        ("training: {epochs: soon}", ConfigError, "could not be converted"),
+        ("training: {epochs: soon}", ConfigError, "training.epochs is .soon.; it must be a number"),
     ],
 )
 def test_a_damaged_file_is_told(text, error, words, tmp_path):

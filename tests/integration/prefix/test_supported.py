@@ -6,7 +6,7 @@ import transformers
 
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterSpec, AdapterWeights
-from alora.errors import BaseError
+from alora.errors import AdapterError, BaseError
 from alora.prefix.packed import PackedModel
 from alora.prefix.plan import Pair
 from alora.prefix.supported import require_same_answers
@@ -86,6 +86,13 @@ def test_a_class_that_cannot_run_is_refused_by_name_and_cause(name, target, conf
     with pytest.raises(BaseError, match=cause) as caught:
         _packed(_base(name, **config), target)
     assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("target", ["fc1", "fc2"])
+def test_a_module_whose_tokens_lie_in_no_row_is_refused_before_anything_is_trained(target):
+    config = SHAPE | {"ffn_dim": 48, "word_embed_proj_dim": 32, "max_position_embeddings": 64}
+    with pytest.raises(AdapterError, match=r"given a 2-dimensional input.* adapter\.targets"):
+        _packed(_base("OPT", **config), target)
 
 
 def test_a_dtype_that_the_class_itself_does_not_run_is_no_matter_of_the_class():

@@ -1,5 +1,6 @@
 """A small HTTP server that answers as vLLM with alora's plugin does, by the scorer, until a test has it lie."""
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from alora.base.load import LoadedBase
 from alora.bundle.read import Bundle
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Prefix, Suffix
+from alora.serving.client import RemoteEngine
 from alora.serving.engine import ServedAdapter
 
 Answer = tuple[int, Any]  # status and body
@@ -30,8 +32,20 @@ class Server:
     raw_logprobs: bool = False
     refusal: str = "the prompt lacks the adapter's invocation tokens"
     lock: threading.Lock = field(default_factory=threading.Lock)
+    asked: list[str] = field(default_factory=list)  # paths
+    at_once: int = 0
+    most_at_once: int = 0
 
     def answer(self, path: str, body: dict[str, Any]) -> Answer:
+        self.asked.append(path)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            return self._answer(path, body)
+        finally:
+            self.at_once -= 1
+
+    def _answer(self, path: str, body: dict[str, Any]) -> Answer:
         if path == "/v1/models":
             return 200, {"data": [{"id": name} for name in ("base", *self.bundles)]}
         bundle = self.bundles.get(body["model"])
@@ -85,3 +99,19 @@ def serving(base: LoadedBase, bundles: list[Bundle]) -> Iterator[Server]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def prove(url, bundles, renderer, *question):
+    """The server's proof, and its answers to ``question`` after it."""
+
+    async def ask():
+        remote = RemoteEngine(url)
+        try:
+            await remote.prove(bundles, renderer)
+            return (
+                await remote.label_logits(*question, [bundle.served_name for bundle in bundles]) if question else None
+            )
+        finally:
+            await remote.close()
+
+    return asyncio.run(ask())

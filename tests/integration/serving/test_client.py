@@ -3,13 +3,12 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
 from alora.data.conversation import Conversation, Message
 from alora.errors import CheckFailed, ConfigError
 from alora.prefix.scorer import Scorer
-from alora.serving.client import RemoteEngine
 from alora.serving.engine import ServedAdapter
+from tests.integration.serving.server import prove
 
 PLACES = pytest.mark.parametrize("place", [0, 1])
 
@@ -19,8 +18,6 @@ def names_of(bundles):
 
 
 def test_a_right_server_is_believed_and_gives_the_scorers_answers(server, bundles, renderer, base):
-    remote = RemoteEngine(server.url + "/v1/")
-    remote.prove(bundles, renderer)
     prefix = renderer.prefix(Conversation("c", (Message("user", "Is it dangerous?"),)))
     suffixes = [bundle.suffix for bundle in bundles]
     assert [list(suffix.label_token_ids) == sorted(suffix.label_token_ids) for suffix in suffixes] in (
@@ -29,15 +26,14 @@ def test_a_right_server_is_believed_and_gives_the_scorers_answers(server, bundle
     )
     with Scorer(base, [bundle.weights for bundle in bundles]) as scorer:
         wanted = [logits_L.log_softmax(0) for logits_L in scorer.label_logits(prefix, suffixes)]
-    for found_L, wanted_L in zip(remote.label_logits(prefix, suffixes, names_of(bundles)), wanted, strict=True):
-        torch.testing.assert_close(found_L, wanted_L, atol=1e-5, rtol=0)
+    found = prove(server.url + "/v1/", bundles, renderer, prefix, suffixes)
+    for found_L, wanted_L in zip(found, wanted, strict=True):
+        assert found_L == pytest.approx(wanted_L.tolist(), abs=1e-5)
 
 
 def test_the_name_that_is_asked_for_holds_the_weights(bundles):
-    first, second = bundles
     assert names_of(bundles) == [f"{bundle.policy.id}@{bundle.weights.digest[:12]}" for bundle in bundles]
-    assert ServedAdapter.of(replace(first, weights=second.weights)).name != names_of(bundles)[0]
-    assert ServedAdapter.of(first).rank == first.weights.spec.rank
+    assert ServedAdapter.of(bundles[0]).rank == bundles[0].weights.spec.rank
 
 
 @PLACES
@@ -45,20 +41,20 @@ def test_a_bundle_that_is_not_served_is_named(server, bundles, renderer, place):
     missing = names_of(bundles)[place]
     del server.bundles[missing]
     with pytest.raises(ConfigError, match=f"serves .*, not {missing}; start it with alora serve"):
-        RemoteEngine(server.url).prove(bundles, renderer)
+        prove(server.url, bundles, renderer)
 
 
 @PLACES
 def test_a_server_without_the_plugin_is_refused(server, bundles, renderer, place):
     server.unplugged.add(names_of(bundles)[place])
     with pytest.raises(CheckFailed, match=f"200 to a prompt on which {names_of(bundles)[place]} cannot be activated"):
-        RemoteEngine(server.url).prove(bundles, renderer)
+        prove(server.url, bundles, renderer)
 
 
 def test_a_refusal_for_another_reason_proves_no_plugin(server, bundles, renderer):
     server.refusal = "the prompt is too short"
     with pytest.raises(CheckFailed, match=r"answered 400 to a prompt .* plugin is not active"):
-        RemoteEngine(server.url).prove(bundles, renderer)
+        prove(server.url, bundles, renderer)
 
 
 @PLACES
@@ -66,25 +62,25 @@ def test_another_adapter_under_the_name_is_found_by_its_answers(server, bundles,
     name, other = names_of(bundles)[place], bundles[1 - place]
     server.bundles[name] = replace(bundles[place], weights=other.weights)
     with pytest.raises(CheckFailed, match=f"{name} answers a golden row of .* differently"):
-        RemoteEngine(server.url).prove(bundles, renderer)
+        prove(server.url, bundles, renderer)
 
 
 def test_a_bundle_without_golden_rows_cannot_be_told_from_another(server, bundles, renderer):
     bare = [bundles[0], replace(bundles[1], golden=())]
     with pytest.raises(CheckFailed, match=r"stores no golden rows.*export it again with export\.golden_rows=8"):
-        RemoteEngine(server.url).prove(bare, renderer)
+        prove(server.url, bare, renderer)
 
 
 def test_log_probabilities_of_other_tokens_are_no_answer(server, bundles, renderer):
     server.raw_logprobs = True
     with pytest.raises(CheckFailed, match=r"not with those of the label tokens .*; start it with --logprobs-mode"):
-        RemoteEngine(server.url).prove(bundles, renderer)
+        prove(server.url, bundles, renderer)
 
 
 def test_the_key_comes_from_the_environment(server, bundles, renderer, monkeypatch):
     server.key = "secret"
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="answered 401"):
-        RemoteEngine(server.url).prove(bundles, renderer)
+        prove(server.url, bundles, renderer)
     monkeypatch.setenv("VLLM_API_KEY", "secret")
-    RemoteEngine(server.url).prove(bundles, renderer)
+    prove(server.url, bundles, renderer)

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from alora.serving.parity import OFF, PLAIN, TOLERANCES, parity, tolerance
+from alora.bundle.golden import TOLERANCES, tolerance
+from alora.serving.parity import OFF, PLAIN, parity
 
 
 def stored_in(bundle, dtype):

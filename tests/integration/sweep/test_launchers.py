@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from alora.config.compose import Sweep, run_verb
-from alora.config.sweep import DONE, FAILED, LOST, SKIPPED
-from alora.errors import ConfigError, DataError, MissingDependency
+from alora.config.compose import load_recipe
+from alora.config.sweep import DONE, FAILED, LOST, SKIPPED, Jobs, run_sweep
+from alora.errors import ConfigError, DataError
 
 ROOT = Path(__file__).parents[3]
 LAUNCHERS = {
@@ -44,6 +44,14 @@ def here(tmp_path, monkeypatch):
     _stop_workers()
 
 
+def _never(recipe) -> bool:
+    return False
+
+
+def _fails(error: BaseException) -> int:
+    raise error
+
+
 def _stop_workers() -> None:
     import ray
     from joblib.externals.loky import get_reusable_executor
@@ -56,8 +64,7 @@ def _stop_workers() -> None:
 def _call(launcher: str, *more: str):
     """Exit code and records of a sweep over the policies; the job of one of them fails as ``train`` would."""
 
-    def job(make_recipe) -> int:
-        recipe = make_recipe()
+    def run(recipe) -> int:
         if recipe.policy.id == "toy_bad":
             raise DataError("rows of toy_bad cannot be used", ["rows.jsonl:1: broken"])
         Path(recipe.run_dir).mkdir(parents=True)
@@ -68,11 +75,11 @@ def _call(launcher: str, *more: str):
         return Path(recipe.run_dir, "process").exists()
 
     records = []
-    code = run_verb(
+    code = run_sweep(
         "train",
         ["-m", "--config-dir", "conf", "policy=glob(toy_*)", "base=smollm2", "data.train=rows.jsonl", "name=fleet",
          *LAUNCHERS[launcher], *more],
-        job, lambda text: None, Sweep(lambda error: 2, finished, records.extend),
+        Jobs(run, lambda error: 2, finished, records.extend), lambda text: None,
     )  # fmt: skip
     return code, records
 
@@ -120,11 +127,11 @@ def test_a_temporary_folder_that_hydra_would_resolve_is_named(here, monkeypatch)
 def test_a_job_that_only_says_so_by_its_exit_code_has_failed(here):
     """As ``train`` does where a policy of a battery was left out."""
     records = []
-    code = run_verb(
+    code = run_sweep(
         "train",
         ["-m", "--config-dir", "conf", "policy=glob(toy_*)", "base=smollm2", "data.train=rows.jsonl"],
-        lambda make_recipe: int(make_recipe().policy.id == "toy_bad"), lambda text: None,
-        Sweep(lambda error: 2, lambda recipe: False, records.extend),
+        Jobs(lambda recipe: int(recipe.policy.id == "toy_bad"), lambda error: 2, _never, records.extend),
+        lambda text: None,
     )  # fmt: skip
     assert code == 1
     assert [(record.outcome, record.exit_code) for record in records] == [(DONE, 0), (FAILED, 1), (DONE, 0)]
@@ -133,8 +140,8 @@ def test_a_job_that_only_says_so_by_its_exit_code_has_failed(here):
 def test_a_process_that_dies_is_lost_and_named(here):
     """It writes no record; the launcher's own error is told, and the exit code says that something is to be done."""
 
-    def job(make_recipe) -> int:
-        if make_recipe().policy.id == "toy_bad":
+    def run(recipe) -> int:
+        if recipe.policy.id == "toy_bad":
             deadline = time.monotonic() + 60  # joblib ends every process when one dies, so the first must be done
             while not list(here.glob("runs/.sweep/jobs-*/0.json")) and time.monotonic() < deadline:
                 time.sleep(0.01)
@@ -142,11 +149,11 @@ def test_a_process_that_dies_is_lost_and_named(here):
         return 0
 
     records, notes = [], []
-    code = run_verb(
+    code = run_sweep(
         "train",
         ["-m", "--config-dir", "conf", "policy=glob(toy_*)", "base=smollm2", "data.train=rows.jsonl",
          "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"],
-        job, notes.append, Sweep(lambda error: 2, lambda recipe: False, records.extend),
+        Jobs(run, lambda error: 2, _never, records.extend), notes.append,
     )  # fmt: skip
     assert code == 2
     assert [record.outcome for record in records][:2] == [DONE, LOST]
@@ -157,8 +164,7 @@ def test_policies_of_one_file_get_folders_of_their_own(here):
     (here / "policies.yaml").write_text("")
     found = []
 
-    def job(make_recipe) -> int:
-        recipe = make_recipe()
+    def run(recipe) -> int:
         found.append((recipe.policy.id, Path(recipe.run_dir).relative_to(here), Path(recipe.data.train).name))
         return 0
 
@@ -166,25 +172,25 @@ def test_policies_of_one_file_get_folders_of_their_own(here):
     for name in ("a", "b"):
         (here / f"rows/{name}.jsonl").write_text("")
     base = ["-m", "base=smollm2", "policy.file=policies.yaml", "policy.id=a,b", "data.train=rows/${policy.id}.jsonl"]
-    assert run_verb("train", base, job, lambda text: None) == 0
+    jobs = Jobs(run, _fails, _never, lambda records: None)
+    assert run_sweep("train", base, jobs, lambda text: None) == 0
     assert found == [("a", Path("runs/run/a"), "a.jsonl"), ("b", Path("runs/run/b"), "b.jsonl")]
     found.clear()
-    assert run_verb("train", [*base, "name=${policy.id}"], job, lambda text: None) == 0
+    assert run_sweep("train", [*base, "name=${policy.id}"], jobs, lambda text: None) == 0
     assert [folder for _, folder, _ in found] == [Path("runs/a"), Path("runs/b")]
     with pytest.raises(ConfigError, match="one run folder"):  # negative control: seeds are not told apart by policy
-        run_verb("train", [*base, "training.seed=0,1"], job, lambda text: None)
+        run_sweep("train", [*base, "training.seed=0,1"], jobs, lambda text: None)
 
 
-def test_a_launcher_that_is_not_installed_is_named(here, monkeypatch):
-    monkeypatch.setattr("alora.config.sweep.package_version", lambda name: None)
-    with pytest.raises(MissingDependency, match=r"hydra-joblib-launcher.*alora-toolkit\[launchers\]"):
-        _call("joblib")
+def test_a_launcher_that_is_not_installed_is_named(here):
+    with pytest.raises(ConfigError, match=r"hydra/launcher=rq is not installed.*alora-toolkit\[launchers\]"):
+        _call("basic", "hydra/launcher=rq")
 
 
 def test_the_slurm_preset_composes(here, capsys):
     argv = ["hydra/launcher=slurm", "hydra.launcher.partition=gpu", "--cfg", "hydra"]
     with contextlib.suppress(SystemExit):
-        run_verb("train", argv, lambda make_recipe: 0, lambda text: None)
+        load_recipe("train", argv, lambda text: None)
     text = capsys.readouterr().out
     assert "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher" in text
     assert "partition: gpu" in text

@@ -43,7 +43,7 @@ def burst(
         for policy in policies
     ]
     answers = [Result(piece, seconds, hit, row) for piece, hit, row in zip(pieces, hits, rows, strict=True)]
-    return Run.of(seconds, seconds, answers, front=0.1 * seconds, host=0.1 * seconds)
+    return Run.of(seconds, seconds, answers, front=0.1 * seconds)
 
 
 def trials(system: str, seconds: Sequence[float], **how: Any) -> list[Trial]:
@@ -127,7 +127,7 @@ def played(workload: str, systems: Mapping[str, Played]) -> list[Cell]:
                   Cell(workload, {**at, "stage": "again"}, ours, dict.fromkeys(systems, 64))]  # fmt: skip
     for name, system in systems.items():
         for cell in stages:
-            cell.trials += system.trials(name, cell) if cell.ours else system.read(name, 64)
+            cell.trials.extend(system.trials(name, cell) if cell.ours else system.read(name, 64))
     return stages
 
 
@@ -159,8 +159,8 @@ def judged(
 def record_of(cells: Sequence[Cell] = (), load: Sequence[LoadRecord] = (), **more: Any) -> Record:
     """A record that holds these."""
     base = MeasuredBase("27m", {"weights": "random"}, 27, 8, 512, 4096, 100, "float32", "cpu", "none", 1.0)
-    settings = {"rank": 8, "targets": ["q_proj"], "suffix": 4, "prefixes": [32], "seed": 0, "threads": 1}
-    settings |= {"rounds": 3, "serving": {"turns": 1}}
+    settings = {"rank": "8", "targets": "q_proj", "suffix": "4", "prefixes": "32", "seed": "0", "threads": "1"}
+    settings |= {"rounds": "3", "serving.turns": "1"}
     whole: dict[str, Any] = {
         "benchmark": "serving", "environment": {"torch": "2", "command": "alora bench", "processor": "A CPU"},
         "settings": settings, "base": base, "clock": "wall time", "tolerance": 1e-3, "machine": machine(),

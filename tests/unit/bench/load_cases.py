@@ -36,7 +36,7 @@ class Engine:
     def forget(self) -> None:
         assert not self.open
 
-    def load(self, kind: str, policies: Any) -> None:
+    def load(self, system: str, policies: Any) -> None:
         self.loaded.append(len(policies))
 
     def answer(self, requests: Any) -> None:
@@ -82,7 +82,7 @@ def conversation(tokens: int, seed: int) -> tuple[int, ...]:
 class LoadedSystem:
     """aLoRA on the engine that is played."""
 
-    kind = "alora"
+    name = "alora"
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine

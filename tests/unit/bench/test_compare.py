@@ -11,7 +11,7 @@ import pytest
 
 from alora.bench.compare import CONTROL, NO_CONTROL, compare_records
 from alora.bench.record import LoadRecord, OfferedRate, Record, load_record, plain, record_json
-from alora.bench.trials import AA, Cell, Run, Trial
+from alora.bench.trials import AA, Cell, Refusal, Run, Trial
 from alora.cli import main
 from alora.errors import ConfigError
 from tests.unit.bench.cases import judged, played, players, record_of
@@ -32,7 +32,7 @@ def run_of(seed=0, rounds=8, systems=None, drift=1.0, **times: float) -> Record:
         for name, seconds in (systems or SYSTEMS).items():
             for number in range(rounds):
                 took = tokens * seconds * drift * times.get(name, 1.0) * math.exp(draw.gauss(0, 0.03))
-                found.append(Trial(name, number, 0, Run(took, took, 1, 1, 0, 1, 0.0, None, [took])))
+                found.append(Trial(name, number, 0, Run(took, took, 1, 1, 0, 1, 0.0, [took])))
         cells.append(Cell("grid", {"tokens": tokens}, ["alora"], trials=found))
     return record_of(cells)
 
@@ -95,8 +95,7 @@ def test_a_stage_of_the_base_alone_is_a_control():
 
 
 def test_a_stopped_run_and_a_withheld_one_are_marked():
-    part = run_of(2)
-    part.stopped = "interrupted"
+    part = replace(run_of(2), stopped="interrupted")
     assert "the second run stopped before its end: interrupted" in compare_records(run_of(1), part).text()
     systems = players()
     systems[AA].seconds = 2.0
@@ -108,9 +107,9 @@ def test_a_stopped_run_and_a_withheld_one_are_marked():
     "change",
     [
         pytest.param(lambda run: run.base.fingerprint.update(weights="4b"), id="another base"),
-        pytest.param(lambda run: setattr(run, "clock", "CPU"), id="other seconds"),
-        pytest.param(lambda run: run.settings.update(rank=32), id="another rank"),
-        pytest.param(lambda run: run.settings["serving"].update(turns=9), id="another workload"),
+        pytest.param(lambda run: vars(run).update(clock="CPU"), id="other seconds"),
+        pytest.param(lambda run: run.settings.update({"rank": "32"}), id="another rank"),
+        pytest.param(lambda run: run.settings.update({"serving.turns": "9"}), id="another workload"),
         pytest.param(lambda run: run.cells.clear(), id="nothing in common"),
     ],
 )
@@ -131,7 +130,7 @@ def test_too_few_rounds_are_refused_and_other_versions_named():
 
 def test_a_record_is_read_back_as_it_was_written(tmp_path):
     run = judged(played("warm", players()), slots=6)
-    run.load = [LoadRecord("rate", "alora", 4, 1000.0, 4, 4, rates=[OfferedRate(1.0, True, True, 2.0, [3.0])])]
+    run.load.append(LoadRecord("rate", "alora", 4, 1000.0, 4, 4, rates=[OfferedRate(1.0, True, True, 2.0, [3.0])]))
     (tmp_path / "bench.json").write_text(record_json(run))
     again = load_record(tmp_path)
     assert record_json(again) == record_json(run)
@@ -193,7 +192,7 @@ def test_a_damaged_record_is_refused(tmp_path, damage):
 def test_the_command_ends_with_2_on_a_damaged_record_and_1_on_a_slower_one(tmp_path, capsys):
     for name, run in {"a": run_of(1), "slow": run_of(2, alora=2.0)}.items():
         (tmp_path / f"{name}.json").write_text(record_json(run))
-    (tmp_path / "bad.json").write_text('{"format": 2}')
+    (tmp_path / "bad.json").write_text('{"format": 3}')
     paths = {name: str(tmp_path / f"{name}.json") for name in ("a", "slow", "bad")}
     assert main(["bench", "compare", paths["a"], paths["a"]]) == 0
     assert main(["bench", "compare", paths["a"], paths["slow"]]) == 1
@@ -205,9 +204,8 @@ def test_the_command_ends_with_2_on_a_damaged_record_and_1_on_a_slower_one(tmp_p
 
 def open_loop_alone(held: float, system: str = "alora", refused: bool = False) -> Record:
     rates = [OfferedRate(held, True, True, 1.0, [500.0]), OfferedRate(2 * held, False, True, 1.0, [500.0])]
-    entry = LoadRecord("rate", system, 20, 1000.0, 4, 4, rates=rates)
-    entry.refused = ["wrong"] if refused else []  # pyright: ignore[reportAttributeAccessIssue]
-    return record_of(load=[entry])
+    why = [Refusal("UNEQUAL_VERDICTS", "wrong")] if refused else []
+    return record_of(load=[LoadRecord("rate", system, 20, 1000.0, 4, 4, rates=rates, refused=why)])
 
 
 def test_runs_of_the_open_loop_alone_are_shown_and_not_judged():
@@ -216,6 +214,6 @@ def test_runs_of_the_open_loop_alone_are_shown_and_not_judged():
     assert "no noise is known" in found.text()
     assert not found.slower
     withheld = compare_records(open_loop_alone(2.0), open_loop_alone(1.0, refused=True))
-    assert withheld.rates[0][2] == "withheld"
+    assert withheld.rates[0][2] == "withheld: wrong"
     with pytest.raises(ConfigError, match="no cell and no rate"):
         compare_records(open_loop_alone(2.0), open_loop_alone(1.0, system="lora"))

@@ -220,7 +220,7 @@ def test_a_cell_that_was_stopped_costs_its_workload_no_ratio():
     four, one = ({name: replace(system, rounds=range(n)) for name, system in players().items()} for n in (4, 1))
     for fewer, wanted in ((four, [[], []]), (one, [["NO_AA"], ["NO_AA"]])):
         cells = [*played("grid", players()), *played("grid", fewer)]
-        cells[1].at = {**cells[1].at, "policies": 2}
+        cells[1].at["policies"] = 2
         record = judged(cells)
         assert codes(record) == wanted
         assert [len(cell.of("lora")) for cell in record.cells] == [9, len(fewer["lora"].rounds)]
@@ -228,7 +228,7 @@ def test_a_cell_that_was_stopped_costs_its_workload_no_ratio():
 
 def test_ours_that_did_not_run_has_no_ratio():
     cells = played("grid", players())
-    cells[0].trials = [trial for trial in cells[0].trials if trial.system != "alora"]
+    cells[0].trials[:] = [trial for trial in cells[0].trials if trial.system != "alora"]
     assert codes(judged(cells)) == [["UNEQUAL_WORK"]]
 
 

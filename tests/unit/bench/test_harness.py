@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from alora.bench import run as running
-from alora.bench.harness import REHEARSAL, Clock, Harness, SystemTurn, TimeIsUp, draw_orders
+from alora.bench.harness import REHEARSAL, Clock, Harness, TimeIsUp, Turn, draw_orders
 from alora.bench.serving import ServingBench
 from alora.bench.trials import AA, Cell, Run, Trial
 from alora.config.schema import BaseSettings, BenchSettings, ServingBenchSettings
@@ -56,11 +56,11 @@ def test_every_turn_is_rehearsed_and_then_timed_once_a_round_in_an_order_of_its_
     """The fault: the sizes of a cell ran for the first time inside the clock, so that its first round was slow."""
     seen: list[tuple[str, int]] = []
 
-    def turn(name: str) -> SystemTurn:
-        return SystemTurn(name, lambda number: [seen.append((name, number)) or burst()])
+    def turn(name: str) -> Turn:
+        return lambda number: [seen.append((name, number)) or burst()]
 
     harness = Harness(BenchSettings(rounds=5), progress=False)
-    harness.measure([turn(name) for name in "abcdefgh"], [cell := Cell("grid", {"tokens": 32}, ["a"])], cells=8)
+    harness.measure({name: turn(name) for name in "abcdefgh"}, [cell := Cell("grid", {"tokens": 32}, ["a"])], cells=8)
     assert seen[:8] == [(name, REHEARSAL) for name in "abcdefgh"]
     assert [(trial.system, trial.round) for trial in cell.trials] == seen[8:]
     orders = [[trial.system for trial in cell.trials if trial.round == number] for number in range(5)]
@@ -73,14 +73,14 @@ def test_every_turn_is_rehearsed_and_then_timed_once_a_round_in_an_order_of_its_
 def test_a_workload_of_few_cells_runs_more_rounds(cells, rounds):
     """Its A/A ratio would be all noise otherwise."""
     harness = Harness(BenchSettings(rounds=3), progress=False)
-    harness.measure([SystemTurn("a", lambda number: [burst()])], [cell := Cell("grid", {})], cells)
+    harness.measure({"a": lambda number: [burst()]}, [cell := Cell("grid", {})], cells)
     assert [trial.round for trial in cell.trials] == list(range(rounds))
 
 
 def test_a_system_that_leaves_a_stage_out_is_not_measured():
     stages = [Cell("warm", {"stage": name}) for name in ("read", "warm")]
     with pytest.raises(ValueError, match="shorter"):
-        Harness(BenchSettings(), progress=False).measure([SystemTurn("a", lambda number: [burst()])], stages, 1)
+        Harness(BenchSettings(), progress=False).measure({"a": lambda number: [burst()]}, stages, 1)
 
 
 class Answered:
@@ -156,7 +156,7 @@ def test_a_run_that_is_stopped_keeps_the_rounds_that_are_whole():
 
         harness.in_time = in_time
         stages = [Cell("warm", {"stage": stage}) for stage in ("read", "warm")]
-        turns = [SystemTurn(name, lambda number: [burst(), burst()]) for name in ("lora", "alora")]
+        turns = {name: lambda number: [burst(), burst()] for name in ("lora", "alora")}
         with pytest.raises(TimeIsUp):
             harness.measure(turns, stages, 1)
         harness.keep_whole_rounds()
@@ -183,7 +183,7 @@ def test_whatever_stops_a_run_what_was_finished_is_kept(error, reason, finished)
         if finished == "cells":
             harness.cells.append(Cell("grid", {"tokens": 32}))
             harness.underway = [stopped := Cell("grid", {"tokens": 64})]
-            stopped.trials += [Trial(name, n, 0, burst()) for n in range(3) for name in ("lora", "alora")][:5]
+            stopped.trials.extend([Trial(name, n, 0, burst()) for n in range(3) for name in ("lora", "alora")][:5])
         raise error
 
     bench: Any = SimpleNamespace(measure=measure, ask=lambda: None, load=lambda: [1] if finished == "load" else [])

@@ -114,9 +114,9 @@ def test_a_rate_whose_verdicts_nobody_can_vouch_for_is_withheld(wrong, moved, as
     load, _ = offered_to(Engine(wrong), 1.0, settings(), 1000)
     if not asked:
         load.asked = set()
-    found = load.record(references(load, moved), 1e-3)
+    found = load.judged(references(load, moved), 1e-3)
     assert [one.code for one in found.refused] == codes
-    assert (found.rate_text() == "withheld") == bool(codes)
+    assert found.rate_text().startswith("withheld: ") == bool(codes)
     assert (found.agreement[0].checked if found.agreement else 0) == len(load.asked)
 
 
@@ -130,7 +130,7 @@ def test_a_wrong_slot_under_load_is_seen_though_no_reference_was_asked_about_it(
         (key, answer if key[0] not in keys else type(answer)(answer.piece, scores=right(key[1])))
         for key, answer in load.results
     ]
-    found = load.record(references(load), 1e-3)
+    found = load.judged(references(load), 1e-3)
     assert [one.code for one in found.refused] == ["UNSTEADY_VERDICTS"]
 
 
@@ -148,7 +148,7 @@ def test_a_queue_that_only_ran_out_of_arrivals_does_not_hold():
 
     overloaded = server(8.0)
     assert overloaded.percentile(95) < 4000
-    assert not overloaded.holds(4000.0)
+    assert not overloaded.meets(4000.0)
     entry = LoadRecord("rate", "alora", 4, 4000.0, 4, 4, rates=search(server, 4000.0))
     held, failed = entry.bounds()
     assert held is not None
@@ -162,7 +162,7 @@ def test_one_straggler_of_many_does_not_decide_a_percentile(steps):
     _, found = offered_to(Engine(slow=(110, steps)), 0.5, settings(conversations=40, target_ms=1000.0), 4)
     assert (max(found.ms) > 5000) == (steps > 0)
     assert found.complete
-    assert found.holds(1000.0)
+    assert found.meets(1000.0)
 
 
 @pytest.mark.parametrize(("rate", "fewest"), [(100.0, 3), (0.0, 3)])
@@ -181,7 +181,7 @@ def test_the_search_closes_in_on_the_edge(capacity):
         return OfferedRate(rate, True, True, 1.0, [500.0 if rate <= capacity else 9000.0] * 20)
 
     found = search(server, 1000.0, 10)
-    best = max(one.rate for one in found if one.holds(1000.0))
+    best = max(one.rate for one in found if one.meets(1000.0))
     assert 0.8 * capacity < best <= capacity
 
 
@@ -208,7 +208,7 @@ def test_a_rate_without_an_edge_is_a_bound(rates, text):
     ("complete", "sustained", "ms"), [(False, True, [1.0]), (True, False, [1.0]), (True, True, [])]
 )
 def test_a_rate_that_was_given_up_or_not_sustained_does_not_hold(complete, sustained, ms):
-    assert not OfferedRate(1.0, complete, sustained, 1.0, ms).holds(1000.0)
+    assert not OfferedRate(1.0, complete, sustained, 1.0, ms).meets(1000.0)
 
 
 def test_populations_take_turns():
@@ -217,21 +217,23 @@ def test_populations_take_turns():
     offer_populations(generator(engine, given), 2.0, found)
     few, many = sorted(set(engine.loaded))
     assert engine.loaded == [few, many, many, few, few, many, many, few]  # an even number: each was first as often
-    assert [(one.found.population, len(one.found.rates)) for one in found] == [(4, 4), (1000, 4)]
-    assert all(rate.rate == 2.0 and len(rate.ms) == 9 for one in found for rate in one.found.rates)
-    assert found[1].found.distinct > found[1].found.slots == 4
+    assert [(one.record.population, len(one.record.rates)) for one in found] == [(4, 4), (1000, 4)]
+    assert all(rate.rate == 2.0 and len(rate.ms) == 9 for one in found for rate in one.record.rates)
+    assert found[1].record.distinct > found[1].record.slots == 4
 
 
-@pytest.mark.parametrize(("rate", "slots", "reason"), [(2.0, 1000, "not exercised"), (None, 4, "no rate held")])
+@pytest.mark.parametrize(
+    ("rate", "slots", "reason"), [(2.0, 1000, "not exercised"), (None, 4, "no rate met the target")]
+)
 def test_a_population_that_would_show_nothing_is_not_run(rate, slots, reason):
     engine, found = Engine(), []
     engine.slots = slots
     offer_populations(generator(engine, settings()), rate, found)
     assert engine.sent == 0
-    told = [one.found for one in found if one.found.reason]
+    told = [one.record for one in found if one.record.reason]
     assert told
     assert all(reason in str(one.reason) and not one.rates for one in told)
-    assert found[-1].record(references(found[-1]), 1e-3).refused == []  # what was not run needs no verdict
+    assert found[-1].judged(references(found[-1]), 1e-3).refused == []  # what was not run needs no verdict
 
 
 @pytest.mark.parametrize(("offers", "kept"), [(0, [0]), (1, [1]), (2, [2]), (6, [6]), (8, [6, 1, 1]), (10, [6, 2, 2])])
@@ -240,7 +242,7 @@ def test_a_load_that_is_stopped_keeps_what_it_found(offers, kept, monkeypatch):
     given, engine, found, begun = settings(), Engine(), [], []
     given.rounds = 2
     system: Any = object.__new__(VllmSystem)
-    vars(system).update(vars(LoadedSystem(engine)), kind="alora", material=None)
+    vars(system).update(vars(LoadedSystem(engine)), name="alora", material=None)
     monkeypatch.setattr(VllmSystem, "requests", LoadedSystem.requests)
     stock = Generator.offer
 
@@ -254,7 +256,7 @@ def test_a_load_that_is_stopped_keeps_what_it_found(offers, kept, monkeypatch):
     context: Any = SimpleNamespace(harness=SimpleNamespace(in_time=lambda: None), clock=engine)
     with contextlib.nullcontext() if offers == 10 else pytest.raises(TimeIsUp):
         run_open_loop(given, {"alora": system}, conversation, context, found)
-    assert [len(one.found.rates) for one in found if one.found.rates or one.found.kind == "rate"] == kept
+    assert [len(one.record.rates) for one in found if one.record.rates or one.record.question == "rate"] == kept
 
 
 def test_a_rate_that_is_offered_when_the_time_is_up_is_none():
@@ -272,4 +274,4 @@ def test_a_rate_that_is_offered_when_the_time_is_up_is_none():
     with pytest.raises(TimeIsUp):
         one.offer(50.0, load)
     assert engine.busy  # nobody waits for what was under way
-    assert (load.results, load.found.rates) == ([], [])
+    assert (load.results, load.record.rates) == ([], [])

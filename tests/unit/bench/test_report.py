@@ -1,11 +1,15 @@
 """What stands next to a figure in tables, plots and the documentation: extrapolated, a bound, or with what coverage."""
 
+import re
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from alora.bench.plots import latency, open_loop, speed_up, write_plots
-from alora.bench.record import LoadRecord, MemoryRow, OfferedRate
+from alora.bench.record import LoadRecord, MemoryRow, OfferedRate, load_record
 from alora.bench.report import markdown
-from alora.bench.trials import AA, Cell
+from alora.bench.trials import AA, Cell, Refusal
 from scripts.serving_results import published_block
 from tests.unit.bench.cases import judged, played, players, record_of, trials
 
@@ -22,7 +26,8 @@ def test_every_table_marks_what_was_extrapolated():
     part, whole = markdown(record(True)), markdown(record(False))
     assert "~9000 [" in part
     assert "~**9.0 [" in part
-    assert "| 64, 3 | ~lora | - | - | - |" in part
+    assert "| 64, 3 | ~lora | ~9000 [9000, 9000] | " in part
+    assert "| - | - | ~207 | ~0 | 300.0 |" in part  # a part of a burst waits less for its turn, and computes less
     body = whole.split("## grid")[1]
     assert "~" not in body
     assert "**9.0 [9.0, 9.0]**" in body
@@ -48,21 +53,49 @@ def test_one_adapter_alone_shows_the_kernel_factor():
 
 def test_the_published_rows_stand_next_to_the_nearest_cell():
     cell = Cell("grid", {"tokens": 1000, "policies": 100}, ["alora"])
-    cell.trials = trials("alora", [1.0] * 3) + trials("lora", [3.0] * 3, policies=(0,)) + trials(AA, [1.0] * 3)
+    cell.trials.extend(trials("alora", [1.0] * 3) + trials("lora", [3.0] * 3, policies=(0,)) + trials(AA, [1.0] * 3))
     text = published_block(record_of([cell]))
     assert "1,000 × 100: ~9,000 → 1,000 (withheld)" in text
     assert "no cell near it" in text
 
 
+RESULTS = Path(__file__).parents[3] / "benchmarks/results"
+
+
+RECORDS = sorted([*RESULTS.glob("serving_*.json"), RESULTS / "training_cpu.json"])
+
+
+@pytest.mark.parametrize("file", RECORDS, ids=lambda file: file.stem)
+def test_the_committed_reports_are_those_of_the_committed_records(file):
+    """But for their intervals, which the tests draw from few resamples."""
+    texts = file.with_suffix(".md").read_text(), markdown(load_record(file))
+    committed, made = (re.sub(r"\[[\d., ]+\]", "", text) for text in texts)
+    assert committed == made
+
+
 def test_withheld_ratios_and_a_stop_are_named():
     systems = players()
     systems[AA].seconds = 1.3
-    found = judged(played("grid", systems))
-    found.stopped = "the limit of 9 s was reached"
-    text = markdown(found)
+    text = markdown(replace(judged(played("grid", systems)), stopped="the limit of 9 s was reached"))
     assert "BIASED_AA" in text.split("## Withheld")[1]
     assert "Stopped before its end** (the limit of 9 s was reached)" in text
-    assert "withheld" in text.split("## grid")[1].split("Milliseconds")[0]
+    assert "| withheld: ours against itself shows " in text.split("## grid")[1].split("*tokens*")[0]
+
+
+def test_a_withheld_ratio_says_which_guard_and_by_how_much():
+    """The committed run on a GPU: aLoRA's probabilities differ from PEFT's there, and no ratio may hide it."""
+    run = load_record(RESULTS / "serving_gpu.json")
+    assert all(ratio.ratio is None for cell in run.cells for ratio in cell.ratios)
+    rows = markdown(run).split("## grid")[1].splitlines()
+    why = [row.split(" | ")[6] for row in rows if " | lora | " in row and "| alora |" in row]
+    wanted = (
+        "withheld: verdicts of alora differ by up to 0.25 from PEFT's aLoRA (rounding explains 0.02; 6 of 6 labels "
+    )
+    assert why[0] == f"{wanted}are the same)"
+    assert why[1].endswith(" (and 1 more)")  # its rounds differ, too
+    assert "differ by up to 0.35" in why[2]
+    assert sum("| other prompts |" in row for row in rows) == 0  # the base's verdicts differ as well
+    assert run.cells[0].ratio("lora").why == why[0]
 
 
 def load_of(kind: str, *rates: OfferedRate, **more) -> LoadRecord:
@@ -90,19 +123,21 @@ def test_memory_and_parts_are_shown():
     text = markdown(record_of(played("grid", players()), aa=judged(played("grid", players())).aa,
                               memory=[MemoryRow("packed", 8, 64, 12.0)]))  # fmt: skip
     assert "| packed | 8 | 64 | 12 |" in text
-    assert "| 0.0 | 900.0 | 900.0 | 7200.0 |" in text
 
 
 def test_plots_mark_what_was_extrapolated(tmp_path):
     figure = pytest.importorskip("matplotlib.figure")
     for part in (True, False):
         found = record(part)
+        found.cells.append(replace(found.cells[0], at={"tokens": 64, "policies": 9}))
+        found.cells.append(replace(found.cells[0], at={"tokens": 128, "policies": 3}))  # one point is no line
         axes = figure.Figure().subplots()
-        latency(axes, found)
+        assert latency(axes, found)
+        assert "64 tokens" in axes.get_ylabel()
         assert ("lora (~ extrapolated)" in axes.get_legend_handles_labels()[1]) is part
         axes = figure.Figure().subplots()
         assert speed_up(axes, found)
-        assert ("~over LoRA, 64 tokens" in axes.get_legend_handles_labels()[1]) is part
+        assert ("over LoRA, 64 tokens (~ extrapolated)" in axes.get_legend_handles_labels()[1]) is part
     assert [file.name for file in write_plots(record(False), tmp_path)] == ["speed_up.png"]
 
 
@@ -113,7 +148,7 @@ def test_the_plot_shows_every_loaded_rate_and_marks_those_that_failed():
     axes = figure.Figure().subplots()
     assert open_loop(axes, record_of(load=[load_of("rate", *rates)]))
     assert [list(line.get_xdata()) for line in axes.lines[:2]] == [[1.0, 2.0, 4.0], [2.0, 4.0]]
-    withheld = load_of("rate", rates[2], refused=["wrong"])
+    withheld = load_of("rate", rates[2], refused=[Refusal("UNEQUAL_VERDICTS", "wrong")])
     assert open_loop(axes, record_of(load=[withheld]))
     assert any(", withheld" in label for label in axes.get_legend_handles_labels()[1])
     assert not open_loop(figure.Figure().subplots(), record_of(load=[load_of("rate", rates[0])]))

@@ -1,7 +1,9 @@
 """``alora check`` on folders of files: one run tells everything."""
 
 import json
+import re
 import shutil
+import sys
 
 import pytest
 
@@ -64,8 +66,11 @@ def test_everything_wrong_is_told_in_one_run(tmp_path, base, capsys):
     assert run(wrong) == 2
     out = capsys.readouterr().out
     assert "error: train.jsonl:41: not JSON" in out
+    assert "[NOT_JSON]" in out
     assert "error: train.jsonl:42: label 'maybe'" in out
-    assert "error: validation: no row is labelled 'violation'" in out
+    assert (
+        "error: validation: no row is labelled 'violation': a classifier needs every label; add rows [LABEL_ABS" in out
+    )
     assert "none.jsonl: no such file" in out
     assert "the answer word 'Unauthorized!' is" in out
     assert "5 errors, 0 warnings: not ready to train" in out
@@ -125,7 +130,7 @@ def test_a_battery_with_a_file_for_each_policy(tmp_path, base, capsys):
     for name in ("red", "blue", "grey"):
         write(tmp_path, f"{name}.jsonl", [*rows(40), *rows(40, "chat")])  # the same conversations for all three
     write(tmp_path, "grey.jsonl", ["{", row("x", "maybe")])
-    write(tmp_path, "blue.jsonl", [*rows(40), row("talk aa", "ok")])
+    write(tmp_path, "blue.jsonl", [*rows(80), row("talk aa", "ok")])
     data = DataSettings(train=str(tmp_path / "%policy%.jsonl"), validation_share=0.3)
     assert run(battery(base, tmp_path, data, "red", "blue", "grey", "green")) == 2
     out = capsys.readouterr().out
@@ -133,7 +138,7 @@ def test_a_battery_with_a_file_for_each_policy(tmp_path, base, capsys):
     assert "error: grey.jsonl:2: label 'maybe'" in out
     assert "error: green: train: " in out
     assert "green.jsonl: no such file" in out
-    assert "warning: blue: labels: 1 conversations have two different labels (blue.jsonl:1 = blue.jsonl:41)" in out
+    assert "warning: blue: labels: 1 conversations have two different labels (blue.jsonl:1 = blue.jsonl:81)" in out
     assert "red: train" not in out  # the other policies' rows are no duplicates of its own
     assert "3 errors, " in out
     assert any(line.split()[:4] == ["red", "violation", "/", "ok"] for line in out.splitlines())
@@ -148,7 +153,7 @@ def test_a_battery_in_one_file(tmp_path, base, capsys):
     content = [labelled(text, red=("violation", "ok")[i % 2], blue=None, grey=None) for i, text in enumerate(texts)]
     content += [labelled(f"chat {text}", grey=("violation", "ok")[i % 2]) for i, text in enumerate(texts)]
     content.append(labelled("talk a a", red="ok"))
-    data = DataSettings(train=write(tmp_path, "rows.jsonl", content))
+    data = DataSettings(train=write(tmp_path, "rows.jsonl", content), validation_share=0.25)
     assert run(battery(base, tmp_path, data, "red", "grey")) == 0
     out = capsys.readouterr().out
     assert out.count("two different labels") == 1
@@ -163,11 +168,11 @@ def test_a_battery_in_one_file(tmp_path, base, capsys):
 
 def test_the_place_of_the_policy_in_a_name_stands_for_one_policy_too(tmp_path, base):
     write(tmp_path, "title.jsonl", rows(80))
-    assert run(recipe(base, DataSettings(train=str(tmp_path / "%policy%.jsonl")))) == 0
+    assert run(recipe(base, DataSettings(train=str(tmp_path / "%policy%.jsonl"), validation_share=0.3))) == 0
 
 
 def test_targets_that_the_base_does_not_have(tmp_path, base, capsys):
-    wrong = recipe(base, DataSettings(train=write(tmp_path, "train.jsonl", rows(80))))
+    wrong = recipe(base, DataSettings(train=write(tmp_path, "train.jsonl", rows(200))))
     wrong.adapter.targets = ["q_proj", "c_attn"]
     assert run(wrong) == 2
     out = capsys.readouterr().out
@@ -192,7 +197,8 @@ def test_errors_are_counted_beyond_those_shown(bad, told, tmp_path, base, capsys
     assert run(recipe(base, data)) == (2 if bad else 0)
     out = capsys.readouterr().out
     assert told in out
-    assert ("... and 1214 more" in out) is (bad == 1234)
+    assert (f"error: {bad} rows: label 'maybe'" in out) is (bad > 1)
+    assert ("(first: train.jsonl:41) [LABEL_UNKNOWN]" in out) is (bad > 1)
 
 
 def test_what_the_base_has_no_room_for(tmp_path, base, capsys):
@@ -205,7 +211,8 @@ def test_what_the_base_has_no_room_for(tmp_path, base, capsys):
     room = PromptSettings(max_prefix_tokens=60_000, instruction="title")
     code, out = checked(25, prompt=room)
     assert code == 2
-    assert "train.jsonl:41: the prompt has" in out
+    assert "rows: the prompt has" in out
+    assert "(first: train.jsonl:41) [PROMPT_TOO_LONG]" in out
     assert "the base takes 512; lower prompt.max_prefix_tokens to 4" in out
     assert "25 errors, 0 warnings" in out
     assert checked(0, prompt=room)[0] == 0
@@ -213,3 +220,83 @@ def test_what_the_base_has_no_room_for(tmp_path, base, capsys):
     code, out = checked(0, adapter=AdapterSettings(rank=100_000))
     assert code == 2
     assert "adapter: adapter.rank is 100000" in out
+
+
+def test_most_of_the_text_cut_away_is_an_error_with_choices(tmp_path, base, capsys):
+    long = [row(f"{item['messages'][0]['content']} " + "word " * 400, item["label"]) for item in rows(40)]
+    data = DataSettings(
+        train=write(tmp_path, "train.jsonl", long), validation=write(tmp_path, "validation.jsonl", rows(20, "chat"))
+    )
+    assert run(recipe(base, data, prompt=PromptSettings(max_prefix_tokens=100))) == 2
+    out = capsys.readouterr().out
+    assert "error: train: 40 of 40 rows lose more than half" in out
+    assert "prompt.truncation=start" in out
+    assert "[TRUNCATED_MOST]" in out
+    assert run(recipe(base, data, prompt=PromptSettings(max_prefix_tokens=400), json=True)) == 0
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert {finding["code"] for finding in findings} <= {"TRUNCATED"}
+
+
+@pytest.mark.parametrize(("positives", "code"), [(9, 2), (10, 0)])
+def test_a_threshold_needs_ten_positives(positives, code, tmp_path, base, capsys):
+    held = [row(f"held {'x' * number}", "violation" if number < positives else "ok") for number in range(60)]
+    data = DataSettings(
+        train=write(tmp_path, "train.jsonl", rows()), validation=write(tmp_path, "validation.jsonl", held)
+    )
+    assert run(recipe(base, data, json=True)) == code
+    report = json.loads(capsys.readouterr().out)
+    assert report["ready"] is (code == 0)
+    assert ("FEW_POSITIVES" in [finding["code"] for finding in report["findings"]]) is (code == 2)
+
+
+def test_a_policy_s_unknown_key_is_a_warning_and_a_wrong_policy_stops_only_those_who_ask(tmp_path, base, capsys):
+    file = write(tmp_path, "policies.yaml", ["- {id: mine, owner: me, severity: high}", "- {id: other, rule: 3}"])
+    data = DataSettings(train=write(tmp_path, "train.jsonl", rows(200)))
+    asked = recipe(base, data, json=True)
+    asked.policy = PolicySettings(file=file, id="mine")
+    assert run(asked) == 0
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert [(item["severity"], item["code"]) for item in found] == [("warning", "POLICY_KEY_UNREAD")] * 2
+    asked.policy = PolicySettings(file=file, id="other")
+    assert run(asked) == 2
+    assert "POLICY_UNUSABLE" in capsys.readouterr().out
+
+
+def test_how_rows_were_read_is_told(tmp_path, base, capsys):
+    dump = [
+        {"conversations": [{"from": "human", "value": f"{item['messages'][0]['content']}"}], "label": item["label"]}
+        for item in rows(200)
+    ]
+    data = DataSettings(train=write(tmp_path, "dump.json", [json.dumps(dump)]))
+    assert run(recipe(base, data)) == 0
+    out = capsys.readouterr().out
+    assert "note: messages are read from data.columns.messages=conversations\n" in out
+    assert "note: role 'human' is read as user (200 times)" in out
+    assert run(recipe(base, data, json=True)) == 0
+    assert json.loads(capsys.readouterr().out)["notes"]["role 'human' is read as user"] == 200
+
+
+def test_rows_as_tokens(tmp_path, base, capsys, monkeypatch):
+    content = [*rows(200)]
+    content[0] = row("talk \x1b[2J " + "word " * 200 + "end", "violation")
+    data = DataSettings(
+        train=write(tmp_path, "train.jsonl", content), validation=write(tmp_path, "v.jsonl", rows(40, "v"))
+    )
+    shown = recipe(base, data, show=3, prompt=PromptSettings(max_prefix_tokens=150))
+    assert run(shown) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "train.jsonl:1: title is 'violation'; the adapter starts at index 1" in out
+    assert "train.jsonl:2: title is 'ok'" in out
+    assert out.count("the adapter starts at index") == 3
+    assert "invocation tokens:\n  <|im_start|>|user|\\n|Policy| check|:\n" in out
+    assert out.count("taken by truncation, ") == 1
+    assert re.search(r"label token, id \d+:\n  Yes\n", out)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert run(shown) == 0
+    out = capsys.readouterr().out
+    assert "\x1b[43;1;30mYes\x1b[0m" in out
+    assert "\x1b[2J" not in out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert run(shown) == 0
+    assert "\x1b" not in capsys.readouterr().out

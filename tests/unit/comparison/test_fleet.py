@@ -6,9 +6,9 @@ import pytest
 from alora.comparison.fleet import Member, report
 from alora.config.schema import EvaluationSettings, FleetSettings
 from alora.data.conversation import Conversation, LabelledConversation, Message
-from alora.evaluation.calibration import OperatingPoint
 from alora.evaluation.paired import paired_auroc
 from alora.policy import Policy
+from alora.verdict import OperatingPoint
 
 QUIET = EvaluationSettings(bootstrap=0)
 POLICIES = {name: Policy(name, name.capitalize(), "") for name in ("a", "b", "c")}

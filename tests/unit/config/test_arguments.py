@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from alora.config.arguments import Arguments, local_recipe_name, read_arguments
+from alora.config.arguments import Arguments, local_recipe_name, quoted, read_arguments
 from alora.errors import ConfigError
 
 
@@ -13,8 +14,8 @@ from alora.errors import ConfigError
     [
         ("train", ["a=1", "--cfg", "job", "b=2"], ("--cfg", "job"), ("a=1", "b=2")),
         ("train", ["-m", "a=1,2"], ("-m",), ("a=1,2",)),
-        ("train", ["--config-dir", "x", "-cn", "run", "~base"], ("--config-dir", "x", "-cn", "run"), ("~base",)),
-        ("train", ["--config-dir=x", "a=1"], ("--config-dir=x",), ("a=1",)),
+        ("train", ["--config-dir", ".", "-cn", "run", "~base"], ("--config-dir", ".", "-cn", "run"), ("~base",)),
+        ("train", ["--config-dir=.", "a=1"], ("--config-dir=.",), ("a=1",)),
         ("train", ["--info", "a=1"], ("--info",), ("a=1",)),
         ("train", ["--info", "searchpath"], ("--info", "searchpath"), ()),
         ("new", ["guard"], (), ('name="guard"',)),
@@ -24,7 +25,7 @@ from alora.errors import ConfigError
             "score",
             ["battery=x", 'we "talk", \\o/.json'],
             (),
-            ("artifact=x", 'conversation="we \\"talk\\", \\\\o/.json"'),
+            ("artifact=x", 'conversation="we \\"talk\\", \\o/.json"'),
         ),
         ("score", ["bundles=[a,b]", "+bundle=c"], (), ("bundles=[a,b]", "+artifact=c")),
     ],
@@ -66,13 +67,14 @@ def test_recipe_in_the_working_folder(verb, used, tmp_path):
     assert bool(read_arguments(verb, [], tmp_path).recipe_files) is used
 
 
-def test_flag_values():
-    arguments = Arguments(flags=("--config-dir", "a", "--config-name=b", "-m"), overrides=("x=1", "+y.z=2"))
-    assert arguments.flag_value("--config-dir", "-cd") == "a"
-    assert arguments.flag_value("--config-name", "-cn") == "b"
-    assert arguments.flag_value("--config-path") is None
-    assert arguments.multirun
-    assert (arguments.sets("x"), arguments.sets("y.z"), arguments.sets("y")) == (True, True, False)
+def test_flags_by_their_long_names(tmp_path):
+    (tmp_path / "a").mkdir()
+    found = read_arguments("train", ["--config-dir", "a", "-cn=b", "-m", "x=1", "+y.z=2"], tmp_path)
+    assert found.options == {"--config-dir": "a", "--config-name": "b", "--multirun": ""}
+    assert found.config_dir == tmp_path / "a"
+    assert (found.sets("x"), found.sets("y.z"), found.sets("y")) == (True, True, False)
+    assert not found.shows
+    assert read_arguments("train", ["-c", "job"], tmp_path).shows
 
 
 def test_hydra_still_has_these_flags():
@@ -81,19 +83,38 @@ def test_hydra_still_has_these_flags():
 
     from alora.config import arguments
 
-    known = set()
-    for action in get_args_parser()._actions:
-        if action.option_strings and action.nargs is None:
-            known |= set(action.option_strings)
-    assert known == arguments._VALUE_FLAGS | {"--experimental-rerun"}, "which is refused"
+    actions = [action for action in get_args_parser()._actions if action.option_strings]
+    known = {action.option_strings[0] for action in actions if action.nargs is None}
+    assert known == {*arguments._WITH_VALUE, "--experimental-rerun"}, "which is refused"
+    short = {name: action.option_strings[0] for action in actions for name in action.option_strings[1:]}
+    assert {name: flag for name, flag in short.items() if name not in ("-h", "-sc")} == arguments._LONG
     assert [flag for flag in known if flag.startswith("--e")] == ["--experimental-rerun"]
 
 
 def test_nothing_is_read_from_elsewhere(tmp_path):
-    assert read_arguments("train", [], Path(tmp_path)) == Arguments((), ())
+    assert read_arguments("train", [], Path(tmp_path)) == Arguments("train", (), (), cwd=tmp_path)
 
 
 def test_bench_compare_takes_two_runs(tmp_path):
     found = read_arguments("bench", ["compare", "a b/bench.json", "c.json"], tmp_path)
     assert found.overrides == ("bench.workload=compare", 'bench.runs=["a b/bench.json","c.json"]')
     assert read_arguments("bench", ["serving"], tmp_path).overrides == ('bench.workload="serving"',)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a b", "a\\b", "ends\\", "two\\\\", 'say "no"', '\\"', "it's", "[a, b]", "{a: b}"]
+)
+def test_a_quoted_text_is_read_back_by_hydra(text):
+    assert OverridesParser.create().parse_override(f"name={quoted(text)}").value() == text
+
+
+@pytest.mark.parametrize(
+    ("verb", "argument", "override"),
+    [
+        ("score", "data=rows.jsonl", 'conversation="rows.jsonl"'),
+        ("score", "data.columns.id=name", "data.columns.id=name"),
+        ("evaluate", "data=rows.jsonl", "data=rows.jsonl"),
+    ],
+)
+def test_the_rows_of_score_are_its_data(verb, argument, override, tmp_path):
+    assert read_arguments(verb, [argument], tmp_path).overrides == (override,)

@@ -8,7 +8,7 @@ from alora.config.schema import Recipe
 from alora.config.setting import settings_of
 from alora.config.validate import check_recipe
 from alora.errors import ConfigError
-from tests.unit.config.test_validate import recipe_with
+from tests.unit.config.test_setting import recipe_with
 
 
 def test_the_tables_follow_the_schema():

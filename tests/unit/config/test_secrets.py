@@ -148,4 +148,5 @@ def test_a_command_line_is_kept_without_what_may_hold_a_secret(monkeypatch):
     kept = command_line()
     assert SECRET not in kept
     assert "engine=vllm" in kept
+    assert without_secret("bench.serving.engine=scorer") == "bench.serving.engine=scorer"  # a record can be run again
     assert f"judge.url={HIDDEN}" in kept.replace("'", "")

@@ -34,7 +34,7 @@ def test_few_rows_and_rare_labels_are_doubtful():
 def test_training_rows_too_few_for_anything():
     assert [f.severity for f in check_balance("train", both(1), POLICY, True)] == [WARNING, WARNING, ERROR]
     assert [f.severity for f in check_balance("train", both(2), POLICY, True)] == [WARNING, WARNING]
-    assert [f.severity for f in check_balance("validation", both(1), POLICY, True)] == [WARNING, WARNING]
+    assert [f.code for f in check_balance("train", both(1), POLICY, True)] == ["FEW_ROWS", "FEW_ROWS", "TOO_FEW_ROWS"]
 
 
 def test_sound_splits_have_no_findings():
@@ -69,3 +69,14 @@ def test_near_leakage_is_told_apart_from_leakage():
     splits = {"train": [row("order 12, please!")], "test": [row("order 345 please", where="test.jsonl:1")]}
     (finding,) = check_duplicates(splits, POLICY)
     assert "1 rows differ from one in train in digits and punctuation only" in finding.problem
+
+
+def test_rows_that_no_policy_has_on_both_sides_are_no_leak():
+    def labelled(text, **labels):
+        return LabelledConversation(Conversation("x", (Message("user", text),)), labels, "f:1", "g")
+
+    others = (POLICY, Policy("q", "Title", "Rule"))
+    splits = {"train": [labelled("a", q="ok")], "validation": [labelled("a", p="ok")]}
+    assert check_duplicates(splits, *others) == []
+    splits["validation"].append(labelled("a", q="ok"))
+    assert {finding.code for finding in check_duplicates(splits, *others)} == {"DUPLICATES", "LEAK", "GROUP_LEAK"}

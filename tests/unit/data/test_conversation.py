@@ -1,8 +1,10 @@
 """Readers: what they accept, and one clear line with a place for each thing that they do not."""
 
+import gzip
 import io
 import json
 import os
+import resource
 import sys
 import threading
 
@@ -12,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data import sources
+from alora.data import formats, sources
 from alora.data.conversation import Conversation, Message, read_conversation, read_labelled, read_multilabelled
 from alora.errors import DataError
 from alora.findings import Findings
@@ -84,17 +86,30 @@ BAD_ROWS = {
     "label of a wrong type": (row(label=[1]), r"label of 'p' is list \[1\]"),
     "a number for a label": (row(label=1), "label '1' is not one of"),
     "no label": ({"messages": row()["messages"], "gold": "ok"}, "no column 'label' or 'labels'; the row has .*'gold'"),
-    "no messages": ({"label": "ok", "text": "x"}, "no column 'messages'; the row has 'label', 'text'"),
+    "no messages": ({"label": "ok", "body": "x"}, "no column 'messages'; the row has 'label', 'body'"),
     "empty conversation": ({"messages": [], "label": "ok"}, "'messages' is empty"),
     "only empty messages": (row(" \n"), "every message is empty"),
-    "messages as a text": ({"messages": "[]", "label": "ok"}, r"'messages' is str \"'\[\]'\"|'messages' is str '\[\]'"),
+    "messages as a text": ({"messages": "Hi", "label": "ok"}, "'messages' is str 'Hi'; messages are a list"),
+    "messages as Python writes them": ({"messages": "[{'role': 'user'}]", "label": "ok"}, "as JSON, by json.dumps"),
     "a message as a text": ({"messages": ["Hi"], "label": "ok"}, "message 1: is str 'Hi'"),
     "bad role": (
-        {"messages": [{"role": "gpt", "content": "x"}], "label": "ok"},
-        "role is str 'gpt', .* mean 'assistant'",
+        {"messages": [{"role": "robot", "content": "x"}], "label": "ok"},
+        "role is str 'robot', not one of .* set data.role_map",
     ),
     "no role": ({"messages": [{"content": "x"}], "label": "ok"}, "role is missing or null"),
     "content of a wrong type": ({"messages": [{"role": "user", "content": 3}], "label": "ok"}, "content is int 3"),
+    "an image": (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "label": "ok"},
+        r"content holds a part of type 'image_url', .* set data.skip_media=true .* \[CONTENT_PART\]",
+    ),
+    "a part of no kind": (
+        {"messages": [{"role": "user", "content": [3]}], "label": "ok"},
+        "content holds int 3, and alora reads text",
+    ),
+    "a tool call without a name": (
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}, *row()["messages"]], "label": "ok"},
+        "a tool call is dict .*TOOL_CALL",
+    ),
     "no content": ({"messages": [{"role": "user"}], "label": "ok"}, "content is missing or null"),
     "lone surrogate": (row("a\ud800"), "lone surrogate at character 1"),
     "lone surrogate in an id": (row(id="a\ud800"), "'id' holds a lone surrogate"),
@@ -143,9 +158,15 @@ def test_all_findings_come_at_once_and_the_rest_is_counted(tmp_path):
     rows = [row(label="maybe") for _ in range(50)]
     with pytest.raises(DataError, match="50 problems") as caught:
         read(jsonl(tmp_path, row(), "{", *rows[:49]))
+    assert [(item.code, item.where, item.count) for item in caught.value.findings] == [
+        ("NOT_JSON", "train.jsonl:2", 1),
+        ("LABEL_UNKNOWN", "train.jsonl:3", 49),
+    ]
+    assert str(caught.value.findings[1]).startswith("49 rows: label 'maybe' is not one of")
+    with pytest.raises(DataError, match="50 problems") as caught:
+        read(jsonl(tmp_path, *[row(label=f"maybe {number}") for number in range(50)]))
     assert len(caught.value.findings) == 21
-    assert caught.value.findings[0].startswith("train.jsonl:2: not JSON")
-    assert caught.value.findings[-1] == "... and 30 more"
+    assert str(caught.value.findings[-1]) == "... and 30 more"
 
 
 def test_duplicate_ids_name_both_places(tmp_path):
@@ -160,12 +181,24 @@ def test_duplicate_ids_name_both_places(tmp_path):
         ("a.jsonl", b"\n \n", "holds no rows"),
         ("a.jsonl", json.dumps(row()).encode("utf-16"), "UTF-16 text; save it as UTF-8"),
         ("a.jsonl", json.dumps(row()).encode("utf-16-le"), "holds NUL bytes"),
-        ("a.jsonl", b"\x1f\x8b\x08\x00", "compressed with gzip"),
+        ("a.jsonl.gz", b"\x1f\x8b\x08\x00", "its gzip data is damaged"),
+        ("a.jsonl.gz", gzip.compress(json.dumps(row()).encode())[:-4], "its gzip data is damaged"),
+        ("a.jsonl", b'{\n  "label": "ok"\n}\n', "spreads an object over several lines"),
+        ("a.json", b"[", "NOT_JSON"),
+        ("a.json", b"[1, 2", "3 problems"),
+        ("a.json", b'[{"label": "\xff"}]', "not UTF-8"),
+        ("a.csv", b"text,label\nHi,\xff\n", "CSV UTF-8 in a spreadsheet"),
+        ("a.csv", b"text,text\nHi,ok\n", "two columns are named 'text'"),
+        ("a.csv", b'text,label\n"Hi,ok\n', r"a.csv:2: not CSV: unexpected end of data.*\[NOT_CSV\]"),
+        ("a.csv", b"text,label\nHi, you,ok\n", r"a.csv:2: 3 cells and 2 columns.*\[CELLS\]"),
+        ("a.csv", b"text,label\nHi\0,ok\n", "NUL bytes"),
+        ("a.csv", b"PK\x03\x04", "a spreadsheet or a zip file; save the table as CSV"),
         ("a.jsonl", b"PAR1\x15\x04", "name it .parquet"),
         ("a.jsonl", b"\x7fELF\x00\x00", "holds NUL bytes"),
         ("a.parquet", b"PAR1 not really", "not a Parquet file"),
         ("a.parquet", b"", "not a Parquet file"),
-        ("a.csv", b"x,y", "ending '.csv' is not known"),
+        ("a.csv", b"x,y", "holds no rows"),
+        ("a.txt", b"x", "ending '.txt' is not known; give .jsonl, .* .csv"),
     ],
 )
 def test_a_file_that_is_something_else(tmp_path, name, content, complaint):
@@ -183,8 +216,8 @@ def test_no_file_and_a_folder(tmp_path):
 
 
 def test_a_line_without_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "LONGEST_LINE", 1000)
-    with pytest.raises(DataError, match=r"train.jsonl:2: the line is longer than"):
+    monkeypatch.setattr(formats, "LONGEST_LINE", 1000)
+    with pytest.raises(DataError, match=r"train.jsonl:2: longer than .* \[ROW_TOO_LONG\]"):
         read(jsonl(tmp_path, row(), row("x" * 2000)))
 
 
@@ -237,8 +270,11 @@ def test_what_is_wrong_with_one_policys_labels_is_gathered_apart_and_costs_no_ot
     assert [item.labels.get("p") for item in rows] == ["ok", "violation", None]
     assert own["p"].count == 0
     assert own["q"].count == 3
-    assert "train.jsonl:1: label 'perhaps' is not one of" in own["q"].shown[0]
-    assert "says 'violation' and 'labels' says 'ok' of 'q'" in own["q"].shown[1]
+    assert [(item.code, item.where) for item in own["q"].all()] == [
+        ("LABEL_UNKNOWN", "train.jsonl:1"),
+        ("LABELS_DIFFER", "train.jsonl:2"),
+        ("LABEL_MISSING", "train.jsonl:3"),
+    ]
     with pytest.raises(DataError, match="3 problems"):
         read_multilabelled(path, DataSettings(), [POLICY, OTHER])
 
@@ -269,7 +305,7 @@ def test_parquet_reads_as_jsonl_does(tmp_path):
     found = read(str(path))
     assert [item.conversation for item in found] == [i.conversation for i in read(jsonl(tmp_path, *rows))]
     assert found[1].where == "rows.parquet:2"
-    pyarrow.parquet.write_table(pyarrow.table({"text": ["a"]}), path)
+    pyarrow.parquet.write_table(pyarrow.table({"body": ["a"]}), path)
     with pytest.raises(DataError, match=r"rows.parquet:1: no column 'messages'"):
         read(str(path))
 
@@ -336,17 +372,22 @@ def test_what_is_no_conversation(tmp_path, content, complaint):
 
 
 def test_a_conversation_in_columns_of_other_names(tmp_path):
+    def said(path, column):
+        return read_conversation(str(path), DataSettings(columns=ColumnSettings(messages=column)))
+
     path = tmp_path / "talk.json"
     path.write_text(json.dumps({"dialogue": row("Hi")["messages"], "prompt": "a", "response": "b"}))
-    assert read_conversation(str(path), ColumnSettings(messages="dialogue")).messages == (Message("user", "Hi"),)
-    two = read_conversation(str(path), ColumnSettings(messages="prompt,response")).messages
+    assert said(path, "dialogue").messages == (Message("user", "Hi"),)
+    two = said(path, "prompt,response").messages
     assert two == (Message("user", "a"), Message("assistant", "b"))
+    assert read_conversation(str(path)).messages == two
+    path.write_text(json.dumps({"dialogue": row("Hi")["messages"]}))
     with pytest.raises(DataError, match=r"no column 'messages'.*set data\.columns\.messages=NAME"):
         read_conversation(str(path))
     path.write_text(json.dumps({"dialogue": row("Hi")["messages"], "messages": row("other")["messages"]}))
-    assert read_conversation(str(path), ColumnSettings(messages="dialogue")).messages == (Message("user", "Hi"),)
+    assert said(path, "dialogue").messages == (Message("user", "Hi"),)
     path.write_text(json.dumps(row("Hi")))  # as it is without any setting, whatever the rows of the recipe are called
-    assert read_conversation(str(path), ColumnSettings(messages="dialogue")).messages == (Message("user", "Hi"),)
+    assert said(path, "dialogue").messages == (Message("user", "Hi"),)
 
 
 def test_a_device_is_no_conversation_and_a_pipe_is_one(tmp_path):
@@ -366,3 +407,63 @@ def test_what_is_read_has_an_end(tmp_path):
     assert read_whole(path, 11) == b"x" * 11
     with pytest.raises(OSError, match="is longer than"):
         read_whole(path, 10)
+
+
+def test_parquet_that_unpacks_to_gigabytes_is_refused_by_its_size(tmp_path, monkeypatch):
+    """A text that a dictionary holds once, in rows that take a few bytes each, also inside messages."""
+    path = tmp_path / "rows.parquet"
+    count = 10**4
+    texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * count, pyarrow.int32()), ["y" * 10**5])
+    inner = pyarrow.StructArray.from_arrays([texts], ["content"])
+    for column in (texts, pyarrow.ListArray.from_arrays(pyarrow.array(range(count + 1), pyarrow.int32()), inner)):
+        table = pyarrow.table({"messages": column})
+        pyarrow.parquet.write_table(table, path, compression="zstd", store_schema=False)
+        assert path.stat().st_size < 20_000
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        monkeypatch.setattr(sources, "LARGEST", 10**8)
+        with pytest.raises(DataError, match=r"^\S+rows.parquet holds 0\.\d GiB and more when it is unpacked"):
+            read(str(path))
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000, "kilobytes"
+
+
+def test_parquet_of_more_rows_or_values_than_are_read_is_refused_unread(tmp_path, monkeypatch):
+    path = tmp_path / "rows.parquet"
+    monkeypatch.setattr(sources, "MOST_ROWS", 1000)
+    pyarrow.parquet.write_table(pyarrow.table({"messages": pyarrow.nulls(10**6, pyarrow.string())}), path)
+    with pytest.raises(DataError, match=r"rows.parquet holds 1000000 rows.*at most 1000 rows"):
+        read(str(path))
+    pyarrow.parquet.write_table(pyarrow.table({"messages": [["a"] * 10**5]}), path)
+    with pytest.raises(DataError, match=r"rows.parquet holds 1 rows, 100000 values"):
+        read(str(path))
+
+
+def test_parquet_with_two_columns_of_one_name_is_refused_by_the_name(tmp_path):
+    path = tmp_path / "rows.parquet"
+    columns = [pyarrow.array(["ok"]), pyarrow.array(["violation"])]
+    pyarrow.parquet.write_table(pyarrow.Table.from_arrays(columns, names=["label", "label"]), path)
+    with pytest.raises(DataError, match=r"rows.parquet: the column 'label' is there twice"):
+        read(str(path))
+
+
+def test_parquet_gives_every_kind_of_value_as_it_is(tmp_path):
+    path = tmp_path / "rows.parquet"
+    rows = [
+        {"messages": [{"role": "user", "content": "a"}], "label": "ok", "n": 1, "x": 0.5, "big": b"b", "t": True},
+        {"messages": None, "label": None, "n": None, "x": None, "big": None, "t": None},
+        {
+            "messages": [{"role": "user", "content": "é" * 9}] * 3,
+            "label": "ok",
+            "n": 2,
+            "x": 2.5,
+            "big": b"",
+            "t": False,
+        },
+    ] * 700
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    assert [row.value for row in sources.read_rows(str(path), Findings())] == rows
+
+
+def test_a_label_in_another_unicode_form_is_told_so(tmp_path):
+    policy = Policy("p", "T", "R", labels=("refusé", "ok"))
+    with pytest.raises(DataError, match=r"train.jsonl:1: label .* is 'refusé' in another Unicode form"):
+        read_labelled(jsonl(tmp_path, row(label="refuse\u0301"), row()), DataSettings(), policy)

@@ -7,7 +7,8 @@ import pytest
 from sklearn import metrics as reference
 
 from alora.errors import DataError
-from alora.evaluation.metrics import FIGURES, Metrics, compute_metrics, figure_samples, interval
+from alora.evaluation.metrics import compute_metrics, figure_samples, interval
+from alora.evaluation.records import FIGURES, Metrics
 from alora.evaluation.resampling import draw_counts
 from alora.typed import typed
 

@@ -9,7 +9,7 @@ from alora.config.schema import EvaluationSettings
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.errors import ConfigError, DataError, PolicyError, RunError
 from alora.evaluation.bag_of_words import fit_bag_of_words
-from alora.evaluation.calibration import OperatingPoint, positive_probability
+from alora.evaluation.calibration import positive_probability
 from alora.evaluation.metrics import compute_metrics
 from alora.evaluation.predict import Predictions, labels_of, predict
 from alora.evaluation.report import (
@@ -22,6 +22,7 @@ from alora.evaluation.report import (
     write_evaluations,
 )
 from alora.policy import Policy
+from alora.verdict import OperatingPoint
 
 REFUNDS = Policy("refunds", "Promised refunds", "No refund is promised.")
 TONE = Policy("tone", "Tone", "Stay polite.", ("rude", "dry", "warm"), ("A", "B", "C"))

@@ -3,9 +3,9 @@
 import pytest
 
 from alora.config.schema import PromptSettings
-from alora.data.check import ERROR, WARNING
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.errors import RenderError
+from alora.findings import ERROR, WARNING
 from alora.policy import Policy
 from alora.prompt.check import check_prompts
 from alora.prompt.render import Renderer
@@ -26,7 +26,7 @@ def test_lengths_and_truncation_of_prompts():
     assert lengths.truncated_rows == 0
     assert lengths.median == lengths.longest == len(renderer.prompt(short.conversation, POLICY).token_ids)
     lengths, findings = check_prompts(
-        "train", [short, row("x " * 2**19, where="train.jsonl:7")], [POLICY], renderer, 10_000
+        "train", [*[short] * 19, row("x " * 2**19, where="train.jsonl:7")], [POLICY], renderer, 10_000
     )
     assert lengths.truncated_rows == 1
     assert 0 < lengths.lost_tokens < lengths.prefix_tokens
@@ -44,7 +44,7 @@ def test_prompts_longer_than_the_base_takes():
 
 def test_rows_that_do_not_render_are_told_and_the_rest_counted():
     renderer = Renderer(toy_tokenizer("granite"), PromptSettings())
-    rows = [row("a\ud800", where=f"train.jsonl:{i}") for i in range(25)]
+    rows = [row("a" * i + "\ud800", where=f"train.jsonl:{i}") for i in range(25)]
     _, findings = check_prompts("train", rows, [POLICY], renderer, 10_000)
     assert len(findings) == 21
     assert "... and 5 more" in findings[-1].problem

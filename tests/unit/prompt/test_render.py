@@ -14,6 +14,7 @@ from alora.config.schema import PromptSettings
 from alora.data.conversation import Conversation, Message
 from alora.errors import ConfigError, PolicyError, RenderError
 from alora.policy import Policy
+from alora.prompt import truncate
 from alora.prompt.render import LEAST_CONTENT, MARKER, SPEAKERS, Renderer, Suffix
 from tests.toy_tokenizers import FAMILIES, toy_tokenizer
 
@@ -349,8 +350,25 @@ def test_an_unknown_setting_is_refused(change):
 
 @pytest.mark.parametrize(
     ("messages", "complaint"),
-    [((), "no message"), ((Message("tool", "x"),), "role 'tool'"), ((Message("user", "a\ud800"),), "lone surrogate")],
+    [((), "no message"), ((Message("robot", "x"),), "role 'robot'"), ((Message("user", "a\ud800"),), "lone surrogate")],
 )
 def test_what_is_no_conversation_is_refused(messages, complaint):
     with pytest.raises(RenderError, match=complaint):
         RENDERERS["qwen3", "turns"].prefix(Conversation("x", messages))
+
+
+@pytest.mark.parametrize("layout", ["transcript", "turns"])
+@pytest.mark.parametrize("truncation", ["middle", "start"])
+def test_a_conversation_without_end_is_cut_as_if_it_were_tokenised_whole(layout, truncation, monkeypatch):
+    """Within the bound nothing changes; beyond it the tokens that a prefix shows are the same."""
+    talk = Conversation("x", tuple(Message("user", f"{number} can you tell me? " * 120) for number in range(20)))
+    renderer = Renderer(
+        TOKENIZERS["qwen3"], PromptSettings(layout=layout, truncation=truncation, max_prefix_tokens=300)
+    )
+    whole = renderer.prefix(talk)
+    monkeypatch.setattr(truncate, "LEAST_CHARACTERS", 64)
+    cut = renderer.prefix(talk)
+    assert cut.token_ids == whole.token_ids
+    assert cut.truncation.tokens_before < whole.truncation.tokens_before
+    spaces = Conversation("x", (Message("user", "a" + " " * 10**5 + "b"),))
+    assert renderer.prefix(spaces).truncation is not None, "what is cut is told, however few tokens are left"

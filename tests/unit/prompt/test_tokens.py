@@ -1,11 +1,13 @@
 """Hostile text on tokenizers that make it hard: special tokens inside the vocabulary, merges that build them, gaps."""
 
+import json
+
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from alora.errors import RenderError
-from alora.prompt.tokens import TextEncoder
+from alora.prompt.tokens import TextEncoder, text_encoder
 from tests.toy_tokenizers import FAMILIES, toy_tokenizer
 
 
@@ -108,3 +110,23 @@ def test_a_slow_tokenizer_is_refused():
 
     with pytest.raises(RenderError, match="no fast"):
         TextEncoder(Slow())  # type: ignore[arg-type]
+
+
+def test_a_tokenizer_is_copied_once_and_again_when_it_grew():
+    tokenizer = toy_tokenizer("qwen3")
+    first = text_encoder(tokenizer)
+    assert text_encoder(tokenizer) is first
+    tokenizer.add_tokens(["<later>"])
+    assert tokenizer.convert_tokens_to_ids("<later>") in text_encoder(tokenizer).forbidden - first.forbidden
+
+
+def test_a_pattern_that_gives_up_on_a_text_is_an_error_of_the_base():
+    """Rust panics there, and a panic is no Exception."""
+    tokenizer = toy_tokenizer("qwen3")
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    state["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {"Regex": "(a+)+$"}
+    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(state))
+    encoder = text_encoder(tokenizer)
+    assert encoder.encode("bbb")
+    with pytest.raises(RenderError, match=r"breaks off on a text: .*; its tokenizer\.json holds a pattern"):
+        encoder.encode("a" * 60 + "!")

@@ -1,9 +1,11 @@
 """Cutting turns to a budget."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alora.prompt.truncate import Turn, fit
+from alora.data.conversation import Message
+from alora.prompt.truncate import LEAST_CHARACTERS, Turn, bounded, fit
 
 MARKER = (-1, -2)
 TURNS = st.lists(
@@ -54,3 +56,30 @@ def test_a_system_text_that_goes_leaves_a_marker_in_its_turn():
     cut = fit(turns, 40, "start", MARKER)
     assert cut[0] == Turn("system", MARKER, kept=True)
     assert cut[1].token_ids[:2] == MARKER
+
+
+def texts(*contents):
+    return tuple(Message("user", content) for content in contents)
+
+
+def test_a_conversation_up_to_the_bound_is_left_as_it_is():
+    room = LEAST_CHARACTERS
+    for held in (texts("x" * (2 * room - 8)), texts(*["y" * 92] * (2 * room // 100)), texts("", "a")):
+        assert bounded(held, 100, "|") is held
+    assert bounded(texts("x" * 2 * room), 100, "|") != texts("x" * 2 * room)
+    longer = texts("x" * (2 * 64 * 9000 - 8))
+    assert bounded(longer, 9000, "|") is longer, "the bound grows with the prefix"
+
+
+@pytest.mark.parametrize(
+    "lengths", [(10**7,), (5, 10**7, 6), (10**6, 10**6), (10**6, 3, 10**6), (9,) * 200_000, (1, *[3 * 10**5] * 9)]
+)
+def test_beyond_the_bound_both_ends_stay_in_order(lengths):
+    held = texts(*(f"{number}:{'x' * length}:{number}" for number, length in enumerate(lengths)))
+    kept = bounded(held, 100, "|")
+    whole, short = "\n".join(m.content for m in held), "\n".join(m.content for m in kept)
+    before, _, after = short.partition("|")
+    assert whole.startswith(before)
+    assert whole.endswith(after.removeprefix("\n"))
+    for end in (before, after):
+        assert 0.45 * LEAST_CHARACTERS < len(end) <= LEAST_CHARACTERS

@@ -1,5 +1,6 @@
 """The client of a server elsewhere: where its key and its text go."""
 
+import asyncio
 import json
 import threading
 from contextlib import contextmanager
@@ -50,7 +51,7 @@ def test_neither_key_nor_text_follows_to_another_place(status, body, monkeypatch
     monkeypatch.setenv(KEY, "s3cret")
     with server() as (elsewhere, stolen), server(status, f"{elsewhere}/x") as (url, seen):
         with pytest.raises(ConfigError, match=f"answered {status} and sends on to {elsewhere}/x"):
-            RemoteEngine(url)._send("/v1/models", body)
+            asyncio.run(RemoteEngine(url)._send("/v1/models", body))
         assert stolen == []
         assert seen[0][1]["Authorization"] == "Bearer s3cret"  # the one that was named has both
 

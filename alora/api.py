@@ -1,0 +1,259 @@
+"""alora from Python: :func:`load` and :func:`train`; :mod:`alora.remote` has the clients of a server.
+
+Nothing heavy is imported before it is needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self
+
+from alora.bundle.battery import Read
+from alora.commands.bundles import check_bases, read_bundles
+from alora.config.arguments import quoted
+from alora.config.paths import HUB_ID
+from alora.config.schema import BaseSettings, Recipe
+from alora.data.conversation import Conversation, LabelledConversation, parse_conversation
+from alora.errors import AloraError, CheckFailed, ConfigError
+from alora.prompt.render import Prefix, Question, Renderer, Truncation
+from alora.verdict import Verdict, make_verdict
+
+if TYPE_CHECKING:
+    from alora.bundle.read import Bundle
+
+Messages = Conversation | LabelledConversation | Sequence[Mapping[str, Any]] | Mapping[str, Any]
+Artifact = str | Path | Sequence[str | Path]
+Base = str | Path | BaseSettings | None
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Every policy's verdict on one conversation, in the battery's order; ``verdicts["no_refunds"]`` is one of them.
+
+    ``truncation`` says what the conversation lost to fit the prompt; None: nothing.
+    """
+
+    conversation: str
+    verdicts: tuple[Verdict, ...]
+    prefix_tokens: int
+    truncation: Truncation | None = None
+
+    @property
+    def violated(self) -> bool:
+        """Whether any policy is violated."""
+        return any(verdict.violated for verdict in self.verdicts)
+
+    def __getitem__(self, policy: str) -> Verdict:
+        for verdict in self.verdicts:
+            if verdict.policy == policy:
+                return verdict
+        raise KeyError(f"no policy {policy!r} among {', '.join(verdict.policy for verdict in self)}")
+
+    def __iter__(self) -> Iterator[Verdict]:
+        return iter(self.verdicts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON types: what ``alora score`` writes."""
+        return {
+            "conversation": self.conversation,
+            "prefix_tokens": self.prefix_tokens,
+            "truncation": None if self.truncation is None else asdict(self.truncation),
+            "verdicts": [verdict.as_dict() for verdict in self.verdicts],
+        }
+
+
+class Policies(Generic[Read]):
+    """Bundles on one base: questions to all of them, which ``check`` may refuse, and verdicts from their logits."""
+
+    def __init__(
+        self, bundles: Sequence[Read], renderer: Renderer, check: Callable[[Question], object] = lambda _: None
+    ) -> None:
+        self.bundles, self._renderer, self._check = bundles, renderer, check
+        self.names = [bundle.served_name for bundle in bundles]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of its policies, in the order of their verdicts."""
+        return tuple(bundle.policy.id for bundle in self.bundles)
+
+    def question(self, messages: Messages, where: str) -> tuple[str, Question]:
+        """The conversation's id, and the question to every policy about it; ``where`` opens messages, if it is any."""
+        if isinstance(messages, LabelledConversation):
+            messages, where = messages.conversation, messages.where
+        if not isinstance(messages, Conversation):
+            plain = messages if isinstance(messages, Mapping) else {"messages": list(messages)}
+            messages = parse_conversation(plain, where or "the conversation")
+        suffixes = [bundle.suffix for bundle in self.bundles]
+        try:
+            question = Question(self._renderer.prefix(messages), suffixes, range(len(suffixes)))
+            self._check(question)
+        except AloraError as error:
+            raise type(error)(f"{where}: {error}" if where else str(error)) from error
+        return messages.id, question
+
+    def verdicts(self, name: str, prefix: Prefix, logits_PL: Iterable[Iterable[Any]]) -> Verdicts:
+        """The verdicts from each policy's label logits."""
+        pairs = zip(self.bundles, logits_PL, strict=True)
+        verdicts = [
+            make_verdict(bundle.policy, list(map(float, logits_L)), bundle.calibration, bundle.manifest.adapter_digest)
+            for bundle, logits_L in pairs
+        ]
+        return Verdicts(name, tuple(verdicts), len(prefix.token_ids), prefix.truncation)
+
+
+class Battery:
+    """Policies on one base in this process, made by :func:`load`: a context manager, or :meth:`close` it.
+
+    ``policies`` are their ids. Threads may share it; one computes at a time.
+    """
+
+    def __init__(self, bundles: Sequence[Bundle], settings: BaseSettings, scorer: str) -> None:
+        from alora.base.limits import require_room_for
+        from alora.base.load import base_location, load_base
+        from alora.prefix.scorer import Scorer
+
+        base = load_base(settings)
+        check_bases(bundles, base)
+        renderer, model = bundles[0].renderer(base), base.model
+        self._policies = Policies(
+            bundles, renderer, lambda asked: require_room_for(model, asked.prefix, asked.suffixes)
+        )
+        self.policies, self._computing = self._policies.ids, Lock()
+        if scorer != "vllm":
+            self._scorer = Scorer(base, [bundle.weights for bundle in bundles])
+            self._answers, self.close = self._scorer.score_rows, self._scorer.close
+            return
+        from alora.serving.engine import Engine, ServedAdapter, require_unquantized
+
+        require_unquantized(base)
+        adapters = [ServedAdapter.of(bundle) for bundle in bundles]
+        self._engine = Engine(base_location(settings), adapters, str(base.model.dtype).removeprefix("torch."))
+        self._answers, self.close = self._ask_vllm, self._engine.close
+
+    def score(self, messages: Messages) -> Verdicts:
+        """Every policy's verdict on one conversation, from one pass over it.
+
+        Args:
+            messages: a list of ``{"role": ..., "content": ...}``, or a row with such a list under ``messages``.
+
+        Raises:
+            DataError, RenderError: it is no conversation.
+            ConfigError: it is longer than the base takes.
+        """
+        return next(self._each([("", messages)]))
+
+    def score_many(self, rows: Iterable[Messages]) -> Iterator[Verdicts]:
+        """:meth:`score` of each row, in order; rows are packed together as far as memory allows.
+
+        Raises:
+            DataError, RenderError, ConfigError: as :meth:`score` does; the message names the row (``row 17: ...``).
+        """
+        return self._each((f"row {number}", row) for number, row in enumerate(rows, 1))
+
+    def _each(self, rows: Iterable[tuple[str, Messages]]) -> Iterator[Verdicts]:
+        from alora.evaluation.predict import batched
+
+        names: deque[str] = deque()
+
+        def ask() -> Iterator[Question]:
+            for where, row in rows:
+                name, question = self._policies.question(row, where)
+                names.append(name)
+                yield question
+
+        for batch in batched(ask()):
+            with self._computing:
+                answers = self._answers(batch)
+            for question, logits_PL in zip(batch, answers, strict=True):
+                yield self._policies.verdicts(names.popleft(), question.prefix, logits_PL)
+
+    def _ask_vllm(self, batch: Sequence[Question]) -> Sequence[Sequence[Iterable[Any]]]:
+        return [self._engine.label_logits(one.prefix, one.suffixes, self._policies.names) for one in batch]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def load(
+    artifact: Artifact,
+    *,
+    base: Base = None,
+    scorer: Literal["packed", "vllm"] = "packed",
+    policies: Sequence[str] = (),
+) -> Battery:
+    """Load bundles and their base into this process.
+
+    Args:
+        artifact: a bundle, a run folder, a battery, ``user/repository`` on the hub (``@revision``), or several of them.
+        base: the base's folder or hub id; needed only where it was a local folder that has moved.
+        scorer: what computes: alora's packed forward, or vLLM in this process.
+        policies: of a battery, the ids to load; empty: all.
+
+    Raises:
+        AloraError: with what was found, where, and what to do.
+    """
+    from alora.bundle.read import load_bundle
+
+    return Battery(*open_artifact(artifact, base, policies, load_bundle), scorer)
+
+
+def open_artifact(
+    artifact: Artifact, base: Base, policies: Sequence[str], read: Callable[[Path], Read]
+) -> tuple[list[Read], BaseSettings]:
+    """What :func:`load` and the clients take as ``artifact``, as bundles; a hub id is fetched first."""
+    from alora.bundle.hub import fetch_bundle
+
+    names = map(str, [artifact] if isinstance(artifact, str | Path) else artifact)
+    folders = [name if Path(name).exists() or not HUB_ID.fullmatch(name) else str(fetch_bundle(name)) for name in names]
+    settings = base if isinstance(base, BaseSettings) else BaseSettings(source=None if base is None else str(base))
+    return read_bundles(Recipe(bundles=folders, base=settings, policies=list(policies)), read)
+
+
+def train(recipe: str | Path | None = None, **settings: Any) -> Path:
+    """``alora train``: returns the run folder, which :func:`load` takes.
+
+    Args:
+        recipe: a recipe's name or file.
+        settings: what the command line takes as ``key=value``: ``name="x"``, ``data={"train": "a.jsonl"}``, or
+            ``**{"training.seed": 1}``.
+
+    Raises:
+        AloraError: what the command line would print.
+        CheckFailed: a policy of a battery was left out.
+    """
+    from alora.commands.output import note
+    from alora.commands.train import run
+    from alora.config.compose import load_recipe
+
+    chosen = [] if recipe is None else [f"recipe={recipe}"]
+    composed = load_recipe("train", [*chosen, *_overrides(settings)], note)
+    if composed is None:
+        raise ConfigError("alora.train takes settings, and no flags of the command line")
+    if run(composed):
+        raise CheckFailed(f"{composed.run_dir} lacks policies that were left out; what was printed says why")
+    return Path(composed.run_dir)
+
+
+def _overrides(settings: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _overrides(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}={_written(value)}"
+
+
+def _written(value: Any) -> str:
+    """A value in Hydra's grammar, which is JSON's but for texts."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_written, value))}]"
+    if isinstance(value, str | Path):
+        return quoted(str(value))
+    return json.dumps(value)

@@ -1,0 +1,88 @@
+"""Plain values, from a file or composed by Hydra, as the schema's types. Every wrong one is named at once."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from itertools import islice
+from typing import Any, get_args, get_origin
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from alora.config.explain import schema_types, unknown_key_message
+from alora.config.schema import Recipe
+from alora.errors import ConfigError
+
+_MOST = 20  # problems named at once
+_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
+
+
+def typed_recipe(values: Mapping[Any, Any]) -> Recipe:
+    """The recipe that ``values`` describe, on the schema's defaults.
+
+    Raises:
+        ConfigError: keys that the schema does not have, values of another type, references that lead nowhere.
+    """
+    recipe = OmegaConf.structured(Recipe)
+    problems = list(islice(_fill(recipe, values), _MOST)) or _broken_references(recipe)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    result = OmegaConf.to_object(recipe)
+    assert isinstance(result, Recipe)
+    return result
+
+
+def type_problems(values: Mapping[Any, Any]) -> list[str]:
+    """What is wrong with ``values`` as settings, one line for each."""
+    return list(islice(_fill(OmegaConf.structured(Recipe), values), _MOST))
+
+
+def _fill(recipe: DictConfig, values: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
+    """Set ``values`` one by one; a line for each that cannot be."""
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        kind = None if "." in str(name) else schema_types().get(key)
+        if kind is None:
+            yield unknown_key_message(key)
+        elif not is_dataclass(kind):
+            try:
+                OmegaConf.update(recipe, key, value, merge=False)
+            except OmegaConfBaseException:
+                yield _refusal(key, kind, value)
+        elif isinstance(value, Mapping):
+            yield from _fill(recipe, value, f"{key}.")
+        else:
+            yield f"{key} is {str(value)[:200]}, but it is a section; write its keys below it"
+
+
+def _refusal(key: str, kind: Any, value: Any) -> str:
+    origin, inner, shown = get_origin(kind), get_args(kind), repr(value)[:200]
+    if value is None:
+        remedy = f"{key}={{}} adds nothing to it" if origin is dict else "give it a value"
+        return f"{key} cannot be null; leave it out, or {remedy}"
+    if origin is dict:
+        if isinstance(value, Mapping) and (odd := [name for name in value if not isinstance(name, str)]):
+            return (
+                f"{key}: the key {odd[0]} is read as {type(odd[0]).__name__}, and keys are text here; put it in "
+                f'quotes, {{"{odd[0]}": ...}}, in a recipe file if the command line does not take it'
+            )
+        return f"{key} is {shown}; it takes {{KEY: VALUE, ...}}, each VALUE {_WORDS[inner[1].__name__]}"
+    if origin is list:
+        return f"{key} is {shown}; it takes [A, B, ...], each {_WORDS[inner[0].__name__]}"
+    plain = next(item for item in inner or (kind,) if item is not type(None))
+    return f"{key} is {shown}; it must be {_WORDS[plain.__name__]}" + (", or null" if type(None) in inner else "")
+
+
+def _broken_references(recipe: DictConfig) -> list[str]:
+    """One line for each setting whose interpolation leads nowhere."""
+    problems = []
+    for key, kind in schema_types().items():
+        if is_dataclass(kind):
+            continue
+        try:
+            value = OmegaConf.select(recipe, key)
+            if OmegaConf.is_config(value):
+                OmegaConf.to_container(value, resolve=True)
+        except OmegaConfBaseException as error:
+            reason = next(line for line in str(error).splitlines() if line.strip())
+            problems.append(f"{key}: {reason}; give it a value, or refer to another setting as ${{name}}")
+    return problems

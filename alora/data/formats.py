@@ -1,0 +1,214 @@
+"""Text files of rows: JSON lines, a JSON array, CSV and TSV, each also packed by gzip. One row is held at a time."""
+
+import csv
+import gzip
+import io
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from alora.errors import DataError
+from alora.findings import Findings
+
+LONGEST_NUMBER = 1000  # digits; Python itself refuses more than 4300
+LONGEST_LINE = 64 * 2**20  # bytes; longer is no row but a file without line ends
+MOST_INFLATED, LEAST_BOUND = 200, 64 * 2**20  # times the size of a gzip file, and bytes that any may have
+CHUNK = 2**20
+_GZIP, _UTF8_BOM = b"\x1f\x8b", b"\xef\xbb\xbf"
+_FOREIGN = {
+    b"\xff\xfe": "UTF-16 text; save it as UTF-8",
+    b"\xfe\xff": "UTF-16 text; save it as UTF-8",
+    b"PK\x03\x04": "a spreadsheet or a zip file; save the table as CSV in UTF-8, or unpack the file",
+    b"PAR1": "a Parquet file; name it .parquet",
+}
+Stream = io.BufferedReader | gzip.GzipFile
+_BETWEEN = re.compile(r"[\s,]*")
+
+
+class Row(NamedTuple):
+    """One row as it was read: ``train.jsonl:17`` and what stands there."""
+
+    where: str
+    value: Any
+
+
+def read_text(path: Path, name: str, table: bool, findings: Findings) -> Iterator[Row]:
+    """The rows of a ``table`` (CSV, TSV) or of JSON; ``name`` is the file's in a row's place.
+
+    A place counts lines, or, in a JSON array, rows.
+
+    Raises:
+        DataError: the file as a whole cannot be read.
+    """
+    try:
+        with _open(path) as stream:
+            start = stream.peek(CHUNK)[:CHUNK]
+            for magic, what in _FOREIGN.items():
+                if start.startswith(magic):
+                    raise DataError(f"{path} is {what}")
+            if table:
+                yield from _read_table(stream, name, start, findings)
+            elif start.removeprefix(_UTF8_BOM).lstrip().startswith(b"["):
+                with io.TextIOWrapper(stream, "utf-8-sig") as text:  # type: ignore[arg-type]
+                    yield from _read_array(text, name, findings)
+            else:
+                yield from _read_lines(stream, name, findings)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 ({error.reason}); save it as UTF-8 (CSV UTF-8 in a spreadsheet)") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: its gzip data is damaged ({error}); get the file again") from error
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}; check the file and its permissions") from error
+
+
+def _open(path: Path) -> Stream:
+    with path.open("rb") as stream:
+        packed = stream.read(2) == _GZIP
+    return _Bounded(path) if packed else path.open("rb")
+
+
+class _Bounded(gzip.GzipFile):
+    """What a gzip file holds, up to a bound: a bomb of a megabyte inflates to a gigabyte."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._bound = max(LEAST_BOUND, MOST_INFLATED * path.stat().st_size)
+
+    def read1(self, size: int | None = -1) -> bytes:
+        return self._within(super().read1(size))  # type: ignore[arg-type]
+
+    def readline(self, size: int | None = -1) -> bytes:
+        return self._within(super().readline(size))
+
+    def _within(self, content: bytes) -> bytes:
+        if self.tell() > self._bound:
+            text = f"inflates to more than {MOST_INFLATED} times its size, as a gzip bomb does; decompress it if sound"
+            raise DataError(f"{self.name} {text}")
+        return content
+
+
+def parse_json(text: str) -> Any:
+    """JSON without the traps: a key that is there twice, or nesting without end, is an error.
+
+    Raises:
+        ValueError: with a message that completes "not JSON: ...".
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_int=_whole_number)
+    except json.JSONDecodeError as error:
+        cut = ", the text ends too early" if error.pos >= len(text.rstrip()) else ""
+        raise ValueError(f"{error.msg} at column {error.colno}{cut}") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > LONGEST_NUMBER:
+        raise ValueError(f"a number of {len(digits)} digits, {digits[:8]}...; shorten it, or make it a text in quotes")
+    return int(digits)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in result:
+            raise ValueError(f"the key {shortened(key)} is there twice")
+        result[key] = value
+    return result
+
+
+def shortened(value: Any) -> str:
+    """``repr`` of what a user's row holds, short enough for a message."""
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _read_lines(stream: Stream, name: str, findings: Findings) -> Iterator[Row]:
+    number = 0
+    while line := stream.readline(LONGEST_LINE + 1):
+        number += 1
+        where = f"{name}:{number}"
+        line = line.removeprefix(_UTF8_BOM) if number == 1 else line
+        if len(line) > LONGEST_LINE:
+            findings.add("ROW_TOO_LONG", where, f"longer than {LONGEST_LINE // 2**20} MiB; write one row per line")
+            return
+        if b"\x00" in line:
+            raise DataError(f"{where} holds NUL bytes, so it is no text file; give JSONL in UTF-8")
+        if number == 1 and line.strip() == b"{" and stream.peek(1).lstrip().startswith(b'"'):
+            raise DataError(f"{name} spreads an object over several lines; write one per line (jq -c), or an array")
+        if line.strip():
+            yield from _parse_line(where, line, findings)
+
+
+def _parse_line(where: str, line: bytes, findings: Findings) -> Iterator[Row]:
+    try:
+        yield Row(where, parse_json(line.decode("utf-8")))
+    except UnicodeDecodeError as error:
+        text = f"not UTF-8: {error.reason} at byte {error.start} of the line; save the file as UTF-8"
+        findings.add("NOT_UTF8", where, text)
+    except ValueError as error:
+        findings.add("NOT_JSON", where, f"not JSON: {error}; each line is one object")
+
+
+def _read_array(stream: io.TextIOWrapper, name: str, findings: Findings) -> Iterator[Row]:
+    """The items of an array, decoded one by one from a buffer that grows only while an item is not complete."""
+    decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_whole_number)
+    buffer, number, size = stream.read(CHUNK).lstrip()[1:], 1, CHUNK
+    at, ended = 0, False
+    while True:
+        at = at if (blank := _BETWEEN.match(buffer, at)) is None else blank.end()
+        if buffer[at : at + 1] == "]":
+            return
+        try:
+            value, at = decoder.raw_decode(buffer, at)
+        except (ValueError, RecursionError) as error:
+            incomplete = isinstance(error, json.JSONDecodeError) and not ended and size <= LONGEST_LINE
+            if not incomplete:
+                text = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+                problem = f"not JSON: {text}; the file is read up to here, as an array of rows"
+                findings.add("NOT_JSON", f"{name}:{number}", problem)
+                return
+            more = stream.read(size)
+            buffer, at, size, ended = buffer[at:] + more, 0, 2 * size, not more
+            continue
+        yield Row(f"{name}:{number}", value)
+        number, size = number + 1, CHUNK
+
+
+def _read_table(stream: Stream, name: str, start: bytes, findings: Findings) -> Iterator[Row]:
+    """CSV as spreadsheets and pandas write it: the header names the columns, and its own separator separates."""
+    first = start.partition(b"\n")[0]
+    separator = max(",", ";", "\t", key=lambda mark: first.count(mark.encode()))
+    csv.field_size_limit(LONGEST_LINE)
+    reader = csv.reader(_table_lines(stream, name), delimiter=separator, strict=True)
+    try:
+        header = next(reader, [])
+    except csv.Error as error:
+        raise DataError(f"{name}:1: not CSV: {error}; the first line names the columns") from error
+    if twice := {title for title in header if title and header.count(title) > 1}:
+        raise DataError(f"{name}:1: two columns are named {shortened(min(twice))}; rename one")
+    while True:
+        where = f"{name}:{reader.line_num + 1}"
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            findings.add("NOT_CSV", where, f"not CSV: {error}; put the text in quotes, and double the quotes in it")
+            continue
+        if cells is None:
+            return
+        if any(cells[len(header) :]) or 0 < len(cells) < len(header):
+            text = f"{len(cells)} cells and {len(header)} columns; put texts with {separator!r} or quotes in quotes"
+            findings.add("CELLS", where, text)
+        elif any(cells):
+            yield Row(where, {title: cell or None for title, cell in zip(header, cells, strict=False) if title})
+
+
+def _table_lines(stream: Stream, name: str) -> Iterator[str]:
+    with io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:  # type: ignore[arg-type]
+        while line := text.readline(LONGEST_LINE + 1):
+            if len(line) > LONGEST_LINE or "\0" in line:
+                raise DataError(f"{name} holds NUL bytes or a line of more than {LONGEST_LINE // 2**20} MiB: no CSV")
+            yield line

@@ -1,0 +1,229 @@
+"""One conversation: its messages, and how a row becomes them, whoever wrote it: OpenAI, ShareGPT, two text columns."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from alora.config.schema import ColumnSettings, DataSettings
+from alora.data.formats import parse_json, shortened
+from alora.findings import Findings
+from alora.reading import lone_surrogate
+
+ROLES = ("system", "user", "assistant", "tool")
+ALIASES = {
+    **dict.fromkeys(("human", "customer"), "user"),
+    **dict.fromkeys(("gpt", "bot", "model", "ai", "chatbot", "function_call"), "assistant"),
+    **dict.fromkeys(("function", "observation"), "tool"),
+    "developer": "system",
+}
+# Where no column "messages" is and none is named: lists of messages, then texts, whose names say who speaks.
+DETECTED = ("conversations", "conversation", "system,prompt,response", "prompt,response", "prompt,completion",
+            "instruction,output", "question,answer", "user,assistant", "text", "prompt")  # fmt: skip
+_SPEAKERS = {"system": "system", **dict.fromkeys(("response", "completion", "output", "answer", "assistant"), ROLES[2])}
+_SPEAKERS |= dict.fromkeys(("prompt", "instruction", "question", "user", "text"), "user")
+_MEDIA = ("image", "audio", "video", "file", "document")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool that the assistant calls; ``arguments`` are JSON, as a text."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn: a role of :data:`ROLES` and its text, which is hostile until proven otherwise.
+
+    ``name`` is of the tool that answers, or of one speaker among several.
+    """
+
+    role: str
+    content: str
+    name: str = ""
+    calls: tuple[Call, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """All that the message says: its content, and its calls in words."""
+        return "\n".join([self.content] * bool(self.content) + [f"[calls {c.name} {c.arguments}]" for c in self.calls])
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Messages in order. ``id`` is the row's own, or its place in the file."""
+
+    id: str
+    messages: tuple[Message, ...]
+
+
+def detect_columns(columns: ColumnSettings, row: Mapping[str, Any], findings: Findings) -> ColumnSettings:
+    """``columns`` as this row has them: in other capitals, and the messages elsewhere if the settings do not name them.
+
+    A note says so.
+    """
+    own = {name.strip().lower(): name for name in row if isinstance(name, str)}
+    changes = {}
+    for key in ("messages", "label", "labels", "id"):
+        name = getattr(columns, key)
+        if name not in row and name.lower() in own:
+            changes[key] = own[name.lower()]
+    if columns.messages == ColumnSettings.messages and columns.messages not in own:
+        names = next((names for names in DETECTED if all(name in own for name in names.split(","))), None)
+        changes |= {"messages": ",".join(own[name] for name in names.split(","))} if names else {}
+    for key, name in changes.items():
+        findings.notes[f"{key} are read from data.columns.{key}={name}"] += 1
+    return replace(columns, **changes)
+
+
+def conversation_of(row: Any, where: str, settings: DataSettings, findings: Findings) -> Conversation | None:
+    """The conversation in one row; None where something is wrong with it, which is in ``findings`` then."""
+    columns = settings.columns
+    if not isinstance(row, dict):
+        findings.add("ROW_KIND", where, f"a row is an object with {columns.messages!r}, not {kind(row)}")
+        return None
+    raw = _raw_messages(row, where, columns.messages, findings)
+    reader = _Reader(settings, findings)
+    messages = [reader.message(item, f"{where}: message {number}") for number, item in enumerate(raw or [], 1)]
+    if raw is not None and not raw:
+        findings.add("EMPTY", where, f"{columns.messages!r} is empty; a conversation has at least one message")
+    elif messages and all(message is not None and not message.text.strip() for message in messages):
+        findings.add("EMPTY", where, "every message is empty; remove the row")
+    name = row.get(columns.id)
+    if name is not None and (isinstance(name, bool) or not isinstance(name, str | int)):
+        findings.add("ID_KIND", where, f"{columns.id!r} is {kind(name)}; an id is a text or a number")
+    elif isinstance(name, str) and lone_surrogate(name) is not None:
+        findings.add("NOT_UNICODE", where, f"{columns.id!r} holds a lone surrogate, which is no Unicode text")
+    complete = tuple(message for message in messages if message is not None)
+    return Conversation(where if name is None else str(name), complete) if raw and len(complete) == len(raw) else None
+
+
+def _raw_messages(row: dict[str, Any], where: str, column: str, findings: Findings) -> list[Any] | None:
+    """The row's messages as they stand. Columns of plain texts (``prompt,response``) are turns in that order."""
+    names = [column] if column in row else column.split(",")
+    missing = [name for name in names if name not in row]
+    if missing:
+        text = f"no column {missing[0]!r}; the row has {listed(row)}; set data.columns.messages=NAME"
+        findings.add("COLUMN_MISSING", where, text)
+        return None
+    values = [row[name] for name in names]
+    if len(names) == 1 and isinstance(found := unpacked(values[0]), list):
+        return found
+    texts = [(name, index, value) for index, (name, value) in enumerate(zip(names, values, strict=True)) if value]
+    if column != ColumnSettings.messages and all(isinstance(value, str | None) for value in values):
+        return [
+            {"role": _SPEAKERS.get(name.strip().lower(), ROLES[1 + index % 2]), "content": text}
+            for name, index, text in texts
+        ]
+    kinds = ", ".join(f"{name!r} is {kind(value)}" for name, value in zip(names, values, strict=True))
+    hint = " as JSON, by json.dumps" if isinstance(values[0], str) else ""
+    findings.add("MESSAGES_KIND", where, f'{kinds}; messages are a list of {{"role": ..., "content": ...}}{hint}')
+    return None
+
+
+def unpacked(value: Any) -> Any:
+    """A list or an object that a table's cell holds as JSON; anything else as it is."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+        try:
+            return parse_json(value)
+        except ValueError:
+            return value
+    return value
+
+
+class _Reader:
+    """Reads the messages of one conversation in order: a tool's answer is named by the call before it."""
+
+    def __init__(self, settings: DataSettings, findings: Findings) -> None:
+        self._settings, self._findings = settings, findings
+        self._tools: dict[str, str] = {}
+
+    def message(self, item: Any, where: str) -> Message | None:
+        if not isinstance(item, dict):
+            self._findings.add("MESSAGE_KIND", where, f'is {kind(item)}; write {{"role": ..., "content": ...}}')
+            return None
+        role, content = item.get("role"), item.get("content")
+        if len(item) == 2 and role in ROLES and isinstance(content, str) and lone_surrogate(content) is None:
+            return Message(role, content)  # nearly every message there is
+        before = self._findings.count
+        role = self._role(item.get("role", item.get("from")), where)
+        given = item.get("tool_calls") or item.get("function_call") or ()
+        calls = self._calls(given, where)
+        content = self._content(item.get("content", item.get("value")), role, bool(given), where)
+        name = item.get("name") or self._tools.get(str(item.get("tool_call_id", ""))) or ""
+        texts = [content, name, *(text for call in calls for text in (call.name, call.arguments))]
+        for text in texts:
+            if not isinstance(text, str):
+                self._findings.add("CONTENT_KIND", where, f"name is {kind(text)}; it must be a text")
+            elif (surrogate := lone_surrogate(text)) is not None:
+                problem = f"content has a lone surrogate at character {surrogate}, which is no Unicode text"
+                self._findings.add("NOT_UNICODE", where, problem)
+        return Message(role, content, name, calls) if self._findings.count == before else None
+
+    def _role(self, role: Any, where: str) -> str:
+        if role in ROLES:
+            return role
+        known = self._settings.role_map.get(role) if isinstance(role, str) else None
+        known = known or (ALIASES.get(role.lower(), role.lower()) if isinstance(role, str) else None)
+        if known in ROLES:
+            self._findings.notes[f"role {shortened(role)} is read as {known}"] += 1
+            return known
+        text = f"role is {kind(role)}, not one of {', '.join(ROLES)}; set data.role_map={{ROLE: user}}"
+        self._findings.add("ROLE_UNKNOWN", where, text)
+        return ""
+
+    def _content(self, content: Any, role: str, optional: bool, where: str) -> str:
+        if isinstance(content, str):
+            return content
+        if content is None and optional:
+            return ""
+        if isinstance(content, list):
+            return "\n".join(text for part in content if (text := self._part(part, where)))
+        if role == "tool" and isinstance(content, dict):
+            return json.dumps(content, ensure_ascii=False)
+        self._findings.add("CONTENT_KIND", where, f"content is {kind(content)}; it must be a text")
+        return ""
+
+    def _part(self, part: Any, where: str) -> str:
+        named = str(part.get("type")) if isinstance(part, dict) else ""
+        text = part if isinstance(part, str) else part.get("text", part.get("refusal")) if named else None
+        if isinstance(text, str):
+            return text
+        media = any(word in named for word in _MEDIA)
+        if media and self._settings.skip_media:
+            self._findings.notes[f"{shortened(named)} is left out (data.skip_media)"] += 1
+            return ""
+        what = f"a part of type {shortened(named)}" if named else kind(part)
+        remedy = "set data.skip_media=true to leave it out" if media else "give it as a text"
+        self._findings.add("CONTENT_PART", where, f"content holds {what}, and alora reads text; {remedy}")
+        return ""
+
+    def _calls(self, given: Any, where: str) -> tuple[Call, ...]:
+        calls = []
+        for call in given if isinstance(given, list | tuple) else [given]:
+            function = call.get("function", call) if isinstance(call, dict) else call
+            name = function.get("name") if isinstance(function, dict) else None
+            if not isinstance(name, str) or not name:
+                text = f'a tool call is {kind(call)}; write {{"function": {{"name": ..., "arguments": ...}}}}'
+                self._findings.add("TOOL_CALL", where, text)
+                continue
+            arguments = function.get("arguments")
+            packed = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+            calls.append(Call(name, packed))
+            if call.get("id"):
+                self._tools[str(call["id"])] = name
+        return tuple(calls)
+
+
+def listed(row: Mapping[str, Any]) -> str:
+    """The columns of a row, as a message shows them."""
+    return ", ".join(map(shortened, list(row)[:8])) or "no columns"
+
+
+def kind(value: Any) -> str:
+    """What a value is, as a message shows it."""
+    if value is None:
+        return "missing or null"
+    return f"{type(value).__name__} {shortened(value)}"

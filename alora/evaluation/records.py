@@ -1,0 +1,92 @@
+"""What an evaluation is recorded as, in reports and manifests. Plain data: no numpy, no scipy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from alora.verdict import OperatingPoint
+
+FIGURES = (
+    "accuracy",
+    "balanced_accuracy",
+    "f1",
+    "precision",
+    "recall",
+    "auroc",
+    "auprc",
+    "recall_at_1_fpr",
+    "recall_at_5_fpr",
+    "ece",
+)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure with the 95 % bootstrap interval; None where the rows do not define it (AUROC of one class)."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Figures of one policy on ``rows`` rows, ``positives`` of them of the positive label, at ``threshold``."""
+
+    rows: int
+    positives: int
+    threshold: float
+    figures: Mapping[str, Estimate]
+
+    def __post_init__(self) -> None:
+        missing = [name for name in FIGURES if name not in self.figures]
+        if missing:
+            raise ValueError(f"figures lack {', '.join(missing)}")
+        if not 0 <= self.positives <= self.rows or not self.threshold >= 0:
+            raise ValueError(f"metrics say {self.positives} positives of {self.rows} rows at {self.threshold}")
+
+    def value(self, figure: str) -> float | None:
+        """The point estimate of one of :data:`FIGURES`."""
+        return self.figures[figure].value
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        figures = {name: asdict(estimate) for name, estimate in self.figures.items()}
+        return {"rows": self.rows, "positives": self.positives, "threshold": self.threshold, "figures": figures}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One method's figures for one policy on one set of rows.
+
+    ``method`` is "alora", "lora", "bag_of_words", ...; ``split`` is what the rows are to the adapter ("test").
+    ``adapter_digest`` is None for a method that has no adapter.
+    """
+
+    policy: str
+    method: str
+    split: str
+    metrics: Metrics
+    operating_point: OperatingPoint
+    adapter_digest: str | None = None
+    label_counts: Mapping[str, int] = field(default_factory=dict)
+    truncated: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.truncated <= self.metrics.rows or min(self.label_counts.values(), default=0) < 0:
+            raise ValueError(f"{self.policy}: {self.truncated} truncated, {dict(self.label_counts)}: no counts of rows")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return {
+            "policy": self.policy,
+            "method": self.method,
+            "split": self.split,
+            "adapter_digest": self.adapter_digest,
+            "label_counts": dict(self.label_counts),
+            "truncated": self.truncated,
+            "operating_point": self.operating_point.as_dict(),
+            "metrics": self.metrics.as_dict(),
+        }

@@ -1,0 +1,141 @@
+"""Verdicts from a vLLM server, with the bundles' manifests and the base's tokenizer here, and no torch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
+from threading import Thread
+from typing import Any, Self, TypeVar
+
+from alora.api import Artifact, Base, Messages, Policies, Verdicts, open_artifact
+from alora.bundle.light import read_bundle
+from alora.serving.client import RemoteEngine
+
+_Result = TypeVar("_Result")
+_AHEAD = 8  # conversations under way at a time
+
+
+class AsyncClient:
+    """Policies on a server that ``alora serve`` started: an asynchronous context manager, or :meth:`close` it.
+
+    Before the first verdict the server must show that it runs the plugin and gives each bundle's golden answer.
+    ``policies`` are their ids.
+
+    Args:
+        url: ``http://HOST:PORT``; its key is read from ``$VLLM_API_KEY``.
+        artifact: the bundles that it serves, as :func:`alora.load` takes them.
+        base: where the base's tokenizer lies, as in :func:`alora.load`.
+        policies: of a battery, the ids to ask; empty: all.
+
+    Raises:
+        AloraError: with what was found, where, and what to do.
+    """
+
+    def __init__(self, url: str, artifact: Artifact, *, base: Base = None, policies: Sequence[str] = ()) -> None:
+        from alora.base.describe import describe_prompts
+
+        self._engine = RemoteEngine(url)
+        bundles, settings = open_artifact(artifact, base, policies, read_bundle)
+        described = describe_prompts(settings, bundles[0].manifest.base.fingerprint)
+        for bundle in bundles:
+            bundle.check_base(described)
+        self._renderer = bundles[0].renderer(described)
+        self._policies = Policies(bundles, self._renderer)
+        self.policies = self._policies.ids
+        self._proving, self._proven = asyncio.Lock(), False
+
+    async def score(self, messages: Messages) -> Verdicts:
+        """:meth:`alora.Battery.score` by the server; all policies are asked at once.
+
+        Raises:
+            DataError, RenderError: it is no conversation.
+            ConfigError: the server does not answer, refuses the prompt, or does not serve a bundle.
+            CheckFailed: it runs without the plugin, or its answers are not the bundles'.
+        """
+        return await self._score(messages, "")
+
+    async def score_many(self, rows: Iterable[Messages]) -> AsyncGenerator[Verdicts]:
+        """:meth:`score` of each row, in order, several under way at a time."""
+        under_way: deque[asyncio.Task[Verdicts]] = deque()
+        try:
+            for number, row in enumerate(rows, 1):
+                under_way.append(asyncio.ensure_future(self._score(row, f"row {number}")))
+                if len(under_way) == _AHEAD:
+                    yield await under_way.popleft()
+            while under_way:
+                yield await under_way.popleft()
+        finally:
+            for task in under_way:
+                task.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
+
+    async def _score(self, messages: Messages, where: str) -> Verdicts:
+        name, question = self._policies.question(messages, where)
+        async with self._proving:
+            if not self._proven:
+                await self._engine.prove(self._policies.bundles, self._renderer)
+                self._proven = True
+        logits_PL = await self._engine.label_logits(question.prefix, question.suffixes, self._policies.names)
+        return self._policies.verdicts(name, question.prefix, logits_PL)
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._engine.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class Client:
+    """:class:`AsyncClient` without ``await``, for any number of threads; make it after a fork, not before."""
+
+    def __init__(self, url: str, artifact: Artifact, *, base: Base = None, policies: Sequence[str] = ()) -> None:
+        self._client = AsyncClient(url, artifact, base=base, policies=policies)
+        self.policies = self._client.policies
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def score(self, messages: Messages) -> Verdicts:
+        """:meth:`AsyncClient.score`, waited for."""
+        return self._wait(self._client.score(messages))
+
+    def score_many(self, rows: Iterable[Messages]) -> Iterator[Verdicts]:
+        """:meth:`AsyncClient.score_many`, waited for row by row."""
+        answers = self._client.score_many(rows)
+
+        async def following() -> Verdicts | None:
+            return await anext(answers, None)
+
+        async def end() -> None:
+            await answers.aclose()
+
+        try:
+            while (verdicts := self._wait(following())) is not None:
+                yield verdicts
+        finally:
+            self._wait(end())
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._wait(self._client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _wait(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # where the wait was interrupted
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,130 @@
+"""Fetching from the hub, against a small HTTP server that serves one repository as the hub does."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from alora.bundle.hub import fetch_bundle
+from alora.bundle.read import load_bundle
+from alora.errors import BundleError
+
+COMMIT = "a" * 40
+
+
+@dataclass
+class Hub:
+    """A hub with the repository ``me/advice``, whose files a test may change."""
+
+    endpoint: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)
+    sent: list[str] = field(default_factory=list)
+
+    def answer(self, path: str) -> tuple[int, dict[str, str], bytes]:
+        if path.startswith("/api/models/me/advice/tree/"):
+            files = [{"type": "file", "path": n, "size": len(c), "oid": "0" * 40} for n, c in self.files.items()]
+            return 200, {}, json.dumps(files).encode()
+        if path.startswith("/api/models/me/advice"):
+            siblings = [{"rfilename": name} for name in self.files]
+            return 200, {}, json.dumps({"id": "me/advice", "sha": COMMIT, "siblings": siblings}).encode()
+        name = path.removeprefix(f"/me/advice/resolve/{COMMIT}/")
+        if name in self.files:
+            self.sent.append(name)
+            content = self.files[name]
+            return 200, {"ETag": f'"{sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT}, content
+        return 404, {"X-Error-Code": "RepoNotFound"}, b""
+
+
+@pytest.fixture
+def hub(folder, tmp_path, monkeypatch) -> Iterator[Hub]:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    state = Hub(files={file.name: file.read_bytes() for file in folder.iterdir()})
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            status, headers, content = state.answer(self.path.split("?")[0])
+            self.send_response(status)
+            for name, value in (headers | {"Content-Length": str(len(content))}).items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    state.endpoint = f"http://127.0.0.1:{server.server_port}"
+    yield state
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_bundle_and_nothing_else_is_fetched(hub, folder):
+    hub.files |= {"pytorch_model.bin": b"a pickle", "modeling.py": b"import os", "sub/alora.json": b"{}"}
+    fetched = load_bundle(fetch_bundle("me/advice@main", hub.endpoint))
+    assert fetched.manifest == load_bundle(folder).manifest
+    assert set(hub.sent) == {file.name for file in folder.iterdir()}
+
+
+def test_what_was_fetched_once_is_there_offline(hub, monkeypatch):
+    first = fetch_bundle("me/advice", hub.endpoint)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert fetch_bundle("me/advice", hub.endpoint) == first
+
+
+def test_a_bundle_that_was_changed_on_the_hub_is_refused(hub):
+    hub.files["golden.jsonl"] = hub.files["golden.jsonl"].replace(b"0", b"1", 1)
+    with pytest.raises(BundleError, match="was changed after the bundle was written"):
+        load_bundle(fetch_bundle("me/advice", hub.endpoint))
+
+
+def test_a_link_in_the_fetched_folder_that_leads_elsewhere_is_refused(hub, tmp_path):
+    fetched = fetch_bundle("me/advice", hub.endpoint)
+    (tmp_path / "mine").write_bytes((fetched / "README.md").read_bytes())
+    (fetched / "README.md").unlink()
+    (fetched / "README.md").symlink_to(tmp_path / "mine")
+    with pytest.raises(BundleError, match="is a link, and may lead to any file of yours"):
+        load_bundle(fetched)
+
+
+def test_a_repository_without_a_bundle(hub):
+    hub.files = {"README.md": b"hello"}
+    with pytest.raises(BundleError, match=r"holds no alora\.json, so it is not a bundle"):
+        fetch_bundle("me/advice", hub.endpoint)
+
+
+def test_a_repository_that_is_not_there(hub):
+    with pytest.raises(BundleError, match="there is no folder me/refunds, and the hub has no repository of that name"):
+        fetch_bundle("me/refunds", hub.endpoint)
+
+
+def test_offline_is_said(hub, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(BundleError, match="HF_HUB_OFFLINE"):
+        fetch_bundle("me/advice", hub.endpoint)
+
+
+def test_a_hub_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(BundleError, match="hub cannot be asked for it"):
+            fetch_bundle("me/advice", f"http://127.0.0.1:{taken.getsockname()[1]}")
+
+
+@pytest.mark.parametrize("name", ["../x", "a--b/c..d", "me/advice@../../x"])
+def test_an_impossible_name(name, hub):
+    with pytest.raises(BundleError):
+        fetch_bundle(name, hub.endpoint)
+    assert hub.sent == []

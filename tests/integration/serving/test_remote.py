@@ -1,0 +1,133 @@
+"""The clients of a server: the verdicts of the base in this process, in order, whatever way they are asked for."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import alora
+from alora.bundle.battery import load_battery
+from alora.errors import CheckFailed, DataError
+from alora.serving import client
+from tests.integration.serving.server import serving
+from tests.vllm import bundles as store
+
+TEXTS = ("Where is my parcel?", "Take two pills a day.", "A refund, please! " * 9, "No.")
+ROWS = [{"id": f"row-{number}", "messages": [{"role": "user", "content": text}]} for number, text in enumerate(TEXTS)]
+
+
+@pytest.fixture(scope="module")
+def here() -> list[alora.Verdicts]:
+    """The verdicts on :data:`ROWS`, computed in this process."""
+    with alora.load(store.battery(), base=store.base_folder()) as battery:
+        return list(battery.score_many(ROWS))
+
+
+@pytest.fixture
+def server():
+    with serving(store.base(), load_battery(store.battery())) as running:
+        yield running
+
+
+def same(found: alora.Verdicts, wanted: alora.Verdicts) -> bool:
+    pairs = list(zip(found, wanted, strict=True))
+    return (found.conversation, found.prefix_tokens) == (wanted.conversation, wanted.prefix_tokens) and all(
+        (one.policy, one.label, one.adapter_digest) == (other.policy, other.label, other.adapter_digest)
+        and one.probability == pytest.approx(other.probability, abs=1e-6)
+        for one, other in pairs
+    )
+
+
+def test_the_client_gives_the_verdicts_of_this_process(server, here):
+    with alora.Client(server.url, store.battery(), base=store.base_folder()) as remote:
+        assert remote.policies == ("advice", "refunds")
+        assert same(remote.score(ROWS[1]), here[1])
+        assert all(map(same, remote.score_many(ROWS), here))
+        first = remote.score_many(ROWS)
+        assert same(next(first), here[0])
+        first.close()  # the rows that are under way are given up
+        assert same(remote.score(ROWS[3]), here[3])
+
+
+def test_the_asynchronous_client_answers_many_callers_at_once(server, here):
+    async def ask() -> tuple[list[alora.Verdicts], list[alora.Verdicts]]:
+        async with alora.AsyncClient(server.url, store.battery(), base=store.base_folder()) as remote:
+            together = await asyncio.gather(*map(remote.score, ROWS))
+            return together, [verdicts async for verdicts in remote.score_many(ROWS)]
+
+    together, in_order = asyncio.run(ask())
+    assert all(map(same, together, here))
+    assert all(map(same, in_order, here))
+
+
+def test_a_client_in_a_running_loop_and_in_threads(server, here):
+    async def ask() -> list[alora.Verdicts]:
+        with alora.Client(server.url, store.battery(), base=store.base_folder(), policies=["refunds"]) as remote:
+            assert remote.policies == ("refunds",)
+            remote.score(ROWS[0])  # as in a notebook, whose loop runs
+            return await asyncio.gather(*(asyncio.to_thread(remote.score, row) for row in ROWS))
+
+    for found, wanted in zip(asyncio.run(ask()), here, strict=True):
+        assert found["refunds"].probability == pytest.approx(wanted["refunds"].probability, abs=1e-6)
+
+
+def test_a_server_is_asked_for_its_proof_once_and_before_any_verdict(server):
+    server.unplugged.add(load_battery(store.battery())[1].served_name)
+    with alora.Client(server.url, store.battery(), base=store.base_folder()) as remote:
+        for _ in range(2):
+            with pytest.raises(CheckFailed, match="plugin is not active there"):
+                remote.score(ROWS[0])
+        server.unplugged.clear()
+        remote.score(ROWS[0])
+        asked = len(server.asked)
+        remote.score(ROWS[0])
+        assert len(server.asked) == asked + 2  # one request a policy, and nothing else
+
+
+def test_a_bad_row_is_named(server):
+    with alora.Client(server.url, store.battery(), base=store.base_folder()) as remote:
+        with pytest.raises(DataError, match=r"row 2: .*role is str 'robot'"):
+            list(remote.score_many([ROWS[0], [{"role": "robot", "content": "x"}]]))
+        with pytest.raises(DataError, match="the conversation"):
+            remote.score([])
+
+
+def test_at_most_so_many_requests_at_once(server, monkeypatch):
+    monkeypatch.setattr(client, "_AT_ONCE", 3)
+    with alora.Client(server.url, store.battery(), base=store.base_folder()) as remote:
+        list(remote.score_many(ROWS * 4))
+    assert 1 < server.most_at_once <= 3
+
+
+WITHOUT_TORCH = """
+import json, sys
+hidden = {"torch", "scipy", "sklearn", "peft"}
+def hide(find):
+    return lambda name, *rest: None if name.split(".")[0] in hidden else find(name, *rest)
+for finder in sys.meta_path:
+    finder.find_spec = hide(finder.find_spec)
+import alora
+url, battery, base, row = sys.argv[1:]
+with alora.Client(url, battery, base=base) as remote:
+    print(json.dumps(remote.score(json.loads(row)).as_dict()))
+assert not hidden & set(sys.modules)
+"""
+
+
+def test_no_torch_is_needed(server, here):
+    command = [sys.executable, "-W", "ignore", "-c", WITHOUT_TORCH, server.url, store.battery(), store.base_folder()]
+    run = subprocess.run([*map(str, command), json.dumps(ROWS[1])], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    assert [verdict["label"] for verdict in found["verdicts"]] == [verdict.label for verdict in here[1]]
+    for one, other in zip(found["verdicts"], here[1], strict=True):
+        assert one["probability"] == pytest.approx(other.probability, abs=1e-6)
+
+
+def test_weights_are_not_read_into_memory(server, monkeypatch):
+    monkeypatch.setattr("alora.adapter.folder.load_adapter", lambda folder: pytest.fail(f"{Path(folder)} was loaded"))
+    with alora.Client(server.url, store.battery(), base=store.base_folder()) as remote:
+        remote.score(ROWS[0])

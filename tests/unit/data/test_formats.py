@@ -1,0 +1,145 @@
+"""Files as people have them: what they hold, row by row, and how much of a file is held."""
+
+import gzip
+import json
+import zlib
+
+import pytest
+
+from alora.config.schema import ColumnSettings, DataSettings
+from alora.data import formats
+from alora.data.conversation import read_labelled
+from alora.data.messages import Message
+from alora.errors import DataError
+from alora.findings import Findings
+from alora.policy import Policy
+
+POLICY = Policy("p", "T", "R")
+TURNS = (Message("user", 'He said "hi",\nand left'), Message("assistant", "Oh; no"))
+
+
+def talk(count=2):
+    messages = [{"role": message.role, "content": message.content} for message in TURNS]
+    return [{"id": f"r{number}", "messages": messages, "label": "ok"} for number in range(count)]
+
+
+def quoted(*cells, separator=","):
+    return separator.join('"' + cell.replace('"', '""') + '"' for cell in cells)
+
+
+def table(separator, end="\n", header=("id", "prompt", "response", "label", "")):
+    said = [message.content for message in TURNS]
+    lines = [separator.join(header)]
+    lines += [separator.join((f"r{number}", quoted(*said, separator=separator), "ok", "")) for number in range(2)]
+    return end.join([*lines, "", separator * 4, ""]).encode()
+
+
+FILES = {
+    "comma.csv": table(","),
+    "excel.csv": b"\xef\xbb\xbf" + table(";", "\r\n", ("ID", "Prompt", "Response", "Label", "")),
+    "tab.tsv": table("\t"),
+    "named_otherwise.csv": table("\t"),
+    "messages.csv": ("id,messages,label\n" + "\n".join(
+        f"{row['id']},{quoted(json.dumps(row['messages']))},ok" for row in talk())).encode(),
+    "array.json": json.dumps(talk(), indent=2).encode(),
+    "one_line.json": b"\xef\xbb\xbf \n" + json.dumps(talk()).encode(),
+    "array.jsonl": json.dumps(talk()).encode(),
+    "lines.json": "\n".join(map(json.dumps, talk())).encode(),
+    "lines.jsonl.gz": gzip.compress("\n".join(map(json.dumps, talk())).encode()),
+    "two_parts.jsonl.gz": b"".join(gzip.compress(json.dumps(row).encode() + b"\n") for row in talk()),
+    "array.json.gz": gzip.compress(json.dumps(talk()).encode()),
+    "table.csv.gz": gzip.compress(table(",")),
+    "packed.jsonl": gzip.compress("\n".join(map(json.dumps, talk())).encode()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_same_rows_from_every_kind_of_file(name, tmp_path):
+    (tmp_path / name).write_bytes(FILES[name])
+    rows = read_labelled(str(tmp_path / name), DataSettings(), POLICY)
+    assert [row.conversation.id for row in rows] == ["r0", "r1"]
+    assert [row.conversation.messages for row in rows] == [TURNS] * 2
+    assert [row.labels for row in rows] == [{"p": "ok"}] * 2
+
+
+def test_places_are_lines_of_a_table_and_rows_of_an_array(tmp_path):
+    def places(name, content):
+        (tmp_path / name).write_bytes(content)
+        return [row.where for row in read_labelled(str(tmp_path / name), DataSettings(), POLICY)]
+
+    assert places("a.csv", FILES["comma.csv"]) == ["a.csv:2", "a.csv:4"]
+    assert places("a.json", FILES["array.json"]) == ["a.json:1", "a.json:2"]
+
+
+def test_a_table_s_cells_may_hold_labels_and_lack_what_is_optional(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('system,prompt,response,labels\n,Hi,,"{""p"": ""ok""}"\nBe kind,Hi,Ho,"{""p"": ""violation""}"\n')
+    rows = read_labelled(str(path), DataSettings(), POLICY)
+    assert [row.labels["p"] for row in rows] == ["ok", "violation"]
+    assert [[message.role for message in row.conversation.messages] for row in rows] == [
+        ["user"],
+        ["system", "user", "assistant"],
+    ]
+
+
+def test_a_bad_line_of_a_table_costs_no_other(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('text,label\n"a"b,ok\nfine,ok\na,b,c\nfine,maybe\n')
+    with pytest.raises(DataError) as caught:
+        read_labelled(str(path), DataSettings(), POLICY)
+    assert [(finding.code, finding.where) for finding in caught.value.findings] == [
+        ("NOT_CSV", "a.csv:2"),
+        ("CELLS", "a.csv:4"),
+        ("LABEL_UNKNOWN", "a.csv:5"),
+    ]
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 2**20])
+def test_an_array_is_read_in_parts_of_any_size(chunk, tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "CHUNK", chunk)
+    (tmp_path / "a.json").write_bytes(FILES["array.json"])
+    assert len(read_labelled(str(tmp_path / "a.json"), DataSettings(), POLICY)) == 2
+
+
+def test_an_array_is_not_held_whole(tmp_path, monkeypatch):
+    """Rows come before the file's end is looked at, which is no UTF-8."""
+    monkeypatch.setattr(formats, "CHUNK", 100)
+    content = ",".join(json.dumps({"n": number, "text": "x" * 300}) for number in range(1000))
+    (tmp_path / "a.json").write_bytes(b"[" + content.encode() + b"\xff]")
+    rows = formats.read_text(tmp_path / "a.json", "a.json", False, Findings())
+    assert next(rows).value["n"] == 0
+    assert next(rows).where == "a.json:2"
+    with pytest.raises(DataError, match="not UTF-8"):
+        list(rows)
+
+
+def test_an_array_that_breaks_off_is_read_to_there(tmp_path):
+    (tmp_path / "a.json").write_text('[{"n": 1}, {"n": 2}, broken')
+    findings = Findings()
+    rows = list(formats.read_text(tmp_path / "a.json", "a.json", False, findings))
+    assert [row.value["n"] for row in rows] == [1, 2]
+    assert [(finding.code, finding.where) for finding in findings.all()] == [("NOT_JSON", "a.json:3")]
+
+
+def test_a_gzip_bomb_is_one_clear_message(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "LEAST_BOUND", 2**20)
+    squeezed = zlib.compressobj(9, zlib.DEFLATED, 31)
+    bomb = b"".join(squeezed.compress((b" " * 4095 + b"\n") * 256) for _ in range(40)) + squeezed.flush()
+    (tmp_path / "a.jsonl.gz").write_bytes(bomb)
+    with pytest.raises(DataError, match="inflates to more than 200 times its size"):
+        read_labelled(str(tmp_path / "a.jsonl.gz"), DataSettings(), POLICY)
+    monkeypatch.setattr(formats, "MOST_INFLATED", 2000)
+    with pytest.raises(DataError, match="holds no rows"):
+        read_labelled(str(tmp_path / "a.jsonl.gz"), DataSettings(), POLICY)
+
+
+def test_several_sources_follow_each_other(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps(talk(1)[0]) + "\n")
+    (tmp_path / "b.csv").write_text("text,label,thread\nHi,ok,7\n")
+    sources = [str(tmp_path / "a.jsonl"), str(tmp_path / "b.csv")]
+    rows = read_labelled(sources, DataSettings(), POLICY)
+    assert [row.where for row in rows] == ["a.jsonl:1", "b.csv:2"]
+    with pytest.raises(DataError, match=r"a.jsonl:1: no column 'thread', which data.columns.group names"):
+        read_labelled(sources, DataSettings(columns=ColumnSettings(group="thread")), POLICY)
+    (grouped,) = read_labelled(sources[1:], DataSettings(columns=ColumnSettings(group="thread")), POLICY)
+    assert grouped.group == "7"

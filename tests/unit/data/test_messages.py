@@ -1,0 +1,133 @@
+"""Messages of every dialect become the same ones, and what was read otherwise is noted."""
+
+import pytest
+
+from alora.config.schema import ColumnSettings, DataSettings
+from alora.data.messages import Call, Message, conversation_of, detect_columns
+from alora.findings import Findings
+
+PHOTO = {"type": "image_url", "image_url": {"url": "x"}}
+
+
+def read(row, **settings):
+    findings = Findings()
+    known = DataSettings(**settings)
+    known.columns = detect_columns(known.columns, row, findings)
+    return conversation_of(row, "f:1", known, findings), findings
+
+
+def messages(*items, **settings):
+    conversation, findings = read({"messages": list(items)}, **settings)
+    assert findings.count == 0, findings.all()
+    return conversation.messages, findings
+
+
+def test_an_agent_s_conversation_as_openai_logs_it():
+    call = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"q": "x"}'}}
+    found, findings = messages(
+        {"role": "developer", "content": "Be kind."},
+        {
+            "role": "user",
+            "name": "ann",
+            "content": [{"type": "text", "text": "Find x,"}, {"type": "text", "text": "please"}],
+        },
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "found"},
+        {"role": "assistant", "content": None, "function_call": {"name": "pay", "arguments": {"sum": 3}}},
+        {"role": "function", "name": "pay", "content": {"ok": True}},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}], "tool_calls": None},
+    )
+    assert found == (
+        Message("system", "Be kind."),
+        Message("user", "Find x,\nplease", "ann"),
+        Message("assistant", "", calls=(Call("search", '{"q": "x"}'),)),
+        Message("tool", "found", "search"),
+        Message("assistant", "", calls=(Call("pay", '{"sum": 3}'),)),
+        Message("tool", '{"ok": true}', "pay"),
+        Message("assistant", "No."),
+    )
+    assert found[2].text == '[calls search {"q": "x"}]'
+    assert findings.notes == {"role 'developer' is read as system": 1, "role 'function' is read as tool": 1}
+
+
+def test_sharegpt():
+    turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho"}, {"from": "observation", "value": "4"}]
+    conversation, findings = read({"conversations": turns})
+    assert conversation.messages == (Message("user", "Hi"), Message("assistant", "Ho"), Message("tool", "4"))
+    assert "messages are read from data.columns.messages=conversations" in findings.notes
+
+
+def test_roles_in_other_words():
+    found, findings = messages(
+        {"role": "USER", "content": "a"}, {"role": "Kundin", "content": "b"}, role_map={"Kundin": "user"}
+    )
+    assert [message.role for message in found] == ["user", "user"]
+    assert findings.notes == {"role 'USER' is read as user": 1, "role 'Kundin' is read as user": 1}
+    _, wrong = read({"messages": [{"role": "Kundin", "content": "b"}]})
+    assert [finding.code for finding in wrong.all()] == ["ROLE_UNKNOWN"]
+
+
+def test_images_are_refused_or_left_out_and_noted():
+    message = {"role": "user", "content": [{"type": "text", "text": "See"}, PHOTO]}
+    conversation, findings = read({"messages": [message]})
+    assert conversation is None
+    assert [finding.code for finding in findings.all()] == ["CONTENT_PART"]
+    assert "'image_url'" in findings.all()[0].problem
+    found, findings = messages(message, skip_media=True)
+    assert found == (Message("user", "See"),)
+    assert findings.notes == {"'image_url' is left out (data.skip_media)": 1}
+
+
+@pytest.mark.parametrize(
+    ("row", "roles"),
+    [
+        ({"prompt": "a", "response": "b"}, ["user", "assistant"]),
+        ({"response": "b", "system": "s", "prompt": "a"}, ["system", "user", "assistant"]),
+        ({"user": "a", "assistant": "b"}, ["user", "assistant"]),
+        ({"question": "a", "answer": "b"}, ["user", "assistant"]),
+        ({"text": "a"}, ["user"]),
+        ({"Prompt ": "a", "Response": "b"}, ["user", "assistant"]),
+        ({"prompt": "a", "response": None}, ["user"]),
+        ({"conversation": [{"role": "user", "content": "a"}]}, ["user"]),
+    ],
+)
+def test_columns_that_are_found(row, roles):
+    conversation, findings = read(row)
+    assert [message.role for message in conversation.messages] == roles
+    assert len(findings.notes) == 1
+
+
+def test_columns_that_are_named_or_called_messages_are_not_looked_for():
+    row = {"messages": [{"role": "user", "content": "a"}], "text": "other", "mine": "third"}
+    conversation, findings = read(row)
+    assert conversation.messages == (Message("user", "a"),)
+    assert not findings.notes
+    conversation, _ = read(row, columns=ColumnSettings(messages="mine"))
+    assert conversation.messages == (Message("user", "third"),)
+
+
+def test_messages_packed_as_json_in_a_text():
+    conversation, _ = read({"messages": '[{"role": "user", "content": "a"}]'})
+    assert conversation.messages == (Message("user", "a"),)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"role": "assistant", "tool_calls": "x"},
+        {"role": "assistant", "tool_calls": [{"function": {"name": ["x"]}}]},
+        {"role": "assistant", "tool_calls": [3]},
+        {"role": "tool", "content": "x", "name": 3},
+        {"role": "tool", "content": "x", "name": "\ud800"},
+        {"role": "assistant", "tool_calls": [{"name": "f", "arguments": "\ud800"}]},
+        {"role": ["user"], "content": "x"},
+        {"from": "human"},
+        {"role": "user", "content": [{"text": 3}]},
+        {"role": "user", "content": {"a": 1}},
+    ],
+)
+def test_what_is_no_message(item):
+    conversation, findings = read({"messages": [item, {"role": "user", "content": "Hi"}]})
+    assert conversation is None
+    assert findings.count == 1
+    assert findings.all()[0].where == "f:1: message 1"
