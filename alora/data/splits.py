@@ -105,7 +105,9 @@ def read_policy_rows(
     left_out, by_id = LeftOut(), {policy.id: policy for policy in policies}
 
     def read(name: str) -> list[LabelledConversation]:
-        return read_labelled(source_of(source, by_id[name]), settings, by_id[name], findings)
+        own = Findings()  # what is wrong in one file is no fault of the next
+        own.notes = own.notes if findings is None else findings.notes
+        return read_labelled(source_of(source, by_id[name]), settings, by_id[name], own)
 
     return [row for rows in left_out.each(by_id, read).values() for row in rows], left_out
 

@@ -16,6 +16,7 @@ from alora.data.splits import (
     text_digest,
 )
 from alora.errors import AllFailed, ConfigError, DataError
+from alora.findings import Findings
 from alora.policy import Policy
 
 POLICY, OTHER = Policy("p", "T", "R"), Policy("q", "T", "R")
@@ -153,6 +154,16 @@ def test_a_policy_with_wrong_labels_in_a_common_file_costs_no_other_its_labels(t
     rows, unusable = read_policy_rows(str(file), DataSettings(), [POLICY, OTHER])
     assert [row.labels for row in rows] == [{"p": "ok"}, {"p": "violation"}]
     assert list(unusable) == ["q"]
+
+
+def test_what_is_wrong_in_one_policy_s_file_is_no_fault_of_another_s(tmp_path):
+    write(tmp_path / "p.jsonl", *both(1), ("odd", "perhaps"))
+    (tmp_path / "q.jsonl").write_text('{"messages": [{"role": "human", "content": "a"}], "label": "ok"}')
+    findings = Findings()
+    rows, unusable = read_policy_rows(str(tmp_path / "%policy%.jsonl"), DataSettings(), [POLICY, OTHER], findings)
+    assert [row.labels for row in rows] == [{"q": "ok"}]
+    assert list(unusable) == ["p"]
+    assert list(findings.notes) == ["role 'human' is read as user"]
 
 
 def test_files_of_several_policies_share_the_rows_that_they_have_in_common(tmp_path):
