@@ -121,7 +121,9 @@ def _within_limits(surgeon: "_Surgeon") -> ChatTemplate:
     found = json.loads(text)
     if isinstance(found, str):
         raise RenderError(found[:1000])
-    return ChatTemplate(**{**found, "trims": frozenset(found["trims"])})
+    return ChatTemplate(
+        **{name: frozenset(value) if isinstance(value, list) else value for name, value in found.items()}
+    )
 
 
 def _answer(surgeon: "_Surgeon") -> dict[str, Any] | str:
@@ -140,7 +142,8 @@ def _answer(surgeon: "_Surgeon") -> dict[str, Any] | str:
         return str(error)
     except Exception as error:
         return f"the base's chat template fails: {first_line(error)}; mend its chat_template.jinja"
-    return {**asdict(template), "trims": sorted(template.trims)}
+    pieces = asdict(template)
+    return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in pieces.items()}
 
 
 class _Surgeon:
