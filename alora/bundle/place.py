@@ -33,6 +33,7 @@ def put_folder(folder: Path, fill: Callable[[Path], None]) -> None:
 
 def require_place(folder: Path) -> None:
     """Only a bundle or nothing is ever replaced: files of a bundle's names, behind a manifest of alora's."""
+    folder = own_link(folder) or folder  # as in put_folder
     if folder.is_symlink():
         raise BundleError(f"{folder} is a link, which a folder would replace; name the folder that it leads to")
     if outer := next((parent for parent in folder.parents if (parent / MANIFEST_FILE).exists()), None):
