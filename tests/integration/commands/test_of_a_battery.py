@@ -17,8 +17,8 @@ def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("battery")
     toy_base_folder(place / "base")
     for number, name in enumerate(("red", "blue")):
-        toy_rows(place / f"{name}.train.jsonl", 24, seed=number, policy=name)
-        toy_rows(place / f"{name}.test.jsonl", 12 + 4 * number, seed=10 + number, policy=name)
+        toy_rows(place / f"{name}.train.jsonl", 48, seed=number, policy=name)
+        toy_rows(place / f"{name}.test.jsonl", 20 + 4 * number, seed=10 + number, policy=name)
     (place / "policies.yaml").write_text("- {id: red, title: No red}\n- {id: blue, title: No blue}\n")
     (place / "talk.json").write_text(json.dumps({"messages": [{"role": "user", "content": "message 3 says red"}]}))
     assert main(["check", *recipe(place)]) == 0
@@ -67,8 +67,8 @@ def test_evaluate_each_policy_on_its_own_rows(place, tmp_path):
     assert main(["evaluate", at(place, "battery"), f"output={output}", "evaluation.bootstrap=0"]) == 0
     found = [(one.policy, one.method, one.metrics.rows) for one in read_evaluations(output)]
     assert found == [
-        *[("red", "alora", 12), ("red", "bag_of_words", 12)],
-        *[("blue", "alora", 16), ("blue", "bag_of_words", 16)],
+        *[("red", "alora", 20), ("red", "bag_of_words", 20)],
+        *[("blue", "alora", 24), ("blue", "bag_of_words", 24)],
     ]
     recorded = read_evaluations(place / "run/policies/red/evaluation.json")
     assert read_evaluations(output)[0].metrics.value("auroc") == recorded[0].metrics.value("auroc")
