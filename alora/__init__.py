@@ -8,10 +8,26 @@ from alora.version import __version__
 if TYPE_CHECKING:
     from alora.api import Battery, Verdicts, load, train
     from alora.remote import AsyncClient, Client
+    from alora.serving.guard import AsyncGuard, Guard
     from alora.verdict import Verdict
 
-__all__ = ["AsyncClient", "Battery", "Client", "Verdict", "Verdicts", "__version__", "load", "train"]
-_HOMES = {"AsyncClient": "alora.remote", "Client": "alora.remote", "Verdict": "alora.verdict"}  # the others: alora.api
+__all__ = [
+    "AsyncClient",
+    "AsyncGuard",
+    "Battery",
+    "Client",
+    "Guard",
+    "Verdict",
+    "Verdicts",
+    "__version__",
+    "load",
+    "train",
+]
+_HOMES = {  # the others: alora.api
+    **dict.fromkeys(("AsyncClient", "Client"), "alora.remote"),
+    **dict.fromkeys(("AsyncGuard", "Guard"), "alora.serving.guard"),
+    "Verdict": "alora.verdict",
+}
 
 
 def __getattr__(name: str) -> Any:

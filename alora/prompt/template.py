@@ -121,9 +121,8 @@ def _within_limits(surgeon: "_Surgeon") -> ChatTemplate:
     found = json.loads(text)
     if isinstance(found, str):
         raise RenderError(found[:1000])
-    return ChatTemplate(
-        **{name: frozenset(value) if isinstance(value, list) else value for name, value in found.items()}
-    )
+    pieces: dict[str, Any] = {name: frozenset(at) if isinstance(at, list) else at for name, at in found.items()}
+    return ChatTemplate(**pieces)
 
 
 def _answer(surgeon: "_Surgeon") -> dict[str, Any] | str:

@@ -1,0 +1,60 @@
+"""``alora.Guard`` and ``alora.AsyncGuard`` against a guard that listens on a port."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+import uvicorn
+
+import alora
+from alora.errors import CheckFailed, ConfigError
+from alora.guard.standalone import make_app
+from tests.integration.guard.conftest import MESSAGES
+from tests.integration.serving.server import serving
+
+
+@pytest.fixture
+def url(guard, monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    server = uvicorn.Server(uvicorn.Config(make_app(guard), port=0, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+
+
+def test_sync_and_async_give_the_guards_answer(url, client):
+    wanted = client.post("/v1/guard", json={"messages": MESSAGES}).json()
+    with alora.Guard(f"{url}/v1") as guard:
+        answer = guard.check(MESSAGES)
+        assert [vars(verdict) for verdict in answer.verdicts] == wanted["verdicts"]
+        assert answer.blocked == (wanted["action"] == "block")
+        assert answer.flagged == [verdict["policy"] for verdict in wanted["verdicts"] if verdict["flagged"]]
+        (one,) = guard.check(MESSAGES, policies=["refunds"], deadline_ms=10_000).verdicts
+        assert one.policy == "refunds"
+
+    async def ask():
+        async with alora.AsyncGuard(url) as guard:
+            return await asyncio.gather(*(guard.check(MESSAGES) for _ in range(3)))
+
+    assert all(other.verdicts == answer.verdicts for other in asyncio.run(ask()))
+
+
+def test_no_answer_is_an_error(url, monkeypatch, base, bundles):
+    with alora.Guard(url) as guard, pytest.raises(ConfigError, match=r"answered 400.*parcels is not served"):
+        guard.check(MESSAGES, policies=["parcels"])
+    monkeypatch.delenv("VLLM_API_KEY")
+    with alora.Guard(url) as guard, pytest.raises(ConfigError, match="answered 401"):
+        guard.check(MESSAGES)
+    with alora.Guard("http://127.0.0.1:1") as guard, pytest.raises(ConfigError, match="does not answer"):
+        guard.check(MESSAGES)
+    with (
+        serving(base, bundles) as other,
+        alora.Guard(other.url) as guard,
+        pytest.raises((CheckFailed, ConfigError), match=r"answered 404|is no guard"),
+    ):
+        guard.check(MESSAGES)
