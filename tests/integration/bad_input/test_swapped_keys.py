@@ -31,13 +31,13 @@ SECTIONS = {  # where a file lies, the command that reads it, and the sections o
         "layers_pattern exclude_modules",
     ),
     GOLDEN_FILE: ("run/bundle", SCORE, "id messages prefix_sha256 label_logits"),
-    CERTIFICATE_FILE: (
+    f"policies/toy/{CERTIFICATE_FILE}": (
         "run",
         EXPORT,
         "passed engine created base_source base adapter_digest invocation_ids adapted_modules environment lengths "
         "dtypes notes parity vllm format",
     ),
-    "evaluation.json": ("run", EXPORT, "schema_version evaluations"),
+    "policies/toy/evaluation.json": ("run", EXPORT, "schema_version evaluations"),
 }
 
 
