@@ -45,7 +45,7 @@ def _about_override(item: Override, folders: Sequence[Path]) -> str | None:
     if item.is_delete() and key in known:
         if is_dataclass(known[key]):
             return f"{item.input_line}: a section cannot be removed; leave it out, or set values below it"
-        remedy = f"{key}=null" if type(None) in get_args(known[key]) else f"{key}=VALUE"
+        remedy = f"{key}=null" if known[key] is Any or type(None) in get_args(known[key]) else f"{key}=VALUE"
         return f"{key} cannot be removed; give it a value: {remedy}"
     if not (group or key in known or key.startswith(_OPEN)):
         return unknown_key_message(key)

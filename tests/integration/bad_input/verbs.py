@@ -126,7 +126,11 @@ OTHERS = {
         ["rows.jsonl:9"],
         files={"rows.jsonl": lines('{"id": "\\ud800", "messages": [{"role": "user", "content": "a"}], "label": "ok"}')},
     ),
-    "findings, strictly": Case("check strict=true", exit_code=1, result=["warning: ", "not ready to train"]),
+    "findings, strictly": Case(
+        "check strict=true data.validation={place}/train.jsonl",
+        exit_code=1,
+        result=["warning: ", "not ready to train"],
+    ),
     "a report over the bundle": Case(
         "evaluate artifact={here}/bundle base.source={place}/base data.test={place}/test.jsonl "
         "output={here}/bundle/alora.json",

@@ -13,7 +13,8 @@ from tests.integration.config.test_compose import recipe_of
 ROOT = Path(__file__).parents[3]
 TABLE = {
     "data.columns.messages=dialogue data.columns.label=verdict": ("dialogue", {}),
-    "data.columns.messages=prompt,response": ("prompt,response", {}),
+    "data.columns.messages=asked,answered": ("asked,answered", {}),
+    "data.columns.group=customer_id": ("messages", {}),
     "'data.label_map={unsafe: violation, safe: ok}'": ("messages", {"unsafe": "violation", "safe": "ok"}),
     '\'data.label_map={"1": violation, "0": ok}\'': ("messages", {"1": "violation", "0": "ok"}),
 }
