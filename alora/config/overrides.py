@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
