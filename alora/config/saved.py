@@ -41,11 +41,15 @@ def save_recipe(recipe: Recipe, path: str | os.PathLike[str], environment: Mappi
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes text with the line breaks that only YAML 1.1 knows, which PyYAML writes so that they read as spaces."""
+    """Quotes text that PyYAML writes plainly and that reads as something else.
+
+    Line breaks that only YAML 1.1 knows would read as spaces, and ``0E0`` is a number to OmegaConf's loader alone.
+    """
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = '"' if any(character in text for character in "\x85\u2028\u2029") else None
+    odd = any(character in text for character in "\x85\u2028\u2029") or re.match(r"[-+.\d]", text)
+    style = '"' if odd else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

@@ -24,7 +24,25 @@ def test_every_value_comes_back(tmp_path_factory, rule, word, command, rate, ste
 
 
 @pytest.mark.parametrize(
-    "text", ["\x85", "a\u2028b\u2029", "\0", "\ufeff", "${", "\\${x}", "\\\\${", "a\n ${\n", "Yes", "#"]
+    "text",
+    [
+        "\x85",
+        "a\u2028b\u2029",
+        "\0",
+        "\ufeff",
+        "${",
+        "\\${x}",
+        "\\\\${",
+        "a\n ${\n",
+        "Yes",
+        "#",
+        "0E0",
+        "1e5",
+        "0o7",
+        "-1e3",
+        "1_0",
+        "2026-11-22",
+    ],
 )
 def test_odd_text_comes_back(text, tmp_path):
     recipe = Recipe()
