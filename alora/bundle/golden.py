@@ -84,6 +84,12 @@ def tolerance(dtype: str, stored_dtype: str) -> float:
     return max(TOLERANCES[dtype], TOLERANCES[stored_dtype])
 
 
+def disagreement(rows: Sequence[GoldenRow], logits_NL: Sequence[Sequence[float]]) -> float:
+    """:func:`largest_difference` of golden rows from an engine's answers, which may be known up to a constant alone."""
+    again = [replace(row, label_logits=tuple(logits_L)) for row, logits_L in zip(rows, logits_NL, strict=True)]
+    return largest_difference(normalised(rows), normalised(again))
+
+
 def normalised(rows: Sequence[GoldenRow]) -> list[GoldenRow]:
     """Golden rows with log-probabilities over their labels in place of logits, which engines know up to a constant."""
     return [replace(row, label_logits=tuple(_log_softmax(row.label_logits))) for row in rows]

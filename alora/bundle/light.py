@@ -19,6 +19,7 @@ from alora.bundle.manifest import (
     Manifest,
     file_record,
     read_manifest,
+    served_name,
 )
 from alora.config.schema import BaseSettings
 from alora.errors import BundleError
@@ -70,8 +71,8 @@ class LightBundle:
 
     @property
     def served_name(self) -> str:
-        """Its name on a server, which launcher and clients agree on: ``policy@`` and 12 digits of its digest."""
-        return f"{self.policy.id}@{self.manifest.adapter_digest[:12]}"
+        """Its name on a server, which launcher and clients agree on."""
+        return served_name(self.policy.id, self.manifest.adapter_digest)
 
     @property
     def calibration(self) -> Calibration:

@@ -159,6 +159,11 @@ def file_record(file: Path) -> FileRecord:
     return FileRecord(file.stat().st_size, digest)
 
 
+def served_name(policy: str, digest: str) -> str:
+    """An adapter's name on a server: ``policy@`` and 12 digits of its weights' digest."""
+    return f"{policy}@{digest[:12]}"
+
+
 def read_manifest(folder: Path) -> Manifest:
     """Read ``alora.json``.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alora.adapter.folder import AdapterWeights, load_adapter
-from alora.bundle.golden import largest_difference, measure, normalised, tolerance
+from alora.bundle.golden import disagreement, largest_difference, measure, tolerance
 from alora.bundle.light import LightBundle, read_bundle
 from alora.errors import BundleError, CheckFailed
 from alora.prompt.render import Question
@@ -72,9 +72,7 @@ def check_bundles(bundles: Sequence[Bundle], base: LoadedBase, rows: int | None 
         answers = iter(scorer.score_rows(questions))
     dtype, failures = str(base.model.dtype).removeprefix("torch."), []
     for bundle, golden in asked:
-        pairs = zip(golden, islice(answers, len(golden)), strict=True)
-        found = [replace(row, label_logits=tuple(logits_L.tolist())) for row, (logits_L,) in pairs]
-        far = largest_difference(normalised(golden), normalised(found))
+        far = disagreement(golden, [logits_L.tolist() for (logits_L,) in islice(answers, len(golden))])
         bound = tolerance(dtype, bundle.manifest.base.dtype)
         if not far <= bound:
             failures.append(f"{bundle.folder}: log-probabilities of its labels differ by {far:.2g} (tolerance {bound})")

@@ -9,7 +9,6 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from alora.commands.bundles import check_bases, open_bundles
@@ -63,24 +62,17 @@ def _serve_packed(recipe: Recipe) -> int:
         raise MissingDependency(f"the guard needs FastAPI ({error}); pip install 'alora-toolkit[guard]'") from error
     from alora.base.limits import longest_input
     from alora.base.load import load_base
-    from alora.guard.core import Guard
-    from alora.guard.loading import Loader
+    from alora.guard.loading import make_guard
     from alora.guard.packed import PackedReader
-    from alora.guard.reader import Served
-    from alora.guard.serving_set import ServingSet
 
     bundles, settings = open_bundles(recipe)
     base = load_base(settings)
     check_bases(bundles, base)
-    served = [Served.of(bundle) for bundle in bundles]
-    reader = PackedReader(base, bundles)
-    guard = Guard(served, bundles[0].renderer(base), reader, longest_input(base.model))
-    root = Path(os.path.commonpath([bundle.folder.absolute().parent for bundle in bundles]))
-    loader = Loader(guard, reader, base, str(base.model.dtype).removeprefix("torch."), bundles, ServingSet(root))
+    dtype = str(base.model.dtype).removeprefix("torch.")
+    guard, loader = make_guard(bundles, base, dtype, PackedReader(base, bundles), longest_input(base.model))
     host, port = recipe.serving.host, recipe.serving.port
-    if is_far(host) and not os.environ.get(KEY):
-        note(f"{host} takes requests from other machines, and anybody may ask: no key is set; export {KEY}")
-    note(f"serving {', '.join(item.name for item in served)} on http://{host}:{port}/v1/guard")
+    _remark_on_open(host, bool(os.environ.get(KEY)))
+    note(f"serving {', '.join(item.name for item in guard.served)} on http://{host}:{port}/v1/guard")
     uvicorn.run(make_app(guard, loader), host=host, port=port, log_level="warning")
     return 0
 
@@ -88,6 +80,10 @@ def _serve_packed(recipe: Recipe) -> int:
 def announce(command: Sequence[str], environment: Mapping[str, str]) -> None:
     """Show the command without its secrets, and remark on a server that anybody may ask."""
     host = re.findall(r"--host[= ](\S+)", " ".join(command))[-1]
-    if is_far(host) and not (environment.get(KEY) or holds_key(command)):
-        note(f"{host} takes requests from other machines, and anybody may ask: no key is set; export {KEY}")
+    _remark_on_open(host, bool(environment.get(KEY)) or holds_key(command))
     note(redacted(shlex.join(command)))
+
+
+def _remark_on_open(host: str, has_key: bool) -> None:
+    if is_far(host) and not has_key:
+        note(f"{host} takes requests from other machines, and anybody may ask: no key is set; export {KEY}")

@@ -127,15 +127,25 @@ def read_conversations(source: str, settings: DataSettings | None = None) -> lis
     Raises:
         DataError: the source cannot be read, or rows are wrong (all findings at once).
     """
-    findings, rows, known = Findings(), [], settings or DataSettings()
-    for where, value in read_rows(source, findings):
-        if not rows and isinstance(value, dict):
-            known = replace(known, columns=detect_columns(known.columns, value, findings))
-        conversation = conversation_of(value, where, known, findings)
-        if conversation is not None:
-            rows.append(LabelledConversation(conversation, where=where))
+    findings = Findings()
+    rows = [
+        LabelledConversation(conversation, where=where)
+        for where, _, _, conversation in _conversations(source, settings or DataSettings(), findings)
+        if conversation is not None
+    ]
     findings.raise_if_any(source)
     return rows
+
+
+def _conversations(
+    source: str, settings: DataSettings, findings: Findings
+) -> Iterator[tuple[str, Any, DataSettings, Conversation | None]]:
+    """Place, value and conversation of each row of one source, and the settings with the columns of its first row."""
+    known: DataSettings | None = None
+    for where, value in read_rows(source, findings):
+        if known is None and isinstance(value, dict):
+            known = replace(settings, columns=detect_columns(settings.columns, value, findings))
+        yield where, value, known or settings, conversation_of(value, where, known or settings, findings)
 
 
 def _labelled_rows(
@@ -146,21 +156,16 @@ def _labelled_rows(
     own: Mapping[str, Findings],
     places: dict[str, str],
 ) -> Iterator[LabelledConversation]:
-    """The rows of one source, whose columns the first row tells; ``places`` holds the ids of all sources."""
-    known: DataSettings | None = None
-    for where, value in read_rows(source, findings):
-        before = findings.count
-        if known is None and isinstance(value, dict):
-            known = replace(settings, columns=detect_columns(settings.columns, value, findings))
-        conversation = conversation_of(value, where, known or settings, findings)
-        labels = _labels(value, where, known or settings, policies, findings, own) if isinstance(value, dict) else {}
+    """The rows of one source, worth something while ``findings`` is empty; ``places`` holds the ids of all sources."""
+    for where, value, known, conversation in _conversations(source, settings, findings):
+        labels = _labels(value, where, known, policies, findings, own) if isinstance(value, dict) else {}
         if conversation is not None and conversation.id != where:
             if conversation.id in places:
                 text = f"id {shortened(conversation.id)} is also at {places[conversation.id]}; make ids unique"
                 findings.add("ID_TWICE", where, text)
             places.setdefault(conversation.id, where)
         group = _group(value, where, settings.columns.group, findings)
-        if conversation is not None and findings.count == before:
+        if conversation is not None:
             yield LabelledConversation(conversation, labels, where, group)
 
 

@@ -233,7 +233,7 @@ def _verdict(item: Served, reading: Reading, request: GuardRequest) -> PolicyVer
     return PolicyVerdict(
         policy=item.policy.id,
         status="ok",
-        flagged=verdict.label == item.policy.labels[0],
+        flagged=verdict.violated,
         label=verdict.label,
         probability=verdict.probability,
         threshold=verdict.threshold,

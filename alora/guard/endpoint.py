@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from alora.guard.loading import Loader
 
 _logger = logging.getLogger("vllm.alora")
-
-
 SERVING_ROOT = "ALORA_SERVING_ROOT"  # the folder below which bundles are loaded while the server runs
 
 
@@ -41,14 +39,14 @@ class GuardEndpoint:
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
         """Serve the bundles among the server's LoRA modules. What keeps the guard from serving, its routes report."""
         try:
-            state.alora_guard, state.alora_loader = make_guard(engine_client, state, args)
+            state.alora_guard, state.alora_loader = _mounted(engine_client, state, args)
             await state.alora_loader.refresh()  # what was put before the restart
         except AloraError as error:
             state.alora_guard_refusal = f"the guard is not served: {error}"
             _logger.error("%s", state.alora_guard_refusal)
 
 
-def make_guard(engine_client: Any, state: Any, args: Namespace) -> tuple[Guard, Loader]:
+def _mounted(engine_client: Any, state: Any, args: Namespace) -> tuple[Guard, Loader]:
     """A guard of the bundles that vLLM serves as LoRA modules, each checked against the base.
 
     Raises:
@@ -60,11 +58,8 @@ def make_guard(engine_client: Any, state: Any, args: Namespace) -> tuple[Guard, 
     from alora.bundle.read import load_bundle
     from alora.config.schema import BaseSettings
     from alora.errors import CheckFailed, ConfigError
-    from alora.guard.core import Guard
     from alora.guard.engine import EngineReader
-    from alora.guard.loading import Loader
-    from alora.guard.reader import Served
-    from alora.guard.serving_set import ServingSet
+    from alora.guard.loading import make_guard
     from alora.vllm_plugin import status
 
     if not status().active:
@@ -74,10 +69,9 @@ def make_guard(engine_client: Any, state: Any, args: Namespace) -> tuple[Guard, 
     loras = state.openai_serving_models.lora_requests
     folders = {name: Path(lora.lora_path) for name, lora in loras.items()}
     bundles: list[Bundle] = [load_bundle(at) for at in folders.values() if (at / MANIFEST_FILE).is_file()]
-    served = [Served.of(bundle) for bundle in bundles]
-    if not served:
+    if not bundles:
         raise ConfigError("no LoRA module of this server is an alora bundle; start it by alora serve battery=DIR")
-    if missing := [item.name for item in served if item.name not in loras]:
+    if missing := [bundle.served_name for bundle in bundles if bundle.served_name not in loras]:
         raise ConfigError(f"load each bundle under its own name; missing: {', '.join(missing)}")
     require_one_base(bundles)
     settings = bundles[0].base_settings(BaseSettings(source=args.model))
@@ -85,8 +79,5 @@ def make_guard(engine_client: Any, state: Any, args: Namespace) -> tuple[Guard, 
     for bundle in bundles:
         bundle.check_base(base)
     longest = engine_client.model_config.max_model_len - 1  # and the answer's own token
-    reader = EngineReader(engine_client, loras)
-    guard = Guard(served, bundles[0].renderer(base), reader, longest)
-    root = Path(os.environ.get(SERVING_ROOT) or os.path.commonpath([bundle.folder.parent for bundle in bundles]))
     dtype = str(engine_client.model_config.dtype).removeprefix("torch.")
-    return guard, Loader(guard, reader, base, dtype, bundles, ServingSet(root))
+    return make_guard(bundles, base, dtype, EngineReader(engine_client, loras), longest, os.environ.get(SERVING_ROOT))

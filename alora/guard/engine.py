@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from vllm import SamplingParams
 from vllm.lora.request import LoRARequest
 
 from alora.errors import BundleError
 from alora.guard.reader import EngineDead, Reading, Served
+from alora.serving.engine import label_logprobs, label_params
 
 if TYPE_CHECKING:
     from alora.bundle.read import Bundle
@@ -52,19 +52,14 @@ class EngineReader:
         lora = self._loras.get(item.name)
         if lora is None:
             return Reading(index, error=f"{item.name} is not loaded")
-        labels = list(item.suffix.label_token_ids)
-        # The label tokens' own probabilities: logprobs_mode=processed_logprobs is what alora serve starts vLLM with.
-        params = SamplingParams(
-            temperature=0.0, max_tokens=1, logprobs=len(labels), allowed_token_ids=labels, detokenize=False
-        )
+        params = label_params(item.suffix)
         prompt: dict[str, Any] = {"prompt_token_ids": [*prefix.token_ids, *item.suffix.token_ids]}
         if salt is not None:
             prompt["cache_salt"] = salt
         try:
             async for output in self._client.generate(prompt, params, request_id, lora_request=lora, priority=priority):
                 if output.finished:
-                    found = output.outputs[0].logprobs[0]
-                    return Reading(index, [found[label].logprob for label in labels], output.num_cached_tokens or 0)
+                    return Reading(index, label_logprobs(item.suffix, output), output.num_cached_tokens or 0)
         except Exception as error:
             if self._client.errored:
                 raise EngineDead(f"the engine is dead: {self._client.dead_error}") from error

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alora.bundle.battery import require_one_prefix
-from alora.bundle.golden import largest_difference, normalised
+from alora.bundle.golden import disagreement, tolerance
 from alora.bundle.read import Bundle, load_bundle
 from alora.errors import AloraError, BundleError, CheckFailed
+from alora.guard.core import Guard
 from alora.guard.reader import Served
 from alora.guard.serving_set import Entry, ServingSet
-from alora.serving.parity import tolerance
 
 if TYPE_CHECKING:
     from alora.base.describe import DescribedBase
     from alora.base.load import LoadedBase
-    from alora.guard.core import Guard
     from alora.guard.reader import Reader
 
 _logger = logging.getLogger("alora.guard")
@@ -79,7 +79,7 @@ class Loader:
                 raise BundleError(f"{bundle} answers policy {found.policy.id!r}, not {policy!r}")
             entry = Entry(policy, bundle, found.weights.digest, stage)
             places = {(item.policy, item.stage): item for item in self._entries} | {(policy, stage): entry}
-            await self._switch(tuple(places.values()), write=True)
+            await self._switch(tuple(places.values()), write=True, read=found)
             return Served.of(found, stage)
 
     async def delete(self, policy: str) -> None:
@@ -92,21 +92,26 @@ class Loader:
                 raise BundleError(f"{policy} is the only live policy; stop the server instead")
             await self._switch(kept, write=True)
 
-    async def _switch(self, entries: tuple[Entry, ...], write: bool = False) -> None:
-        """Certify what is new, then serve exactly ``entries``. What does not come to be served is unloaded."""
-        with self._guard.holding(*(_name(entry) for entry in entries)):
+    async def _switch(self, entries: tuple[Entry, ...], write: bool = False, read: Bundle | None = None) -> None:
+        """Certify what is new, then serve exactly ``entries``. What does not come to be served is unloaded.
+
+        ``read`` is the bundle of one of them that was opened already.
+        """
+        with self._guard.holding(*(entry.name for entry in entries)):
             known = {item.name: item for item in (*self._guard.served, *self._guard.shadows)}
-            wanted = [await self._served(entry, known) for entry in entries]
+            wanted = [await self._served(entry, known, read) for entry in entries]
             if write:
                 self._set.write(entries)
                 self._stamp = self._set.stamp
             self._entries = entries
             self._guard.serve(wanted)
 
-    async def _served(self, entry: Entry, known: dict[str, Served]) -> Served:
-        if (name := _name(entry)) in known:
-            return known[name].at(entry.stage)
-        bundle = await asyncio.to_thread(load_bundle, self._set.folder(entry.bundle))
+    async def _served(self, entry: Entry, known: dict[str, Served], read: Bundle | None) -> Served:
+        if entry.name in known:
+            return known[entry.name].at(entry.stage)
+        bundle = read
+        if bundle is None or bundle.served_name != entry.name:
+            bundle = await asyncio.to_thread(load_bundle, self._set.folder(entry.bundle))
         if bundle.weights.digest != entry.digest:
             raise BundleError(f"{entry.bundle} has changed since it was loaded; load the policy again")
         require_one_prefix(self._first, bundle)
@@ -120,14 +125,14 @@ class Loader:
         """The golden rows, asked of the engine as it serves them."""
         if not bundle.golden:
             raise CheckFailed(f"{bundle.folder.name} stores no golden rows; export it again with export.golden_rows=8")
-        renderer, again = bundle.renderer(self._base), []
+        renderer, answers = bundle.renderer(self._base), []
         for row in bundle.golden:
             async for reading in self._reader.read(renderer.prefix(row.conversation), [served], None, 0):
                 if reading.error is not None:
                     raise CheckFailed(f"{served.name}: {reading.error}")
-                again.append(type(row)(row.conversation, row.prefix_sha256, tuple(reading.logits)))
+                answers.append(reading.logits)
         bound = tolerance(self._dtype, bundle.manifest.base.dtype)
-        far = largest_difference(normalised(bundle.golden), normalised(again))
+        far = disagreement(bundle.golden, answers)
         if not far <= bound:
             raise CheckFailed(f"{served.name}: golden rows differ by {far:.2g}, above {bound}")
 
@@ -136,5 +141,20 @@ class Loader:
         return Entry(bundle.policy.id, str(folder), bundle.weights.digest, stage)
 
 
-def _name(entry: Entry) -> str:
-    return f"{entry.policy}@{entry.digest[:12]}"
+def make_guard(
+    bundles: list[Bundle],
+    base: LoadedBase | DescribedBase,
+    dtype: str,
+    reader: Reader,
+    longest: int | None,
+    root: str | None = None,
+) -> tuple[Guard, Loader]:
+    """A guard of bundles that were checked on ``base``, and what changes it.
+
+    Args:
+        longest: tokens of a prompt that the engine takes, or None.
+        root: the folder below which bundles are loaded while it serves; None: the one that holds ``bundles``.
+    """
+    guard = Guard([Served.of(bundle) for bundle in bundles], bundles[0].renderer(base), reader, longest)
+    serving_set = ServingSet(Path(root or os.path.commonpath([bundle.folder.absolute().parent for bundle in bundles])))
+    return guard, Loader(guard, reader, base, dtype, bundles, serving_set)

@@ -21,7 +21,7 @@ class EngineDead(AloraError):
 
 @dataclass(frozen=True)
 class Served:
-    """One policy as it is served. ``name`` is the adapter's, ``policy@`` and 12 digits of its weights' digest."""
+    """One policy as it is served, under the name of its adapter on the server."""
 
     name: str
     policy: Policy
@@ -33,8 +33,8 @@ class Served:
     @classmethod
     def of(cls, bundle: Bundle, stage: str = "live") -> Served:
         """A bundle that was read and checked."""
-        digest, policy = bundle.weights.digest, bundle.policy
-        return cls(f"{policy.id}@{digest[:12]}", policy, bundle.suffix, bundle.calibration, digest, stage)
+        digest = bundle.weights.digest
+        return cls(bundle.served_name, bundle.policy, bundle.suffix, bundle.calibration, digest, stage)
 
     def at(self, stage: str) -> Served:
         """The same weights at another stage."""

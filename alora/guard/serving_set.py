@@ -8,15 +8,14 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
 from alora.atomic import write_json
+from alora.bundle.manifest import served_name
 from alora.errors import BundleError
 from alora.reading import read_whole
 from alora.typed import typed
 
 FILE = "serving_set.json"
-Stage = Literal["live", "shadow"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +26,11 @@ class Entry:
     bundle: str
     digest: str
     stage: str
+
+    @property
+    def name(self) -> str:
+        """Its adapter's name on the server."""
+        return served_name(self.policy, self.digest)
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,13 @@ import json
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httpx2
 
-from alora.bundle.golden import TOLERANCES, largest_difference, normalised
+from alora.bundle.golden import TOLERANCES, disagreement
 from alora.config.secrets import KEY, redacted
 from alora.errors import CheckFailed, ConfigError
 from alora.reading import LONGEST
@@ -140,7 +139,7 @@ class RemoteEngine:
                 "base; export it again with export.golden_rows=8"
             )
         (logits_L,) = await self.label_logits(renderer.prefix(rows[0].conversation), [bundle.suffix], [name])
-        far = largest_difference(normalised(rows), normalised([replace(rows[0], label_logits=logits_L)]))
+        far = disagreement(rows, [logits_L])
         if not far <= TOLERANCES["bfloat16"]:
             raise CheckFailed(
                 f"{self.url}: {name} answers a golden row of {bundle.folder} differently (by {far:.2g}, tolerance "

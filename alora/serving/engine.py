@@ -121,26 +121,27 @@ class Engine:
         self, prefix: Prefix, suffixes: Sequence[Suffix], names: Sequence[str | None]
     ) -> list[torch.Tensor]:
         """Log-probabilities ``[L]`` over each policy's labels: logits but for a constant, which no verdict sees."""
-        from vllm import SamplingParams
-
         prompts = [{"prompt_token_ids": [*prefix.token_ids, *suffix.token_ids]} for suffix in suffixes]
-        params = [
-            SamplingParams(
-                temperature=0.0,
-                max_tokens=1,
-                logprobs=len(suffix.label_token_ids),
-                allowed_token_ids=list(suffix.label_token_ids),
-                detokenize=False,
-            )
-            for suffix in suffixes
-        ]
+        params = [label_params(suffix) for suffix in suffixes]
         requests = [self.request(name) for name in names]
         outputs = self.llm.generate(prompts, params, lora_request=requests, use_tqdm=False)
-        rows = []
-        for suffix, output in zip(suffixes, outputs, strict=True):
-            found = output.outputs[0].logprobs[0]
-            rows.append(torch.tensor([found[token].logprob for token in suffix.label_token_ids]))
-        return rows
+        return [torch.tensor(label_logprobs(suffix, output)) for suffix, output in zip(suffixes, outputs, strict=True)]
+
+
+def label_params(suffix: Suffix) -> Any:
+    """vLLM's ``SamplingParams`` that ask for the label tokens' own probabilities, by ``processed_logprobs``."""
+    from vllm import SamplingParams
+
+    labels = list(suffix.label_token_ids)
+    return SamplingParams(
+        temperature=0.0, max_tokens=1, logprobs=len(labels), allowed_token_ids=labels, detokenize=False
+    )
+
+
+def label_logprobs(suffix: Suffix, output: Any) -> list[float]:
+    """The labels' log-probabilities from vLLM's ``RequestOutput``, in the order of the labels."""
+    found = output.outputs[0].logprobs[0]
+    return [found[label].logprob for label in suffix.label_token_ids]
 
 
 def prepare_environment() -> None:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from alora.bundle.golden import GoldenRow, largest_difference, normalised, tolerance
+from alora.bundle.golden import disagreement, tolerance
 from alora.identity.certificate import ControlRecord, ParityRecord
 
 if TYPE_CHECKING:
@@ -37,23 +36,19 @@ def parity(
     """
     stored_dtype = bundle.manifest.base.dtype
     bound = tolerance(dtype, stored_dtype)
-    stored = normalised(bundle.golden)
-    difference = largest_difference(stored, answers_of(bundle.golden, bundle.suffix, renderer, ask, honest))
+    difference = _disagreement(bundle, renderer, ask, honest)
     seen = []
     for fault, name in controls.items():
-        far = largest_difference(stored, answers_of(bundle.golden, bundle.suffix, renderer, ask, name))
+        far = _disagreement(bundle, renderer, ask, name)
         seen.append(ControlRecord(fault, far > bound, f"golden rows: differ by {far:.2e}"))
     passed = difference <= bound and all(control.caught for control in seen)
     finite = difference if math.isfinite(difference) else None
-    return ParityRecord(len(stored), dtype, stored_dtype, finite, bound, passed, tuple(seen))
+    return ParityRecord(len(bundle.golden), dtype, stored_dtype, finite, bound, passed, tuple(seen))
 
 
-def answers_of(
-    rows: Sequence[GoldenRow], suffix: Suffix, renderer: Renderer, ask: LabelLogits, name: str | None
-) -> list[GoldenRow]:
-    """Golden rows with an engine's answers, :func:`normalised`."""
+def _disagreement(bundle: Bundle, renderer: Renderer, ask: LabelLogits, name: str | None) -> float:
     answers = []
-    for row in rows:
-        (logits_L,) = ask(renderer.prefix(row.conversation), [suffix], [name])
-        answers.append(replace(row, label_logits=tuple(logits_L.tolist())))
-    return normalised(answers)
+    for row in bundle.golden:
+        (logits_L,) = ask(renderer.prefix(row.conversation), [bundle.suffix], [name])
+        answers.append(logits_L.tolist())
+    return disagreement(bundle.golden, answers)
