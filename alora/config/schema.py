@@ -89,6 +89,7 @@ class DataSettings:
     label_map: dict[str, str] = setting({}, "label in the data → label of the policy")
     role_map: dict[str, str] = setting({}, "role in the data → role; human, gpt and their like need no entry")
     skip_media: bool = setting(False, "leave images, audio and files out of a message instead of refusing its row")
+    noise: bool = setting(False, "check: list training rows whose label looks wrong")
     columns: ColumnSettings = field(default_factory=ColumnSettings)
 
 
