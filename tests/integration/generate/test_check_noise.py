@@ -18,11 +18,7 @@ def test_turned_labels_are_listed(tmp_path, monkeypatch, capsys):
     (tmp_path / "policy.yaml").write_text("id: toy\ntitle: No red\nrule: Nobody says red.\n")
     asked = ["check", f"base.source={toy_base_folder(tmp_path / 'base')}", "policy.file=policy.yaml",
              "data.train=train.jsonl", "data.validation=validation.jsonl", "prompt.max_prefix_tokens=400"]  # fmt: skip
-    assert main([*asked, "json=true"]) == 0
-    assert not json.loads(capsys.readouterr().out)["findings"]
-    assert main([*asked, "json=true", "data.noise=true"]) == 0
-    found = json.loads(capsys.readouterr().out)["findings"]
-    assert {(item["code"], item["where"]) for item in found} == {
-        ("LABEL_DOUBTFUL", "train.jsonl:11"), ("LABEL_DOUBTFUL", "train.jsonl:42"),
-    }  # fmt: skip
-    assert main([*asked, "strict=true", "data.noise=true"]) == 1
+    for more, expected in (([], []), (["data.noise=true"], ["train.jsonl:11", "train.jsonl:42"])):
+        assert main([*asked, "json=true", *more]) == 0
+        found = json.loads(capsys.readouterr().out)["findings"]
+        assert sorted(item["where"] for item in found if item["code"] == "LABEL_DOUBTFUL") == expected
