@@ -28,14 +28,13 @@ def test_a_small_model_writes_judges_and_is_found_out(tmp_path, monkeypatch, cap
     with serving(command, port, tmp_path / "server.log") as server:
         asked = ["generate", "policy.file=policy.yaml", f"judge.url={server.url}/v1", "judge.model=smollm2",
                  "judge.timeout=300", "judge.retries=0", "generate.pairs=4", "generate.max_calls=24",
-                 "generate.max_tokens=200", "output=out"]  # fmt: skip
+                 "generate.max_tokens=300", "output=out"]  # fmt: skip
         code = main(asked)
     report = json.loads((tmp_path / "out/report.json").read_text())
     assert 0 < report["requests"] <= 24
     assert report["failed_requests"] == 0
     assert report["output_tokens"] > 0
-    assert report["pairs_unreadable"] < report["pairs_asked"]  # vLLM holds the model to the schema of the answer
-    assert report["cases_judged"] > 0
+    assert report["cases_judged"] == 2 * (report["pairs_asked"] - report["pairs_unreadable"])
     # 135 M parameters do not apply a rule that they are told: no clean bill from four pairs.
     printed = capsys.readouterr().out
     assert code == (1 if "error " in printed else 0)
