@@ -6,10 +6,11 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
 from threading import Thread
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, overload
 
 from alora.api import Artifact, Base, Messages, Policies, Verdicts, open_artifact
 from alora.bundle.light import read_bundle
+from alora.errors import AloraError, DataError, PromptRefused, RenderError
 from alora.serving.client import RemoteEngine
 
 _Result = TypeVar("_Result")
@@ -55,12 +56,16 @@ class AsyncClient:
         """
         return await self._score(messages, "")
 
-    async def score_many(self, rows: Iterable[Messages]) -> AsyncGenerator[Verdicts]:
-        """:meth:`score` of each row, in order, several under way at a time."""
-        under_way: deque[asyncio.Task[Verdicts]] = deque()
+    async def score_many(self, rows: Iterable[Messages], *, errors: str = "raise") -> AsyncGenerator[Any]:
+        """:meth:`score` of each row, in order, several under way at a time; ``errors`` as for
+        :meth:`alora.Battery.score_many`, of a prompt that cannot be made or that the server refuses."""
+        under_way: deque[asyncio.Task[Verdicts | AloraError]] = deque()
+        if errors == "return":
+            await self._prove()  # what fails here is no fault of a row's
         try:
             for number, row in enumerate(rows, 1):
-                under_way.append(asyncio.ensure_future(self._score(row, f"row {number}")))
+                scored = self._score(row, f"row {number}")
+                under_way.append(asyncio.ensure_future(scored if errors == "raise" else _or_error(scored)))
                 if len(under_way) == _AHEAD:
                     yield await under_way.popleft()
             while under_way:
@@ -72,12 +77,15 @@ class AsyncClient:
 
     async def _score(self, messages: Messages, where: str) -> Verdicts:
         name, question = self._policies.question(messages, where)
+        await self._prove()
+        logits_PL = await self._engine.label_logits(question.prefix, question.suffixes, self._policies.names)
+        return self._policies.verdicts(name, question.prefix, logits_PL)
+
+    async def _prove(self) -> None:
         async with self._proving:
             if not self._proven:
                 await self._engine.prove(self._policies.bundles, self._renderer)
                 self._proven = True
-        logits_PL = await self._engine.label_logits(question.prefix, question.suffixes, self._policies.names)
-        return self._policies.verdicts(name, question.prefix, logits_PL)
 
     async def close(self) -> None:
         """Close its connections."""
@@ -88,6 +96,13 @@ class AsyncClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+async def _or_error(scored: Coroutine[Any, Any, Verdicts]) -> Verdicts | AloraError:
+    try:
+        return await scored
+    except (DataError, RenderError, PromptRefused) as error:
+        return error
 
 
 class Client:
@@ -104,11 +119,15 @@ class Client:
         """:meth:`AsyncClient.score`, waited for."""
         return self._wait(self._client.score(messages))
 
-    def score_many(self, rows: Iterable[Messages]) -> Iterator[Verdicts]:
+    @overload
+    def score_many(self, rows: Iterable[Messages]) -> Iterator[Verdicts]: ...
+    @overload
+    def score_many(self, rows: Iterable[Messages], *, errors: Literal["return"]) -> Iterator[Verdicts | AloraError]: ...
+    def score_many(self, rows: Iterable[Messages], *, errors: str = "raise") -> Iterator[Any]:
         """:meth:`AsyncClient.score_many`, waited for row by row."""
-        answers = self._client.score_many(rows)
+        answers = self._client.score_many(rows, errors=errors)
 
-        async def following() -> Verdicts | None:
+        async def following() -> Any:
             return await anext(answers, None)
 
         async def end() -> None:
