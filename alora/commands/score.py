@@ -1,6 +1,7 @@
 """``alora score artifact=DIR conversation.json`` or ``rows.jsonl``: the verdicts of a bundle or a battery.
 
-``engine=vllm`` asks vLLM in this process, ``engine=http://HOST:PORT`` a server that ``alora serve`` started. Rows go to
+``engine=vllm`` asks vLLM in this process, ``engine=http://HOST:PORT`` a server that ``alora serve`` started; without
+``artifact=`` that server's guard says itself what it serves. Rows go to
 lines of JSON, or, by ``output=FILE.parquet`` and ``output=FOLDER``, to Parquet (:mod:`alora.logs.verdicts`).
 """
 
@@ -19,7 +20,7 @@ from tqdm.auto import tqdm
 
 from alora.api import Battery, Verdicts, load, open_artifact
 from alora.atomic import write_pieces
-from alora.bundle.light import LightBundle, read_bundle
+from alora.bundle.light import read_bundle
 from alora.commands.bundles import NO_BUNDLE
 from alora.commands.output import note, report_file, say, say_json, table, write_json
 from alora.config.schema import Recipe
@@ -32,7 +33,7 @@ from alora.logs.verdicts import Refused, Scored, VerdictFolder
 from alora.version import __version__
 
 if TYPE_CHECKING:
-    from alora.remote import Client
+    from alora.remote import Client, GuardClient
 
 ROWS = tuple({*JSON_SUFFIXES, *TABLE_SUFFIXES, *PARQUET_SUFFIXES, ".gz"} - {".json"})  # .json is one conversation
 
@@ -68,8 +69,7 @@ def run(recipe: Recipe) -> int:
 
 def _score_logs(recipe: Recipe, source: str, output: Path) -> int:
     """Rows to Parquet; 1 where none could be scored. A row that is wrong costs itself alone, unless ``strict``."""
-    artifact = _artifact(recipe)
-    bundles, base = open_artifact(artifact, recipe.base, recipe.policies, read_bundle)
+    told = _told_by_guard(recipe) if _by_guard(recipe) else _told_by_bundles(recipe)
     found = survey(source, recipe.data)
     if recipe.strict:
         found.wrong.raise_if_any(source)
@@ -77,8 +77,7 @@ def _score_logs(recipe: Recipe, source: str, output: Path) -> int:
         "rows": found.count,
         "rows_digest": found.digest,
         "time": recipe.data.columns.time,
-        "policies": {b.policy.id: _asked(b) for b in bundles},
-        "base": bundles[0].manifest.base.fingerprint.as_dict() | {"dtype": base.dtype},
+        **told,
         "engine": redacted(recipe.engine),
         "shard_rows": recipe.logs.shard_rows,
         "alora": __version__,
@@ -118,7 +117,7 @@ def _write_shards(recipe: Recipe, source: str, folder: VerdictFolder) -> None:
 
 
 def _answers(
-    scorer: Battery | Client, rows: Iterable[tuple[int, Any]], recipe: Recipe, bar: tqdm[Any]
+    scorer: Battery | Client | GuardClient, rows: Iterable[tuple[int, Any]], recipe: Recipe, bar: tqdm[Any]
 ) -> Iterator[Scored | Refused]:
     """What comes of each row, in any order; nothing of another shard is read."""
     asked: deque[tuple[int, Any, LabelledConversation]] = deque()
@@ -147,28 +146,49 @@ def _answers(
     yield from refused
 
 
-def _asked(bundle: LightBundle) -> dict[str, Any]:
-    """What a verdict of this bundle hangs on, and what later ones are compared with."""
-    point = bundle.manifest.operating_point
-    known = {
-        "adapter": bundle.manifest.adapter_digest,
-        "labels": list(bundle.policy.labels),
-        **asdict(point.calibration),
+def _told_by_bundles(recipe: Recipe) -> dict[str, Any]:
+    """What the verdicts hang on, and what later ones are compared with."""
+    bundles, base = open_artifact(_artifact(recipe), recipe.base, recipe.policies, read_bundle)
+    policies = {}
+    for bundle in bundles:
+        point = bundle.manifest.operating_point
+        known = {"adapter": bundle.manifest.adapter_digest, "labels": list(bundle.policy.labels)}
+        histogram = getattr(point, "histogram", None)
+        policies[bundle.policy.id] = known | asdict(point.calibration) | {"histogram": histogram}
+    return {"policies": policies, "base": bundles[0].manifest.base.fingerprint.as_dict() | {"dtype": base.dtype}}
+
+
+def _by_guard(recipe: Recipe) -> bool:
+    """Whether a guard is asked: it knows its bundles itself."""
+    return recipe.engine.startswith("http") and not _artifact(recipe)
+
+
+def _told_by_guard(recipe: Recipe) -> dict[str, Any]:
+    from alora.remote import GuardClient
+
+    with GuardClient(recipe.engine) as guard:
+        asked = {one.policy: one for one in guard.asked}
+    return {
+        "policies": {
+            name: {"adapter": one.digest, "labels": list(one.labels), "threshold": one.threshold}
+            for name, one in asked.items()
+        }
     }
-    return known | {"histogram": getattr(point, "histogram", None)}
 
 
 def _artifact(recipe: Recipe) -> list[str]:
     return [*([recipe.artifact] if recipe.artifact else []), *recipe.bundles]
 
 
-def _scorer(recipe: Recipe) -> Battery | Client:
+def _scorer(recipe: Recipe) -> Battery | Client | GuardClient:
     """What computes the verdicts: the engine that was asked for."""
     if recipe.engine.startswith("http"):
-        from alora.remote import Client
+        from alora.remote import Client, GuardClient
 
         if remark := in_the_clear(recipe.engine):
             note(remark)
+        if _by_guard(recipe):
+            return GuardClient(recipe.engine)
         return Client(recipe.engine, _artifact(recipe), base=recipe.base, policies=recipe.policies)
     here = "vllm" if recipe.engine == "vllm" else "packed"
     return load(_artifact(recipe), base=recipe.base, scorer=here, policies=recipe.policies)
