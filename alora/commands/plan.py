@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from alora.base.config import read_config
 from alora.bench.capacity import (
     BLOCK,
     BUSIEST,
@@ -61,17 +62,12 @@ def _shape(base: BaseSettings, shape: str) -> tuple[str, BaseShape]:
     """The base's sizes, from its config alone."""
     if base.source is None:
         return shape, SHAPES[shape]
-    from transformers import AutoConfig
-
     try:
-        config = AutoConfig.from_pretrained(
-            base.source, revision=base.revision, trust_remote_code=base.trust_remote_code
-        )
+        config = read_config(base.source, {"revision": base.revision, "trust_remote_code": base.trust_remote_code})
         return base.source, shape_of(config.get_text_config())
     except (OSError, ValueError, AttributeError) as error:
         raise BaseError(
-            f"{base.source}: its config cannot be read ({first_line(error)}); give base.source=FOLDER, or "
-            "plan.shape= and no base"
+            f"{base.source}: its config cannot be read ({first_line(error)}); give base.source=FOLDER, or plan.shape="
         ) from error
 
 

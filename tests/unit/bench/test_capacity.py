@@ -59,7 +59,9 @@ def test_a_cell_that_the_fit_has_not_seen_is_foretold(name):
     for tokens, policies, systems in bursts(record):
         if policies == 1:
             continue
-        others = [cell for cell in record.cells if (cell.at["tokens"], cell.at["policies"]) != (tokens, policies)]
+        others = [
+            cell for cell in record.cells if (cell.at.get("tokens"), cell.at.get("policies")) != (tokens, policies)
+        ]
         rates = fit_rates(replace(record, cells=others))
         found = ratio(record, rates, tokens, policies)
         assert found == pytest.approx(measured(systems, record, tokens, policies), rel=0.3), (tokens, policies)
