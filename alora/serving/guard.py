@@ -77,8 +77,12 @@ class GuardPolicy:
 
 
 def session_id(messages: Sequence[Mapping[str, Any]], tenant: str | None = None) -> str:
-    """The same for all turns of a conversation, without personal data: a digest of tenant and first message."""
-    first = json.dumps([tenant, *list(messages)[:1]], sort_keys=True, default=str)
+    """The same for all turns of a conversation, without personal data: a digest of tenant and opening.
+
+    The opening ends with the first message that is no system message, which an app's conversations share.
+    """
+    length = next((n for n, message in enumerate(messages, 1) if message.get("role") != "system"), len(messages))
+    first = json.dumps([tenant, *messages[:length]], sort_keys=True, default=str)
     return hashlib.blake2b(first.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
@@ -116,9 +120,8 @@ class _Servers:
 class Guard:
     """A guard server at ``url`` (``http://HOST:PORT``), whose key is read from ``$VLLM_API_KEY``; use it by ``with``.
 
-    Several servers of the same policies: each conversation has its own, told by tenant (``cache_salt``) and first
-    message, and the next one answers where it cannot. A server that does not answer raises: no answer is no leave to go
-    on.
+    Several servers of the same policies: each conversation, by tenant (``cache_salt``) and opening, has its own; the
+    next one answers where that cannot. A server that does not answer raises: no answer is no leave to go on.
     """
 
     def __init__(self, url: str | Sequence[str], timeout: float = 60.0) -> None:

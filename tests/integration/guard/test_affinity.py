@@ -145,8 +145,11 @@ def test_a_server_that_failed_is_asked_first_again_after_a_while(monkeypatch):
     assert servers.order("x") == [own, second, third]
 
 
-def test_the_session_is_that_of_tenant_and_first_message():
+def test_the_session_is_that_of_tenant_and_opening():
     first, second = turns(0)[:2]
+    system = {"role": "system", "content": "Be kind."}  # which all conversations of an app begin with
+    assert session_id([system, first]) != session_id([system, turns(1)[0]])
+    assert session_id([system, first]) == session_id([system, first, second])
     assert session_id([first]) == session_id([first, second])
     assert len({session_id([first]), session_id([second]), session_id([first], "tenant")}) == 3
     assert first["content"] not in session_id([first])
