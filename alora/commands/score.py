@@ -16,8 +16,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tqdm.auto import tqdm
-
 from alora.api import Battery, Verdicts, load, open_artifact
 from alora.atomic import write_pieces
 from alora.bundle.light import read_bundle
@@ -99,6 +97,8 @@ def _score_logs(recipe: Recipe, source: str, output: Path) -> int:
 
 
 def _write_shards(recipe: Recipe, source: str, folder: VerdictFolder) -> None:
+    from tqdm.auto import tqdm
+
     missing = set(folder.missing())
     if not missing:
         return
@@ -117,7 +117,7 @@ def _write_shards(recipe: Recipe, source: str, folder: VerdictFolder) -> None:
 
 
 def _answers(
-    scorer: Battery | Client | GuardClient, rows: Iterable[tuple[int, Any]], recipe: Recipe, bar: tqdm[Any]
+    scorer: Battery | Client | GuardClient, rows: Iterable[tuple[int, Any]], recipe: Recipe, bar: Any
 ) -> Iterator[Scored | Refused]:
     """What comes of each row, in any order; nothing of another shard is read."""
     asked: deque[tuple[int, Any, LabelledConversation]] = deque()

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
-
 from alora.atomic import sweep, whole, write_json, write_pieces
 from alora.errors import DataError, RunError
 
@@ -104,6 +102,8 @@ class VerdictFolder:
         return read_manifest(place).get("done") if (place / MANIFEST).exists() or place.is_file() else None
 
     def __enter__(self) -> VerdictFolder:
+        from filelock import FileLock, Timeout
+
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(self.folder / LOCK, timeout=0)
         try:
