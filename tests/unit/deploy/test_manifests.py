@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -46,8 +47,7 @@ def documents(folder: Path) -> list[dict[str, Any]]:
 def check(document: dict[str, Any]) -> None:
     schema = SCHEMAS.get((document["apiVersion"], document["kind"]))
     if schema is None:
-        validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate").validate
-        validate(document, KUBERNETES, strict=True)
+        kubernetes_validate.validate(document, KUBERNETES, strict=True)
         return
     jsonschema.validate(document, schema)
     if document["kind"] == "LLMInferenceService":
