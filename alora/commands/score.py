@@ -48,8 +48,9 @@ def run(recipe: Recipe) -> int:
         return _score_logs(recipe, source, Path(recipe.output))
     output = recipe.output and report_file(recipe.output)
     if not of_rows:
+        conversation = read_conversation(source, recipe.data)
         with _scorer(recipe) as scorer:
-            _report_one(scorer.score(read_conversation(source, recipe.data)), output or None, recipe.json)
+            _report_one(scorer.score(conversation), output or None, recipe.json)
         return 0
     found = survey(source, recipe.data)
     found.wrong.raise_if_any(source)
