@@ -25,6 +25,7 @@ WORKLOADS = ("grid", "warm", "conversation", "open_loop")
 SYSTEMS = ("lora", "alora", "base", "reader", "packed")
 BASELINES = ("peft", "trainer", "trl")
 SHAPES = ("toy", "mini", "27m", "smollm2", "qwen3_0_6b", "qwen3_4b")
+DEVICES = ("cpu", "l4", "a100_80gb", "l40s", "h100", "h200", "b200")
 ENGINES = "transformers, vllm, or for alora score http://HOST:PORT"
 _SOURCES = (bool, "a file, hub:NAME, or a list of them such as [a.jsonl,b.csv]")
 # The verbs that read an input, which must be there when it is named.
@@ -76,6 +77,7 @@ class ColumnSettings:
     labels: str = setting("labels")
     id: str = setting("id")
     group: str | None = setting(None, "rows with the same value (customer, thread) are never on both sides of a split")
+    time: str | None = setting(None, "score: kept beside the verdicts, for rates over time")
 
 
 @dataclass
@@ -208,6 +210,35 @@ class FleetSettings:
 
 
 @dataclass
+class LogsSettings:
+    """``alora score`` of a log into Parquet, and what ``alora report`` and ``alora label`` make of the verdicts."""
+
+    verdicts: str | None = setting(None, "a folder or file that alora score wrote", read_by=("report", "label"))
+    against: str | None = setting(None, "label: verdicts on the same rows by another version", read_by=("label",))
+    shard_rows: int = setting(4096, "score: written at a time, so the most that a kill loses", least=1)
+    examples: int = setting(5, "report: of each kind and policy", least=0)
+    rows: int = setting(100, "label: to export for each policy", least=1)
+
+
+@dataclass
+class PlanSettings:
+    """``alora plan``: the traffic, and the device; rank and modules are ``adapter``'s."""
+
+    device: str = setting("h100", choices=DEVICES)
+    record: str | None = setting(None, "bench.json: rates as measured, not as published", read_by=("plan",))
+    memory_gb: float | None = setting(None, "of one device, in place of the published", above=0)
+    price: float | None = setting(None, "of one device for an hour, any currency", least=0)
+    shape: str = setting("qwen3_4b", "where no base.source is given", choices=SHAPES)
+    policies: int = setting(100, least=1)
+    suffix: int = setting(32, "tokens of a policy's instruction", least=1)
+    tokens: int = setting(2000, "of a conversation at its end", least=1)
+    turns: int = setting(4, "of a conversation; every one asks every policy", least=1)
+    gap_s: float = setting(30.0, "from one turn to the next", least=0)
+    rate: float = setting(10.0, "conversations that begin in a second", above=0)
+    target_ms: float = setting(1000.0, "p95 of the last turn, all verdicts back", above=0)
+
+
+@dataclass
 class IdentitySettings:
     """The KV identity check."""
 
@@ -302,6 +333,8 @@ class Recipe:
     judge: JudgeSettings = field(default_factory=JudgeSettings)
     generate: GenerateSettings = field(default_factory=GenerateSettings)
     fleet: FleetSettings = field(default_factory=FleetSettings)
+    logs: LogsSettings = field(default_factory=LogsSettings)
+    plan: PlanSettings = field(default_factory=PlanSettings)
     artifact: str | None = setting(
         None,
         "folder of an adapter, bundle, run or (battery=DIR) battery; score: or a hub id",
@@ -313,10 +346,12 @@ class Recipe:
         "transformers", "transformers: in this process", form=(is_engine, ENGINES), in_files=("transformers", "vllm")
     )
     conversation: str | None = setting(
-        None, "a JSON file, - for standard input; score: or rows (.jsonl)", read_by=("train", "score")
+        None,
+        "a JSON file, - for standard input; score, report, label: or rows",
+        read_by=("train", "score", "report", "label"),
     )
     output: str | None = setting(None, "where a report, verdicts or the bundle are written, besides what is printed")
     json: bool = setting(False, "every verb but new, train and serve: machine-readable output")
-    strict: bool = setting(False, "check, generate: warnings fail too")
+    strict: bool = setting(False, "check, generate: warnings fail too; score: a wrong row stops a log's scoring")
     show: int = setting(0, "check: rows to print as tokens, with what the adapter reads", least=0)
     force: bool = setting(False, "train: start over in a run folder that holds other settings", in_files=(False,))
