@@ -8,14 +8,16 @@ import os
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from alora.errors import AloraError
+from alora.guard import decisions as openai_decisions
 from alora.guard.core import Guard, RefusedRequest
+from alora.guard.decisions import DecisionRequest, DecisionResponse
 from alora.guard.loading import Loader
 from alora.guard.reader import EngineDead, Served
 from alora.guard.wire import (
@@ -37,6 +39,10 @@ ADMIN_KEY = "ALORA_ADMIN_KEY"
 MOST_BYTES = 1024 * 1024  # of a request's body
 
 
+class _OthersModel(Exception):
+    """A request for a model that is not the guard."""
+
+
 class _Route(APIRoute):
     """A route that reads no more than :data:`MOST_BYTES`, and whose every error is one JSON object, as OpenAI's are."""
 
@@ -51,6 +57,9 @@ class _Route(APIRoute):
                 return _error(error.status, str(error))
             except EngineDead as error:
                 return _error(503, str(error))
+            except _OthersModel as error:
+                theirs = getattr(request.app.state, "alora_others_decisions", None)
+                return _error(404, str(error)) if theirs is None else await theirs(request)
             except RequestValidationError as error:
                 return _error(400, _invalid(error))
             except HTTPException as error:  # FastAPI's own, for a body that no parser takes
@@ -107,6 +116,28 @@ async def moderations(body: ModerationRequest, request: Request) -> ModerationRe
     return ModerationResponse(
         id=f"modr-{secrets.token_hex(12)}", model=body.model, results=[_moderated(answer) for answer in answers]
     )
+
+
+async def _require_own_model(request: Request) -> None:
+    body = await request.json()
+    if isinstance(body, dict) and body.get("model") != openai_decisions.MODEL:
+        raise _OthersModel(f"model is {str(body.get('model'))[:100]!r}; the guard's is {openai_decisions.MODEL!r}")
+
+
+@router.post("/v1/decisions", response_model=DecisionResponse, dependencies=[Depends(_require_own_model)])
+async def decisions(body: DecisionRequest, request: Request) -> DecisionResponse:
+    """OpenAI's decisions endpoint: each question asks a policy."""
+    judge = guard_of(request.app)
+    asked = [openai_decisions.policy_of(question, judge.served) for question in body.questions]
+    answer = await judge.answer(
+        GuardRequest(
+            messages=openai_decisions.messages_of(body.input),
+            policies=list(dict.fromkeys(item.policy.id for item in asked)),
+            deadline_ms=body.deadline_ms,
+            cache_salt=body.prompt_cache_key,
+        )
+    )
+    return openai_decisions.decided(body, asked, answer)
 
 
 @router.post("/v1/guard/beta/litellm_basic_guardrail_api", response_model=GenericGuardrailResponse)
