@@ -16,10 +16,11 @@ from starlette.exceptions import HTTPException
 
 from alora.errors import AloraError
 from alora.guard import decisions as openai_decisions
+from alora.guard import metrics
 from alora.guard.core import Guard, RefusedRequest
 from alora.guard.decisions import DecisionRequest, DecisionResponse
 from alora.guard.loading import Loader
-from alora.guard.reader import EngineDead, Served
+from alora.guard.reader import EngineDead, Overloaded, Served
 from alora.guard.wire import (
     GenericGuardrailRequest,
     GenericGuardrailResponse,
@@ -55,8 +56,8 @@ class _Route(APIRoute):
                 return await handle(request)
             except RefusedRequest as error:
                 return _error(error.status, str(error))
-            except EngineDead as error:
-                return _error(503, str(error))
+            except (EngineDead, Overloaded) as error:
+                return _error(503 if isinstance(error, EngineDead) else 429, str(error))
             except _OthersModel as error:
                 theirs = getattr(request.app.state, "alora_others_decisions", None)
                 return _error(404, str(error)) if theirs is None else await theirs(request)
@@ -78,6 +79,8 @@ def guard_of(app: FastAPI) -> Guard:
         raise RefusedRequest(getattr(app.state, "alora_guard_refusal", None) or "the guard is not ready", 503)
     if (loader := getattr(app.state, "alora_loader", None)) is not None:
         loader.poll()
+        if loader.refusal is not None:
+            raise RefusedRequest(loader.refusal, 503)
     return guard
 
 
@@ -161,7 +164,7 @@ async def litellm_guardrail(body: GenericGuardrailRequest, request: Request) -> 
 async def policies(request: Request) -> PolicyList:
     """What is served, with the weights' digests."""
     guard = guard_of(request.app)
-    return PolicyList(policies=[_card(item) for item in (*guard.served, *guard.shadows)])
+    return PolicyList(policies=[_card(item, guard.psi(item)) for item in (*guard.served, *guard.shadows)])
 
 
 @router.put("/v1/guard/policies/{policy}", response_model=PolicyCard)
@@ -170,7 +173,7 @@ async def put_policy(policy: str, body: PutPolicy, request: Request) -> PolicyCa
     loader = loader_of(request)
     try:
         return _card(await loader.put(policy, body.bundle, body.stage))
-    except EngineDead:
+    except (EngineDead, Overloaded):
         raise
     except AloraError as error:
         raise RefusedRequest(str(error), 409) from error
@@ -210,7 +213,7 @@ def _event(item: PolicyVerdict | GuardResponse) -> str:
     return f"event: {'verdict' if isinstance(item, PolicyVerdict) else 'answer'}\ndata: {item.model_dump_json()}\n\n"
 
 
-def _card(item: Served) -> PolicyCard:
+def _card(item: Served, psi: float | None = None) -> PolicyCard:
     return PolicyCard(
         policy=item.policy.id,
         title=item.policy.title,
@@ -219,6 +222,7 @@ def _card(item: Served) -> PolicyCard:
         stage=item.stage,
         labels=list(item.policy.labels),
         threshold=item.calibration.threshold,
+        psi=psi,
     )
 
 
@@ -246,6 +250,7 @@ async def _read_bounded(request: Request) -> None:
 
 
 def _error(status: int, message: str) -> JSONResponse:
+    metrics.REFUSED.labels(str(status)).inc()
     kind = "invalid_request_error" if status < 500 else "server_error"
     return JSONResponse({"error": {"message": message, "type": kind, "code": status}}, status)
 

@@ -128,6 +128,7 @@ class PolicyCard(BaseModel):
     stage: str
     labels: list[str]
     threshold: float
+    psi: float | None = Field(default=None, description="drift of the last probabilities from validation's")
 
 
 class PutPolicy(BaseModel):

@@ -52,7 +52,7 @@ def app_of(base, root):
     bundles = [load_bundle(root / name) for name in ("advice", "refunds")]
     reader = PackedReader(base, bundles)
     guard = Guard([Served.of(bundle) for bundle in bundles], bundles[0].renderer(base), reader)
-    return make_app(guard, Loader(guard, reader, base, "float32", bundles, ServingSet(root)))
+    return make_app(guard, Loader(guard, reader, base, "float32", bundles, ServingSet(root), load_bundle))
 
 
 @pytest.fixture
