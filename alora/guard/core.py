@@ -8,7 +8,7 @@ import logging
 import math
 import secrets
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -218,16 +218,20 @@ class Guard:
             _logger.error("after an answer: %s: %s", type(error).__name__, error)
 
     def choose(self, names: Sequence[str] | None) -> list[Served]:
-        """Those of the served policies that ``names`` ask for, by id or ``id@digest``; RefusedRequest for another."""
+        """Those of the served policies that ``names`` ask for, by id, ``id@digest`` or ``tag:NAME``; RefusedRequest for
+        another."""
         if names is None:
             return list(self.served)
-        known = {item.policy.id: item for item in self.served} | {item.name: item for item in self.served}
+        known = defaultdict[str, list[Served]](list)
+        for item in self.served:
+            for name in (item.policy.id, item.name, *(f"tag:{tag}" for tag in item.tags)):
+                known[name].append(item)
         if unknown := [name for name in names if name not in known]:
-            have = ", ".join(item.policy.id for item in self.served)
+            have = ", ".join(name for name in known if "@" not in name)
             raise RefusedRequest(f"policies: {', '.join(unknown[:5])[:200]} is not served; choose from {have[:500]}")
         if not names:
             raise RefusedRequest("policies is empty; name at least one, or leave it out for all")
-        return list({known[name].name: known[name] for name in names}.values())
+        return list({item.name: item for name in names for item in known[name]}.values())
 
     def render(self, messages: Sequence[object], asked: Sequence[Served]) -> Prefix:
         """The conversation's tokens. What does not fit whole is refused: a guard must not judge half a conversation.

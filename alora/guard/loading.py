@@ -92,7 +92,7 @@ class Loader:
                 _logger.error("the serving set was replaced, and is not followed: %s", error)
             self._stamp = stamp
 
-    async def put(self, policy: str, bundle: str, stage: str) -> Served:
+    async def put(self, policy: str, bundle: str, stage: str, tags: tuple[str, ...] = ()) -> Served:
         """Serve a bundle as ``policy``, in place of the one that is served under this id and stage.
 
         Raises:
@@ -103,10 +103,10 @@ class Loader:
             found = await asyncio.to_thread(self._read, self._set.folder(bundle))
             if found.policy.id != policy:
                 raise BundleError(f"{bundle} answers policy {found.policy.id!r}, not {policy!r}")
-            entry = Entry(policy, bundle, found.manifest.adapter_digest, stage)
+            entry = Entry(policy, bundle, found.manifest.adapter_digest, stage, tags)
             places = {(item.policy, item.stage): item for item in self._entries} | {(policy, stage): entry}
             await self._switch(tuple(places.values()), write=True, read=found)
-            return Served.of(found, stage)
+            return Served.of(found, stage, tags)
 
     async def delete(self, policy: str) -> None:
         """Serve ``policy`` no more, in no stage; BundleError for one that is not served, or is the last."""
@@ -134,7 +134,7 @@ class Loader:
 
     async def _served(self, entry: Entry, known: dict[str, Served], read: LightBundle | None) -> Served:
         if entry.name in known:
-            return known[entry.name].at(entry.stage)
+            return known[entry.name].at(entry.stage, entry.tags)
         bundle = read
         if bundle is None or bundle.served_name != entry.name:
             bundle = await asyncio.to_thread(self._read, self._set.folder(entry.bundle))
@@ -142,7 +142,7 @@ class Loader:
             raise BundleError(f"{entry.bundle} has changed since it was loaded; load the policy again")
         require_one_prefix(self._bundles[0], bundle)
         await asyncio.to_thread(bundle.check_base, self._base)
-        served = Served.of(bundle, entry.stage)
+        served = Served.of(bundle, entry.stage, entry.tags)
         await self._reader.load(served, bundle)
         await self._certify(served, bundle)
         return served
@@ -158,6 +158,8 @@ class Loader:
                 if reading.error is not None:
                     raise CheckFailed(f"{served.name}: {reading.error}")
                 answers.append(reading.logits)
+        if len(answers) != len(golden):
+            raise CheckFailed(f"{served.name}: the engine gave no answer")
         bound = tolerance(self._dtype, bundle.manifest.base.dtype)
         far = disagreement(golden, answers)
         if not far <= bound:

@@ -34,18 +34,19 @@ class Served:
     calibration: Calibration
     digest: str
     stage: str = "live"  # or shadow: answers after the live ones, and blocks nothing
+    tags: tuple[str, ...] = ()  # names of groups that requests may ask for
     histogram: tuple[int, ...] | None = None  # of the probabilities of its validation rows, in tenths
 
     @classmethod
-    def of(cls, bundle: LightBundle, stage: str = "live") -> Served:
+    def of(cls, bundle: LightBundle, stage: str = "live", tags: tuple[str, ...] = ()) -> Served:
         """A bundle that was read and checked."""
         histogram = bundle.manifest.operating_point.histogram
         digest = bundle.manifest.adapter_digest
-        return cls(bundle.served_name, bundle.policy, bundle.suffix, bundle.calibration, digest, stage, histogram)
+        return cls(bundle.served_name, bundle.policy, bundle.suffix, bundle.calibration, digest, stage, tags, histogram)
 
-    def at(self, stage: str) -> Served:
-        """The same weights at another stage."""
-        return replace(self, stage=stage)
+    def at(self, stage: str, tags: tuple[str, ...]) -> Served:
+        """The same weights at another stage, under other tags."""
+        return replace(self, stage=stage, tags=tags)
 
 
 @dataclass(frozen=True)

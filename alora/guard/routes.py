@@ -172,7 +172,7 @@ async def put_policy(policy: str, body: PutPolicy, request: Request) -> PolicyCa
     """Certify a bundle on the running engine, and serve it from the next request on; 409 keeps what was served."""
     loader = loader_of(request)
     try:
-        return _card(await loader.put(policy, body.bundle, body.stage))
+        return _card(await loader.put(policy, body.bundle, body.stage, tuple(body.tags)))
     except (EngineDead, Overloaded):
         raise
     except AloraError as error:
@@ -220,6 +220,7 @@ def _card(item: Served, psi: float | None = None) -> PolicyCard:
         adapter=item.name,
         digest=item.digest,
         stage=item.stage,
+        tags=list(item.tags),
         labels=list(item.policy.labels),
         threshold=item.calibration.threshold,
         psi=psi,
