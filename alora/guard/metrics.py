@@ -31,7 +31,8 @@ def count(response: GuardResponse) -> None:
     SECONDS.observe(response.timing_ms.total / 1000)
     whole = response.usage.prefix_tokens * response.usage.policies + response.usage.suffix_tokens
     TOKENS.labels("computed").inc(response.usage.computed_tokens)
-    TOKENS.labels("cached").inc(max(0, whole - response.usage.computed_tokens))
+    if response.complete:  # of what did not answer nobody knows
+        TOKENS.labels("cached").inc(max(0, whole - response.usage.computed_tokens))
     for verdict in response.verdicts:
         VERDICTS.labels(verdict.policy, verdict.status, str(verdict.flagged).lower()).inc()
         if verdict.probability is not None:
