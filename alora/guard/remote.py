@@ -69,6 +69,7 @@ class RemoteReader:
             self._proven.clear()
             raise EngineDead(str(error)) from error
         except AloraError as error:
+            self._proven.discard(item.name)  # a proxy may have answered for a server that is away
             return Reading(index, error=" ".join(str(error).split())[:300])
 
     async def _prove(self, names: Sequence[str]) -> None:

@@ -100,6 +100,13 @@ def test_what_is_no_conversation_is_400(decide, given):
         decide(predicate("policy:advice"), input=given)
 
 
+@pytest.mark.parametrize("kind", ["application/json", "text/plain"])
+def test_what_is_no_json_is_400(client, kind):
+    for content in (b"{", b"[]", b"\xff", b"{}", b"[" * 100_000):
+        answer = client.post("/v1/decisions", content=content, headers={"Content-Type": kind})
+        assert answer.status_code in (400, 404), content  # 404: another model than ours, where it is none at all
+
+
 def test_a_policy_without_an_answer_refuses(base, bundles, renderer):
     failing = Guard([Served.of(bundle) for bundle in bundles], renderer, Faulty(PackedReader(base, bundles), "hangs"))
     with TestClient(make_app(failing)) as client:

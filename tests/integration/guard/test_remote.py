@@ -52,11 +52,15 @@ def test_a_server_that_computes_otherwise_is_never_ready(app, server, bundles, f
             assert ask(client).status_code == 503
 
 
-def test_a_server_that_was_away_must_show_again_what_it_is(app, server, bundles, base):
+@pytest.mark.parametrize("away", ["no answer", "a proxy's 502"])
+def test_a_server_that_was_away_must_show_again_what_it_is(app, server, away):
     with TestClient(app) as client:
         assert ask(client).json()["complete"] is True
-        right, server.answer = server.answer, None  # its handler fails: the connection ends without an answer
-        assert ask(client).status_code == 503
+        right = server.answer
+        # None: its handler fails, and the connection ends
+        server.answer = None if away == "no answer" else lambda path, body: (502, {"error": "bad gateway"})
+        answer = ask(client)
+        assert answer.status_code == 503 or (answer.json()["action"], answer.json()["complete"]) == ("block", False)
         server.answer = right
         server.unplugged.update(server.bundles)  # it comes back without the plugin
         answer = ask(client).json()
