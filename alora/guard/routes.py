@@ -124,7 +124,7 @@ async def moderations(body: ModerationRequest, request: Request) -> ModerationRe
 async def _require_own_model(request: Request) -> None:
     try:
         body = await request.json()
-    except ValueError:  # refused with all else that is wrong with it
+    except (ValueError, RecursionError):  # refused with all else that is wrong with it
         return
     if isinstance(body, dict) and body.get("model") != openai_decisions.MODEL:
         raise _OthersModel(f"model is {str(body.get('model'))[:100]!r}; the guard's is {openai_decisions.MODEL!r}")
