@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from alora.commands.bundles import check_bases, open_bundles, read_bundles
 from alora.commands.output import note
-from alora.config.schema import Recipe, ServingSettings
+from alora.config.schema import Recipe
 from alora.config.secrets import KEY, holds_key, in_the_clear, is_far, redacted
 from alora.errors import CheckFailed, MissingDependency
 
@@ -28,12 +28,17 @@ def run(recipe: Recipe) -> int:
     if recipe.serving.scorer == "vllm":
         return _serve_vllm(recipe)
     try:
-        import prometheus_client  # noqa: F401
-        import uvicorn  # noqa: F401
+        import uvicorn
+
+        from alora.guard.standalone import make_app
     except ImportError as error:
         raise MissingDependency(f"the guard needs FastAPI ({error}); pip install 'alora-toolkit[guard]'") from error
     guard, loader = _packed(recipe) if recipe.serving.scorer == "packed" else _remote(recipe)
-    return _serve_alone(guard, loader, recipe.serving)
+    host, port = recipe.serving.host, recipe.serving.port
+    _remark_on_open(host, bool(os.environ.get(KEY)))
+    note(f"serving {', '.join(item.name for item in guard.served)} on http://{host}:{port}/v1/guard")
+    uvicorn.run(make_app(guard, loader), host=host, port=port, log_level="warning")
+    return 0
 
 
 def _serve_vllm(recipe: Recipe) -> NoReturn:
@@ -97,19 +102,6 @@ def _remote(recipe: Recipe) -> tuple[Guard, Loader]:
     reader = RemoteReader(url, bundles, bundles[0].renderer(base))
     # A server does not tell its dtype.
     return make_guard(bundles, base, "bfloat16", reader, longest_prompt(url), read_bundle)
-
-
-def _serve_alone(guard: Guard, loader: Loader, settings: ServingSettings) -> int:
-    """The guard without vLLM, until it is interrupted."""
-    import uvicorn
-
-    from alora.guard.standalone import make_app
-
-    host, port = settings.host, settings.port
-    _remark_on_open(host, bool(os.environ.get(KEY)))
-    note(f"serving {', '.join(item.name for item in guard.served)} on http://{host}:{port}/v1/guard")
-    uvicorn.run(make_app(guard, loader), host=host, port=port, log_level="warning")
-    return 0
 
 
 def announce(command: Sequence[str], environment: Mapping[str, str]) -> None:

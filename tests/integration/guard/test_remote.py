@@ -7,6 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from alora.bundle.light import read_bundle
+from alora.errors import ConfigError
 from alora.guard.loading import make_guard
 from alora.guard.remote import RemoteReader, longest_prompt
 from alora.guard.standalone import make_app
@@ -83,6 +84,14 @@ def test_salt_and_priority_reach_the_server(app, server):
         ask(client, cache_salt="tenant", priority=3)
         ask(client)
     assert seen == [("tenant", 3)] * 2 + [(None, None)] * 2
+
+
+def test_what_the_server_takes_is_asked_of_it(server):
+    assert longest_prompt(server.url) is None  # it does not say
+    server.answer = lambda path, body: (200, {"data": [{"id": "a", "max_model_len": 512}, {"id": "b"}]})
+    assert longest_prompt(server.url) == 511
+    with pytest.raises(ConfigError, match="does not answer"):
+        longest_prompt("http://127.0.0.1:1")
 
 
 def test_it_needs_no_torch():
