@@ -189,7 +189,7 @@ def own_ms(bundles: list[Bundle], renderer: Renderer, count: int) -> float:
 
 async def run(url: str, pid: int, bundles: list[Bundle], renderer: Renderer, folder: Path, options: Any) -> list[Any]:
     async with httpx2.AsyncClient(base_url=url, timeout=1800, limits=httpx2.Limits(max_connections=256)) as http:
-        server, ways = Server(http, bundles, renderer), list(WAYS)
+        server, ways = Server(http, bundles, renderer), list[str](WAYS)
         for bundle in bundles:
             name = bundle.policy.id
             path = str(folder / "lora" / name)
