@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from alora.config.setting import is_engine, is_server, names_a_folder, setting
+from alora.config.setting import is_engine, is_scorer, is_server, names_a_folder, setting
 
 # The dictionaries whose keys are the user's own; every other key of a recipe is a field below.
 OPEN_DICTIONARIES = ("data.label_map", "data.role_map", "policy.labels", "base.template_kwargs")
@@ -26,6 +26,7 @@ SYSTEMS = ("lora", "alora", "base", "reader", "packed")
 BASELINES = ("peft", "trainer", "trl")
 SHAPES = ("toy", "mini", "27m", "smollm2", "qwen3_0_6b", "qwen3_4b")
 DEVICES = ("cpu", "l4", "a100_80gb", "l40s", "h100", "h200", "b200")
+SCORERS = "vllm, packed, or http://HOST:PORT"
 ENGINES = "transformers, vllm, or for alora score http://HOST:PORT"
 _SOURCES = (bool, "a file, hub:NAME, or a list of them such as [a.jsonl,b.csv]")
 # The verbs that read an input, which must be there when it is named.
@@ -260,7 +261,12 @@ class ExportSettings:
 class ServingSettings:
     """``alora serve``: stock vLLM's OpenAI server with bundles in it, or the guard alone."""
 
-    scorer: str = setting("vllm", "packed: the guard alone, in this process", choices=("vllm", "packed"))
+    scorer: str = setting(
+        "vllm",
+        "packed: the guard alone, in this process; a URL: alone, before that server",
+        form=(is_scorer, SCORERS),
+        in_files=("vllm", "packed"),
+    )
     host: str = setting("127.0.0.1", "who may ask the server", in_files=("127.0.0.1",))
     port: int = setting(8000, least=1, most=65535)
     max_loras: int | None = setting(None, "adapters in one step; null: all", least=1)
