@@ -56,7 +56,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     write_pieces(path, [text])
 
 
-def write_pieces(path: str | os.PathLike[str], pieces: Iterable[str]) -> None:
+def write_pieces(path: str | os.PathLike[str], pieces: Iterable[str | bytes]) -> None:
     """Write ``pieces`` as they come beside ``path``, flush to the disk, then rename. Missing folders are made.
 
     Raises:
@@ -66,8 +66,8 @@ def write_pieces(path: str | os.PathLike[str], pieces: Iterable[str]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = part(target)
     try:
-        with beside.open("x", encoding="utf-8") as stream:
-            stream.writelines(pieces)
+        with beside.open("xb") as stream:
+            stream.writelines(piece.encode() if isinstance(piece, str) else piece for piece in pieces)
             stream.flush()
             os.fsync(stream.fileno())
         beside.replace(target)

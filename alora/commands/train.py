@@ -22,6 +22,7 @@ from alora.bundle.hub import push_bundle
 from alora.bundle.read import Bundle, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.commands.output import note, say, write_json
+from alora.commands.reports import peak_memory, say_doubts, write_judgement, write_run_overview
 from alora.commands.training_run import TrainingRun, read_back, show_results
 from alora.config.environment import describe_environment
 from alora.config.saved import save_recipe
@@ -31,7 +32,7 @@ from alora.data.splits import read_splits
 from alora.errors import CheckFailed, ConfigError, TrainingError
 from alora.evaluation.baselines import compare_with_baselines
 from alora.evaluation.records import Evaluation
-from alora.evaluation.report import read_evaluations, write_evaluations
+from alora.evaluation.report import read_evaluations
 from alora.identity.certificate import Certificate, read_certificate, write_certificate
 from alora.identity.certify import certify
 from alora.layout import link_only
@@ -43,7 +44,7 @@ from alora.tracking import Tracking, require_tracking, start_tracking
 from alora.training import Example, Fitted, RunFolder, examples, fit
 from alora.training.processes import Processes, join_processes
 from alora.training.run_folder import holds_finished, remove_checkpoints
-from alora.training.schedule import still_improving
+from alora.training.schedule import losses, still_improving
 from alora.training.sharding import is_sharded, load_sharded
 from alora.training.track import read_standing
 
@@ -78,21 +79,26 @@ def run(recipe: Recipe) -> int:
             if is_sharded(base.model):
                 this = replace(this, base=load_base(recipe.base))
             evaluations = _evaluate(this, tracking)
+        if len(policies) == 1:
+            link_only(folder.path, policies[0].id)
         certificates = this.each(_certify)
         bundles = this.each(lambda _, policy: _export(this, policy, evaluations[policy.id], certificates[policy.id]))
         write_battery(folder.battery, list(bundles.values()))
         if len(policies) == 1:
             link_only(folder.path, policies[0].id)
+        else:
+            write_run_overview(this, evaluations)
         _push(this, bundles)
         show_results(this, evaluations, certificates, bundles)
     say(f"done in {time.monotonic() - started:.0f} s")
+    say_doubts([item for policy in this.going for item in evaluations[policy.id]], recipe.strict)
     return 1 if this.left_out else 0
 
 
 def is_finished(recipe: Recipe) -> bool:
     """Whether the run is there to its last bundle, told without loading the base: settings, rows and policies are held
     against the run's record, the base by its name alone."""
-    if recipe.export.push_to is not None or not Path(recipe.run_dir).is_dir():
+    if recipe.export.push_to is not None or recipe.strict or not Path(recipe.run_dir).is_dir():
         return False
     policies = load_policies(recipe.policy, recipe.policies)
     splits, left_out = read_splits(recipe.data, policies)
@@ -202,12 +208,13 @@ def _keep(this: TrainingRun, policy: Policy, fitted: Fitted, place: int) -> None
     places, standing = this.folder.places(policy.id), fitted.standings[place]
     if standing.dropped is None:
         save_adapter(fitted.adapters[place], places.adapter, this.base.source)
-    if losses := still_improving(fitted.history, place, len(fitted.standings)):
+    if last := still_improving(fitted.history, place, len(fitted.standings)):
         note(
-            f"{policy.id} was still improving when training ended (validation loss {losses[0]:.3f}, then "
-            f"{losses[1]:.3f}); raise training.epochs, which was {fitted.settings.epochs:g}"
+            f"{policy.id} was still improving when training ended (validation loss {last[0]:.3f}, then "
+            f"{last[1]:.3f}); raise training.epochs, which was {fitted.settings.epochs:g}"
         )
     record = {"standing": asdict(standing), "steps": fitted.steps, "settings": asdict(fitted.settings)}
+    record |= {"losses": losses(fitted.history, place, len(fitted.standings)), "peak_bytes": peak_memory()}
     write_json(places.training, record | {"history": list(fitted.history)})
 
 
@@ -228,8 +235,9 @@ def _evaluate(this: TrainingRun, tracking: Tracking) -> dict[str, list[Evaluatio
             store=this.store,
         )
         this.leave_out(failed)
-        for name, evaluations in found.items():
-            write_evaluations(places[name].evaluation, evaluations)
+        for policy in missing:
+            if policy.id in found:
+                write_judgement(this, policy, found[policy.id])
     evaluations = this.each(lambda _, policy: read_back(places[policy.id].evaluation, read_evaluations))
     tracking.evaluations([item for items in evaluations.values() for item in items])
     return evaluations

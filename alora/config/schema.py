@@ -153,6 +153,7 @@ class EvaluationSettings:
     false_positive_cost: float | None = setting(None, "target=cost: what a false alarm costs; null: 1 ...", above=0)
     false_negative_cost: float | None = setting(None, "... and a missed violation; only their ratio counts", above=0)
     bootstrap: int = setting(1000, "resamples behind each interval", least=0)
+    report_texts: bool = setting(True, "false: report.html names rows and quotes none")
 
 
 @dataclass
@@ -302,6 +303,6 @@ class Recipe:
     )
     output: str | None = setting(None, "where a report, verdicts or the bundle are written, besides what is printed")
     json: bool = setting(False, "every verb but new, train and serve: machine-readable output")
-    strict: bool = setting(False, "check: warnings fail too")
+    strict: bool = setting(False, "check, train, evaluate: warnings fail too")
     show: int = setting(0, "check: rows to print as tokens, with what the adapter reads", least=0)
     force: bool = setting(False, "train: start over in a run folder that holds other settings", in_files=(False,))
