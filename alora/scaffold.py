@@ -1,7 +1,7 @@
 """The files of a new recipe folder: a small policy of a web shop, with rows that a first run can learn from.
 
-Every customer message appears with every reply of its split, so only the reply decides, and no reply of one split
-appears in another.
+Every customer message stands as often before a promise as before another reply, so only the reply decides. Replies of
+one split are in no other, and some of those that promise nothing speak of refunds, so that words do not settle it.
 """
 
 import json
@@ -46,14 +46,15 @@ One guardrail policy: `policy.yaml` says what is forbidden, the `.jsonl` files s
 
     alora check                        # every row, label and length, before any money is spent
     alora train                        # adapter, figures, proof of KV identity and bundle in runs/{name}
+                                       # runs/{name}/report.html is the page to judge it by
     alora score artifact=runs/{name} conversation.json
 
 Make it your own: write your rule into `policy.yaml`, and put your conversations into the rows, one JSON object per
 line with `messages` (roles system, user, assistant) and `label` (one of the policy's). The rows here are a
-demonstration: 12 messages times 16 replies, enough for a first run to learn from and too plain for a policy that has to
-hold. A few hundred of each label are a start, worded as your users word them; keep the test rows apart from the others.
-CSV, Parquet and ShareGPT files are read too: `data.train=chats.csv`. A larger base is one word: write `qwen3_4b` for
-`smollm2` in `recipe.yaml`.
+demonstration: 48 replies, each to 4 of 12 messages, enough for a first run to learn from and too plain for a policy
+that has to hold. A few hundred of each label are a start, worded as your users word them; keep the test rows apart from
+the others. CSV, Parquet and ShareGPT files are read too: `data.train=chats.csv`. A larger base is one word: write
+`qwen3_4b` for `smollm2` in `recipe.yaml`.
 """
 
 _COMPLAINTS = {

@@ -1,4 +1,4 @@
-"""What a run or an evaluation is judged by: a page, every row's probability, and a warning where figures are doubtful."""
+"""What a run or an evaluation is judged by: a page, every row's probability, and warnings about doubtful figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from alora.commands.output import note, write_text
 from alora.commands.training_run import TrainingRun, in_short
 from alora.config.saved import load_environment
 from alora.config.schema import Recipe
-from alora.errors import CheckFailed
+from alora.errors import CheckFailed, RunError
 from alora.evaluation.doubts import doubts
 from alora.evaluation.page import Page, render_overview, render_page
 from alora.evaluation.records import Evaluation
@@ -25,7 +25,7 @@ from alora.evaluation.scored import Judged, Scored, write_predictions
 from alora.layout import POLICIES, REPORT
 from alora.policy import Policy
 from alora.reading import read_whole
-from alora.training.track import Standing
+from alora.training.track import read_hyperparameters
 from alora.typed import typed
 
 _SHOWN = ("artifact", "base", "adapter", "policy", "policies", "data", "prompt", "evaluation")  # of a recipe
@@ -34,7 +34,8 @@ _SHOWN = ("artifact", "base", "adapter", "policy", "policies", "data", "prompt",
 def write_page(file: Path, judged: Judged, recipe: Recipe, environment: Mapping[str, str], training: Path) -> None:
     """Write one policy's page; ``training`` is the record of its training, which may be missing."""
     losses, trained = _training(training)
-    facts = {"Training": trained, "Settings": dict(_settings(recipe)), "Versions": environment}
+    versions = {name: value for name, value in environment.items() if name != "command"}  # a resume's may differ
+    facts = {"Training": trained, "Settings": dict(_settings(recipe)), "Versions": versions}
     shown = {title: table for title, table in facts.items() if table}
     write_text(file, render_page(Page(judged, recipe.evaluation, losses, shown)))
 
@@ -81,17 +82,10 @@ def _training(file: Path) -> tuple[dict[str, Sequence[tuple[float, float]]], dic
     try:
         record = json.loads(read_whole(file).decode())
         losses = typed(Mapping[str, tuple[tuple[float, float], ...]], record["losses"], "losses")
-        standing = typed(Standing, record["standing"], "standing")
         seconds = [entry["train_runtime"] for entry in record["history"] if "train_runtime" in entry]
         facts: dict[str, object] = {"time": f"{float(seconds[-1]):.0f} s"} if seconds else {}
-        facts |= {
-            "peak memory": f"{record['peak_bytes'] / 2**30:.2f} GiB",
-            "steps": record["steps"],
-            "best step": standing.best_step,
-            "best validation loss": standing.best_loss,
-            **record["settings"],
-        }
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        facts |= {"peak memory": f"{record['peak_bytes'] / 2**30:.2f} GiB", **read_hyperparameters(file)}
+    except (RunError, OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}, {}
     return {name: points for name, points in losses.items() if points}, facts
 

@@ -19,6 +19,7 @@ from alora.base.limits import require_rank, too_long_prompts
 from alora.base.load import LoadedBase, load_base
 from alora.bundle.battery import write_battery
 from alora.bundle.hub import push_bundle
+from alora.bundle.manifest import CardRecord
 from alora.bundle.read import Bundle, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.commands.output import note, say, write_json
@@ -46,7 +47,7 @@ from alora.training.processes import Processes, join_processes
 from alora.training.run_folder import holds_finished, remove_checkpoints
 from alora.training.schedule import losses, still_improving
 from alora.training.sharding import is_sharded, load_sharded
-from alora.training.track import read_standing
+from alora.training.track import read_hyperparameters, read_standing
 
 
 def run(recipe: Recipe) -> int:
@@ -273,6 +274,7 @@ def _export(
     if places.bundle.exists():
         return load_bundle(places.bundle)
     note(f"exporting the bundle of {policy.id}")
+    wanted = this.recipe.export
     contents = BundleContents(
         base=this.base,
         weights=load_adapter(places.adapter),
@@ -284,8 +286,9 @@ def _export(
         evaluations=tuple(evaluations),
         data=this.splits.counts(policy),
         revision=this.recipe.base.revision,
+        card=CardRecord(wanted.license, tuple(wanted.languages), read_back(places.training, read_hyperparameters)),
     )
-    return write_bundle(contents, places.bundle, this.recipe.export.golden_rows)
+    return write_bundle(contents, places.bundle, wanted.golden_rows)
 
 
 def _push(this: TrainingRun, bundles: dict[str, Bundle]) -> None:

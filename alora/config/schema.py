@@ -26,6 +26,7 @@ SYSTEMS = ("lora", "alora", "base", "reader", "packed")
 BASELINES = ("peft", "trainer", "trl")
 SHAPES = ("toy", "mini", "27m", "smollm2", "qwen3_0_6b", "qwen3_4b")
 ENGINES = "transformers, vllm, or for alora score http://HOST:PORT"
+_CARD_WORD = (re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*").fullmatch, "letters, digits, '.' and '-'")
 _SOURCES = (bool, "a file, hub:NAME, or a list of them such as [a.jsonl,b.csv]")
 # The verbs that read an input, which must be there when it is named.
 _TRAINING = ("check", "train", "compare")
@@ -210,6 +211,8 @@ class ExportSettings:
     golden_rows: int = setting(8, "rows whose logits a reader of the bundle can check", least=0)
     push_to: str | None = setting(None, "hub repository id", in_files=(None,))
     private: bool = setting(True, "a repository that push creates", in_files=(True,))
+    license: str | None = setting(None, "for the card: the hub's name of it, such as apache-2.0", form=_CARD_WORD)
+    languages: list[str] = setting([], "for the card: of the conversations, such as en", form=_CARD_WORD)
 
 
 @dataclass

@@ -53,7 +53,7 @@ def at_bound(temperature: float) -> bool:
 def fit_rules(
     probability_NL: Floats, label_ids_N: NDArray[np.int64], labels: Sequence[str], settings: EvaluationSettings
 ) -> dict[str, float]:
-    """For three labels or more, each one's own threshold, chosen as the verdict's is, with that label as the positive."""
+    """For three labels or more, a threshold on each one's own probability, chosen as the verdict's is."""
     plain = replace(settings, bootstrap=0)
     return {
         label: choose_threshold(label_ids_N == place, probability_NL[:, place], plain)[0]

@@ -24,7 +24,7 @@ from alora.evaluation.doubts import doubts
 from alora.evaluation.plots import reliability_points, roc_points
 from alora.evaluation.records import Evaluation
 from alora.evaluation.report import HEADINGS, describe_operating_point, estimate_cell, figure_rows, table_rows
-from alora.evaluation.resampling import Flags, Sweep, sweep
+from alora.evaluation.resampling import Flags, Floats, Sweep, sweep
 from alora.evaluation.scored import Judged, Scored
 from alora.layout import PAGE_START
 from alora.reading import printable
@@ -54,7 +54,7 @@ class Line:
     name: str
     path: str
     colour: int
-    dots: Sequence[tuple[float, float]] = ()
+    dots: Sequence[tuple[float, float, float]] = ()  # with their radius
 
 
 @dataclass(frozen=True)
@@ -164,12 +164,13 @@ def _charts(page: Page) -> list[Chart]:
         scored = method.predictions[split].positive_N, method.probability_NL(split)[:, 0]
         roc.append(_line(name, place, list(zip(*map(np.ndarray.tolist, roc_points(*scored)), strict=True))))
         precision.append(_line(name, place, _precision_points(method, split)))
-        points = list(zip(*map(np.ndarray.tolist, reliability_points(*scored)), strict=True))
-        reliable.append(_line(name, place, points, dots=True))
+        meant, happened, held = reliability_points(*scored)
+        points = list(zip(meant.tolist(), happened.tolist(), strict=True))
+        reliable.append(_line(name, place, points, weights=held / held.sum()))
     charts = [
         Chart("ROC", "false alarms", "recall", roc, diagonal=True),
         Chart("Precision and recall", "recall", "precision", precision),
-        Chart("Reliability", "probability", "share of positive rows", reliable, diagonal=True),
+        Chart("Reliability (dots: rows)", "probability", "share of positive rows", reliable, diagonal=True),
     ]
     points = [point for line in page.losses.values() for point in line]
     if points:
@@ -193,12 +194,13 @@ def _line(
     colour: int,
     points: Sequence[tuple[float, float]],
     ends: tuple[float, float] = (1.0, 1.0),
-    dots: bool = False,
+    weights: Floats | None = None,
 ) -> Line:
-    """``points`` in the plot's own units, to a tenth; points that fall together are one."""
+    """``points`` in the plot's own units, to a tenth; points that fall together are one. Weights make dots of area."""
     drawn = [(round(x / ends[0] * _WIDTH, 1), round(_HEIGHT - y / ends[1] * _HEIGHT, 1)) for x, y in points]
-    drawn = list(dict.fromkeys(drawn))
-    return Line(name, "M" + "L".join(f"{x:g} {y:g}" for x, y in drawn), colour, drawn if dots else ())
+    sizes = [] if weights is None else np.round(1.5 + 9 * np.sqrt(weights), 1).tolist()
+    dots = [(*point, size) for point, size in zip(drawn, sizes, strict=False)]
+    return Line(name, "M" + "L".join(f"{x:g} {y:g}" for x, y in dict.fromkeys(drawn)), colour, dots)
 
 
 def _by_label(page: Page) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from alora.evaluation.doubts import doubts
 from alora.evaluation.metrics import compute_metrics
 from alora.evaluation.predict import Predictions
 from alora.evaluation.records import FIGURES, Estimate, Evaluation, Metrics
+from alora.findings import Finding
 from alora.typed import typed
 from alora.verdict import OperatingPoint
 
@@ -129,6 +130,7 @@ def read_evaluations(file: Path) -> list[Evaluation]:
         content = json.loads(file.read_text(encoding="utf-8"))
         if content["schema_version"] != 1:
             raise ValueError(f"schema_version {content['schema_version']} is not 1")
+        typed(tuple[Finding, ...], content.get("findings", []), "findings")
         return list(typed(tuple[Evaluation, ...], content["evaluations"], "evaluations"))
     except FileNotFoundError as error:
         raise RunError(f"{file} does not exist; run `alora evaluate` or `alora train` first") from error

@@ -186,15 +186,8 @@ class RunFolder(ClaimedFolder):
     def places(self, policy: str) -> PolicyPlaces:
         """Where the outputs of one policy lie."""
         home = self.path / POLICIES / policy
-        return PolicyPlaces(
-            adapter=home / ADAPTER,
-            training=home / TRAINING,
-            predictions=home / PREDICTIONS,
-            report=home / REPORT,
-            evaluation=home / EVALUATION,
-            identity=home / IDENTITY,
-            bundle=self.battery / policy,
-        )
+        names = (ADAPTER, TRAINING, PREDICTIONS, REPORT, EVALUATION, IDENTITY)
+        return PolicyPlaces(*(home / name for name in names), bundle=self.battery / policy)
 
     def fixed_settings(self) -> dict[str, Any]:
         """All but those that change nothing a stage has made."""
