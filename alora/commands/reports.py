@@ -22,7 +22,7 @@ from alora.evaluation.page import Page, render_overview, render_page
 from alora.evaluation.records import Evaluation
 from alora.evaluation.report import write_evaluations
 from alora.evaluation.scored import Judged, Scored, write_predictions
-from alora.layout import POLICIES, REPORT
+from alora.layout import POLICIES, REPORT, link_only
 from alora.policy import Policy
 from alora.reading import read_whole
 from alora.training.track import read_hyperparameters
@@ -48,6 +48,8 @@ def write_judgement(this: TrainingRun, policy: Policy, methods: Sequence[Scored]
     write_predictions(places.predictions, [judged])
     write_page(places.report, judged, this.recipe, load_environment(this.folder.settings), places.training)
     write_evaluations(places.evaluation, judged.evaluations)
+    if len(this.policies) == 1:
+        link_only(this.folder.path, policy.id)
 
 
 def write_run_overview(this: TrainingRun, evaluations: Mapping[str, Sequence[Evaluation]]) -> None:

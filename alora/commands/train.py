@@ -45,7 +45,7 @@ from alora.tracking import Tracking, require_tracking, start_tracking
 from alora.training import Example, Fitted, RunFolder, examples, fit
 from alora.training.processes import Processes, join_processes
 from alora.training.run_folder import holds_finished, remove_checkpoints
-from alora.training.schedule import losses, still_improving
+from alora.training.schedule import loss_curves, still_improving
 from alora.training.sharding import is_sharded, load_sharded
 from alora.training.track import read_hyperparameters, read_standing
 
@@ -80,8 +80,6 @@ def run(recipe: Recipe) -> int:
             if is_sharded(base.model):
                 this = replace(this, base=load_base(recipe.base))
             evaluations = _evaluate(this, tracking)
-        if len(policies) == 1:
-            link_only(folder.path, policies[0].id)
         certificates = this.each(_certify)
         bundles = this.each(lambda _, policy: _export(this, policy, evaluations[policy.id], certificates[policy.id]))
         write_battery(folder.battery, list(bundles.values()))
@@ -216,7 +214,7 @@ def _keep(this: TrainingRun, policy: Policy, fitted: Fitted, place: int) -> None
             f"{last[1]:.3f}); raise training.{key}, which was {getattr(fitted.settings, key):g}"
         )
     record = {"standing": asdict(standing), "steps": fitted.steps, "settings": asdict(fitted.settings)}
-    record |= {"losses": losses(fitted.history, place, len(fitted.standings)), "peak_bytes": peak_memory()}
+    record |= {"losses": loss_curves(fitted.history, place, len(fitted.standings)), "peak_bytes": peak_memory()}
     write_json(places.training, record | {"history": list(fitted.history)})
 
 

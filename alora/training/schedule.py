@@ -58,7 +58,7 @@ def make_schedule(settings: TrainingSettings, train: Sequence[Example], rank: in
     return Schedule(settled, conversations, steps_per_epoch, steps, interval)
 
 
-def losses(history: History, policy: int, policies: int) -> dict[str, list[tuple[float, float]]]:
+def loss_curves(history: History, policy: int, policies: int) -> dict[str, list[tuple[float, float]]]:
     """A policy's training and validation losses, each with its step."""
     place = "" if policies == 1 else f"_{policy}"
     keys = {"training": f"loss{place}", "validation": f"eval_loss{place}"}
