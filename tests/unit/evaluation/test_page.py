@@ -169,6 +169,18 @@ def test_a_row_that_reads_like_another_labels_is_doubted():
     assert "validation 7" in render_page(page)
 
 
+def test_rows_of_one_class_still_have_a_page():
+    page = make_page()
+    own = page.judged.methods[0]
+    predictions = replace(own.predictions["test"], label_ids_N=np.ones(80, dtype=np.int64))
+    found = evaluate(predictions, OperatingPoint(), SETTINGS, method="alora", split="validation", adapter_digest="d")
+    methods = [Scored(found, {"validation": predictions})]
+    text = render_page(replace(page, judged=replace(page.judged, methods=methods)))
+    assert "ONE_CLASS" in text
+    assert "Training stopped by these rows" in text
+    assert "Training stopped by these rows" not in render_page(page)
+
+
 def test_texts_may_be_left_out():
     text = render_page(make_page(signals=(0.2, 0.3, 1.2), texts=False))
     assert "secret" not in text
