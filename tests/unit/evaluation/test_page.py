@@ -240,12 +240,14 @@ def test_every_rows_probability_is_kept_and_no_text(tmp_path):
     write_predictions(file, [page.judged])
     table = pq.read_table(file)
     assert table.num_rows == 3 * len(SPLITS) * 80
-    line = table.filter((table["method"].to_numpy() == "alora") & (table["split"].to_numpy() == "test")).to_pylist()[5]
-    own = page.judged.methods[0]
+    chosen = (table["method"].to_numpy() == "alora") & (table["split"].to_numpy() == "test")
+    line, own = table.filter(chosen).to_pylist()[5], page.judged.methods[0]
     assert line["probabilities"] == own.probability_NL("test")[5].tolist()
     assert line["probability"] == line["probabilities"][0]
     assert line["labels"] == list(TONE.labels)
-    assert line["verdict"] == TONE.labels[own.verdicts_N("test")[5]]
+    said = table.filter(chosen)["verdict"].to_pylist()
+    assert said == [TONE.labels[label] for label in own.verdicts_N("test")]
+    assert said != table.filter(chosen)["label"].to_pylist()
     assert (line["policy"], line["id"]) == ("tone", page.judged.rows["test"][5].conversation.id)
     assert b"secret" not in file.read_bytes()
     before = file.read_bytes()
