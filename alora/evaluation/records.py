@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from alora.verdict import OperatingPoint
+from alora.verdict import NEVER, OperatingPoint
 
 FIGURES = (
     "accuracy",
@@ -95,8 +95,14 @@ class Evaluation:
     rules: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.confusion and [sum(line) for line in self.confusion] != list(self.label_counts.values()):
-            raise ValueError(f"{self.policy}: confusion {self.confusion} of {dict(self.label_counts)}")
+        counts, lines = list(self.label_counts.values()), self.confusion
+        square = all(len(line) == len(counts) and min(line) >= 0 for line in lines)
+        if lines and not (square and [sum(line) for line in lines] == counts):
+            raise ValueError(f"{self.policy}: the confusion {lines} is not one of {dict(self.label_counts)}")
+        if not (
+            self.rules.keys() <= self.label_counts.keys() and all(0 <= rule <= NEVER for rule in self.rules.values())
+        ):
+            raise ValueError(f"{self.policy}: the rules {dict(self.rules)} are no thresholds of its labels")
         if not 0 <= self.truncated <= self.metrics.rows or min(self.label_counts.values(), default=0) < 0:
             raise ValueError(f"{self.policy}: {self.truncated} truncated, {dict(self.label_counts)}: no counts of rows")
 
