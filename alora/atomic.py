@@ -56,14 +56,14 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     write_pieces(path, [text])
 
 
-def write_pieces(path: str | os.PathLike[str], pieces: Iterable[str]) -> None:
+def write_pieces(path: str | os.PathLike[str], pieces: Iterable[str | bytes]) -> None:
     """Write ``pieces`` as they come, as :func:`whole` does.
 
     Raises:
         OSError: the folder cannot be written; nothing is left behind.
     """
-    with whole(Path(path)) as beside, beside.open("x", encoding="utf-8") as stream:
-        stream.writelines(pieces)
+    with whole(Path(path)) as beside, beside.open("xb") as stream:
+        stream.writelines(piece.encode() if isinstance(piece, str) else piece for piece in pieces)
 
 
 @contextlib.contextmanager

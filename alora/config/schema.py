@@ -28,6 +28,7 @@ SHAPES = ("toy", "mini", "27m", "smollm2", "qwen3_0_6b", "qwen3_4b")
 DEVICES = ("cpu", "l4", "a100_80gb", "l40s", "h100", "h200", "b200")
 SCORERS = "vllm, packed, or http://HOST:PORT"
 ENGINES = "transformers, vllm, or for alora score http://HOST:PORT"
+_CARD_WORD = (re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*").fullmatch, "letters, digits, '.' and '-'")
 _SOURCES = (bool, "a file, hub:NAME, or a list of them such as [a.jsonl,b.csv]")
 # The verbs that read an input, which must be there when it is named.
 _TRAINING = ("check", "train", "compare")
@@ -157,6 +158,7 @@ class EvaluationSettings:
     false_positive_cost: float | None = setting(None, "target=cost: what a false alarm costs; null: 1 ...", above=0)
     false_negative_cost: float | None = setting(None, "... and a missed violation; only their ratio counts", above=0)
     bootstrap: int = setting(1000, "resamples behind each interval", least=0)
+    report_texts: bool = setting(True, "false: report.html names rows and quotes none")
 
 
 @dataclass
@@ -255,6 +257,8 @@ class ExportSettings:
     golden_rows: int = setting(8, "rows whose logits a reader of the bundle can check", least=0)
     push_to: str | None = setting(None, "hub repository id", in_files=(None,))
     private: bool = setting(True, "a repository that push creates", in_files=(True,))
+    license: str | None = setting(None, "for the card: the hub's name of it, such as apache-2.0", form=_CARD_WORD)
+    languages: list[str] = setting([], "for the card: of the conversations, such as en", form=_CARD_WORD)
 
 
 @dataclass
@@ -358,6 +362,8 @@ class Recipe:
     )
     output: str | None = setting(None, "where a report, verdicts or the bundle are written, besides what is printed")
     json: bool = setting(False, "every verb but new, train and serve: machine-readable output")
-    strict: bool = setting(False, "check, generate: warnings fail too; score: a wrong row stops a log's scoring")
+    strict: bool = setting(
+        False, "check, generate, train, evaluate: warnings fail too; score: a wrong row stops a log's scoring"
+    )
     show: int = setting(0, "check: rows to print as tokens, with what the adapter reads", least=0)
     force: bool = setting(False, "train: start over in a run folder that holds other settings", in_files=(False,))
