@@ -22,7 +22,7 @@ OF_ARTIFACT = ("validate", "evaluate", "export", "score", "serve", "recalibrate"
 
 # Hydra's flags by their short names, and those that take the next argument as their value (1.3).
 _LONG = {"-cp": "--config-path", "-cn": "--config-name", "-cd": "--config-dir", "-c": "--cfg", "-p": "--package",
-         "-m": "--multirun", "-h": "--help", "-r": "--run", "-i": "--info"}  # fmt: skip
+         "-m": "--multirun", "-r": "--run", "-i": "--info"}  # fmt: skip
 _WITH_VALUE = ("--config-path", "--config-name", "--config-dir", "--cfg", "--package")
 _COMPOSING = {"--config-path", "--config-name", "--config-dir", "--multirun", "--run"}
 _INFO_TOPICS = frozenset(["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"])
@@ -108,7 +108,7 @@ def _split(argv: Sequence[str]) -> tuple[list[str], dict[str, str], list[str], l
     positional: list[str] = []
     before = ""  # a flag that may take this argument
     for item in argv:
-        if before == "--help" and item == "all":
+        if before in ("-h", "--help") and item == "all":
             options[before], before = item, ""
             continue
         if before in _WITH_VALUE or (before == "--info" and item in _INFO_TOPICS):

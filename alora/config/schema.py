@@ -119,6 +119,8 @@ class TrainingSettings:
     batch_size: int = setting(8, "rows of one policy in an optimiser step, before accumulation", least=1)
     gradient_accumulation_steps: int = setting(1, "batches in an optimiser step", least=1)
     learning_rate: float | None = setting(None, "null: 2e-3 at rank 16, times sqrt(16 / rank)", above=0, most=1e300)
+    class_weights: str = setting("none", "balanced: for rare positives, all labels count the same",
+                                 choices=("none", "balanced"))  # fmt: skip
     weight_decay: float = setting(0.0, "of AdamW", least=0)
     warmup_ratio: float = setting(0.05, "share of the steps", least=0, most=1)
     scheduler: str = setting("cosine", "of the learning rate", choices=SCHEDULERS)

@@ -58,6 +58,8 @@ def _training(recipe: Recipe) -> list[str]:
             "so an aLoRA would be searched for in every row, and one that is not found trains nothing without a word; "
             "train it with training.engine=alora, or choose adapter=lora"
         )
+    if recipe.training.engine == "trl" and recipe.training.class_weights != "none":
+        problems.append("training.class_weights has no effect on training.engine=trl, whose loss is SFTTrainer's own")
     return problems
 
 

@@ -166,7 +166,7 @@ def test_a_process_that_dies_is_lost_and_named(here):
     )  # fmt: skip
     assert code == 2
     assert [record.outcome for record in records][:2] == [DONE, LOST]
-    assert any("the launcher gave up" in note for note in notes)
+    assert any("the launcher or sweeper gave up" in note for note in notes)
 
 
 def test_policies_of_one_file_get_folders_of_their_own(here):

@@ -1,8 +1,10 @@
 """Hydra's sweepers other than its own: they choose a job's values by what the jobs before it returned."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
+import hydra_plugins
 import pytest
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
@@ -55,7 +57,8 @@ def _sweep(*more: str):
     return run_sweep("train", argv, jobs, lambda text: None), records
 
 
-def test_a_sweeper_reads_what_the_jobs_return(here):
+def test_a_sweeper_reads_what_the_jobs_return(here, monkeypatch):
+    monkeypatch.setattr(hydra_plugins, "descent", sys.modules[__name__], raising=False)
     Plugins.instance().register(Descent)
     node = {"_target_": "hydra_plugins.descent.Descent"}
     ConfigStore.instance().store(group="hydra/sweeper", name="descent", node=node)

@@ -60,10 +60,12 @@ def test_mlflow_keeps_one_run(tmp_path, monkeypatch):
 def test_trackio_keeps_one_run(tmp_path, monkeypatch):
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     _killed_and_resumed("trackio", tmp_path / "run")
-    import trackio
+    from trackio import Api
+    from trackio.sqlite_storage import SQLiteStorage
 
-    (run,) = trackio.Api().runs("alora-test")
+    (run,) = Api().runs("alora-test")
     assert run.name.startswith("run-")
-    logged = [(entry["train/global_step"], entry["train/loss"]) for entry in run.history() if "train/loss" in entry]
-    assert sorted(set(logged)) == STEPS
+    entries = SQLiteStorage.get_logs("alora-test", run.name, run_id=run.id)
+    logged = {(entry["train/global_step"], entry["train/loss"]) for entry in entries if "train/loss" in entry}
+    assert sorted(logged) == STEPS
     assert run.config["training"]["max_steps"] == -1
