@@ -11,8 +11,9 @@ _Result = TypeVar("_Result")
 
 
 def first_line(error: BaseException) -> str:
-    """The first line that a library's error has to say, or the name of its class."""
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    """The first line that a library's error has to say (and the next one after a colon), or the name of its class."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1])
 
 
 class AloraError(Exception):

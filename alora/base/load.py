@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alora.base import smollm2
+from alora.base.config import read_config, require_named_type, require_stored, require_whole
 from alora.base.fingerprint import Fingerprint, fingerprint_base
 from alora.base.gguf import converted
 from alora.base.quantize import NF4, SETTINGS, keep_gradients, nf4_config, quantize_in_place
@@ -20,12 +21,6 @@ from alora.errors import AloraError, BaseError, first_line
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-_UNSUPPORTED_QUANTIZATION = {
-    "gptq": "PEFT silently trains plain LoRA on GPTQ layers",
-    "hqq": "PEFT silently trains plain LoRA on HQQ layers",
-    "awq": "its kernels give no gradient that alora has checked",
-}
 
 
 @dataclass(frozen=True)
@@ -45,8 +40,6 @@ def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
         BaseError: it cannot be found or read, or alora refuses it by name (GPTQ, HQQ, AWQ; unknown dtype).
         MissingDependency: it is to be quantized, and bitsandbytes is not installed.
     """
-    from transformers import AutoConfig
-
     location = base_location(settings, progress)
     tokenizer = load_tokenizer(settings, progress)
     device = choose_device(settings.device)
@@ -54,11 +47,11 @@ def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
     options = _load_options(settings)
     quantized = settings.quantization == NF4
     try:
-        config = AutoConfig.from_pretrained(location, **options)
-        _refuse_by_name(config, location)
+        config = read_config(location, options)
         if settings.weights == "random":
             model = _random_weights(config, dtype, device, quantized)
         else:
+            require_stored(config, location)
             model = _stored_weights(location, dtype, device, quantized, options)
     except AloraError:
         raise
@@ -88,13 +81,15 @@ def _stored_weights(
 ) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM
 
-    extra: dict[str, Any] = dict(options)
+    extra: dict[str, Any] = options | {"ignore_mismatched_sizes": True}  # require_whole() names them
     if quantized:  # tensor by tensor while loading: the unquantized base is never in memory as a whole
         extra |= {"quantization_config": nf4_config(dtype), "device_map": {"": _numbered(device)}}
-    with _quiet_bars():
-        model = AutoModelForCausalLM.from_pretrained(
-            location, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, **extra
+    with _quiet():
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            location, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, output_loading_info=True, **extra
         )
+    model, told = loaded
+    require_whole(told, location)
     if not quantized:
         return _moved(model, device)
     keep_gradients(model)
@@ -138,12 +133,11 @@ def load_skeleton(settings: BaseSettings) -> PreTrainedModel:
         BaseError: its config cannot be read, or alora refuses it by name.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
     location = base_location(settings)
     try:
-        config = AutoConfig.from_pretrained(location, **_load_options(settings))
-        _refuse_by_name(config, location)
+        config = read_config(location, _load_options(settings))
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config, trust_remote_code=settings.trust_remote_code)
     except AloraError:
@@ -153,18 +147,25 @@ def load_skeleton(settings: BaseSettings) -> PreTrainedModel:
 
 
 @contextlib.contextmanager
-def _quiet_bars() -> Iterator[None]:
-    """Hide transformers' bar over tensors that are on disk already; the bars of a download are the hub's and stay."""
+def _quiet() -> Iterator[None]:
+    """Hide transformers' bar over tensors that are on disk already (the bars of a download are the hub's and stay), and
+    its report on tensors that are missing or misshapen, which :func:`require_whole` refuses."""
     from transformers.utils import logging
 
     if debugging():
         yield
         return
-    before = logging.set_tqdm_hook(lambda make, args, options: make(*args, **options | {"disable": True}))
+    before, level = logging.set_tqdm_hook(_without_bar), logging.get_verbosity()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
         logging.set_tqdm_hook(before)
+        logging.set_verbosity(level)
+
+
+def _without_bar(make: Any, args: Any, options: dict[str, Any]) -> Any:
+    return make(*args, **options | {"disable": True})
 
 
 def base_location(settings: BaseSettings, progress: bool = True) -> str:
@@ -183,6 +184,7 @@ def base_location(settings: BaseSettings, progress: bool = True) -> str:
         return str(converted(Path(source), progress))
     if Path(source).is_absolute() and not Path(source).is_dir():
         raise BaseError(f"base folder {source} does not exist; check base.source")
+    require_named_type(Path(source))
     return source
 
 
@@ -222,32 +224,6 @@ def multiplies_bfloat16(device: torch.device) -> bool:
     import torch
 
     return device.type == "cuda" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-def _refuse_by_name(config: Any, location: str) -> None:
-    moving = _rope_types(getattr(config, "rope_parameters", None)) & {"dynamic", "longrope"}
-    if moving:
-        raise BaseError(
-            f"base {location} uses {moving.pop()} RoPE, whose frequencies depend on the length of the whole prompt, so "
-            "a prefix's KV is not its own; use a base with another rope_type"
-        )
-    quantization = getattr(config, "quantization_config", None)
-    if quantization is not None:
-        method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization.quant_method
-        method = str(getattr(method, "value", method)).lower()
-        reason = _UNSUPPORTED_QUANTIZATION.get(method, "alora has checked no gradient through its kernels")
-        raise BaseError(
-            f"base {location} is quantized with {method}, which alora refuses: {reason}; use its bf16 base, with "
-            "base.quantization=nf4 for a base in four bits"
-        )
-
-
-def _rope_types(parameters: Any) -> set[str]:
-    """The ``rope_type`` of a config, or of each kind of layer."""
-    if not isinstance(parameters, dict):
-        return set()
-    nested = [_rope_types(value) for value in parameters.values()]
-    return {str(parameters["rope_type"])}.union(*nested) if "rope_type" in parameters else set().union(*nested)
 
 
 def _unreadable(source: str | None, error: Exception) -> str:

@@ -210,9 +210,10 @@ def _keep(this: TrainingRun, policy: Policy, fitted: Fitted, place: int) -> None
     if standing.dropped is None:
         save_adapter(fitted.adapters[place], places.adapter, this.base.source)
     if losses := still_improving(fitted.history, place, len(fitted.standings)):
+        key = "max_steps" if fitted.settings.max_steps > 0 else "epochs"
         note(
             f"{policy.id} was still improving when training ended (validation loss {losses[0]:.3f}, then "
-            f"{losses[1]:.3f}); raise training.epochs, which was {fitted.settings.epochs:g}"
+            f"{losses[1]:.3f}); raise training.{key}, which was {getattr(fitted.settings, key):g}"
         )
     record = {"standing": asdict(standing), "steps": fitted.steps, "settings": asdict(fitted.settings)}
     write_json(places.training, record | {"history": list(fitted.history)})

@@ -19,6 +19,7 @@ ROWS_SHOWN = 1200  # of one policy, over all epochs
 LEAST_EPOCHS, MOST_EPOCHS = 2, 20
 RATE, RATE_RANK = 2e-3, 16
 STILL_IMPROVING = 0.02  # of the validation loss, in the last evaluation: more rows shown would help
+NOTHING_LEFT = 0.002  # nats; below, the rows are learnt
 
 
 History = Sequence[Mapping[str, float | None]]  # log entries of the trainer
@@ -59,9 +60,12 @@ def make_schedule(settings: TrainingSettings, train: Sequence[Example], rank: in
 
 def still_improving(history: History, policy: int, policies: int) -> tuple[float, float] | None:
     """The validation losses of the last two evaluations, if the last one still improved on all before it by a share of
-    :data:`STILL_IMPROVING`; None otherwise."""
+    :data:`STILL_IMPROVING` and by :data:`NOTHING_LEFT` nats; None otherwise."""
     key = "eval_loss" if policies == 1 else f"eval_loss_{policy}"
     losses = [loss for entry in history if (loss := entry.get(key)) is not None]
-    if len(losses) < 2 or losses[-1] >= (1 - STILL_IMPROVING) * min(losses[:-1]):
+    if len(losses) < 2:
+        return None
+    best = min(losses[:-1])
+    if best - losses[-1] < max(STILL_IMPROVING * best, NOTHING_LEFT):
         return None
     return losses[-2], losses[-1]

@@ -6,8 +6,9 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
+from alora.base.config import _refuse_by_name
 from alora.base.fingerprint import _config_digest
-from alora.base.load import _refuse_by_name, choose_device, choose_dtype
+from alora.base.load import choose_device, choose_dtype
 from alora.errors import BaseError
 
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}

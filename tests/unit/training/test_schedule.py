@@ -98,6 +98,7 @@ def test_a_log_entry_is_one_that_json_can_hold():
         ([0.6], None),
         ([0.6, None, 0.5], (0.6, 0.5)),
         ([0.6, 0.0], (0.6, 0.0)),
+        ([0.0002, 0.0001], None),  # a half of nothing
     ],
 )
 def test_still_improving(losses, found):

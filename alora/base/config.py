@@ -1,0 +1,134 @@
+"""A base's config, read before anything of the size that it names is allocated, and the tensors that belong to it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from alora.errors import BaseError
+from alora.reading import read_json
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+_UNSUPPORTED_QUANTIZATION = {
+    "gptq": "PEFT silently trains plain LoRA on GPTQ layers",
+    "hqq": "PEFT silently trains plain LoRA on HQQ layers",
+    "awq": "its kernels give no gradient that alora has checked",
+}
+_MOST_LAYERS = 1000  # the deepest published models have some 130; each one is built before its tensors are looked for
+_REMEDY = "download it again, or take another base"
+
+
+def require_named_type(folder: Path) -> None:
+    """Refuse a base's folder whose config is not JSON, or names a type of model that transformers would print.
+
+    Raises:
+        BaseError: with the file.
+    """
+    file = folder / "config.json"
+    stored = read_json(file, BaseError, _REMEDY) if file.exists() else {}
+    kind = stored.get("model_type", "") if isinstance(stored, dict) else None
+    if not isinstance(kind, str) or not re.fullmatch(r"[\w.-]{0,64}", kind):
+        raise BaseError(f"{file}: model_type is no name of a model; {_REMEDY}")
+
+
+def read_config(location: str, options: Mapping[str, Any]) -> PretrainedConfig:
+    """The config of the base at ``location``, a folder or a hub id.
+
+    Raises:
+        BaseError: it is no config, or describes a base that alora refuses: quantized already, RoPE that depends on the
+            prompt's length, a number that no base has.
+    """
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(location, **options)
+    for key, value in _leaves(config.to_dict()):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise BaseError(f"base {location}: {key} is {value} in its config; {_REMEDY}")
+        if key.endswith("num_hidden_layers") and isinstance(value, int) and not 0 < value <= _MOST_LAYERS:
+            raise BaseError(f"base {location}: {key} is {value} in its config, not 1 to {_MOST_LAYERS}; {_REMEDY}")
+        if key.endswith("rope_theta") and isinstance(value, int | float) and value <= 0:
+            raise BaseError(f"base {location}: {key} is {value} in its config, not above 0; {_REMEDY}")
+    _refuse_by_name(config, location)
+    return config
+
+
+def require_stored(config: PretrainedConfig, location: str) -> None:
+    """Refuse a local base whose config describes more parameters than its files have bytes, before room is made for
+    them.
+
+    Raises:
+        BaseError: with both counts.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    files = list(Path(location).glob("*.safetensors"))
+    if not files:
+        return
+    stored = sum(file.stat().st_size for file in files)
+    with torch.device("meta"):
+        described = sum(value.numel() for value in AutoModelForCausalLM.from_config(config).parameters())
+    if described > stored:  # a parameter takes two bytes or more: alora refuses what is quantized already
+        raise BaseError(
+            f"base {location}: its config describes {described:,} parameters, and its *.safetensors files hold "
+            f"{stored:,} bytes: they do not belong together; {_REMEDY}"
+        )
+
+
+def require_whole(told: Mapping[str, Any], location: str) -> None:
+    """Refuse a base of which transformers could not load every tensor: it fills the rest with random numbers.
+
+    Args:
+        told: what ``from_pretrained(output_loading_info=True)`` says.
+
+    Raises:
+        BaseError: with the first tensor that is missing or of another shape, and their count.
+    """
+    if misshapen := sorted(told["mismatched_keys"]):
+        name, stored, wanted = misshapen[0]
+        raise BaseError(
+            f"base {location}: tensor {name} is {tuple(stored)} in its files and {tuple(wanted)} by its config "
+            f"({len(misshapen)} tensors of another shape); {_REMEDY}"
+        )
+    if missing := sorted(told["missing_keys"]):
+        raise BaseError(f"base {location}: its files lack tensor {missing[0]} ({len(missing)} missing); {_REMEDY}")
+
+
+def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every number and text of a config, with its dotted key."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{key}.{name}".lstrip("."))
+    else:
+        yield key, value
+
+
+def _refuse_by_name(config: Any, location: str) -> None:
+    moving = _rope_types(getattr(config, "rope_parameters", None)) & {"dynamic", "longrope"}
+    if moving:
+        raise BaseError(
+            f"base {location} uses {moving.pop()} RoPE, whose frequencies depend on the length of the whole prompt, so "
+            "a prefix's KV is not its own; use a base with another rope_type"
+        )
+    quantization = getattr(config, "quantization_config", None)
+    if quantization is not None:
+        method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization.quant_method
+        method = str(getattr(method, "value", method)).lower()
+        reason = _UNSUPPORTED_QUANTIZATION.get(method, "alora has checked no gradient through its kernels")
+        raise BaseError(
+            f"base {location} is quantized with {method}, which alora refuses: {reason}; use its bf16 base, with "
+            "base.quantization=nf4 for a base in four bits"
+        )
+
+
+def _rope_types(parameters: Any) -> set[str]:
+    """The ``rope_type`` of a config, or of each kind of layer."""
+    if not isinstance(parameters, dict):
+        return set()
+    nested = [_rope_types(value) for value in parameters.values()]
+    return {str(parameters["rope_type"])}.union(*nested) if "rope_type" in parameters else set().union(*nested)

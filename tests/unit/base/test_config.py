@@ -1,0 +1,72 @@
+"""A base's config is read before room is made for what it names, and every tensor that it names is loaded."""
+
+import json
+import resource
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from alora.base.load import load_base, load_tokenizer
+from alora.config.schema import BaseSettings
+from alora.errors import BaseError
+from tests.toy_recipe import toy_base_folder
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("ALORA_CACHE", str(tmp_path / "cache"))
+    return toy_base_folder(tmp_path / "base")
+
+
+def _settings(folder):
+    return BaseSettings(source=str(folder), device="cpu", dtype="float32")
+
+
+def _change(folder, **keys):
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | keys))
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"rms_norm_eps": float("nan")}, "config.json cannot be read"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 0}}, "rope_theta is 0"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": -5.0}}, "rope_theta is -5.0"),
+        ({"num_hidden_layers": 2000, "layer_types": ["full_attention"] * 2000}, "num_hidden_layers is 2000"),
+        ({"num_hidden_layers": 4}, "num_hidden_layers"),  # transformers': its list of kinds has three
+        ({"num_attention_heads": 3}, r"o_proj.weight is \(32, 32\) in its files and \(32, 24\) by its config"),
+        ({"num_hidden_layers": 4, "layer_types": ["full_attention"] * 4}, r"lack tensor model.layers.3.* \(11 missing"),
+    ],
+)
+def test_a_config_that_is_not_of_these_weights(folder, keys, words):
+    _change(folder, **keys)
+    with pytest.raises(BaseError, match=words):
+        load_base(_settings(folder), progress=False)
+
+
+@pytest.mark.parametrize("keys", [{"head_dim": 10**6}, {"hidden_size": 10**6}, {"vocab_size": 10**8}])
+def test_a_size_far_beyond_the_files_takes_no_memory(folder, keys):
+    _change(folder, **keys)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(BaseError, match=r"describes .* parameters, and its .* files hold"):
+        load_base(_settings(folder), progress=False)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB; transformers took 5 GB
+
+
+def test_a_tensor_that_is_not_there_is_not_made_up(folder):
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, file, {"format": "pt"})
+    with pytest.raises(BaseError, match=r"lack tensor model\.layers\.1\.mlp\.up_proj\.weight \(1 missing\)"):
+        load_base(_settings(folder), progress=False)
+
+
+@pytest.mark.parametrize("kind", ["ll\x1b[31mama", "l" * 5000, 7, ["llama"]])
+def test_a_type_that_is_no_name_is_not_printed(folder, kind, capfd):
+    _change(folder, model_type=kind)
+    for load in (load_tokenizer, load_base):
+        with pytest.raises(BaseError, match="model_type is no name of a model"):
+            load(_settings(folder), progress=False)
+    assert capfd.readouterr().err == ""
