@@ -2,7 +2,7 @@
 # Make .venv, or bring it up to date; does nothing when nothing has changed.
 #
 #   scripts/setup.sh             everything: vLLM, TRL, trackers, tests, docs (`make setup`)
-#   scripts/setup.sh quickstart  what alora itself needs (`make quickstart`); the rest can be added later
+#   scripts/setup.sh quickstart  what alora and its guard need (`make quickstart`); the rest can be added later
 #
 #   PYTHON=python3.12     interpreter of a new .venv (3.11 or newer)
 #   ALORA_TORCH=cpu|cuda  which build of torch and vLLM; default: cuda where nvidia-smi finds a GPU, else cpu
@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 VENV=${VENV:-.venv}
 LOCK=scripts/requirements-cpu.txt
-NEEDED=scripts/quickstart-packages.txt # names in the lock: alora's own requirements and theirs
+NEEDED=scripts/quickstart-packages.txt # names in the lock: what alora and its guard require, and theirs
 WANTED=${1:-everything}
 TORCH=2.13.0
 
@@ -83,9 +83,9 @@ if [ "$choice" = cpu ]; then
   install --no-deps --require-hashes -r "$lock"
   install --no-deps --no-build-isolation -e .
 elif [ "$WANTED" = quickstart ]; then
-  install -e .
+  install -e '.[guard]'
 else
-  install -e '.[vllm,baselines,quantization,tracking,plots,launchers,docs,notebooks,dev]'
+  install -e '.[vllm,baselines,quantization,tracking,guard,plots,launchers,docs,notebooks,dev]'
 fi
 echo "$stamp$part" >"$stamp_file"
 echo "setup: done; $VENV/bin/alora --help"

@@ -61,9 +61,10 @@ def _refusal(key: str, kind: Any, value: Any) -> str:
         return f"{key} cannot be null; leave it out, or {remedy}"
     if origin is dict:
         if isinstance(value, Mapping) and (odd := [name for name in value if not isinstance(name, str)]):
+            meant = {True: "yes", False: "no"}[odd[0]] if isinstance(odd[0], bool) else odd[0]
             return (
                 f"{key}: the key {odd[0]} is read as {type(odd[0]).__name__}, and keys are text here; put it in "
-                f'quotes, {{"{odd[0]}": ...}}, in a recipe file if the command line does not take it'
+                f'quotes as your data has it, {{"{meant}": ...}}, in a recipe file if the command line does not take it'
             )
         return f"{key} is {shown}; it takes {{KEY: VALUE, ...}}, each VALUE {_WORDS[inner[1].__name__]}"
     if origin is list:

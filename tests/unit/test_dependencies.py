@@ -137,9 +137,11 @@ def closure(lines: list[str]) -> set[str]:
     return {name for name, _ in found}
 
 
-def test_the_quickstart_installs_what_alora_needs_and_no_more():
+def test_the_quickstart_installs_what_alora_and_its_guard_need():
     """torch comes apart from the lock; an editable install needs one package that hatchling does not name."""
-    wanted = closure([*PROJECT["dependencies"], *PYPROJECT["build-system"]["requires"]]) - {"torch"} | {"editables"}
+    guard = PROJECT["optional-dependencies"]["guard"]
+    wanted = closure([*PROJECT["dependencies"], *guard, *PYPROJECT["build-system"]["requires"]])
+    wanted = wanted - {"torch"} | {"editables"}
     listed = (ROOT / "scripts/quickstart-packages.txt").read_text().split()
     assert set(listed) == wanted
     assert not wanted & set(declared(PROJECT["optional-dependencies"]["vllm"]))
