@@ -18,6 +18,12 @@ KEYS = ("id", "title", "rule", "labels")
 METADATA = ("sources", "counts", "notes", "metadata")  # a policy file may say where its rows come from; not read
 LISTS = ("policies", "multilabel_policies")
 LONGEST_ID = 128  # letters; it names files, beside their endings
+LONGEST = {
+    "title": 1000,
+    "label": 200,
+    "answer": 200,
+    "rule": 100_000,
+}  # letters; more is no rule but a file gone astray
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _REMEDY = "give a YAML file with id, title and rule"
 
@@ -56,8 +62,10 @@ class Policy:
             raise PolicyError(
                 f"policy id {self.id[:40]!r}... has {len(self.id)} letters and names files; use {LONGEST_ID} at most"
             )
-        for text in (self.title, self.rule, *self.labels, *self.answers):
-            _refuse_odd_text(self.id, text)
+        texts = [("title", self.title), ("rule", self.rule)]
+        texts += [("label", label) for label in self.labels] + [("answer", answer) for answer in self.answers]
+        for name, text in texts:
+            _refuse_odd_text(self.id, name, text)
         for text in (self.title, *self.labels, *self.answers):
             if printable(text) != text:
                 raise PolicyError(
@@ -249,11 +257,13 @@ def _pick(policies: list[Policy], name: str | None, file: str) -> Policy:
     raise PolicyError(f"{file} has no policy {name!r}; {hint}")
 
 
-def _refuse_odd_text(name: str, text: Any) -> None:
+def _refuse_odd_text(policy: str, name: str, text: Any) -> None:
     if not isinstance(text, str):
-        raise PolicyError(f"policy {name!r}: labels and answer words are texts, not {_kind(text)}")
+        raise PolicyError(f"policy {policy!r}: labels and answer words are texts, not {_kind(text)}")
+    if len(text) > LONGEST[name]:
+        raise PolicyError(f"policy {policy!r}: its {name} has {len(text):,} letters; use {LONGEST[name]:,} at most")
     if lone_surrogate(text) is not None:
-        raise PolicyError(f"policy {name!r}: {text!r} holds a lone surrogate, which is no Unicode text; replace it")
+        raise PolicyError(f"policy {policy!r}: {text!r} holds a lone surrogate, which is no Unicode text; replace it")
 
 
 def _in_words(name: str) -> str:

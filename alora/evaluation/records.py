@@ -30,6 +30,11 @@ class Estimate:
     low: float | None = None
     high: float | None = None
 
+    def __post_init__(self) -> None:
+        for number in (self.value, self.low, self.high):
+            if number is not None and not 0 <= number <= 1:
+                raise ValueError(f"a figure is {number}, not 0 to 1")
+
 
 @dataclass(frozen=True)
 class Metrics:

@@ -144,3 +144,11 @@ def test_control_characters_that_would_reach_a_terminal_are_refused(field, text)
     given = {"title": "T", "label": "x", "answer": "A"} | {field: text}
     with pytest.raises(PolicyError, match="holds a control character"):
         Policy("a", given["title"], "R", (given["label"], "y"), (given["answer"], "B"))
+
+
+@pytest.mark.parametrize("name", ["title", "rule"])
+def test_a_text_of_megabytes_is_refused_without_being_printed(name):
+    texts = {"title": "No refunds", "rule": "Never."} | {name: "x" * 5_000_000}
+    with pytest.raises(PolicyError, match=f"its {name} has 5,000,000 letters") as caught:
+        Policy(id="p", **texts)
+    assert len(str(caught.value)) < 200
