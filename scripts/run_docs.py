@@ -35,7 +35,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_SECONDS = 900
 SETUP_INPUTS = ("scripts/requirements-cpu.txt", "pyproject.toml", "scripts/setup.sh")  # of setup.sh's own stamp
-COMMANDS = ("alora", "make", "pip", "python", "pytest", "vllm", "mkdocs", "curl", "source")  # what opens a line that is a command
+COMMANDS = (
+    "alora",
+    "make",
+    "pip",
+    "python",
+    "pytest",
+    "vllm",
+    "mkdocs",
+    "curl",
+    "source",
+)  # what opens a line that is a command
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>[\w+-]*)(?P<rest>.*)$")
 _TITLE = re.compile(r'title="(?P<title>[^"]+)"')
 _MARK = re.compile(r"^ *<!-- *(?P<name>not run|exit code|run in) *: *(?P<value>.+?) *-->$")
