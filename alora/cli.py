@@ -91,6 +91,8 @@ def report(error: BaseException) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    if arguments[:1] == ["help"] and arguments[1:2] and arguments[1] in VERBS:
+        arguments = [arguments[1], "--help"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         sys.stdout.write(_help())
         return 0 if arguments else MISUSED

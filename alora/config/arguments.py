@@ -137,7 +137,8 @@ def _positional(verb: str, values: list[str]) -> list[str]:
     if key is None:
         if verb == "doctor":
             raise ConfigError(f"alora doctor looks at this machine; it has no use for {values[0]!r}")
-        hint = "artifact" if verb in OF_ARTIFACT else "recipe"
+        a_recipe = Path(values[0]).suffix in ("", ".yaml", ".yml")
+        hint = "artifact" if verb in OF_ARTIFACT else "recipe" if a_recipe else "data.train"
         raise ConfigError(f"alora {verb}: {values[0]!r} is not key=value; did you mean {hint}={values[0]}?")
     if verb == "bench" and values[0] == "compare":
         return ["bench.workload=compare", f"bench.runs=[{','.join(map(quoted, values[1:]))}]"]

@@ -51,7 +51,8 @@ def _fill(recipe: DictConfig, values: Mapping[Any, Any], prefix: str = "") -> It
         elif isinstance(value, Mapping):
             yield from _fill(recipe, value, f"{key}.")
         else:
-            yield f"{key} is {str(value)[:200]}, but it is a section; write its keys below it"
+            first = next(name for name in schema_types() if name.startswith(f"{key}."))
+            yield f"{key} is {str(value)[:200]}, but it is a section; write its keys below it, such as {first}"
 
 
 def _refusal(key: str, kind: Any, value: Any) -> str:

@@ -207,7 +207,7 @@ class TestLocalRecipe:
             ("- a\n- b\n", "a recipe is a YAML mapping"),
             ("naem: x\n", "recipe.yaml: unknown key 'naem'"),
             ("training:\n  epochs: soon\n", "recipe.yaml: training.epochs is .soon.; it must be a number"),
-            ("training: 3\n", "training is 3, but it is a section"),
+            ("training: 3\n", "training is 3, but it is a section; write its keys below it, such as training.epochs"),
             ("data:\n  columns: text\n", "data.columns is text, but it is a section"),
             (
                 "defaults:\n  - override /base: smollm3\n",
