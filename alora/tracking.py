@@ -14,8 +14,8 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState
@@ -40,8 +40,7 @@ class Tracking:
 
     def __init__(self, recipe: Recipe, folder: Path, note: Callable[[str], None], run_id: str = "") -> None:
         self._reporter = _reporter(recipe, folder, run_id, note) if run_id else None
-        self._recipe, self._folder, self._note = recipe, folder, note
-        self._begun, self._failed = False, 0
+        self._recipe, self._folder, self._note, self._begun = recipe, folder, note, False
         self._state, self._control, self._arguments = TrainerState(), TrainerControl(), _Arguments(recipe, run_id)
 
     @property
@@ -78,10 +77,9 @@ class Tracking:
 
     def evaluations(self, evaluations: Sequence[Evaluation]) -> None:
         """Report every figure of every policy and method."""
-        group = {"validation": "eval"}
         self.log(
             {
-                f"{group.get(item.split, item.split)}_{figure}/{item.policy}/{item.method}": estimate.value
+                f"{item.split.replace('validation', 'eval')}_{figure}/{item.policy}/{item.method}": estimate.value
                 for item in evaluations
                 for figure, estimate in item.metrics.figures.items()
                 if estimate.value is not None
@@ -91,13 +89,10 @@ class Tracking:
     def __enter__(self) -> Tracking:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if not self.active:
             return
-        self._failed = int(kind is not None)
-        self._try("on_train_end")
+        self._try("on_train_end", exit_code=int(kind is not None))
         if self.active and kind is None:
             record = self._folder / _RECORD
             write_json(record, json.loads(record.read_text(encoding="utf-8")) | {"finished": True})
@@ -108,8 +103,8 @@ class Tracking:
             return
         try:
             getattr(self._reporter, event)(self._arguments, self._state, self._control, **values)
-            if event == "on_train_end":
-                _ENDS.get(self._recipe.tracking.kind, lambda _: None)(self._failed)
+            if event == "on_train_end" and (end := _ENDS.get(self._recipe.tracking.kind)):
+                end(**values)
         except Exception as error:
             self._reporter = None
             self._note(f"tracking stopped, the run goes on: {_describe(error)}")
@@ -119,7 +114,8 @@ class _TrainerReports(TrainerCallback):
     """Asks a trainer for a training loss every ``every`` optimiser steps, and passes on what it logs."""
 
     def __init__(self, tracking: Tracking, policies: Sequence[str], every: int, prefix: str) -> None:
-        self._tracking, self._policies, self._every, self._prefix = tracking, tuple(policies), every, prefix
+        self._tracking, self._every = tracking, every
+        self._named = partial(metric_names, policies=tuple(policies), prefix=prefix)
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Called by the trainer; its state holds the log of a run that goes on."""
@@ -135,9 +131,6 @@ class _TrainerReports(TrainerCallback):
         """Called by the trainer with a log entry."""
         if logs and state.is_world_process_zero:
             self._tracking.log(self._named(logs), state.global_step)
-
-    def _named(self, logs: Mapping[str, object]) -> dict[str, float]:
-        return metric_names(logs, self._policies, self._prefix)
 
 
 class _Arguments:
@@ -261,9 +254,9 @@ def _open_mlflow(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str]
 
 
 _OPENINGS = {"wandb": _open_wandb, "mlflow": _open_mlflow}
-_ENDS: dict[str, Callable[[int], object]] = {
-    "wandb": lambda code: importlib.import_module("wandb").finish(exit_code=code),
-    "mlflow": lambda code: importlib.import_module("mlflow").end_run("FAILED" if code else "FINISHED"),
+_ENDS: dict[str, Callable[..., object]] = {
+    "wandb": lambda exit_code: importlib.import_module("wandb").finish(exit_code=exit_code),
+    "mlflow": lambda exit_code: importlib.import_module("mlflow").end_run("FAILED" if exit_code else "FINISHED"),
 }
 
 
