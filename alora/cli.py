@@ -115,8 +115,8 @@ def _dispatch(arguments: list[str]) -> int:
     elif not {"-m", "--multirun"}.isdisjoint(rest):
         from alora.config.sweep import Jobs, run_sweep
 
-        run, finished, metric = (functools.partial(act, verb) for act in (_run, _finished, _metric))
-        jobs = Jobs(run, report, finished, metric, _summarise)
+        of_verb = functools.partial
+        jobs = Jobs(of_verb(_run, verb), report, of_verb(_finished, verb), of_verb(_metric, verb), _summarise)
         return run_sweep(verb, rest, jobs, _say)
     from alora.config.compose import load_recipe
 

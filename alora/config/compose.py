@@ -167,7 +167,7 @@ def _verb_help(arguments: Arguments) -> str:
     values = OmegaConf.to_container(composed)
     assert isinstance(values, dict)
     folders = [folder for folder in (arguments.config_dir, configs_folder()) if folder is not None]
-    return verb_help(arguments.verb, values, folders)
+    return verb_help(arguments.verb, {str(key): value for key, value in values.items()}, folders)
 
 
 def complete(argv: Sequence[str], verbs: Sequence[str]) -> None:
@@ -188,7 +188,7 @@ def complete(argv: Sequence[str], verbs: Sequence[str]) -> None:
             raise ConfigError(f"{' '.join(argv)}: {error}") from error
 
 
-def hydra_main(arguments: Arguments, overrides: Sequence[str], task: Callable[[DictConfig], None]) -> None:
+def hydra_main(arguments: Arguments, overrides: Sequence[str], task: Callable[[DictConfig], object]) -> None:
     """``hydra.main`` on the command line, which it reads from ``sys.argv``; what it prints is shown without secrets."""
     defaults = [f"{group}={option}" for group, option in _OF_MAIN.items() if not arguments.sets(group)]
     argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")

@@ -93,7 +93,7 @@ def look(run: str | Path) -> Look:
     start = call.activation_B[0]
     text = base.tokenizer.decode(call.input_ids_BT[0, start - 12 : start + 8])
     reached = reached_sites(adapted_modules(models.alora), base.model.config.num_hidden_layers)
-    return Look(policy.id, call, text, bare, capture(bare, call), runs, reached)
+    return Look(policy.id, call, str(text), bare, capture(bare, call), runs, reached)
 
 
 def _largest(one: Capture, other: Capture, before: int) -> float:
