@@ -32,7 +32,7 @@ _SOURCES = (bool, "a file, hub:NAME, or a list of them such as [a.jsonl,b.csv]")
 _TRAINING = ("check", "train", "compare")
 _OPENING = ("validate", "evaluate", "export", "recalibrate", "fleet", "score", "serve")
 _LABELLED = ("evaluate", "recalibrate", "fleet")
-_REPORTING = ("new", "check", "compare", *_OPENING, "bench", "doctor")
+_REPORTING = ("new", "check", "compare", "generate", *_OPENING, "bench", "doctor")
 
 
 @dataclass
@@ -63,7 +63,8 @@ class AdapterSettings:
 class PolicySettings:
     """One policy: inline, or read from ``file`` (``id`` then selects one of several)."""
 
-    file: str | None = setting(None, "YAML with id, title, rule, labels", read_by=(*_TRAINING, "evaluate"), some=True)
+    file: str | None = setting(None, "YAML with id, title, rule, labels",
+                             read_by=(*_TRAINING, "evaluate", "generate"), some=True)  # fmt: skip
     id: str | None = setting(None, "which one of the file, or the inline policy's own")
     title: str | None = setting(None, "a few words that open every suffix")
     rule: str | None = setting(None, "what is and is not allowed, in sentences")
@@ -85,16 +86,19 @@ class ColumnSettings:
 class DataSettings:
     """Labelled conversations: JSON, CSV, TSV or Parquet files, ``hub:NAME[:SPLIT]`` data sets, or a list of them."""
 
-    train: Any = setting(None, "rows to train on", read_by=_TRAINING, some=True, form=_SOURCES)
+    train: Any = setting(
+        None, "rows to train on; alora generate makes some", read_by=_TRAINING, some=True, form=_SOURCES
+    )
     validation: Any = setting(None, "null: a share of data.train", read_by=(*_TRAINING, "recalibrate"), form=_SOURCES)
     test: Any = setting(
-        None, "rows that only the figures see", read_by=(*_TRAINING, "evaluate", "fleet"), form=_SOURCES,
-        of=(*_TRAINING, "evaluate", "fleet", "validate"),
+        None, "rows that only the figures see", read_by=(*_TRAINING, "evaluate", "fleet", "generate"), form=_SOURCES,
+        of=(*_TRAINING, "evaluate", "fleet", "generate", "validate"),
     )  # fmt: skip
     validation_share: float = setting(0.15, "of each label, by a hash of each text", above=0, below=1, of=_TRAINING)
     label_map: dict[str, str] = setting({}, "label in the data → label of the policy", of=(*_TRAINING, *_LABELLED))
     role_map: dict[str, str] = setting({}, "role in the data → role; human, gpt and their like need no entry")
     skip_media: bool = setting(False, "leave images, audio and files out of a message instead of refusing its row")
+    noise: bool = setting(False, "list training rows whose label looks wrong", of=("check",))
     columns: ColumnSettings = section(ColumnSettings)
 
 
@@ -194,6 +198,19 @@ class JudgeSettings:
 
 
 @dataclass
+class GenerateSettings:
+    """``alora generate``: rows from a policy's text, by the model that ``judge`` names."""
+
+    pairs: int = setting(200, "minimal pairs to write: a conversation for each label", least=1)
+    votes: int = setting(3, "that must agree on a conversation's label", least=1, most=15)
+    temperature: float = setting(0.8, "of written conversations", least=0, most=2)
+    max_tokens: int = setting(1500, "of a written pair", least=1)
+    max_calls: int | None = setting(None, "requests at most, all calls of one folder together", least=1)
+    max_cost: float | None = setting(None, "in the currency of judge.input_price", above=0)
+    similarity: float = setting(0.7, "shared word triples that make two conversations copies", above=0, most=1)
+
+
+@dataclass
 class FleetSettings:
     """``alora fleet``: the report on a battery, and when it fails."""
 
@@ -283,9 +300,9 @@ class Recipe:
     run_dir: str = setting("runs/${name}", "where everything of a run is kept", some=True, of=("train", "compare"))
     base: BaseSettings = section(BaseSettings, *_TRAINING, *_OPENING, "bench", "doctor")
     adapter: AdapterSettings = section(AdapterSettings, *_TRAINING)
-    policy: PolicySettings = section(PolicySettings, *_TRAINING)
+    policy: PolicySettings = section(PolicySettings, *_TRAINING, "generate")
     policies: list[str] = setting([], "ids in policy.file: a battery ('*': all of them)", of=(*_TRAINING, *_OPENING))
-    data: DataSettings = section(DataSettings, *_TRAINING, *_LABELLED, "validate", "score")
+    data: DataSettings = section(DataSettings, *_TRAINING, *_LABELLED, "generate", "validate", "score")
     prompt: PromptSettings = section(PromptSettings, *_TRAINING, "validate", "evaluate", "export")
     training: TrainingSettings = section(TrainingSettings, "train", "compare")
     tracking: TrackingSettings = section(TrackingSettings, "train")
@@ -295,7 +312,8 @@ class Recipe:
     serving: ServingSettings = section(ServingSettings, "serve")
     bench: BenchSettings = section(BenchSettings, "bench")
     compare: CompareSettings = section(CompareSettings, "compare")
-    judge: JudgeSettings = section(JudgeSettings, "compare")
+    judge: JudgeSettings = section(JudgeSettings, "compare", "generate")
+    generate: GenerateSettings = section(GenerateSettings, "generate")
     fleet: FleetSettings = section(FleetSettings, "fleet")
     artifact: str | None = setting(
         None,
@@ -313,7 +331,9 @@ class Recipe:
     )
     output: str | None = setting(None, "where a report, verdicts or the bundle are written", of=_REPORTING)
     json: bool = setting(False, "machine-readable output", of=_REPORTING)
-    strict: bool = setting(False, "check: warnings fail too; doctor: ask the hub, too", of=("check", "doctor"))
+    strict: bool = setting(
+        False, "check, generate: warnings fail too; doctor: ask the hub", of=("check", "generate", "doctor")
+    )
     show: int = setting(0, "rows to print as tokens, with what the adapter reads", least=0, of=("check",))
     force: bool = setting(
         False, "start over where the run folder holds other settings", in_files=(False,), of=("train",)
