@@ -94,7 +94,8 @@ class DataSettings:
         None, "rows that only the figures see", read_by=(*_TRAINING, "evaluate", "fleet", "generate"), form=_SOURCES,
         of=(*_TRAINING, "evaluate", "fleet", "generate", "validate"),
     )  # fmt: skip
-    validation_share: float = setting(0.15, "of each label, by a hash of each text", above=0, below=1, of=_TRAINING)
+    validation_share: float = setting(0.15, "of each label, by a hash of each text", above=0, below=1,
+                                      of=(*_TRAINING, "generate"))  # fmt: skip
     label_map: dict[str, str] = setting({}, "label in the data → label of the policy", of=(*_TRAINING, *_LABELLED))
     role_map: dict[str, str] = setting({}, "role in the data → role; human, gpt and their like need no entry")
     skip_media: bool = setting(False, "leave images, audio and files out of a message instead of refusing its row")
