@@ -110,6 +110,9 @@ def _split(argv: Sequence[str]) -> tuple[list[str], dict[str, str], list[str], l
     positional: list[str] = []
     before = ""  # a flag that may take this argument
     for item in argv:
+        if before in ("-h", "--help") and item == "all":
+            options[before], before = item, ""
+            continue
         if before in _WITH_VALUE or (before == "--info" and item in _INFO_TOPICS):
             flags.append(item)
             options[before], before = item, ""
@@ -136,7 +139,8 @@ def _positional(verb: str, values: list[str]) -> list[str]:
     if key is None:
         if verb == "doctor":
             raise ConfigError(f"alora doctor looks at this machine; it has no use for {values[0]!r}")
-        hint = "artifact" if verb in OF_ARTIFACT else "recipe"
+        a_recipe = Path(values[0]).suffix in ("", ".yaml", ".yml")
+        hint = "artifact" if verb in OF_ARTIFACT else "recipe" if a_recipe else "data.train"
         raise ConfigError(f"alora {verb}: {values[0]!r} is not key=value; did you mean {hint}={values[0]}?")
     if verb == "bench" and values[0] == "compare":
         return ["bench.workload=compare", f"bench.runs=[{','.join(map(quoted, values[1:]))}]"]

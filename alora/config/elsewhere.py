@@ -62,6 +62,7 @@ _ANOTHER_NAME = {
     "training.warmup_ratio": "warmup_steps",
     "training.gradient_accumulation_steps": "grad_accum_steps",
     "run_dir": "output_dir save_dir",
+    "tracking.kind": "report_to",
     "export.push_to": "push_to_hub hub_model_id",
     "data.train": "train_file dataset_name dataset",
     "data.validation": "validation_file eval_dataset",

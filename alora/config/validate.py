@@ -1,5 +1,6 @@
 """What a verb needs, and settings that do not go together. A setting's own values stand on its line of the schema."""
 
+from collections.abc import Sequence
 from dataclasses import is_dataclass
 from functools import reduce
 
@@ -14,12 +15,21 @@ def check_recipe(recipe: Recipe, verb: str) -> None:
     Raises:
         ConfigError: with one line per problem.
     """
-    problems = [*limit_problems(recipe), *_policy(recipe), *_training(recipe), *_compare(recipe), *_needs(recipe, verb)]
+    require_possible(recipe, _needs(recipe, verb))
+
+
+def require_possible(recipe: Recipe, more: Sequence[str] = ()) -> None:
+    """Check every value, whatever the verb; ``more`` are problems that are known already.
+
+    Raises:
+        ConfigError: with one line per problem.
+    """
+    problems = [*_limit_problems(recipe), *_policy(recipe), *_training(recipe), *_compare(recipe), *more]
     if problems:
         raise ConfigError("\n".join(problems))
 
 
-def limit_problems(recipe: Recipe) -> list[str]:
+def _limit_problems(recipe: Recipe) -> list[str]:
     """One line for each value beyond what its own line of the schema allows."""
     found = [
         limits.problem(key, reduce(getattr, key.split("."), recipe))
@@ -48,6 +58,8 @@ def _training(recipe: Recipe) -> list[str]:
             "so an aLoRA would be searched for in every row, and one that is not found trains nothing without a word; "
             "train it with training.engine=alora, or choose adapter=lora"
         )
+    if recipe.training.engine == "trl" and recipe.training.class_weights != "none":
+        problems.append("training.class_weights has no effect on training.engine=trl, whose loss is SFTTrainer's own")
     return problems
 
 

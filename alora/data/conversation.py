@@ -299,7 +299,8 @@ def _label(value: Any, where: str, policy: Policy, settings: DataSettings, findi
             "LABEL_UNKNOWN",
             where,
             f"label {shortened(label)}{mapped} is not one of {', '.join(policy.labels)} of policy {policy.id!r}; "
-            "fix the row, set data.label_map, or add the label to the policy",
+            f"fix the row, map it ('data.label_map={{{value[:40]}: {policy.labels[0]}}}', say), or add the label to "
+            "the policy",
         )
         return None
     return label
