@@ -197,7 +197,7 @@ class GuardClient:
             verdicts.append(
                 Verdict(asked.policy, str(verdict.label), probability, asked.threshold, asked.digest, given)
             )
-        return Verdicts(messages.id, tuple(verdicts), answer.usage["prompt_tokens"])
+        return Verdicts(messages.id, tuple(verdicts), answer.usage["prefix_tokens"])
 
     def score_many(self, rows: Iterable[Messages], *, errors: str = "raise") -> Iterator[Any]:
         """As :meth:`alora.Battery.score_many`, several under way at a time."""

@@ -134,7 +134,8 @@ def fit_rates(record: Record) -> Rates:
         )
     scales = np.abs(rows).max(axis=0)
     fitted, _ = nnls(np.array(rows) / scales, np.ones(len(rows)))
-    return Rates(*(fitted / scales).tolist(), record.machine.bytes)
+    base, adapted, request = (fitted / scales).tolist()
+    return Rates(base, adapted, request, record.machine.bytes)
 
 
 def bursts(record: Record) -> list[tuple[int, int, dict[str, tuple[Work, float]]]]:
