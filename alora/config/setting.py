@@ -32,6 +32,7 @@ class Limits:
     distinct: bool = False  # a list without repetitions
     in_files: tuple[Any, ...] | None = None  # what a file may give, the default first; the rest only the command line
     read_by: tuple[str, ...] | None = None  # a file or folder: the verbs that cannot run without it when it is named
+    of: tuple[str, ...] | None = None  # the verbs that use it; None: those of read_by, else of its section
 
     @property
     def words(self) -> str:
@@ -90,6 +91,11 @@ def setting(default: Any, meaning: str = "", **limits: Any) -> Any:
     if isinstance(default, list | dict):
         return field(default_factory=lambda: copy.copy(default), metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def section(kind: type, *of: str) -> Any:
+    """A field of the schema with fields of its own, used by the verbs ``of``; none named: by all."""
+    return field(default_factory=kind, metadata={"limits": Limits(of=of or None)})
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,12 +27,39 @@ def positive_probability(logits_NL: Floats, temperature: float = 1.0) -> Floats:
     Raises:
         DataError: a logit is not finite.
     """
+    return all_probabilities(logits_NL, temperature)[:, 0]
+
+
+def all_probabilities(logits_NL: Floats, temperature: float = 1.0) -> Floats:
+    """:func:`positive_probability` for every label."""
     if not np.isfinite(logits_NL).all():
         bad = int((~np.isfinite(logits_NL)).any(axis=1).sum())
         raise DataError(f"label logits of {bad} of {len(logits_NL)} rows are not finite; try base.dtype=float32")
     # Differences first, as a verdict does: bfloat16 logits have many ties, which dividing first would break.
     values_NL = np.asarray(logits_NL, dtype=np.float64)
-    return softmax((values_NL - values_NL.max(axis=1, keepdims=True, initial=-np.inf)) / temperature, axis=1)[:, 0]
+    return softmax((values_NL - values_NL.max(axis=1, keepdims=True, initial=-np.inf)) / temperature, axis=1)
+
+
+def verdicts(probability_NL: Floats, threshold: float) -> NDArray[np.int64]:
+    """The label ids that :func:`alora.verdict.make_verdict` gives, for many rows at once."""
+    others_N = 1 + probability_NL[:, 1:].argmax(axis=1)
+    return np.where(probability_NL[:, 0] >= threshold, 0, others_N)
+
+
+def at_bound(temperature: float) -> bool:
+    """Whether the fit ran into one of :data:`TEMPERATURE_BOUNDS`."""
+    return min(abs(temperature / bound - 1) for bound in TEMPERATURE_BOUNDS) < 1e-3
+
+
+def fit_rules(
+    probability_NL: Floats, label_ids_N: NDArray[np.int64], labels: Sequence[str], settings: EvaluationSettings
+) -> dict[str, float]:
+    """For three labels or more, a threshold on each one's own probability, chosen as the verdict's is."""
+    plain = replace(settings, bootstrap=0)
+    return {
+        label: choose_threshold(label_ids_N == place, probability_NL[:, place], plain)[0]
+        for place, label in enumerate(labels if len(labels) > 2 else ())
+    }
 
 
 def fit_temperature(logits_NL: Floats, label_ids_N: NDArray[np.int64]) -> float:

@@ -19,7 +19,7 @@ import httpx2
 
 from alora.bundle.golden import TOLERANCES, disagreement
 from alora.config.secrets import KEY, redacted
-from alora.errors import CheckFailed, ConfigError
+from alora.errors import CheckFailed, ConfigError, PromptRefused
 from alora.reading import LONGEST
 
 if TYPE_CHECKING:
@@ -169,10 +169,12 @@ class RemoteEngine:
         """What ``pick`` takes from the answer's JSON.
 
         Raises:
-            ConfigError: the server refuses, or what it says is nothing that ``pick`` can read.
+            PromptRefused: the server refuses what was sent.
+            ConfigError: it refuses for another reason, or what it says is nothing that ``pick`` can read.
         """
         if status != 200:
-            raise ConfigError(f"{self.url} answered {status}: {text[:300]!r}")
+            refused = PromptRefused if status in (400, 413) else ConfigError
+            raise refused(f"{self.url} answered {status}: {text[:300]!r}")
         try:
             return pick(json.loads(text))
         except (ValueError, LookupError, TypeError, RecursionError) as error:
