@@ -14,6 +14,7 @@ from typing import Any
 from alora.comparison import judge_prompt
 from alora.data.conversation import Conversation
 from alora.policy import Policy
+from alora.reading import lone_surrogate
 
 Request = list[dict[str, str]]
 Turns = tuple[tuple[str, str], ...]  # role and text
@@ -125,7 +126,7 @@ def vote_format(policy: Policy) -> dict[str, Any]:
 def read_vote(text: str | None, policy: Policy) -> Vote | None:
     """The label that the judge gave; None when there is none."""
     answer = judge_prompt.read_answer(text, policy)
-    return None if answer is None else Vote(answer.label_id, (text or "")[:600])
+    return None if answer is None else Vote(answer.label_id, (text or "")[:600].encode("utf-8", "replace").decode())
 
 
 def _policy(policy: Policy) -> str:
@@ -146,7 +147,8 @@ def _format(name: str, properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _objects(text: str | None) -> list[dict[str, Any]]:
-    """The outermost JSON objects in ``text``, without what stands in ``<think>``."""
+    """The outermost JSON objects in ``text``, without what stands in ``<think>``; none where an escape in it stands for
+    half a character."""
     said = (text or "").rpartition("</think>")[2]
     decoder, found, place = json.JSONDecoder(), [], said.find("{")
     while place != -1:
@@ -156,7 +158,8 @@ def _objects(text: str | None) -> list[dict[str, Any]]:
         except (ValueError, RecursionError):
             place += 1
         place = said.find("{", place)
-    return [value for value in found if isinstance(value, dict)]
+    whole = lone_surrogate(json.dumps(found, ensure_ascii=False)) is None
+    return [value for value in found if isinstance(value, dict) and whole]
 
 
 def _turns(value: Any) -> Turns | None:

@@ -192,7 +192,8 @@ def test_text_that_gives_the_label_away_is_dropped(reply):
 @pytest.mark.parametrize(
     "nonsense",
     ["no JSON at all", '{"violation": []}', '{"violation": [{"role": "boss", "content": "x"}], "ok": 3}', "", None,
-     '{"ok": ' * 5000, '{"violation": [{"role": "user", "content": "   "}], "ok": [{"role": "user", "content": "x"}]}'],
+     '{"ok": ' * 5000, '{"violation": [{"role": "user", "content": "   "}], "ok": [{"role": "user", "content": "x"}]}',
+     '{"violation": [{"role": "user", "content": "a"}], "ok": [{"role": "user", "content": "half \\ud800"}]}'],
 )  # fmt: skip
 def test_pairs_that_cannot_be_read_are_counted_and_paid_once(nonsense, capsys):
     def bad(number, body):
