@@ -42,8 +42,11 @@ VERBS = {
     "fleet": "battery=DIR data.test=FILE: every policy's figures, drift, and who fires on whose positives",
     "export": "artifact=DIR: a bundle that PEFT and vLLM load as it is",
     "score": "artifact=DIR FILE: verdicts on a conversation (.json, or - for standard input), or on each row (.jsonl)",
+    "report": "verdicts=DIR: what verdicts on a log say: rates over time, co-firing, examples, drift",
+    "label": "verdicts=DIR data=LOG output=FILE: the rows of a log that are worth a label",
     "serve": "battery=DIR: stock vLLM's OpenAI server with the bundles in it, if it takes the plugin",
     "bench": "serving: aLoRA, LoRA, base, packed scorer on vLLM; training: against PEFT, Trainer, TRL; compare A B",
+    "plan": "plan.rate=N: devices, memory, p95 and cost of a fleet beside standard LoRA, with every assumption",
     "doctor": "versions, devices, base and cache state, and what will not work here",
 }
 # How safetensors and torch, which raise errors of their own, tell that a file could not be written.

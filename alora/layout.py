@@ -1,8 +1,10 @@
 """Where a run keeps what, for whoever writes it and whoever opens it.
 
-    policies/ID/   one policy's adapter/, training.json, evaluation.json and identity.json
+    policies/ID/   one policy's adapter/, training.json, evaluation.json, predictions.parquet, report.html and
+                   identity.json
     battery/       what is shipped: battery.json, and ID/ with the bundle of each policy
-    bundle         in a run of one policy, a link to battery/ID; adapter is one to policies/ID/adapter
+    report.html    of several policies: a table, and a link to each one's page
+    bundle         in a run of one policy, a link to battery/ID; adapter and report.html are links into policies/ID
 
 A run of version 0.1 has no ``policies`` when it has one policy: all of the above lies in the run folder itself.
 """
@@ -21,9 +23,12 @@ RUN_FILE = "run.yaml"
 INPUTS_FILE = "inputs.json"
 BATTERY, POLICIES, BUNDLE, ADAPTER = "battery", "policies", "bundle", "adapter"
 TRAINING, EVALUATION, IDENTITY = "training.json", "evaluation.json", "identity.json"
-OUTPUTS = ("checkpoints", POLICIES, BATTERY, BUNDLE, ADAPTER, TRAINING, EVALUATION, IDENTITY)
+PREDICTIONS, REPORT = "predictions.parquet", "report.html"
+OUTPUTS = ("checkpoints", POLICIES, BATTERY, BUNDLE, ADAPTER, REPORT, TRAINING, EVALUATION, IDENTITY)
+# By which a page and a Parquet file are known as alora's own.
+PAGE_START, MARK = "<!doctype html><!-- alora report -->", "alora"
 _PARTS = re.compile(rf"\.|{BATTERY}(/[^/]+)?|{POLICIES}/[^/]+(/{ADAPTER})?|{BUNDLE}|{ADAPTER}")
-_LINKS = {BUNDLE: f"{BATTERY}/{{}}", ADAPTER: f"{POLICIES}/{{}}/{ADAPTER}"}
+_LINKS = {BUNDLE: f"{BATTERY}/{{}}", ADAPTER: f"{POLICIES}/{{}}/{ADAPTER}", REPORT: f"{POLICIES}/{{}}/{REPORT}"}
 
 
 def run_of(folder: Path) -> Path | None:
@@ -45,10 +50,12 @@ def home_of(folder: Path) -> Path:
 
 
 def link_only(run: Path, policy: str) -> None:
-    """Let ``bundle`` and ``adapter`` lead to those of the only policy, where the file system has links."""
+    """Let ``bundle``, ``adapter`` and ``report.html`` lead to those of the only policy, as far as they are there and
+    the file system has links."""
     for name, target in _LINKS.items():
         with contextlib.suppress(OSError):
-            (run / name).symlink_to(target.format(policy))
+            if (run / target.format(policy)).exists():
+                (run / name).symlink_to(target.format(policy))
 
 
 def own_link(path: Path) -> Path | None:
@@ -62,7 +69,7 @@ def own_link(path: Path) -> Path | None:
 
 
 def require_plain_run(run: Path, refusal: type[AloraError], outputs: Sequence[str] = OUTPUTS) -> None:
-    """Refuse a run that leads elsewhere: of all links, only its own two to its only policy are let be.
+    """Refuse a run that leads elsewhere: of all links, only its own to its only policy are let be.
 
     Raises:
         refusal: something in it is a link, a pipe, a socket or a device.

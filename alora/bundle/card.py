@@ -12,9 +12,11 @@ from collections.abc import Sequence
 
 from alora.adapter.folder import AdapterSpec
 from alora.bundle.manifest import Manifest
+from alora.evaluation.doubts import doubts
 from alora.evaluation.records import Evaluation
 from alora.evaluation.report import describe_operating_point, figure_rows
 
+_HUB_METRICS = {"accuracy": "accuracy", "f1": "f1", "precision": "precision", "recall": "recall", "auroc": "roc_auc"}
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -27,8 +29,9 @@ def model_card(manifest: Manifest, spec: AdapterSpec) -> str:
         _use(manifest),
         _data(manifest),
         _figures(manifest),
+        _training(manifest, spec),
         _serving(manifest),
-        _identity(manifest, spec),
+        _identity(manifest),
         _LIMITS,
     ]
     return "\n\n".join(sections) + "\n"
@@ -39,8 +42,31 @@ def _front_matter(manifest: Manifest) -> str:
     lines = ["library_name: peft", "pipeline_tag: text-classification"]
     if not manifest.base.local and _HUB_ID.fullmatch(manifest.base.source):
         lines += [f"base_model: {manifest.base.source}", "base_model_relation: adapter"]
+    if manifest.card.license:
+        lines.append(f"license: {json.dumps(manifest.card.license)}")
+    if manifest.card.languages:
+        lines += ["language:", *(f"- {json.dumps(language)}" for language in manifest.card.languages)]
     lines += ["tags:", *(f"- {tag}" for tag in ("alora", "peft", kind, "guardrail"))]
-    return "\n".join(["---", *lines, "---"])
+    return "\n".join(["---", *lines, *_model_index(manifest), "---"])
+
+
+def _model_index(manifest: Manifest) -> list[str]:
+    """The figures in the hub's form, unless the operating point or the base has changed since."""
+    if not manifest.evaluations or _moved(manifest):
+        return []
+    first = manifest.evaluations[0]
+    values = {name: first.metrics.value(figure) for figure, name in _HUB_METRICS.items()}
+    metrics = [{"type": name, "value": round(value, 4)} for name, value in values.items() if value is not None]
+    result = {
+        "task": {"type": "text-classification"},
+        "dataset": {"type": "private", "name": f"{first.split} rows", "split": first.split},
+        "metrics": metrics,
+    }
+    return [
+        "metrics:",
+        *(f"- {metric['type']}" for metric in metrics),
+        f"model-index: {json.dumps([{'name': manifest.policy.id, 'results': [result]}])}",  # JSON is YAML
+    ]
 
 
 def _introduction(manifest: Manifest) -> str:
@@ -103,7 +129,41 @@ def _figures(manifest: Manifest) -> str:
         f"On {first.metrics.rows} {_inline(first.split)} rows, {first.metrics.positives} of them positive, "
         f"{first.truncated} truncated; with 95 % bootstrap intervals."
     )
-    return f"{text}\n\n{rows}{_moved(manifest)}\n\n{_comparison(manifest.evaluations)}"
+    warnings = [f"> **{finding.code}**: {_inline(finding.problem)}" for finding in doubts(manifest.evaluations)]
+    parts = [text, *warnings, f"{rows}{_moved(manifest)}", _comparison(manifest.evaluations), _by_label(first)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _by_label(evaluation: Evaluation) -> str:
+    """What the verdict is for rows of each label, and each label's figures."""
+    found = evaluation.by_label
+    if not found:
+        return ""
+    rows = [
+        [
+            _code(item.label),
+            *map(str, evaluation.confusion[place]),
+            *(f"{value:.3f}" for value in (item.precision, item.recall, item.f1)),
+            str(item.support),
+            *([f"P ≥ {evaluation.rules[item.label]:.4f}"] if item.label in evaluation.rules else []),
+        ]
+        for place, item in enumerate(found)
+    ]
+    said = [f"says {_code(item.label)}" for item in found]
+    headings = ("label of the row", *said, "precision", "recall", "F1", "rows")
+    rule = (
+        "A label's own rule is a threshold on its probability alone, fitted on validation rows like the verdict's."
+        if evaluation.rules
+        else ""
+    )
+    table = _table((*headings, *(["its own rule"] if evaluation.rules else [])), rows)
+    return f"{table}\n\nMacro F1 {evaluation.macro_f1:.3f}. {rule}".rstrip()
+
+
+def _training(manifest: Manifest, spec: AdapterSpec) -> str:
+    shape = {"rank": str(spec.rank), "alpha": f"{spec.alpha:g}", "targets": ", ".join(spec.targets)}
+    facts = [[name, _code(value)] for name, value in {**shape, **manifest.card.training}.items()]
+    return f"## Training\n\n{_table(('setting', 'value'), facts)}"
 
 
 def _moved(manifest: Manifest) -> str:
@@ -138,6 +198,7 @@ def _serving(manifest: Manifest) -> str:
     if manifest.base.revision:
         origin += f" at revision {_code(manifest.base.revision)}"
     override = " base.source=FOLDER_OF_THE_BASE" if manifest.base.local else ""
+    keyword = ', base="FOLDER_OF_THE_BASE"' if manifest.base.local else ""
     digests = _table(
         ("part of the base", "sha256"),
         [[part, _code(getattr(fingerprint, part))] for part in ("weights", "tokenizer", "template")],
@@ -147,6 +208,16 @@ def _serving(manifest: Manifest) -> str:
         f"{manifest.base.dtype}. alora refuses to load the adapter on any other base, tokenizer or chat template.\n\n"
         f"{digests}\n\n```console\n$ pip install alora-toolkit\n"
         f"$ alora score artifact=THIS_FOLDER conversation.json{override}\n```\n\n"
+        "From Python, by this folder or by `user/repository` on the hub:\n\n```python\nimport alora\n\n"
+        f'with alora.load("THIS_FOLDER"{keyword}) as guard:\n'
+        '    messages = [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]\n'
+        f"    verdict = guard.score(messages)[{json.dumps(manifest.policy.id)}]\n"
+        "    print(verdict.label, verdict.probability, verdict.violated)\n```\n\n"
+        f"As a server, by vLLM or (`serving.scorer=packed`) without it:\n\n```console\n"
+        f"$ alora serve artifact=THIS_FOLDER{override}\n"
+        "$ curl -s http://127.0.0.1:8000/v1/guard -H 'Content-Type: application/json' \\\n"
+        """    -d '{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}'\n"""
+        "```\n\n"
         "The folder is a plain PEFT adapter, so `PeftModel.from_pretrained` loads it as it is. vLLM serves it with "
         "alora's plugin installed; without the plugin it would be refused, or run as a plain LoRA from token 0. Keep "
         "`alora_invocation_tokens` in `adapter_config.json`: some tools delete it, and the adapter is then silently "
@@ -154,11 +225,8 @@ def _serving(manifest: Manifest) -> str:
     )
 
 
-def _identity(manifest: Manifest, spec: AdapterSpec) -> str:
-    facts = (
-        f"Adapter digest {_code(manifest.adapter_digest)}; rank {spec.rank}, alpha {spec.alpha:g}, "
-        f"{', '.join(_code(target) for target in spec.targets)}."
-    )
+def _identity(manifest: Manifest) -> str:
+    facts = f"Adapter digest {_code(manifest.adapter_digest)}."
     certificate = manifest.certificate
     if certificate is None:
         return f"## KV identity\n\nNot certified: a standard LoRA changes the KV cache from token 0 on.\n\n{facts}"

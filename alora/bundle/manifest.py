@@ -101,6 +101,15 @@ class MoveRecord:
 
 
 @dataclass(frozen=True)
+class CardRecord:
+    """What only the card says: the adapter's ``license``, the conversations' ``languages``, how it was trained."""
+
+    license: str | None = None
+    languages: tuple[str, ...] = ()
+    training: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Everything in ``alora.json``. ``data`` counts rows: split → label → rows. ``created`` is UTC, ISO 8601."""
 
@@ -119,6 +128,7 @@ class Manifest:
     evaluations: tuple[Evaluation, ...] = ()
     data: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     moved: MoveRecord | None = None
+    card: CardRecord = field(default_factory=CardRecord)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types with the manifest's own digest; :func:`manifest_from_dict` reads it back."""
@@ -137,6 +147,7 @@ class Manifest:
             "certificate": _plain(self.certificate),
             "files": {name: asdict(record) for name, record in sorted(self.files.items())},
             "versions": dict(self.versions),
+            "card": asdict(self.card) | {"languages": list(self.card.languages), "training": dict(self.card.training)},
             **({} if self.moved is None else {"moved": asdict(self.moved)}),
         }
         return content | {"sha256": content_digest(content)}
@@ -246,6 +257,7 @@ def _manifest(content: Mapping[str, Any]) -> Manifest:
         versions=typed(Mapping[str, str], content["versions"], "versions"),
         created=typed(str, content["created"], "created"),
         moved=typed(MoveRecord | None, content.get("moved"), "moved"),
+        card=typed(CardRecord, content.get("card", {}), "card"),
     )
 
 

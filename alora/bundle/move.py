@@ -126,5 +126,6 @@ def rewrite_bundle(
         data={**manifest.data, "validation": validation},
         revision=manifest.base.revision,
         moved=moved,
+        card=manifest.card,
     )
     return write_bundle(contents, folder, len(bundle.golden))

@@ -20,6 +20,7 @@ from alora.bundle.manifest import (
     GOLDEN_FILE,
     MANIFEST_FILE,
     BaseRecord,
+    CardRecord,
     CertificateRecord,
     Manifest,
     MoveRecord,
@@ -59,6 +60,7 @@ class BundleContents:
     data: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     revision: str | None = None
     moved: MoveRecord | None = None
+    card: CardRecord = field(default_factory=CardRecord)
 
 
 def write_bundle(contents: BundleContents, folder: Path | str, golden_rows: int = 8) -> Bundle:
@@ -182,6 +184,7 @@ def _write_files(folder: Path, contents: BundleContents, golden: tuple[GoldenRow
         evaluations=contents.evaluations,
         data=contents.data,
         moved=contents.moved,
+        card=contents.card,
     )
     (folder / CARD_FILE).write_text(model_card(manifest, contents.weights.spec), encoding="utf-8")
     for file in folder.iterdir():

@@ -1,11 +1,12 @@
 """``alora evaluate artifact=DIR data.test=FILE``: figures on held-out rows, as a table and as ``evaluation.json``.
 
-Of several policies each is evaluated on its own rows; ``policies=[...]`` takes some of them.
+Next to it are ``evaluation.html``, the page to judge them by, and ``evaluation.parquet`` with every row's probability.
+Of several policies each is evaluated on its own rows, and has a page of its own; ``policies=[...]`` takes some of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from alora.base.limits import IN_ARTIFACT, IN_RECIPE, require_room
@@ -14,13 +15,16 @@ from alora.bundle.artifact import Kind, find_artifact
 from alora.bundle.battery import require_one_base
 from alora.commands.artifacts import Subject, data_settings, open_subject
 from alora.commands.bundles import check_bases, chosen
-from alora.commands.output import note, report_file_in, say, say_json, table
+from alora.commands.output import note, report_file, report_file_in, say, say_json, table, write_text
+from alora.commands.reports import say_doubts, write_page
+from alora.config.environment import describe_environment
 from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import LabelledConversation
 from alora.data.sources import Source
 from alora.data.splits import read_shared_rows
 from alora.errors import ConfigError, DataError, LeftOut
 from alora.evaluation.bag_of_words import fit_bag_of_words
+from alora.evaluation.page import render_overview
 from alora.evaluation.predict import Predictions, predict
 from alora.evaluation.report import (
     HEADINGS,
@@ -30,7 +34,8 @@ from alora.evaluation.report import (
     table_rows,
     write_evaluations,
 )
-from alora.layout import EVALUATION
+from alora.evaluation.scored import Judged, Scored, write_predictions
+from alora.layout import EVALUATION, TRAINING, home_of
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Renderer
@@ -56,6 +61,9 @@ def run(recipe: Recipe) -> int:
     data, policies = data_settings(recipe, artifact), [subject.require_policy() for subject in everyone]
     subjects = chosen({subject.require_policy().id: subject for subject in everyone}, recipe.policies, artifact)
     rows, unread = _rows(data.test, data, policies)
+    pages = {name: file.with_suffix(f".{name}.html" if len(subjects) > 1 else ".html") for name in subjects}
+    for place in {file.with_suffix(".parquet"), file.with_suffix(".html"), *pages.values()}:
+        report_file(place)
     left_out = LeftOut({name: error for name, error in unread.items() if name in subjects})
     left_out.require_some(subjects)
     for name, error in left_out.items():
@@ -64,12 +72,14 @@ def run(recipe: Recipe) -> int:
     for name in sorted(not_train.keys() & subjects.keys()):
         note(f"{name}: no bag of words: {not_train[name]}")
     going = [subject for name, subject in subjects.items() if name not in left_out]
-    evaluations = _evaluate(recipe, going, rows, train, IN_ARTIFACT if artifact.bundles or artifact.run else IN_RECIPE)
-    write_evaluations(file, evaluations)
+    judged = _evaluate(recipe, going, rows, train, IN_ARTIFACT if artifact.bundles or artifact.run else IN_RECIPE)
+    evaluations = [evaluation for one in judged for evaluation in one.evaluations]
+    _write(recipe, file, pages, judged, {name: home_of(subject.folder) for name, subject in subjects.items()})
     if recipe.json:
         say_json([evaluation.as_dict() for evaluation in evaluations])
     else:
         _show(evaluations, file)
+    say_doubts(evaluations, recipe.strict)
     return int(bool(left_out))
 
 
@@ -77,9 +87,7 @@ def _rows(source: Source | None, data: DataSettings, policies: Sequence[Policy])
     return ([], LeftOut()) if source is None else read_shared_rows(source, data, policies)
 
 
-def _evaluate(
-    recipe: Recipe, subjects: Sequence[Subject], rows: Rows, train: Rows, in_long_rows: str
-) -> list[Evaluation]:
+def _evaluate(recipe: Recipe, subjects: Sequence[Subject], rows: Rows, train: Rows, in_long_rows: str) -> list[Judged]:
     base = load_base(subjects[0].base)
     check_bases([subject.bundle for subject in subjects if subject.bundle], base)
     renderer = Renderer(base.tokenizer, subjects[0].prompt, subjects[0].base.template_kwargs)
@@ -88,27 +96,44 @@ def _evaluate(
     with Scorer(base, [subject.weights for subject in subjects]) as scorer:
         policies = [subject.require_policy() for subject in subjects]
         predictions = predict(scorer, renderer, policies, list(suffixes.values()), rows)
-    evaluations = []
+    judged = []
     for subject, predicted in zip(subjects, predictions, strict=True):
         if len(predicted.label_ids_N) == 0:
             note(f"{predicted.policy.id}: no test row is labelled for it, so it is left out")
             continue
-        evaluations += [_of_adapter(recipe, subject, predicted), *_baseline(recipe, predicted.policy, train, rows)]
-    if not evaluations:
+        methods = [_of_adapter(recipe, subject, predicted), *_baseline(recipe, predicted.policy, train, rows)]
+        asked = {"test": [row for row in rows if predicted.policy.id in row.labels]}
+        judged.append(Judged(predicted.policy, methods, asked))
+    if not judged:
         raise DataError("no test row is labelled for any of the policies; give others with data.test=")
-    return evaluations
+    return judged
 
 
-def _of_adapter(recipe: Recipe, subject: Subject, predicted: Predictions) -> Evaluation:
+def _write(
+    recipe: Recipe, file: Path, pages: Mapping[str, Path], judged: Sequence[Judged], homes: Mapping[str, Path]
+) -> None:
+    """The figures, and next to them every row's probability and the pages."""
+    write_evaluations(file, [evaluation for one in judged for evaluation in one.evaluations])
+    write_predictions(file.with_suffix(".parquet"), judged)
+    for one in judged:
+        name = one.policy.id
+        write_page(pages[name], one, recipe, describe_environment(), homes[name] / TRAINING)
+    if len(pages) > 1:
+        addresses = {pages[one.policy.id].name: one.evaluations for one in judged}
+        write_text(file.with_suffix(".html"), render_overview(addresses, {}))
+
+
+def _of_adapter(recipe: Recipe, subject: Subject, predicted: Predictions) -> Scored:
     """An adapter without a manifest has no operating point: temperature 1, threshold one half."""
     point = OperatingPoint() if subject.bundle is None else subject.bundle.manifest.operating_point
     if subject.bundle is None:
         note(f"{subject.folder} has no manifest, so no threshold of its own: reported at 0.5, uncalibrated")
     method, digest = "alora" if subject.weights.spec.activated else "lora", subject.weights.digest
-    return evaluate(predicted, point, recipe.evaluation, method=method, adapter_digest=digest)
+    found = evaluate(predicted, point, recipe.evaluation, method=method, adapter_digest=digest)
+    return Scored(found, {"test": predicted})
 
 
-def _baseline(recipe: Recipe, policy: Policy, train: Rows, rows: Rows) -> list[Evaluation]:
+def _baseline(recipe: Recipe, policy: Policy, train: Rows, rows: Rows) -> list[Scored]:
     """The bag of words, where there are rows to fit it on; uncalibrated."""
     if not any(policy.id in row.labels for row in train):
         return []
@@ -117,7 +142,9 @@ def _baseline(recipe: Recipe, policy: Policy, train: Rows, rows: Rows) -> list[E
     except DataError as error:
         note(f"no bag of words: {error}")
         return []
-    return [evaluate(baseline.predict(rows), OperatingPoint(), recipe.evaluation, method="bag_of_words")]
+    predicted = baseline.predict(rows)
+    found = evaluate(predicted, OperatingPoint(), recipe.evaluation, method="bag_of_words")
+    return [Scored(found, {"test": predicted})]
 
 
 def _show(evaluations: Sequence[Evaluation], file: Path) -> None:
@@ -127,4 +154,4 @@ def _show(evaluations: Sequence[Evaluation], file: Path) -> None:
             say(f"{evaluation.policy}: {describe_operating_point(evaluation.operating_point)}")
         if evaluation.truncated:
             say(f"{evaluation.policy}: {evaluation.truncated} of {evaluation.metrics.rows} rows were truncated")
-    say(f"written to {file}")
+    say(f"written to {file}, and {file.with_suffix('.html').name} to look at")

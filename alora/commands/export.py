@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from alora.base.load import load_base
 from alora.bundle.artifact import Artifact, Kind, find_artifact
 from alora.bundle.battery import write_battery
 from alora.bundle.hub import push_bundle
-from alora.bundle.manifest import read_manifest
+from alora.bundle.manifest import CardRecord, read_manifest
 from alora.bundle.read import Bundle, load_bundle
 from alora.bundle.write import BundleContents, copy_bundle, write_bundle
 from alora.commands.artifacts import Subject, open_subject
@@ -20,7 +21,8 @@ from alora.errors import CheckFailed, ConfigError, RunError
 from alora.evaluation.records import Evaluation
 from alora.evaluation.report import read_evaluations
 from alora.identity.certificate import Certificate, read_certificate
-from alora.layout import BATTERY, EVALUATION, IDENTITY, home_of
+from alora.layout import BATTERY, EVALUATION, IDENTITY, TRAINING, home_of
+from alora.training.track import read_hyperparameters
 from alora.verdict import OperatingPoint
 
 
@@ -74,17 +76,23 @@ def _made(recipe: Recipe, artifact: Artifact) -> Bundle:
         evaluations=tuple(evaluations),
         data=_counts(artifact, evaluations),
         revision=subject.base.revision,
+        card=CardRecord(
+            _export_setting(recipe, artifact, "license"),
+            tuple(_export_setting(recipe, artifact, "languages")),
+            read_hyperparameters(home / TRAINING) if (home / TRAINING).is_file() else {},
+        ),
     )
-    bundle = write_bundle(contents, recipe.output or place, _golden_rows(recipe, artifact))
+    golden_rows = _export_setting(recipe, artifact, "golden_rows")
+    bundle = write_bundle(contents, recipe.output or place, golden_rows)
     if recipe.output is None and place.parent == artifact.folder / BATTERY:
         write_battery(place.parent, [bundle])
     return bundle
 
 
-def _golden_rows(recipe: Recipe, artifact: Artifact) -> int:
-    """The command's number, or its run's where the command says nothing."""
-    run, untouched = saved_run(artifact), recipe.export.golden_rows == ExportSettings().golden_rows
-    return run.export.golden_rows if run is not None and untouched else recipe.export.golden_rows
+def _export_setting(recipe: Recipe, artifact: Artifact, name: str) -> Any:
+    """What the command sets, or its run where the command says nothing."""
+    given, run = getattr(recipe.export, name), saved_run(artifact)
+    return getattr(run.export, name) if run is not None and given == getattr(ExportSettings(), name) else given
 
 
 def _certificate(home: Path, subject: Subject) -> Certificate | None:

@@ -8,12 +8,13 @@ from typing import Any
 
 from alora.atomic import json_text, write_json, write_text
 from alora.errors import ConfigError
+from alora.layout import MARK, PAGE_START, PREDICTIONS, REPORT
 from alora.reading import LONGEST, printable, read_whole
 
 __all__ = ["note", "report_file", "say", "say_json", "table", "write_json", "write_text"]
 
 _RECORDS = ("run.yaml", "inputs.json", "training.json", "evaluation.json", "identity.json", "battery.json",
-            "alora.json", "adapter_config.json")  # fmt: skip
+            "alora.json", "adapter_config.json", PREDICTIONS, REPORT)  # fmt: skip
 # The keys by which a report is known: score's, evaluate's and fleet's, validate's, a battery's, check's, doctor's,
 # bench's.
 _REPORTS = ({"conversation", "verdicts"}, {"schema_version", "evaluations"}, {"adapter_digest", "dtypes", "passed"},
@@ -62,11 +63,26 @@ def report_file_in(output: str | None, name: str, *homes: Path) -> Path:
 
 
 def _is_report(file: Path) -> bool:
+    if file.is_file() and file.suffix in (".html", ".parquet"):
+        return _is_page_or_table(file)
     try:
         content = _content(file) if file.is_file() else None
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and any(keys <= content.keys() for keys in _REPORTS)
+
+
+def _is_page_or_table(file: Path) -> bool:
+    from pyarrow import ArrowException
+    from pyarrow.parquet import read_schema
+
+    try:
+        with file.open("rb") as stream:
+            if stream.read(len(PAGE_START)) == PAGE_START.encode():
+                return True
+        return MARK.encode() in (read_schema(file).metadata or {})
+    except (OSError, ArrowException):
+        return False
 
 
 def _content(file: Path) -> Any:

@@ -19,10 +19,12 @@ from alora.base.limits import require_rank, too_long_prompts
 from alora.base.load import LoadedBase, load_base
 from alora.bundle.battery import write_battery
 from alora.bundle.hub import push_bundle
+from alora.bundle.manifest import CardRecord
 from alora.bundle.read import Bundle, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.commands.generate import generated
 from alora.commands.output import note, say, write_json
+from alora.commands.reports import peak_memory, say_doubts, write_judgement, write_run_overview
 from alora.commands.training_run import TrainingRun, read_back, show_results
 from alora.config.environment import describe_environment
 from alora.config.paths import GENERATE
@@ -33,7 +35,7 @@ from alora.data.splits import read_splits
 from alora.errors import CheckFailed, ConfigError, TrainingError
 from alora.evaluation.baselines import compare_with_baselines
 from alora.evaluation.records import Evaluation
-from alora.evaluation.report import read_evaluations, write_evaluations
+from alora.evaluation.report import read_evaluations
 from alora.identity.certificate import Certificate, read_certificate, write_certificate
 from alora.identity.certify import certify
 from alora.layout import POLICIES, TRAINING, link_only
@@ -45,9 +47,9 @@ from alora.tracking import Tracking, require_tracking, start_tracking
 from alora.training import Example, Fitted, RunFolder, examples, fit
 from alora.training.processes import Processes, join_processes
 from alora.training.run_folder import holds_finished, remove_checkpoints
-from alora.training.schedule import still_improving
+from alora.training.schedule import loss_curves, still_improving
 from alora.training.sharding import is_sharded, load_sharded
-from alora.training.track import read_standing
+from alora.training.track import read_hyperparameters, read_standing
 
 
 def run(recipe: Recipe) -> int:
@@ -89,16 +91,20 @@ def run(recipe: Recipe) -> int:
         write_battery(folder.battery, list(bundles.values()))
         if len(policies) == 1:
             link_only(folder.path, policies[0].id)
+        else:
+            write_run_overview(this, evaluations)
         _push(this, bundles)
         show_results(this, evaluations, certificates, bundles)
     say(f"done in {time.monotonic() - started:.0f} s")
+    say_doubts([item for policy in this.going for item in evaluations[policy.id]], recipe.strict)
     return 1 if this.left_out else 0
 
 
 def is_finished(recipe: Recipe) -> bool:
     """Whether the run is there to its last bundle, told without loading the base: settings, rows and policies are held
     against the run's record, the base by its name alone."""
-    if recipe.data.train == GENERATE or recipe.export.push_to is not None or not Path(recipe.run_dir).is_dir():
+    asked_more = recipe.data.train == GENERATE or recipe.export.push_to is not None or recipe.strict
+    if asked_more or not Path(recipe.run_dir).is_dir():
         return False
     policies = load_policies(recipe.policy, recipe.policies)
     splits, left_out = read_splits(recipe.data, policies)
@@ -215,13 +221,14 @@ def _keep(this: TrainingRun, policy: Policy, fitted: Fitted, place: int) -> None
     places, standing = this.folder.places(policy.id), fitted.standings[place]
     if standing.dropped is None:
         save_adapter(fitted.adapters[place], places.adapter, this.base.source)
-    if losses := still_improving(fitted.history, place, len(fitted.standings)):
+    if last := still_improving(fitted.history, place, len(fitted.standings)):
         key = "max_steps" if fitted.settings.max_steps > 0 else "epochs"
         note(
-            f"{policy.id} was still improving when training ended (validation loss {losses[0]:.3f}, then "
-            f"{losses[1]:.3f}); raise training.{key}, which was {getattr(fitted.settings, key):g}"
+            f"{policy.id} was still improving when training ended (validation loss {last[0]:.3f}, then "
+            f"{last[1]:.3f}); raise training.{key}, which was {getattr(fitted.settings, key):g}"
         )
     record = {"standing": asdict(standing), "steps": fitted.steps, "settings": asdict(fitted.settings)}
+    record |= {"losses": loss_curves(fitted.history, place, len(fitted.standings)), "peak_bytes": peak_memory()}
     write_json(places.training, record | {"history": list(fitted.history)})
 
 
@@ -242,8 +249,9 @@ def _evaluate(this: TrainingRun, tracking: Tracking) -> dict[str, list[Evaluatio
             store=this.store,
         )
         this.leave_out(failed)
-        for name, evaluations in found.items():
-            write_evaluations(places[name].evaluation, evaluations)
+        for policy in missing:
+            if policy.id in found:
+                write_judgement(this, policy, found[policy.id])
     evaluations = this.each(lambda _, policy: read_back(places[policy.id].evaluation, read_evaluations))
     tracking.evaluations([item for items in evaluations.values() for item in items])
     return evaluations
@@ -279,6 +287,7 @@ def _export(
     if places.bundle.exists():
         return load_bundle(places.bundle)
     note(f"exporting the bundle of {policy.id}")
+    wanted = this.recipe.export
     contents = BundleContents(
         base=this.base,
         weights=load_adapter(places.adapter),
@@ -290,8 +299,9 @@ def _export(
         evaluations=tuple(evaluations),
         data=this.splits.counts(policy),
         revision=this.recipe.base.revision,
+        card=CardRecord(wanted.license, tuple(wanted.languages), read_back(places.training, read_hyperparameters)),
     )
-    return write_bundle(contents, places.bundle, this.recipe.export.golden_rows)
+    return write_bundle(contents, places.bundle, wanted.golden_rows)
 
 
 def _push(this: TrainingRun, bundles: dict[str, Bundle]) -> None:

@@ -18,7 +18,7 @@ from alora.errors import AloraError, BundleError, LeftOut, RunError
 from alora.evaluation.records import Evaluation
 from alora.evaluation.report import HEADINGS, describe_operating_point, table_rows
 from alora.identity.certificate import Certificate
-from alora.layout import BATTERY, BUNDLE, POLICIES, RUN_FILE
+from alora.layout import BATTERY, BUNDLE, POLICIES, REPORT, RUN_FILE
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
 from alora.prefix.store import PrefixStore
@@ -107,15 +107,15 @@ def show_results(
     _show_verdicts(this, list(bundles.values()))
     if this.left_out:
         say()
-        table(("left out", "why"), [(name, _in_short(str(error))) for name, error in this.left_out.items()])
+        table(("left out", "why"), [(name, in_short(str(error))) for name, error in this.left_out.items()])
     say()
-    names = {"settings": RUN_FILE, "policies": POLICIES, "battery": BATTERY, "bundle": BUNDLE}
+    names = {"report": REPORT, "settings": RUN_FILE, "policies": POLICIES, "battery": BATTERY, "bundle": BUNDLE}
     places = {what: this.folder.path / name for what, name in names.items()}
     table(("what", "where"), [(what, place) for what, place in places.items() if place.exists()])
 
 
-def _in_short(reason: str) -> str:
-    """The first line, and the first finding where there are several."""
+def in_short(reason: str) -> str:
+    """Of a reason, the first line, and the first finding where there are several."""
     return ": ".join(line.strip().removesuffix(":") for line in reason.splitlines()[:2])
 
 

@@ -15,8 +15,10 @@ from alora.config.schema import OPEN_DICTIONARIES
 from alora.errors import ConfigError
 
 POSITIONAL = {"new": "name", "score": "conversation", "bench": "bench.workload"}
-ALIASES = {"bundle": "artifact", "battery": "artifact"}
+ALIASES = {"bundle": "artifact", "battery": "artifact", "verdicts": "logs.verdicts"}
+OF_LOGS = ("score", "report", "label")
 LOCAL_RECIPE = "recipe.yaml"
+_WITHOUT_RECIPE = ("new", "doctor", "bench", "report", "label", "plan")
 # Verbs on something that names its own base.
 OF_ARTIFACT = ("validate", "evaluate", "export", "score", "serve", "recalibrate", "fleet")
 
@@ -88,7 +90,7 @@ def read_arguments(verb: str, argv: Sequence[str], cwd: Path) -> Arguments:
     if given.config_dir is not None and not given.config_dir.is_dir():
         raise ConfigError(f"--config-dir {given.config_dir} not found; give a folder with configs")
     elsewhere = not options.keys().isdisjoint(("--config-name", "--config-dir")) or given.sets("recipe")
-    local = not elsewhere and verb not in ("new", "doctor", "bench") and (cwd / LOCAL_RECIPE).is_file()
+    local = not elsewhere and verb not in _WITHOUT_RECIPE and (cwd / LOCAL_RECIPE).is_file()
     if local:
         overrides.insert(0, f"recipe={LOCAL_RECIPE}")
     overrides, files = _name_recipe_files(overrides, cwd)
@@ -151,8 +153,8 @@ def _unalias(verb: str, item: str) -> str:
     match = _OVERRIDE.fullmatch(item)
     if match is None:
         return item
-    if verb == "score" and match["key"] == "data":  # its rows have no other role
-        return _positional(verb, [match["value"]])[0]
+    if verb in OF_LOGS and match["key"] == "data":  # its rows have no other role
+        return f"conversation={quoted(match['value'])}"
     return f"{match['sign']}{ALIASES.get(match['key'], match['key'])}={match['value']}"
 
 

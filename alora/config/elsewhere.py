@@ -12,7 +12,7 @@ _NONE = {
         "suffixes are always packed behind shared prefixes, without padding "
         "(training.max_suffix_tokens bounds a pass); rows joined as TRL joins them would have only the last one adapted"
     ),
-    "num_beams beam_search generate do_sample temperature top_p top_k max_new_tokens "
+    "num_beams beam_search do_sample top_p top_k max_new_tokens "
     "generation_config predict_with_generate num_return_sequences": (
         "a verdict is read from the label words' logits at one position; nothing is generated, so there is "
         "no beam search and no sampling"

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from alora.config.setting import is_engine, is_server, names_a_folder, section, setting
+from alora.config.setting import is_engine, is_scorer, is_server, names_a_folder, section, setting
 
 # The dictionaries whose keys are the user's own; every other key of a recipe is a field below.
 OPEN_DICTIONARIES = ("data.label_map", "data.role_map", "policy.labels", "base.template_kwargs")
@@ -25,14 +25,17 @@ WORKLOADS = ("grid", "warm", "conversation", "open_loop")
 SYSTEMS = ("lora", "alora", "base", "reader", "packed")
 BASELINES = ("peft", "trainer", "trl")
 SHAPES = ("toy", "mini", "27m", "smollm2", "qwen3_0_6b", "qwen3_4b")
+DEVICES = ("cpu", "l4", "a100_80gb", "l40s", "h100", "h200", "b200")
+SCORERS = "vllm, packed, or http://HOST:PORT"
 TRACKERS = ("none", "tensorboard", "wandb", "mlflow", "trackio")
 ENGINES = "transformers, vllm, or for alora score http://HOST:PORT"
+_CARD_WORD = (re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*").fullmatch, "letters, digits, '.' and '-'")
 _SOURCES = (bool, "a file, hub:NAME, or a list of them such as [a.jsonl,b.csv]")
 # The verbs that read an input, which must be there when it is named.
 _TRAINING = ("check", "train", "compare")
 _OPENING = ("validate", "evaluate", "export", "recalibrate", "fleet", "score", "serve")
 _LABELLED = ("evaluate", "recalibrate", "fleet")
-_REPORTING = ("new", "check", "compare", "generate", *_OPENING, "bench", "doctor")
+_REPORTING = ("new", "check", "compare", "generate", *_OPENING, "report", "label", "plan", "bench", "doctor")
 
 
 @dataclass
@@ -80,6 +83,7 @@ class ColumnSettings:
     labels: str = setting("labels", "of several: {policy: label}")
     id: str = setting("id", "names a row in reports")
     group: str | None = setting(None, "rows with the same value (customer, thread) are never on both sides of a split")
+    time: str | None = setting(None, "score: kept beside the verdicts, for rates over time")
 
 
 @dataclass
@@ -166,6 +170,7 @@ class EvaluationSettings:
     false_positive_cost: float | None = setting(None, "target=cost: what a false alarm costs; null: 1 ...", above=0)
     false_negative_cost: float | None = setting(None, "... and a missed violation; only their ratio counts", above=0)
     bootstrap: int = setting(1000, "resamples behind each interval", least=0)
+    report_texts: bool = setting(True, "false: report.html names rows and quotes none")
 
 
 @dataclass
@@ -221,6 +226,35 @@ class FleetSettings:
 
 
 @dataclass
+class LogsSettings:
+    """``alora score`` of a log into Parquet, and what ``alora report`` and ``alora label`` make of the verdicts."""
+
+    verdicts: str | None = setting(None, "a folder or file that alora score wrote", read_by=("report", "label"))
+    against: str | None = setting(None, "label: verdicts on the same rows by another version", read_by=("label",))
+    shard_rows: int = setting(4096, "score: written at a time, so the most that a kill loses", least=1)
+    examples: int = setting(5, "report: of each kind and policy", least=0)
+    rows: int = setting(100, "label: to export for each policy", least=1)
+
+
+@dataclass
+class PlanSettings:
+    """``alora plan``: the traffic, and the device; rank and modules are ``adapter``'s."""
+
+    device: str = setting("h100", choices=DEVICES)
+    record: str | None = setting(None, "bench.json: rates as measured, not as published", read_by=("plan",))
+    memory_gb: float | None = setting(None, "of one device, in place of the published", above=0)
+    price: float | None = setting(None, "of one device for an hour, any currency", least=0)
+    shape: str = setting("qwen3_4b", "where no base.source is given", choices=SHAPES)
+    policies: int = setting(100, least=1)
+    suffix: int = setting(32, "tokens of a policy's instruction", least=1)
+    tokens: int = setting(2000, "of a conversation at its end", least=1)
+    turns: int = setting(4, "of a conversation; every one asks every policy", least=1)
+    gap_s: float = setting(30.0, "from one turn to the next", least=0)
+    rate: float = setting(10.0, "conversations that begin in a second", above=0)
+    target_ms: float = setting(1000.0, "p95 of the last turn, all verdicts back", above=0)
+
+
+@dataclass
 class IdentitySettings:
     """The KV identity check."""
 
@@ -236,13 +270,20 @@ class ExportSettings:
     golden_rows: int = setting(8, "rows whose logits a reader of the bundle can check", least=0)
     push_to: str | None = setting(None, "hub repository id", in_files=(None,))
     private: bool = setting(True, "a repository that push creates", in_files=(True,))
+    license: str | None = setting(None, "for the card: the hub's name of it, such as apache-2.0", form=_CARD_WORD)
+    languages: list[str] = setting([], "for the card: of the conversations, such as en", form=_CARD_WORD)
 
 
 @dataclass
 class ServingSettings:
     """``alora serve``: stock vLLM's OpenAI server with bundles in it, or the guard alone."""
 
-    scorer: str = setting("vllm", "packed: the guard alone, in this process", choices=("vllm", "packed"))
+    scorer: str = setting(
+        "vllm",
+        "packed: the guard alone, in this process; a URL: alone, before that server",
+        form=(is_scorer, SCORERS),
+        in_files=("vllm", "packed"),
+    )
     host: str = setting("127.0.0.1", "who may ask the server", in_files=("127.0.0.1",))
     port: int = setting(8000, "of the server", least=1, most=65535)
     max_loras: int | None = setting(None, "adapters in one step; null: all", least=1)
@@ -299,11 +340,13 @@ class Recipe:
     name: str = setting("run", "of the run", form=(names_a_folder, "a folder's name: no slash, 200 letters at most"),
                         of=("new", "train", "compare"))  # fmt: skip
     run_dir: str = setting("runs/${name}", "where everything of a run is kept", some=True, of=("train", "compare"))
-    base: BaseSettings = section(BaseSettings, *_TRAINING, *_OPENING, "bench", "doctor")
-    adapter: AdapterSettings = section(AdapterSettings, *_TRAINING)
+    base: BaseSettings = section(BaseSettings, *_TRAINING, *_OPENING, "plan", "bench", "doctor")
+    adapter: AdapterSettings = section(AdapterSettings, *_TRAINING, "plan")
     policy: PolicySettings = section(PolicySettings, *_TRAINING, "generate")
     policies: list[str] = setting([], "ids in policy.file: a battery ('*': all of them)", of=(*_TRAINING, *_OPENING))
-    data: DataSettings = section(DataSettings, *_TRAINING, *_LABELLED, "generate", "validate", "score")
+    data: DataSettings = section(
+        DataSettings, *_TRAINING, *_LABELLED, "generate", "validate", "score", "report", "label"
+    )
     prompt: PromptSettings = section(PromptSettings, *_TRAINING, "validate", "evaluate", "export")
     training: TrainingSettings = section(TrainingSettings, "train", "compare")
     tracking: TrackingSettings = section(TrackingSettings, "train")
@@ -316,6 +359,8 @@ class Recipe:
     judge: JudgeSettings = section(JudgeSettings, "compare", "generate")
     generate: GenerateSettings = section(GenerateSettings, "generate")
     fleet: FleetSettings = section(FleetSettings, "fleet")
+    logs: LogsSettings = section(LogsSettings, "score", "report", "label")
+    plan: PlanSettings = section(PlanSettings, "plan")
     artifact: str | None = setting(
         None,
         "folder of an adapter, bundle, run or (battery=DIR) battery; score: or a hub id",
@@ -328,12 +373,16 @@ class Recipe:
         of=("score", "validate", "recalibrate"),
     )  # fmt: skip
     conversation: str | None = setting(
-        None, "a JSON file, - for standard input; score: or rows (.jsonl)", read_by=("train", "score")
+        None,
+        "a JSON file, - for standard input; score, report, label: or rows",
+        read_by=("train", "score", "report", "label"),
     )
     output: str | None = setting(None, "where a report, verdicts or the bundle are written", of=_REPORTING)
     json: bool = setting(False, "machine-readable output", of=_REPORTING)
     strict: bool = setting(
-        False, "check, generate: warnings fail too; doctor: ask the hub", of=("check", "generate", "doctor")
+        False,
+        "check, generate, train, evaluate: warnings fail too; score: a wrong row ends it; doctor: ask the hub",
+        of=("check", "generate", "train", "evaluate", "score", "doctor"),
     )
     show: int = setting(0, "rows to print as tokens, with what the adapter reads", least=0, of=("check",))
     force: bool = setting(

@@ -85,6 +85,10 @@ def _needs(recipe: Recipe, verb: str) -> list[str]:
             "training.engine=trl has no effect on compare, whose arms see the same batches by the same loss; train "
             "TRL's own LoRA by alora train adapter=lora training.engine=trl"
         )
+    if verb in ("report", "label") and recipe.logs.verdicts is None:
+        problems.append(f"alora {verb} needs verdicts=DIR: a folder or FILE.parquet that alora score wrote")
+    if verb == "label" and (recipe.conversation is None or recipe.output is None):
+        problems.append("alora label needs data=LOG, which was scored, and output=FILE.jsonl for the rows to label")
     if verb in ("train", "check", "compare"):
         if recipe.policy.file is None and recipe.policy.title is None:
             problems.append(

@@ -10,10 +10,10 @@ from alora.config.schema import EvaluationSettings
 from alora.data.conversation import LabelledConversation
 from alora.errors import AloraError
 from alora.evaluation.bag_of_words import fit_bag_of_words
-from alora.evaluation.calibration import fit_operating_point
+from alora.evaluation.calibration import all_probabilities, fit_operating_point, fit_rules
 from alora.evaluation.predict import Predictions, predict
-from alora.evaluation.records import Evaluation
 from alora.evaluation.report import evaluate
+from alora.evaluation.scored import Scored
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
 
@@ -33,7 +33,7 @@ def compare_with_baselines(
     settings: EvaluationSettings,
     seed: int,
     store: PrefixStore | None = None,
-) -> tuple[dict[str, list[Evaluation]], dict[str, AloraError]]:
+) -> tuple[dict[str, list[Scored]], dict[str, AloraError]]:
     """Evaluate every policy on the test rows (validation rows without any), calibrated on validation rows.
 
     The first evaluation of a policy is its adapter's. A policy whose figures cannot be had is in the second mapping.
@@ -51,7 +51,7 @@ def compare_with_baselines(
         both = [
             predict(scorer, renderer, [*policies, *policies], suffixes, rows) for rows in (splits.validation, held_out)
         ]
-    found: dict[str, list[Evaluation]] = {}
+    found: dict[str, list[Scored]] = {}
     failed: dict[str, AloraError] = {}
     for place, (policy, adapter) in enumerate(zip(policies, adapters, strict=True)):
         kind = "alora" if adapter.spec.activated else "lora"
@@ -88,6 +88,9 @@ def _calibrated(
     split: str,
     digest: str | None,
     seed: int,
-) -> Evaluation:
+) -> Scored:
     point = fit_operating_point(known.logits_NL, known.label_ids_N, settings, seed)
-    return evaluate(asked, point, settings, method=method, split=split, adapter_digest=digest, seed=seed)
+    known_NL = all_probabilities(known.logits_NL, point.temperature)
+    rules = fit_rules(known_NL, known.label_ids_N, known.policy.labels, settings)
+    found = evaluate(asked, point, settings, method=method, split=split, adapter_digest=digest, seed=seed, rules=rules)
+    return Scored(found, {"validation": known, split: asked})

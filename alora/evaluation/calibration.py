@@ -1,7 +1,8 @@
 """Temperature and threshold of one adapter, fitted on validation rows and never on the rows that are reported."""
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from scipy.special import log_softmax, softmax
 from alora.config.schema import EvaluationSettings
 from alora.errors import ConfigError, DataError
 from alora.evaluation.resampling import COVERAGE, Flags, Floats, Sweep, draw_counts, ratio, sweep
-from alora.verdict import OperatingPoint
+from alora.verdict import TENTHS, OperatingPoint, tenth
 
 TEMPERATURE_BOUNDS = (0.05, 20.0)
 # What a threshold can be chosen for, with the rate held by default; "none" is what an uncalibrated adapter has.
@@ -26,12 +27,39 @@ def positive_probability(logits_NL: Floats, temperature: float = 1.0) -> Floats:
     Raises:
         DataError: a logit is not finite.
     """
+    return all_probabilities(logits_NL, temperature)[:, 0]
+
+
+def all_probabilities(logits_NL: Floats, temperature: float = 1.0) -> Floats:
+    """:func:`positive_probability` for every label."""
     if not np.isfinite(logits_NL).all():
         bad = int((~np.isfinite(logits_NL)).any(axis=1).sum())
         raise DataError(f"label logits of {bad} of {len(logits_NL)} rows are not finite; try base.dtype=float32")
     # Differences first, as a verdict does: bfloat16 logits have many ties, which dividing first would break.
     values_NL = np.asarray(logits_NL, dtype=np.float64)
-    return softmax((values_NL - values_NL.max(axis=1, keepdims=True, initial=-np.inf)) / temperature, axis=1)[:, 0]
+    return softmax((values_NL - values_NL.max(axis=1, keepdims=True, initial=-np.inf)) / temperature, axis=1)
+
+
+def verdicts(probability_NL: Floats, threshold: float) -> NDArray[np.int64]:
+    """The label ids that :func:`alora.verdict.make_verdict` gives, for many rows at once."""
+    others_N = 1 + probability_NL[:, 1:].argmax(axis=1)
+    return np.where(probability_NL[:, 0] >= threshold, 0, others_N)
+
+
+def at_bound(temperature: float) -> bool:
+    """Whether the fit ran into one of :data:`TEMPERATURE_BOUNDS`."""
+    return min(abs(temperature / bound - 1) for bound in TEMPERATURE_BOUNDS) < 1e-3
+
+
+def fit_rules(
+    probability_NL: Floats, label_ids_N: NDArray[np.int64], labels: Sequence[str], settings: EvaluationSettings
+) -> dict[str, float]:
+    """For three labels or more, a threshold on each one's own probability, chosen as the verdict's is."""
+    plain = replace(settings, bootstrap=0)
+    return {
+        label: choose_threshold(label_ids_N == place, probability_NL[:, place], plain)[0]
+        for place, label in enumerate(labels if len(labels) > 2 else ())
+    }
 
 
 def fit_temperature(logits_NL: Floats, label_ids_N: NDArray[np.int64]) -> float:
@@ -172,7 +200,9 @@ def fit_operating_point(
     positive_N = np.asarray(label_ids_N) == 0
     positive_probability(logits_NL)  # refuses what is not finite before anything is fitted to it
     temperature = fit_temperature(logits_NL, label_ids_N)
-    threshold, low, high = choose_threshold(positive_N, positive_probability(logits_NL, temperature), settings, seed)
+    probability_N = positive_probability(logits_NL, temperature)
+    threshold, low, high = choose_threshold(positive_N, probability_N, settings, seed)
+    seen = Counter(map(tenth, probability_N.tolist()))
     return OperatingPoint(
         temperature=temperature,
         threshold=threshold,
@@ -183,6 +213,7 @@ def fit_operating_point(
         rows=len(positive_N),
         positives=int(positive_N.sum()),
         costs=costs,
+        histogram=tuple(seen[number] for number in range(TENTHS)),
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from alora.errors import MissingDependency
 from alora.evaluation.metrics import CALIBRATION_BINS
@@ -74,7 +75,7 @@ def calibration_figure(methods: Mapping[str, tuple[Flags, Floats]], title: str =
     line.plot([0, 1], [0, 1], color=_GREY, linewidth=0.8, linestyle=":")
     edges = np.linspace(0, 1, CALIBRATION_BINS + 1)
     for name, (positive_N, probability_N) in methods.items():
-        meant, happened = reliability_points(positive_N, probability_N)
+        meant, happened, _ = reliability_points(positive_N, probability_N)
         line.plot(meant, happened, label=name, marker="o", markersize=3, linewidth=1.2)
         counts.hist(probability_N, bins=list(edges), histtype="step", linewidth=1.2, label=name)
     line.legend(fontsize="small", loc="upper left")
@@ -84,15 +85,15 @@ def calibration_figure(methods: Mapping[str, tuple[Flags, Floats]], title: str =
     return figure
 
 
-def reliability_points(positive_N: Flags, probability_N: Floats) -> tuple[Floats, Floats]:
-    """Mean probability and share of positive rows of every bin that holds rows."""
+def reliability_points(positive_N: Flags, probability_N: Floats) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    """Mean probability, share of positive rows, and number of rows, of every bin that holds some."""
     probability_N = np.asarray(probability_N, dtype=np.float64)
     bins_N = np.minimum((probability_N * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
     held = np.bincount(bins_N, minlength=CALIBRATION_BINS)
     used = held > 0
     meant = np.bincount(bins_N, probability_N, CALIBRATION_BINS)[used] / held[used]
     happened = np.bincount(bins_N, np.asarray(positive_N, dtype=np.float64), CALIBRATION_BINS)[used] / held[used]
-    return meant, happened
+    return meant, happened, held[used]
 
 
 def gap_figure(gaps: Mapping[str, Interval], margin: float | None = None, label: str = "difference") -> Figure:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from alora.verdict import OperatingPoint
+from alora.verdict import NEVER, OperatingPoint
 
 FIGURES = (
     "accuracy",
@@ -63,11 +63,24 @@ class Metrics:
 
 
 @dataclass(frozen=True)
+class LabelFigures:
+    """One label against the rest, at the verdicts that were given: precision, recall, F1 and rows that carry it."""
+
+    label: str
+    precision: float
+    recall: float
+    f1: float
+    support: int
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """One method's figures for one policy on one set of rows.
 
     ``method`` is "alora", "lora", "bag_of_words", ...; ``split`` is what the rows are to the adapter ("test").
-    ``adapter_digest`` is None for a method that has no adapter.
+    ``adapter_digest`` is None for a method that has no adapter. ``confusion`` counts rows: one line for each label that
+    they carry, one column for each label that the verdict gives. ``rules`` are thresholds on a label's own probability,
+    fitted like the verdict's, for each label of three or more.
     """
 
     policy: str
@@ -78,10 +91,36 @@ class Evaluation:
     adapter_digest: str | None = None
     label_counts: Mapping[str, int] = field(default_factory=dict)
     truncated: int = 0
+    confusion: tuple[tuple[int, ...], ...] = ()
+    rules: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        counts, lines = list(self.label_counts.values()), self.confusion
+        square = all(len(line) == len(counts) and min(line) >= 0 for line in lines)
+        if lines and not (square and [sum(line) for line in lines] == counts):
+            raise ValueError(f"{self.policy}: the confusion {lines} is not one of {dict(self.label_counts)}")
+        if not (
+            self.rules.keys() <= self.label_counts.keys() and all(0 <= rule <= NEVER for rule in self.rules.values())
+        ):
+            raise ValueError(f"{self.policy}: the rules {dict(self.rules)} are no thresholds of its labels")
         if not 0 <= self.truncated <= self.metrics.rows or min(self.label_counts.values(), default=0) < 0:
             raise ValueError(f"{self.policy}: {self.truncated} truncated, {dict(self.label_counts)}: no counts of rows")
+
+    @property
+    def by_label(self) -> list[LabelFigures]:
+        """Each label's figures, in the policy's order; of what is never said or never carried, 0 (as scikit-learn)."""
+        found = []
+        for place, label in enumerate(self.label_counts if self.confusion else ()):
+            hits, said = self.confusion[place][place], sum(line[place] for line in self.confusion)
+            support = self.label_counts[label]
+            shares = (hits / max(said, 1), hits / max(support, 1), 2 * hits / max(said + support, 1))
+            found.append(LabelFigures(label, *shares, support))
+        return found
+
+    @property
+    def macro_f1(self) -> float | None:
+        """The mean F1 of the labels; None where their rows were not counted."""
+        return sum(item.f1 for item in self.by_label) / len(self.confusion) if self.confusion else None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
@@ -92,6 +131,8 @@ class Evaluation:
             "adapter_digest": self.adapter_digest,
             "label_counts": dict(self.label_counts),
             "truncated": self.truncated,
+            "confusion": [list(line) for line in self.confusion],
+            "rules": dict(self.rules),
             "operating_point": self.operating_point.as_dict(),
             "metrics": self.metrics.as_dict(),
         }

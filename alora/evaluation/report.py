@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+
+import numpy as np
 
 from alora.atomic import write_json
 from alora.config.schema import EvaluationSettings
 from alora.errors import RunError
-from alora.evaluation.calibration import TEMPERATURE_BOUNDS, positive_probability
+from alora.evaluation.calibration import all_probabilities, at_bound, verdicts
+from alora.evaluation.doubts import doubts
 from alora.evaluation.metrics import compute_metrics
 from alora.evaluation.predict import Predictions
 from alora.evaluation.records import FIGURES, Estimate, Evaluation, Metrics
+from alora.findings import Finding
 from alora.typed import typed
 from alora.verdict import OperatingPoint
 
@@ -38,16 +43,19 @@ def evaluate(
     split: str = "test",
     adapter_digest: str | None = None,
     seed: int = 0,
+    rules: Mapping[str, float] | None = None,
 ) -> Evaluation:
     """Figures of ``predictions`` at an operating point that was fitted on other rows.
 
     Raises:
         DataError: no row is labelled for the policy, or a logit is not finite.
     """
-    probability_N = positive_probability(predictions.logits_NL, operating_point.temperature)
+    probability_NL = all_probabilities(predictions.logits_NL, operating_point.temperature)
     metrics = compute_metrics(
-        predictions.positive_N, probability_N, operating_point.threshold, settings.bootstrap, seed
+        predictions.positive_N, probability_NL[:, 0], operating_point.threshold, settings.bootstrap, seed
     )
+    confusion_LL = np.zeros((len(predictions.policy.labels),) * 2, dtype=np.int64)
+    np.add.at(confusion_LL, (predictions.label_ids_N, verdicts(probability_NL, operating_point.threshold)), 1)
     return Evaluation(
         policy=predictions.policy.id,
         method=method,
@@ -57,6 +65,8 @@ def evaluate(
         adapter_digest=adapter_digest,
         label_counts=predictions.label_counts,
         truncated=predictions.truncated,
+        confusion=tuple(map(tuple, confusion_LL.tolist())),
+        rules=rules or {},
     )
 
 
@@ -91,18 +101,19 @@ def describe_operating_point(point: OperatingPoint) -> str:
     text = f"threshold {point.threshold:.4f}"
     if point.threshold_low is not None and point.threshold_high is not None:
         text += f" (95 % interval {point.threshold_low:.4f} to {point.threshold_high:.4f})"
-    at_bound = min(abs(point.temperature / bound - 1) for bound in TEMPERATURE_BOUNDS) < 1e-3
-    temperature = f"{point.temperature:.3f}" + (" (at its bound: the logits fit these rows badly)" if at_bound else "")
+    bound = " (at its bound: the logits fit these rows badly)" if at_bound(point.temperature) else ""
+    temperature = f"{point.temperature:.3f}{bound}"
     return f"{text}, temperature {temperature}: {goal} on {point.rows} validation rows{where}"
 
 
 def write_evaluations(file: Path, evaluations: Sequence[Evaluation]) -> None:
-    """Write ``evaluation.json`` whole or not at all.
+    """Write ``evaluation.json`` whole or not at all: the figures, and what they say against the adapter.
 
     Raises:
         RunError: it cannot be written.
     """
-    content = {"schema_version": 1, "evaluations": [item.as_dict() for item in evaluations]}
+    found = [asdict(finding) for finding in doubts(evaluations)]
+    content = {"schema_version": 1, "evaluations": [item.as_dict() for item in evaluations], "findings": found}
     try:
         write_json(file, content)
     except OSError as error:
@@ -119,6 +130,7 @@ def read_evaluations(file: Path) -> list[Evaluation]:
         content = json.loads(file.read_text(encoding="utf-8"))
         if content["schema_version"] != 1:
             raise ValueError(f"schema_version {content['schema_version']} is not 1")
+        typed(tuple[Finding, ...], content.get("findings", []), "findings")
         return list(typed(tuple[Evaluation, ...], content["evaluations"], "evaluations"))
     except FileNotFoundError as error:
         raise RunError(f"{file} does not exist; run `alora evaluate` or `alora train` first") from error

@@ -4,7 +4,8 @@
     inputs.json    digests of the data, the policies and the base that the run read
     checkpoints/   while training, for resume
     policies/ID/   of one policy: the best checkpoint as a PEFT folder, training.json (steps, best step, loss history),
-                   evaluation.json (metrics, calibration and threshold) and identity.json (the KV identity certificate)
+                   evaluation.json (metrics, calibration and threshold), predictions.parquet (every row's
+                   probability), report.html and identity.json (the KV identity certificate)
     battery/       what is shipped: a bundle per policy, and battery.json
 
 :mod:`alora.layout` names the places. Each stage's output appears whole or not at all, so "is it there" is "is it done".
@@ -33,6 +34,8 @@ from alora.layout import (
     INPUTS_FILE,
     OUTPUTS,
     POLICIES,
+    PREDICTIONS,
+    REPORT,
     RUN_FILE,
     TRAINING,
     own_link,
@@ -43,7 +46,7 @@ from alora.reading import read_whole
 LOCK = ".lock"
 ADAPTER_FILES = r"adapter_(?:config\.json|model\.safetensors)"
 CHECKPOINT = r"(?:[^/]+/)?(?:checkpoint-\d+/.+|README\.md)"  # the card is TRL's
-_ONE = rf"(?:training|evaluation|identity)\.json|adapter/{ADAPTER_FILES}"
+_ONE = rf"(?:training|evaluation|identity)\.json|predictions\.parquet|report\.html|adapter/{ADAPTER_FILES}"
 _BUNDLE = rf"(?:alora|identity)\.json|golden\.jsonl|README\.md|{ADAPTER_FILES}"
 # All that a run ever makes and may remove again; up to version 0.1 what was of one policy lay in the folder itself.
 _OWN = re.compile(
@@ -61,6 +64,8 @@ class PolicyPlaces:
 
     adapter: Path
     training: Path
+    predictions: Path
+    report: Path
     evaluation: Path
     identity: Path
     bundle: Path
@@ -181,13 +186,8 @@ class RunFolder(ClaimedFolder):
     def places(self, policy: str) -> PolicyPlaces:
         """Where the outputs of one policy lie."""
         home = self.path / POLICIES / policy
-        return PolicyPlaces(
-            adapter=home / ADAPTER,
-            training=home / TRAINING,
-            evaluation=home / EVALUATION,
-            identity=home / IDENTITY,
-            bundle=self.battery / policy,
-        )
+        names = (ADAPTER, TRAINING, PREDICTIONS, REPORT, EVALUATION, IDENTITY)
+        return PolicyPlaces(*(home / name for name in names), bundle=self.battery / policy)
 
     def fixed_settings(self) -> dict[str, Any]:
         """All but those that change nothing a stage has made."""

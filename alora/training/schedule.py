@@ -58,6 +58,18 @@ def make_schedule(settings: TrainingSettings, train: Sequence[Example], rank: in
     return Schedule(settled, conversations, steps_per_epoch, steps, interval)
 
 
+def loss_curves(history: History, policy: int, policies: int) -> dict[str, list[tuple[float, float]]]:
+    """A policy's training and validation losses, each with its step."""
+    place = "" if policies == 1 else f"_{policy}"
+    keys = {"training": f"loss{place}", "validation": f"eval_loss{place}"}
+    return {
+        name: [
+            (step, loss) for entry in history if (loss := entry.get(key)) is not None and (step := entry.get("step"))
+        ]
+        for name, key in keys.items()
+    }
+
+
 def still_improving(history: History, policy: int, policies: int) -> tuple[float, float] | None:
     """The validation losses of the last two evaluations, if the last one still improved on all before it by a share of
     :data:`STILL_IMPROVING` and by :data:`NOTHING_LEFT` nats; None otherwise."""

@@ -20,6 +20,7 @@ from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights
 from alora.atomic import save_tensors, write_json
 from alora.errors import RunError
+from alora.reading import read_whole
 
 _REMEDY = "lower training.learning_rate, look at its rows, or take base.dtype=float32"
 _WEIGHTS, _STATE = "best.safetensors", "policies.json"
@@ -50,6 +51,20 @@ def read_standing(record: Path) -> Standing:
     try:
         return Standing(**json.loads(record.read_text())["standing"])
     except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{record} cannot be read ({error})") from error
+
+
+def read_hyperparameters(record: Path) -> dict[str, str]:
+    """How a policy was trained, in words from its ``training.json``: steps, and settings with nothing left open.
+
+    Raises:
+        RunError: it cannot be read.
+    """
+    try:
+        content = json.loads(read_whole(record).decode())
+        facts = {"steps": content["steps"], "best_step": content["standing"]["best_step"], **content["settings"]}
+        return {name: str(value) for name, value in facts.items()}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunError(f"{record} cannot be read ({error})") from error
 
 

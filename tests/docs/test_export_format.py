@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from alora.base.fingerprint import Fingerprint
-from alora.bundle.manifest import BaseRecord, CertificateRecord, FileRecord, Manifest, MoveRecord
+from alora.bundle.manifest import BaseRecord, CardRecord, CertificateRecord, FileRecord, Manifest, MoveRecord
 from alora.config.schema import EvaluationSettings, PromptSettings
 from alora.evaluation.predict import Predictions
 from alora.evaluation.report import evaluate
@@ -44,7 +44,7 @@ def keys(value: Any, known: set[str], path: str = "") -> Iterator[str]:
 
 def manifest() -> Manifest:
     policy = Policy("toy", "No red", "Nobody says red.")
-    point = OperatingPoint(1.0, 0.5, 0.4, 0.6, "cost", 0.01, 4, 2, (1.0, 10.0), "float32", "vllm")
+    point = OperatingPoint(1.0, 0.5, 0.4, 0.6, "cost", 0.01, 4, 2, (1.0, 10.0), "float32", "vllm", (2, *[0] * 8, 2))
     predictions = Predictions(policy, np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([0, 1]))
     return Manifest(
         activated=True,
@@ -59,9 +59,10 @@ def manifest() -> Manifest:
         versions={"alora": "1"},
         created="now",
         certificate=CertificateRecord("s", True, "now", ("float32",)),
-        evaluations=(evaluate(predictions, point, EvaluationSettings(bootstrap=2), method="alora"),),
+        evaluations=(evaluate(predictions, point, EvaluationSettings(bootstrap=2), method="alora", rules={"ok": 0.5}),),
         data={"train": {"ok": 1}},
         moved=MoveRecord("nf4", "float32", 8, 7, 0.1),
+        card=CardRecord("mit", ("en",), {"epochs": "2.0"}),
     )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from alora.errors import RunError
-from alora.layout import BATTERY, home_of, link_only, own_link, require_plain_run, run_of
+from alora.layout import BATTERY, REPORT, home_of, link_only, own_link, require_plain_run, run_of
 
 
 @pytest.fixture
@@ -13,7 +13,8 @@ def run(tmp_path):
     run = tmp_path / "run"
     for name in ("battery/red", "policies/red/adapter", "arms/policies/red/adapter"):
         (run / name).mkdir(parents=True)
-    (run / "run.yaml").touch()
+    for name in ("run.yaml", f"policies/red/{REPORT}"):
+        (run / name).touch()
     link_only(run, "red")
     return run
 
@@ -44,12 +45,19 @@ def test_parts_of_a_run_and_their_home(part, home, run, monkeypatch):
     assert run_of(run / part) is None
 
 
-def test_the_two_links_lead_to_the_only_policys(run):
+def test_the_links_lead_to_the_only_policys(run):
+    assert own_link(run / REPORT) == run / "policies/red" / REPORT
     assert own_link(run / "bundle") == run / "battery/red"
     assert own_link(run / "adapter") == run / "policies/red/adapter"
     require_plain_run(run, RunError)
     link_only(run, "blue")  # what is there stays
     assert own_link(run / "bundle") == run / "battery/red"
+    for name in ("bundle", REPORT):
+        (run / name).unlink()
+    (run / "policies/red" / REPORT).unlink()
+    link_only(run, "red")  # no link to what is not there yet
+    assert not (run / REPORT).is_symlink()
+    assert (run / "bundle").is_symlink()
 
 
 @pytest.mark.parametrize(
@@ -58,6 +66,8 @@ def test_the_two_links_lead_to_the_only_policys(run):
         *(("bundle", target) for target in ("/etc", "battery", "battery/..", "battery/../battery/red", "battery/.git",
                                             "../run/battery/red", "battery/red/alora.json", "policies/red/adapter")),
         *(("adapter", target) for target in ("/etc", "policies/../adapter", "policies/red", "battery/red")),
+        *((REPORT, target) for target in ("/etc/passwd", "policies/../report.html", "policies/red/adapter",
+                                          "policies/.git/report.html", "battery/red/report.html")),
         *((BATTERY, target) for target in ("battery/red", "policies/red/adapter")),
     ],
 )  # fmt: skip

@@ -20,7 +20,7 @@ SECTIONS = {  # where a file lies, the command that reads it, and the sections o
         "run/bundle",
         SCORE,
         "schema_version activated created policy prompt suffix base adapter_digest operating_point evaluations data "
-        "certificate files versions sha256",
+        "certificate files versions card sha256",
     ),
     CONFIG_FILE: (
         "run/bundle",
@@ -37,7 +37,7 @@ SECTIONS = {  # where a file lies, the command that reads it, and the sections o
         "passed engine created base_source base adapter_digest invocation_ids adapted_modules environment lengths "
         "dtypes notes parity vllm format",
     ),
-    "policies/toy/evaluation.json": ("run", EXPORT, "schema_version evaluations"),
+    "policies/toy/evaluation.json": ("run", EXPORT, "schema_version evaluations findings"),
 }
 
 

@@ -237,6 +237,15 @@ def test_evaluate_a_run_takes_its_rows_and_leaves_its_record(run_folder, tmp_pat
     own, words = read_evaluations(tmp_path / "evaluation.json")
     assert (own.metrics.rows, words.method) == (24, "bag_of_words")
     assert not (run_folder / "evaluation.json").exists()
+    assert "Loss" not in (tmp_path / "evaluation.html").read_text()
+    record, losses = run_folder / "policies/advice/training.json", {"training": [[2, 0.5]], "validation": [[2, 0.7]]}
+    whole = {"losses": losses, "history": [{"train_runtime": 3.2}], "peak_bytes": 2**30, "steps": 4,
+             "standing": {"best_step": 2}, "settings": {"epochs": 2.0}}  # fmt: skip
+    for content in (whole, whole | {"losses": {"training": "x"}}, whole | {"history": None}, [], "{" * 10**5):
+        record.write_text(content if isinstance(content, str) else json.dumps(content))
+        assert main(["evaluate", f"artifact={run_folder}", "evaluation.bootstrap=0"]) == 0
+        page = (tmp_path / "evaluation.html").read_text()
+        assert ("Loss" in page, "1.00 GiB" in page, "3 s" in page) == (content is whole,) * 3
 
 
 def test_export_makes_the_same_bundle_again(run_folder, tmp_path, capsys):

@@ -95,7 +95,8 @@ def run(folder, tmp_path):
     write_battery(run / "battery", [load_bundle(run / "battery/advice")])
     shutil.copytree(folder, run / "policies/advice/adapter")
     (run / "policies/advice/adapter/alora.json").unlink()
-    for file in ("run.yaml", "inputs.json", "policies/advice/identity.json", "policies/advice/evaluation.json"):
+    for file in ("run.yaml", "inputs.json", "policies/advice/identity.json", "policies/advice/evaluation.json",
+                 "policies/advice/report.html"):  # fmt: skip
         (run / file).write_text("{}")
     link_only(run, "advice")
     return run
@@ -129,7 +130,12 @@ def test_nor_what_a_run_keeps(name, run, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "target"),
-    [("bundle", "{away}"), ("bundle", "../run/battery/advice"), ("adapter", "policies/../adapter")],
+    [
+        ("bundle", "{away}"),
+        ("bundle", "../run/battery/advice"),
+        ("adapter", "policies/../adapter"),
+        ("report.html", "{away}"),
+    ],
 )
 def test_a_runs_own_links_lead_to_its_only_policy_and_nowhere_else(name, target, run, folder):
     assert find_artifact(run / "bundle").folder == run / "battery/advice"

@@ -15,12 +15,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from peft import PeftModel
 
 from alora.activation import peft_offset
 from alora.bundle import write
 from alora.bundle.golden import write_golden
-from alora.bundle.manifest import Manifest, content_digest, manifest_from_dict
+from alora.bundle.manifest import CardRecord, Manifest, content_digest, manifest_from_dict
 from alora.bundle.read import load_bundle
 from alora.bundle.write import BundleContents, copy_bundle, public_source, write_bundle
 from alora.config.schema import EvaluationSettings, PromptSettings
@@ -296,11 +297,18 @@ def test_the_card_says_what_matters(contents, tmp_path):
     tested = evaluate(
         Predictions(contents.policy, logits, label_ids), POINT, EvaluationSettings(bootstrap=20), method="alora"
     )
+    better = evaluate(
+        Predictions(contents.policy, logits + 9 * np.eye(2)[label_ids], label_ids),
+        POINT,
+        EvaluationSettings(bootstrap=20),
+        method="alora",
+    )
     hostile = replace(contents.policy, rule="No <script>.\n---\n# Not a heading `x`")
     full = replace(
         contents,
         policy=hostile,
-        evaluations=(tested, replace(tested, method="bag_of_words")),
+        evaluations=(replace(tested, adapter_digest="d"), replace(better, method="bag_of_words")),
+        card=CardRecord("apache-2.0", ("en", "no"), {"epochs": "3.0", "learning_rate": "0.002"}),
         data={"train": {"violation": 10, "ok": 20}},
         revision="abc123",
     )
@@ -310,7 +318,17 @@ def test_the_card_says_what_matters(contents, tmp_path):
     assert "base_model: toys/qwen3\n" in front
     assert "library_name: peft\n" in front
     assert "- activated-lora\n" in front
+    known = ModelCard.load(bundle.folder / "README.md").data
+    assert (known.license, known.language) == ("apache-2.0", ["en", "no"])
+    measured = {result.metric_type: result.metric_value for result in known.eval_results or ()}
+    assert measured["roc_auc"] == round(tested.metrics.value("auroc"), 4)
+    assert set(measured) == set(known["metrics"])
     for part in (
+        "WORDS_BEAT_ADAPTER",
+        "| learning_rate | `0.002` |",
+        f"Macro F1 {tested.macro_f1:.3f}",
+        'with alora.load("THIS_FOLDER") as guard:',
+        "alora serve artifact=THIS_FOLDER",
         "Intended use",
         "threshold 0.4200",
         "| figure | `alora` | `bag_of_words` |",

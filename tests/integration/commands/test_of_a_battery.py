@@ -3,10 +3,12 @@
 import json
 import shutil
 
+import pyarrow.parquet as pq
 import pytest
 
 from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE
 from alora.cli import main
+from alora.evaluation.doubts import doubts
 from alora.evaluation.report import read_evaluations
 from tests.toy_recipe import QUICK, toy_base_folder, toy_rows
 
@@ -71,7 +73,50 @@ def test_evaluate_each_policy_on_its_own_rows(place, tmp_path):
         *[("blue", "alora", 24), ("blue", "bag_of_words", 24)],
     ]
     recorded = read_evaluations(place / "run/policies/red/evaluation.json")
+    made = {file.name.removeprefix("evaluation.") for file in tmp_path.iterdir()}
+    assert made == {"json", "parquet", "html", "red.html", "blue.html"}
+    assert 'href="evaluation.red.html"' in (tmp_path / "evaluation.html").read_text()
+    assert set(pq.read_table(tmp_path / "evaluation.parquet")["policy"].to_pylist()) == {"red", "blue"}
     assert read_evaluations(output)[0].metrics.value("auroc") == recorded[0].metrics.value("auroc")
+
+
+def test_the_runs_page_leads_to_each_policys(place):
+    overview = (place / "run/report.html").read_text()
+    for name in ("red", "blue"):
+        page = (place / "run/policies" / name / "report.html").read_text()
+        assert f'href="policies/{name}/report.html"' in overview
+        assert f"No {name}" in page
+        losses = json.loads((place / "run/policies" / name / "training.json").read_text())["losses"]
+        assert len(losses["training"]) == len(losses["validation"]) > 1
+        assert "Loss" in page
+        table = pq.read_table(place / "run/policies" / name / "predictions.parquet")
+        assert set(zip(table["split"].to_pylist(), table["method"].to_pylist(), strict=True)) == {
+            (split, method) for split in ("validation", "test") for method in ("alora", "prompt", "bag_of_words")
+        }
+
+
+@pytest.mark.parametrize("name", ["e.html", "e.parquet", "e.red.html"])
+def test_evaluate_never_writes_over_a_users_page(place, name, tmp_path, capsys):
+    (tmp_path / name).write_text("<!doctype html>mine")
+    command = ["evaluate", at(place, "run"), f"output={tmp_path / 'e.json'}", "evaluation.bootstrap=0"]
+    assert main(command) == 2
+    assert f"{name} is there and is no report" in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+    (tmp_path / name).unlink()
+    assert main([*command, "strict=false"]) == 0
+    assert main([*command, "evaluation.report_texts=false"]) == 0  # its own are replaced
+    assert "says red" not in (tmp_path / "e.red.html").read_text()
+
+
+def test_evaluate_strict_fails_where_the_figures_are_doubtful(place, tmp_path, capsys):
+    command = ["evaluate", at(place, "run"), f"output={tmp_path / 'e.json'}", "evaluation.bootstrap=0", "json=true"]
+    assert main([*command, "strict=true"]) == 1
+    captured = capsys.readouterr()
+    found = doubts(read_evaluations(tmp_path / "e.json"))
+    assert {finding.code for finding in found} >= {"WORDS_BEAT_ADAPTER"}
+    assert all(str(finding) in captured.err for finding in found)
+    assert len(json.loads(captured.out)) == 4
+    assert main(command) == 0
 
 
 def test_evaluate_leaves_out_what_has_no_rows_and_says_so(place, tmp_path, capsys):

@@ -11,7 +11,7 @@ from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.data.splits import Splits
 from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.baselines import compare_with_baselines
-from alora.evaluation.calibration import fit_operating_point
+from alora.evaluation.calibration import fit_operating_point, positive_probability
 from alora.evaluation.predict import Predictions, labels_of
 from alora.evaluation.report import evaluate
 from alora.policy import Policy
@@ -72,8 +72,17 @@ def test_every_method_is_calibrated_on_validation_rows_and_measured_on_the_other
             "prompt": [predicted(bare, part) for part in (splits.validation, held_out)],
             "bag_of_words": [bag.predict(part) for part in (splits.validation, held_out)],
         }
-        assert [item.method for item in found[policy.id]] == list(by_hand)
-        for item, (known, asked) in zip(found[policy.id], by_hand.values(), strict=True):
+        methods = [one.evaluation for one in found[policy.id]]
+        assert [item.method for item in methods] == list(by_hand)
+        for one, (known, asked) in zip(found[policy.id], by_hand.values(), strict=True):
+            item = one.evaluation
+            kept = [one.predictions[part] for part in ("validation", item.split)]
+            assert [part.label_ids_N.tolist() for part in kept] == [
+                part.label_ids_N.tolist() for part in (known, asked)
+            ]
+            assert one.probability_NL(item.split)[:, 0] == pytest.approx(
+                positive_probability(asked.logits_NL, item.operating_point.temperature), abs=1e-4
+            )
             point = fit_operating_point(known.logits_NL, known.label_ids_N, SETTINGS, 3)
             assert item.operating_point.temperature == pytest.approx(point.temperature, rel=1e-3)
             assert item.operating_point.threshold == pytest.approx(point.threshold, abs=1e-4)

@@ -54,10 +54,11 @@ def test_roc_of_scores_turned_around_lies_below(scored):
 def test_reliability_points_are_scikit_learns(scored):
     positive_N, score_N = scored
     score_N = score_N * 0.97 + 0.011  # off the bins' edges, which scikit-learn counts to the lower bin
-    meant, happened = reliability_points(positive_N, score_N)
+    meant, happened, held = reliability_points(positive_N, score_N)
     expected_happened, expected_meant = calibration_curve(positive_N, score_N, n_bins=CALIBRATION_BINS)
     np.testing.assert_allclose(meant, expected_meant, atol=1e-12)
     np.testing.assert_allclose(happened, expected_happened, atol=1e-12)
+    assert held.sum() == len(score_N)
 
 
 def test_the_lines_drawn_are_the_points(scored):

@@ -1,8 +1,10 @@
 """A run that is killed goes on with the same command and ends with the same bytes."""
 
+import json
 import random
 import shutil
 import time
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +24,7 @@ def finished(tmp_path_factory):
     code, output, errors = run_alora("train", *overrides, cache=folder / "cache")
     assert code == 0, errors
     assert "KV identity proven" in output
+    assert "warning: toy: AUROC" in errors
     return folder, overrides, (folder / "run/adapter" / WEIGHTS_FILE).read_bytes()
 
 
@@ -37,6 +40,38 @@ def test_killed_behind_a_checkpoint(finished, tmp_path, checkpoint):
     assert code == 0, errors
     assert "going on in" in errors
     assert (run / "adapter" / WEIGHTS_FILE).read_bytes() == wanted
+    predictions = "policies/toy/predictions.parquet"
+    assert (run / predictions).read_bytes() == (folder / "run" / predictions).read_bytes()
+
+
+def test_killed_before_the_figures_were_written(finished, tmp_path):
+    """The figures are the last of what an evaluation writes, and all of it is made again with the same bytes."""
+    folder, overrides, _ = finished
+    run = shutil.copytree(folder / "run", tmp_path / "run", symlinks=True)
+    made = {name: (run / "policies/toy" / name) for name in ("evaluation.json", "predictions.parquet", "report.html")}
+    before = {name: file.read_bytes() for name, file in made.items()}
+    assert (run / "report.html").readlink() == Path("policies/toy/report.html")
+    made["evaluation.json"].unlink()
+    made["report.html"].write_text("cut off")
+    again = [f"run_dir={run}" if item.startswith("run_dir=") else item for item in overrides]
+    code, output, errors = run_forked("train", *again, cache=folder / "cache")
+    assert code == 0, errors
+    assert {name: file.read_bytes() for name, file in made.items()} == before
+    assert "report.html" in output
+
+
+def test_strict_fails_a_run_whose_figures_are_doubtful(finished):
+    folder, overrides, _ = finished
+    findings = json.loads((folder / "run/policies/toy/evaluation.json").read_text())["findings"]
+    assert [finding["code"] for finding in findings]
+    code, _, errors = run_forked("train", *overrides, "strict=true", cache=folder / "cache")
+    assert code == 1
+    assert f"[{findings[0]['code']}]" in errors
+    assert "strict=true" in errors
+    card, page = ((folder / "run" / name).read_text() for name in ("bundle/README.md", "report.html"))
+    for finding in findings:
+        assert finding["code"] in card
+        assert finding["code"] in page
 
 
 def test_killed_at_random_again_and_again(finished, tmp_path):

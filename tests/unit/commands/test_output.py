@@ -3,11 +3,15 @@
 import json
 import os
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from alora.cli import report
-from alora.commands.output import note, report_file, say, say_json, table
+from alora.commands.output import note, report_file, say, say_json, table, write_text
 from alora.errors import ConfigError, PolicyError
+from alora.evaluation.page import render_overview
+from alora.evaluation.scored import write_predictions
 
 
 def test_table_aligns_text_left_and_numbers_right(capsys):
@@ -82,6 +86,19 @@ def test_a_report_replaces_no_file_of_another_kind(name, tmp_path):
     for place in (file, tmp_path / "link.json"):
         with pytest.raises(ConfigError, match="is no report"):
             report_file(place)
+
+
+def test_pages_and_tables_of_alora_are_reports_and_no_others(tmp_path):
+    page, rows = tmp_path / "e.html", tmp_path / "e.parquet"
+    write_text(page, render_overview({}, {}))
+    write_predictions(rows, [])
+    assert (report_file(page), report_file(rows)) == (page, rows)
+    page.write_text("<!doctype html><!-- mine -->")
+    parquet.write_table(pyarrow.table({"policy": ["mine"]}), rows)
+    (tmp_path / "cut.parquet").write_bytes(b"PAR1")
+    for file in (page, rows, tmp_path / "cut.parquet"):
+        with pytest.raises(ConfigError, match="is no report"):
+            report_file(file)
 
 
 @pytest.mark.parametrize("content", REPORTS, ids=str)

@@ -16,6 +16,7 @@ RUN = [
     "adapter/adapter_config.json", "adapter/adapter_model.safetensors", "evaluation.json", "identity.json",
     "bundle/alora.json", "bundle/README.md", "bundle/golden.jsonl", "bundle/identity.json",
     "policies/red/training.json", "policies/red/adapter/adapter_config.json", "policies/blue/evaluation.json",
+    "policies/red/predictions.parquet", "policies/red/report.html", "report.html",
     "battery/battery.json", "battery/red/alora.json", "battery/red/adapter_model.safetensors",
 ]  # fmt: skip
 COMPARISON = [

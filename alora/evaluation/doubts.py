@@ -1,0 +1,60 @@
+"""A verdict on the verdict: what a run's own figures say against an adapter, in plain words with stable codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from alora.evaluation.calibration import TEMPERATURE_BOUNDS, at_bound
+from alora.evaluation.records import Evaluation
+from alora.findings import WARNING, Finding
+
+# What an adapter must beat: method → code, name, what to do.
+_CHEAPER = {
+    "bag_of_words": (
+        "WORDS_BEAT_ADAPTER",
+        "a bag of words",
+        "which words occur decides these rows; use the words alone, or add rows that only their meaning tells apart",
+    ),
+    "prompt": ("PROMPT_BEATS_ADAPTER", "the base that is told the rule", "use the base alone, or add training rows"),
+}
+
+
+def doubts(evaluations: Sequence[Evaluation]) -> list[Finding]:
+    """Warnings about each adapter among ``evaluations``, held against the other methods on its policy's rows.
+
+    ``WORDS_BEAT_ADAPTER`` and ``PROMPT_BEATS_ADAPTER`` go by AUROC in three digits; ``AUROC_COVERS_CHANCE`` by the
+    lower bound of its interval; ``ONE_CLASS`` says that there is none; ``CALIBRATION_AT_BOUND`` is of the temperature.
+    """
+    return [
+        Finding(WARNING, code, own.policy, text)
+        for own in evaluations
+        if own.adapter_digest is not None
+        for code, text in _against(own, [other for other in evaluations if other.policy == own.policy])
+    ]
+
+
+def _against(own: Evaluation, others: Sequence[Evaluation]) -> Iterator[tuple[str, str]]:
+    auroc, rows = own.metrics.figures["auroc"], f"{own.metrics.rows} {own.split} rows"
+    if auroc.value is None:
+        yield "ONE_CLASS", f"its {rows} are all of one class, so nothing says whether it works; add rows of the other"
+        return
+    low = auroc.value if auroc.low is None else auroc.low
+    if low <= 0.5:
+        interval = "" if auroc.high is None else f" (95 % interval {low:.3f} to {auroc.high:.3f})"
+        yield (
+            "AUROC_COVERS_CHANCE",
+            f"AUROC {auroc.value:.3f}{interval} on {rows} does not tell it from a coin; add rows, look at the labels, "
+            "or take a larger base",
+        )
+    for other in others:
+        code, name, remedy = _CHEAPER.get(other.method, ("", "", ""))
+        value = other.metrics.value("auroc")
+        if code and value is not None and round(value, 3) > round(auroc.value, 3):
+            yield code, f"AUROC {auroc.value:.3f} on {rows} is below {value:.3f} of {name}; {remedy}"
+    if at_bound(own.operating_point.temperature):
+        low, high = TEMPERATURE_BOUNDS
+        yield (
+            "CALIBRATION_AT_BOUND",
+            f"temperature {own.operating_point.temperature:.3g} is at the bound of its fit ({low:g} to {high:g}), so "
+            "its probabilities mean little; add validation rows, or train less",
+        )

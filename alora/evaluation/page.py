@@ -1,0 +1,275 @@
+"""``report.html``: one evaluation as one file that asks no network, and the overview of several.
+
+:class:`Page` holds what it is made of, ``report.html.j2`` how it looks. Texts of conversations, ids, labels and
+policies are hostile: the template escapes all of them, control characters are written out, and the page's own policy
+lets no script run but ``report.js``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from alora.config.schema import EvaluationSettings
+from alora.data.conversation import LabelledConversation
+from alora.evaluation.doubts import doubts
+from alora.evaluation.plots import reliability_points, roc_points
+from alora.evaluation.records import Evaluation
+from alora.evaluation.report import HEADINGS, describe_operating_point, estimate_cell, figure_rows, table_rows
+from alora.evaluation.resampling import Flags, Floats, Sweep, sweep
+from alora.evaluation.scored import Judged, Scored
+from alora.layout import PAGE_START
+from alora.reading import printable
+
+SHOWN, EXCERPT = 20, 600  # rows in a list, characters of a text
+_WIDTH, _HEIGHT = 300, 200  # of a chart's plot
+_METHODS = {"alora": "adapter (aLoRA)", "lora": "adapter (LoRA)", "prompt": "base told the rule",
+            "bag_of_words": "bag of words"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page is made of. ``losses`` are training's and validation's, by step; ``facts`` are tables for its end:
+    title → name → value.
+    """
+
+    judged: Judged
+    settings: EvaluationSettings
+    losses: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    facts: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a chart, as an SVG path, with its number among the colours."""
+
+    name: str
+    path: str
+    colour: int
+    dots: Sequence[tuple[float, float, float]] = ()  # with their radius
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Axes from 0 with their ends, and lines; ``diagonal`` is what chance or calibration would draw."""
+
+    title: str
+    across: str
+    up: str
+    lines: Sequence[Line]
+    ends: tuple[float, float] = (1.0, 1.0)
+    diagonal: bool = False
+
+    @property
+    def ticks(self) -> list[tuple[float, str, str]]:
+        """Share of each axis, and what stands there across and up."""
+        return [(share, *(f"{share * end:.3g}" for end in self.ends)) for share in (0, 0.25, 0.5, 0.75, 1)]
+
+
+def render_page(page: Page) -> str:
+    """The text of ``report.html``."""
+    own = page.judged.methods[0].evaluation
+    table = zip(*(figure_rows(evaluation.metrics) for evaluation in page.judged.evaluations), strict=True)
+    doubted, count = _doubted(page)
+    return _render(
+        title=page.judged.policy.title,
+        policy=page.judged.policy,
+        own=own,
+        findings=doubts(page.judged.evaluations),
+        methods=[_named(one.method) for one in page.judged.evaluations],
+        figures=[(cells[0][0], [value for _, value in cells]) for cells in table],
+        operating_point=describe_operating_point(own.operating_point),
+        majority=max(own.label_counts.items(), key=lambda item: item[1]),
+        slider=_slider(page),
+        charts=_charts(page),
+        labels=_by_label(page),
+        mistakes=_mistakes(page),
+        doubted=doubted,
+        doubted_count=count,
+        quotes=page.settings.report_texts,
+        facts=page.facts,
+        estimate=estimate_cell,
+    )
+
+
+def render_overview(pages: Mapping[str, Sequence[Evaluation]], left_out: Mapping[str, str]) -> str:
+    """An overview of several policies: the address of each one's page → its evaluations."""
+    rows = [
+        (address, table_rows(evaluations), doubts(evaluations), evaluations[0].policy)
+        for address, evaluations in pages.items()
+    ]
+    return _render(title=f"{len(pages)} policies", overview=rows, headings=HEADINGS[1:], left_out=left_out)
+
+
+def _render(**values: Any) -> str:
+    home = Path(__file__).parent
+    script = (home / "report.js").read_text(encoding="utf-8")
+    environment = Environment(
+        loader=FileSystemLoader(home), autoescape=True, undefined=StrictUndefined, finalize=_shown, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    template = environment.get_template("report.html.j2")
+    empty = {"overview": None, "width": _WIDTH, "height": _HEIGHT}
+    return template.render(empty | values, start=PAGE_START, script=script, digest=digest).lstrip()
+
+
+def _shown(value: Any) -> Any:
+    """Text of others as a page can hold it: direction and control characters, and half characters, written out."""
+    if not isinstance(value, str) or hasattr(value, "__html__"):
+        return value
+    return printable(value).encode("utf-8", "backslashreplace").decode()
+
+
+def _named(method: str) -> str:
+    return _METHODS.get(method, method)
+
+
+def _slider(page: Page) -> str:
+    """What the script computes from, as JSON: how many rows of the positive label, and of the others, have each of the
+    probabilities that occur; highest first."""
+    own = page.judged.methods[0]
+    split, point = own.evaluation.split, own.evaluation.operating_point
+    curve = _sweep(own, split)
+    alarm, miss = point.costs or (1.0, 1.0)
+    return json.dumps(
+        {
+            "values": curve.values_K.tolist(),
+            "hits": curve.hits_SK1[0].tolist(),
+            "alarms": curve.alarms_SK1[0].tolist(),
+            "threshold": point.threshold,
+            "alarm": alarm,
+            "miss": miss,
+        }
+    )
+
+
+def _sweep(method: Scored, split: str) -> Sweep:
+    probability_N, positive_N = method.probability_NL(split)[:, 0], method.predictions[split].positive_N
+    return sweep(positive_N, probability_N, np.ones((1, len(positive_N))))
+
+
+def _charts(page: Page) -> list[Chart]:
+    roc, precision, reliable = [], [], []
+    for place, method in enumerate(page.judged.methods):
+        name, split = _named(method.evaluation.method), method.evaluation.split
+        scored = method.predictions[split].positive_N, method.probability_NL(split)[:, 0]
+        roc.append(_line(name, place, list(zip(*map(np.ndarray.tolist, roc_points(*scored)), strict=True))))
+        precision.append(_line(name, place, _precision_points(method, split)))
+        meant, happened, held = reliability_points(*scored)
+        points = list(zip(meant.tolist(), happened.tolist(), strict=True))
+        reliable.append(_line(name, place, points, weights=held / held.sum()))
+    charts = [
+        Chart("ROC", "false alarms", "recall", roc, diagonal=True),
+        Chart("Precision and recall", "recall", "precision", precision),
+        Chart("Reliability (dots: rows)", "probability", "share of positive rows", reliable, diagonal=True),
+    ]
+    points = [point for line in page.losses.values() for point in line]
+    if points:
+        ends = max(step for step, _ in points), max(max(loss for _, loss in points), 1e-9)
+        lines = [_line(name, place, list(points), ends) for place, (name, points) in enumerate(page.losses.items())]
+        charts.insert(0, Chart("Loss", "step", "loss", lines, ends))
+    return charts
+
+
+def _precision_points(method: Scored, split: str) -> list[tuple[float, float]]:
+    """Recall and precision from the strictest threshold on, as the steps that average precision sums."""
+    curve, points = _sweep(method, split), [(0.0, 1.0)]
+    for hits, alarms in zip(curve.hits_SK1[0, 1:], curve.alarms_SK1[0, 1:], strict=True):
+        recall, precision = hits / max(curve.positives_S1[0, 0], 1), hits / (hits + alarms)
+        points += [(points[-1][0], precision), (recall, precision)]
+    return points
+
+
+def _line(
+    name: str,
+    colour: int,
+    points: Sequence[tuple[float, float]],
+    ends: tuple[float, float] = (1.0, 1.0),
+    weights: Floats | None = None,
+) -> Line:
+    """``points`` in the plot's own units, to a tenth; points that fall together are one. Weights make dots of area."""
+    drawn = [(round(x / ends[0] * _WIDTH, 1), round(_HEIGHT - y / ends[1] * _HEIGHT, 1)) for x, y in points]
+    sizes = [] if weights is None else np.round(1.5 + 9 * np.sqrt(weights), 1).tolist()
+    dots = [(*point, size) for point, size in zip(drawn, sizes, strict=False)]
+    return Line(name, "M" + "L".join(f"{x:g} {y:g}" for x, y in dict.fromkeys(drawn)), colour, dots)
+
+
+def _by_label(page: Page) -> list[dict[str, Any]]:
+    """Each label's line of the confusion matrix, its figures, and those at its own rule where it has one."""
+    own = page.judged.methods[0]
+    split, evaluation = own.evaluation.split, own.evaluation
+    probability_NL, label_ids_N = own.probability_NL(split), own.predictions[split].label_ids_N
+    found = []
+    for place, figures in enumerate(evaluation.by_label):
+        rule = evaluation.rules.get(figures.label)
+        fired_N, carried_N = probability_NL[:, place] >= (2.0 if rule is None else rule), label_ids_N == place
+        hits = float((fired_N & carried_N).sum())
+        line = {"figures": figures, "counts": evaluation.confusion[place], "rule": rule}
+        at_rule = {"precision": hits / max(fired_N.sum(), 1), "recall": hits / max(carried_N.sum(), 1)}
+        found.append(line | at_rule)
+    return found
+
+
+def _mistakes(page: Page) -> list[dict[str, Any]]:
+    """The wrong verdicts on the rows that are reported, the surest first."""
+    own = page.judged.methods[0]
+    split = own.evaluation.split
+    wrong_N = own.verdicts_N(split) != own.predictions[split].label_ids_N
+    return _listed(page, split, wrong_N)[:SHOWN]
+
+
+def _doubted(page: Page) -> tuple[list[dict[str, Any]], int]:
+    """Rows that read like another label's (Northcutt et al. 2021): that label's probability is at least its mean over
+    the rows that carry it, and above the row's own. Those of all splits, the surest first, and how many there are."""
+    own, found = page.judged.methods[0], []
+    for split, predictions in own.predictions.items():
+        probability_NL, label_ids_N = own.probability_NL(split), predictions.label_ids_N
+        own_N = np.take_along_axis(probability_NL, label_ids_N[:, None], axis=1)
+        usual_L = [
+            own_N[label_ids_N == place].mean() if (label_ids_N == place).any() else 2.0
+            for place in range(probability_NL.shape[1])
+        ]
+        found += _listed(page, split, ((probability_NL >= usual_L) & (probability_NL > own_N)).any(axis=1))
+    found.sort(key=lambda row: row["own"])
+    return found[:SHOWN], len(found)
+
+
+def _listed(page: Page, split: str, chosen_N: Flags) -> list[dict[str, Any]]:
+    """The chosen rows as the page lists them, the least probable label first."""
+    own, rows = page.judged.methods[0], page.judged.rows[split]
+    label_ids_N, said_N = own.predictions[split].label_ids_N, own.verdicts_N(split)
+    probability_NL = own.probability_NL(split)
+    own_N = probability_NL[np.arange(len(label_ids_N)), label_ids_N]
+    words = [method for method in page.judged.methods[1:] if method.evaluation.method == "bag_of_words"]
+    words_N = words[0].verdicts_N(split) if words and split in words[0].predictions else None
+    labels = page.judged.policy.labels
+    return [
+        {
+            "id": rows[n].conversation.id,
+            "where": rows[n].where,
+            "split": split,
+            "label": labels[label_ids_N[n]],
+            "said": labels[said_N[n]],
+            "positive": float(probability_NL[n, 0]),
+            "own": float(own_N[n]),
+            "words": None if words_N is None else labels[words_N[n]],
+            "text": _excerpt(rows[n]) if page.settings.report_texts else None,
+        }
+        for n in sorted(np.flatnonzero(chosen_N).tolist(), key=lambda n: own_N[n])
+    ]
+
+
+def _excerpt(row: LabelledConversation) -> str:
+    """The conversation, of a long one a third from its beginning and the rest from its end, where verdicts turn."""
+    text = "\n".join(f"{message.role}: {message.text}" for message in row.conversation.messages)
+    first = EXCERPT // 3
+    return text if len(text) <= EXCERPT else f"{text[:first]} [...] {text[first - EXCERPT :]}"

@@ -1,0 +1,97 @@
+"""Every row's probability: the predictions behind the figures, and ``predictions.parquet`` that keeps them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from alora.atomic import write_pieces
+from alora.data.conversation import LabelledConversation
+from alora.evaluation.calibration import all_probabilities, verdicts
+from alora.evaluation.predict import Predictions
+from alora.evaluation.records import Evaluation
+from alora.evaluation.resampling import Floats
+from alora.layout import MARK
+from alora.policy import Policy
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A method's figures, and its predictions by split: where it was calibrated, where it was measured."""
+
+    evaluation: Evaluation
+    predictions: Mapping[str, Predictions]
+
+    def probability_NL(self, split: str) -> Floats:
+        """Calibrated probabilities of every label."""
+        return all_probabilities(self.predictions[split].logits_NL, self.evaluation.operating_point.temperature)
+
+    def verdicts_N(self, split: str) -> NDArray[np.int64]:
+        """The label ids that it answers."""
+        return verdicts(self.probability_NL(split), self.evaluation.operating_point.threshold)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A policy's methods, its adapter first, and the rows that they were asked about, by split."""
+
+    policy: Policy
+    methods: Sequence[Scored]
+    rows: Mapping[str, Sequence[LabelledConversation]]
+
+    @property
+    def evaluations(self) -> list[Evaluation]:
+        """The figures of every method."""
+        return [method.evaluation for method in self.methods]
+
+
+def write_predictions(file: Path, judged: Sequence[Judged]) -> None:
+    """Write a line for each policy, split, method and row: calibrated probabilities, and no text of a conversation.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    lines = [
+        line
+        for one in judged
+        for method in one.methods
+        for split in method.predictions
+        for line in _lines(one, method, split)
+    ]
+    table = pa.Table.from_pylist(lines).replace_schema_metadata({MARK: "predictions"})
+    content = io.BytesIO()
+    pq.write_table(table, content)
+    write_pieces(file, [content.getvalue()])
+
+
+def _lines(judged: Judged, method: Scored, split: str) -> list[dict[str, Any]]:
+    labels, predictions = judged.policy.labels, method.predictions[split]
+    return [
+        {
+            "policy": judged.policy.id,
+            "split": split,
+            "method": method.evaluation.method,
+            "id": row.conversation.id,
+            "where": row.where,
+            "label": labels[label],
+            "verdict": labels[verdict],
+            "probability": probability_L[0],
+            "labels": list(labels),
+            "probabilities": probability_L,
+        }
+        for row, label, verdict, probability_L in zip(
+            judged.rows[split],
+            predictions.label_ids_N.tolist(),
+            method.verdicts_N(split).tolist(),
+            method.probability_NL(split).tolist(),
+            strict=True,
+        )
+    ]
