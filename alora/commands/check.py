@@ -47,6 +47,9 @@ def run(recipe: Recipe) -> int:
     notes: Counter[str] = Counter()
     splits = _read(recipe.data, policies, battery, findings, notes) if policies else {}
     findings += _check_rows(recipe.data, splits, policies, battery)
+    if recipe.data.noise and "train" in splits:
+        for policy in policies:
+            findings += _try(policy.id, findings, lambda policy=policy: _doubts(policy, splits["train"])) or []
     lengths: dict[str, TokenLengths] = {}
     tokenizer = _try("base", findings, lambda: load_tokenizer(recipe.base))
     longest = tokenizer.model_max_length if tokenizer else 0
@@ -75,6 +78,17 @@ def run(recipe: Recipe) -> int:
     if errors:
         return FAILED
     return STRICT if failed else 0
+
+
+def _doubts(policy: Policy, rows: Rows) -> list[Finding]:
+    from alora.evaluation.noise import doubtful_labels  # scikit-learn, which no other check needs
+
+    text = "policy {!r} labels it {!r}; the words of the other rows say {!r} ({:.2f}); read it"
+    found = doubtful_labels(policy, rows)
+    told = [text.format(policy.id, doubt.label, doubt.likelier, doubt.probability) for doubt in found]
+    return [
+        Finding(WARNING, "LABEL_DOUBTFUL", doubt.row.where, words) for doubt, words in zip(found, told, strict=True)
+    ]
 
 
 def _counted(number: int, what: str) -> str:

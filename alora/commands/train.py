@@ -22,10 +22,12 @@ from alora.bundle.hub import push_bundle
 from alora.bundle.manifest import CardRecord
 from alora.bundle.read import Bundle, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
+from alora.commands.generate import generated
 from alora.commands.output import note, say, write_json
 from alora.commands.reports import peak_memory, say_doubts, write_judgement, write_run_overview
 from alora.commands.training_run import TrainingRun, read_back, show_results
 from alora.config.environment import describe_environment
+from alora.config.paths import GENERATE
 from alora.config.saved import save_recipe
 from alora.config.schema import Recipe
 from alora.data.conversation import read_conversation
@@ -57,6 +59,10 @@ def run(recipe: Recipe) -> int:
     require_tracking(recipe.tracking)
     if recipe.training.threads:
         torch.set_num_threads(recipe.training.threads)
+    if recipe.data.train == GENERATE:
+        if processes.count > 1:
+            raise ConfigError("data.train=generate asks in one process; run alora generate, then train on its rows")
+        recipe = generated(recipe)
     policies = load_policies(recipe.policy, recipe.policies)
     splits, left_out = read_splits(recipe.data, policies)
     talk = recipe.conversation
@@ -97,7 +103,8 @@ def run(recipe: Recipe) -> int:
 def is_finished(recipe: Recipe) -> bool:
     """Whether the run is there to its last bundle, told without loading the base: settings, rows and policies are held
     against the run's record, the base by its name alone."""
-    if recipe.export.push_to is not None or recipe.strict or not Path(recipe.run_dir).is_dir():
+    asked_more = recipe.data.train == GENERATE or recipe.export.push_to is not None or recipe.strict
+    if asked_more or not Path(recipe.run_dir).is_dir():
         return False
     policies = load_policies(recipe.policy, recipe.policies)
     splits, left_out = read_splits(recipe.data, policies)

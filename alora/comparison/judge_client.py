@@ -8,10 +8,10 @@ import random
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from alora.comparison.judge_prompt import Answer, messages, read_answer
 from alora.config.schema import JudgeSettings
@@ -22,7 +22,7 @@ from alora.policy import Policy
 
 LONGEST_PAUSE = 30.0  # seconds between two tries, whatever the endpoint asks for
 NO_KEY = "no-key"  # the package insists on one; local servers do not look at it
-_OPTIONAL = ("temperature", "max_tokens")  # some models refuse them by name
+_OPTIONAL = ("temperature", "max_tokens", "response_format")  # some models refuse them by name
 _NOT_TAKEN = (
     r"(?:unsupported|not supported|does(?: not|n't) support|"
     r"unknown|unrecogni[sz]ed|unexpected|not permitted|deprecated)"
@@ -32,6 +32,8 @@ _FILTER = re.compile(
     r"content.?(?:filter|management|policy)|responsible.?ai|data.?inspection|moderation|flagged|usage polic|safety",
     re.IGNORECASE,
 )
+
+Said = TypeVar("Said")
 
 
 class NoAnswer(Enum):
@@ -85,28 +87,36 @@ class JudgeClient:
             )
         except Exception as error:  # httpx refuses odd URLs with classes of its own
             raise ConfigError(f"judge.url={redacted(str(settings.url))!r} cannot be used: {error}") from error
-        self._options: dict[str, Any] = {"temperature": 0.0, "max_tokens": settings.max_tokens}
+        self._refused: set[str] = set()  # names of options
         self._lock = threading.Lock()
         self.usage = Usage()
         self.refusal = ""
 
-    def __enter__(self) -> JudgeClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
     def ask(self, policy: Policy, conversation: Conversation) -> Answer | NoAnswer:
-        """The judge's answer, or why there is none after all tries. ``refusal`` holds the last refusal's words.
+        """The judge's answer, or why there is none; see :meth:`complete`."""
+        request = messages(policy, conversation, self._settings.max_characters)
+        return self.complete(request, lambda text: read_answer(text, policy))
+
+    def complete(
+        self, request: Sequence[dict[str, str]], read: Callable[[str | None], Said | None], **options: Any
+    ) -> Said | NoAnswer:
+        """What ``read`` makes of the model's answer to ``request``, or why there is none after all tries; ``refusal``
+        holds the last refusal's words. ``options`` of the request go before the judge's own.
 
         Raises:
             ConfigError: the endpoint refuses the key, the model or the method, so asking about any row is of no use.
         """
-        request = messages(policy, conversation, self._settings.max_characters)
+        wanted = {"temperature": 0.0, "max_tokens": self._settings.max_tokens} | options
         attempt = 0
         while True:
             asked_to_wait, why = 0.0, NoAnswer.FAILED
-            options = self._current_options()
+            options = {name: value for name, value in wanted.items() if name not in self._refused}
             try:
                 text = self._complete(request, options)
             except self._openai.APIStatusError as error:
@@ -122,7 +132,7 @@ class JudgeClient:
                 # Connection, timeout, and bodies that are no chat completion: cut JSON, HTML, missing choices.
                 self._count(failed_requests=1)
             else:
-                answer = read_answer(text, policy)
+                answer = read(text)
                 if answer is not None:
                     return answer
                 self._count(unreadable_answers=1)
@@ -133,10 +143,6 @@ class JudgeClient:
                 return why
             time.sleep(self._wait(attempt, asked_to_wait))
             attempt += 1
-
-    def _current_options(self) -> dict[str, Any]:
-        with self._lock:
-            return dict(self._options)
 
     def _complete(self, request: Sequence[dict[str, str]], options: Mapping[str, Any]) -> str | None:
         self._count(requests=1)
@@ -163,8 +169,8 @@ class JudgeClient:
         named = next((name for name in _OPTIONAL if name in sent and _not_taken(name, words)), None)
         with self._lock:
             if named is not None:
-                self._options.pop(named, None)
-            return self._options != sent
+                self._refused.add(named)
+            return not self._refused.isdisjoint(sent)
 
     def _stop(self, error: Any) -> None:
         place = f"judge.url={redacted(str(self._settings.url))}"

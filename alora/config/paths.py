@@ -13,6 +13,7 @@ from alora.errors import ConfigError
 
 DEFAULT_BASE = "smollm2"  # where a base is needed and none is named
 HUB_ID = re.compile(r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\w[\w./-]*))?")
+GENERATE = "generate"  # data.train: rows from the policy's text, by the model that judge names
 POLICY_PLACE = "%policy%"  # in the name of a data source: one file per policy of a battery
 
 
@@ -62,7 +63,7 @@ def absolute_paths(recipe: Recipe, verb: str, places: Sequence[Path]) -> Recipe:
 
 
 def _input(key: str, given: str, needed: bool, on_hub: bool, places: Sequence[Path], problems: list[str]) -> str:
-    if given == "-" or given.startswith("hub:"):
+    if given == "-" or given.startswith("hub:") or (key, given) == ("data.train", GENERATE):
         return given
     found = _find_family(given, places) if POLICY_PLACE in given else _find(given, places)
     if found is not None:

@@ -61,7 +61,7 @@ class AdapterSettings:
 class PolicySettings:
     """One policy: inline, or read from ``file`` (``id`` then selects one of several)."""
 
-    file: str | None = setting(None, read_by=(*_TRAINING, "evaluate"), some=True)
+    file: str | None = setting(None, read_by=(*_TRAINING, "evaluate", "generate"), some=True)
     id: str | None = setting(None)
     title: str | None = setting(None)
     rule: str | None = setting(None)
@@ -83,13 +83,14 @@ class ColumnSettings:
 class DataSettings:
     """Labelled conversations: JSON, CSV, TSV or Parquet files, ``hub:NAME[:SPLIT]`` data sets, or a list of them."""
 
-    train: Any = setting(None, read_by=_TRAINING, some=True, form=_SOURCES)
+    train: Any = setting(None, "train: generate makes them, see generate", read_by=_TRAINING, some=True, form=_SOURCES)
     validation: Any = setting(None, "null: a share of data.train", read_by=(*_TRAINING, "recalibrate"), form=_SOURCES)
-    test: Any = setting(None, read_by=(*_TRAINING, "evaluate", "fleet"), form=_SOURCES)
+    test: Any = setting(None, read_by=(*_TRAINING, "evaluate", "fleet", "generate"), form=_SOURCES)
     validation_share: float = setting(0.15, "of each label in data.train, by a hash of each text", above=0, below=1)
     label_map: dict[str, str] = setting({}, "label in the data → label of the policy")
     role_map: dict[str, str] = setting({}, "role in the data → role; human, gpt and their like need no entry")
     skip_media: bool = setting(False, "leave images, audio and files out of a message instead of refusing its row")
+    noise: bool = setting(False, "check: list training rows whose label looks wrong")
     columns: ColumnSettings = field(default_factory=ColumnSettings)
 
 
@@ -184,6 +185,19 @@ class JudgeSettings:
     max_characters: int = setting(20_000, "of a conversation; the middle of a longer one is left out", least=1)
     input_price: float | None = setting(None, "for a million tokens, any currency", least=0)
     output_price: float | None = setting(None, least=0)
+
+
+@dataclass
+class GenerateSettings:
+    """``alora generate``: rows from a policy's text, by the model that ``judge`` names."""
+
+    pairs: int = setting(200, "minimal pairs to write: a conversation for each label", least=1)
+    votes: int = setting(3, "that must agree on a conversation's label", least=1, most=15)
+    temperature: float = setting(0.8, "of written conversations", least=0, most=2)
+    max_tokens: int = setting(1500, "of a written pair", least=1)
+    max_calls: int | None = setting(None, "requests at most, all calls of one folder together", least=1)
+    max_cost: float | None = setting(None, "in the currency of judge.input_price", above=0)
+    similarity: float = setting(0.7, "shared word triples that make two conversations copies", above=0, most=1)
 
 
 @dataclass
@@ -290,6 +304,7 @@ class Recipe:
     bench: BenchSettings = field(default_factory=BenchSettings)
     compare: CompareSettings = field(default_factory=CompareSettings)
     judge: JudgeSettings = field(default_factory=JudgeSettings)
+    generate: GenerateSettings = field(default_factory=GenerateSettings)
     fleet: FleetSettings = field(default_factory=FleetSettings)
     artifact: str | None = setting(
         None,
@@ -306,6 +321,6 @@ class Recipe:
     )
     output: str | None = setting(None, "where a report, verdicts or the bundle are written, besides what is printed")
     json: bool = setting(False, "every verb but new, train and serve: machine-readable output")
-    strict: bool = setting(False, "check, train, evaluate: warnings fail too")
+    strict: bool = setting(False, "check, generate, train, evaluate: warnings fail too")
     show: int = setting(0, "check: rows to print as tokens, with what the adapter reads", least=0)
     force: bool = setting(False, "train: start over in a run folder that holds other settings", in_files=(False,))

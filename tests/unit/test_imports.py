@@ -1,6 +1,7 @@
 """No circle of imports, lazy and type-only ones included: a reader can take the files in one order."""
 
 import sys
+from pathlib import Path
 
 import grimp
 
@@ -33,3 +34,13 @@ def test_a_lazy_and_a_type_only_import_close_a_circle(tmp_path, monkeypatch):
         ("planted_circle.two", "planted_circle.one"),
     ]
     assert "planted_circle.one" not in sys.modules  # read, never run
+
+
+def test_unit_tests_mirror_the_package_or_are_listed():
+    root = Path(__file__).parents[2]
+    listed = (root / "tests/README.md").read_text()
+    for test in (root / "tests/unit").rglob("test_*.py"):
+        place = test.relative_to(root / "tests/unit")
+        module = root / "alora" / place.parent / place.name.removeprefix("test_")
+        name = f"`{test.relative_to(root / 'tests')}`"
+        assert module.exists() != (name in listed), f"{name}: no module of its own, and not in tests/README.md, or both"

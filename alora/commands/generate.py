@@ -1,0 +1,197 @@
+"""``alora generate policy.file=FILE judge.url=URL judge.model=NAME``: labelled rows from a policy's text alone.
+
+The folder (``output``; ``generated/ID`` by default) holds ``dimensions.yaml``, which you may edit, every answer of the
+model (``calls.jsonl``), ``train.jsonl`` and ``validation.jsonl``, ``dropped.jsonl`` with reasons, and the report. The
+same command goes on where it stopped and pays for no answer twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock
+
+from alora.atomic import write_json, write_pieces, write_text
+from alora.commands.output import note, say, say_json, table
+from alora.comparison.judge import require_settings
+from alora.config.schema import Recipe
+from alora.data.conversation import LabelledConversation
+from alora.data.splits import read_shared_rows
+from alora.errors import ConfigError, DataError
+from alora.findings import ERROR
+from alora.generate.calls import BudgetSpent, Calls
+from alora.generate.cases import Case, cells, find_dimensions, judged_pairs
+from alora.generate.filters import leak, near_duplicates, words_auroc
+from alora.generate.prompts import DIMENSIONS
+from alora.generate.report import Quality, markdown
+from alora.policy import Policy, load_policies
+from alora.reading import read_json, read_yaml
+
+_MARK = "generated.json"
+
+
+def run(recipe: Recipe) -> int:
+    """Generate, filter, report; exit code 1 when the rows cannot be trained on."""
+    quality, folder, spent = generate(recipe)
+    findings = quality.findings()
+    if recipe.json:
+        say_json(quality.as_dict() | spent | {"findings": [asdict(finding) for finding in findings]})
+    else:
+        counts = quality.as_dict()["rows"]
+        table(("split", *quality.policy.labels), [(split, *numbers.values()) for split, numbers in counts.items()])
+        figures = {name: value for name, value in (quality.as_dict() | spent).items() if not isinstance(value, dict)}
+        say()
+        table(("figure", "value"), list(figures.items()))
+        say()
+        for finding in findings:
+            say(f"{finding.severity}  {finding}")
+        say(f"\nrows and report: {folder}")
+        say(f"train on them: alora train policy.file=... data.train={folder}/train.jsonl "
+            f"data.validation={folder}/validation.jsonl")  # fmt: skip
+    return int(any(finding.severity == ERROR or recipe.strict for finding in findings))
+
+
+def generated(recipe: Recipe) -> Recipe:
+    """``recipe`` with ``data.train=generate`` replaced by the files that were generated for it.
+
+    Raises:
+        DataError: the rows cannot be trained on.
+    """
+    quality, folder, _ = generate(replace(recipe, output=None))
+    for finding in quality.findings():
+        note(f"{finding.severity}: {finding}")
+    if any(finding.severity == ERROR for finding in quality.findings()):
+        raise DataError(f"the generated rows cannot be trained on; see {folder / 'report.md'}")
+    data = replace(recipe.data, train=str(folder / "train.jsonl"), validation=str(folder / "validation.jsonl"))
+    return replace(recipe, data=data)
+
+
+def generate(recipe: Recipe) -> tuple[Quality, Path, dict[str, Any]]:
+    """Rows for the recipe's policy: what they are worth, where they lie, and what all calls so far have cost.
+
+    Raises:
+        ConfigError: no endpoint, a budget in money without prices, or a folder that holds something else.
+    """
+    policies = load_policies(recipe.policy, recipe.policies)
+    if len(policies) != 1:
+        raise ConfigError("alora generate takes one policy at a time; choose it with policy.id=ID")
+    policy, judge = policies[0], recipe.judge
+    require_settings(judge)
+    if recipe.generate.max_cost is not None and judge.input_price is None:
+        raise ConfigError("generate.max_cost needs prices; set judge.input_price and judge.output_price")
+    folder = Path(recipe.output) if recipe.output else Path("generated") / policy.id
+    _claim(folder, policy)
+    with FileLock(folder / ".lock", timeout=0), Calls(folder / "calls.jsonl", recipe.generate, judge) as calls:
+        quality = _rows(recipe, policy, folder, calls)
+        total = calls.total
+        spent: dict[str, Any] = {
+            "model": judge.model, "requests": total.requests, "failed_requests": total.failed_requests,
+            "input_tokens": total.input_tokens, "output_tokens": total.output_tokens,
+            "cost": None if judge.input_price is None else round(calls.cost, 6),
+        }  # fmt: skip
+    for split, cases in quality.kept.items():
+        _write_rows(folder / f"{split}.jsonl", [case.as_row(policy) for case in cases])
+    dropped = [case.as_row(policy) | {"reason": quality.dropped[case.conversation.id]}
+               for case in quality.cases if case.conversation.id in quality.dropped]  # fmt: skip
+    _write_rows(folder / "dropped.jsonl", dropped)
+    write_json(folder / "report.json", quality.as_dict() | spent)
+    write_text(folder / "report.md", markdown(quality, spent))
+    return quality, folder, spent
+
+
+def _rows(recipe: Recipe, policy: Policy, folder: Path, calls: Calls) -> Quality:
+    from tqdm.auto import tqdm
+
+    settings = recipe.generate
+    questions = settings.pairs * (1 + len(policy.labels) * settings.votes)
+    limits = [
+        f"{name}={value:g}" for name in ("max_calls", "max_cost") if (value := getattr(settings, name)) is not None
+    ]
+    note(f"{settings.pairs} pairs: about {questions} requests, up to twice as many where judges disagree; "
+         f"budget: {', '.join(limits) or 'none'}")  # fmt: skip
+    cases: list[Case] = []
+    asked = unreadable = 0
+    source = "edited or kept"
+    try:
+        if not (folder / "dimensions.yaml").exists():
+            named = find_dimensions(calls, policy)
+            source = "built in" if named is None else "model"
+            write_text(
+                folder / "dimensions.yaml", yaml.safe_dump(named or DIMENSIONS, allow_unicode=True, sort_keys=False)
+            )
+        wanted = cells(_dimensions(folder / "dimensions.yaml"), settings.pairs, recipe.training.seed)
+        bar = tqdm(judged_pairs(calls, policy, wanted, recipe), desc="generating", total=len(wanted), unit="pair")
+        for found in bar:
+            if isinstance(found, BudgetSpent):
+                raise found
+            asked, unreadable = asked + 1, unreadable + (found is None)
+            cases += found or []
+            bar.set_postfix_str(f"{calls.total.requests} requests, cost {calls.cost:.4f}", refresh=False)
+    except BudgetSpent as spent:
+        note(f"the budget is spent ({spent}); the same command with more of it goes on")
+    dropped = _dropped(recipe, policy, cases)
+    kept = [case for case in cases if case.conversation.id not in dropped]
+    splits = _split(kept, recipe.data.validation_share)
+    rows = [LabelledConversation(case.conversation, {policy.id: str(case.label)}) for case in kept]
+    auroc = words_auroc(policy, rows, [case.pair for case in kept])
+    return Quality(policy, asked, unreadable, cases, dropped, splits, auroc, source)
+
+
+def _dropped(recipe: Recipe, policy: Policy, cases: Sequence[Case]) -> dict[str, str]:
+    """Ids of cases that nobody should train on, with the reason."""
+    found: dict[str, str] = {}
+    for case in cases:
+        if case.label is None:
+            found[case.conversation.id] = "split: the judges did not agree"
+        elif word := leak(case, policy):
+            found[case.conversation.id] = f"leak: it holds {word!r}"
+    left = [case for case in cases if case.conversation.id not in found]
+    tested = read_shared_rows(recipe.data.test, recipe.data, [policy])[0] if recipe.data.test else []
+    copies = near_duplicates(
+        [case.conversation for case in left],
+        [case.pair for case in left],
+        recipe.generate.similarity,
+        [row.conversation for row in tested],
+    )
+    return found | {left[number].conversation.id: f"copy: of {of}" for number, of in copies.items()}
+
+
+def _split(cases: Sequence[Case], share: float) -> dict[str, list[Case]]:
+    """Train and validation rows: whole pairs, the first by a hash of their name until the share is full."""
+    pairs = sorted({case.pair for case in cases}, key=lambda pair: hashlib.sha256(pair.encode()).hexdigest())
+    held = set(pairs[: round(len(pairs) * share)])
+    return {
+        "train": [case for case in cases if case.pair not in held],
+        "validation": [case for case in cases if case.pair in held],
+    }
+
+
+def _claim(folder: Path, policy: Policy) -> None:
+    mark, mine = folder / _MARK, {"generated_for": policy.as_dict()}
+    if mark.exists():
+        if read_json(mark, ConfigError, "give another output=") != mine:
+            raise ConfigError(f"{folder} holds rows of another policy or rule; give another output=, or remove it")
+    elif folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is no folder of alora generate and is not empty; give another output=")
+    else:
+        write_json(mark, mine)
+
+
+def _dimensions(file: Path) -> dict[str, list[str]]:
+    content = read_yaml(file, ConfigError, "write NAME: [VALUE, VALUE, ...]")
+    if not isinstance(content, dict) or not content:
+        raise ConfigError(f"{file} holds no dimensions; write NAME: [VALUE, VALUE, ...]")
+    for name, values in content.items():
+        if not isinstance(values, list) or not values or not all(isinstance(item, str) for item in values):
+            raise ConfigError(f"{file}: {name!s} is no list of texts; write NAME: [VALUE, VALUE, ...]")
+    return {str(name): values for name, values in content.items()}
+
+
+def _write_rows(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    write_pieces(file, (f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))

@@ -1,0 +1,60 @@
+"""Which labels look wrong: confident learning (Northcutt et al. 2021) on predictions for rows that were held out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import softmax
+
+from alora.data.conversation import LabelledConversation
+from alora.evaluation.bag_of_words import fit_bag_of_words
+from alora.evaluation.predict import labels_of
+from alora.policy import Policy
+
+FOLDS = 5
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A row whose label a classifier that has not seen it doubts; ``probability`` is that of ``likelier``."""
+
+    row: LabelledConversation
+    label: str
+    likelier: str
+    probability: float
+
+
+def doubtful_labels(policy: Policy, rows: Sequence[LabelledConversation], seed: int = 0) -> list[Doubt]:
+    """Rows of ``policy`` whose label is probably wrong, the surest first.
+
+    A bag of words is fitted on four fifths of the rows and predicts the last fifth. A row is doubtful when another
+    label is at least as probable for it as that label is on average for the rows that have it, and more probable than
+    its own. Word counts know no meaning: read the rows before you change them.
+
+    Raises:
+        DataError: fewer than two labels have enough rows in every fold.
+    """
+    from sklearn.model_selection import StratifiedKFold
+
+    mine = [row for row in rows if policy.id in row.labels]
+    label_ids_N = labels_of(policy, mine)
+    probabilities_NL = np.zeros((len(mine), len(policy.labels)))
+    folds = min(FOLDS, max(2, int(np.bincount(label_ids_N, minlength=2).min(initial=FOLDS))))
+    for train, test in StratifiedKFold(folds, shuffle=True, random_state=seed).split(label_ids_N, label_ids_N):
+        fitted = fit_bag_of_words(policy, [mine[place] for place in train], seed)
+        probabilities_NL[test] = softmax(fitted.predict([mine[place] for place in test]).logits_NL, axis=1)
+    usual_L = np.array(
+        [probabilities_NL[label_ids_N == label, label].mean() if (label_ids_N == label).any() else np.inf
+         for label in range(len(policy.labels))]
+    )  # fmt: skip
+    confident_NL = np.where(probabilities_NL >= usual_L, probabilities_NL, 0.0)
+    likelier_N = confident_NL.argmax(axis=1)
+    own_N = probabilities_NL[np.arange(len(mine)), label_ids_N]
+    found = [
+        Doubt(mine[n], policy.labels[label_ids_N[n]], policy.labels[likelier], float(confident_NL[n, likelier]))
+        for n, likelier in enumerate(likelier_N)
+        if likelier != label_ids_N[n] and confident_NL[n, likelier] > own_N[n]
+    ]
+    return sorted(found, key=lambda doubt: -doubt.probability)

@@ -1,0 +1,126 @@
+"""Minimal pairs for each cell of the dimensions, judged by votes that must agree."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from alora.config.schema import Recipe
+from alora.data.conversation import Conversation, Message
+from alora.generate.calls import BudgetSpent, Calls
+from alora.generate.prompts import (
+    STANCES,
+    Vote,
+    ask_cases,
+    ask_dimensions,
+    ask_vote,
+    cases_format,
+    read_cases,
+    read_dimensions,
+    read_vote,
+    vote_format,
+)
+from alora.policy import Policy
+
+ARGUMENT_TOKENS = 300  # of a vote
+
+
+@dataclass(frozen=True)
+class Case:
+    """A generated conversation, what it was written as, and what its judges said."""
+
+    pair: str
+    conversation: Conversation
+    intended: str
+    cell: Mapping[str, str]
+    label: str | None  # None: the judges did not agree
+    votes: Mapping[str, int]
+    rounds: int
+
+    def as_row(self, policy: Policy) -> dict[str, Any]:
+        """A row as ``data.train`` reads it, with where it came from."""
+        messages = [{"role": message.role, "content": message.text} for message in self.conversation.messages]
+        row = {"id": self.conversation.id, "policy": policy.id, "messages": messages, "label": self.label}
+        origin = {"cell": dict(self.cell), "intended": self.intended, "votes": dict(self.votes), "rounds": self.rounds}
+        return row | {"pair": self.pair, "generated": origin}
+
+
+def find_dimensions(calls: Calls, policy: Policy) -> dict[str, list[str]] | None:
+    """The policy's dimensions as the model names them; None when it names none that can be read."""
+    return calls.question(ask_dimensions(policy), read_dimensions)
+
+
+def cells(dimensions: Mapping[str, Sequence[str]], count: int, seed: int) -> list[dict[str, str]]:
+    """``count`` combinations in which each value of a dimension occurs as often as any other, give or take one."""
+    columns = {}
+    for name, values in dimensions.items():
+        draw = random.Random(f"{seed} {name}")
+        column = [value for start in range(0, count, len(values)) for value in draw.sample(values, len(values))]
+        columns[name] = column[:count]
+    return [{name: column[number] for name, column in columns.items()} for number in range(count)]
+
+
+def judged_pairs(
+    calls: Calls, policy: Policy, wanted: Sequence[Mapping[str, str]], recipe: Recipe
+) -> Iterator[list[Case] | BudgetSpent | None]:
+    """For each cell, in order: its cases, one for each label; None where the model wrote none that can be read; or the
+    budget's end, after which none is asked about."""
+
+    def one(number: int) -> list[Case] | BudgetSpent | None:
+        try:
+            return _pair(calls, policy, wanted[number], number, recipe)
+        except BudgetSpent as spent:
+            return spent
+
+    with ThreadPoolExecutor(recipe.judge.concurrency) as pool:
+        try:
+            yield from pool.map(one, range(len(wanted)))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _pair(calls: Calls, policy: Policy, cell: Mapping[str, str], number: int, recipe: Recipe) -> list[Case] | None:
+    settings, pair = recipe.generate, f"pair-{number:05d}"
+    written = calls.question(
+        ask_cases(policy, cell, number),
+        lambda text: read_cases(text, policy),
+        temperature=settings.temperature,
+        max_tokens=settings.max_tokens,
+        response_format=cases_format(policy),
+    )
+    if written is None:
+        return None
+    cases = []
+    for label, turns in zip(policy.labels, written, strict=True):
+        conversation = Conversation(f"{pair}-{label}", tuple(Message(role, text) for role, text in turns))
+        votes, rounds = _debate(calls, policy, conversation, recipe)
+        counts = {name: sum(vote.label_id == place for vote in votes) for place, name in enumerate(policy.labels)}
+        agreed = len(votes) == settings.votes and max(counts.values()) == settings.votes
+        decided = policy.labels[votes[0].label_id] if agreed else None
+        cases.append(Case(pair, conversation, label, cell, decided, counts, rounds))
+    return cases
+
+
+def _debate(calls: Calls, policy: Policy, conversation: Conversation, recipe: Recipe) -> tuple[list[Vote], int]:
+    """The votes of the last round, and how many rounds there were: a second one only where the first did not agree."""
+    said: list[Vote] = []
+    for rounds in (1, 2):
+        votes = []
+        for stance in range(recipe.generate.votes):
+            vote = calls.question(
+                ask_vote(policy, conversation, stance, said, recipe.judge.max_characters),
+                lambda text: read_vote(text, policy),
+                # More votes than stances: a stance that is asked again must be able to say something else.
+                temperature=0.0 if stance < len(STANCES) else recipe.generate.temperature,
+                max_tokens=max(ARGUMENT_TOKENS, recipe.judge.max_tokens),
+                response_format=vote_format(policy),
+            )
+            votes += [] if vote is None else [vote]
+        if rounds == 2 or len({vote.label_id for vote in votes}) < 2:
+            return votes, rounds
+        said = votes
+    raise AssertionError("a second round ends the debate")

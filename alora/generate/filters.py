@@ -1,0 +1,86 @@
+"""What is dropped before anyone trains on it: leaks, copies, test rows; and whether counting words solves the rest."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from alora.data.conversation import Conversation, LabelledConversation
+from alora.errors import DataError
+from alora.evaluation.bag_of_words import fit_bag_of_words
+from alora.evaluation.calibration import positive_probability
+from alora.generate.cases import Case
+from alora.policy import Policy
+
+WORDS = 3  # in a row, that two texts share
+FOLDS = 5
+
+
+def leak(case: Case, policy: Policy) -> str | None:
+    """What in a conversation gives the label away: the policy's id or title, or a label that is no everyday word."""
+    text = _text(case.conversation).casefold()
+    telling = [policy.id, policy.title, *(label for label in policy.labels if len(label) > 3)]
+    return next((word for word in telling if re.search(rf"\b{re.escape(word.casefold())}\b", text)), None)
+
+
+def near_duplicates(
+    rows: Sequence[Conversation], groups: Sequence[str], similarity: float, against: Sequence[Conversation] = ()
+) -> dict[int, str]:
+    """Rows that repeat an earlier row of another group, or one of ``against``: by number, the id of what they repeat.
+
+    Two texts are near-duplicates when they share at least ``similarity`` of their word triples (Jaccard). The two sides
+    of a minimal pair are alike on purpose, so only rows of other groups count; of two copies the first stays. Exact, by
+    an inverted index: no hashing, no misses.
+    """
+    holders: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    known = [(_triples(row), row.id, "") for row in against]
+    for place, (triples, _, _) in enumerate(known):
+        for triple in triples:
+            holders[triple].append(place)
+    found: dict[int, str] = {}
+    for number, (row, group) in enumerate(zip(rows, groups, strict=True)):
+        triples = _triples(row)
+        shared = Counter(place for triple in triples for place in holders[triple])
+        for place, count in shared.items():
+            others, name, other_group = known[place]
+            if other_group != group and count >= similarity * (len(triples) + len(others) - count):
+                found[number] = name
+                break
+        else:
+            for triple in triples:
+                holders[triple].append(len(known))
+            known.append((triples, row.id, group))
+    return found
+
+
+def words_auroc(policy: Policy, rows: Sequence[LabelledConversation], groups: Sequence[str]) -> float | None:
+    """AUROC of a bag of words on rows that it did not see, pairs kept together; None when the rows are too few.
+
+    Near 1, counting words solves the rows, and an adapter need not learn the rule from them.
+    """
+    from sklearn.metrics import roc_auc_score
+    from sklearn.model_selection import GroupKFold
+
+    positive = np.array([row.labels[policy.id] == policy.positive for row in rows])
+    if len(set(groups)) < FOLDS or positive.all() or not positive.any():
+        return None
+    scores = np.zeros(len(rows))
+    for train, test in GroupKFold(FOLDS).split(scores, groups=list(groups)):
+        try:
+            fitted = fit_bag_of_words(policy, [rows[place] for place in train])
+        except DataError:
+            return None
+        scores[test] = positive_probability(fitted.predict([rows[place] for place in test]).logits_NL)
+    return float(roc_auc_score(positive, scores))
+
+
+def _triples(conversation: Conversation) -> frozenset[tuple[str, ...]]:
+    words = re.findall(r"\w+", _text(conversation).casefold())
+    return frozenset(tuple(words[place : place + WORDS]) for place in range(max(1, len(words) - WORDS + 1)))
+
+
+def _text(conversation: Conversation) -> str:
+    return "\n".join(message.text for message in conversation.messages)

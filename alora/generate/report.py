@@ -1,0 +1,107 @@
+"""How good generated rows are: agreement, copies, what word counts make of them; in a table and as codes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from alora.findings import ERROR, WARNING, Finding
+from alora.generate.cases import Case
+from alora.policy import Policy
+
+LEAST_ROWS, WORDS_SOLVE, LEAST_AGREEMENT, MOST_SHARE = 70, 0.95, 0.5, 0.3
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What became of the pairs that were asked for."""
+
+    policy: Policy
+    pairs_asked: int
+    pairs_unreadable: int
+    cases: Sequence[Case]  # judged ones, dropped or not
+    dropped: Mapping[str, str]  # id → reason
+    kept: Mapping[str, Sequence[Case]]  # split → its rows
+    words_auroc: float | None
+    dimensions_from: str
+
+    @property
+    def rows(self) -> list[Case]:
+        """Training and validation rows."""
+        return [case for cases in self.kept.values() for case in cases]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures; shares are None where there is nothing to share."""
+        judged, decided = len(self.cases), [case for case in self.cases if case.label is not None]
+        return {
+            "policy": self.policy.id,
+            "dimensions": self.dimensions_from,
+            "pairs_asked": self.pairs_asked,
+            "pairs_unreadable": self.pairs_unreadable,
+            "cases_judged": judged,
+            "agreed_in_round_1": _share(sum(case.rounds == 1 for case in decided), judged),
+            "agreed_in_the_end": _share(len(decided), judged),
+            "label_as_written": _share(sum(case.label == case.intended for case in decided), len(decided)),
+            "dropped": dict(Counter(reason.partition(":")[0] for reason in self.dropped.values())),
+            "rows": {
+                split: {label: sum(case.label == label for case in cases) for label in self.policy.labels}
+                for split, cases in self.kept.items()
+            },
+            "words_auroc": self.words_auroc,
+        }
+
+    def findings(self) -> list[Finding]:
+        """What should keep these rows from being trained on as they are."""
+        told, found = self.as_dict(), []
+
+        def add(severity: str, code: str, problem: str) -> None:
+            found.append(Finding(severity, code, self.policy.id, problem))
+
+        labels = Counter(case.label for case in self.rows)
+        missing = [label for label in self.policy.labels if not labels[label]]
+        if not self.rows:
+            add(ERROR, "NO_ROWS", "no row is left; take another model, or edit dimensions.yaml")
+        elif missing:
+            add(ERROR, "ONE_LABEL", f"no row is labelled {' or '.join(missing)}: the judges do not tell them apart")
+        elif min(labels[label] for label in self.policy.labels) < LEAST_ROWS:
+            add(
+                WARNING,
+                "FEW_ROWS",
+                f"{dict(labels)}: below {LEAST_ROWS} of a label little is learnt; raise generate.pairs",
+            )
+        if told["pairs_unreadable"] > MOST_SHARE * max(1, self.pairs_asked):
+            add(WARNING, "UNREADABLE", f"{self.pairs_unreadable} of {self.pairs_asked} pairs could not be read")
+        if (agreed := told["agreed_in_the_end"]) is not None and agreed < LEAST_AGREEMENT:
+            add(WARNING, "JUDGES_SPLIT", f"the judges agree on {agreed:.0%} of the cases; the rule may be unclear")
+        if (same := told["label_as_written"]) is not None and same < 1 - MOST_SHARE:
+            add(WARNING, "LABELS_TURNED", f"only {same:.0%} of the cases have the label that they were written for")
+        if told["dropped"].get("copy", 0) > MOST_SHARE * max(1, len(self.cases)):
+            add(WARNING, "COPIES", f"{told['dropped']['copy']} of {len(self.cases)} cases repeat another one")
+        if self.words_auroc is not None and self.words_auroc >= WORDS_SOLVE:
+            add(WARNING, "WORDS_SOLVE", f"counting words reaches an AUROC of {self.words_auroc:.3f}: the rows give the "
+                                        "label away, and an adapter need not learn the rule")  # fmt: skip
+        if self.dimensions_from == "built in":
+            add(WARNING, "BUILT_IN_DIMENSIONS", "the model named no dimensions; edit dimensions.yaml and call again")
+        return found
+
+
+def markdown(quality: Quality, spent: dict[str, Any]) -> str:
+    """The report as a page."""
+    lines = [f"# Rows for {quality.policy.title}", "", "| | |", "|---|---|"]
+    lines += [f"| {name.replace('_', ' ')} | {_cell(value)} |" for name, value in (quality.as_dict() | spent).items()]
+    lines += ["", *(f"- **{finding.severity}** {finding}" for finding in quality.findings())]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {_cell(item)}" for name, item in value.items()) or "none"
+    return "-" if value is None else str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

@@ -1,0 +1,43 @@
+"""Labels that were turned on purpose are found; sound ones are left alone."""
+
+import random
+
+import pytest
+
+from alora.data.conversation import Conversation, LabelledConversation, Message
+from alora.errors import DataError
+from alora.evaluation.noise import doubtful_labels
+from alora.policy import Policy
+
+POLICY = Policy("refunds", "No refunds", "Never promise money.")
+WORDS = {
+    "violation": ["money", "refund", "voucher", "back", "free"],
+    "ok": ["return", "policy", "team", "ask", "details"],
+}
+
+
+def rows(turned: set[int], count: int = 200) -> list[LabelledConversation]:
+    made = []
+    for number in range(count):
+        draw, truth = random.Random(number), POLICY.labels[number % 2]
+        text = " ".join(draw.choices(WORDS[truth], k=6) + draw.choices(["the", "order", "shop", "today"], k=6))
+        label = POLICY.labels[(number + 1) % 2] if number in turned else truth
+        conversation = Conversation(str(number), (Message("assistant", text),))
+        made.append(LabelledConversation(conversation, {"refunds": label}, f"train.jsonl:{number + 1}"))
+    return made
+
+
+def test_turned_labels_are_found_and_sound_ones_left_alone():
+    turned = set(random.Random(1).sample(range(200), 12))
+    found = doubtful_labels(POLICY, rows(turned))
+    named = {int(doubt.row.conversation.id) for doubt in found}
+    assert named <= turned
+    assert len(named) >= 8
+    assert all(doubt.label != doubt.likelier for doubt in found)
+    assert [doubt.probability for doubt in found] == sorted((doubt.probability for doubt in found), reverse=True)
+    assert doubtful_labels(POLICY, rows(set())) == []
+
+
+def test_one_label_alone_cannot_be_doubted():
+    with pytest.raises(DataError, match="two training rows of two labels"):
+        doubtful_labels(POLICY, [row for row in rows(set()) if row.labels["refunds"] == "ok"])
