@@ -24,7 +24,6 @@ def finished(tmp_path_factory):
     code, output, errors = run_alora("train", *overrides, cache=folder / "cache")
     assert code == 0, errors
     assert "KV identity proven" in output
-    assert "warning: toy: AUROC" in errors
     return folder, overrides, (folder / "run/adapter" / WEIGHTS_FILE).read_bytes()
 
 
@@ -60,18 +59,22 @@ def test_killed_before_the_figures_were_written(finished, tmp_path):
     assert "report.html" in output
 
 
-def test_strict_fails_a_run_whose_figures_are_doubtful(finished):
+def test_strict_fails_a_run_whose_figures_are_doubtful(finished, tmp_path):
     folder, overrides, _ = finished
-    findings = json.loads((folder / "run/policies/toy/evaluation.json").read_text())["findings"]
-    assert [finding["code"] for finding in findings]
-    code, _, errors = run_forked("train", *overrides, "strict=true", cache=folder / "cache")
+    run = shutil.copytree(folder / "run", tmp_path / "run", symlinks=True)
+    file = run / "policies/toy/evaluation.json"
+    content = json.loads(file.read_text())
+    content["evaluations"][0]["metrics"]["figures"]["auroc"] = {"value": 0.6, "low": 0.4, "high": 0.7}
+    file.write_text(json.dumps(content))
+    shutil.rmtree(run / "battery")
+    again = [f"run_dir={run}" if item.startswith("run_dir=") else item for item in overrides]
+    code, _, errors = run_forked("train", *again, "strict=true", cache=folder / "cache")
     assert code == 1
-    assert f"[{findings[0]['code']}]" in errors
+    assert "warning: toy: AUROC 0.600 (95 % interval 0.400 to 0.700)" in errors
     assert "strict=true" in errors
-    card, page = ((folder / "run" / name).read_text() for name in ("bundle/README.md", "report.html"))
-    for finding in findings:
-        assert finding["code"] in card
-        assert finding["code"] in page
+    assert "AUROC_COVERS_CHANCE" in (run / "bundle/README.md").read_text()
+    code, _, errors = run_forked("train", *again, cache=folder / "cache")
+    assert (code, "[AUROC_COVERS_CHANCE]" in errors) == (0, True)
 
 
 def test_killed_at_random_again_and_again(finished, tmp_path):
