@@ -20,10 +20,11 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --dist loadfile
 help: ## the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
-setup: ## make .venv, or bring it up to date
+setup: ## make .venv with everything, or bring it up to date
 	@scripts/setup.sh
 
-quickstart: setup ## train, certify and export one policy on SmolLM2-135M, then score with it
+quickstart: ## train, certify and export one policy on SmolLM2-135M, then score with it; installs no more than it needs
+	@scripts/setup.sh quickstart
 	$(BIN)/alora train recipe=quickstart
 
 static: setup # format, lint, types, import contracts

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
 
 from alora.bundle.battery import Read
 from alora.commands.bundles import check_bases, read_bundles
@@ -19,7 +19,7 @@ from alora.config.arguments import quoted
 from alora.config.paths import HUB_ID
 from alora.config.schema import BaseSettings, Recipe
 from alora.data.conversation import Conversation, LabelledConversation, parse_conversation
-from alora.errors import AloraError, CheckFailed, ConfigError
+from alora.errors import AdapterError, AloraError, CheckFailed, ConfigError
 from alora.prompt.render import Prefix, Question, Renderer, Truncation
 from alora.verdict import Verdict, make_verdict
 
@@ -147,22 +147,35 @@ class Battery:
         """
         return next(self._each([("", messages)]))
 
-    def score_many(self, rows: Iterable[Messages]) -> Iterator[Verdicts]:
+    @overload
+    def score_many(self, rows: Iterable[Messages]) -> Iterator[Verdicts]: ...
+    @overload
+    def score_many(self, rows: Iterable[Messages], *, errors: Literal["return"]) -> Iterator[Verdicts | AloraError]: ...
+    def score_many(self, rows: Iterable[Messages], *, errors: str = "raise") -> Iterator[Any]:
         """:meth:`score` of each row, in order; rows are packed together as far as memory allows.
+
+        Args:
+            errors: "return": a row without a verdict gives its error, and scoring goes on.
 
         Raises:
             DataError, RenderError, ConfigError: as :meth:`score` does; the message names the row (``row 17: ...``).
         """
-        return self._each((f"row {number}", row) for number, row in enumerate(rows, 1))
+        return self._each(((f"row {number}", row) for number, row in enumerate(rows, 1)), errors)
 
-    def _each(self, rows: Iterable[tuple[str, Messages]]) -> Iterator[Verdicts]:
+    def _each(self, rows: Iterable[tuple[str, Messages]], errors: str = "raise") -> Iterator[Any]:
         from alora.evaluation.predict import batched
 
-        names: deque[str] = deque()
+        names: deque[str | AloraError] = deque()  # of the rows whose answers are to come, in order
 
         def ask() -> Iterator[Question]:
             for where, row in rows:
-                name, question = self._policies.question(row, where)
+                try:
+                    name, question = self._policies.question(row, where)
+                except AloraError as error:
+                    if errors == "raise":
+                        raise
+                    names.append(error)
+                    continue
                 names.append(name)
                 yield question
 
@@ -170,7 +183,15 @@ class Battery:
             with self._computing:
                 answers = self._answers(batch)
             for question, logits_PL in zip(batch, answers, strict=True):
-                yield self._policies.verdicts(names.popleft(), question.prefix, logits_PL)
+                while isinstance(name := names.popleft(), AloraError):
+                    yield name
+                try:
+                    yield self._policies.verdicts(name, question.prefix, logits_PL)
+                except AdapterError as error:  # the adapter overflowed on it
+                    if errors == "raise":
+                        raise
+                    yield error
+        yield from names
 
     def _ask_vllm(self, batch: Sequence[Question]) -> Sequence[Sequence[Iterable[Any]]]:
         return [self._engine.label_logits(one.prefix, one.suffixes, self._policies.names) for one in batch]

@@ -57,18 +57,23 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def write_pieces(path: str | os.PathLike[str], pieces: Iterable[str | bytes]) -> None:
-    """Write ``pieces`` as they come beside ``path``, flush to the disk, then rename. Missing folders are made.
+    """Write ``pieces`` as they come, as :func:`whole` does.
 
     Raises:
         OSError: the folder cannot be written; nothing is left behind.
     """
-    target = Path(path)
+    with whole(Path(path)) as beside, beside.open("xb") as stream:
+        stream.writelines(piece.encode() if isinstance(piece, str) else piece for piece in pieces)
+
+
+@contextlib.contextmanager
+def whole(target: Path) -> Iterator[Path]:
+    """A name beside ``target`` to write to; then it is flushed to the disk and renamed. Missing folders are made."""
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = part(target)
     try:
-        with beside.open("xb") as stream:
-            stream.writelines(piece.encode() if isinstance(piece, str) else piece for piece in pieces)
-            stream.flush()
+        yield beside
+        with beside.open("rb") as stream:
             os.fsync(stream.fileno())
         beside.replace(target)
     except BaseException:

@@ -42,8 +42,11 @@ VERBS = {
     "fleet": "battery=DIR data.test=FILE: every policy's figures, drift, and who fires on whose positives",
     "export": "artifact=DIR: a bundle that PEFT and vLLM load as it is",
     "score": "artifact=DIR FILE: verdicts on a conversation (.json, or - for standard input), or on each row (.jsonl)",
+    "report": "verdicts=DIR: what verdicts on a log say: rates over time, co-firing, examples, drift",
+    "label": "verdicts=DIR data=LOG output=FILE: the rows of a log that are worth a label",
     "serve": "battery=DIR: stock vLLM's OpenAI server with the bundles in it, if it takes the plugin",
     "bench": "serving: aLoRA, LoRA, base, packed scorer on vLLM; training: against PEFT, Trainer, TRL; compare A B",
+    "plan": "plan.rate=N: devices, memory, p95 and cost of a fleet beside standard LoRA, with every assumption",
     "doctor": "versions, devices, base and cache state, and what will not work here",
 }
 # How safetensors and torch, which raise errors of their own, tell that a file could not be written.
@@ -92,11 +95,18 @@ def report(error: BaseException) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    if arguments[:1] == ["help"] and arguments[1:2] and arguments[1] in VERBS:
+        arguments = [arguments[1], "--help"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         sys.stdout.write(_help())
         return 0 if arguments else MISUSED
     if arguments[0] in ("-V", "--version"):
         sys.stdout.write(f"alora {__version__}\n")
+        return 0
+    if not {"-sc", "--shell-completion"}.isdisjoint(arguments):
+        from alora.config.compose import complete
+
+        complete([item for item in arguments if item not in VERBS], list(VERBS))
         return 0
     verb, rest = arguments[0], arguments[1:]
     if verb not in VERBS:
@@ -109,7 +119,8 @@ def _dispatch(arguments: list[str]) -> int:
     elif not {"-m", "--multirun"}.isdisjoint(rest):
         from alora.config.sweep import Jobs, run_sweep
 
-        jobs = Jobs(functools.partial(_run, verb), report, functools.partial(_finished, verb), _summarise)
+        of_verb = functools.partial
+        jobs = Jobs(of_verb(_run, verb), report, of_verb(_finished, verb), of_verb(_metric, verb), _summarise)
         return run_sweep(verb, rest, jobs, _say)
     from alora.config.compose import load_recipe
 
@@ -140,15 +151,24 @@ def _finished(verb: str, recipe: "Recipe") -> bool:
     return verb == "train" and _command(verb).is_finished(recipe)
 
 
+def _metric(verb: str, recipe: "Recipe") -> float | None:
+    """What a sweep lowers; only a training has one."""
+    return _command(verb).metric(recipe) if verb == "train" else None
+
+
 def _summarise(records: Sequence["JobRecord"]) -> None:
     """One line per job of a sweep."""
     from alora.commands.output import say, table
 
     say()
     rows = [
-        (record.number, record.changed, record.outcome, record.message or record.run_dir or "") for record in records
+        (record.number, record.changed, record.outcome, record.metric, record.message or record.run_dir or "")
+        for record in records
     ]
-    table(("job", "what", "outcome", "where, or why not"), rows)
+    table(("job", "what", "outcome", "validation loss", "where, or why not"), rows)
+    measured = [(record.metric, record.number) for record in records if record.metric is not None]
+    if len(measured) > 1:
+        say(f"lowest validation loss: job {min(measured)[1]}")
 
 
 def _surroundings(error: BaseException) -> str | None:
@@ -181,8 +201,10 @@ def _help() -> str:
         "alora <verb> [key=value ...]: guardrail policies as activated LoRA adapters\n\n"
         f"{verbs}\n\n"
         "  alora train recipe=quickstart         the whole story on SmolLM2-135M, without GPU or hub\n"
-        "  alora train --help                    every group and key; --cfg job shows what would run\n"
-        "  alora train -m training.seed=0,1 'name=seed_${training.seed}'    one run for each value\n"
+        "  alora train --help                    its keys, each with its meaning (--help all: every verb's)\n"
+        "  alora train --cfg job                 the settings that would run, checked\n"
+        "  alora train -m training.seed=0,1      one run for each value, in numbered folders\n"
+        '  eval "$(alora -sc install=bash)"      completion by TAB; zsh and fish, too\n'
         "  alora --version\n\n"
         "ALORA_DEBUG=1 shows tracebacks and what the libraries below have to say.\n"
     )

@@ -47,6 +47,10 @@ class RenderError(AloraError, ValueError):
     """A conversation or chat template that cannot become a prompt."""
 
 
+class PromptRefused(ConfigError):
+    """A server refuses one prompt, and answers others: it is too long, say."""
+
+
 class BaseError(AloraError, ValueError):
     """A base model that cannot be loaded, or that alora refuses by name."""
 

@@ -17,7 +17,8 @@ LARGEST_YAML, NODE = 4 * 2**20, 64
 DEEPEST = 50  # levels of YAML
 PATIENCE = 10.0  # seconds until somebody writes to a named pipe
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # all but tab and newline
-_HUB_BLOB = re.compile(r"\.\./\.\./blobs/[0-9a-f]+")  # the hub's cache: snapshots/REVISION/NAME -> ../../blobs/DIGEST
+# The hub's cache: snapshots/REVISION/NAME -> ../../blobs/DIGEST, and of a battery NAME/NAME, one step up more.
+_HUB_BLOB = re.compile(r"(\.\./)?\.\./\.\./blobs/[0-9a-f]+")
 
 
 def read_whole(path: Path, longest: int = LONGEST) -> bytes:
@@ -189,6 +190,13 @@ def _in_hub_cache(link: Path) -> bool:
         target, snapshot = str(link.readlink()), link.parent.resolve()
     except OSError:
         return False
+    named = _HUB_BLOB.fullmatch(target)
+    if named is None:
+        return False
+    snapshot = snapshot.parent if named[1] else snapshot
     blobs = snapshot.parent.parent / "blobs"
-    named = snapshot.parent.name == "snapshots" and _HUB_BLOB.fullmatch(target) is not None
-    return named and not blobs.is_symlink() and stat.S_ISREG((blobs / Path(target).name).lstat().st_mode)
+    return (
+        snapshot.parent.name == "snapshots"
+        and not blobs.is_symlink()
+        and stat.S_ISREG((blobs / Path(target).name).lstat().st_mode)
+    )

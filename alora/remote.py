@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Thread
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, overload
 
 from alora.api import Artifact, Base, Messages, Policies, Verdicts, open_artifact
 from alora.bundle.light import read_bundle
+from alora.data.conversation import Conversation, LabelledConversation, parse_conversation
+from alora.data.messages import as_row
+from alora.errors import AloraError, CheckFailed, ConfigError, DataError, PromptRefused, RenderError
 from alora.serving.client import RemoteEngine
+from alora.serving.guard import Guard
+from alora.verdict import Verdict
 
 _Result = TypeVar("_Result")
 _AHEAD = 8  # conversations under way at a time
@@ -55,12 +61,16 @@ class AsyncClient:
         """
         return await self._score(messages, "")
 
-    async def score_many(self, rows: Iterable[Messages]) -> AsyncGenerator[Verdicts]:
-        """:meth:`score` of each row, in order, several under way at a time."""
-        under_way: deque[asyncio.Task[Verdicts]] = deque()
+    async def score_many(self, rows: Iterable[Messages], *, errors: str = "raise") -> AsyncGenerator[Any]:
+        """:meth:`score` of each row, in order, several under way at a time; ``errors`` as for
+        :meth:`alora.Battery.score_many`, of a prompt that cannot be made or that the server refuses."""
+        under_way: deque[asyncio.Task[Verdicts | AloraError]] = deque()
+        if errors == "return":
+            await self._prove()  # what fails here is no fault of a row's
         try:
             for number, row in enumerate(rows, 1):
-                under_way.append(asyncio.ensure_future(self._score(row, f"row {number}")))
+                scored = self._score(row, f"row {number}")
+                under_way.append(asyncio.ensure_future(scored if errors == "raise" else _or_error(scored)))
                 if len(under_way) == _AHEAD:
                     yield await under_way.popleft()
             while under_way:
@@ -72,12 +82,15 @@ class AsyncClient:
 
     async def _score(self, messages: Messages, where: str) -> Verdicts:
         name, question = self._policies.question(messages, where)
+        await self._prove()
+        logits_PL = await self._engine.label_logits(question.prefix, question.suffixes, self._policies.names)
+        return self._policies.verdicts(name, question.prefix, logits_PL)
+
+    async def _prove(self) -> None:
         async with self._proving:
             if not self._proven:
                 await self._engine.prove(self._policies.bundles, self._renderer)
                 self._proven = True
-        logits_PL = await self._engine.label_logits(question.prefix, question.suffixes, self._policies.names)
-        return self._policies.verdicts(name, question.prefix, logits_PL)
 
     async def close(self) -> None:
         """Close its connections."""
@@ -88,6 +101,13 @@ class AsyncClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+async def _or_error(scored: Coroutine[Any, Any, Verdicts]) -> Verdicts | AloraError:
+    try:
+        return await scored
+    except (DataError, RenderError, PromptRefused) as error:
+        return error
 
 
 class Client:
@@ -104,11 +124,15 @@ class Client:
         """:meth:`AsyncClient.score`, waited for."""
         return self._wait(self._client.score(messages))
 
-    def score_many(self, rows: Iterable[Messages]) -> Iterator[Verdicts]:
+    @overload
+    def score_many(self, rows: Iterable[Messages]) -> Iterator[Verdicts]: ...
+    @overload
+    def score_many(self, rows: Iterable[Messages], *, errors: Literal["return"]) -> Iterator[Verdicts | AloraError]: ...
+    def score_many(self, rows: Iterable[Messages], *, errors: str = "raise") -> Iterator[Any]:
         """:meth:`AsyncClient.score_many`, waited for row by row."""
-        answers = self._client.score_many(rows)
+        answers = self._client.score_many(rows, errors=errors)
 
-        async def following() -> Verdicts | None:
+        async def following() -> Any:
             return await anext(answers, None)
 
         async def end() -> None:
@@ -139,3 +163,68 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class GuardClient:
+    """Verdicts of the live policies of a guard, one request a conversation, without bundles or tokenizer here."""
+
+    def __init__(self, url: str) -> None:
+        self._guard = Guard(url, timeout=600)
+        self.asked = [policy for policy in self._guard.policies() if policy.stage == "live"]
+        if not self.asked:
+            raise ConfigError(f"{url} serves no live policy")
+
+    def score(self, messages: Messages) -> Verdicts:
+        """:meth:`alora.Battery.score` by the guard.
+
+        Raises:
+            PromptRefused: the guard refuses the conversation.
+            CheckFailed: a policy did not answer, or is another one by now.
+        """
+        if isinstance(messages, LabelledConversation):
+            messages = messages.conversation
+        if not isinstance(messages, Conversation):
+            messages = parse_conversation(messages, "the conversation")
+        answer = self._guard.check(as_row(messages)["messages"], policies=[one.policy for one in self.asked])
+        found = {verdict.policy: verdict for verdict in answer.verdicts}
+        verdicts = []
+        for asked in self.asked:
+            verdict = found.get(asked.policy)
+            if verdict is None or verdict.status != "ok" or verdict.adapter != asked.adapter:
+                told = "did not answer" if verdict is None else f"{verdict.status}: {verdict.reason or verdict.adapter}"
+                raise CheckFailed(f"{asked.adapter} on the guard: {told}; run the same command again when it serves it")
+            probability, given = float(verdict.probability or 0), dict(verdict.probabilities or {})
+            verdicts.append(
+                Verdict(asked.policy, str(verdict.label), probability, asked.threshold, asked.digest, given)
+            )
+        return Verdicts(messages.id, tuple(verdicts), answer.usage["prompt_tokens"])
+
+    def score_many(self, rows: Iterable[Messages], *, errors: str = "raise") -> Iterator[Any]:
+        """As :meth:`alora.Battery.score_many`, several under way at a time."""
+        with ThreadPoolExecutor(_AHEAD) as pool:
+            under_way: deque[Future[Verdicts]] = deque()
+            for row in rows:
+                under_way.append(pool.submit(self.score, row))
+                if len(under_way) == _AHEAD:
+                    yield _result(under_way.popleft(), errors)
+            while under_way:
+                yield _result(under_way.popleft(), errors)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._guard.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _result(future: Future[Verdicts], errors: str) -> Verdicts | AloraError:
+    try:
+        return future.result()
+    except (DataError, PromptRefused) as error:
+        if errors == "raise":
+            raise
+        return error

@@ -1,4 +1,4 @@
-"""A run's figures shown outside its folder: Weights & Biases, TensorBoard, or nowhere (the default).
+"""A run's figures shown outside its folder: TensorBoard, Weights & Biases, MLflow, Trackio, or nowhere (the default).
 
 ``transformers``' own reporters do the work (``transformers.integrations``, what ``report_to`` names there). This module
 gives them the run's id and folder, the settings as the run's config, and names with policies in them. A reporter that
@@ -14,8 +14,8 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState
@@ -38,10 +38,10 @@ _WANDB_ENVIRONMENT = {
 class Tracking:
     """Reports one run (use as a context manager); does nothing without a reporter."""
 
-    def __init__(self, reporter: TrainerCallback | None, recipe: Recipe, folder: Path, note: Callable[[str], None]):
-        self._reporter, self._recipe, self._folder, self._note = reporter, recipe, folder, note
-        self._state, self._control = TrainerState(), TrainerControl()
-        self._arguments, self._begun = _Arguments(recipe, folder), False
+    def __init__(self, recipe: Recipe, folder: Path, note: Callable[[str], None], run_id: str = "") -> None:
+        self._reporter = _reporter(recipe, folder, run_id, note) if run_id else None
+        self._recipe, self._folder, self._note, self._begun = recipe, folder, note, False
+        self._state, self._control, self._arguments = TrainerState(), TrainerControl(), _Arguments(recipe, run_id)
 
     @property
     def active(self) -> bool:
@@ -77,10 +77,9 @@ class Tracking:
 
     def evaluations(self, evaluations: Sequence[Evaluation]) -> None:
         """Report every figure of every policy and method."""
-        group = {"validation": "eval"}
         self.log(
             {
-                f"{group.get(item.split, item.split)}_{figure}/{item.policy}/{item.method}": estimate.value
+                f"{item.split.replace('validation', 'eval')}_{figure}/{item.policy}/{item.method}": estimate.value
                 for item in evaluations
                 for figure, estimate in item.metrics.figures.items()
                 if estimate.value is not None
@@ -90,27 +89,22 @@ class Tracking:
     def __enter__(self) -> Tracking:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if not self.active:
             return
-        self._try("on_train_end")
-        if self._recipe.tracking.kind == "wandb":
-            self._guard(lambda: _wandb().finish(exit_code=int(kind is not None)))
+        self._try("on_train_end", exit_code=int(kind is not None))
         if self.active and kind is None:
             record = self._folder / _RECORD
             write_json(record, json.loads(record.read_text(encoding="utf-8")) | {"finished": True})
         self._reporter = None
 
     def _try(self, event: str, **values: Any) -> None:
-        if self._reporter is not None:
-            act = getattr(self._reporter, event)
-            self._guard(lambda: act(self._arguments, self._state, self._control, **values))
-
-    def _guard(self, act: Callable[[], object]) -> None:
+        if self._reporter is None:
+            return
         try:
-            act()
+            getattr(self._reporter, event)(self._arguments, self._state, self._control, **values)
+            if event == "on_train_end" and (end := _ENDS.get(self._recipe.tracking.kind)):
+                end(**values)
         except Exception as error:
             self._reporter = None
             self._note(f"tracking stopped, the run goes on: {_describe(error)}")
@@ -120,7 +114,8 @@ class _TrainerReports(TrainerCallback):
     """Asks a trainer for a training loss every ``every`` optimiser steps, and passes on what it logs."""
 
     def __init__(self, tracking: Tracking, policies: Sequence[str], every: int, prefix: str) -> None:
-        self._tracking, self._policies, self._every, self._prefix = tracking, tuple(policies), every, prefix
+        self._tracking, self._every = tracking, every
+        self._named = partial(metric_names, policies=tuple(policies), prefix=prefix)
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Called by the trainer; its state holds the log of a run that goes on."""
@@ -137,16 +132,16 @@ class _TrainerReports(TrainerCallback):
         if logs and state.is_world_process_zero:
             self._tracking.log(self._named(logs), state.global_step)
 
-    def _named(self, logs: Mapping[str, object]) -> dict[str, float]:
-        return metric_names(logs, self._policies, self._prefix)
-
 
 class _Arguments:
     """What a reporter asks of a trainer's arguments: names, and the run's config, which here is the recipe."""
 
-    def __init__(self, recipe: Recipe, folder: Path) -> None:
-        self.run_name, self.output_dir = Path(recipe.run_dir).name, str(folder)
-        self.logging_steps = recipe.tracking.every
+    hub_private_repo = trackio_space_id = trackio_bucket_id = None
+    trackio_static_space_id = False
+
+    def __init__(self, recipe: Recipe, run_id: str) -> None:
+        self.run_name = f"{Path(recipe.run_dir).name}-{run_id}"  # Trackio knows runs by their names
+        self.project, self.output_dir, self.logging_steps = recipe.tracking.project, "", recipe.tracking.every
         self._config = asdict(recipe)
         forget_command_line(self._config)
 
@@ -165,8 +160,7 @@ def require_tracking(settings: TrackingSettings) -> None:
     """
     if settings.kind != "none" and importlib.util.find_spec(settings.kind) is None:
         raise MissingDependency(
-            f"tracking={settings.kind} needs the package {settings.kind}; install alora-toolkit[tracking], or leave it "
-            "out"
+            f"tracking={settings.kind} needs the package {settings.kind}; pip install {settings.kind}, or leave it out"
         )
 
 
@@ -181,7 +175,7 @@ def start_tracking(recipe: Recipe, run: Path, resumed: bool, note: Callable[[str
     """
     kind = recipe.tracking.kind
     folder = run / FOLDER / kind
-    silent = Tracking(None, recipe, folder, note)
+    silent = Tracking(recipe, folder, note)
     if kind == "none" or os.environ.get("RANK", "0") != "0":  # of several processes the first reports
         return silent
     record = folder / _RECORD
@@ -198,7 +192,7 @@ def start_tracking(recipe: Recipe, run: Path, resumed: bool, note: Callable[[str
             return silent
         folder.mkdir(parents=True, exist_ok=True)
         write_json(record, known)
-        return Tracking(_reporter(recipe, folder, str(known["id"]), note), recipe, folder, note)
+        return Tracking(recipe, folder, note, str(known["id"]))
     except AloraError:
         raise
     except Exception as error:
@@ -207,13 +201,13 @@ def start_tracking(recipe: Recipe, run: Path, resumed: bool, note: Callable[[str
 
 
 def _reporter(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str], None]) -> TrainerCallback:
-    from transformers.integrations.integration_utils import TensorBoardCallback, WandbCallback
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
-    if recipe.tracking.kind == "wandb":
-        _open_wandb(recipe, folder, run_id, note)  # the callback takes a run that is open
-        return WandbCallback()
-    reporter = TensorBoardCallback()
-    reporter.logging_dir = str(folder)
+    kind = recipe.tracking.kind
+    if kind in _OPENINGS:  # the callback takes a run that is open
+        _OPENINGS[kind](recipe, folder, run_id, note)
+    reporter = INTEGRATION_TO_CALLBACK[kind]()
+    reporter.logging_dir = str(folder)  # TensorBoard's
     return reporter
 
 
@@ -222,17 +216,11 @@ def _remove_events(folder: Path) -> None:
         file.unlink()
 
 
-def _wandb() -> Any:
-    import wandb
-
-    return wandb
-
-
 def _open_wandb(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str], None]) -> None:
     """Start the run; offline, with one remark, when it was to be online and cannot."""
     for variable, value in _WANDB_ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
-    wandb, settings = _wandb(), recipe.tracking
+    wandb, settings = importlib.import_module("wandb"), recipe.tracking
     options: dict[str, Any] = {
         "project": settings.project,
         "entity": settings.entity,
@@ -256,6 +244,22 @@ def _open_wandb(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str],
         wandb.init(mode="offline", **options)
 
 
+def _open_mlflow(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str], None]) -> None:
+    """Start the run, or go on in it, where MLflow keeps runs: ``MLFLOW_TRACKING_URI``, or ``mlflow.db`` here."""
+    mlflow, settings = importlib.import_module("mlflow"), recipe.tracking
+    mlflow.set_experiment(settings.project)
+    known = mlflow.search_runs(filter_string=f"tags.alora = '{run_id}'", output_format="list")
+    tags = {"alora": run_id, "group": settings.group or recipe.name, **dict.fromkeys(settings.tags, "")}
+    mlflow.start_run(known[0].info.run_id if known else None, run_name=Path(recipe.run_dir).name, tags=tags)
+
+
+_OPENINGS = {"wandb": _open_wandb, "mlflow": _open_mlflow}
+_ENDS: dict[str, Callable[..., object]] = {
+    "wandb": lambda exit_code: importlib.import_module("wandb").finish(exit_code=exit_code),
+    "mlflow": lambda exit_code: importlib.import_module("mlflow").end_run("FAILED" if exit_code else "FINISHED"),
+}
+
+
 def _describe(error: BaseException) -> str:
     """One line on an exception of somebody else's."""
     text = " ".join(str(error).split())
@@ -274,12 +278,8 @@ def metric_names(logs: Mapping[str, object], policies: Sequence[str], prefix: st
             continue
         if key.startswith("train_") or key == "step":
             continue
-        phase = "eval_" if key.startswith("eval_") else ""
-        rest = key.removeprefix("eval_")
-        kind, _, place = rest.rpartition("_")
-        if kind == "loss" and place.isdigit() and int(place) < len(policies):
-            rest = f"loss/{policies[int(place)]}"
-        named[f"{phase}{prefix}{rest}"] = float(value)
-        if rest == "loss" and len(policies) == 1:
-            named[f"{phase}{prefix}loss/{policies[0]}"] = float(value)
+        phase, rest = ("eval_", key.removeprefix("eval_")) if key.startswith("eval_") else ("", key)
+        numbers = {f"loss_{place}": f"loss/{policy}" for place, policy in enumerate(policies)}
+        alone = [f"loss/{policies[0]}"] if rest == "loss" and len(policies) == 1 else []
+        named |= {f"{phase}{prefix}{name}": float(value) for name in (numbers.get(rest, rest), *alone)}
     return named

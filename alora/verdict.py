@@ -8,6 +8,7 @@ from typing import Any
 from alora.errors import AdapterError, ConfigError
 from alora.policy import Policy
 
+TENTHS = 10  # bins of a histogram of probabilities
 NEVER = math.nextafter(1.0, math.inf)  # the highest threshold that calibration chooses
 
 
@@ -38,6 +39,7 @@ class OperatingPoint:
     was chosen for (``evaluation.target``, or "none": uncalibrated, at one half), ``rows`` and ``positives`` on what.
     ``costs`` are those of a false positive and a false negative, where the target is cost. ``dtype`` and ``engine``
     say what computed the logits that it was fitted to; None: the base as the bundle was exported on it, in process.
+    ``histogram`` counts the rows by :func:`tenth` of their probability; None in what older versions made.
     """
 
     temperature: float = 1.0
@@ -51,12 +53,16 @@ class OperatingPoint:
     costs: tuple[float, float] | None = None
     dtype: str | None = None
     engine: str | None = None
+    histogram: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         _ = self.calibration  # ConfigError when no verdict can come of it
         bounds = [value for value in (self.threshold_low, self.threshold_high) if value is not None]
         interval = all(0 <= value <= NEVER for value in bounds) and bounds == sorted(bounds)
+        counts = self.histogram
         odd = {
+            "histogram": counts is not None
+            and not (len(counts) == TENTHS and min(counts) >= 0 and sum(counts) == self.rows),
             "rows, positives": not 0 <= self.positives <= self.rows,
             "threshold_low, threshold_high": not interval,
             "target": self.target not in ("none", "f1", "fpr", "recall", "cost"),
@@ -74,7 +80,7 @@ class OperatingPoint:
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types; what is None and newer than the rest is left out."""
         content = asdict(self)
-        for name in ("costs", "dtype", "engine"):
+        for name in ("costs", "dtype", "engine", "histogram"):
             if content[name] is None:
                 del content[name]
         return content
@@ -103,6 +109,11 @@ class Verdict:
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types, in the order of the fields."""
         return asdict(self)
+
+
+def tenth(probability: float) -> int:
+    """The bin of a probability in a histogram of :data:`TENTHS` equal ones."""
+    return min(int(probability * TENTHS), TENTHS - 1)
 
 
 def label_probabilities(logits: Sequence[float], temperature: float = 1.0) -> list[float]:

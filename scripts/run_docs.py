@@ -35,7 +35,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_SECONDS = 900
 SETUP_INPUTS = ("scripts/requirements-cpu.txt", "pyproject.toml", "scripts/setup.sh")  # of setup.sh's own stamp
-COMMANDS = ("alora", "make", "pip", "python", "pytest", "vllm", "mkdocs", "curl")  # what opens a line that is a command
+COMMANDS = (
+    "alora",
+    "make",
+    "pip",
+    "python",
+    "pytest",
+    "vllm",
+    "mkdocs",
+    "curl",
+    "source",
+)  # what opens a line that is a command
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>[\w+-]*)(?P<rest>.*)$")
 _TITLE = re.compile(r'title="(?P<title>[^"]+)"')
 _MARK = re.compile(r"^ *<!-- *(?P<name>not run|exit code|run in) *: *(?P<value>.+?) *-->$")
@@ -171,7 +181,8 @@ class Shell:
         """Go to a copy of the repository's tracked files, where `make setup` has been run already."""
         clone = self._state.parent / "clone"
         if not clone.exists():
-            self.variables = stand_in_for_setup(self._state.parent / "venv")
+            clone.mkdir()
+            self.variables = stand_in_for_setup(clone / ".venv")
             tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
             for name in filter(None, tracked.stdout.split("\0")):
                 if (ROOT / name).exists():
@@ -204,7 +215,7 @@ def stand_in_for_setup(venv: Path) -> dict[str, str]:
         (venv / name).symlink_to(Path(sys.prefix) / name)
     content = b"".join((ROOT / name).read_bytes() for name in SETUP_INPUTS)
     (venv / ".alora-setup").write_text(f"cpu {hashlib.sha256(content).hexdigest()}\n")
-    return {"VENV": str(venv), "ALORA_TORCH": "cpu"}
+    return {"ALORA_TORCH": "cpu"}
 
 
 def run_page(page: Path) -> list[Block]:

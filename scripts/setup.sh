@@ -1,5 +1,8 @@
 #!/usr/bin/env bash
-# Make .venv, or bring it up to date. Run by `make setup`; does nothing when nothing has changed.
+# Make .venv, or bring it up to date; does nothing when nothing has changed.
+#
+#   scripts/setup.sh             everything: vLLM, TRL, trackers, tests, docs (`make setup`)
+#   scripts/setup.sh quickstart  what alora and its guard need (`make quickstart`); the rest can be added later
 #
 #   PYTHON=python3.12     interpreter of a new .venv (3.11 or newer)
 #   ALORA_TORCH=cpu|cuda  which build of torch and vLLM; default: cuda where nvidia-smi finds a GPU, else cpu
@@ -10,6 +13,8 @@ cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 VENV=${VENV:-.venv}
 LOCK=scripts/requirements-cpu.txt
+NEEDED=scripts/quickstart-packages.txt # names in the lock: what alora and its guard require, and theirs
+WANTED=${1:-everything}
 TORCH=2.13.0
 
 fail() { echo "setup: $*" >&2; exit 2; }
@@ -29,37 +34,58 @@ if [ ! -x "$VENV/bin/python" ]; then
     fail "$PYTHON is $("$PYTHON" --version 2>&1); alora needs Python 3.11 or newer: make setup PYTHON=python3.12"
 fi
 
+case $WANTED in everything | quickstart) ;; *) fail "'$WANTED' is nothing to install; leave it out, or: quickstart" ;; esac
+
 stamp_file=$VENV/.alora-setup
 stamp="$choice $(cat "$LOCK" pyproject.toml scripts/setup.sh | sha256sum | cut -d' ' -f1)"
-if [ -x "$VENV/bin/alora" ] && [ "$(cat "$stamp_file" 2>/dev/null)" = "$stamp" ]; then
+part=
+[ "$WANTED" = everything ] || part=" quickstart"
+found=$(cat "$stamp_file" 2>/dev/null || true)
+if [ -x "$VENV/bin/alora" ] && { [ "$found" = "$stamp" ] || [ "$found" = "$stamp$part" ]; }; then
   exit 0
 fi
-if [ -f "$stamp_file" ] && [ "$(cut -d' ' -f1 "$stamp_file")" != "$choice" ]; then
+if [ -n "$found" ] && [ "${found%% *}" != "$choice" ]; then
   rm -rf "$VENV" # the builds for CPU and GPU cannot be mixed in one environment
 fi
 
 echo "setup: $choice build of torch and vLLM ($why; ALORA_TORCH=cpu|cuda overrides) into $VENV"
 [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
 rm -f "$stamp_file"
-pip() { "$VENV/bin/python" -m pip --disable-pip-version-check "$@"; }
+# uv is several times faster and shows one bar; pip finds what only its own configuration names.
+pip_install() { "$VENV/bin/python" -m pip --disable-pip-version-check install --no-compile "$@"; }
+install() {
+  if command -v uv >/dev/null; then
+    uv pip install --python "$VENV/bin/python" "$@" && return
+    echo "setup: uv cannot; pip tries the same" >&2
+  fi
+  pip_install "$@"
+}
 
 cpu_torch() {
   if "$VENV/bin/python" -c "import importlib.metadata as m; raise SystemExit(m.version('torch') != '$TORCH+cpu')" 2>/dev/null; then
     return
   fi
   # pip knows the CPU build only where it is told of an index that has it; uv knows PyTorch's own.
-  pip install --quiet --no-deps "torch==$TORCH+cpu" 2>/dev/null ||
-    "$VENV/bin/uv" pip install --quiet --python "$VENV/bin/python" --no-deps --torch-backend cpu "torch==$TORCH" ||
-    fail "no CPU build of torch $TORCH was found, neither by pip nor by uv; install one into $VENV and run this again"
+  pip_install --no-deps "torch==$TORCH+cpu" 2>/dev/null || {
+    command -v uv >/dev/null || pip_install --quiet "$(grep -o '^uv==[0-9.]*' "$LOCK")"
+    PATH=$PATH:$VENV/bin uv pip install --python "$VENV/bin/python" --no-deps --torch-backend cpu "torch==$TORCH"
+  } || fail "no CPU build of torch $TORCH was found, neither by pip nor by uv; install one into $VENV and run this again"
 }
 
-echo "setup: installing; the first time this takes a few minutes"
 if [ "$choice" = cpu ]; then
-  pip install --quiet --no-deps --require-hashes -r "$LOCK"
+  lock=$LOCK
+  if [ "$WANTED" = quickstart ]; then
+    lock=$VENV/quickstart.txt
+    awk 'NR == FNR { needed[$1]; next } /^[a-zA-Z0-9]/ { split($1, name, "=="); on = name[1] in needed } on' \
+      "$NEEDED" "$LOCK" >"$lock"
+  fi
   cpu_torch
-  pip install --quiet --no-deps --no-build-isolation -e .
+  install --no-deps --require-hashes -r "$lock"
+  install --no-deps --no-build-isolation -e .
+elif [ "$WANTED" = quickstart ]; then
+  install -e '.[guard]'
 else
-  pip install --quiet -e '.[vllm,baselines,quantization,tracking,plots,launchers,docs,notebooks,dev]'
+  install -e '.[vllm,baselines,quantization,tracking,guard,plots,launchers,docs,notebooks,dev]'
 fi
-echo "$stamp" >"$stamp_file"
+echo "$stamp$part" >"$stamp_file"
 echo "setup: done; $VENV/bin/alora --help"

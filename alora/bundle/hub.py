@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import glob
 from pathlib import Path
 
+from alora.bundle.battery import BATTERY_FILE, battery_folders
 from alora.bundle.manifest import BUNDLE_FILES, MANIFEST_FILE
 from alora.config.paths import HUB_ID
 from alora.errors import BundleError
 
 
 def fetch_bundle(name: str, endpoint: str | None = None) -> Path:
-    """The folder of the bundle ``user/repository`` (``@revision``: a branch, tag or commit) in the hub's own cache.
+    """The folder of the bundle or battery ``user/repository`` (``@revision``: a branch, tag or commit) in the hub's own
+    cache.
 
-    Only files of a bundle's names are fetched, and none is run; the folder is read like any other, link by link.
+    Only files of a bundle's names are fetched, of a battery those of the bundles that it lists, and none is run; the
+    folder is read like any other, link by link.
 
     Raises:
         BundleError: the hub has no such repository or revision, cannot be reached or asked, or it holds no bundle.
     """
+    folder = _fetch(name, [BATTERY_FILE, *BUNDLE_FILES], endpoint)
+    if (folder / BATTERY_FILE).is_file():
+        bundles = [glob.escape(bundle.name) for bundle in battery_folders(folder)]
+        folder = _fetch(
+            name, [BATTERY_FILE, *(f"{bundle}/{file}" for bundle in bundles for file in BUNDLE_FILES)], endpoint
+        )
+    elif not (folder / MANIFEST_FILE).is_file():
+        raise BundleError(f"{name} on the hub holds no {MANIFEST_FILE}, so it is not a bundle of alora's")
+    return folder
+
+
+def _fetch(name: str, patterns: list[str], endpoint: str | None) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
 
@@ -24,8 +40,7 @@ def fetch_bundle(name: str, endpoint: str | None = None) -> Path:
     if parts is None:
         raise BundleError(f"artifact {name} is neither a folder nor a hub id; write user/repository")
     try:
-        patterns: list[str] = list(BUNDLE_FILES)
-        folder = Path(snapshot_download(parts[1], revision=parts[2], allow_patterns=patterns, endpoint=endpoint))
+        return Path(snapshot_download(parts[1], revision=parts[2], allow_patterns=patterns, endpoint=endpoint))
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise BundleError(
             f"there is no folder {name}, and the hub has no repository of that name that you may read; check the name, "
@@ -38,9 +53,6 @@ def fetch_bundle(name: str, endpoint: str | None = None) -> Path:
         ) from error
     except Exception as error:  # the hub's client and the one below it raise a dozen kinds
         raise BundleError(f"{name} cannot be fetched from the hub: {_first_line(error)}") from error
-    if not (folder / MANIFEST_FILE).is_file():
-        raise BundleError(f"{name} on the hub holds no {MANIFEST_FILE}, so it is not a bundle of alora's")
-    return folder
 
 
 def push_bundle(folder: Path | str, repo_id: str, private: bool = True, endpoint: str | None = None) -> str:

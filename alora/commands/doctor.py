@@ -7,6 +7,7 @@ with its remedy and is no fault. The network is touched only when ``strict=true`
 import importlib
 import os
 import re
+import subprocess
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -134,6 +135,11 @@ def _vllm() -> tuple[dict[str, str], list[Finding]]:
     try:
         found = ask_plugin(os.environ)
     except CheckFailed as error:
+        if isinstance(error.__cause__, subprocess.TimeoutExpired):
+            slow = f"the vLLM plugin gave no answer in {error.__cause__.timeout:.0f} s: vLLM starts slowly here"
+            return {"vllm plugin": "slow"}, [
+                Finding(slow, "it may well work; python -m alora.vllm_plugin waits for it")
+            ]
         return {"vllm plugin": "unknown"}, [Finding(str(error), "run it to see why", broken=True)]
     findings = []
     if not found["entry_point"]:

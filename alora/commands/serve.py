@@ -1,6 +1,7 @@
 """``alora serve battery=DIR [serving.port=8000]``: stock vLLM's OpenAI server with the bundles and the guard in it.
 
-``serving.scorer=packed`` serves the guard alone, from this process, without vLLM.
+``serving.scorer=packed`` serves the guard alone, from this process, without vLLM; a URL in its place serves it alone
+before that vLLM server, which runs the plugin.
 """
 
 from __future__ import annotations
@@ -9,18 +10,35 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from alora.commands.bundles import check_bases, open_bundles
+from alora.commands.bundles import check_bases, open_bundles, read_bundles
 from alora.commands.output import note
 from alora.config.schema import Recipe
-from alora.config.secrets import KEY, holds_key, is_far, redacted
+from alora.config.secrets import KEY, holds_key, in_the_clear, is_far, redacted
 from alora.errors import CheckFailed, MissingDependency
+
+if TYPE_CHECKING:
+    from alora.guard.core import Guard
+    from alora.guard.loading import Loader
 
 
 def run(recipe: Recipe) -> int:
     """Check bundles, base and plugin, then serve. With vLLM this process becomes its server."""
-    return _serve_packed(recipe) if recipe.serving.scorer == "packed" else _serve_vllm(recipe)
+    if recipe.serving.scorer == "vllm":
+        return _serve_vllm(recipe)
+    try:
+        import uvicorn
+
+        from alora.guard.standalone import make_app
+    except ImportError as error:
+        raise MissingDependency(f"the guard needs FastAPI ({error}); pip install 'alora-toolkit[guard]'") from error
+    guard, loader = _packed(recipe) if recipe.serving.scorer == "packed" else _remote(recipe)
+    host, port = recipe.serving.host, recipe.serving.port
+    _remark_on_open(host, bool(os.environ.get(KEY)))
+    note(f"serving {', '.join(item.name for item in guard.served)} on http://{host}:{port}/v1/guard")
+    uvicorn.run(make_app(guard, loader), host=host, port=port, log_level="warning")
+    return 0
 
 
 def _serve_vllm(recipe: Recipe) -> NoReturn:
@@ -52,16 +70,11 @@ def _serve_vllm(recipe: Recipe) -> NoReturn:
     os.execve(command[0], command, environment)
 
 
-def _serve_packed(recipe: Recipe) -> int:
-    """The guard alone, until it is interrupted."""
-    try:
-        import uvicorn
-
-        from alora.guard.standalone import make_app
-    except ImportError as error:
-        raise MissingDependency(f"the guard needs FastAPI ({error}); pip install 'alora-toolkit[guard]'") from error
+def _packed(recipe: Recipe) -> tuple[Guard, Loader]:
+    """A guard that computes in this process."""
     from alora.base.limits import longest_input
     from alora.base.load import load_base
+    from alora.bundle.read import load_bundle
     from alora.guard.loading import make_guard
     from alora.guard.packed import PackedReader
 
@@ -69,12 +82,26 @@ def _serve_packed(recipe: Recipe) -> int:
     base = load_base(settings)
     check_bases(bundles, base)
     dtype = str(base.model.dtype).removeprefix("torch.")
-    guard, loader = make_guard(bundles, base, dtype, PackedReader(base, bundles), longest_input(base.model))
-    host, port = recipe.serving.host, recipe.serving.port
-    _remark_on_open(host, bool(os.environ.get(KEY)))
-    note(f"serving {', '.join(item.name for item in guard.served)} on http://{host}:{port}/v1/guard")
-    uvicorn.run(make_app(guard, loader), host=host, port=port, log_level="warning")
-    return 0
+    return make_guard(bundles, base, dtype, PackedReader(base, bundles), longest_input(base.model), load_bundle)
+
+
+def _remote(recipe: Recipe) -> tuple[Guard, Loader]:
+    """A guard before a server, without torch."""
+    from alora.base.describe import describe_prompts
+    from alora.bundle.light import read_bundle
+    from alora.guard.loading import make_guard
+    from alora.guard.remote import RemoteReader, longest_prompt
+
+    url = recipe.serving.scorer
+    if remark := in_the_clear(url):
+        note(remark)
+    bundles, settings = read_bundles(recipe, read_bundle)
+    base = describe_prompts(settings, bundles[0].manifest.base.fingerprint)
+    for bundle in bundles:
+        bundle.check_base(base)
+    reader = RemoteReader(url, bundles, bundles[0].renderer(base))
+    # A server does not tell its dtype.
+    return make_guard(bundles, base, "bfloat16", reader, longest_prompt(url), read_bundle)
 
 
 def announce(command: Sequence[str], environment: Mapping[str, str]) -> None:

@@ -38,7 +38,7 @@ from alora.evaluation.records import Evaluation
 from alora.evaluation.report import read_evaluations
 from alora.identity.certificate import Certificate, read_certificate, write_certificate
 from alora.identity.certify import certify
-from alora.layout import link_only
+from alora.layout import POLICIES, TRAINING, link_only
 from alora.policy import Policy, load_policies
 from alora.prefix.store import open_store
 from alora.probes import probe_conversations
@@ -109,6 +109,13 @@ def is_finished(recipe: Recipe) -> bool:
     policies = load_policies(recipe.policy, recipe.policies)
     splits, left_out = read_splits(recipe.data, policies)
     return not left_out and holds_finished(recipe, splits.digests(policies), [item.id for item in policies])
+
+
+def metric(recipe: Recipe) -> float | None:
+    """What a sweep lowers: the mean over the policies of the best validation loss. Test rows have no part in it."""
+    records = sorted(Path(recipe.run_dir, POLICIES).glob(f"*/{TRAINING}"))
+    losses = [loss for record in records if (loss := read_standing(record).best_loss) is not None]
+    return sum(losses) / len(losses) if losses else None
 
 
 def _load_base(recipe: Recipe, processes: Processes) -> LoadedBase:

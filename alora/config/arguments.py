@@ -15,8 +15,10 @@ from alora.config.schema import OPEN_DICTIONARIES
 from alora.errors import ConfigError
 
 POSITIONAL = {"new": "name", "score": "conversation", "bench": "bench.workload"}
-ALIASES = {"bundle": "artifact", "battery": "artifact"}
+ALIASES = {"bundle": "artifact", "battery": "artifact", "verdicts": "logs.verdicts"}
+OF_LOGS = ("score", "report", "label")
 LOCAL_RECIPE = "recipe.yaml"
+_WITHOUT_RECIPE = ("new", "doctor", "bench", "report", "label", "plan")
 # Verbs on something that names its own base.
 OF_ARTIFACT = ("validate", "evaluate", "export", "score", "serve", "recalibrate", "fleet")
 
@@ -88,7 +90,7 @@ def read_arguments(verb: str, argv: Sequence[str], cwd: Path) -> Arguments:
     if given.config_dir is not None and not given.config_dir.is_dir():
         raise ConfigError(f"--config-dir {given.config_dir} not found; give a folder with configs")
     elsewhere = not options.keys().isdisjoint(("--config-name", "--config-dir")) or given.sets("recipe")
-    local = not elsewhere and verb not in ("new", "doctor", "bench") and (cwd / LOCAL_RECIPE).is_file()
+    local = not elsewhere and verb not in _WITHOUT_RECIPE and (cwd / LOCAL_RECIPE).is_file()
     if local:
         overrides.insert(0, f"recipe={LOCAL_RECIPE}")
     overrides, files = _name_recipe_files(overrides, cwd)
@@ -108,6 +110,9 @@ def _split(argv: Sequence[str]) -> tuple[list[str], dict[str, str], list[str], l
     positional: list[str] = []
     before = ""  # a flag that may take this argument
     for item in argv:
+        if before in ("-h", "--help") and item == "all":
+            options[before], before = item, ""
+            continue
         if before in _WITH_VALUE or (before == "--info" and item in _INFO_TOPICS):
             flags.append(item)
             options[before], before = item, ""
@@ -134,7 +139,8 @@ def _positional(verb: str, values: list[str]) -> list[str]:
     if key is None:
         if verb == "doctor":
             raise ConfigError(f"alora doctor looks at this machine; it has no use for {values[0]!r}")
-        hint = "artifact" if verb in OF_ARTIFACT else "recipe"
+        a_recipe = Path(values[0]).suffix in ("", ".yaml", ".yml")
+        hint = "artifact" if verb in OF_ARTIFACT else "recipe" if a_recipe else "data.train"
         raise ConfigError(f"alora {verb}: {values[0]!r} is not key=value; did you mean {hint}={values[0]}?")
     if verb == "bench" and values[0] == "compare":
         return ["bench.workload=compare", f"bench.runs=[{','.join(map(quoted, values[1:]))}]"]
@@ -147,8 +153,8 @@ def _unalias(verb: str, item: str) -> str:
     match = _OVERRIDE.fullmatch(item)
     if match is None:
         return item
-    if verb == "score" and match["key"] == "data":  # its rows have no other role
-        return _positional(verb, [match["value"]])[0]
+    if verb in OF_LOGS and match["key"] == "data":  # its rows have no other role
+        return f"conversation={quoted(match['value'])}"
     return f"{match['sign']}{ALIASES.get(match['key'], match['key'])}={match['value']}"
 
 

@@ -22,11 +22,12 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from alora.config.arguments import LOCAL_RECIPE, OF_ARTIFACT, Arguments, local_recipe_name, read_arguments
 from alora.config.convert import typed_recipe
+from alora.config.describe import verb_help
 from alora.config.guard import RECIPE_FILE, guarded_hydra
 from alora.config.overrides import explain, require_known
 from alora.config.paths import absolute_paths, configs_folder
@@ -35,7 +36,7 @@ from alora.config.received import read_settings
 from alora.config.saved import PRIMARY_DEFAULTS
 from alora.config.schema import Recipe
 from alora.config.secrets import redacted
-from alora.config.validate import check_recipe, limit_problems
+from alora.config.validate import check_recipe, require_possible
 from alora.errors import ConfigError
 from alora.reading import printable
 
@@ -69,10 +70,11 @@ def load_recipe(verb: str, argv: Sequence[str], note: Callable[[str], None]) -> 
     with composing(arguments, note):
         if not arguments.shows:
             return to_recipe(compose(arguments, arguments.overrides), arguments)
+        if "" in (arguments.options.get("--help"), arguments.options.get("-h")):
+            sys.stdout.write(printable(redacted(_verb_help(arguments))))
+            return None
         if "--cfg" in arguments.options:
-            problems = limit_problems(_typed(compose(arguments, arguments.overrides), arguments))
-            if problems:
-                raise ConfigError("\n".join(problems))
+            require_possible(_typed(compose(arguments, arguments.overrides), arguments))
         ran: list[DictConfig] = []
         hydra_main(arguments, [], ran.append)
     if ran:
@@ -158,11 +160,39 @@ def _typed(composed: DictConfig, arguments: Arguments) -> Recipe:
     return recipe
 
 
-def hydra_main(arguments: Arguments, overrides: Sequence[str], task: Callable[[DictConfig], None]) -> None:
+def _verb_help(arguments: Arguments) -> str:
+    composed = compose(arguments, arguments.overrides)
+    with open_dict(composed):
+        del composed["hydra"]
+    values = OmegaConf.to_container(composed)
+    assert isinstance(values, dict)
+    folders = [folder for folder in (arguments.config_dir, configs_folder()) if folder is not None]
+    return verb_help(arguments.verb, {str(key): value for key, value in values.items()}, folders)
+
+
+def complete(argv: Sequence[str], verbs: Sequence[str]) -> None:
+    """Hydra's ``-sc install=SHELL``, and the shell's question that follows: a verb, then the settings behind it."""
+    program, _, rest = os.environ.get("COMP_LINE", "").lstrip().partition(" ")
+    _, space, words = rest.lstrip().partition(" ")
+    asked = any(item.startswith("query=") for item in argv)
+    if asked and not space:
+        sys.stdout.write(" ".join(verbs) + "\n")
+        return
+    os.environ["COMP_LINE"] = f"{program} {words}"
+    arguments = Arguments("", tuple(argv), ())
+    try:
+        with composing(arguments, lambda _: None):
+            hydra_main(arguments, [], lambda _: None)
+    except Exception as error:
+        if not asked:  # else nothing fits what is typed so far
+            raise ConfigError(f"{' '.join(argv)}: {error}") from error
+
+
+def hydra_main(arguments: Arguments, overrides: Sequence[str], task: Callable[[DictConfig], object]) -> None:
     """``hydra.main`` on the command line, which it reads from ``sys.argv``; what it prints is shown without secrets."""
     defaults = [f"{group}={option}" for group, option in _OF_MAIN.items() if not arguments.sets(group)]
     argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    sys.argv = [f"alora {arguments.verb}", *arguments.flags, *defaults, *arguments.overrides, *overrides]
+    sys.argv = [f"alora {arguments.verb}".rstrip(), *arguments.flags, *defaults, *arguments.overrides, *overrides]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else it prints exceptions and exits
     printed = io.StringIO()
     try:

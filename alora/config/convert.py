@@ -51,7 +51,8 @@ def _fill(recipe: DictConfig, values: Mapping[Any, Any], prefix: str = "") -> It
         elif isinstance(value, Mapping):
             yield from _fill(recipe, value, f"{key}.")
         else:
-            yield f"{key} is {str(value)[:200]}, but it is a section; write its keys below it"
+            first = next(name for name in schema_types() if name.startswith(f"{key}."))
+            yield f"{key} is {str(value)[:200]}, but it is a section; write its keys below it, such as {first}"
 
 
 def _refusal(key: str, kind: Any, value: Any) -> str:
@@ -61,9 +62,10 @@ def _refusal(key: str, kind: Any, value: Any) -> str:
         return f"{key} cannot be null; leave it out, or {remedy}"
     if origin is dict:
         if isinstance(value, Mapping) and (odd := [name for name in value if not isinstance(name, str)]):
+            meant = {True: "yes", False: "no"}[odd[0]] if isinstance(odd[0], bool) else odd[0]
             return (
                 f"{key}: the key {odd[0]} is read as {type(odd[0]).__name__}, and keys are text here; put it in "
-                f'quotes, {{"{odd[0]}": ...}}, in a recipe file if the command line does not take it'
+                f'quotes as your data has it, {{"{meant}": ...}}, in a recipe file if the command line does not take it'
             )
         return f"{key} is {shown}; it takes {{KEY: VALUE, ...}}, each VALUE {_WORDS[inner[1].__name__]}"
     if origin is list:

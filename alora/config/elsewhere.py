@@ -12,7 +12,7 @@ _NONE = {
         "suffixes are always packed behind shared prefixes, without padding "
         "(training.max_suffix_tokens bounds a pass); rows joined as TRL joins them would have only the last one adapted"
     ),
-    "num_beams beam_search generate do_sample temperature top_p top_k max_new_tokens "
+    "num_beams beam_search do_sample top_p top_k max_new_tokens "
     "generation_config predict_with_generate num_return_sequences": (
         "a verdict is read from the label words' logits at one position; nothing is generated, so there is "
         "no beam search and no sampling"
@@ -62,6 +62,7 @@ _ANOTHER_NAME = {
     "training.warmup_ratio": "warmup_steps",
     "training.gradient_accumulation_steps": "grad_accum_steps",
     "run_dir": "output_dir save_dir",
+    "tracking.kind": "report_to",
     "export.push_to": "push_to_hub hub_model_id",
     "data.train": "train_file dataset_name dataset",
     "data.validation": "validation_file eval_dataset",

@@ -20,7 +20,7 @@ from alora.config.received import forget_command_line, read_settings, require_bo
 from alora.config.schema import Recipe
 from alora.errors import ConfigError, RunError
 
-_HEADER = "# Reload it: alora train --config-dir FOLDER_OF_THIS_FILE --config-name run\n# environment:\n"
+_HEADER = "# Run it again: alora train recipe=THIS_FILE (elsewhere: and name=ANOTHER)\n# environment:\n"
 # The groups stand after the values, so that base=qwen3_4b on the command line wins over the saved base.
 _DEFAULTS = {"defaults": ["schema", "_self_", "groups"]}
 PRIMARY_DEFAULTS = ("schema", "groups")  # what only a primary config names; a recipe's names mean the group's options
@@ -36,7 +36,7 @@ def save_recipe(recipe: Recipe, path: str | os.PathLike[str], environment: Mappi
     comments = "".join(f"#   {line}\n" for line in facts.splitlines())
     values = asdict(recipe)
     forget_command_line(values)
-    settings = _dump({**_DEFAULTS, **_literal(values)})
+    settings = _dump({**_DEFAULTS, **_literal(values), "run_dir": _following(recipe)})
     write_text(path, _HEADER + comments + "\n" + settings)
 
 
@@ -69,6 +69,13 @@ def _literal(value: Any) -> Any:
     if isinstance(value, str) and "${" in value:
         return re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + "\\${", value)
     return value
+
+
+def _following(recipe: Recipe) -> str:
+    """The run folder, with the run's name in it as a reference: another name on reload leads to another folder."""
+    parts = _literal(recipe.run_dir).split("/")
+    own = [place for place, part in enumerate(parts) if part == _literal(recipe.name)]
+    return "/".join([*parts[: own[-1]], "${name}", *parts[own[-1] + 1 :]] if own else parts)
 
 
 def load_recipe(path: str | os.PathLike[str]) -> Recipe:

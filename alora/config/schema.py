@@ -6,10 +6,10 @@ and the meaning says how. :mod:`alora.config.setting` says what stands behind a 
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from alora.config.setting import is_engine, is_server, names_a_folder, setting
+from alora.config.setting import is_engine, is_scorer, is_server, names_a_folder, section, setting
 
 # The dictionaries whose keys are the user's own; every other key of a recipe is a field below.
 OPEN_DICTIONARIES = ("data.label_map", "data.role_map", "policy.labels", "base.template_kwargs")
@@ -25,12 +25,17 @@ WORKLOADS = ("grid", "warm", "conversation", "open_loop")
 SYSTEMS = ("lora", "alora", "base", "reader", "packed")
 BASELINES = ("peft", "trainer", "trl")
 SHAPES = ("toy", "mini", "27m", "smollm2", "qwen3_0_6b", "qwen3_4b")
+DEVICES = ("cpu", "l4", "a100_80gb", "l40s", "h100", "h200", "b200")
+SCORERS = "vllm, packed, or http://HOST:PORT"
+TRACKERS = ("none", "tensorboard", "wandb", "mlflow", "trackio")
 ENGINES = "transformers, vllm, or for alora score http://HOST:PORT"
 _CARD_WORD = (re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*").fullmatch, "letters, digits, '.' and '-'")
 _SOURCES = (bool, "a file, hub:NAME, or a list of them such as [a.jsonl,b.csv]")
 # The verbs that read an input, which must be there when it is named.
 _TRAINING = ("check", "train", "compare")
 _OPENING = ("validate", "evaluate", "export", "recalibrate", "fleet", "score", "serve")
+_LABELLED = ("evaluate", "recalibrate", "fleet")
+_REPORTING = ("new", "check", "compare", "generate", *_OPENING, "report", "label", "plan", "bench", "doctor")
 
 
 @dataclass
@@ -40,7 +45,7 @@ class BaseSettings:
     source: str | None = setting(None, "hub id, folder, FILE.gguf; null: the artifact's own, else smollm2", some=True)
     revision: str | None = setting(None, "branch, tag or commit on the hub")
     dtype: str = setting("auto", "auto: float32 on CPU, bfloat16 on GPU", choices=("auto", *DTYPES))
-    device: str = setting("auto", form=(re.compile(r"auto|cpu|cuda(:\d+)?").fullmatch, "auto, cpu, cuda or cuda:N"))
+    device: str = setting("auto", "", form=(re.compile(r"auto|cpu|cuda(:\d+)?").fullmatch, "auto, cpu, cuda or cuda:N"))
     weights: str = setting("pretrained", "random: the shape alone, for benchmarks", choices=("pretrained", "random"))
     quantization: str | None = setting(None, "nf4: 4 bits; null: the artifact's own", choices=("none", "nf4"))
     trust_remote_code: bool = setting(False, "run the base's own Python", in_files=(False,))
@@ -61,10 +66,11 @@ class AdapterSettings:
 class PolicySettings:
     """One policy: inline, or read from ``file`` (``id`` then selects one of several)."""
 
-    file: str | None = setting(None, read_by=(*_TRAINING, "evaluate", "generate"), some=True)
-    id: str | None = setting(None)
-    title: str | None = setting(None)
-    rule: str | None = setting(None)
+    file: str | None = setting(None, "YAML with id, title, rule, labels",
+                             read_by=(*_TRAINING, "evaluate", "generate"), some=True)  # fmt: skip
+    id: str | None = setting(None, "which one of the file, or the inline policy's own")
+    title: str | None = setting(None, "a few words that open every suffix")
+    rule: str | None = setting(None, "what is and is not allowed, in sentences")
     labels: dict[str, str] = setting({}, "label → answer word, positive first; empty: violation/ok")
 
 
@@ -73,32 +79,39 @@ class ColumnSettings:
     """Names of the columns that hold what alora needs."""
 
     messages: str = setting("messages", "or text columns, such as prompt,response; without it, alora looks for others")
-    label: str = setting("label")
-    labels: str = setting("labels")
-    id: str = setting("id")
+    label: str = setting("label", "of one policy")
+    labels: str = setting("labels", "of several: {policy: label}")
+    id: str = setting("id", "names a row in reports")
     group: str | None = setting(None, "rows with the same value (customer, thread) are never on both sides of a split")
+    time: str | None = setting(None, "score: kept beside the verdicts, for rates over time")
 
 
 @dataclass
 class DataSettings:
     """Labelled conversations: JSON, CSV, TSV or Parquet files, ``hub:NAME[:SPLIT]`` data sets, or a list of them."""
 
-    train: Any = setting(None, "train: generate makes them, see generate", read_by=_TRAINING, some=True, form=_SOURCES)
+    train: Any = setting(
+        None, "rows to train on; alora generate makes some", read_by=_TRAINING, some=True, form=_SOURCES
+    )
     validation: Any = setting(None, "null: a share of data.train", read_by=(*_TRAINING, "recalibrate"), form=_SOURCES)
-    test: Any = setting(None, read_by=(*_TRAINING, "evaluate", "fleet", "generate"), form=_SOURCES)
-    validation_share: float = setting(0.15, "of each label in data.train, by a hash of each text", above=0, below=1)
-    label_map: dict[str, str] = setting({}, "label in the data → label of the policy")
+    test: Any = setting(
+        None, "rows that only the figures see", read_by=(*_TRAINING, "evaluate", "fleet", "generate"), form=_SOURCES,
+        of=(*_TRAINING, "evaluate", "fleet", "generate", "validate"),
+    )  # fmt: skip
+    validation_share: float = setting(0.15, "of each label, by a hash of each text", above=0, below=1,
+                                      of=(*_TRAINING, "generate"))  # fmt: skip
+    label_map: dict[str, str] = setting({}, "label in the data → label of the policy", of=(*_TRAINING, *_LABELLED))
     role_map: dict[str, str] = setting({}, "role in the data → role; human, gpt and their like need no entry")
     skip_media: bool = setting(False, "leave images, audio and files out of a message instead of refusing its row")
-    noise: bool = setting(False, "check: list training rows whose label looks wrong")
-    columns: ColumnSettings = field(default_factory=ColumnSettings)
+    noise: bool = setting(False, "list training rows whose label looks wrong", of=("check",))
+    columns: ColumnSettings = section(ColumnSettings)
 
 
 @dataclass
 class PromptSettings:
     """How a conversation and a policy become token ids."""
 
-    layout: str = setting("transcript", choices=("transcript", "turns"))
+    layout: str = setting("transcript", "turns: the chat template's own roles", choices=("transcript", "turns"))
     instruction: str = setting(
         "none", "how much of the policy each suffix spells out", choices=("none", "title", "rule")
     )
@@ -113,13 +126,15 @@ class TrainingSettings:
     epochs: float | None = setting(None, "null: as many as show a policy 1,200 rows, from 2 to 20", above=0)
     max_steps: int = setting(-1, "above 0 it counts in place of epochs", least=1, also=(-1,))
     batch_size: int = setting(8, "rows of one policy in an optimiser step, before accumulation", least=1)
-    gradient_accumulation_steps: int = setting(1, least=1)
+    gradient_accumulation_steps: int = setting(1, "batches in an optimiser step", least=1)
     learning_rate: float | None = setting(None, "null: 2e-3 at rank 16, times sqrt(16 / rank)", above=0, most=1e300)
+    class_weights: str = setting("none", "balanced: for rare positives, all labels count the same",
+                                 choices=("none", "balanced"))  # fmt: skip
     weight_decay: float = setting(0.0, "of AdamW", least=0)
     warmup_ratio: float = setting(0.05, "share of the steps", least=0, most=1)
-    scheduler: str = setting("cosine", choices=SCHEDULERS)
-    max_grad_norm: float = setting(1.0, least=0)
-    seed: int = setting(0, least=0, most=2**32 - 1)
+    scheduler: str = setting("cosine", "of the learning rate", choices=SCHEDULERS)
+    max_grad_norm: float = setting(1.0, "gradients are clipped to it; 0: never", least=0)
+    seed: int = setting(0, "of the weights and of the rows' order", least=0, most=2**32 - 1)
     evaluations_per_epoch: int = setting(2, "each writes a checkpoint", least=1)
     early_stopping_patience: int = setting(4, "evaluations without a better loss; 0: never", least=0)
     gradient_checkpointing: bool = setting(False, "of the suffixes, for less memory and more time")
@@ -127,7 +142,7 @@ class TrainingSettings:
     prefix_cache: str = setting(
         "memory", "prefix KV kept across epochs (disk: and runs)", choices=("off", "memory", "disk")
     )
-    prefix_cache_bytes: int = setting(2 * 1024**3, least=0, most=2**62)
+    prefix_cache_bytes: int = setting(2 * 1024**3, "at most", least=0, most=2**62)
     threads: int | None = setting(None, "null: torch's own choice", least=1, most=1024)
     shard_base: bool = setting(False, "under torchrun: each process holds a part of the frozen base (FSDP2)")
     engine: str = setting("alora", "trl: a standard LoRA by TRL's SFTTrainer", choices=("alora", "trl"))
@@ -137,12 +152,12 @@ class TrainingSettings:
 class TrackingSettings:
     """Where a run's figures go besides its folder. Nothing is sent anywhere unless ``kind`` asks for it."""
 
-    kind: str = setting("none", choices=("none", "wandb", "tensorboard"))
+    kind: str = setting("none", "nothing is sent unless asked for", choices=TRACKERS)
     every: int = setting(1, "optimiser steps from one recorded training loss to the next", least=1)
-    project: str = setting("alora", "wandb")
+    project: str = setting("alora", "wandb, mlflow (its experiment), trackio")
     entity: str | None = setting(None, "wandb: the team or account; null: the one that is logged in")
-    group: str | None = setting(None, "wandb: runs shown together; null: the recipe's name")
-    tags: list[str] = setting([], "wandb")
+    group: str | None = setting(None, "wandb, mlflow: runs shown together; null: the recipe's name")
+    tags: list[str] = setting([], "wandb, mlflow")
     mode: str | None = setting(None, "wandb; null: what WANDB_MODE says, else online", choices=("online", "offline"))
 
 
@@ -162,7 +177,8 @@ class EvaluationSettings:
 class CompareSettings:
     """``alora compare``: the methods, on the same rows, seeds and budget."""
 
-    arms: list[str] = setting(["alora", "lora", "prompt", "probe", "bag_of_words"], some=True, choices=ARMS)
+    arms: list[str] = setting(["alora", "lora", "prompt", "probe", "bag_of_words"], "the methods", some=True,
+                              choices=ARMS)  # fmt: skip
     seeds: list[int] = setting([0, 1, 2], "of alora and lora", least=0, some=True, distinct=True)
     ranks: list[int] = setting([], "of alora and lora; empty: adapter.rank alone", least=1, distinct=True)
     alora_learning_rate: float | None = setting(None, "null: training.learning_rate", above=0)
@@ -176,7 +192,7 @@ class JudgeSettings:
     URL."""
 
     url: str | None = setting(None, "up to the version", form=(is_server, "https://HOST/v1"), in_files=(None,))
-    model: str | None = setting(None)
+    model: str | None = setting(None, "its name at the endpoint")
     api_key_env: str = setting("OPENAI_API_KEY", "environment variable of the key", in_files=("OPENAI_API_KEY",))
     timeout: float = setting(60.0, "seconds for one request", above=0)
     retries: int = setting(5, "of a request that failed, and once more of an answer that cannot be read", least=0)
@@ -184,7 +200,7 @@ class JudgeSettings:
     max_tokens: int = setting(200, "of an answer", least=1)
     max_characters: int = setting(20_000, "of a conversation; the middle of a longer one is left out", least=1)
     input_price: float | None = setting(None, "for a million tokens, any currency", least=0)
-    output_price: float | None = setting(None, least=0)
+    output_price: float | None = setting(None, "the same, of its answers", least=0)
 
 
 @dataclass
@@ -210,12 +226,41 @@ class FleetSettings:
 
 
 @dataclass
+class LogsSettings:
+    """``alora score`` of a log into Parquet, and what ``alora report`` and ``alora label`` make of the verdicts."""
+
+    verdicts: str | None = setting(None, "a folder or file that alora score wrote", read_by=("report", "label"))
+    against: str | None = setting(None, "label: verdicts on the same rows by another version", read_by=("label",))
+    shard_rows: int = setting(4096, "score: written at a time, so the most that a kill loses", least=1)
+    examples: int = setting(5, "report: of each kind and policy", least=0)
+    rows: int = setting(100, "label: to export for each policy", least=1)
+
+
+@dataclass
+class PlanSettings:
+    """``alora plan``: the traffic, and the device; rank and modules are ``adapter``'s."""
+
+    device: str = setting("h100", choices=DEVICES)
+    record: str | None = setting(None, "bench.json: rates as measured, not as published", read_by=("plan",))
+    memory_gb: float | None = setting(None, "of one device, in place of the published", above=0)
+    price: float | None = setting(None, "of one device for an hour, any currency", least=0)
+    shape: str = setting("qwen3_4b", "where no base.source is given", choices=SHAPES)
+    policies: int = setting(100, least=1)
+    suffix: int = setting(32, "tokens of a policy's instruction", least=1)
+    tokens: int = setting(2000, "of a conversation at its end", least=1)
+    turns: int = setting(4, "of a conversation; every one asks every policy", least=1)
+    gap_s: float = setting(30.0, "from one turn to the next", least=0)
+    rate: float = setting(10.0, "conversations that begin in a second", above=0)
+    target_ms: float = setting(1000.0, "p95 of the last turn, all verdicts back", above=0)
+
+
+@dataclass
 class IdentitySettings:
     """The KV identity check."""
 
     dtypes: list[str] = setting([], "empty: float32, and bfloat16 where the device has it in hardware", choices=DTYPES)
     conversations: int = setting(3, "on which KV is compared", least=1)
-    negative_controls: bool = setting(True)
+    negative_controls: bool = setting(True, "plant faults that the check must catch")
 
 
 @dataclass
@@ -233,9 +278,14 @@ class ExportSettings:
 class ServingSettings:
     """``alora serve``: stock vLLM's OpenAI server with bundles in it, or the guard alone."""
 
-    scorer: str = setting("vllm", "packed: the guard alone, in this process", choices=("vllm", "packed"))
+    scorer: str = setting(
+        "vllm",
+        "packed: the guard alone, in this process; a URL: alone, before that server",
+        form=(is_scorer, SCORERS),
+        in_files=("vllm", "packed"),
+    )
     host: str = setting("127.0.0.1", "who may ask the server", in_files=("127.0.0.1",))
-    port: int = setting(8000, least=1, most=65535)
+    port: int = setting(8000, "of the server", least=1, most=65535)
     max_loras: int | None = setting(None, "adapters in one step; null: all", least=1)
     room: int = setting(8, "more that may be loaded while it runs (VLLM_ALLOW_RUNTIME_LORA_UPDATING=1)", least=0)
     max_model_len: int | None = setting(None, "tokens; null: the base's own", least=1)
@@ -247,8 +297,8 @@ class ServingBenchSettings:
     """``alora bench serving``: systems on one engine in one run. ``bench=cpu`` and ``bench=gpu`` set some of these."""
 
     engine: str = setting("auto", "scorer: in this process, without a server", choices=("auto", "vllm", "scorer"))
-    workloads: list[str] = setting(list(WORKLOADS), some=True, distinct=True, choices=WORKLOADS)
-    systems: list[str] = setting(list(SYSTEMS), some=True, distinct=True, choices=SYSTEMS)
+    workloads: list[str] = setting(list(WORKLOADS), "what is measured", some=True, distinct=True, choices=WORKLOADS)
+    systems: list[str] = setting(list(SYSTEMS), "what is compared", some=True, distinct=True, choices=SYSTEMS)
     lora_tokens: int | None = setting(10000, "LoRA's share of a cold burst; null: all", least=1)
     step_tokens: int = setting(512, "vLLM's max_num_batched_tokens", least=1)
     turns: int = setting(4, "of the growing conversation", least=1)
@@ -267,7 +317,7 @@ class BenchSettings:
     battery: str | None = setting(None, "serving; null: random adapters", read_by=("bench",))
     needs_gpu: bool = setting(False, "refuse a machine without one, unless base.device=cpu asks for it")
     shape: str = setting("27m", "of random weights", choices=SHAPES)
-    rank: int = setting(8, least=1)
+    rank: int = setting(8, "of random adapters", least=1)
     targets: list[str] = setting(TARGETS, "of random adapters", some=True)
     prefixes: list[int] = setting([500, 2000], "tokens", least=1, some=True, distinct=True)
     suffix: int = setting(32, "tokens of a policy's instruction; three are the invocation's", least=4)
@@ -278,34 +328,39 @@ class BenchSettings:
     limit_s: float | None = setting(
         None, "after these seconds nothing new is begun; what is finished is reported", above=0
     )
-    seed: int = setting(0, least=0, most=2**32 - 1)
-    threads: int = setting(1, least=1, most=1024)
-    serving: ServingBenchSettings = field(default_factory=ServingBenchSettings)
+    seed: int = setting(0, "of all that is random", least=0, most=2**32 - 1)
+    threads: int = setting(1, "of torch and vLLM", least=1, most=1024)
+    serving: ServingBenchSettings = section(ServingBenchSettings)
 
 
 @dataclass
 class Recipe:
     """Everything that one ``alora`` command knows."""
 
-    name: str = setting("run", "of the run", form=(names_a_folder, "a folder's name: no slash, 200 letters at most"))
-    run_dir: str = setting("runs/${name}", "where train and compare keep everything", some=True)
-    base: BaseSettings = field(default_factory=BaseSettings)
-    adapter: AdapterSettings = field(default_factory=AdapterSettings)
-    policy: PolicySettings = field(default_factory=PolicySettings)
-    policies: list[str] = setting([], "train a battery: ids in policy.file ('*': all of them)")
-    data: DataSettings = field(default_factory=DataSettings)
-    prompt: PromptSettings = field(default_factory=PromptSettings)
-    training: TrainingSettings = field(default_factory=TrainingSettings)
-    tracking: TrackingSettings = field(default_factory=TrackingSettings)
-    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
-    identity: IdentitySettings = field(default_factory=IdentitySettings)
-    export: ExportSettings = field(default_factory=ExportSettings)
-    serving: ServingSettings = field(default_factory=ServingSettings)
-    bench: BenchSettings = field(default_factory=BenchSettings)
-    compare: CompareSettings = field(default_factory=CompareSettings)
-    judge: JudgeSettings = field(default_factory=JudgeSettings)
-    generate: GenerateSettings = field(default_factory=GenerateSettings)
-    fleet: FleetSettings = field(default_factory=FleetSettings)
+    name: str = setting("run", "of the run", form=(names_a_folder, "a folder's name: no slash, 200 letters at most"),
+                        of=("new", "train", "compare"))  # fmt: skip
+    run_dir: str = setting("runs/${name}", "where everything of a run is kept", some=True, of=("train", "compare"))
+    base: BaseSettings = section(BaseSettings, *_TRAINING, *_OPENING, "plan", "bench", "doctor")
+    adapter: AdapterSettings = section(AdapterSettings, *_TRAINING, "plan")
+    policy: PolicySettings = section(PolicySettings, *_TRAINING, "generate")
+    policies: list[str] = setting([], "ids in policy.file: a battery ('*': all of them)", of=(*_TRAINING, *_OPENING))
+    data: DataSettings = section(
+        DataSettings, *_TRAINING, *_LABELLED, "generate", "validate", "score", "report", "label"
+    )
+    prompt: PromptSettings = section(PromptSettings, *_TRAINING, "validate", "evaluate", "export")
+    training: TrainingSettings = section(TrainingSettings, "train", "compare")
+    tracking: TrackingSettings = section(TrackingSettings, "train")
+    evaluation: EvaluationSettings = section(EvaluationSettings, "train", "compare", "evaluate", "recalibrate", "fleet")
+    identity: IdentitySettings = section(IdentitySettings, "train", "validate", "recalibrate")
+    export: ExportSettings = section(ExportSettings, "train", "export")
+    serving: ServingSettings = section(ServingSettings, "serve")
+    bench: BenchSettings = section(BenchSettings, "bench")
+    compare: CompareSettings = section(CompareSettings, "compare")
+    judge: JudgeSettings = section(JudgeSettings, "compare", "generate")
+    generate: GenerateSettings = section(GenerateSettings, "generate")
+    fleet: FleetSettings = section(FleetSettings, "fleet")
+    logs: LogsSettings = section(LogsSettings, "score", "report", "label")
+    plan: PlanSettings = section(PlanSettings, "plan")
     artifact: str | None = setting(
         None,
         "folder of an adapter, bundle, run or (battery=DIR) battery; score: or a hub id",
@@ -314,13 +369,22 @@ class Recipe:
     )
     bundles: list[str] = setting([], "score: several bundles on one conversation", read_by=("score", "serve"))
     engine: str = setting(
-        "transformers", "transformers: in this process", form=(is_engine, ENGINES), in_files=("transformers", "vllm")
-    )
+        "transformers", "transformers: in this process", form=(is_engine, ENGINES), in_files=("transformers", "vllm"),
+        of=("score", "validate", "recalibrate"),
+    )  # fmt: skip
     conversation: str | None = setting(
-        None, "a JSON file, - for standard input; score: or rows (.jsonl)", read_by=("train", "score")
+        None,
+        "a JSON file, - for standard input; score, report, label: or rows",
+        read_by=("train", "score", "report", "label"),
     )
-    output: str | None = setting(None, "where a report, verdicts or the bundle are written, besides what is printed")
-    json: bool = setting(False, "every verb but new, train and serve: machine-readable output")
-    strict: bool = setting(False, "check, generate, train, evaluate: warnings fail too")
-    show: int = setting(0, "check: rows to print as tokens, with what the adapter reads", least=0)
-    force: bool = setting(False, "train: start over in a run folder that holds other settings", in_files=(False,))
+    output: str | None = setting(None, "where a report, verdicts or the bundle are written", of=_REPORTING)
+    json: bool = setting(False, "machine-readable output", of=_REPORTING)
+    strict: bool = setting(
+        False,
+        "check, generate, train, evaluate: warnings fail too; score: a wrong row ends it; doctor: ask the hub",
+        of=("check", "generate", "train", "evaluate", "score", "doctor"),
+    )
+    show: int = setting(0, "rows to print as tokens, with what the adapter reads", least=0, of=("check",))
+    force: bool = setting(
+        False, "start over where the run folder holds other settings", in_files=(False,), of=("train",)
+    )

@@ -32,6 +32,7 @@ class Limits:
     distinct: bool = False  # a list without repetitions
     in_files: tuple[Any, ...] | None = None  # what a file may give, the default first; the rest only the command line
     read_by: tuple[str, ...] | None = None  # a file or folder: the verbs that cannot run without it when it is named
+    of: tuple[str, ...] | None = None  # the verbs that use it; None: those of read_by, else of its section
 
     @property
     def words(self) -> str:
@@ -92,6 +93,11 @@ def setting(default: Any, meaning: str = "", **limits: Any) -> Any:
     return field(default=default, metadata=metadata)
 
 
+def section(kind: type, *of: str) -> Any:
+    """A field of the schema with fields of its own, used by the verbs ``of``; none named: by all."""
+    return field(default_factory=kind, metadata={"limits": Limits(of=of or None)})
+
+
 @functools.cache
 def settings_of(section: type) -> tuple[tuple[str, Any, Limits], ...]:
     """Every dotted key of a section with its type and limits; sections come before their own keys."""
@@ -120,6 +126,11 @@ def is_server(url: str) -> bool:
     except ValueError:  # a port that is no number or above 65535, half an IPv6 address
         return False
     return usable and url.isprintable() and " " not in url
+
+
+def is_scorer(text: str) -> bool:
+    """Whether a guard can be served by ``text``."""
+    return text in ("vllm", "packed") or is_server(text)
 
 
 def is_engine(text: str) -> bool:

@@ -12,7 +12,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from hydra.core.global_hydra import GlobalHydra
@@ -40,6 +40,7 @@ class JobRecord:
     outcome: str = LOST
     exit_code: int = LOST_CODE
     run_dir: str | None = None
+    metric: float | None = None  # what a sweeper lowers
     message: str = "it told nothing: look at its log, then run the same command again"
 
 
@@ -50,6 +51,7 @@ class Jobs:
     run: Callable[[Recipe], int]
     report: Callable[[BaseException], int]  # prints an error and says its exit code
     finished: Callable[[Recipe], bool]  # a job with nothing left to do is skipped
+    metric: Callable[[Recipe], float | None]  # of a job that is done; what a sweeper such as Optuna lowers
     summarise: Callable[[Sequence[JobRecord]], None]
 
 
@@ -77,41 +79,48 @@ def run_sweep(verb: str, argv: Sequence[str], jobs: Jobs, note: Callable[[str], 
     """Run every job of a sweep by the launcher that was chosen; the highest exit code.
 
     Raises:
-        ConfigError: the command line does not describe jobs, or two of them would train into one folder.
+        ConfigError: the command line does not describe jobs.
     """
     arguments = read_arguments(verb, argv, Path.cwd())
     if arguments.shows:
         raise ConfigError("-m runs the jobs of a sweep; leave it out to print something")
     with composing(arguments, note):
-        changed, apart = _plan(arguments)
+        changed, below = _plan(arguments)
         with _sweep_folder(arguments) as (records, of_hydra):
 
-            def task(composed: DictConfig) -> None:
+            def task(composed: DictConfig) -> float | None:
                 running = HydraConfig.get()
                 number = int(running.job.num)
-                what = changed[number] if number < len(changed) else " ".join(running.overrides.task)
+                chosen = [item for item in running.overrides.task if item not in arguments.overrides]
+                what = changed[number] if number < len(changed) else " ".join(chosen)
                 note(f"job {number}: {what}")
-                records.write(_run_job(number, what, lambda: to_recipe(composed, arguments), jobs))
+                record = _run_job(number, what, lambda: _apart(to_recipe(composed, arguments), below, number), jobs)
+                records.write(record)
+                return record.metric
 
             try:
-                hydra_main(arguments, [*apart, *of_hydra], task)
+                hydra_main(arguments, of_hydra, task)
             except Exception as error:
-                if isinstance(error, COMPOSITION_ERRORS) or not arguments.sets("hydra/launcher"):
+                if isinstance(error, COMPOSITION_ERRORS) or not _by_plugin(arguments):
                     raise
-                note(f"the launcher gave up: {type(error).__name__}: {' '.join(str(error).split())[:500]}")
+                note(f"the launcher or sweeper gave up: {type(error).__name__}: {' '.join(str(error).split())[:500]}")
             found = records.read(changed)
     jobs.summarise(found)
     return max((record.exit_code for record in found), default=0)
 
 
-def _plan(arguments: Arguments) -> tuple[list[str], list[str]]:
-    """What tells the jobs apart, and the overrides that keep their run folders apart; all recipes are checked."""
+def _by_plugin(arguments: Arguments) -> bool:
+    return arguments.sets("hydra/launcher") or arguments.sets("hydra/sweeper")
+
+
+def _plan(arguments: Arguments) -> tuple[list[str], str]:
+    """What tells the jobs apart, and what their run folders lie below; all recipes are checked."""
     with initialised(arguments):
         jobs = _jobs_of(arguments)
     changed = changed_overrides(jobs)
     if arguments.verb != "train":
-        return changed, []
-    return changed, run_folders_apart([to_recipe(compose(arguments, job), arguments) for job in jobs], changed)
+        return changed, ""
+    return changed, below_the_run([to_recipe(compose(arguments, job), arguments) for job in jobs])
 
 
 def _jobs_of(arguments: Arguments) -> list[list[str]]:
@@ -142,35 +151,28 @@ def changed_overrides(jobs: Sequence[Sequence[str]]) -> list[str]:
     return [" ".join(item for item in job if item not in common and not item.startswith("hydra")) for job in jobs]
 
 
-def run_folders_apart(recipes: Sequence[Recipe], changed: Sequence[str]) -> list[str]:
-    """Overrides after which no two jobs train into one folder: they would resume or refuse each other.
+def below_the_run(recipes: Sequence[Recipe]) -> str:
+    """What names a job's own folder below its run folder: nothing, its policy, or its number.
 
-    Jobs that differ in their policy go to a folder below the common one that is named by the policy.
-
-    Raises:
-        ConfigError: jobs share a folder and are not told apart by their policies.
+    Two jobs in one folder would resume or refuse each other. No recipe is known where another sweeper decides.
     """
-    owners: dict[str, list[str]] = {}
-    for recipe, job in zip(recipes, changed, strict=True):
-        owners.setdefault(recipe.run_dir, []).append(job)
-    shared = {folder: jobs for folder, jobs in owners.items() if len(jobs) > 1}
-    if not shared:
-        return []
+    folders = {recipe.run_dir for recipe in recipes}
+    if recipes and len(folders) == len(recipes):
+        return ""
     policies = {recipe.policy.id for recipe in recipes}
-    if len(owners) == 1 and None not in policies and len(policies) == len(recipes):
-        return [f"run_dir={_folder(next(iter(owners)), '/${policy.id}')}"]
-    lines = [f"{folder}: {len(jobs)} jobs ({'; '.join(jobs[:3])})" for folder, jobs in shared.items()]
-    raise ConfigError(
-        "jobs of this sweep would train into one run folder; make name or run_dir depend on what is swept, "
-        "for example 'name=seed_${training.seed}'\n" + "\n".join(lines)
-    )
+    return "policy" if len(folders) == 1 and None not in policies and len(policies) == len(recipes) else "number"
 
 
-def _folder(path: str, below: str = "") -> str:
-    """``path``, with ``below`` behind it, as the value of an override, whatever characters are in it."""
+def _apart(recipe: Recipe, below: str, number: int) -> Recipe:
+    own = recipe.policy.id if below == "policy" else number
+    return replace(recipe, run_dir=f"{recipe.run_dir}/{own}") if below else recipe
+
+
+def _folder(path: str) -> str:
+    """``path`` as the value of an override, whatever characters are in it."""
     if "${" in path:  # the override would have it resolved
         raise ConfigError(f"jobs of this sweep would go to the folder {path!r}; give it a name without '${{'")
-    return quoted(path + below)
+    return quoted(path)
 
 
 @contextlib.contextmanager
@@ -178,9 +180,10 @@ def _sweep_folder(arguments: Arguments) -> Iterator[tuple[Records, list[str]]]:
     """Where the jobs' records lie, and the overrides that tell Hydra where to keep its own.
 
     The built-in launcher runs jobs in this process and needs nothing to last. Another one gets ``runs/.sweep`` as an
-    absolute path: what it keeps there (submitit its logs) stays, and the records are removed when they were read.
+    absolute path, and so does another sweeper: what they keep there (submitit its logs, Optuna its best parameters)
+    stays, and the records are removed when they were read.
     """
-    if arguments.sets("hydra/launcher"):
+    if _by_plugin(arguments):
         lasting = Path.cwd() / _LASTING
         folder = lasting / f"jobs-{secrets.token_hex(4)}"
         folder.mkdir(parents=True)
@@ -203,11 +206,12 @@ def _run_job(number: int, changed: str, make_recipe: Callable[[], Recipe], jobs:
     try:
         recipe = make_recipe()
         run_dir = recipe.run_dir
-        if jobs.finished(recipe):
-            return JobRecord(number, changed, SKIPPED, 0, run_dir, "")
-        exit_code = jobs.run(recipe)
+        done = jobs.finished(recipe)
+        exit_code = 0 if done else jobs.run(recipe)
+        metric = None if exit_code else jobs.metric(recipe)
     except Exception as error:
         message = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        return JobRecord(number, changed, FAILED, jobs.report(error), run_dir, message)
-    message = "" if exit_code == 0 else f"exit code {exit_code}"
-    return JobRecord(number, changed, FAILED if exit_code else DONE, exit_code, run_dir, message)
+        return JobRecord(number, changed, FAILED, jobs.report(error), run_dir, None, message)
+    outcome = SKIPPED if done else FAILED if exit_code else DONE
+    message = f"exit code {exit_code}" if exit_code else ""
+    return JobRecord(number, changed, outcome, exit_code, run_dir, metric, message)

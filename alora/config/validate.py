@@ -1,5 +1,6 @@
 """What a verb needs, and settings that do not go together. A setting's own values stand on its line of the schema."""
 
+from collections.abc import Sequence
 from dataclasses import is_dataclass
 from functools import reduce
 
@@ -14,12 +15,21 @@ def check_recipe(recipe: Recipe, verb: str) -> None:
     Raises:
         ConfigError: with one line per problem.
     """
-    problems = [*limit_problems(recipe), *_policy(recipe), *_training(recipe), *_compare(recipe), *_needs(recipe, verb)]
+    require_possible(recipe, _needs(recipe, verb))
+
+
+def require_possible(recipe: Recipe, more: Sequence[str] = ()) -> None:
+    """Check every value, whatever the verb; ``more`` are problems that are known already.
+
+    Raises:
+        ConfigError: with one line per problem.
+    """
+    problems = [*_limit_problems(recipe), *_policy(recipe), *_training(recipe), *_compare(recipe), *more]
     if problems:
         raise ConfigError("\n".join(problems))
 
 
-def limit_problems(recipe: Recipe) -> list[str]:
+def _limit_problems(recipe: Recipe) -> list[str]:
     """One line for each value beyond what its own line of the schema allows."""
     found = [
         limits.problem(key, reduce(getattr, key.split("."), recipe))
@@ -48,6 +58,8 @@ def _training(recipe: Recipe) -> list[str]:
             "so an aLoRA would be searched for in every row, and one that is not found trains nothing without a word; "
             "train it with training.engine=alora, or choose adapter=lora"
         )
+    if recipe.training.engine == "trl" and recipe.training.class_weights != "none":
+        problems.append("training.class_weights has no effect on training.engine=trl, whose loss is SFTTrainer's own")
     return problems
 
 
@@ -73,6 +85,10 @@ def _needs(recipe: Recipe, verb: str) -> list[str]:
             "training.engine=trl has no effect on compare, whose arms see the same batches by the same loss; train "
             "TRL's own LoRA by alora train adapter=lora training.engine=trl"
         )
+    if verb in ("report", "label") and recipe.logs.verdicts is None:
+        problems.append(f"alora {verb} needs verdicts=DIR: a folder or FILE.parquet that alora score wrote")
+    if verb == "label" and (recipe.conversation is None or recipe.output is None):
+        problems.append("alora label needs data=LOG, which was scored, and output=FILE.jsonl for the rows to label")
     if verb in ("train", "check", "compare"):
         if recipe.policy.file is None and recipe.policy.title is None:
             problems.append(

@@ -8,11 +8,11 @@ from typing import Any
 from unicodedata import normalize
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.formats import parse_json, shortened
+from alora.data.formats import CUT_SHORT, parse_json, shortened
 from alora.data.messages import Conversation, Message, conversation_of, detect_columns, kind, listed, unpacked
 from alora.data.sources import Source, read_rows
 from alora.errors import DataError
-from alora.findings import Findings
+from alora.findings import ERROR, Finding, Findings
 from alora.policy import Policy
 from alora.reading import read_stream, read_whole
 
@@ -121,20 +121,52 @@ def parse_conversation(value: Any, where: str, settings: DataSettings | None = N
     return conversation
 
 
-def read_conversations(source: str, settings: DataSettings | None = None) -> list[LabelledConversation]:
-    """The rows of ``source`` without labels, in their order, each with its place.
+@dataclass(frozen=True)
+class Rejected:
+    """A row that is no conversation, with all that is wrong with it."""
+
+    where: str
+    findings: tuple[Finding, ...]
+
+
+def stream_conversations(
+    source: str, settings: DataSettings | None = None
+) -> Iterator[tuple[Any, LabelledConversation | Rejected]]:
+    """Every row of ``source`` in its order, one held at a time: its value, and the conversation without labels or why
+    there is none.
 
     Raises:
-        DataError: the source cannot be read, or rows are wrong (all findings at once).
+        DataError: the source as a whole, or the rest of it, cannot be read.
     """
-    findings = Findings()
-    rows = [
-        LabelledConversation(conversation, where=where)
-        for where, _, _, conversation in _conversations(source, settings or DataSettings(), findings)
-        if conversation is not None
-    ]
-    findings.raise_if_any(source)
-    return rows
+    rejected = _ByRow()
+    for where, value, _, conversation in _conversations(source, settings or DataSettings(), rejected):
+        own = rejected.rows.pop(where, None)
+        yield from rejected.taken(source)
+        if own is None and conversation is not None:
+            yield value, LabelledConversation(conversation, where=where)
+        else:
+            yield value, Rejected(where, tuple(own or ()))
+    yield from rejected.taken(source)
+
+
+class _ByRow(Findings):
+    """Findings kept row by row, until they are taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: dict[str, list[Finding]] = {}
+
+    def add(self, code: str, where: str, problem: str) -> None:
+        self.count += 1
+        self.rows.setdefault(where.partition(": ")[0], []).append(Finding(ERROR, code, where, problem))
+
+    def taken(self, source: str) -> Iterator[tuple[None, Rejected]]:
+        """The rows that could not be read at all."""
+        for where, findings in self.rows.items():
+            if findings[0].problem.endswith(CUT_SHORT):
+                raise DataError(f"{source}: 1 problem", findings)
+            yield None, Rejected(where, tuple(findings))
+        self.rows = {}
 
 
 def _conversations(
@@ -267,7 +299,8 @@ def _label(value: Any, where: str, policy: Policy, settings: DataSettings, findi
             "LABEL_UNKNOWN",
             where,
             f"label {shortened(label)}{mapped} is not one of {', '.join(policy.labels)} of policy {policy.id!r}; "
-            "fix the row, set data.label_map, or add the label to the policy",
+            f"fix the row, map it ('data.label_map={{{value[:40]}: {policy.labels[0]}}}', say), or add the label to "
+            "the policy",
         )
         return None
     return label

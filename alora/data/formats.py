@@ -17,6 +17,7 @@ LONGEST_NUMBER = 1000  # digits; Python itself refuses more than 4300
 LONGEST_LINE = 64 * 2**20  # bytes; longer is no row but a file without line ends
 MOST_INFLATED, LEAST_BOUND = 200, 64 * 2**20  # times the size of a gzip file, and bytes that any may have
 CHUNK = 2**20
+CUT_SHORT = "; the file is read up to here, as an array of rows"  # ends the one problem that hides further rows
 _GZIP, _UTF8_BOM = b"\x1f\x8b", b"\xef\xbb\xbf"
 _FOREIGN = {
     b"\xff\xfe": "UTF-16 text; save it as UTF-8",
@@ -134,7 +135,9 @@ def _read_lines(stream: Stream, name: str, findings: Findings) -> Iterator[Row]:
         line = line.removeprefix(_UTF8_BOM) if number == 1 else line
         if len(line) > LONGEST_LINE:
             findings.add("ROW_TOO_LONG", where, f"longer than {LONGEST_LINE // 2**20} MiB; write one row per line")
-            return
+            while line and not line.endswith(b"\n"):
+                line = stream.readline(LONGEST_LINE)
+            continue
         if b"\x00" in line:
             raise DataError(f"{where} holds NUL bytes, so it is no text file; give JSONL in UTF-8")
         if number == 1 and line.strip() == b"{" and stream.peek(1).lstrip().startswith(b'"'):
@@ -168,8 +171,7 @@ def _read_array(stream: io.TextIOWrapper, name: str, findings: Findings) -> Iter
             incomplete = isinstance(error, json.JSONDecodeError) and not ended and size <= LONGEST_LINE
             if not incomplete:
                 text = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-                problem = f"not JSON: {text}; the file is read up to here, as an array of rows"
-                findings.add("NOT_JSON", f"{name}:{number}", problem)
+                findings.add("NOT_JSON", f"{name}:{number}", f"not JSON: {text}{CUT_SHORT}")
                 return
             more = stream.read(size)
             buffer, at, size, ended = buffer[at:] + more, 0, 2 * size, not more

@@ -59,6 +59,18 @@ class Conversation:
     messages: tuple[Message, ...]
 
 
+def as_row(conversation: Conversation) -> dict[str, Any]:
+    """A conversation as a row that reads back as the same one."""
+    messages = []
+    for message in conversation.messages:
+        item: dict[str, Any] = {"role": message.role, "content": message.content}
+        item |= {"name": message.name} if message.name else {}
+        if message.calls:
+            item["tool_calls"] = [{"function": {"name": c.name, "arguments": c.arguments}} for c in message.calls]
+        messages.append(item)
+    return {"id": conversation.id, "messages": messages}
+
+
 def detect_columns(columns: ColumnSettings, row: Mapping[str, Any], findings: Findings) -> ColumnSettings:
     """``columns`` as this row has them: in other capitals, and the messages elsewhere if the settings do not name them.
 

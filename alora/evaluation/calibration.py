@@ -1,6 +1,7 @@
 """Temperature and threshold of one adapter, fitted on validation rows and never on the rows that are reported."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from scipy.special import log_softmax, softmax
 from alora.config.schema import EvaluationSettings
 from alora.errors import ConfigError, DataError
 from alora.evaluation.resampling import COVERAGE, Flags, Floats, Sweep, draw_counts, ratio, sweep
-from alora.verdict import OperatingPoint
+from alora.verdict import TENTHS, OperatingPoint, tenth
 
 TEMPERATURE_BOUNDS = (0.05, 20.0)
 # What a threshold can be chosen for, with the rate held by default; "none" is what an uncalibrated adapter has.
@@ -199,7 +200,9 @@ def fit_operating_point(
     positive_N = np.asarray(label_ids_N) == 0
     positive_probability(logits_NL)  # refuses what is not finite before anything is fitted to it
     temperature = fit_temperature(logits_NL, label_ids_N)
-    threshold, low, high = choose_threshold(positive_N, positive_probability(logits_NL, temperature), settings, seed)
+    probability_N = positive_probability(logits_NL, temperature)
+    threshold, low, high = choose_threshold(positive_N, probability_N, settings, seed)
+    seen = Counter(map(tenth, probability_N.tolist()))
     return OperatingPoint(
         temperature=temperature,
         threshold=threshold,
@@ -210,6 +213,7 @@ def fit_operating_point(
         rows=len(positive_N),
         positives=int(positive_N.sum()),
         costs=costs,
+        histogram=tuple(seen[number] for number in range(TENTHS)),
     )
 
 

@@ -223,7 +223,7 @@ def _mistakes(page: Page) -> list[dict[str, Any]]:
     """The wrong verdicts on the rows that are reported, the surest first."""
     own = page.judged.methods[0]
     split = own.evaluation.split
-    wrong_N = own.verdicts_N(split) != own.predictions[split].label_ids_N
+    wrong_N = np.not_equal(own.verdicts_N(split), own.predictions[split].label_ids_N)
     return _listed(page, split, wrong_N)[:SHOWN]
 
 

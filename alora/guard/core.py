@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import secrets
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from alora.data.conversation import Conversation, parse_conversation
 from alora.errors import AdapterError, AloraError
 from alora.guard import metrics
-from alora.guard.reader import EngineDead, Reader, Reading, Served
+from alora.guard.drift import Drift
+from alora.guard.reader import EngineDead, Overloaded, Reader, Reading, Served
 from alora.guard.wire import GuardRequest, GuardResponse, PolicyVerdict, Status, Timing, Usage
 from alora.verdict import make_verdict
 
@@ -46,6 +48,7 @@ class Guard:
         self._renderer, self._reader, self._longest = renderer, reader, longest
         self._held: Counter[str] = Counter()  # uses of adapters that must stay loaded
         self._tasks: set[asyncio.Task[None]] = set()
+        self._drift: dict[str, Drift] = {}
         self.served: tuple[Served, ...] = ()
         self.shadows: tuple[Served, ...] = ()
         self.serve(served)
@@ -55,6 +58,7 @@ class Guard:
         before = {item.name for item in (*self.served, *self.shadows)}
         self.served = tuple(item for item in served if item.stage == "live")
         self.shadows = tuple(item for item in served if item.stage == "shadow")
+        self._drift = {item.name: self._drift.get(item.name) or Drift(item.histogram) for item in self.served}
         for name in before - {item.name for item in served}:
             self._unload_if_unused(name)
 
@@ -64,6 +68,7 @@ class Guard:
         Raises:
             RefusedRequest: an unknown policy, a malformed or too long conversation.
             EngineDead: the engine is gone.
+            Overloaded: it takes no more.
         """
         async for item in self.judge(request):
             if isinstance(item, GuardResponse):
@@ -79,38 +84,15 @@ class Guard:
         end = None if request.deadline_ms is None else started + request.deadline_ms / 1000
         given: dict[int, PolicyVerdict] = {}
         computed = 0
-        rest: Status = "failed"
-        why = "the engine gave no answer"
-        readings = self._read(prefix, asked, request)
+        arriving = self._arriving(prefix, asked, request, end)
         try:
-            while len(given) < len(asked):
-                # At the deadline wait_for cancels the pending read, and with it what runs in the engine.
-                reading = await asyncio.wait_for(anext(readings), None if end is None else end - time.monotonic())
-                if reading.index in given:
-                    continue
-                item = asked[reading.index]
-                given[reading.index] = verdict = _verdict(item, reading, request)
-                if reading.error is None:
-                    computed += len(prefix.token_ids) + len(item.suffix.token_ids) - reading.cached_tokens
+            async for index, verdict, tokens in arriving:
+                given[index] = verdict
+                computed += tokens
                 yield verdict
-                if request.stop_on_block and verdict.flagged:
-                    rest, why = "skipped", f"{item.policy.id} is flagged, and stop_on_block is set"
-                    break
-        except StopAsyncIteration:
-            pass
-        except TimeoutError:
-            rest, why = "missed", f"deadline of {request.deadline_ms:g} ms; on_failure {request.on_failure}"
-        except EngineDead:
-            raise
-        except Exception:
-            _logger.exception("reading %d policies failed", len(asked) - len(given))
-            why = f"the engine failed; on_failure {request.on_failure}"
         finally:
-            await readings.aclose()
-        for index, item in enumerate(asked):
-            if index not in given:
-                given[index] = verdict = _unanswered(item, rest, why, request)
-                yield verdict
+            await arriving.aclose()
+        total = time.monotonic() - started
         response = GuardResponse(
             id=f"guard-{secrets.token_hex(12)}",
             action="block" if any(verdict.flagged for verdict in given.values()) else "allow",
@@ -122,14 +104,50 @@ class Guard:
                 computed_tokens=computed,
                 policies=len(asked),
             ),
-            timing_ms=Timing(
-                render=round((rendered - started) * 1000, 3), total=round((time.monotonic() - started) * 1000, 3)
-            ),
+            timing_ms=Timing(render=round((rendered - started) * 1000, 3), total=round(total * 1000, 3)),
         )
-        _count(response)
+        self._count(response)
         if self.shadows:
             self._start(self._shadow(prefix, request, response))
         yield response
+
+    async def _arriving(
+        self, prefix: Prefix, asked: Sequence[Served], request: GuardRequest, end: float | None
+    ) -> AsyncGenerator[tuple[int, PolicyVerdict, int], None]:
+        """Each policy's place, its verdict and the tokens computed for it, until all are there or ``end``; then those
+        that did not answer."""
+        given: set[int] = set()
+        rest: Status = "failed"
+        why = "the engine gave no answer"
+        readings = self._read(prefix, asked, request)
+        try:
+            while len(given) < len(asked):
+                # At the deadline wait_for cancels the pending read, and with it what runs in the engine.
+                reading = await asyncio.wait_for(anext(readings), None if end is None else end - time.monotonic())
+                if reading.index in given:
+                    continue
+                given.add(reading.index)
+                item = asked[reading.index]
+                verdict = _verdict(item, reading, request)
+                whole = len(prefix.token_ids) + len(item.suffix.token_ids)
+                yield reading.index, verdict, whole - reading.cached_tokens if reading.error is None else 0
+                if request.stop_on_block and verdict.flagged:
+                    rest, why = "skipped", f"{item.policy.id} is flagged, and stop_on_block is set"
+                    break
+        except StopAsyncIteration:
+            pass
+        except TimeoutError:
+            rest, why = "missed", f"deadline of {request.deadline_ms:g} ms; on_failure {request.on_failure}"
+        except (EngineDead, Overloaded):
+            raise
+        except Exception:
+            _logger.exception("reading %d policies failed", len(asked) - len(given))
+            why = f"the engine failed; on_failure {request.on_failure}"
+        finally:
+            await readings.aclose()
+        for index, item in enumerate(asked):
+            if index not in given:
+                yield index, _unanswered(item, rest, why, request), 0
 
     async def _read(
         self, prefix: Prefix, asked: Sequence[Served], request: GuardRequest
@@ -164,6 +182,18 @@ class Guard:
             if shadow.status == "ok" and shadow.flagged != before.flagged:
                 metrics.SHADOW.labels(shadow.policy, before.adapter, shadow.adapter).inc()
 
+    def psi(self, item: Served) -> float | None:
+        """How far an adapter's last probabilities are from those of its validation rows; None while that is unknown."""
+        drift = self._drift.get(item.name)
+        return None if drift is None else drift.psi
+
+    def _count(self, response: GuardResponse) -> None:
+        metrics.count(response)
+        for verdict in response.verdicts:
+            if verdict.probability is not None and (drift := self._drift.get(verdict.adapter)) is not None:
+                drift.add(verdict.probability)
+                metrics.PSI.labels(verdict.policy).set(math.nan if drift.psi is None else drift.psi)
+
     def _unused(self, name: str) -> bool:
         return not self._held[name] and name not in {item.name for item in (*self.served, *self.shadows)}
 
@@ -188,16 +218,20 @@ class Guard:
             _logger.error("after an answer: %s: %s", type(error).__name__, error)
 
     def choose(self, names: Sequence[str] | None) -> list[Served]:
-        """Those of the served policies that ``names`` ask for, by id or ``id@digest``; RefusedRequest for another."""
+        """Those of the served policies that ``names`` ask for, by id, ``id@digest`` or ``tag:NAME``; RefusedRequest for
+        another."""
         if names is None:
             return list(self.served)
-        known = {item.policy.id: item for item in self.served} | {item.name: item for item in self.served}
+        known = defaultdict[str, list[Served]](list)
+        for item in self.served:
+            for name in (item.policy.id, item.name, *(f"tag:{tag}" for tag in item.tags)):
+                known[name].append(item)
         if unknown := [name for name in names if name not in known]:
-            have = ", ".join(item.policy.id for item in self.served)
+            have = ", ".join(name for name in known if "@" not in name)
             raise RefusedRequest(f"policies: {', '.join(unknown[:5])[:200]} is not served; choose from {have[:500]}")
         if not names:
             raise RefusedRequest("policies is empty; name at least one, or leave it out for all")
-        return list({known[name].name: known[name] for name in names}.values())
+        return list({item.name: item for name in names for item in known[name]}.values())
 
     def render(self, messages: Sequence[object], asked: Sequence[Served]) -> Prefix:
         """The conversation's tokens. What does not fit whole is refused: a guard must not judge half a conversation.
@@ -240,18 +274,6 @@ def _verdict(item: Served, reading: Reading, request: GuardRequest) -> PolicyVer
         probabilities=verdict.probabilities,
         adapter=item.name,
     )
-
-
-def _count(response: GuardResponse) -> None:
-    metrics.REQUESTS.labels(response.action).inc()
-    metrics.SECONDS.observe(response.timing_ms.total / 1000)
-    whole = response.usage.prefix_tokens * response.usage.policies + response.usage.suffix_tokens
-    metrics.TOKENS.labels("computed").inc(response.usage.computed_tokens)
-    metrics.TOKENS.labels("cached").inc(max(0, whole - response.usage.computed_tokens))
-    for verdict in response.verdicts:
-        metrics.VERDICTS.labels(verdict.policy, verdict.status, str(verdict.flagged).lower()).inc()
-        if verdict.probability is not None:
-            metrics.PROBABILITY.labels(verdict.policy).observe(verdict.probability)
 
 
 def _unanswered(item: Served, status: Status, why: str, request: GuardRequest) -> PolicyVerdict:

@@ -16,7 +16,6 @@ from alora.errors import AloraError
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from alora.bundle.read import Bundle
     from alora.guard.core import Guard
     from alora.guard.loading import Loader
 
@@ -32,15 +31,20 @@ class GuardEndpoint:
 
     def attach_router(self, app: FastAPI) -> None:
         """Mount the routes; they answer 503 until :meth:`init_state`."""
+        from fastapi.routing import APIRoute
+
         from alora.guard.routes import router
 
+        for route in app.routes:  # of 0.33 on; ours takes its place, and hands on what asks for another model
+            if isinstance(route, APIRoute) and route.path == "/v1/decisions" and "POST" in route.methods:
+                app.state.alora_others_decisions = route.get_route_handler()
         app.include_router(router)
 
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
         """Serve the bundles among the server's LoRA modules. What keeps the guard from serving, its routes report."""
         try:
             state.alora_guard, state.alora_loader = _mounted(engine_client, state, args)
-            await state.alora_loader.refresh()  # what was put before the restart
+            await state.alora_loader.start()
         except AloraError as error:
             state.alora_guard_refusal = f"the guard is not served: {error}"
             _logger.error("%s", state.alora_guard_refusal)
@@ -68,7 +72,7 @@ def _mounted(engine_client: Any, state: Any, args: Namespace) -> tuple[Guard, Lo
         raise ConfigError("start vLLM with --logprobs-mode processed_logprobs, as alora serve does")
     loras = state.openai_serving_models.lora_requests
     folders = {name: Path(lora.lora_path) for name, lora in loras.items()}
-    bundles: list[Bundle] = [load_bundle(at) for at in folders.values() if (at / MANIFEST_FILE).is_file()]
+    bundles = [load_bundle(at) for at in folders.values() if (at / MANIFEST_FILE).is_file()]
     if not bundles:
         raise ConfigError("no LoRA module of this server is an alora bundle; start it by alora serve battery=DIR")
     if missing := [bundle.served_name for bundle in bundles if bundle.served_name not in loras]:
@@ -80,4 +84,5 @@ def _mounted(engine_client: Any, state: Any, args: Namespace) -> tuple[Guard, Lo
         bundle.check_base(base)
     longest = engine_client.model_config.max_model_len - 1  # and the answer's own token
     dtype = str(engine_client.model_config.dtype).removeprefix("torch.")
-    return make_guard(bundles, base, dtype, EngineReader(engine_client, loras), longest, os.environ.get(SERVING_ROOT))
+    reader, root = EngineReader(engine_client, loras), os.environ.get(SERVING_ROOT)
+    return make_guard(bundles, base, dtype, reader, longest, load_bundle, root)

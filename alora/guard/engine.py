@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -10,11 +9,11 @@ from uuid import uuid4
 from vllm.lora.request import LoRARequest
 
 from alora.errors import BundleError
-from alora.guard.reader import EngineDead, Reading, Served
+from alora.guard.reader import EngineDead, Overloaded, Reading, Served, as_they_come
 from alora.serving.engine import label_logprobs, label_params
 
 if TYPE_CHECKING:
-    from alora.bundle.read import Bundle
+    from alora.bundle.light import LightBundle
     from alora.prompt.render import Prefix
 
 _LEAST_ID = 2**20  # vLLM counts its own adapters from 1
@@ -33,18 +32,23 @@ class EngineReader:
         self, prefix: Prefix, asked: Sequence[Served], salt: str | None, priority: int
     ) -> AsyncGenerator[Reading, None]:
         """See :class:`~alora.guard.reader.Reader`. Cancelling a task aborts its request in the engine."""
+        if (admit := getattr(self._client, "check_admission", None)) is not None:  # of 0.29 on
+            try:
+                admit(len(asked))
+            except Exception as error:
+                raise Overloaded(f"the engine takes no {len(asked)} requests for now: {error}") from error
         name = uuid4().hex
-        tasks = [
-            asyncio.create_task(self._one(index, prefix, item, salt, priority, f"guard-{name}-{index}"))
-            for index, item in enumerate(asked)
-        ]
+        readings = as_they_come(
+            [
+                self._one(index, prefix, item, salt, priority, f"guard-{name}-{index}")
+                for index, item in enumerate(asked)
+            ]
+        )
         try:
-            for done in asyncio.as_completed(tasks):
-                yield await done
+            async for reading in readings:
+                yield reading
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await readings.aclose()
 
     async def _one(
         self, index: int, prefix: Prefix, item: Served, salt: str | None, priority: int, request_id: str
@@ -66,7 +70,7 @@ class EngineReader:
             return Reading(index, error=f"the engine refused it: {' '.join(str(error).split())[:300]}")
         return Reading(index, error="the engine ended it without an answer")
 
-    async def load(self, served: Served, bundle: Bundle) -> None:
+    async def load(self, served: Served, bundle: LightBundle) -> None:
         """See :class:`~alora.guard.reader.Reader`. The id comes from the digest, so that all processes agree on it."""
         number = _LEAST_ID + int(served.digest[:8], 16) % (2**31 - _LEAST_ID)
         others = {lora.lora_int_id: name for name, lora in self._loras.items() if name != served.name}

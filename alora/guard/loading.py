@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alora.bundle.battery import require_one_prefix
 from alora.bundle.golden import disagreement, tolerance
-from alora.bundle.read import Bundle, load_bundle
+from alora.bundle.light import LightBundle
 from alora.errors import AloraError, BundleError, CheckFailed
 from alora.guard.core import Guard
-from alora.guard.reader import Served
+from alora.guard.reader import EngineDead, Overloaded, Served
 from alora.guard.serving_set import Entry, ServingSet
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Loader:
         base: what the engine computes with; every bundle is checked against it.
         dtype: what the engine computes in.
         bundles: served from the start; all in folders below the serving set's root.
+        read: opens a bundle, with as much of it as the reader needs.
     """
 
     def __init__(
@@ -39,20 +41,44 @@ class Loader:
         reader: Reader,
         base: LoadedBase | DescribedBase,
         dtype: str,
-        bundles: list[Bundle],
+        bundles: Sequence[LightBundle],
         serving_set: ServingSet,
+        read: Callable[[Path], LightBundle],
     ) -> None:
         self._guard, self._reader, self._base, self._dtype, self._set = guard, reader, base, dtype, serving_set
-        self._first = bundles[0]
+        self._bundles, self._read = bundles, read
+        self.refusal: str | None = "the policies are not certified yet"
+        self._retry = False
         self._entries = tuple(self._entry(bundle, "live") for bundle in bundles)
         self._stamp: tuple[int, int] | None = None
         self._changing = asyncio.Lock()
         self._refreshing: asyncio.Task[None] | None = None
 
+    async def start(self) -> None:
+        """Certify what is served from the start, then follow the file. Until that passed, :attr:`refusal` says why."""
+        async with self._changing:
+            served = {item.name: item for item in self._guard.served}
+            try:
+                for bundle in self._bundles:
+                    await self._certify(served[bundle.served_name], bundle, rows=1)
+            except AloraError as error:
+                self.refusal, self._retry = (
+                    f"the guard is not served: {error}",
+                    isinstance(error, EngineDead | Overloaded),
+                )
+                _logger.error("%s", self.refusal)
+                return
+            self.refusal = None
+        await self.refresh()  # what was put before a restart
+
     def poll(self) -> None:
-        """Begin to follow the file, if another process replaced it; costs one ``stat``."""
-        if self._set.stamp != self._stamp and (self._refreshing is None or self._refreshing.done()):
+        """Begin to follow the file, if another process replaced it (costs one ``stat``); start, if nobody answered."""
+        if self._refreshing is not None and not self._refreshing.done():
+            return
+        if self.refusal is None and self._set.stamp != self._stamp:
             self._refreshing = asyncio.create_task(self.refresh())
+        elif self.refusal is not None and self._retry:
+            self._refreshing = asyncio.create_task(self.start())
 
     async def refresh(self) -> None:
         """Serve what the file says. A bundle that does not pass keeps the set as it is, and the log says why."""
@@ -66,7 +92,7 @@ class Loader:
                 _logger.error("the serving set was replaced, and is not followed: %s", error)
             self._stamp = stamp
 
-    async def put(self, policy: str, bundle: str, stage: str) -> Served:
+    async def put(self, policy: str, bundle: str, stage: str, tags: tuple[str, ...] = ()) -> Served:
         """Serve a bundle as ``policy``, in place of the one that is served under this id and stage.
 
         Raises:
@@ -74,13 +100,13 @@ class Loader:
             CheckFailed: its golden rows come out otherwise.
         """
         async with self._changing:
-            found = await asyncio.to_thread(load_bundle, self._set.folder(bundle))
+            found = await asyncio.to_thread(self._read, self._set.folder(bundle))
             if found.policy.id != policy:
                 raise BundleError(f"{bundle} answers policy {found.policy.id!r}, not {policy!r}")
-            entry = Entry(policy, bundle, found.weights.digest, stage)
+            entry = Entry(policy, bundle, found.manifest.adapter_digest, stage, tags)
             places = {(item.policy, item.stage): item for item in self._entries} | {(policy, stage): entry}
             await self._switch(tuple(places.values()), write=True, read=found)
-            return Served.of(found, stage)
+            return Served.of(found, stage, tags)
 
     async def delete(self, policy: str) -> None:
         """Serve ``policy`` no more, in no stage; BundleError for one that is not served, or is the last."""
@@ -92,7 +118,7 @@ class Loader:
                 raise BundleError(f"{policy} is the only live policy; stop the server instead")
             await self._switch(kept, write=True)
 
-    async def _switch(self, entries: tuple[Entry, ...], write: bool = False, read: Bundle | None = None) -> None:
+    async def _switch(self, entries: tuple[Entry, ...], write: bool = False, read: LightBundle | None = None) -> None:
         """Certify what is new, then serve exactly ``entries``. What does not come to be served is unloaded.
 
         ``read`` is the bundle of one of them that was opened already.
@@ -106,55 +132,60 @@ class Loader:
             self._entries = entries
             self._guard.serve(wanted)
 
-    async def _served(self, entry: Entry, known: dict[str, Served], read: Bundle | None) -> Served:
+    async def _served(self, entry: Entry, known: dict[str, Served], read: LightBundle | None) -> Served:
         if entry.name in known:
-            return known[entry.name].at(entry.stage)
+            return known[entry.name].at(entry.stage, entry.tags)
         bundle = read
         if bundle is None or bundle.served_name != entry.name:
-            bundle = await asyncio.to_thread(load_bundle, self._set.folder(entry.bundle))
-        if bundle.weights.digest != entry.digest:
+            bundle = await asyncio.to_thread(self._read, self._set.folder(entry.bundle))
+        if bundle.manifest.adapter_digest != entry.digest:
             raise BundleError(f"{entry.bundle} has changed since it was loaded; load the policy again")
-        require_one_prefix(self._first, bundle)
+        require_one_prefix(self._bundles[0], bundle)
         await asyncio.to_thread(bundle.check_base, self._base)
-        served = Served.of(bundle, entry.stage)
+        served = Served.of(bundle, entry.stage, entry.tags)
         await self._reader.load(served, bundle)
         await self._certify(served, bundle)
         return served
 
-    async def _certify(self, served: Served, bundle: Bundle) -> None:
-        """The golden rows, asked of the engine as it serves them."""
+    async def _certify(self, served: Served, bundle: LightBundle, rows: int | None = None) -> None:
+        """The golden rows, asked of the engine as it serves them; ``rows`` at most."""
         if not bundle.golden:
             raise CheckFailed(f"{bundle.folder.name} stores no golden rows; export it again with export.golden_rows=8")
-        renderer, answers = bundle.renderer(self._base), []
-        for row in bundle.golden:
+        golden, answers = bundle.golden[:rows], []
+        renderer = bundle.renderer(self._base)
+        for row in golden:
             async for reading in self._reader.read(renderer.prefix(row.conversation), [served], None, 0):
                 if reading.error is not None:
                     raise CheckFailed(f"{served.name}: {reading.error}")
                 answers.append(reading.logits)
+        if len(answers) != len(golden):
+            raise CheckFailed(f"{served.name}: the engine gave no answer")
         bound = tolerance(self._dtype, bundle.manifest.base.dtype)
-        far = disagreement(bundle.golden, answers)
+        far = disagreement(golden, answers)
         if not far <= bound:
             raise CheckFailed(f"{served.name}: golden rows differ by {far:.2g}, above {bound}")
 
-    def _entry(self, bundle: Bundle, stage: str) -> Entry:
+    def _entry(self, bundle: LightBundle, stage: str) -> Entry:
         folder = Path(bundle.folder).absolute().relative_to(self._set.root.absolute())
-        return Entry(bundle.policy.id, str(folder), bundle.weights.digest, stage)
+        return Entry(bundle.policy.id, str(folder), bundle.manifest.adapter_digest, stage)
 
 
 def make_guard(
-    bundles: list[Bundle],
+    bundles: Sequence[LightBundle],
     base: LoadedBase | DescribedBase,
     dtype: str,
     reader: Reader,
     longest: int | None,
+    read: Callable[[Path], LightBundle],
     root: str | None = None,
 ) -> tuple[Guard, Loader]:
     """A guard of bundles that were checked on ``base``, and what changes it.
 
     Args:
         longest: tokens of a prompt that the engine takes, or None.
+        read: opens a bundle, with as much of it as the reader needs.
         root: the folder below which bundles are loaded while it serves; None: the one that holds ``bundles``.
     """
     guard = Guard([Served.of(bundle) for bundle in bundles], bundles[0].renderer(base), reader, longest)
     serving_set = ServingSet(Path(root or os.path.commonpath([bundle.folder.absolute().parent for bundle in bundles])))
-    return guard, Loader(guard, reader, base, dtype, bundles, serving_set)
+    return guard, Loader(guard, reader, base, dtype, bundles, serving_set, read)

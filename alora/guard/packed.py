@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from alora.adapter.folder import AdapterWeights
+from alora.bundle.read import Bundle
 from alora.guard.reader import Reading, Served
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Prefix
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from alora.base.load import LoadedBase
-    from alora.bundle.read import Bundle
+    from alora.bundle.light import LightBundle
 
 _Weights = dict[str, AdapterWeights]
 
@@ -40,8 +41,9 @@ class PackedReader:
             # The first policy paid for the prefix.
             yield Reading(index, logits_L.tolist(), len(prefix.token_ids) if index else 0)
 
-    async def load(self, served: Served, bundle: Bundle) -> None:
+    async def load(self, served: Served, bundle: LightBundle) -> None:
         """See :class:`~alora.guard.reader.Reader`."""
+        assert isinstance(bundle, Bundle)
         await self._change(lambda weights: {**weights, served.name: bundle.weights})
 
     async def unload(self, name: str) -> None:

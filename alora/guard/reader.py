@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from alora.errors import AloraError
 
 if TYPE_CHECKING:
-    from alora.bundle.read import Bundle
+    from alora.bundle.light import LightBundle
     from alora.policy import Policy
     from alora.prompt.render import Prefix, Suffix
     from alora.verdict import Calibration
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 class EngineDead(AloraError):
     """The engine is gone: no request can be answered until the server is started again."""
+
+
+class Overloaded(AloraError):
+    """The engine takes no more requests for now."""
 
 
 @dataclass(frozen=True)
@@ -29,16 +34,19 @@ class Served:
     calibration: Calibration
     digest: str
     stage: str = "live"  # or shadow: answers after the live ones, and blocks nothing
+    tags: tuple[str, ...] = ()  # names of groups that requests may ask for
+    histogram: tuple[int, ...] | None = None  # of the probabilities of its validation rows, in tenths
 
     @classmethod
-    def of(cls, bundle: Bundle, stage: str = "live") -> Served:
+    def of(cls, bundle: LightBundle, stage: str = "live", tags: tuple[str, ...] = ()) -> Served:
         """A bundle that was read and checked."""
-        digest = bundle.weights.digest
-        return cls(bundle.served_name, bundle.policy, bundle.suffix, bundle.calibration, digest, stage)
+        histogram = bundle.manifest.operating_point.histogram
+        digest = bundle.manifest.adapter_digest
+        return cls(bundle.served_name, bundle.policy, bundle.suffix, bundle.calibration, digest, stage, tags, histogram)
 
-    def at(self, stage: str) -> Served:
-        """The same weights at another stage."""
-        return replace(self, stage=stage)
+    def at(self, stage: str, tags: tuple[str, ...]) -> Served:
+        """The same weights at another stage, under other tags."""
+        return replace(self, stage=stage, tags=tags)
 
 
 @dataclass(frozen=True)
@@ -69,13 +77,26 @@ class Reader(Protocol):
 
         Raises:
             EngineDead: nothing can be read any more.
+            Overloaded: nothing of this request is read.
         """
         ...
 
-    async def load(self, served: Served, bundle: Bundle) -> None:
+    async def load(self, served: Served, bundle: LightBundle) -> None:
         """Make ``served`` readable, or raise an AloraError."""
         ...
 
     async def unload(self, name: str) -> None:
         """Forget the weights under ``name``, which nothing reads any more."""
         ...
+
+
+async def as_they_come(asked: Sequence[Coroutine[Any, Any, Reading]]) -> AsyncGenerator[Reading, None]:
+    """The readings of ``asked``, run together, each when it is there; closing it cancels the rest."""
+    tasks = [asyncio.create_task(one) for one in asked]
+    try:
+        for done in asyncio.as_completed(tasks):
+            yield await done
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -8,16 +8,19 @@ import os
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from alora.errors import AloraError
+from alora.guard import decisions as openai_decisions
+from alora.guard import metrics
 from alora.guard.core import Guard, RefusedRequest
+from alora.guard.decisions import DecisionRequest, DecisionResponse
 from alora.guard.loading import Loader
-from alora.guard.reader import EngineDead, Served
+from alora.guard.reader import EngineDead, Overloaded, Served
 from alora.guard.wire import (
     GenericGuardrailRequest,
     GenericGuardrailResponse,
@@ -37,6 +40,10 @@ ADMIN_KEY = "ALORA_ADMIN_KEY"
 MOST_BYTES = 1024 * 1024  # of a request's body
 
 
+class _OthersModel(Exception):
+    """A request for a model that is not the guard."""
+
+
 class _Route(APIRoute):
     """A route that reads no more than :data:`MOST_BYTES`, and whose every error is one JSON object, as OpenAI's are."""
 
@@ -49,8 +56,11 @@ class _Route(APIRoute):
                 return await handle(request)
             except RefusedRequest as error:
                 return _error(error.status, str(error))
-            except EngineDead as error:
-                return _error(503, str(error))
+            except (EngineDead, Overloaded) as error:
+                return _error(503 if isinstance(error, EngineDead) else 429, str(error))
+            except _OthersModel as error:
+                theirs = getattr(request.app.state, "alora_others_decisions", None)
+                return _error(404, str(error)) if theirs is None else await theirs(request)
             except RequestValidationError as error:
                 return _error(400, _invalid(error))
             except HTTPException as error:  # FastAPI's own, for a body that no parser takes
@@ -69,6 +79,8 @@ def guard_of(app: FastAPI) -> Guard:
         raise RefusedRequest(getattr(app.state, "alora_guard_refusal", None) or "the guard is not ready", 503)
     if (loader := getattr(app.state, "alora_loader", None)) is not None:
         loader.poll()
+        if loader.refusal is not None:
+            raise RefusedRequest(loader.refusal, 503)
     return guard
 
 
@@ -109,6 +121,31 @@ async def moderations(body: ModerationRequest, request: Request) -> ModerationRe
     )
 
 
+async def _require_own_model(request: Request) -> None:
+    try:
+        body = await request.json()
+    except (ValueError, RecursionError):  # refused with all else that is wrong with it
+        return
+    if isinstance(body, dict) and body.get("model") != openai_decisions.MODEL:
+        raise _OthersModel(f"model is {str(body.get('model'))[:100]!r}; the guard's is {openai_decisions.MODEL!r}")
+
+
+@router.post("/v1/decisions", response_model=DecisionResponse, dependencies=[Depends(_require_own_model)])
+async def decisions(body: DecisionRequest, request: Request) -> DecisionResponse:
+    """OpenAI's decisions endpoint: each question asks a policy."""
+    judge = guard_of(request.app)
+    asked = [openai_decisions.policy_of(question, judge.served) for question in body.questions]
+    answer = await judge.answer(
+        GuardRequest(
+            messages=openai_decisions.messages_of(body.input),
+            policies=list(dict.fromkeys(item.policy.id for item in asked)),
+            deadline_ms=body.deadline_ms,
+            cache_salt=body.prompt_cache_key,
+        )
+    )
+    return openai_decisions.decided(body, asked, answer)
+
+
 @router.post("/v1/guard/beta/litellm_basic_guardrail_api", response_model=GenericGuardrailResponse)
 async def litellm_guardrail(body: GenericGuardrailRequest, request: Request) -> GenericGuardrailResponse:
     """LiteLLM's ``generic_guardrail_api``, which sends the whole conversation before and after a model's answer."""
@@ -130,7 +167,7 @@ async def litellm_guardrail(body: GenericGuardrailRequest, request: Request) -> 
 async def policies(request: Request) -> PolicyList:
     """What is served, with the weights' digests."""
     guard = guard_of(request.app)
-    return PolicyList(policies=[_card(item) for item in (*guard.served, *guard.shadows)])
+    return PolicyList(policies=[_card(item, guard.psi(item)) for item in (*guard.served, *guard.shadows)])
 
 
 @router.put("/v1/guard/policies/{policy}", response_model=PolicyCard)
@@ -138,8 +175,8 @@ async def put_policy(policy: str, body: PutPolicy, request: Request) -> PolicyCa
     """Certify a bundle on the running engine, and serve it from the next request on; 409 keeps what was served."""
     loader = loader_of(request)
     try:
-        return _card(await loader.put(policy, body.bundle, body.stage))
-    except EngineDead:
+        return _card(await loader.put(policy, body.bundle, body.stage, tuple(body.tags)))
+    except (EngineDead, Overloaded):
         raise
     except AloraError as error:
         raise RefusedRequest(str(error), 409) from error
@@ -179,15 +216,17 @@ def _event(item: PolicyVerdict | GuardResponse) -> str:
     return f"event: {'verdict' if isinstance(item, PolicyVerdict) else 'answer'}\ndata: {item.model_dump_json()}\n\n"
 
 
-def _card(item: Served) -> PolicyCard:
+def _card(item: Served, psi: float | None = None) -> PolicyCard:
     return PolicyCard(
         policy=item.policy.id,
         title=item.policy.title,
         adapter=item.name,
         digest=item.digest,
         stage=item.stage,
+        tags=list(item.tags),
         labels=list(item.policy.labels),
         threshold=item.calibration.threshold,
+        psi=psi,
     )
 
 
@@ -215,6 +254,7 @@ async def _read_bounded(request: Request) -> None:
 
 
 def _error(status: int, message: str) -> JSONResponse:
+    metrics.REFUSED.labels(str(status)).inc()
     kind = "invalid_request_error" if status < 500 else "server_error"
     return JSONResponse({"error": {"message": message, "type": kind, "code": status}}, status)
 

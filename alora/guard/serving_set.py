@@ -20,12 +20,13 @@ FILE = "serving_set.json"
 
 @dataclass(frozen=True)
 class Entry:
-    """One policy: its bundle's folder below the root, the digest of its weights, and live or shadow."""
+    """One policy: its bundle's folder below the root, the digest of its weights, live or shadow, and its tags."""
 
     policy: str
     bundle: str
     digest: str
     stage: str
+    tags: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

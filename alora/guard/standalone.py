@@ -1,14 +1,18 @@
-"""The guard as an application of its own, without vLLM: ``alora serve serving.scorer=packed``."""
+"""The guard as an application of its own, without vLLM: ``alora serve serving.scorer=packed`` (or a server's URL)."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import hmac
 import os
+import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from prometheus_client import make_asgi_app
 from starlette.middleware.base import RequestResponseEndpoint
 
@@ -17,17 +21,35 @@ from alora.guard.core import Guard
 from alora.guard.loading import Loader
 from alora.guard.routes import router
 
+_PAGE = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+
+
+def _only(tag: str) -> str:
+    """The one inline ``tag`` of the page, as a content security policy names it: nothing else runs in it."""
+    (text,) = re.findall(f"<{tag}>(.*?)</{tag}>", _PAGE, re.DOTALL)
+    return f"{tag}-src 'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+_POLICY = ("default-src 'none'", _only("script"), _only("style"), "connect-src 'self'", "img-src data:",
+           "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'")  # fmt: skip
+_HEADERS = {
+    "Content-Security-Policy": "; ".join(_POLICY),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
 
 def make_app(guard: Guard, loader: Loader | None = None) -> FastAPI:
     """The application; without a ``loader`` its policies stay as they are.
 
-    Where ``$VLLM_API_KEY`` is set, every route asks for it, as vLLM's own server does below ``/v1``.
+    Where ``$VLLM_API_KEY`` is set, every route asks for it, as vLLM's own server does below ``/v1``; but for the page
+    at ``/``, which says nothing and sends the key that is typed into it.
     """
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         if loader is not None:
-            await loader.refresh()  # what was put before a restart
+            await loader.start()
         yield
 
     app = FastAPI(title="alora guard", lifespan=lifespan)
@@ -37,9 +59,14 @@ def make_app(guard: Guard, loader: Loader | None = None) -> FastAPI:
     @app.middleware("http")
     async def require_key(request: Request, call_next: RequestResponseEndpoint) -> Response:
         given = request.headers.get("Authorization", "").encode()
-        if key and not hmac.compare_digest(given, f"Bearer {key}".encode()):
+        # Not request.url, which the Host header has a say in.
+        if key and request.scope["path"] != "/" and not hmac.compare_digest(given, f"Bearer {key}".encode()):
             return JSONResponse({"error": {"message": "Unauthorized", "type": "invalid_request_error"}}, 401)
         return await call_next(request)
+
+    @app.get("/", include_in_schema=False)
+    def page() -> HTMLResponse:
+        return HTMLResponse(_PAGE, headers=_HEADERS)
 
     app.include_router(router)
     app.mount("/metrics", make_asgi_app())

@@ -1,6 +1,6 @@
 """Requests and answers as they travel: the guard's own, OpenAI's moderations, LiteLLM's generic guardrail."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,7 +13,7 @@ class GuardRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     messages: list[Any] = Field(description="the conversation, as in OpenAI's chat format")
-    policies: list[str] | None = Field(default=None, description="ids or id@digest; absent: every policy")
+    policies: list[str] | None = Field(default=None, description="ids, id@digest or tag:NAME; absent: every policy")
     deadline_ms: float | None = Field(
         default=None, gt=0, le=600_000, description="answer after this long, complete or not"
     )
@@ -126,8 +126,10 @@ class PolicyCard(BaseModel):
     adapter: str
     digest: str
     stage: str
+    tags: list[str]
     labels: list[str]
     threshold: float
+    psi: float | None = Field(default=None, description="drift of the last probabilities from validation's")
 
 
 class PutPolicy(BaseModel):
@@ -137,6 +139,9 @@ class PutPolicy(BaseModel):
 
     bundle: str = Field(description="the bundle's folder, below the serving root")
     stage: Literal["live", "shadow"] = "live"
+    tags: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]] = Field(
+        default_factory=list, max_length=32, description="groups that requests may ask for as tag:NAME"
+    )
 
 
 class PolicyList(BaseModel):

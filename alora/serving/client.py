@@ -19,7 +19,7 @@ import httpx2
 
 from alora.bundle.golden import TOLERANCES, disagreement
 from alora.config.secrets import KEY, redacted
-from alora.errors import CheckFailed, ConfigError
+from alora.errors import CheckFailed, ConfigError, PromptRefused
 from alora.reading import LONGEST
 
 if TYPE_CHECKING:
@@ -34,10 +34,14 @@ _LIMITS = httpx2.Limits(keepalive_expiry=2)  # seconds; vLLM closes an idle conn
 _WHOLE = 2  # times the silence: no answer takes longer, drop by drop or with headers without end
 
 
+class Unreachable(ConfigError):
+    """The server does not answer."""
+
+
 class RemoteEngine:
     """Label scores from an OpenAI-compatible vLLM server at ``url`` (``http://host:port``), in one event loop."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, at_once: int | None = None) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
         if "@" in urlsplit(url).netloc:
             raise ConfigError(f"{redacted(url)} holds a password; take it out, and export {KEY} for the key")
@@ -45,11 +49,22 @@ class RemoteEngine:
             self._http = httpx2.AsyncClient(headers={"Accept-Encoding": "identity"}, limits=_LIMITS)
         except (ValueError, ImportError) as error:
             raise ConfigError(f"the environment's proxy cannot be used: {redacted(str(error))}; mend it") from error
-        self._free = asyncio.Semaphore(_AT_ONCE)
+        self._free = asyncio.Semaphore(at_once or _AT_ONCE)
 
     async def close(self) -> None:
         """Close its connections."""
         await self._http.aclose()
+
+    async def models(self) -> dict[str, int | None]:
+        """What the server serves, with the tokens that each takes, where it says so.
+
+        Raises:
+            ConfigError: it does not answer, or is no OpenAI-compatible server.
+        """
+        answer = await self._send("/v1/models", None, _PROBE_SECONDS)
+        return self._read(
+            *answer, lambda models: {str(model["id"]): model.get("max_model_len") for model in models["data"]}
+        )
 
     async def prove(self, bundles: Sequence[LightBundle], renderer: Renderer) -> None:
         """Check that the server runs the plugin and that each adapter there gives its bundle's answers.
@@ -62,8 +77,7 @@ class RemoteEngine:
             ConfigError: the server does not answer, or does not serve a bundle.
             CheckFailed: it runs without the plugin, its answers are not the bundle's, or a bundle stores none.
         """
-        answer = await self._send("/v1/models", None, _PROBE_SECONDS)
-        served = self._read(*answer, lambda models: {str(model["id"]) for model in models["data"]})
+        served = await self.models()
         missing = [bundle.served_name for bundle in bundles if bundle.served_name not in served]
         if missing:
             raise ConfigError(
@@ -83,14 +97,18 @@ class RemoteEngine:
             CheckFailed: the server does not tell the label tokens' log-probabilities.
             ConfigError: it does not answer, or refuses a prompt.
         """
-        asked = [asyncio.ensure_future(self._ask(prefix, *pair)) for pair in zip(suffixes, names, strict=True)]
+        asked = [asyncio.ensure_future(self.ask(prefix, *pair)) for pair in zip(suffixes, names, strict=True)]
         try:
-            return list(await asyncio.gather(*asked))
+            return [logprobs for logprobs, _ in await asyncio.gather(*asked)]
         finally:  # the first that fails ends the others; vLLM aborts a request that nobody waits for
             for request in asked:
                 request.cancel()
 
-    async def _ask(self, prefix: Prefix, suffix: Suffix, name: str) -> tuple[float, ...]:
+    async def ask(
+        self, prefix: Prefix, suffix: Suffix, name: str, **fields: str | int
+    ) -> tuple[tuple[float, ...], int]:
+        """:meth:`label_logits` of one policy, and how many of the prompt's tokens the server had in its cache (where it
+        says so); ``fields`` are further ones of the request."""
         labels = list(suffix.label_token_ids)
         answer = await self._send(
             "/v1/completions",
@@ -102,6 +120,7 @@ class RemoteEngine:
                 "logprobs": len(labels),
                 "allowed_token_ids": labels,
                 "return_tokens_as_token_ids": True,
+                **fields,
             },
         )
         found = self._read(*answer, lambda completion: completion["choices"][0]["logprobs"])
@@ -109,7 +128,7 @@ class RemoteEngine:
             logprobs = tuple(float(found["top_logprobs"][0][f"token_id:{label}"]) for label in labels)
             if not abs(math.fsum(map(math.exp, logprobs)) - 1) < _ROUNDING:  # NaN, too
                 raise ValueError("their probabilities do not add up to 1")
-            return logprobs
+            return logprobs, self._read(*answer, _cached_tokens)
         except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise CheckFailed(
                 f"{self.url} answers with the log-probabilities {str(found)[:300]}, not with those of the label "
@@ -150,10 +169,12 @@ class RemoteEngine:
         """What ``pick`` takes from the answer's JSON.
 
         Raises:
-            ConfigError: the server refuses, or what it says is nothing that ``pick`` can read.
+            PromptRefused: the server refuses what was sent.
+            ConfigError: it refuses for another reason, or what it says is nothing that ``pick`` can read.
         """
         if status != 200:
-            raise ConfigError(f"{self.url} answered {status}: {text[:300]!r}")
+            refused = PromptRefused if status in (400, 413) else ConfigError
+            raise refused(f"{self.url} answered {status}: {text[:300]!r}")
         try:
             return pick(json.loads(text))
         except (ValueError, LookupError, TypeError, RecursionError) as error:
@@ -188,8 +209,13 @@ class RemoteEngine:
             )
         return answer.status_code, text
 
-    def _silent(self, reason: str) -> ConfigError:
-        return ConfigError(f"{self.url} does not answer ({reason}); is the server up? alora serve starts one")
+    def _silent(self, reason: str) -> Unreachable:
+        return Unreachable(f"{self.url} does not answer ({reason}); is the server up? alora serve starts one")
+
+
+def _cached_tokens(completion: dict[str, Any]) -> int:
+    details = (completion.get("usage") or {}).get("prompt_tokens_details") or {}
+    return int(details.get("cached_tokens") or 0)
 
 
 async def _whole_text(answer: httpx2.Response) -> str:

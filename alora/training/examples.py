@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,6 +28,7 @@ class Target:
     suffix_ids: tuple[int, ...]
     label_token_ids: tuple[int, ...]
     label: int
+    label_weights: tuple[float, ...] = ()  # empty: all the same
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Batch:
     pairs: tuple[Pair, ...]
     labels: tuple[int, ...]
     weights: tuple[float, ...]
+    label_weights: tuple[tuple[float, ...], ...] = ()  # of each pair's labels; empty: all the same
 
 
 def examples(
@@ -72,6 +75,24 @@ def examples(
     return made
 
 
+def balanced(rows: Sequence[Example]) -> list[Example]:
+    """``rows`` with label weights by which each label of a policy counts as much as any other that it has rows of."""
+    counts: dict[int, Counter[int]] = defaultdict(Counter)
+    for target in (target for row in rows for target in row.targets):
+        counts[target.policy][target.label] += 1
+
+    def weighted(target: Target) -> Target:
+        found = counts[target.policy]
+        weights = (found.total() / (len(found) * found[label]) if found[label] else 1.0 for label in _labels(target))
+        return replace(target, label_weights=tuple(weights))
+
+    return [replace(row, targets=tuple(map(weighted, row.targets))) for row in rows]
+
+
+def _labels(target: Target) -> range:
+    return range(len(target.label_token_ids))
+
+
 def _require_one_activation(prefix_ids: tuple[int, ...], suffix: Suffix, where: str) -> None:
     found = last_occurrence(prefix_ids + suffix.token_ids, suffix.invocation_ids)
     if found != len(prefix_ids):
@@ -89,5 +110,7 @@ def collate(items: Sequence[Example]) -> dict[str, Batch | torch.Tensor]:
             pairs.append(Pair(place, target.policy, target.suffix_ids, target.label_token_ids))
             labels.append(target.label)
     weights = pair_weights([pair.policy for pair in pairs])
-    batch = Batch(tuple(item.prefix_ids for item in items), tuple(pairs), tuple(labels), tuple(weights))
+    of_labels = tuple(target.label_weights for item in items for target in item.targets)
+    prefixes = tuple(item.prefix_ids for item in items)
+    batch = Batch(prefixes, tuple(pairs), tuple(labels), tuple(weights), of_labels if any(of_labels) else ())
     return {"batch": batch, "labels": torch.tensor(labels)}

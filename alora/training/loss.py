@@ -17,11 +17,21 @@ class Answers:
 
     logits_nL: torch.Tensor
     labels_n: torch.Tensor
+    weights_nL: torch.Tensor | None = None  # of each pair's labels; None: all the same
 
 
 def label_losses(answers: Answers) -> torch.Tensor:
-    """``-log softmax(logits_n)[label_n]`` of each pair, ``[n]``."""
-    return torch.nn.functional.cross_entropy(answers.logits_nL, answers.labels_n, reduction="none")
+    """``-log softmax(logits_n)[label_n]`` of each pair, ``[n]``.
+
+    With weights w it is ``-w[label_n] log softmax(logits_n + log w)[label_n]``. Weights alone would have the logits
+    answer for rows of other shares, which no temperature mends; with ``log w`` in training only, the minimum is where
+    ``softmax(logits_n)`` is the probability among the rows as they are.
+    """
+    if answers.weights_nL is None:
+        return torch.nn.functional.cross_entropy(answers.logits_nL, answers.labels_n, reduction="none")
+    shifted_nL = answers.logits_nL + answers.weights_nL.log()
+    losses_n = torch.nn.functional.cross_entropy(shifted_nL, answers.labels_n, reduction="none")
+    return losses_n * answers.weights_nL.gather(1, answers.labels_n[:, None])[:, 0]
 
 
 def tempered_losses(answers: Answers) -> torch.Tensor:

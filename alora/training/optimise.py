@@ -23,7 +23,7 @@ from alora.config.schema import TrainingSettings
 from alora.errors import TrainingError
 from alora.prefix.packed import PackedModel
 from alora.prefix.store import PrefixStore, open_store
-from alora.training.examples import Example, collate
+from alora.training.examples import Example, balanced, collate
 from alora.training.gradients import GradientExchange, GradientWatch, PolicyClip
 from alora.training.processes import ALONE, current_processes
 from alora.training.progress import TrainingBar
@@ -71,6 +71,7 @@ def fit(
         TrainingError: no rows, no gradient after the first step, or a loss that is not finite.
     """
     require_rows(train, validation)
+    train = balanced(train) if settings.class_weights == "balanced" else train
     schedule = make_schedule(settings, train, max(adapter.spec.rank for adapter in adapters))
     bank = Bank(base.model, adapters, trainable=True, dtype=_bank_dtype(base.model.dtype))
     packed = PackedModel(base.model, bank)

@@ -229,7 +229,7 @@ class SplitTrainer(Trainer):
         else:
             logits_nL = self.split_model.fill(min(self._tracker.active, default=0)).view(0, 1)
         labels_n = torch.tensor([batch.labels[place] for place in part], device=logits_nL.device, dtype=torch.long)
-        return Answers(logits_nL, labels_n)
+        return Answers(logits_nL, labels_n, _label_weights(batch, part, logits_nL))
 
     def _drop_diverged(self, batch: Batch, part: Sequence[int], losses_n: torch.Tensor) -> set[int]:
         """Give up policies whose loss is not finite; where processes run in step, on any of them."""
@@ -277,6 +277,15 @@ class SplitTrainer(Trainer):
         folder = Path(resume_from_checkpoint)
         self.split_model.load_state_dict(load_file(folder / _WEIGHTS))
         self._tracker.load(folder)
+
+
+def _label_weights(batch: Batch, part: Sequence[int], logits_nL: torch.Tensor) -> torch.Tensor | None:
+    if not batch.label_weights or not part:
+        return None
+    weights_nL = torch.ones_like(logits_nL)
+    for row, place in enumerate(part):
+        weights_nL[row, : len(batch.label_weights[place])] = logits_nL.new_tensor(batch.label_weights[place])
+    return weights_nL
 
 
 class _Wrapped(nn.Module):

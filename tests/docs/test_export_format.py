@@ -44,7 +44,7 @@ def keys(value: Any, known: set[str], path: str = "") -> Iterator[str]:
 
 def manifest() -> Manifest:
     policy = Policy("toy", "No red", "Nobody says red.")
-    point = OperatingPoint(1.0, 0.5, 0.4, 0.6, "cost", 0.01, 4, 2, (1.0, 10.0), "float32", "vllm")
+    point = OperatingPoint(1.0, 0.5, 0.4, 0.6, "cost", 0.01, 4, 2, (1.0, 10.0), "float32", "vllm", (2, *[0] * 8, 2))
     predictions = Predictions(policy, np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([0, 1]))
     return Manifest(
         activated=True,

@@ -137,7 +137,8 @@ def test_what_a_block_leaves_running_is_ended(tmp_path):
 
 def test_a_clone_holds_the_tracked_files_alone(tmp_path):
     file = page(
-        tmp_path, "<!-- run in: a clone -->\n```bash\ntest -f Makefile && test ! -e .venv && test ! -e .git\n```\n"
+        tmp_path,
+        "<!-- run in: a clone -->\n```bash\ntest -f Makefile && test ! -e .git && source .venv/bin/activate\n```\n",
     )
     assert run_page(file) == []
 

@@ -39,6 +39,15 @@ def test_loads_nothing_heavy(tmp_path, arguments, heavy):
     assert result.returncode == 0, result.stderr
 
 
+def test_help_on_a_verb_either_way(capsys):
+    texts = []
+    for words in (["help", "export"], ["export", "--help"]):
+        assert main(words) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+    assert "export.golden_rows" in texts[0]
+
+
 def test_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"alora {__version__}\n"

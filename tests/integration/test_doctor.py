@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from alora.commands.doctor import _vllm
+
 ENVIRONMENT = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
@@ -48,3 +50,14 @@ def test_planted_faults_are_found_and_fail(tmp_path: Path):
     assert "pip uninstall torchvision" in result.stdout
     assert "set ALORA_CACHE to a folder of yours" in result.stdout
     assert "Traceback" not in result.stdout + result.stderr
+
+
+def test_a_slow_plugin_is_not_broken(monkeypatch):
+    """The process is the real one, with no time to answer."""
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda *given, **named: run(*given, **named | {"timeout": 0.01}))
+    plugin, findings = _vllm()
+    assert plugin == {"vllm plugin": "slow"}
+    (finding,) = findings
+    assert not finding.broken
+    assert "starts slowly" in finding.what

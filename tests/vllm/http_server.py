@@ -29,12 +29,12 @@ class Server:
         self.url, self.log, self.process = f"http://127.0.0.1:{port}", log, process
         self.client = openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
 
-    def wait(self, seconds: int) -> None:
+    def wait(self, seconds: int, health: str) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             assert self.process.poll() is None, self.log.read_text()[-4000:]
             with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(f"{self.url}/health", timeout=2).status_code == 200:
+                if httpx.get(f"{self.url}{health}", timeout=2).status_code == 200:
                     return
             time.sleep(0.5)
         raise AssertionError(self.log.read_text()[-4000:])
@@ -59,7 +59,9 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def serving(command: Sequence[str], port: int, log: Path, **environment: str) -> Iterator[Server]:
+def serving(
+    command: Sequence[str], port: int, log: Path, health: str = "/health", **environment: str
+) -> Iterator[Server]:
     """Run ``command``, which listens at ``port``, until the block ends."""
     with log.open("wb") as sink:
         process = subprocess.Popen(
@@ -67,7 +69,7 @@ def serving(command: Sequence[str], port: int, log: Path, **environment: str) ->
         )
         running = Server(port, log, process)
         try:
-            running.wait(420)
+            running.wait(420, health)
             yield running
         finally:
             running.client.close()

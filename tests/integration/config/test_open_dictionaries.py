@@ -89,6 +89,12 @@ def test_bare_numbers_as_keys_of_a_file(here):
         recipe_of("train", "recipe=r.yaml")
 
 
+def test_bare_words_that_yaml_reads_as_true_and_false(here):
+    (here / "r.yaml").write_text("data:\n  label_map: {yes: violation, no: ok}\n")
+    with pytest.raises(ConfigError, match=r'the key True is read as bool.*\{"yes": \.\.\.\}'):
+        recipe_of("train", "recipe=r.yaml")
+
+
 class TestSavedRunAsARecipe:
     @pytest.fixture
     def run(self, here) -> Path:

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from alora.cli import main
+from alora.cli import main, report
 from alora.config.saved import load_recipe, save_recipe
-from alora.config.schema import PolicySettings, Recipe
-from alora.config.sweep import run_folders_apart
+from alora.config.schema import Recipe
+from alora.config.sweep import Jobs, run_sweep
 from alora.errors import ConfigError
 from tests.integration.config.test_compose import recipe_of
 
@@ -220,6 +220,11 @@ def test_a_recipe_names_options_alone(defaults, here, capsys):
 
 
 def test_jobs_of_a_recipe_do_not_resolve_what_it_escaped(here, capsys):
-    recipes = [Recipe(run_dir="runs/${oc.env:SECRET}", policy=PolicySettings(id=name)) for name in ("a", "b")]
-    with pytest.raises(ConfigError, match="a name without"):
-        run_folders_apart(recipes, ["a", "b"])
+    (here / "mine.yaml").write_text(
+        "run_dir: runs/\\${oc.env:SECRET}\npolicy: {title: t, rule: r}\ndata: {train: rows}\n"
+    )
+    (here / "rows").write_text("")
+    made = []
+    jobs = Jobs(lambda recipe: made.append(recipe.run_dir) or 0, report, *[lambda recipe: None] * 2, lambda _: None)
+    assert run_sweep("train", ["-m", "recipe=mine.yaml", "policy.id=a,b"], jobs, lambda text: None) == 0
+    assert made == [str(here / "runs/${oc.env:SECRET}" / name) for name in "ab"]

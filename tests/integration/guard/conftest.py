@@ -1,31 +1,62 @@
 """A guard of two toy bundles, read by the packed scorer; and readers that fail in every way a reader can."""
 
 import asyncio
+import contextlib
 import math
+import threading
+import time
 
 import pytest
+import uvicorn
 from fastapi.testclient import TestClient
 
 from alora.guard.core import Guard
 from alora.guard.packed import PackedReader
 from alora.guard.reader import EngineDead, Reading, Served
+from alora.guard.remote import RemoteReader
 from alora.guard.standalone import make_app
 from tests.integration.serving.conftest import base, bundles, renderer
+from tests.integration.serving.server import serving
 
 __all__ = ["base", "bundles", "renderer"]
 
 MESSAGES = [{"role": "user", "content": "Which pills for a headache?"}, {"role": "assistant", "content": "Take two."}]
 
 
+@pytest.fixture(scope="package", params=["packed", "remote"])
+def reader(request, base, bundles, renderer):
+    if request.param == "packed":
+        yield PackedReader(base, bundles)
+        return
+    with serving(base, bundles) as server:
+        yield RemoteReader(server.url, bundles, renderer)
+
+
 @pytest.fixture(scope="package")
-def guard(base, bundles, renderer):
-    return Guard([Served.of(bundle) for bundle in bundles], renderer, PackedReader(base, bundles))
+def guard(bundles, renderer, reader):
+    return Guard([Served.of(bundle) for bundle in bundles], renderer, reader)
 
 
 @pytest.fixture
 def client(guard):
     with TestClient(make_app(guard)) as client:
         yield client
+
+
+@contextlib.contextmanager
+def listening(app):
+    """The URL at which ``app`` is served until the block ends."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 class Faulty:

@@ -1,30 +1,21 @@
 """``alora.Guard`` and ``alora.AsyncGuard`` against a guard that listens on a port."""
 
 import asyncio
-import threading
-import time
 
 import pytest
-import uvicorn
 
 import alora
 from alora.errors import CheckFailed, ConfigError
 from alora.guard.standalone import make_app
-from tests.integration.guard.conftest import MESSAGES
+from tests.integration.guard.conftest import MESSAGES, listening
 from tests.integration.serving.server import serving
 
 
 @pytest.fixture
 def url(guard, monkeypatch):
     monkeypatch.setenv("VLLM_API_KEY", "secret")
-    server = uvicorn.Server(uvicorn.Config(make_app(guard), port=0, log_level="error"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
+    with listening(make_app(guard)) as url:
+        yield url
 
 
 def test_sync_and_async_give_the_guards_answer(url, client):

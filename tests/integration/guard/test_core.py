@@ -31,16 +31,21 @@ def test_verdicts_are_the_scorers(guard, base, bundles, renderer):
         assert verdict.status == "ok"
     assert answer.complete
     assert answer.action == ("block" if any(verdict.flagged for verdict in answer.verdicts) else "allow")
-    sizes = [len(bundle.suffix.token_ids) for bundle in bundles]
-    assert answer.usage.computed_tokens == len(prefix.token_ids) + sum(sizes)
+
+
+def test_the_packed_reader_computes_the_conversation_once(base, bundles, renderer):
+    guard = Guard([Served.of(bundle) for bundle in bundles], renderer, PackedReader(base, bundles))
+    usage = ask(guard).usage
+    assert usage.computed_tokens == usage.prefix_tokens + usage.suffix_tokens
+    assert usage.prefix_tokens == len(renderer.prefix(parse_conversation({"messages": MESSAGES}, "test")).token_ids)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("on_failure", ["closed", "open"])
 def test_a_policy_that_does_not_answer_is_flagged_unless_the_caller_says_open(
-    base, bundles, renderer, fault, on_failure
+    bundles, renderer, reader, fault, on_failure
 ):
-    reader = Faulty(PackedReader(base, bundles), fault)
+    reader = Faulty(reader, fault)
     answer = ask(
         Guard([Served.of(bundle) for bundle in bundles], renderer, reader), deadline_ms=2000, on_failure=on_failure
     )

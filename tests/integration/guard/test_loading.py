@@ -9,6 +9,8 @@ from dataclasses import replace
 import pytest
 from fastapi.testclient import TestClient
 
+from alora.bundle.golden import write_golden
+from alora.bundle.manifest import file_record
 from alora.bundle.read import load_bundle
 from alora.bundle.write import write_bundle
 from alora.data.conversation import parse_conversation
@@ -52,7 +54,7 @@ def app_of(base, root):
     bundles = [load_bundle(root / name) for name in ("advice", "refunds")]
     reader = PackedReader(base, bundles)
     guard = Guard([Served.of(bundle) for bundle in bundles], bundles[0].renderer(base), reader)
-    return make_app(guard, Loader(guard, reader, base, "float32", bundles, ServingSet(root)))
+    return make_app(guard, Loader(guard, reader, base, "float32", bundles, ServingSet(root), load_bundle))
 
 
 @pytest.fixture
@@ -99,6 +101,24 @@ def test_a_restart_and_a_second_process_serve_the_same(client, base, root):
             if second.get("/v1/guard/policies").json() == wanted:
                 break
         assert list(verdicts(second)) == ["advice"]
+
+
+def test_policies_are_asked_for_by_tag(client, base, root):
+    for tag in ("a tag", "-", "", "x" * 65):
+        body = {"bundle": "advice", "tags": [tag]}
+        assert client.put("/v1/guard/policies/advice", json=body, headers=ADMIN).status_code == 400
+    body = {"bundle": "advice", "tags": ["health", "eu"]}
+    answer = client.put("/v1/guard/policies/advice", json=body, headers=ADMIN)
+    assert (answer.status_code, answer.json()["tags"]) == (200, ["health", "eu"])
+    assert put(client, "refunds", "refunds").status_code == 200
+    with TestClient(app_of(base, root)) as restarted:
+        for each in (client, restarted):
+            assert list(verdicts(each, policies=["tag:health"])) == ["advice"]
+            assert list(verdicts(each, policies=["refunds", "tag:eu", "advice"])) == ["refunds", "advice"]
+            refused = each.post("/v1/guard", json={"messages": MESSAGES, "policies": ["tag:us"]})
+            assert (refused.status_code, "tag:health" in refused.text) == (400, True)
+    assert put(client, "v7").status_code == 200  # other weights, no tags
+    assert client.post("/v1/guard", json={"messages": MESSAGES, "policies": ["tag:eu"]}).status_code == 400
 
 
 def flip(root):
@@ -161,6 +181,26 @@ def test_golden_rows_are_asked_of_the_engine_itself(client, root, monkeypatch):
     answer = put(client, "v7")
     assert (answer.status_code, "golden rows differ" in answer.text) == (409, True)
     assert verdicts(client) == before
+
+
+def test_no_policy_is_served_before_each_gave_its_golden_answer(base, root):
+    """A whole bundle whose golden rows are another adapter's, with a manifest that agrees."""
+    folder = root / "refunds"
+    bundle = load_bundle(folder)
+    others = [replace(row, label_logits=tuple(-value for value in row.label_logits)) for row in bundle.golden]
+    write_golden(folder / "golden.jsonl", tuple(others))
+    files = {**bundle.manifest.files, "golden.jsonl": file_record(folder / "golden.jsonl")}
+    (folder / "alora.json").write_text(replace(bundle.manifest, files=files).to_json())
+    with TestClient(app_of(base, root)) as client:
+        for _ in range(2):
+            answer = client.get("/v1/guard/health")
+            assert (answer.status_code, "refunds@" in answer.text, "golden rows differ" in answer.text) == (
+                503,
+                True,
+                True,
+            )
+            assert client.post("/v1/guard", json={"messages": MESSAGES}).status_code == 503
+            assert put(client, "v7").status_code == 503
 
 
 def test_who_may_change_policies(client, monkeypatch):

@@ -28,7 +28,8 @@ def test_events_arrive_one_by_one_and_end_with_the_whole_answer(client):
         events = [part.split("\ndata: ") for part in response.read().decode().strip().split("\n\n")]
     assert [kind for kind, _ in events] == ["event: verdict", "event: verdict", "event: answer"]
     assert json.loads(events[-1][1])["verdicts"] == whole["verdicts"]
-    assert [json.loads(data) for _, data in events[:2]] == whole["verdicts"]
+    arrived = [json.loads(data) for _, data in events[:2]]
+    assert sorted(arrived, key=lambda verdict: verdict["policy"]) == whole["verdicts"]
 
 
 def test_openai_sdk_moderates(client):
@@ -111,6 +112,8 @@ def test_every_route_asks_for_the_key(guard, monkeypatch):
         asked = [(method, route.path) for route in app.routes for method in sorted(getattr(route, "methods", ("GET",)))]
         assert ("POST", "/v1/guard") in asked
         for method, path in asked:
+            if path == "/":  # the page, which asks with the key that is typed into it
+                continue
             assert client.request(method, path).status_code == 401, path
             wrong = client.request(method, path, headers={"Authorization": "Bearer other"})
             assert wrong.status_code == 401

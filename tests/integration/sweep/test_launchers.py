@@ -48,6 +48,14 @@ def _never(recipe) -> bool:
     return False
 
 
+def _no_metric(recipe) -> None:
+    return None
+
+
+def _metric(recipe) -> float:
+    return float(len(recipe.policy.id))
+
+
 def _fails(error: BaseException) -> int:
     raise error
 
@@ -79,7 +87,7 @@ def _call(launcher: str, *more: str):
         "train",
         ["-m", "--config-dir", "conf", "policy=glob(toy_*)", "base=smollm2", "data.train=rows.jsonl", "name=fleet",
          *LAUNCHERS[launcher], *more],
-        Jobs(run, lambda error: 2, finished, records.extend), lambda text: None,
+        Jobs(run, lambda error: 2, finished, _metric, records.extend), lambda text: None,
     )  # fmt: skip
     return code, records
 
@@ -90,6 +98,7 @@ def test_a_failed_job_loses_no_other_and_finished_ones_are_skipped(here, launche
     assert code == 2
     assert [record.changed for record in records] == ["policy=toy_a", "policy=toy_bad", "policy=toy_c"]
     assert [record.outcome for record in records] == [DONE, FAILED, DONE]
+    assert [record.metric for record in records] == [5.0, None, 5.0]
     assert records[1].message == "rows of toy_bad cannot be used"
     folders = [here / "runs/fleet" / name for name in ("toy_a", "toy_bad", "toy_c")]
     assert [record.run_dir for record in records] == [str(folder) for folder in folders]
@@ -130,7 +139,7 @@ def test_a_job_that_only_says_so_by_its_exit_code_has_failed(here):
     code = run_sweep(
         "train",
         ["-m", "--config-dir", "conf", "policy=glob(toy_*)", "base=smollm2", "data.train=rows.jsonl"],
-        Jobs(lambda recipe: int(recipe.policy.id == "toy_bad"), lambda error: 2, _never, records.extend),
+        Jobs(lambda recipe: int(recipe.policy.id == "toy_bad"), lambda error: 2, _never, _no_metric, records.extend),
         lambda text: None,
     )  # fmt: skip
     assert code == 1
@@ -153,11 +162,11 @@ def test_a_process_that_dies_is_lost_and_named(here):
         "train",
         ["-m", "--config-dir", "conf", "policy=glob(toy_*)", "base=smollm2", "data.train=rows.jsonl",
          "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"],
-        Jobs(run, lambda error: 2, _never, records.extend), notes.append,
+        Jobs(run, lambda error: 2, _never, _no_metric, records.extend), notes.append,
     )  # fmt: skip
     assert code == 2
     assert [record.outcome for record in records][:2] == [DONE, LOST]
-    assert any("the launcher gave up" in note for note in notes)
+    assert any("the launcher or sweeper gave up" in note for note in notes)
 
 
 def test_policies_of_one_file_get_folders_of_their_own(here):
@@ -172,14 +181,15 @@ def test_policies_of_one_file_get_folders_of_their_own(here):
     for name in ("a", "b"):
         (here / f"rows/{name}.jsonl").write_text("")
     base = ["-m", "base=smollm2", "policy.file=policies.yaml", "policy.id=a,b", "data.train=rows/${policy.id}.jsonl"]
-    jobs = Jobs(run, _fails, _never, lambda records: None)
+    jobs = Jobs(run, _fails, _never, _no_metric, lambda records: None)
     assert run_sweep("train", base, jobs, lambda text: None) == 0
     assert found == [("a", Path("runs/run/a"), "a.jsonl"), ("b", Path("runs/run/b"), "b.jsonl")]
     found.clear()
     assert run_sweep("train", [*base, "name=${policy.id}"], jobs, lambda text: None) == 0
     assert [folder for _, folder, _ in found] == [Path("runs/a"), Path("runs/b")]
-    with pytest.raises(ConfigError, match="one run folder"):  # negative control: seeds are not told apart by policy
-        run_sweep("train", [*base, "training.seed=0,1"], jobs, lambda text: None)
+    found.clear()  # seeds are not told apart by policy
+    assert run_sweep("train", [*base, "training.seed=0,1"], jobs, lambda text: None) == 0
+    assert [folder for _, folder, _ in found] == [Path(f"runs/run/{number}") for number in range(4)]
 
 
 def test_a_launcher_that_is_not_installed_is_named(here):

@@ -177,7 +177,7 @@ def test_a_missing_package_is_told_before_the_work(monkeypatch):
     require_tracking(TrackingSettings(kind="wandb"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     require_tracking(TrackingSettings(kind="none"))
-    with pytest.raises(MissingDependency, match=r"alora-toolkit\[tracking\]"):
+    with pytest.raises(MissingDependency, match="pip install wandb"):
         require_tracking(TrackingSettings(kind="wandb"))
 
 

@@ -68,6 +68,21 @@ class _Gradients(TrainerCallback):
         control.should_training_stop = True
 
 
+def test_balanced_labels_change_the_gradients_of_skewed_rows_alone(tmp_path):
+    base, even = _base(), _examples(8)
+    skewed = [row for row in even if row.targets[0].label == 0] + [even[1]]
+    found = {}
+    for name, rows in (("even", even), ("skewed", skewed)):
+        for weights in ("none", "balanced"):
+            watch = _Gradients()
+            settings = TrainingSettings(batch_size=8, epochs=1, max_grad_norm=1e9, class_weights=weights)
+            fit(base, [_fresh(base)], rows, rows, settings, tmp_path / name / weights, False, [watch])
+            found[name, weights] = watch.found
+    for name, (_, gradient) in found["even", "none"].items():
+        torch.testing.assert_close(found["even", "balanced"][name][1], gradient)
+        assert not torch.allclose(found["skewed", "balanced"][name][1], found["skewed", "none"][name][1])
+
+
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=str)
 @pytest.mark.parametrize("family", ["qwen3", "llama", "gemma3"])
 @pytest.mark.parametrize(("batch", "accumulation"), [(12, 1), (4, 3)], ids=["one-batch", "accumulated"])

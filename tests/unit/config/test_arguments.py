@@ -17,6 +17,7 @@ from alora.errors import ConfigError
         ("train", ["--config-dir", ".", "-cn", "run", "~base"], ("--config-dir", ".", "-cn", "run"), ("~base",)),
         ("train", ["--config-dir=.", "a=1"], ("--config-dir=.",), ("a=1",)),
         ("train", ["--info", "a=1"], ("--info",), ("a=1",)),
+        ("train", ["--help", "all", "a=1"], ("--help",), ("a=1",)),
         ("train", ["--info", "searchpath"], ("--info", "searchpath"), ()),
         ("new", ["guard"], (), ('name="guard"',)),
         ("score", ["artifact=x", "talk.json"], (), ("artifact=x", 'conversation="talk.json"')),
@@ -40,6 +41,7 @@ def test_sorts_what_is_typed(verb, argv, flags, overrides, tmp_path):
     ("verb", "argv", "words"),
     [
         ("train", ["quickstart"], "did you mean recipe=quickstart"),
+        ("train", ["chats.csv"], "did you mean data.train=chats.csv"),
         ("validate", ["folder"], "did you mean artifact=folder"),
         ("new", ["a", "b"], "takes one name, not 2"),
         ("train", ["recipe=nowhere.yaml"], "there is no file"),

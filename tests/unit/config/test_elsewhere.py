@@ -26,7 +26,7 @@ def test_the_tables_follow_the_schema():
         ("packing", "always packed behind shared prefixes"),
         ("training.padding_free", "without padding"),
         ("num_beams", "no beam search"),
-        ("generate", "nothing is generated"),
+        ("do_sample", "nothing is generated"),
         ("inputs_embeds", "PEFT runs the base alone"),
         ("adapter.lora_dropout", "early stopping instead"),
         ("training.gradient_checkpointing_kwargs", "training.gradient_checkpointing=true"),

@@ -85,10 +85,12 @@ def test_what_a_tracker_gets(tmp_path, monkeypatch):
     assert SECRET in str(asdict(recipe))  # and the run itself keeps it
 
 
-@pytest.mark.parametrize("flags", [["--cfg", "job"], ["--cfg=job"], ["--help"]])
+@pytest.mark.parametrize(
+    "flags", [["score", "--cfg", "job"], ["score", "--cfg=job"], ["score", "--help", "all"], ["compare", "-h"]]
+)
 def test_settings_on_the_screen(flags, capsys):
-    command = ["score", *flags, f"serving.arguments=[--api-key,{SECRET}]", f"judge.url=https://me:{SECRET}@host/v1"]
-    assert main(command) == 0
+    command = [*flags, f"serving.arguments=[--api-key,{SECRET}]", f"judge.url=https://me:{SECRET}@host/v1"]
+    assert main([*command, "judge.model=any"]) == 0
     shown = capsys.readouterr()
     assert SECRET not in shown.out + shown.err
     assert f"https://{HIDDEN}@host/v1" in shown.out

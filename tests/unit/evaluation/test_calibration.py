@@ -223,6 +223,8 @@ def test_operating_point_is_seeded_and_reads_back():
     assert point.temperature != 1
     assert point.threshold_low <= point.threshold <= point.threshold_high
     assert (point.rows, point.positives) == (200, int((label_ids == 0).sum()))
+    probability_N = positive_probability(logits, point.temperature)
+    assert list(point.histogram) == np.histogram(probability_N, bins=10, range=(0, 1))[0].tolist()
     assert OperatingPoint().calibration.threshold == 0.5
 
 

@@ -6,7 +6,7 @@ from alora.config.schema import PromptSettings
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.policy import Policy
 from alora.prompt.render import Renderer
-from alora.training.examples import collate, examples
+from alora.training.examples import balanced, collate, examples
 from tests.toy_tokenizers import toy_tokenizer
 
 RED = Policy("red", "No red", "")
@@ -47,3 +47,12 @@ def test_every_policy_of_a_batch_weighs_the_same(renderer):
     assert [(pair.prefix, pair.policy) for pair in batch.pairs] == [(0, 0), (0, 1), (1, 1), (2, 0), (3, 1)]
     assert batch.labels == (1, 0, 2, 0, 2)
     assert batch.weights == pytest.approx((1 / 2, 1 / 3, 1 / 3, 1 / 2, 1 / 3))
+
+
+def test_balanced_labels_count_the_same_in_each_policy(renderer):
+    found = balanced(examples([*ROWS, ROWS[0], ROWS[0]], [RED, TONE], renderer, activated=True))
+    assert found[0].targets[0].label_weights == (2.0, 2 / 3)  # red: one violation, three ok
+    assert found[0].targets[1].label_weights == (2 / 3, 1.0, 2.0)  # tone: three rude, no dry, one warm
+    batch = collate(found)["batch"]
+    assert batch.label_weights[:2] == ((2.0, 2 / 3), (2 / 3, 1.0, 2.0))
+    assert collate(examples(ROWS, [RED, TONE], renderer, activated=True))["batch"].label_weights == ()

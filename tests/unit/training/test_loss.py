@@ -43,3 +43,18 @@ def test_a_tally_keeps_policies_apart_and_names_what_is_not_finite():
     assert (means[0], means[2]) == (1.5, 5.0)
     assert math.isnan(means[3])
     assert 1 not in means
+
+
+def test_balanced_labels_leave_the_probability_among_the_rows_as_it_is():
+    """One positive among ten rows: both labels pull equally, and the loss is least where P(positive) is 0.1."""
+    labels_n = torch.tensor([0] + [1] * 9)
+    weights_nL = torch.tensor([5.0, 10 / 18], dtype=torch.float64).expand(10, 2)
+    margin = torch.tensor(math.log(1 / 9), dtype=torch.float64, requires_grad=True)
+    logits_nL = torch.stack((margin, torch.zeros_like(margin))).expand(10, 2)
+    losses_n = label_losses(Answers(logits_nL, labels_n, weights_nL))
+    (gradient,) = torch.autograd.grad(losses_n.mean(), margin, retain_graph=True)
+    assert gradient.item() == pytest.approx(0, abs=1e-12)
+    (pull,) = torch.autograd.grad(losses_n[0], margin)
+    assert abs(pull.item()) == pytest.approx(2.5)  # of nine negatives together; without weights 0.9 of 10 rows
+    equal = label_losses(Answers(logits_nL, labels_n, torch.ones(10, 2, dtype=torch.float64)))
+    torch.testing.assert_close(equal, label_losses(Answers(logits_nL, labels_n)))

@@ -1,0 +1,224 @@
+"""What a fleet needs before there is one: seconds, memory and devices, for aLoRA and for standard LoRA.
+
+A device is three numbers: seconds a base operation, seconds an operation of adapted tokens (the base's part included)
+and seconds a request. They are fitted to the bursts of a bench record (:func:`fit_rates`), or are shares of the peak
+that its maker publishes (:func:`published_rates`). Operations are counted by :mod:`alora.bench.flops`, as the roofline
+counts them, but with whole last layers: engines trim nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+import numpy as np
+from scipy.optimize import nnls
+
+from alora.bench.flops import FlopCount
+from alora.bench.record import Record
+from alora.bench.shapes import SHAPES, BaseShape
+from alora.config.schema import PlanSettings
+from alora.errors import ConfigError
+
+BLOCK = 16  # tokens; a part of a block is never shared
+USABLE = 0.9  # of a device's memory
+BUSIEST = 0.8  # share of a device's time that may be planned
+# Of the published peak, and seconds of a request: fitted to vLLM 0.26 with Qwen3-4B on one H100.
+EFFICIENCY, REQUEST_S = 0.2, 0.0008
+_FORWARD = 2  # matrix products of attention
+
+
+@dataclass(frozen=True)
+class Device:
+    """Published: dense bfloat16 FLOP/s, bytes a second, bytes."""
+
+    flops: float
+    bandwidth: float
+    memory: float
+
+
+DEVICES = {
+    "l4": Device(121e12, 0.30e12, 24e9),
+    "a100_80gb": Device(312e12, 2.04e12, 80e9),
+    "l40s": Device(362e12, 0.86e12, 48e9),
+    "h100": Device(989e12, 3.35e12, 80e9),
+    "h200": Device(989e12, 4.80e12, 141e9),
+    "b200": Device(2250e12, 8.00e12, 180e9),
+}
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Seconds of one operation of the base, of one of adapted tokens, of one request; and bytes a second."""
+
+    base: float
+    adapted: float
+    request: float
+    bandwidth: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one turn costs: operations, and requests."""
+
+    base: float
+    adapted: float
+    requests: int
+
+    def seconds(self, rates: Rates) -> float:
+        """On one device."""
+        return self.base * rates.base + self.adapted * rates.adapted + self.requests * rates.request
+
+
+@dataclass(frozen=True)
+class Battery:
+    """Policies of one shape on one base."""
+
+    shape: BaseShape
+    rank: int
+    targets: Sequence[str]
+    suffix: int
+    block: int = BLOCK
+
+    def alora(self, tokens: int, policies: int, cached: int = 0) -> Work:
+        """Every policy on a conversation whose first ``cached`` tokens are in the cache; the rest is computed once."""
+        part = tokens % self.block  # computed again by every policy but the first
+        base = self._base(tokens, cached) + (policies - 1) * self._base(tokens, tokens - part)
+        adapted = self._layers(True) * self.suffix + self._attention(tokens + self.suffix, tokens)
+        return Work(base, policies * adapted, policies)
+
+    def lora(self, tokens: int, policies: int, cached: int = 0) -> Work:
+        """The same by standard LoRA: every policy computes the whole prompt behind its own ``cached`` tokens."""
+        new, whole = tokens + self.suffix - cached, tokens + self.suffix
+        return Work(0, policies * (new * self._layers(True) + self._attention(whole, cached)), policies)
+
+    def _base(self, tokens: int, cached: int) -> float:
+        return (tokens - cached) * self._layers(False) + self._attention(tokens, cached)
+
+    def _layers(self, adapted: bool) -> int:
+        count = FlopCount(self.shape, self.rank, self.targets)
+        return count.linear + (count.adapter if adapted else 0)
+
+    def _attention(self, tokens: int, cached: int) -> int:
+        seen = tokens * (tokens + 1) // 2 - cached * (cached + 1) // 2
+        return FlopCount(self.shape, self.rank, self.targets).attention(seen, _FORWARD)
+
+    def adapter_bytes(self, itemsize: int) -> int:
+        """Of one adapter."""
+        return FlopCount(self.shape, self.rank, self.targets).adapter // 2 * itemsize
+
+
+def published_rates(device: Device) -> Rates:
+    """Of a device that nobody measured."""
+    seconds = 1 / (EFFICIENCY * device.flops)
+    return Rates(seconds, seconds, REQUEST_S, device.bandwidth)
+
+
+def fit_rates(record: Record) -> Rates:
+    """The three numbers that come nearest, in relative terms, to the bursts of ``alora`` and ``lora`` in a record.
+
+    Raises:
+        ConfigError: the record has no such bursts, or they are of a base whose shape it does not say.
+    """
+    rows = [
+        np.array([work.base, work.adapted, work.requests]) / seconds
+        for _, _, systems in bursts(record)
+        for work, seconds in systems.values()
+    ]
+    if len(rows) < 3:
+        raise ConfigError(
+            "the record holds fewer than two cells of the grid with alora and lora; run alora bench serving"
+        )
+    scales = np.abs(rows).max(axis=0)
+    fitted, _ = nnls(np.array(rows) / scales, np.ones(len(rows)))
+    return Rates(*(fitted / scales).tolist(), record.machine.bytes)
+
+
+def bursts(record: Record) -> list[tuple[int, int, dict[str, tuple[Work, float]]]]:
+    """Tokens and policies of each cell of the grid, and by system the work and the median seconds of what it ran."""
+    battery = battery_of(record)
+    found = []
+    for cell in record.cells:
+        systems: dict[str, tuple[Work, float]] = {}
+        for name, count in (("alora", battery.alora), ("lora", battery.lora)):
+            runs = [trial.run for trial in cell.trials if trial.system == name]
+            if cell.workload == "grid" and runs:
+                work = count(cell.size("tokens"), runs[0].pieces)
+                systems[name] = work, median(run.seconds for run in runs)
+        if len(systems) == 2:
+            found.append((cell.size("tokens"), cell.size("policies"), systems))
+    return found
+
+
+def battery_of(record: Record) -> Battery:
+    """What a record's adapters were."""
+    settings = record.settings
+    if settings.get("shape") not in SHAPES:
+        raise ConfigError("the record does not name a shape of alora bench; measure with bench.shape=")
+    targets = settings["targets"].split(", ")
+    block = int(record.engine.get("block", BLOCK))
+    return Battery(SHAPES[settings["shape"]], int(settings["rank"]), targets, int(settings["suffix"]), block)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one system needs. ``gpus`` None: no number of them meets the target."""
+
+    system: str
+    keeps_kv: bool
+    turn_s: float  # the last turn alone on a device
+    conversation_s: float  # device time of all turns
+    gpus: int | None
+    p95_s: float | None
+    kv_bytes: float  # of all live conversations
+    cost: float | None  # an hour
+
+
+def make_plan(settings: PlanSettings, battery: Battery, rates: Rates, memory: float, itemsize: int) -> list[Plan]:
+    """aLoRA, and standard LoRA by the cheaper of its two ways: keeping each policy's KV from turn to turn, or not."""
+    ours = _planned("alora", True, settings, battery, rates, memory, itemsize)
+    both = [_planned("lora", keeps, settings, battery, rates, memory, itemsize) for keeps in (True, False)]
+    return [ours, min(both, key=lambda plan: (plan.gpus is None, plan.gpus or 0, plan.conversation_s))]
+
+
+def _planned(
+    system: str, keeps: bool, settings: PlanSettings, battery: Battery, rates: Rates, memory: float, itemsize: int
+) -> Plan:
+    lengths = [round(settings.tokens * turn / settings.turns) for turn in range(settings.turns + 1)]
+    count = battery.alora if system == "alora" else battery.lora
+    weights = battery.shape.parameters * itemsize
+    turns = [
+        max(count(now, settings.policies, before if keeps else 0).seconds(rates), weights / rates.bandwidth)
+        for before, now in pairwise(lengths)
+    ]
+    live = settings.rate * (sum(turns) + (settings.turns - 1) * settings.gap_s)  # Little's law
+    copies = 1 if system == "alora" else settings.policies
+    kv = battery.shape.kv_bytes(itemsize) * settings.tokens * copies
+    whole = kv * (live if keeps else settings.rate * sum(turns))
+    room = USABLE * memory - weights - settings.policies * battery.adapter_bytes(itemsize)
+    gpus = p95 = None
+    if room > 0 and turns[-1] <= settings.target_ms / 1000:
+        least = max(math.ceil(settings.rate * sum(turns) / BUSIEST), math.ceil(whole / room), 1)
+        gpus, p95 = _enough(least, settings, turns)
+    cost = None if gpus is None or settings.price is None else gpus * settings.price
+    return Plan(system, keeps, turns[-1], sum(turns), gpus, p95, whole, cost)
+
+
+def _enough(least: int, settings: PlanSettings, turns: Sequence[float]) -> tuple[int, float]:
+    """The fewest devices, from ``least`` on, whose p95 of the last turn meets the target, which one turn alone does."""
+    gpus, step = least, 1
+    while (p95 := wait_p95(settings.rate / gpus, turns) + turns[-1]) > settings.target_ms / 1000:
+        gpus += step
+        step = max(1, gpus // 20)
+    return gpus, p95
+
+
+def wait_p95(rate: float, turns: Sequence[float]) -> float:
+    """95th percentile of the wait at one device that serves turns in their order: M/G/1 (Pollaczek and Khinchine), with
+    an exponential tail behind the share of arrivals that find it busy."""
+    busy = rate * sum(turns)
+    mean = rate * sum(turn * turn for turn in turns) / (2 * (1 - busy))
+    return max(0.0, mean / busy * math.log(20 * busy)) if busy > 0.05 else 0.0

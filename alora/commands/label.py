@@ -1,0 +1,41 @@
+"""``alora label verdicts=DIR data=LOG output=rows.jsonl``: the rows of a log that are worth a label, as training rows.
+
+Fill in ``labels`` of each row (null: not annotated), and give the file to ``alora check`` and ``alora train``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from alora.atomic import write_pieces
+from alora.commands.output import note, say, table
+from alora.config.schema import Recipe
+from alora.data.messages import as_row
+from alora.errors import ConfigError
+from alora.logs.rows import conversations_at
+from alora.logs.sample import DISAGREES, STRATUM, UNCERTAIN, sample
+from alora.logs.verdicts import read_manifest
+
+
+def run(recipe: Recipe) -> int:
+    """Write the rows with an empty label for each policy that they are worth one of; an existing file is refused."""
+    file = Path(str(recipe.output))
+    if file.exists():
+        raise ConfigError(f"{file} is there already, and somebody may have labelled it; give another output=")
+    against = recipe.logs.against
+    wanted = sample(Path(str(recipe.logs.verdicts)), recipe.logs.rows, None if against is None else Path(against))
+    job = read_manifest(Path(str(recipe.logs.verdicts)))["job"]
+    lines = (
+        json.dumps(as_row(conversation) | {"labels": dict.fromkeys(wanted[number]), "verdicts": wanted[number]}) + "\n"
+        for number, conversation in conversations_at(str(recipe.conversation), recipe.data, job, wanted)
+    )
+    write_pieces(file, lines)
+    counts = Counter((policy, said["why"]) for row in wanted.values() for policy, said in row.items())
+    kinds = (DISAGREES, UNCERTAIN, STRATUM)
+    table(("policy", *kinds), [(policy, *(counts[policy, kind] for kind in kinds)) for policy in job["policies"]])
+    say(f"\n{len(wanted)} rows are written to {file}; fill in their labels (null: not annotated)")
+    if against is None:
+        note("logs.against=VERDICTS of another version or a judge adds rows on which the two differ")
+    return 0

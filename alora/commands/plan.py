@@ -1,0 +1,148 @@
+"""``alora plan plan.rate=20 plan.device=h100``: devices, memory, latency and cost of a fleet, with every assumption."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from alora.base.config import read_config
+from alora.bench.capacity import (
+    BLOCK,
+    BUSIEST,
+    DEVICES,
+    EFFICIENCY,
+    REQUEST_S,
+    USABLE,
+    Battery,
+    Plan,
+    Rates,
+    fit_rates,
+    make_plan,
+    published_rates,
+)
+from alora.bench.record import load_record
+from alora.bench.shapes import SHAPES, BaseShape, shape_of
+from alora.commands.output import note, report_file, say, say_json, table, write_json
+from alora.config.schema import BaseSettings, Recipe
+from alora.errors import BaseError, ConfigError, first_line
+
+_ITEM_BYTES = {"auto": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+
+def run(recipe: Recipe) -> int:
+    """1 where no number of devices meets the latency target."""
+    settings = recipe.plan
+    file = None if recipe.output is None else report_file(recipe.output)
+    name, shape = _shape(recipe.base, settings.shape)
+    battery = Battery(shape, recipe.adapter.rank, recipe.adapter.targets, settings.suffix)
+    rates, memory, where = _machine(recipe)
+    itemsize = _ITEM_BYTES[recipe.base.dtype] if (settings.device, recipe.base.dtype) != ("cpu", "auto") else 4
+    plans = make_plan(settings, battery, rates, memory, itemsize)
+    weights = shape.parameters * itemsize
+    adapters = settings.policies * battery.adapter_bytes(itemsize)
+    facts = {
+        "base": f"{name}, {shape.parameters / 1e6:.0f} M parameters, {_gib(weights)}",
+        "slots": f"{settings.policies} (serving.max_loras), so that no step waits for an adapter",
+        "adapters": f"{_gib(adapters)} on each device, and as much in host memory",
+        "host memory": f"{_gib(weights + adapters)} a replica, while it loads",
+    }
+    assumed = _assumptions(recipe, rates, memory, where)
+    found = {"plans": [asdict(plan) for plan in plans], "facts": facts, "assumptions": assumed}
+    if file is not None:
+        write_json(file, {"benchmark": "plan", "cells": [], **found})
+    if recipe.json:
+        say_json(found)
+    else:
+        _show(plans, facts, assumed)
+    return int(plans[0].gpus is None)
+
+
+def _shape(base: BaseSettings, shape: str) -> tuple[str, BaseShape]:
+    """The base's sizes, from its config alone."""
+    if base.source is None:
+        return shape, SHAPES[shape]
+    try:
+        config = read_config(base.source, {"revision": base.revision, "trust_remote_code": base.trust_remote_code})
+        return base.source, shape_of(config.get_text_config())
+    except (OSError, ValueError, AttributeError) as error:
+        raise BaseError(
+            f"{base.source}: its config cannot be read ({first_line(error)}); give base.source=FOLDER, or plan.shape="
+        ) from error
+
+
+def _machine(recipe: Recipe) -> tuple[Rates, float, str]:
+    """Rates and memory of one device, and where they come from."""
+    settings = recipe.plan
+    memory = DEVICES[settings.device].memory if settings.device in DEVICES else None
+    memory = settings.memory_gb * 1e9 if settings.memory_gb is not None else memory
+    if settings.record is not None:
+        record = load_record(Path(settings.record))
+        if memory is None:
+            raise ConfigError("plan.device=cpu does not say how much memory there is for KV; add plan.memory_gb=N")
+        return (
+            fit_rates(record),
+            memory,
+            f"fitted to {Path(settings.record).name} ({record.base.name} on {record.base.device})",
+        )
+    if settings.device == "cpu":
+        raise ConfigError("nobody publishes what a CPU does: run alora bench serving, and add plan.record=bench.json")
+    assert memory is not None
+    what = (
+        f"{EFFICIENCY:.0%} of the published peak and {REQUEST_S * 1e3:g} ms a request (Qwen3-4B on one H100 had these)"
+    )
+    return published_rates(DEVICES[settings.device]), memory, what
+
+
+def _assumptions(recipe: Recipe, rates: Rates, memory: float, where: str) -> list[str]:
+    own = recipe.plan
+    return [
+        f"{own.device}: {where}",
+        f"so {1e-12 / rates.base if rates.base else float('inf'):.3g} TFLOP/s for the base's tokens, "
+        f"{1e-12 / rates.adapted if rates.adapted else float('inf'):.3g} for adapted ones, "
+        f"{rates.request * 1e3:.3g} ms a request; a turn never takes less than reading the weights once",
+        f"{own.policies} policies of rank {recipe.adapter.rank} on {', '.join(recipe.adapter.targets)}; suffixes of "
+        f"{own.suffix} tokens",
+        f"{own.rate:g} conversations a second begin, at random; each has {own.turns} turns, {own.gap_s:g} s apart, and "
+        f"grows evenly to {own.tokens} tokens; every turn asks every policy",
+        "a conversation comes back to its replica (affinity), and its KV is still there",
+        f"KV is shared in blocks of {BLOCK} tokens; {USABLE:.0%} of {memory / 1e9:g} GB hold weights, adapters and KV",
+        f"a device is busy {BUSIEST:.0%} of its time at most, and serves turns in their order (M/G/1)",
+        "standard LoRA keeps each policy's KV from turn to turn, or computes it again, whichever needs fewer devices",
+    ]
+
+
+def _show(plans: list[Plan], facts: dict[str, str], assumed: list[str]) -> None:
+    headings = (
+        "",
+        "devices",
+        "p95, ms",
+        "last turn alone, ms",
+        "a conversation, ms",
+        "KV of live ones",
+        "cost an hour",
+    )
+    table(headings, [_cells(plan) for plan in plans])
+    ours, theirs = plans
+    say(f"\nstandard LoRA uses {theirs.conversation_s / ours.conversation_s:.1f} times the device time of aLoRA")
+    table(("", ""), list(facts.items()))
+    say("\nassumptions")
+    for line in assumed:
+        say(f"- {line}")
+    for plan in plans:
+        if plan.gpus is None:
+            note(
+                f"no number of devices meets plan.target_ms for {plan.system}: one turn alone takes longer, or base "
+                "and adapters do not fit; take a larger device, fewer tokens or fewer policies"
+            )
+
+
+def _cells(plan: Plan) -> list[Any]:
+    name = plan.system if plan.keeps_kv else f"{plan.system}, KV not kept"
+    p95 = None if plan.p95_s is None else round(1e3 * plan.p95_s, 1)
+    times = (round(1e3 * plan.turn_s, 1), round(1e3 * plan.conversation_s, 1))
+    return [name, plan.gpus, p95, *times, _gib(plan.kv_bytes), plan.cost]
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.2f} GiB"

@@ -1,0 +1,63 @@
+"""``alora VERB --help``: the verb's own keys, one line each, from the schema's own words."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any
+
+from alora.config.received import value_at
+from alora.config.schema import Recipe
+from alora.config.setting import Limits, settings_of
+
+_FOOTER = """
+Set a key with key=value, choose a group's option with group=option, sweep with -m key=a,b.
+--help all lists the keys of every verb, --cfg job the settings that would run, --hydra-help the remaining flags.
+"""
+
+
+def verb_help(verb: str, values: Mapping[str, Any], folders: Sequence[Path]) -> str:
+    """The keys that ``verb`` uses.
+
+    Args:
+        values: of the settings as the command line leaves them.
+        folders: where groups lie.
+    """
+    lines = []
+    for key, kind, limits in keys_of(verb):
+        if is_dataclass(kind):
+            lines += ["", f"{key}: {' '.join((kind.__doc__ or '').split()).replace('``', '')}", *_options(key, folders)]
+        else:
+            shown = f"  {key}={_shown(value_at(values, key))}"
+            lines.append(f"{shown:<44} {_meaning(limits)}".rstrip())
+    return "\n".join([*_options("recipe", folders), *lines, _FOOTER])
+
+
+def keys_of(verb: str) -> Iterator[tuple[str, Any, Limits]]:
+    """The settings that ``verb`` uses, top-level keys first, each section before its keys."""
+    verbs: dict[str, tuple[str, ...] | None] = {}
+    found = []
+    for key, kind, limits in settings_of(Recipe):
+        verbs[key] = limits.of or limits.read_by or verbs.get(key.rpartition(".")[0])
+        if verb in (verbs[key] or (verb,)):
+            found.append((key, kind, limits))
+    nested = {key for key, kind, _ in found if is_dataclass(kind)}
+    yield from (item for item in found if "." not in item[0] and item[0] not in nested)
+    yield from (item for item in found if "." in item[0] or item[0] in nested)
+
+
+def _options(group: str, folders: Sequence[Path]) -> list[str]:
+    names = sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml")})
+    return [f"  {group}={'|'.join(names)}"] if names else []
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        value = f"[{','.join(map(str, value))}]"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _meaning(limits: Limits) -> str:
+    words = f"({limits.words})" if limits.meaning and limits.words else limits.words
+    return " ".join(filter(None, (limits.meaning, words)))

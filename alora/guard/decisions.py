@@ -1,0 +1,208 @@
+"""OpenAI's Decisions (``client.decisions.create``): questions about one input, of which each asks a served policy.
+
+An adapter answers the policy that it was trained on, and no other question. So a question's instructions are that
+policy's rule as the bundle has it, or ``policy:ID``; anything else is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictStr
+
+from alora.guard.core import RefusedRequest
+from alora.guard.reader import Served
+from alora.guard.wire import GuardResponse, PolicyVerdict
+
+MODEL = "alora"  # what ``model`` names the guard
+
+
+class TextPart(BaseModel):
+    """A piece of a question."""
+
+    type: Literal["input_text"]
+    text: str
+
+
+class Predicate(BaseModel):
+    """The probability of a policy's positive label."""
+
+    type: Literal["predicate"]
+    instructions: str | list[TextPart]
+    name: str | None = None
+
+
+class Option(BaseModel):
+    """One label."""
+
+    value: StrictStr
+
+
+class Choice(BaseModel):
+    """A policy's label, and the probability of each."""
+
+    type: Literal["choice"]
+    instructions: str | list[TextPart]
+    choices: list[Option] = Field(min_length=2, max_length=255)
+    name: str | None = None
+
+
+class DecisionRequest(BaseModel):
+    """``POST /v1/decisions``."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: str
+    input: str | list[dict[str, Any]]
+    questions: list[Annotated[Predicate | Choice, Field(discriminator="type")]] = Field(min_length=1, max_length=400)
+    prompt_cache_key: str | None = Field(
+        default=None, min_length=1, max_length=256, description="share KV under this key only"
+    )
+    deadline_ms: float | None = Field(default=None, gt=0, le=600_000)
+
+
+class PredicateAnswer(BaseModel):
+    """The calibrated probability of the policy's positive label."""
+
+    type: Literal["predicate"] = "predicate"
+    name: str | None
+    probability: float
+
+
+class OptionProbability(BaseModel):
+    """One label's."""
+
+    value: str
+    probability: float
+
+
+class ChoiceAnswer(BaseModel):
+    """``choice`` is the verdict at the policy's threshold, which need not be the most probable label."""
+
+    type: Literal["choice"] = "choice"
+    name: str | None
+    choice: str
+    confidence: float
+    probabilities: list[OptionProbability]
+
+
+class Refusal(BaseModel):
+    """The policy did not answer, in time or at all."""
+
+    type: Literal["refusal"] = "refusal"
+    name: str | None
+
+
+class DecisionUsage(BaseModel):
+    """Tokens of all questions, each with the whole input; ``cached_tokens`` of them were not computed."""
+
+    input_tokens: int
+    input_tokens_details: dict[str, int]
+    output_tokens: int
+    output_tokens_details: dict[str, int]
+    total_tokens: int
+
+
+class DecisionResponse(BaseModel):
+    """Answers in the questions' order."""
+
+    model: str
+    answers: list[PredicateAnswer | ChoiceAnswer | Refusal]
+    usage: DecisionUsage
+
+
+def policy_of(question: Predicate | Choice, served: Sequence[Served]) -> Served:
+    """The policy that a question asks; RefusedRequest for one that no served policy answers, or several do."""
+    given = question.instructions
+    text = given if isinstance(given, str) else "".join(part.text for part in given)
+    fitting = [
+        item
+        for item in served
+        if text and text in (f"policy:{item.policy.id}", f"policy:{item.name}", item.policy.rule)
+    ]
+    if question.name in {item.policy.id for item in served} or len(fitting) > 1:
+        fitting = [item for item in fitting if item.policy.id == question.name]
+    if len(fitting) != 1:
+        have = ", ".join(item.policy.id for item in served)[:500]
+        raise RefusedRequest(
+            f"question {(question.name or '')[:100]!r} asks what no policy here was trained on, and any answer would "
+            f"be to another question; set instructions to policy:ID, of {have}, or to that policy's rule, word for word"
+        )
+    labels = fitting[0].policy.labels
+    if isinstance(question, Choice) and sorted(option.value for option in question.choices) != sorted(labels):
+        raise RefusedRequest(f"the choices about {fitting[0].policy.id} must be its labels: {', '.join(labels)}")
+    return fitting[0]
+
+
+def messages_of(given: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The input in OpenAI's chat format."""
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    return [_message(item) for item in given]
+
+
+def _message(item: dict[str, Any]) -> dict[str, Any]:
+    match item.get("type", "message"):
+        case "message":
+            return {"role": item.get("role"), "content": _content(item.get("content"))}
+        case "function_call" | "custom_tool_call":
+            arguments = item.get("arguments", item.get("input"))
+            call = {"id": item.get("call_id"), "function": {"name": item.get("name"), "arguments": arguments}}
+            return {"role": "assistant", "content": None, "tool_calls": [call]}
+        case "function_call_output" | "custom_tool_call_output":
+            output = _content(item.get("output"))
+            return {"role": "tool", "tool_call_id": item.get("call_id"), "content": output}
+        case other:
+            raise RefusedRequest(f"input holds an item of type {str(other)[:100]!r}; give messages and tool calls")
+
+
+def _content(content: Any) -> Any:
+    """JSON parts as text; all else as it is, for the reader of conversations to judge."""
+    if not isinstance(content, list):
+        return content
+    return [
+        json.dumps(part.get("data"), ensure_ascii=False)
+        if isinstance(part, dict) and part.get("type") == "input_json"
+        else part
+        for part in content
+    ]
+
+
+def decided(request: DecisionRequest, asked: Sequence[Served], answer: GuardResponse) -> DecisionResponse:
+    """The answer in OpenAI's terms; ``asked`` has each question's policy."""
+    verdicts = {verdict.policy: verdict for verdict in answer.verdicts}
+    answers = [
+        _answer(question, verdicts[item.policy.id]) for question, item in zip(request.questions, asked, strict=True)
+    ]
+    usage = answer.usage
+    tokens = usage.prefix_tokens * usage.policies + usage.suffix_tokens
+    given = sum(verdict.status == "ok" for verdict in answer.verdicts)
+    return DecisionResponse(
+        model=MODEL,
+        answers=answers,
+        usage=DecisionUsage(
+            input_tokens=tokens,
+            input_tokens_details={
+                "cached_tokens": max(0, tokens - usage.computed_tokens) if answer.complete else 0,
+                "cache_write_tokens": 0,
+            },
+            output_tokens=given,
+            output_tokens_details={"reasoning_tokens": 0},
+            total_tokens=tokens + given,
+        ),
+    )
+
+
+def _answer(question: Predicate | Choice, verdict: PolicyVerdict) -> PredicateAnswer | ChoiceAnswer | Refusal:
+    if verdict.probability is None or verdict.probabilities is None or verdict.label is None:
+        return Refusal(name=question.name)
+    if isinstance(question, Predicate):
+        return PredicateAnswer(name=question.name, probability=verdict.probability)
+    probabilities = [
+        OptionProbability(value=option.value, probability=verdict.probabilities[option.value])
+        for option in question.choices
+    ]
+    confidence = verdict.probabilities[verdict.label]
+    return ChoiceAnswer(name=question.name, choice=verdict.label, confidence=confidence, probabilities=probabilities)

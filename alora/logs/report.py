@@ -1,0 +1,228 @@
+"""What verdicts on a log say: rates over time, who fires together, examples, drift. Read a shard at a time."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from alora.logs.verdicts import read_manifest, tables
+from alora.reading import printable
+
+MARK = "alora report"  # opens both files: what holds it may be replaced
+TENTHS, LEAST = 10, 100  # bins of a histogram; rows on both sides, below which drift is chance
+MOST_DAYS = 62  # rates are told by day up to here, else by month
+EXCERPT = 300  # characters of a conversation
+_UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, what it says, and rows of cells: all that a report is made of."""
+
+    title: str
+    about: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Example:
+    """One verdict that is shown; ``reason`` is certain or uncertain."""
+
+    policy: str
+    reason: str
+    row: int
+    id: str
+    probability: float
+
+
+class Summary:
+    """Counts over all verdicts of a place; memory does not grow with their number."""
+
+    def __init__(self, place: Path, examples: int) -> None:
+        self.manifest = read_manifest(place)
+        self.job: Mapping[str, Any] = self.manifest["job"]
+        self.policies = list(self.job["policies"])
+        count = len(self.policies)
+        self.rows, self.flagged_P = 0, np.zeros(count, dtype=np.int64)
+        self.both_PP = np.zeros((count, count), dtype=np.int64)
+        self.tenths_PB = np.zeros((count, TENTHS), dtype=np.int64)
+        self.days: dict[str, Counter[str]] = defaultdict(Counter)  # day → policy, or "" for rows → count
+        self._kept: dict[tuple[str, str], list[tuple[float, int, str, float]]] = defaultdict(list)
+        self._examples = examples
+        columns = [f"{policy}_{field}" for policy in self.policies for field in ("probability", "flagged")]
+        for table in tables(place, ["row", "id", "time", *columns]):
+            if len(table):
+                self._add(table)
+
+    def _add(self, table: Any) -> None:
+        flagged_NP = np.column_stack([table[f"{policy}_flagged"].to_numpy() for policy in self.policies])
+        probability_NP = np.column_stack([table[f"{policy}_probability"].to_numpy() for policy in self.policies])
+        self.rows += len(table)
+        self.flagged_P += flagged_NP.sum(axis=0)
+        self.both_PP += flagged_NP.T.astype(np.int64) @ flagged_NP.astype(np.int64)
+        tenths_NP = np.minimum((probability_NP * TENTHS).astype(np.int64), TENTHS - 1)
+        for place, tenths_N in enumerate(tenths_NP.T):
+            self.tenths_PB[place] += np.bincount(tenths_N, minlength=TENTHS)
+        if self.job.get("time"):
+            self._count_days(table["time"].to_pylist(), flagged_NP)
+        for place, policy in enumerate(self.policies):
+            threshold = self.job["policies"][policy]["threshold"]
+            self._keep(table, policy, "certain", probability_NP[:, place] - threshold, probability_NP[:, place])
+            self._keep(table, policy, "uncertain", -abs(probability_NP[:, place] - threshold), probability_NP[:, place])
+
+    def _count_days(self, times: Sequence[str | None], flagged_NP: Any) -> None:
+        for time, flagged_P in zip(times, flagged_NP, strict=True):
+            counts = self.days[day_of(time)]
+            counts[""] += 1
+            for place in np.flatnonzero(flagged_P):
+                counts[self.policies[place]] += 1
+
+    def _keep(self, table: Any, policy: str, reason: str, score_N: Any, probability_N: Any) -> None:
+        best = np.argsort(-score_N, kind="stable")[: self._examples]
+        rows, ids = table["row"].take(best).to_pylist(), table["id"].take(best).to_pylist()
+        found = zip(score_N[best].tolist(), (-row for row in rows), ids, probability_N[best].tolist(), strict=True)
+        kept = self._kept[policy, reason]
+        kept[:] = heapq.nlargest(self._examples, [*kept, *found])
+
+    @property
+    def examples(self) -> list[Example]:
+        """By policy, the surest positive verdicts, then those nearest to the threshold."""
+        return [
+            Example(policy, reason, -row, name, probability)
+            for (policy, reason), kept in sorted(self._kept.items())
+            for score, row, name, probability in kept
+            if reason == "uncertain" or score >= 0
+        ]
+
+
+def day_of(time: str | None) -> str:
+    """The day (UTC where the time tells its zone) of an ISO date, or of seconds or milliseconds since 1970."""
+    if not time:
+        return _UNKNOWN
+    try:
+        number = float(time)
+        return datetime.fromtimestamp(number / 1000 if abs(number) > 1e11 else number, UTC).date().isoformat()
+    except (ValueError, OverflowError, OSError):
+        pass
+    try:
+        found = datetime.fromisoformat(time)
+        return (found.astimezone(UTC) if found.tzinfo else found).date().isoformat()
+    except (ValueError, OverflowError):
+        return _UNKNOWN
+
+
+def report(summary: Summary, texts: Mapping[int, str]) -> list[Table]:
+    """The tables of a report; ``texts`` are of the rows that it shows."""
+    job, done = summary.job, summary.manifest.get("done") or {}
+    facts = [("rows", str(job["rows"])), ("with verdicts", str(summary.rows)),
+             ("rejected", str(done.get("rejected", "not done yet"))), ("engine", str(job.get("engine")))]  # fmt: skip
+    found = [Table("Job", "", ("", ""), facts), _rates(summary)]
+    found += [_over_time(summary)] if summary.days else []
+    found += [_together(summary)] if len(summary.policies) > 1 else []
+    return [*found, _drift(summary), *_examples(summary, texts)]
+
+
+def _rates(summary: Summary) -> Table:
+    rows = [
+        (policy, str(flagged), _share(flagged, summary.rows), f"{own['threshold']:.4f}", own["adapter"][:12])
+        for (policy, own), flagged in zip(summary.job["policies"].items(), summary.flagged_P, strict=True)
+    ]
+    return Table("Rates", "Share of the rows that each policy flags.",
+                 ("policy", "flagged", "share", "threshold", "adapter"), rows)  # fmt: skip
+
+
+def _over_time(summary: Summary) -> Table:
+    by_day = len(summary.days) <= MOST_DAYS
+    spans: dict[str, Counter[str]] = defaultdict(Counter)
+    for day, counts in sorted(summary.days.items()):
+        spans[day if by_day or day == _UNKNOWN else day[:7]].update(counts)
+    rows = [
+        (span, str(counts[""]), *(_share(counts[policy], counts[""]) for policy in summary.policies))
+        for span, counts in spans.items()
+    ]
+    about = f"By {'day' if by_day else 'month'}, from the column {summary.job['time']!r}."
+    return Table("Over time", about, ("time", "rows", *summary.policies), rows)
+
+
+def _together(summary: Summary) -> Table:
+    rows = [
+        (policy, *(_share(both, summary.flagged_P[place]) for both in summary.both_PP[place]))
+        for place, policy in enumerate(summary.policies)
+    ]
+    about = "Share of the rows that a policy flags (row) which another one flags too (column)."
+    return Table("Firing together", about, ("flagged by", *summary.policies), rows)
+
+
+def _drift(summary: Summary) -> Table:
+    rows = []
+    for (policy, own), tenths_B in zip(summary.job["policies"].items(), summary.tenths_PB, strict=True):
+        before = own.get("histogram")
+        if before is None or sum(before) < LEAST or summary.rows < LEAST:
+            rows.append((policy, "-", f"fewer than {LEAST} rows" if before else "the bundle has no histogram"))
+            continue
+        psi = population_stability(before, tenths_B.tolist())
+        rows.append((policy, f"{psi:.3f}", "stable" if psi < 0.1 else "some drift" if psi < 0.25 else "DRIFT"))
+    about = ("Population stability index of the probabilities against the rows that each policy was validated on, in "
+             "tenths: below 0.1 is stable, above 0.25 is another population.")  # fmt: skip
+    return Table("Drift", about, ("policy", "PSI", "reading"), rows)
+
+
+def population_stability(before: Sequence[int], after: Sequence[int]) -> float:
+    """``sum((q - p) * ln(q / p))`` over bins, half a count added to each so that empty ones count."""
+    p_B, q_B = ([(count + 0.5) / (sum(counts) + 0.5 * len(counts)) for count in counts] for counts in (before, after))
+    return math.fsum((q - p) * math.log(q / p) for p, q in zip(p_B, q_B, strict=True))
+
+
+def _examples(summary: Summary, texts: Mapping[int, str]) -> Iterable[Table]:
+    titles = {"certain": "The surest positive verdicts", "uncertain": "The verdicts nearest to the threshold"}
+    for reason, title in titles.items():
+        rows = [
+            (one.policy, f"{one.probability:.4f}", str(one.row), one.id, texts.get(one.row, ""))
+            for one in summary.examples
+            if one.reason == reason
+        ]
+        headings = ("policy", "probability", "row", "id", "conversation")
+        yield Table(title, "", headings if texts else headings[:-1], [row[: None if texts else -1] for row in rows])
+
+
+def as_html(found: Sequence[Table]) -> str:
+    """One file that asks no network. Everything in it is escaped: ids and conversations are hostile."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, finalize=_shown
+    )
+    return environment.get_template("report.html.j2").render(tables=found, mark=MARK)
+
+
+def as_markdown(found: Sequence[Table]) -> str:
+    """The same tables for a wiki or a pull request; nothing in a cell is markup."""
+    lines = [f"<!-- {MARK} -->"]
+    for table in found:
+        lines += ["", f"## {table.title}", "", *([table.about, ""] if table.about else [])]
+        lines += [_line(table.headings), "| --- " * len(table.headings) + "|", *map(_line, table.rows)]
+    return "\n".join(lines) + "\n"
+
+
+_ESCAPES = str.maketrans({sign: f"\\{sign}" for sign in r"\`*_[]|!#~$"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"})
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(' '.join(_shown(cell).split()).translate(_ESCAPES) for cell in cells)} |"
+
+
+def _shown(value: Any) -> Any:
+    """Text of others with control characters written out; the template's own (Markup) as it is."""
+    return printable(value).encode("utf-8", "backslashreplace").decode() if type(value) is str else value
+
+
+def _share(part: Any, whole: Any) -> str:
+    return f"{part / whole:.2%}" if whole else "-"

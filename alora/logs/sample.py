@@ -1,0 +1,105 @@
+"""Which rows of a log are worth a label: per policy those that are uncertain, those that somebody else judges
+differently, and some of each tenth of probability, so that what is confidently wrong is found too.
+
+The choice depends on the verdicts alone: rows are drawn by a digest of their number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from alora.errors import ConfigError
+from alora.logs.verdicts import read_manifest, tables
+
+TENTHS = 10
+UNCERTAIN, DISAGREES, STRATUM = "uncertain", "disagrees", "stratum"
+_SHARES = {DISAGREES: 0.3, UNCERTAIN: 0.4}  # of the rows of a policy; the rest is drawn over the tenths
+
+Wanted = dict[int, dict[str, dict[str, Any]]]  # row → policy → why, and what the verdict said
+
+
+@dataclass(frozen=True)
+class _Pick:
+    """A row that may be chosen; the lowest ``rank`` comes first."""
+
+    rank: float
+    row: int
+    said: Mapping[str, Any]
+
+
+Kept = dict[tuple[str, str], list[_Pick]]  # policy and reason, of a stratum with its number → the first ``rows``
+
+
+def sample(place: Path, rows: int, against: Path | None = None) -> Wanted:
+    """The rows to label: at most ``rows`` for each policy.
+
+    Args:
+        against: verdicts on the same rows by another version, or by a judge: rows on which the two differ.
+
+    Raises:
+        ConfigError: ``against`` is of other rows, or of other policies only.
+    """
+    job = read_manifest(place)["job"]
+    flags = {} if against is None else _flags(job, place, against)
+    kept: Kept = defaultdict(list)
+    columns = [f"{policy}_{name}" for policy in job["policies"] for name in ("probability", "label", "flagged")]
+    for table in tables(place, ["row", *columns]):
+        for policy, own in job["policies"].items():
+            for key, picks in _picks(table, policy, own["threshold"], flags.get(policy)).items():
+                kept[policy, key] = heapq.nsmallest(rows, [*kept[policy, key], *picks], key=_order)
+    wanted: Wanted = defaultdict(dict)
+    for policy in job["policies"]:
+        _choose(wanted, policy, rows, kept)
+    return dict(sorted(wanted.items()))
+
+
+def _order(pick: _Pick) -> tuple[float, int]:
+    return pick.rank, pick.row
+
+
+def _picks(table: Any, policy: str, threshold: float, flags: dict[int, bool] | None) -> dict[str, list[_Pick]]:
+    found: dict[str, list[_Pick]] = defaultdict(list)
+    names = ["row", *(f"{policy}_{name}" for name in ("probability", "label", "flagged"))]
+    for row, probability, label, flagged in zip(*(table[name].to_pylist() for name in names), strict=True):
+        said = {"label": label, "probability": probability}
+        draw = int.from_bytes(hashlib.sha256(str(row).encode()).digest()[:6]) / 2**48
+        found[UNCERTAIN].append(_Pick(abs(probability - threshold), row, said))
+        found[f"{STRATUM} {min(int(probability * TENTHS), TENTHS - 1)}"].append(_Pick(draw, row, said))
+        if flags is not None and flags.get(row, flagged) != flagged:
+            found[DISAGREES].append(_Pick(draw, row, said))
+    return found
+
+
+def _choose(wanted: Wanted, policy: str, rows: int, kept: Kept) -> None:
+    """Of each kind its share, then whatever the strata have, one of each in turn; a row is chosen once."""
+    first = [(reason, kept[policy, reason][: round(rows * share)]) for reason, share in _SHARES.items()]
+    strata = zip_longest(*(kept[policy, f"{STRATUM} {number}"] for number in range(TENTHS)))
+    rest = (STRATUM, [pick for layer in strata for pick in layer if pick is not None])
+    count = 0
+    for reason, picks in [*first, rest]:
+        for pick in picks:
+            if count < rows and policy not in wanted[pick.row]:
+                wanted[pick.row][policy] = {"why": reason, **pick.said}
+                count += 1
+
+
+def _flags(job: Mapping[str, Any], place: Path, against: Path) -> dict[str, dict[int, bool]]:
+    """What the other verdicts flag, by policy and row."""
+    other = read_manifest(against)["job"]
+    if other["rows_digest"] != job["rows_digest"]:
+        raise ConfigError(f"{against} holds verdicts on other rows than {place}; score the same data= by both")
+    shared = [policy for policy in job["policies"] if policy in other["policies"]]
+    if not shared:
+        raise ConfigError(f"{against} has none of the policies {', '.join(job['policies'])}")
+    found: dict[str, dict[int, bool]] = {policy: {} for policy in shared}
+    for table in tables(against, ["row", *(f"{policy}_flagged" for policy in shared)]):
+        for policy, flags in found.items():
+            flags.update(zip(table["row"].to_pylist(), table[f"{policy}_flagged"].to_pylist(), strict=True))
+    return found

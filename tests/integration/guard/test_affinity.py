@@ -1,0 +1,168 @@
+"""Several guards: a conversation stays with one, moves when that one is gone, and no request is lost on the way."""
+
+import asyncio
+import threading
+import time
+from collections import defaultdict
+
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request, Response
+
+import alora
+from alora.errors import ConfigError
+from alora.guard.standalone import make_app
+from alora.serving.guard import _Servers, session_id
+
+CONVERSATIONS, TURNS = 24, 4
+
+
+class Running:
+    """Guards on ports of their own, and which conversation came to which."""
+
+    def __init__(self, guard, count: int) -> None:
+        self.seen: dict[str, set[str]] = defaultdict(set)  # conversation → servers
+        self.busy: set[str] = set()
+        self._servers = {}
+        for _ in range(count):
+            server = uvicorn.Server(uvicorn.Config(self._watched(make_app(guard)), port=0, log_level="error"))
+            thread = threading.Thread(target=server.run)
+            thread.start()
+            while not server.started:
+                time.sleep(0.01)
+            port = server.servers[0].sockets[0].getsockname()[1]
+            self._servers[f"http://127.0.0.1:{port}"] = server, thread
+
+    @property
+    def urls(self) -> list[str]:
+        return list(self._servers)
+
+    def _watched(self, app: FastAPI) -> FastAPI:
+        @app.middleware("http")
+        async def watch(request: Request, call_next):
+            url = str(request.base_url).rstrip("/")
+            if url in self.busy:
+                return Response(status_code=429)
+            self.seen[request.headers["x-session-id"]].add(url)
+            return await call_next(request)
+
+        return app
+
+    def stop(self, url: str) -> None:
+        server, thread = self._servers[url]
+        server.should_exit = server.force_exit = True
+        thread.join()
+
+    def stop_all(self) -> None:
+        for url in self._servers:
+            self.stop(url)
+
+
+@pytest.fixture
+def running(guard, monkeypatch):
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    three = Running(guard, 3)
+    yield three
+    three.stop_all()
+
+
+def turns(number: int) -> list[dict]:
+    return [{"role": ("user", "assistant")[turn % 2], "content": f"{number}: turn {turn}"} for turn in range(TURNS)]
+
+
+def ask_all(client: alora.Guard) -> None:
+    for turn in range(1, TURNS + 1):
+        for number in range(CONVERSATIONS):
+            assert client.check(turns(number)[:turn]).complete
+
+
+def home(running: Running) -> dict[str, str]:
+    """Where each conversation has been, which must be one place."""
+    assert {len(servers) for servers in running.seen.values()} == {1}
+    return {session: next(iter(servers)) for session, servers in running.seen.items()}
+
+
+def test_each_conversation_stays_and_only_those_of_a_dead_server_move(running):
+    with alora.Guard(running.urls) as client:
+        ask_all(client)
+        before = home(running)
+        assert len(before) == CONVERSATIONS
+        assert set(before.values()) == set(running.urls)
+        gone = running.urls[0]
+        running.stop(gone)
+        running.seen.clear()
+        ask_all(client)  # every request is answered
+        after = home(running)
+    assert gone not in after.values()
+    assert {session for session in before if before[session] != after[session]} == {
+        session for session, server in before.items() if server == gone
+    }
+
+
+def test_a_full_server_s_conversations_spill_and_come_back(running):
+    with alora.Guard(running.urls) as client:
+        ask_all(client)
+        before = home(running)
+        running.busy.add(running.urls[0])
+        running.seen.clear()
+        ask_all(client)
+        assert running.urls[0] not in home(running).values()
+        running.busy.clear()
+        running.seen.clear()
+        ask_all(client)
+        assert home(running) == before
+
+
+def test_asynchronous_clients_agree_with_each_other(running):
+    async def ask() -> None:
+        async with alora.AsyncGuard(running.urls[::-1]) as client:
+            await asyncio.gather(*(client.check(turns(number)) for number in range(CONVERSATIONS)))
+
+    with alora.Guard(running.urls) as client:
+        ask_all(client)
+    asyncio.run(ask())
+    home(running)
+
+
+def test_nobody_there_is_an_error():
+    with (
+        alora.Guard(["http://127.0.0.1:1", "http://127.0.0.1:2"]) as client,
+        pytest.raises(ConfigError, match="answer"),
+    ):
+        client.check(turns(0))
+    with pytest.raises(ConfigError, match="no guard is given"):
+        alora.Guard([])
+
+
+def test_a_server_that_failed_is_asked_first_again_after_a_while(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("alora.serving.guard.time.monotonic", lambda: now[0])
+    servers = _Servers(["http://a", "http://b", "http://c"])
+    own, second, third = servers.order("x")
+    servers.failed(own)
+    assert servers.order("x") == [second, third, own]
+    now[0] += 6
+    assert servers.order("x") == [own, second, third]
+
+
+def test_the_session_is_that_of_tenant_and_opening():
+    first, second = turns(0)[:2]
+    system = {"role": "system", "content": "Be kind."}  # which all conversations of an app begin with
+    assert session_id([system, first]) != session_id([system, turns(1)[0]])
+    assert session_id([system, first]) == session_id([system, first, second])
+    assert session_id([first]) == session_id([first, second])
+    assert len({session_id([first]), session_id([second]), session_id([first], "tenant")}) == 3
+    assert first["content"] not in session_id([first])
+    assert session_id([]) == session_id([])
+    assert session_id([{"role": "user", "content": "\ud800"}])
+
+
+def test_servers_share_conversations_evenly_and_a_new_one_takes_only_its_own():
+    urls = [f"http://guard-{number}" for number in range(4)]
+    three, four = _Servers(urls[:3]), _Servers(urls)
+    homes = {str(number): three.order(str(number))[0] for number in range(3000)}
+    counts = [list(homes.values()).count(url) for url in urls[:3]]
+    assert min(counts) > 900
+    moved = {session for session in homes if four.order(session)[0] != homes[session]}
+    assert all(four.order(session)[0] == urls[3] for session in moved)
+    assert 600 < len(moved) < 900

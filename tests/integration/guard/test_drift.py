@@ -1,0 +1,66 @@
+"""Drift from the bundle's validation histogram, where a bundle has one: in the list of policies and as a metric."""
+
+import asyncio
+import math
+from dataclasses import replace
+
+import pytest
+from fastapi.testclient import TestClient
+from prometheus_client import REGISTRY
+
+from alora.bundle.read import load_bundle
+from alora.bundle.write import write_bundle
+from alora.guard.core import Guard
+from alora.guard.drift import LEAST, population_stability
+from alora.guard.reader import Reading, Served
+from alora.guard.standalone import make_app
+from tests.integration.bundle.conftest import POINT, make_contents
+from tests.integration.guard.conftest import MESSAGES
+
+
+class Sure:
+    """Flags everything."""
+
+    async def read(self, prefix, asked, salt, priority):
+        for index in range(len(asked)):
+            yield Reading(index, (50.0, -50.0))
+
+    async def unload(self, name):
+        pass
+
+
+def psi():
+    return REGISTRY.get_sample_value("alora_guard_psi", {"policy": "advice"})
+
+
+def test_the_index_of_the_last_verdicts(base, bundles, renderer, tmp_path):
+    counts = (0, 60, *[10] * 8)
+    contents = make_contents(base, tmp_path / "adapter", "advice", 0)
+    point = replace(POINT, rows=140, histogram=counts)
+    write_bundle(replace(contents, operating_point=point), tmp_path / "advice", 3)
+    bundle = load_bundle(tmp_path / "advice")
+    assert bundle.manifest.operating_point == point
+    served = Served.of(bundle)
+    guard = Guard([served, Served.of(bundles[1])], renderer, Sure())
+    with TestClient(make_app(guard)) as client:
+
+        def cards():
+            return [card["psi"] for card in client.get("/v1/guard/policies").json()["policies"]]
+
+        for _ in range(LEAST - 1):
+            client.post("/v1/guard", json={"messages": MESSAGES})
+        assert cards() == [None, None]
+        assert math.isnan(psi())
+        client.post("/v1/guard", json={"messages": MESSAGES})
+        wanted = population_stability(counts, [0] * 9 + [LEAST])
+        assert cards() == [pytest.approx(wanted), None]  # the other bundle is of an older version
+        assert psi() == pytest.approx(wanted)
+        assert wanted > 1
+
+    async def serve(*items):
+        guard.serve(items)
+
+    asyncio.run(serve(served))
+    assert guard.psi(served) == pytest.approx(wanted)
+    asyncio.run(serve(Served.of(bundles[1])))
+    assert guard.psi(served) is None  # forgotten with its weights

@@ -1,0 +1,106 @@
+"""The page at ``/``, in a real browser: verdicts as the route gives them, the key, and text that is no markup."""
+
+import base64
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from alora.guard.core import Guard
+from alora.guard.packed import PackedReader
+from alora.guard.reader import Served
+from alora.guard.standalone import make_app
+from tests.integration.guard.browser import CHROMIUM, browsing
+from tests.integration.guard.conftest import MESSAGES, listening
+
+in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; apt-get install chromium")
+HOSTILE = "<img src=x onerror=\"document.title='taken'\">"
+TEXT = "User: Which pills for a headache?\nAssistant: Take two."
+
+
+@pytest.fixture(scope="module")
+def hostile(base, bundles, renderer):
+    """A guard one of whose policies has markup for a title."""
+    first, second = map(Served.of, bundles)
+    return Guard(
+        [replace(first, policy=replace(first.policy, title=HOSTILE)), second], renderer, PackedReader(base, bundles)
+    )
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    with browsing(tmp_path_factory.mktemp("browser") / "profile") as tab:
+        yield tab
+
+
+def ask(page, text, key=""):
+    page.run(f"by('talk').value = {json.dumps(text)}; by('key').value = {json.dumps(key)}; by('ask').click()")
+    page.until("!by('ask').disabled")
+    rows = "[...document.querySelectorAll('#verdicts tr')].map(row => [...row.cells].map(cell => cell.innerText))"
+    return page.run(f"by('answer').hidden ? by('problem').textContent : {rows}")
+
+
+@in_a_browser
+def test_every_verdict_with_its_probability_and_threshold(page, hostile, monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    with listening(make_app(hostile)) as url:
+        with TestClient(make_app(hostile)) as client:
+            key = {"Authorization": "Bearer secret"}
+            wanted = client.post("/v1/guard", json={"messages": MESSAGES}, headers=key).json()
+        page.open(f"{url}/")
+        assert ask(page, TEXT) == "401: Unauthorized"
+        for text in (TEXT, json.dumps(MESSAGES), json.dumps({"messages": MESSAGES})):
+            rows = ask(page, text, "secret")
+            for row, verdict, title in zip(rows, wanted["verdicts"], (HOSTILE, "Promised refunds"), strict=True):
+                assert row == [
+                    f"{title}\n{verdict['adapter']}",
+                    verdict["label"],
+                    f"{verdict['probability']:.4f}",
+                    f"{verdict['threshold']:.4f}",
+                ]
+        assert page.run("by('action').textContent") == {"block": "Blocked", "allow": "Allowed"}[wanted["action"]]
+        usage = wanted["usage"]
+        assert f"{usage['computed_tokens']} tokens computed, {usage['prefix_tokens']} from the cache" in page.run(
+            "by('cost').textContent"
+        )
+        assert page.run("document.title") == "alora guard"
+        assert page.run("document.querySelectorAll('img').length") == 0
+        if folder := os.environ.get("ALORA_SCREENSHOTS"):
+            shot = page.send("Page.captureScreenshot")["data"]
+            Path(folder, "page.png").write_bytes(base64.b64decode(shot))
+
+
+@in_a_browser
+def test_what_is_no_conversation_is_one_message(page, hostile):
+    with listening(make_app(hostile)) as url:
+        page.open(f"{url}/")
+        assert "JSON" in ask(page, "[{")
+        assert ask(page, '[{"role": "wizard", "content": "hi"}]').startswith("400: ")
+        assert "is missing" in ask(page, '[{"role": "user"}]')
+        assert len(ask(page, "hello")) == 2  # and it goes on
+
+
+@in_a_browser
+def test_nothing_but_the_pages_own_script_runs(page, hostile):
+    with listening(make_app(hostile)) as url:
+        page.open(f"{url}/")
+        page.run(
+            "for (const text of ['document.title = \"taken\"']) { const s = document.createElement('script');"
+            " s.textContent = text; document.body.append(s) }"
+        )
+        assert page.run("document.title") == "alora guard"
+        assert page.run("fetch('http://127.0.0.1:1/x').catch(error => 'refused')") == "refused"
+        assert any("Content Security Policy" in entry for entry in page.log)
+
+
+def test_the_page_alone_needs_no_key(guard, monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    with TestClient(make_app(guard)) as client:
+        answer = client.get("/")
+        assert (answer.status_code, "script-src 'sha256-" in answer.headers["Content-Security-Policy"]) == (200, True)
+        assert "unsafe" not in answer.headers["Content-Security-Policy"]
+        for host in ("x/?", "x/#", "x/;"):  # no Host makes another path look like the page's
+            assert client.get("/v1/guard/policies", headers={"Host": host}).status_code == 401

@@ -1,0 +1,101 @@
+"""The guard before a server of its own: what that server must show, and what happens when it is gone."""
+
+import subprocess
+import sys
+
+import pytest
+from fastapi.testclient import TestClient
+
+from alora.bundle.light import read_bundle
+from alora.errors import ConfigError
+from alora.guard.loading import make_guard
+from alora.guard.remote import RemoteReader, longest_prompt
+from alora.guard.standalone import make_app
+from tests.integration.guard.conftest import MESSAGES
+from tests.integration.serving.server import serving
+
+
+@pytest.fixture
+def server(base, bundles):
+    with serving(base, bundles) as running:
+        yield running
+
+
+@pytest.fixture
+def app(server, base, bundles):
+    light = [read_bundle(bundle.folder) for bundle in bundles]
+    reader = RemoteReader(server.url, light, light[0].renderer(base))
+    return make_app(*make_guard(light, base, "bfloat16", reader, longest_prompt(server.url), read_bundle))
+
+
+def ask(client, **fields):
+    return client.post("/v1/guard", json={"messages": MESSAGES, **fields})
+
+
+def test_it_is_ready_after_every_policy_gave_its_golden_answer(app, bundles):
+    with TestClient(app) as client:
+        assert client.get("/v1/guard/health").json() == {"status": "ready", "policies": 2}
+        assert ask(client).json()["complete"] is True
+
+
+@pytest.mark.parametrize("fault", ["unplugged", "raw_logprobs", "another"])
+def test_a_server_that_computes_otherwise_is_never_ready(app, server, bundles, fault):
+    name = bundles[1].served_name
+    if fault == "unplugged":
+        server.unplugged.add(name)
+    elif fault == "another":
+        server.bundles[name] = bundles[0]
+    else:
+        server.raw_logprobs = True
+    with TestClient(app) as client:
+        for _ in range(2):
+            assert client.get("/v1/guard/health").status_code == 503
+            assert ask(client).status_code == 503
+
+
+@pytest.mark.parametrize("away", ["no answer", "a proxy's 502"])
+def test_a_server_that_was_away_must_show_again_what_it_is(app, server, away):
+    with TestClient(app) as client:
+        assert ask(client).json()["complete"] is True
+        right = server.answer
+        # None: its handler fails, and the connection ends
+        server.answer = None if away == "no answer" else lambda path, body: (502, {"error": "bad gateway"})
+        answer = ask(client)
+        assert answer.status_code == 503 or (answer.json()["action"], answer.json()["complete"]) == ("block", False)
+        server.answer = right
+        server.unplugged.update(server.bundles)  # it comes back without the plugin
+        answer = ask(client).json()
+        assert (answer["action"], answer["complete"]) == ("block", False)
+        assert {verdict["status"] for verdict in answer["verdicts"]} == {"failed"}
+        server.unplugged.clear()
+        assert ask(client).json()["complete"] is True
+
+
+def test_salt_and_priority_reach_the_server(app, server):
+    seen = []
+    right = server.answer
+
+    def answer(path, body):
+        seen.append((body.get("cache_salt"), body.get("priority")))
+        return right(path, body)
+
+    with TestClient(app) as client:
+        server.answer = answer
+        ask(client, cache_salt="tenant", priority=3)
+        ask(client)
+    assert seen == [("tenant", 3)] * 2 + [(None, None)] * 2
+
+
+def test_what_the_server_takes_is_asked_of_it(server):
+    assert longest_prompt(server.url) is None  # it does not say
+    server.answer = lambda path, body: (200, {"data": [{"id": "a", "max_model_len": 512}, {"id": "b"}]})
+    assert longest_prompt(server.url) == 511
+    with pytest.raises(ConfigError, match="does not answer"):
+        longest_prompt("http://127.0.0.1:1")
+
+
+def test_it_needs_no_torch():
+    code = (
+        "import sys, alora.guard.remote, alora.guard.loading, alora.guard.standalone; sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,170 @@
+"""alora plan's arithmetic, held to what the benchmarks measured and to cases that are small enough to do by hand."""
+
+import json
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from alora.bench.capacity import (
+    DEVICES,
+    Battery,
+    Rates,
+    battery_of,
+    bursts,
+    fit_rates,
+    make_plan,
+    published_rates,
+    wait_p95,
+)
+from alora.bench.record import Record, load_record
+from alora.bench.shapes import SHAPES
+from alora.cli import main
+from alora.config import schema
+from alora.config.schema import TARGETS, PlanSettings
+from alora.errors import ConfigError
+
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
+BATTERY = Battery(SHAPES["qwen3_4b"], 16, TARGETS, 32)
+H100 = published_rates(DEVICES["h100"])
+
+
+def ratio(record: Record, rates: Rates, tokens: int, policies: int) -> float:
+    battery = battery_of(record)
+    return battery.lora(tokens, policies).seconds(rates) / battery.alora(tokens, policies).seconds(rates)
+
+
+def measured(systems: dict, record: Record, tokens: int, policies: int) -> float:
+    """LoRA may have run a part of the burst, which stands for the whole."""
+    work, seconds = systems["lora"]
+    return seconds * policies / work.requests / systems["alora"][1]
+
+
+@pytest.mark.parametrize("name", ["serving_cpu", "serving_cpu_attention", "serving_gpu"])
+def test_the_plan_says_what_was_measured_within_30_percent(name):
+    record = load_record(RESULTS / f"{name}.json")
+    rates, cells = fit_rates(record), bursts(record)
+    assert len(cells) >= 4
+    for tokens, policies, systems in cells:
+        found = ratio(record, rates, tokens, policies)
+        assert found == pytest.approx(measured(systems, record, tokens, policies), rel=0.3), (tokens, policies)
+
+
+@pytest.mark.parametrize("name", ["serving_cpu", "serving_cpu_attention", "serving_gpu"])
+def test_a_cell_that_the_fit_has_not_seen_is_foretold(name):
+    """But for one policy alone: nobody plans a fleet for it, and it is the one cell that says what a prefix costs."""
+    record = load_record(RESULTS / f"{name}.json")
+    for tokens, policies, systems in bursts(record):
+        if policies == 1:
+            continue
+        others = [
+            cell for cell in record.cells if (cell.at.get("tokens"), cell.at.get("policies")) != (tokens, policies)
+        ]
+        rates = fit_rates(replace(record, cells=others))
+        found = ratio(record, rates, tokens, policies)
+        assert found == pytest.approx(measured(systems, record, tokens, policies), rel=0.3), (tokens, policies)
+
+
+def test_rates_that_were_put_in_come_out():
+    record = load_record(RESULTS / "serving_cpu.json")
+    true = Rates(2e-12, 5e-12, 0.003, 1e9)
+    battery = battery_of(record)
+    for cell in record.cells:
+        for trial in cell.trials:
+            if cell.workload == "grid" and trial.system in ("alora", "lora"):
+                work = getattr(battery, trial.system)(cell.size("tokens"), trial.run.pieces)
+                object.__setattr__(trial.run, "seconds", work.seconds(true))
+    found = fit_rates(record)
+    assert (found.base, found.adapted, found.request) == pytest.approx((2e-12, 5e-12, 0.003), rel=1e-6)
+
+
+def test_a_record_without_such_bursts_is_refused():
+    record = load_record(RESULTS / "serving_cpu.json")
+    with pytest.raises(ConfigError, match="fewer than two cells"):
+        fit_rates(replace(record, cells=[]))
+
+
+def test_what_is_cached_is_not_computed_and_a_part_of_a_block_is_not_shared():
+    whole, behind = BATTERY.alora(1600, 10), BATTERY.alora(1600, 10, cached=1600)
+    assert behind.base == 0
+    assert behind.adapted == whole.adapted
+    odd = BATTERY.alora(1605, 10)
+    assert odd.base - BATTERY.alora(1605, 1).base == 9 * (BATTERY.alora(1605, 1, cached=1600).base)
+    linear = 2 * 36 * sum(i * o for i, o in SHAPES["qwen3_4b"].linears.values())
+    assert BATTERY.alora(1, 1).base == linear + 2 * 2 * 36 * 32 * 128
+    assert BATTERY.adapter_bytes(2) == 2 * 36 * 16 * sum(i + o for i, o in SHAPES["qwen3_4b"].linears.values())
+
+
+def test_one_turn_at_little_load_waits_for_nobody():
+    settings = PlanSettings(rate=0.001, turns=1, policies=10, tokens=1600)
+    ours, theirs = make_plan(settings, BATTERY, H100, 80e9, 2)
+    assert ours.gpus == theirs.gpus == 1
+    assert ours.p95_s == ours.turn_s == pytest.approx(BATTERY.alora(1600, 10).seconds(H100))
+    assert theirs.conversation_s == pytest.approx(BATTERY.lora(1600, 10).seconds(H100))
+
+
+def test_devices_follow_load_memory_and_target():
+    settings = PlanSettings(rate=10, target_ms=2000)
+    (base, _) = make_plan(settings, BATTERY, H100, 80e9, 2)
+    (double, _) = make_plan(replace(settings, rate=20), BATTERY, H100, 80e9, 2)
+    assert base.gpus is not None
+    assert double.gpus == pytest.approx(2 * base.gpus, abs=1)
+    (small, _) = make_plan(replace(settings, gap_s=3600), BATTERY, H100, 80e9, 2)  # live conversations fill the memory
+    assert small.gpus is not None
+    room = 0.9 * 80e9 - 2 * SHAPES["qwen3_4b"].parameters - 100 * BATTERY.adapter_bytes(2)
+    assert small.gpus == math.ceil(small.kv_bytes / room) > base.gpus
+    assert make_plan(replace(settings, target_ms=10), BATTERY, H100, 80e9, 2)[0].gpus is None
+    assert make_plan(settings, BATTERY, H100, 8e9, 2)[0].gpus is None  # base and adapters do not fit
+
+
+def test_the_wait_is_that_of_a_queue():
+    """Against a simulation of one server with turns of unequal length."""
+    turns, busy = (0.1, 0.2, 0.3), 0.7
+    rate = busy / sum(turns)
+    draw, free, now, waits = random.Random(0), 0.0, 0.0, []
+    for _ in range(200_000):
+        now += draw.expovariate(rate * len(turns))
+        waits.append(max(0.0, free - now))
+        free = max(free, now) + draw.choice(turns)
+    assert wait_p95(rate, turns) == pytest.approx(sorted(waits)[190_000], rel=0.1)
+
+
+def test_the_command_prints_every_assumption(capsys, tmp_path):
+    record = RESULTS / "serving_cpu.json"
+    asked = ["plan", "plan.device=cpu", "plan.shape=27m", "plan.policies=50", "plan.rate=0.1", "plan.target_ms=8000"]
+    assert main([*asked, f"plan.record={record}", "plan.memory_gb=16", f"output={tmp_path / 'plan.json'}"]) == 0
+    said = capsys.readouterr().out
+    for word in (
+        "50 policies",
+        "0.1 conversations a second",
+        "fitted to serving_cpu.json",
+        "16 GB",
+        "M/G/1",
+        "30 s apart",
+    ):
+        assert word in said
+    assert json.loads((tmp_path / "plan.json").read_text())["plans"][0]["system"] == "alora"
+    assert main([*asked, "plan.record=null"]) == 2
+    assert "nobody publishes what a CPU does" in capsys.readouterr().err
+    assert main([*asked, f"plan.record={record}"]) == 2
+    assert "plan.memory_gb" in capsys.readouterr().err
+    assert main(["plan", "plan.target_ms=1"]) == 1
+    assert "no number of devices meets" in capsys.readouterr().err
+
+
+def test_a_base_by_its_config_alone(tmp_path, capsys):
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
+             "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 512}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3", **sizes}))
+    assert main(["plan", f"base.source={tmp_path}", "json=true"]) == 0
+    parameters = SHAPES["mini"].parameters
+    assert f"{parameters / 1e6:.0f} M parameters" in json.loads(capsys.readouterr().out)["facts"]["base"]
+    (tmp_path / "config.json").write_text("{")
+    assert main(["plan", f"base.source={tmp_path}"]) == 2
+    assert "its config cannot be read" in capsys.readouterr().err
+
+
+def test_every_device_of_the_schema_is_in_the_table():
+    assert {*DEVICES, "cpu"} == set(schema.DEVICES)

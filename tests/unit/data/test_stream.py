@@ -1,0 +1,50 @@
+"""Rows one at a time: every row is a conversation or a reason, whatever its neighbours are."""
+
+import json
+from itertools import islice
+
+import pytest
+
+from alora.data import formats
+from alora.data.conversation import LabelledConversation, Rejected, stream_conversations
+from alora.errors import DataError
+
+
+def row(text: str = "hello", **more: object) -> str:
+    return json.dumps({"messages": [{"role": "user", "content": text}], **more})
+
+
+def outcomes(path) -> list[str]:
+    found = []
+    for _, one in stream_conversations(str(path)):
+        found.append(one.where if isinstance(one, LabelledConversation) else one.findings[0].code)
+    return found
+
+
+def test_each_row_has_its_own_outcome_in_order(tmp_path):
+    lines = [row(), "[", "", "{}", row(id=1.5), row(), '{"messages": [{"role": "x", "content": 1}]}', "}"]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    wanted = ["a.jsonl:1", "NOT_JSON", "COLUMN_MISSING", "ID_KIND", "a.jsonl:6", "ROLE_UNKNOWN", "NOT_JSON"]
+    assert outcomes(tmp_path / "a.jsonl") == wanted
+    *_, (_, both), _ = stream_conversations(str(tmp_path / "a.jsonl"))
+    assert isinstance(both, Rejected)
+    assert [finding.code for finding in both.findings] == ["ROLE_UNKNOWN", "CONTENT_KIND"]
+
+
+def test_rows_behind_a_line_without_end_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "LONGEST_LINE", 1000)
+    (tmp_path / "a.jsonl").write_text("\n".join([row(), row("x" * 3500), row(), row("y" * 1000)]))
+    assert outcomes(tmp_path / "a.jsonl") == ["a.jsonl:1", "ROW_TOO_LONG", "a.jsonl:3", "ROW_TOO_LONG"]
+
+
+def test_a_table_s_bad_lines_are_rows_too(tmp_path):
+    (tmp_path / "a.csv").write_text('prompt,id\nhello,1\na,b,c\n"open"x,3\nbye,4\n')
+    assert outcomes(tmp_path / "a.csv") == ["a.csv:2", "CELLS", "NOT_CSV", "a.csv:5"]
+
+
+def test_an_array_that_breaks_off_is_no_whole_log(tmp_path):
+    (tmp_path / "a.json").write_text(f"[{row()}, {row()}, broken")
+    stream = stream_conversations(str(tmp_path / "a.json"))
+    assert [one.where for _, one in islice(stream, 2)] == ["a.json:1", "a.json:2"]
+    with pytest.raises(DataError, match="the file is read up to here"):
+        next(stream)

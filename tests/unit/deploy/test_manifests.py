@@ -1,0 +1,222 @@
+"""deploy/ against the schemas of Kubernetes and of the custom resources, offline; what it names must exist."""
+
+import copy
+import re
+import shlex
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from alora.cli import VERBS
+from alora.config.compose import load_recipe
+from alora.version import __version__
+from tests.unit.deploy.schemas import SCHEMAS
+
+ROOT = Path(__file__).parents[3]
+DEPLOY = ROOT / "deploy"
+KUBERNETES = "1.33"
+OVERLAYS = ("base", "overlays/gateway", "overlays/inferencepool", "overlays/kserve")
+# Not alora's own and not vLLM's: whose they are.
+OTHERS = {
+    "PATH": "the shell's",
+    "HOME": "the shell's",
+    "PIP_NO_CACHE_DIR": "pip's",
+    "PYTHONDONTWRITEBYTECODE": "Python's",
+    "XDG_CACHE_HOME": "freedesktop's",
+    "TRITON_CACHE_DIR": "triton.knobs",
+    "HF_HUB_OFFLINE": "huggingface_hub.constants",
+}
+
+
+def documents(folder: Path) -> list[dict[str, Any]]:
+    """What kustomize would make of a folder that has resources alone, without images' tags."""
+    found = []
+    settings = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    jsonschema.validate(settings, SCHEMAS[settings["apiVersion"], settings["kind"]])
+    for name in settings["resources"]:
+        place = (folder / name).resolve()
+        found += documents(place) if place.is_dir() else list(yaml.safe_load_all(place.read_text()))
+    return found
+
+
+def check(document: dict[str, Any]) -> None:
+    schema = SCHEMAS.get((document["apiVersion"], document["kind"]))
+    if schema is None:
+        kubernetes_validate.validate(document, KUBERNETES, strict=True)
+        return
+    jsonschema.validate(document, schema)
+    if document["kind"] == "LLMInferenceService":
+        check({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": document["spec"]["template"]})
+
+
+EVERYTHING = {
+    f"{overlay}: {document['kind']}": document for overlay in OVERLAYS for document in documents(DEPLOY / overlay)
+}
+PICKER = yaml.safe_load(EVERYTHING["overlays/inferencepool: ConfigMap"]["data"]["plugins.yaml"])
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_every_manifest_fits_its_schema(name):
+    check(EVERYTHING[name])
+
+
+def test_the_endpoint_picker_s_plugins():
+    check(PICKER)
+    (profile,) = PICKER["schedulingProfiles"]
+    assert [item["pluginRef"] for item in profile["plugins"]] == [item["type"] for item in PICKER["plugins"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "key"),
+    [
+        ("base: Deployment", "spec template spec containers 0", "readinesProbe"),
+        ("base: Deployment", "spec template spec containers 0 securityContext", "readOnlyRootFileSystem"),
+        ("base: Deployment", "spec strategy rollingUpdate", "maxUnavailble"),
+        ("base: Service", "spec ports 0", "targetport"),
+        ("base: PodDisruptionBudget", "spec", "maxUnavailabe"),
+        ("base: HorizontalPodAutoscaler", "spec", "maxReplica"),
+        ("base: NetworkPolicy", "spec", "podSelectors"),
+        ("overlays/gateway: HTTPRoute", "spec rules 0 backendRefs 0", "ports"),
+        ("overlays/gateway: BackendTrafficPolicy", "spec loadBalancer", "consistenthash"),
+        ("overlays/inferencepool: InferencePool", "spec endpointPickerRef", "failMode"),
+        ("overlays/inferencepool: InferencePool", "spec", "targetPortNumber"),
+        ("overlays/kserve: LLMInferenceService", "spec", "replica"),
+        ("overlays/kserve: LLMInferenceService", "spec template containers 0", "volumemounts"),
+    ],
+)
+def test_a_misspelt_field_is_found(name, path, key):
+    wrong = copy.deepcopy(EVERYTHING[name])
+    steps = [int(step) if step.isdigit() else step for step in path.split()]
+    place = reduce(lambda value, step: value[step], steps, wrong)
+    place[key] = 1
+    with pytest.raises(Exception, match=re.escape(key)):
+        check(wrong)
+
+
+def test_every_file_is_in_a_kustomization():
+    kustomizations = {o: yaml.safe_load((DEPLOY / o / "kustomization.yaml").read_text()) for o in OVERLAYS}
+    listed = {(DEPLOY / overlay / name).resolve() for overlay in OVERLAYS
+              for name in kustomizations[overlay]["resources"]}  # fmt: skip
+    folders = [DEPLOY / overlay for overlay in OVERLAYS]
+    files = {file.resolve() for folder in folders for file in folder.glob("*.yaml")}
+    assert files - listed == {(folder / "kustomization.yaml").resolve() for folder in folders}
+    assert all(place.exists() for place in listed)
+
+
+def container(name: str) -> dict[str, Any]:
+    spec = EVERYTHING[name]["spec"]
+    return (spec["template"].get("spec") or spec["template"])["containers"][0]
+
+
+CONTAINERS = ("base: Deployment", "overlays/kserve: LLMInferenceService")
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_alora_takes_every_argument(name, tmp_path):
+    own = container(name)
+    verb, *settings = own["args"]
+    assert verb in VERBS
+    folders = {"/models/": tmp_path / "models", "/mnt/models": tmp_path / "models/base"}
+    for folder in ("battery", "base"):
+        (tmp_path / "models" / folder).mkdir(parents=True)
+    for there, here in folders.items():
+        settings = [item.replace(there, f"{here}/") for item in settings]
+    recipe = load_recipe(verb, settings, print)
+    assert (recipe.serving.host, recipe.serving.port) == ("0.0.0.0", 8000)
+    mounts = {mount["mountPath"] for mount in own["volumeMounts"]} | {"/mnt/models"}  # the last is KServe's
+    paths = [item.partition("=")[2] for item in own["args"] if "=/" in item]
+    assert len(paths) == 2
+    assert all(any(path.startswith(mount) for mount in mounts) for path in paths)
+
+
+def environment() -> dict[str, str]:
+    text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
+    pairs = [word for line in re.findall(r"^ENV (.*)$", text, re.MULTILINE) for word in shlex.split(line)]
+    found = dict(pair.split("=", 1) for pair in pairs)
+    for name in CONTAINERS:
+        found |= {item["name"]: item.get("value", "") for item in container(name)["env"]}
+    return found
+
+
+def test_every_variable_is_somebody_s():
+    from vllm import envs
+
+    taken = set(envs.environment_variables) | set(OTHERS)
+    assert set(environment()) - taken == set()
+    assert set(OTHERS) <= set(environment())  # none is left over
+
+
+def test_the_probe_asks_what_the_guard_serves_with_the_key_that_the_pod_has():
+    own = container("base: Deployment")
+    script = own["readinessProbe"]["exec"]["command"][2]
+    compile(script, "probe", "exec")
+    from alora.guard.routes import router
+
+    (path,) = re.findall(r"127\.0\.0\.1:8000(/\S+?)\"", script)
+    assert path in {route.path for route in router.routes}
+    assert set(re.findall(r'environ\["(\w+)"\]', script)) <= {item["name"] for item in own["env"]}
+
+
+def test_names_labels_and_ports_meet():
+    pods = EVERYTHING["base: Deployment"]["spec"]["template"]
+    labels = pods["metadata"]["labels"]
+    selectors = [
+        EVERYTHING["base: Deployment"]["spec"]["selector"]["matchLabels"],
+        EVERYTHING["base: Service"]["spec"]["selector"],
+        EVERYTHING["base: PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
+        EVERYTHING["base: NetworkPolicy"]["spec"]["podSelector"]["matchLabels"],
+        EVERYTHING["overlays/inferencepool: InferencePool"]["spec"]["selector"]["matchLabels"],
+    ]
+    assert all(selector == labels for selector in selectors)
+    assert EVERYTHING["base: HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == "alora-guard"
+    (port,) = container("base: Deployment")["ports"]
+    (service,) = EVERYTHING["base: Service"]["spec"]["ports"]
+    (let_in,) = EVERYTHING["base: NetworkPolicy"]["spec"]["ingress"][0]["ports"]
+    assert port["name"] == service["targetPort"] == let_in["port"]
+    (backend,) = EVERYTHING["overlays/gateway: HTTPRoute"]["spec"]["rules"][0]["backendRefs"]
+    assert (backend["name"], backend["port"]) == (EVERYTHING["base: Service"]["metadata"]["name"], service["port"])
+    (pool,) = EVERYTHING["overlays/inferencepool: HTTPRoute"]["spec"]["rules"][0]["backendRefs"]
+    found = EVERYTHING["overlays/inferencepool: InferencePool"]
+    assert (pool["kind"], pool["name"], pool["group"]) == (found["kind"], found["metadata"]["name"],
+                                                           found["apiVersion"].partition("/")[0])  # fmt: skip
+    assert found["spec"]["targetPorts"] == [{"number": port["containerPort"]}]
+    volumes = {volume["name"] for volume in pods["spec"]["volumes"]}
+    assert {mount["name"] for mount in container("base: Deployment")["volumeMounts"]} == volumes
+
+
+def test_the_container_may_do_nothing_more_than_it_must():
+    pod, own = EVERYTHING["base: Deployment"]["spec"]["template"]["spec"], container("base: Deployment")
+    dockerfile = (DEPLOY / "Dockerfile").read_text()
+    (user,) = re.findall(r"^USER (\d+)$", dockerfile, re.MULTILINE)
+    assert pod["securityContext"]["runAsUser"] == int(user) > 0
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert own["securityContext"]["readOnlyRootFilesystem"] is True
+    assert own["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    written = {"/tmp"} | {value for name, value in environment().items() if "CACHE" in name and value[:1] == "/"}
+    empty = {volume["name"] for volume in pod["volumes"] if "emptyDir" in volume}
+    writable = {mount["mountPath"] for mount in own["volumeMounts"] if mount["name"] in empty}
+    assert all(any(path == place or path.startswith(f"{place}/") for place in writable) for path in written)
+
+
+def test_the_image_is_pinned_and_holds_what_the_wheel_takes():
+    dockerfile = (DEPLOY / "Dockerfile").read_text()
+    bases = re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)
+    assert all(re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+", base) for base in bases)
+    copied = [
+        word for line in re.findall(r"^COPY (?!--from)(.*) \S+$", dockerfile, re.MULTILINE) for word in line.split()
+    ]
+    assert all((ROOT / name).exists() for name in copied)
+    assert {"alora", "configs", "pyproject.toml"} <= set(copied)
+    pins = (DEPLOY / "requirements.txt").read_text().splitlines()
+    assert all(re.fullmatch(r"[\w-]+==[\d.]+", line) for line in pins if not line.startswith("#"))
+    for overlay in ("base", "overlays/kserve"):
+        (image,) = yaml.safe_load((DEPLOY / overlay / "kustomization.yaml").read_text())["images"]
+        assert image["newTag"] == __version__
+        assert f"-t {image['name']}:{image['newTag']}" in dockerfile
+    for name in CONTAINERS:
+        assert container(name)["image"] == image["name"]

@@ -1,0 +1,50 @@
+"""A log on disk and verdicts on it, without a model."""
+
+import json
+from pathlib import Path
+
+from alora.config.schema import ColumnSettings, DataSettings
+from alora.logs.rows import survey
+from alora.logs.verdicts import Scored, VerdictFolder
+from alora.verdict import Verdict
+
+POLICIES = ("advice", "refunds")
+HOSTILE = "<script>alert(1)</script> | `x` [a](b) \x1b[31m \u202e"
+
+
+def log(folder: Path, count: int, text: str = "Where is parcel {}?") -> Path:
+    file = folder / "log.jsonl"
+    rows = [
+        {"id": f"c{n}", "at": f"2026-01-{1 + n // 10 % 28:02}T23:30:00-01:00",
+         "messages": [{"role": "user", "content": text.replace("{}", str(n))}]}
+        for n in range(count)
+    ]  # fmt: skip
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def probability(row: int, policy: str) -> float:
+    """Spread over all tenths, another one for each policy."""
+    return (row * 37 + 11 * POLICIES.index(policy)) % 100 / 100 + 0.003
+
+
+def verdicts(place: Path, source: Path, of: object = probability, threshold: float = 0.5, **own: object) -> Path:
+    found = survey(str(source), DataSettings(columns=ColumnSettings(time="at")))
+    asked = {policy: {"adapter": "0a" * 32, "threshold": threshold, **own} for policy in POLICIES}
+    job = {"rows": found.count, "rows_digest": found.digest, "time": "at", "policies": asked, "shard_rows": 16}
+    rows = list(map(json.loads, source.read_text().splitlines()))
+    with VerdictFolder(place, job) as folder:
+        for shard in folder.missing():
+            part = range(shard * 16, min(found.count, shard * 16 + 16))
+            folder.write(shard, [scored(n, rows[n], of, threshold) for n in part])
+        folder.finish()
+    return place
+
+
+def scored(number: int, row: dict, of: object, threshold: float) -> Scored:
+    given = []
+    for policy in POLICIES:
+        p = of(number, policy)  # type: ignore[operator]
+        label = "violation" if p >= threshold else "ok"
+        given.append(Verdict(policy, label, p, threshold, "0a" * 32, {}))
+    return Scored(number, row["id"], row["at"], 9, False, given)
