@@ -71,7 +71,8 @@ class Chart:
     @property
     def ticks(self) -> list[tuple[float, str, str]]:
         """Share of each axis, and what stands there across and up."""
-        return [(share, *(f"{share * end:.3g}" for end in self.ends)) for share in (0, 0.25, 0.5, 0.75, 1)]
+        right, top = self.ends
+        return [(share, f"{share * right:.3g}", f"{share * top:.3g}") for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
 
 
 def render_page(page: Page) -> str:
@@ -223,7 +224,7 @@ def _mistakes(page: Page) -> list[dict[str, Any]]:
     """The wrong verdicts on the rows that are reported, the surest first."""
     own = page.judged.methods[0]
     split = own.evaluation.split
-    wrong_N = own.verdicts_N(split) != own.predictions[split].label_ids_N
+    wrong_N = np.not_equal(own.verdicts_N(split), own.predictions[split].label_ids_N)
     return _listed(page, split, wrong_N)[:SHOWN]
 
 
