@@ -111,6 +111,12 @@ class Verdict:
         return asdict(self)
 
 
+def population_stability(before: Sequence[int], after: Sequence[int]) -> float:
+    """``sum((q - p) * ln(q / p))`` over bins, half a count added to each so that empty ones count."""
+    p_B, q_B = ([(count + 0.5) / (sum(counts) + 0.5 * len(counts)) for count in counts] for counts in (before, after))
+    return math.fsum((q - p) * math.log(q / p) for p, q in zip(p_B, q_B, strict=True))
+
+
 def tenth(probability: float) -> int:
     """The bin of a probability in a histogram of :data:`TENTHS` equal ones."""
     return min(int(probability * TENTHS), TENTHS - 1)

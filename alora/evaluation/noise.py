@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import softmax
 
 from alora.data.conversation import LabelledConversation
 from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.predict import labels_of
+from alora.evaluation.resampling import Floats
 from alora.policy import Policy
 
 FOLDS = 5
@@ -45,16 +47,20 @@ def doubtful_labels(policy: Policy, rows: Sequence[LabelledConversation], seed: 
     for train, test in StratifiedKFold(folds, shuffle=True, random_state=seed).split(label_ids_N, label_ids_N):
         fitted = fit_bag_of_words(policy, [mine[place] for place in train], seed)
         probabilities_NL[test] = softmax(fitted.predict([mine[place] for place in test]).logits_NL, axis=1)
-    usual_L = np.array(
-        [probabilities_NL[label_ids_N == label, label].mean() if (label_ids_N == label).any() else np.inf
-         for label in range(len(policy.labels))]
-    )  # fmt: skip
-    confident_NL = np.where(probabilities_NL >= usual_L, probabilities_NL, 0.0)
-    likelier_N = confident_NL.argmax(axis=1)
-    own_N = probabilities_NL[np.arange(len(mine)), label_ids_N]
+    likelier_N = likelier_labels(probabilities_NL, label_ids_N)
     found = [
-        Doubt(mine[n], policy.labels[label_ids_N[n]], policy.labels[likelier], float(confident_NL[n, likelier]))
+        Doubt(mine[n], policy.labels[label_ids_N[n]], policy.labels[likelier], float(probabilities_NL[n, likelier]))
         for n, likelier in enumerate(likelier_N)
-        if likelier != label_ids_N[n] and confident_NL[n, likelier] > own_N[n]
+        if likelier != label_ids_N[n]
     ]
     return sorted(found, key=lambda doubt: -doubt.probability)
+
+
+def likelier_labels(probability_NL: Floats, label_ids_N: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Each row's label, or the one that it is more likely to have: at least as probable as that label is on average for
+    the rows that carry it, and more probable than the row's own."""
+    own_N = np.take_along_axis(probability_NL, label_ids_N[:, None], axis=1)
+    carried_NL = label_ids_N[:, None] == np.arange(probability_NL.shape[1])
+    usual_L = [own_N[carried_N].mean() if carried_N.any() else np.inf for carried_N in carried_NL.T]
+    confident_NL = np.where((probability_NL >= usual_L) & (probability_NL > own_N), probability_NL, 0.0)
+    return np.where(confident_NL.any(axis=1), confident_NL.argmax(axis=1), label_ids_N)

@@ -21,6 +21,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from alora.config.schema import EvaluationSettings
 from alora.data.conversation import LabelledConversation
 from alora.evaluation.doubts import doubts
+from alora.evaluation.noise import likelier_labels
 from alora.evaluation.plots import reliability_points, roc_points
 from alora.evaluation.records import Evaluation
 from alora.evaluation.report import HEADINGS, describe_operating_point, estimate_cell, figure_rows, table_rows
@@ -229,17 +230,11 @@ def _mistakes(page: Page) -> list[dict[str, Any]]:
 
 
 def _doubted(page: Page) -> tuple[list[dict[str, Any]], int]:
-    """Rows that read like another label's (Northcutt et al. 2021): that label's probability is at least its mean over
-    the rows that carry it, and above the row's own. Those of all splits, the surest first, and how many there are."""
+    """Rows that read like another label's, of all splits, the surest first; and how many there are."""
     own, found = page.judged.methods[0], []
     for split, predictions in own.predictions.items():
-        probability_NL, label_ids_N = own.probability_NL(split), predictions.label_ids_N
-        own_N = np.take_along_axis(probability_NL, label_ids_N[:, None], axis=1)
-        usual_L = [
-            own_N[label_ids_N == place].mean() if (label_ids_N == place).any() else 2.0
-            for place in range(probability_NL.shape[1])
-        ]
-        found += _listed(page, split, ((probability_NL >= usual_L) & (probability_NL > own_N)).any(axis=1))
+        likelier_N = likelier_labels(own.probability_NL(split), predictions.label_ids_N)
+        found += _listed(page, split, np.not_equal(likelier_N, predictions.label_ids_N))
     found.sort(key=lambda row: row["own"])
     return found[:SHOWN], len(found)
 

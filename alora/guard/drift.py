@@ -1,10 +1,9 @@
 """Whether live traffic still looks like the rows that a policy was validated on."""
 
-import math
 from collections import deque
 from collections.abc import Sequence
 
-from alora.verdict import TENTHS, tenth
+from alora.verdict import TENTHS, population_stability, tenth
 
 LEAST = 100  # rows and verdicts; below, the index of equal distributions is often above 0.1
 LAST = 1000  # verdicts that are compared
@@ -31,9 +30,3 @@ class Drift:
         if self._reference is None or len(self._last) < LEAST:
             return None
         return population_stability(self._reference, self._seen)
-
-
-def population_stability(before: Sequence[int], after: Sequence[int]) -> float:
-    """``sum((q - p) * ln(q / p))`` over bins, half a count added to each so that empty ones count."""
-    p_B, q_B = ([(count + 0.5) / (sum(counts) + 0.5 * len(counts)) for count in counts] for counts in (before, after))
-    return math.fsum((q - p) * math.log(q / p) for p, q in zip(p_B, q_B, strict=True))

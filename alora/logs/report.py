@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +15,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from alora.logs.verdicts import read_manifest, tables
 from alora.reading import printable
+from alora.verdict import TENTHS, population_stability
 
 MARK = "alora report"  # opens both files: what holds it may be replaced
-TENTHS, LEAST = 10, 100  # bins of a histogram; rows on both sides, below which drift is chance
+LEAST = 100  # rows on both sides, below which drift is chance
 MOST_DAYS = 62  # rates are told by day up to here, else by month
 EXCERPT = 300  # characters of a conversation
 _UNKNOWN = "unknown"
@@ -175,12 +175,6 @@ def _drift(summary: Summary) -> Table:
     about = ("Population stability index of the probabilities against the rows that each policy was validated on, in "
              "tenths: below 0.1 is stable, above 0.25 is another population.")  # fmt: skip
     return Table("Drift", about, ("policy", "PSI", "reading"), rows)
-
-
-def population_stability(before: Sequence[int], after: Sequence[int]) -> float:
-    """``sum((q - p) * ln(q / p))`` over bins, half a count added to each so that empty ones count."""
-    p_B, q_B = ([(count + 0.5) / (sum(counts) + 0.5 * len(counts)) for count in counts] for counts in (before, after))
-    return math.fsum((q - p) * math.log(q / p) for p, q in zip(p_B, q_B, strict=True))
 
 
 def _examples(summary: Summary, texts: Mapping[int, str]) -> Iterable[Table]:

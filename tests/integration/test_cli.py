@@ -148,7 +148,6 @@ BAD_COMMAND_LINES = [
     (["train", "recipe=~nobody/a.yaml"], ["there is no file", "~nobody/a.yaml"]),
     (["train", "recipe=quickstart", "policy=jailbreak"], ["policy.file", "inline policy"]),
     (["train", "quickstart"], ["'quickstart' is not key=value", "recipe=quickstart"]),
-    (["train", "-m", "recipe=quickstart", "training.seed=0,1"], ["one run folder", "name=seed_${training.seed}"]),
     (["train", "--config-dir", "nowhere"], ["nowhere", "not found"]),
     (["train", "--config-name", "nowhere"], ["nowhere"]),
     (["train", "recipe=quickstart", "output=x"], ["output= has no effect", "run_dir="]),

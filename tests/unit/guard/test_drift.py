@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from alora.guard.drift import LAST, LEAST, Drift, population_stability
-from alora.verdict import tenth
+from alora.guard.drift import LAST, LEAST, Drift
+from alora.verdict import population_stability, tenth
 
 EVEN = [100] * 10
 

@@ -5,7 +5,8 @@ import re
 import pytest
 
 from alora.cli import main
-from alora.logs.report import Summary, day_of, population_stability, report
+from alora.logs.report import Summary, day_of, report
+from alora.verdict import population_stability
 from tests.unit.logs.cases import HOSTILE, POLICIES, log, probability, verdicts
 
 ROWS = 200
