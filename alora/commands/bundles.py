@@ -93,9 +93,9 @@ def saved_run(artifact: Artifact) -> Recipe | None:
 
 @functools.lru_cache(maxsize=1)  # a tenth of a second, for each bundle of a battery
 def _read_recipe(file: Path, _changed: int) -> Recipe:
-    from alora.config.saved import load_recipe
+    from alora.config.saved import read_saved_recipe
 
-    return load_recipe(file)
+    return read_saved_recipe(file)
 
 
 def check_bases(bundles: Sequence[Bundle], base: LoadedBase) -> None:

@@ -78,7 +78,7 @@ def _following(recipe: Recipe) -> str:
     return "/".join([*parts[: own[-1]], "${name}", *parts[own[-1] + 1 :]] if own else parts)
 
 
-def load_recipe(path: str | os.PathLike[str]) -> Recipe:
+def read_saved_recipe(path: str | os.PathLike[str]) -> Recipe:
     """Read back what :func:`save_recipe` wrote, typed, without composing anything.
 
     Raises:

@@ -13,7 +13,7 @@ import yaml
 from alora.config import compose
 from alora.config.arguments import OF_ARTIFACT
 from alora.config.paths import configs_folder, recipes_folder
-from alora.config.saved import load_environment, load_recipe, save_recipe
+from alora.config.saved import load_environment, read_saved_recipe, save_recipe
 from alora.config.schema import BaseSettings, Recipe
 from alora.config.sweep import Jobs, run_sweep
 from alora.errors import ConfigError
@@ -275,7 +275,7 @@ class TestSavedRun:
 
     def test_reads_back_typed(self, saved):
         recipe, folder = saved
-        assert load_recipe(folder / "run.yaml") == recipe
+        assert read_saved_recipe(folder / "run.yaml") == recipe
         assert load_environment(folder / "run.yaml") == self.ENVIRONMENT
 
     def test_group_choices_still_win_over_it(self, saved):
@@ -291,7 +291,7 @@ class TestSavedRun:
         with pytest.raises(ConfigError, match="retired"):
             recipe_of("train", "--config-dir", str(folder), "--config-name", "run")
         with pytest.raises(ConfigError, match="another version of alora"):
-            load_recipe(folder / "run.yaml")
+            read_saved_recipe(folder / "run.yaml")
 
 
 class TestSweep:

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from alora.cli import main, report
-from alora.config.saved import load_recipe, save_recipe
+from alora.config.saved import read_saved_recipe, save_recipe
 from alora.config.schema import Recipe
 from alora.config.sweep import Jobs, run_sweep
 from alora.errors import ConfigError
@@ -139,7 +139,7 @@ def test_a_run_keeps_no_trust_and_gives_none(here):
     assert "trust_remote_code: false" in text
     assert "--api-key" not in text
     (here / "run.yaml").write_text(text.replace("trust_remote_code: false", "trust_remote_code: true"))
-    saved = load_recipe(here / "run.yaml")
+    saved = read_saved_recipe(here / "run.yaml")
     assert not saved.base.trust_remote_code
     assert saved.engine == "vllm"
 
@@ -149,7 +149,7 @@ def test_a_run_refers_to_no_environment(here):
     text = (here / "run.yaml").read_text().replace("name: run\n", "name: ${oc.env:SECRET}\n")
     (here / "run.yaml").write_text(text)
     with pytest.raises(ConfigError, match="name: a file refers to settings alone"):
-        load_recipe(here / "run.yaml")
+        read_saved_recipe(here / "run.yaml")
 
 
 def labels(count: int) -> dict[str, str]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alora.config.saved import load_environment, load_recipe, save_recipe
+from alora.config.saved import load_environment, read_saved_recipe, save_recipe
 from alora.config.schema import Recipe
 from alora.errors import ConfigError, RunError
 
@@ -19,7 +19,7 @@ def test_every_value_comes_back(tmp_path_factory, rule, word, command, rate, ste
     recipe.policy.rule, recipe.policy.labels = rule, {"bad": word, "good": "No"}
     recipe.training.learning_rate, recipe.training.max_steps = rate, steps
     save_recipe(recipe, path, {"command": command, "torch": "2.13.0"})
-    assert load_recipe(path) == recipe
+    assert read_saved_recipe(path) == recipe
     assert load_environment(path) == {"command": command, "torch": "2.13.0"}
 
 
@@ -48,7 +48,7 @@ def test_odd_text_comes_back(text, tmp_path):
     recipe = Recipe()
     recipe.policy.rule = text
     save_recipe(recipe, tmp_path / "run.yaml", {"command": text})
-    assert load_recipe(tmp_path / "run.yaml") == recipe
+    assert read_saved_recipe(tmp_path / "run.yaml") == recipe
     assert load_environment(tmp_path / "run.yaml") == {"command": text}
 
 
@@ -65,12 +65,12 @@ def test_odd_text_comes_back(text, tmp_path):
 def test_a_damaged_file_is_told(text, error, words, tmp_path):
     (tmp_path / "run.yaml").write_text(text)
     with pytest.raises(error, match=words):
-        load_recipe(tmp_path / "run.yaml")
+        read_saved_recipe(tmp_path / "run.yaml")
 
 
 def test_a_missing_file_is_told(tmp_path):
     with pytest.raises(RunError, match=r"run\.yaml"):
-        load_recipe(tmp_path / "run.yaml")
+        read_saved_recipe(tmp_path / "run.yaml")
 
 
 def test_settings_without_environment(tmp_path):
