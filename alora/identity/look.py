@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alora.base.load import load_base
-from alora.config.saved import load_recipe
+from alora.config.saved import read_saved_recipe
 from alora.data.splits import read_splits
 from alora.evaluation.plots import difference_figure
 from alora.identity.capture import Call, Capture, Site, capture, twin
@@ -79,7 +79,7 @@ def look(run: str | Path) -> Look:
     Raises:
         AloraError: the run, its rows or its base cannot be read.
     """
-    recipe, adapter = load_recipe(Path(run, RUN_FILE)), Path(run, ADAPTER)
+    recipe, adapter = read_saved_recipe(Path(run, RUN_FILE)), Path(run, ADAPTER)
     (policy,) = load_policies(recipe.policy, recipe.policies)
     splits, _ = read_splits(recipe.data, [policy])
     base = load_base(recipe.base, progress=False)

@@ -8,7 +8,7 @@ import pytest
 
 from alora.cli import main
 from alora.config.environment import command_line
-from alora.config.saved import load_recipe, save_recipe
+from alora.config.saved import read_saved_recipe, save_recipe
 from alora.config.schema import JudgeSettings, Recipe, ServingSettings
 from alora.config.secrets import HIDDEN, in_the_clear, is_far, redacted, without_secret
 from alora.tracking import start_tracking
@@ -70,7 +70,7 @@ def test_saved_settings_hold_none(tmp_path, monkeypatch):
     file = tmp_path / "run.yaml"
     save_recipe(secretive(), file, {"command": command_line()})
     assert SECRET not in file.read_text()
-    assert load_recipe(file) == Recipe(judge=JudgeSettings(model="m"))
+    assert read_saved_recipe(file) == Recipe(judge=JudgeSettings(model="m"))
 
 
 def test_what_a_tracker_gets(tmp_path, monkeypatch):
