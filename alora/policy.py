@@ -19,7 +19,7 @@ METADATA = ("sources", "counts", "notes", "metadata")  # a policy file may say w
 LISTS = ("policies", "multilabel_policies")
 LONGEST_ID = 128  # letters; it names files, beside their endings
 LONGEST = {
-    "title": 1000,
+    "title": 10_000,
     "label": 200,
     "answer": 200,
     "rule": 100_000,

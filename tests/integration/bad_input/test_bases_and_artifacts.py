@@ -36,7 +36,7 @@ BASES = {
     "quantized with GPTQ": (quantized("gptq"), ["quantized with gptq", "refuses", "use its bf16 base"]),
     "quantized with HQQ": (quantized("hqq"), ["quantized with hqq", "refuses", "use its bf16 base"]),
     "quantized with AWQ": (quantized("awq"), ["quantized with awq", "refuses", "use its bf16 base"]),
-    "broken config": (write("config.json", "{"), ["cannot be loaded", "config.json", "check base.source"]),
+    "broken config": (write("config.json", "{"), ["config.json cannot be read", "take another base"]),
     "no config": (remove("config.json"), ["cannot be loaded", "check base.source"]),
     "unknown architecture": (
         edit("config.json", lambda config: config.update(model_type="nothing", architectures=["Nothing"])),

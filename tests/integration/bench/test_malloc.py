@@ -31,4 +31,4 @@ def test_a_gather_does_not_fault_in_each_call():
     before, after = call_forked(_before_and_after, None)
     if before < 1000:
         pytest.skip("this C library, or huge pages, spare the faults already")
-    assert after < before / 10
+    assert after < before / 2  # one call of the four may still grow the heap
