@@ -12,7 +12,7 @@ from alora.errors import BaseError
 from alora.reading import read_json
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from transformers import PretrainedConfig, PreTrainedModel
 
 _UNSUPPORTED_QUANTIZATION = {
     "gptq": "PEFT silently trains plain LoRA on GPTQ layers",
@@ -57,22 +57,27 @@ def read_config(location: str, options: Mapping[str, Any]) -> PretrainedConfig:
     return config
 
 
-def require_stored(config: PretrainedConfig, location: str) -> None:
+def skeleton(config: PretrainedConfig, trust_remote_code: bool) -> PreTrainedModel:
+    """The base's modules without their weights (meta device): names and shapes, in seconds."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+
+
+def require_stored(config: PretrainedConfig, location: str, trust_remote_code: bool) -> None:
     """Refuse a local base whose config describes more parameters than its files have bytes, before room is made for
     them.
 
     Raises:
         BaseError: with both counts.
     """
-    import torch
-    from transformers import AutoModelForCausalLM
-
     files = list(Path(location).glob("*.safetensors"))
     if not files:
         return
     stored = sum(file.stat().st_size for file in files)
-    with torch.device("meta"):
-        described = sum(value.numel() for value in AutoModelForCausalLM.from_config(config).parameters())
+    described = sum(value.numel() for value in skeleton(config, trust_remote_code).parameters())
     if described > stored:  # a parameter takes two bytes or more: alora refuses what is quantized already
         raise BaseError(
             f"base {location}: its config describes {described:,} parameters, and its *.safetensors files hold "

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alora.base import smollm2
-from alora.base.config import read_config, require_named_type, require_stored, require_whole
+from alora.base.config import read_config, require_named_type, require_stored, require_whole, skeleton
 from alora.base.fingerprint import Fingerprint, fingerprint_base
 from alora.base.gguf import converted
 from alora.base.quantize import NF4, SETTINGS, keep_gradients, nf4_config, quantize_in_place
@@ -51,7 +51,7 @@ def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
         if settings.weights == "random":
             model = _random_weights(config, dtype, device, quantized)
         else:
-            require_stored(config, location)
+            require_stored(config, location, settings.trust_remote_code)
             model = _stored_weights(location, dtype, device, quantized, options)
     except AloraError:
         raise
@@ -132,14 +132,9 @@ def load_skeleton(settings: BaseSettings) -> PreTrainedModel:
     Raises:
         BaseError: its config cannot be read, or alora refuses it by name.
     """
-    import torch
-    from transformers import AutoModelForCausalLM
-
     location = base_location(settings)
     try:
-        config = read_config(location, _load_options(settings))
-        with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config, trust_remote_code=settings.trust_remote_code)
+        return skeleton(read_config(location, _load_options(settings)), settings.trust_remote_code)
     except AloraError:
         raise
     except Exception as error:
