@@ -39,13 +39,13 @@ _MARK = "generated.json"
 def run(recipe: Recipe) -> int:
     """Generate, filter, report; exit code 1 when the rows cannot be trained on."""
     quality, folder, spent = generate(recipe)
-    findings = quality.findings()
+    told, findings = quality.as_dict() | spent, quality.findings()
     if recipe.json:
-        say_json(quality.as_dict() | spent | {"findings": [asdict(finding) for finding in findings]})
+        say_json(told | {"findings": [asdict(finding) for finding in findings]})
     else:
-        counts = quality.as_dict()["rows"]
+        counts = told["rows"]
         table(("split", *quality.policy.labels), [(split, *numbers.values()) for split, numbers in counts.items()])
-        figures = {name: value for name, value in (quality.as_dict() | spent).items() if not isinstance(value, dict)}
+        figures = {name: value for name, value in told.items() if not isinstance(value, dict)}
         say()
         table(("figure", "value"), list(figures.items()))
         say()
@@ -64,9 +64,10 @@ def generated(recipe: Recipe) -> Recipe:
         DataError: the rows cannot be trained on.
     """
     quality, folder, _ = generate(replace(recipe, output=None))
-    for finding in quality.findings():
+    findings = quality.findings()
+    for finding in findings:
         note(f"{finding.severity}: {finding}")
-    if any(finding.severity == ERROR for finding in quality.findings()):
+    if any(finding.severity == ERROR for finding in findings):
         raise DataError(f"the generated rows cannot be trained on; see {folder / 'report.md'}")
     data = replace(recipe.data, train=str(folder / "train.jsonl"), validation=str(folder / "validation.jsonl"))
     return replace(recipe, data=data)

@@ -23,10 +23,7 @@ def run(recipe: Recipe) -> int:
     if recipe.conversation is not None:
         wanted = {example.row for example in summary.examples}
         for number, conversation in conversations_at(recipe.conversation, recipe.data, summary.job, wanted):
-            text = "\n".join(f"{message.role}: {message.text}" for message in conversation.messages)
-            texts[number] = (
-                text if len(text) <= EXCERPT else f"{text[: EXCERPT // 3]} [...] {text[-EXCERPT * 2 // 3 :]}"
-            )
+            texts[number] = conversation.excerpt(EXCERPT)
     found = report(summary, texts)
     for file, content in zip(files, (as_markdown(found), as_html(found)), strict=True):
         write_text(file, content)

@@ -154,8 +154,7 @@ def _told_by_bundles(recipe: Recipe) -> dict[str, Any]:
     for bundle in bundles:
         point = bundle.manifest.operating_point
         known = {"adapter": bundle.manifest.adapter_digest, "labels": list(bundle.policy.labels)}
-        histogram = getattr(point, "histogram", None)
-        policies[bundle.policy.id] = known | asdict(point.calibration) | {"histogram": histogram}
+        policies[bundle.policy.id] = known | asdict(point.calibration) | {"histogram": point.histogram}
     return {"policies": policies, "base": bundles[0].manifest.base.fingerprint.as_dict() | {"dtype": base.dtype}}
 
 

@@ -195,7 +195,7 @@ class _Book:
             try:
                 content = json.loads(line)
                 if "usage" in content:
-                    self._sum(content["usage"])
+                    self.usage += Usage(**content["usage"])
                 else:
                     self.answers[content["key"]] = Answer(int(content["label_id"]), content["confidence"])
             except (ValueError, KeyError, TypeError, AttributeError):
@@ -208,12 +208,8 @@ class _Book:
                 self._append({"key": key} | asdict(answer))
 
     def add_usage(self, usage: Usage) -> None:
-        self._sum(asdict(usage))
+        self.usage += usage
         self._append({"usage": asdict(usage)})
-
-    def _sum(self, usage: dict[str, int]) -> None:
-        for name, amount in usage.items():
-            setattr(self.usage, name, getattr(self.usage, name) + amount)
 
     def _append(self, content: dict[str, Any]) -> None:
         with self._file.open("a", encoding="utf-8") as stream:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 import random
 import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from enum import Enum, auto
 from typing import Any, Self, TypeVar
 
@@ -54,6 +55,12 @@ class Usage:
     unreadable_answers: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(*map(operator.add, astuple(self), astuple(other)))
+
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage(*map(operator.sub, astuple(self), astuple(other)))
 
 
 class JudgeClient:

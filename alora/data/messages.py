@@ -58,6 +58,16 @@ class Conversation:
     id: str
     messages: tuple[Message, ...]
 
+    @property
+    def transcript(self) -> str:
+        """Role and text of each message, a line or more each."""
+        return "\n".join(f"{message.role}: {message.text}" for message in self.messages)
+
+    def excerpt(self, length: int) -> str:
+        """The transcript, of a long one a third from its beginning and the rest from its end, where verdicts turn."""
+        text, first = self.transcript, length // 3
+        return text if len(text) <= length else f"{text[:first]} [...] {text[first - length :]}"
+
 
 def as_row(conversation: Conversation) -> dict[str, Any]:
     """A conversation as a row that reads back as the same one."""

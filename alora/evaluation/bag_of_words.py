@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from alora.data.conversation import Conversation, LabelledConversation
+from alora.data.conversation import LabelledConversation
 from alora.errors import DataError
 from alora.evaluation.predict import Predictions, labels_of
 from alora.policy import Policy
@@ -36,7 +36,7 @@ class BagOfWords:
         if wanted:
             seen: Any = self.pipeline.classes_
             logits_NL[:, seen] = np.maximum(
-                self.pipeline.predict_log_proba([_text(r.conversation) for r in wanted]), -50
+                self.pipeline.predict_log_proba([r.conversation.transcript for r in wanted]), -50
             )
         return Predictions(self.policy, logits_NL, labels_of(self.policy, wanted))
 
@@ -60,12 +60,8 @@ def fit_bag_of_words(policy: Policy, rows: Sequence[LabelledConversation], seed:
         LogisticRegression(C=10.0, class_weight="balanced", max_iter=1000, random_state=seed),
     )
     try:
-        pipeline.fit([_text(row.conversation) for row in wanted], label_ids_N)
+        # Roles are words too, so that who spoke last can be learned.
+        pipeline.fit([row.conversation.transcript for row in wanted], label_ids_N)
     except ValueError as error:
         raise DataError(f"policy {policy.id!r}: the bag-of-words baseline found no words to count: {error}") from error
     return BagOfWords(policy, pipeline)
-
-
-def _text(conversation: Conversation) -> str:
-    """Roles are words too, so that who spoke last can be learned."""
-    return "\n".join(f"{message.role}: {message.text}" for message in conversation.messages)

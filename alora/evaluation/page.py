@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from alora.config.schema import EvaluationSettings
-from alora.data.conversation import LabelledConversation
 from alora.evaluation.doubts import doubts
+from alora.evaluation.html import page_template
 from alora.evaluation.noise import likelier_labels
 from alora.evaluation.plots import reliability_points, roc_points
 from alora.evaluation.records import Evaluation
@@ -28,7 +27,6 @@ from alora.evaluation.report import HEADINGS, describe_operating_point, estimate
 from alora.evaluation.resampling import Flags, Floats, Sweep, sweep
 from alora.evaluation.scored import Judged, Scored
 from alora.layout import PAGE_START
-from alora.reading import printable
 
 SHOWN, EXCERPT = 20, 600  # rows in a list, characters of a text
 _WIDTH, _HEIGHT = 300, 200  # of a chart's plot
@@ -114,21 +112,10 @@ def render_overview(pages: Mapping[str, Sequence[Evaluation]], left_out: Mapping
 def _render(**values: Any) -> str:
     home = Path(__file__).parent
     script = (home / "report.js").read_text(encoding="utf-8")
-    environment = Environment(
-        loader=FileSystemLoader(home), autoescape=True, undefined=StrictUndefined, finalize=_shown, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
     digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    template = environment.get_template("report.html.j2")
+    template = page_template(home / "report.html.j2", trim_blocks=True, lstrip_blocks=True)
     empty = {"overview": None, "width": _WIDTH, "height": _HEIGHT}
     return template.render(empty | values, start=PAGE_START, script=script, digest=digest).lstrip()
-
-
-def _shown(value: Any) -> Any:
-    """Text of others as a page can hold it: direction and control characters, and half characters, written out."""
-    if not isinstance(value, str) or hasattr(value, "__html__"):
-        return value
-    return printable(value).encode("utf-8", "backslashreplace").decode()
 
 
 def _named(method: str) -> str:
@@ -258,14 +245,7 @@ def _listed(page: Page, split: str, chosen_N: Flags) -> list[dict[str, Any]]:
             "positive": float(probability_NL[n, 0]),
             "own": float(own_N[n]),
             "words": None if words_N is None else labels[words_N[n]],
-            "text": _excerpt(rows[n]) if page.settings.report_texts else None,
+            "text": rows[n].conversation.excerpt(EXCERPT) if page.settings.report_texts else None,
         }
         for n in sorted(np.flatnonzero(chosen_N).tolist(), key=lambda n: own_N[n])
     ]
-
-
-def _excerpt(row: LabelledConversation) -> str:
-    """The conversation, of a long one a third from its beginning and the rest from its end, where verdicts turn."""
-    text = "\n".join(f"{message.role}: {message.text}" for message in row.conversation.messages)
-    first = EXCERPT // 3
-    return text if len(text) <= EXCERPT else f"{text[:first]} [...] {text[first - EXCERPT :]}"

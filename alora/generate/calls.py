@@ -10,7 +10,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,7 +48,7 @@ class Calls(JudgeClient):
     @property
     def total(self) -> Usage:
         """All calls of this folder, earlier runs included."""
-        return _sum(self._before, self.usage)
+        return self._before + self.usage
 
     @property
     def cost(self) -> float:
@@ -108,7 +108,7 @@ class Calls(JudgeClient):
         for line in self._file.read_text(encoding="utf-8").splitlines() if self._file.exists() else []:
             try:
                 content = json.loads(line)
-                self._before = _sum(self._before, Usage(**content.pop("usage")))
+                self._before += Usage(**content.pop("usage"))
                 if content:
                     self._known[content["key"]] = content
             except (ValueError, KeyError, TypeError, AttributeError):
@@ -117,8 +117,8 @@ class Calls(JudgeClient):
     def _append(self, content: dict[str, Any]) -> None:
         """One line, with what was spent since the line before it."""
         with self._written:
-            spent = Usage(**asdict(self.usage))
-            since = {item.name: getattr(spent, item.name) - getattr(self._noted, item.name) for item in fields(Usage)}
+            spent = replace(self.usage)
+            since = asdict(spent - self._noted)
             self._noted = spent
             with self._file.open("a", encoding="utf-8") as stream:
                 stream.write(
@@ -129,7 +129,3 @@ class Calls(JudgeClient):
         if self.usage != self._noted:  # requests that failed cost, too
             self._append({})
         super().__exit__(*problem)
-
-
-def _sum(one: Usage, other: Usage) -> Usage:
-    return Usage(**{item.name: getattr(one, item.name) + getattr(other, item.name) for item in fields(Usage)})

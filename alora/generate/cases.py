@@ -10,6 +10,7 @@ from typing import Any
 
 from alora.config.schema import Recipe
 from alora.data.conversation import Conversation, Message
+from alora.data.messages import as_row
 from alora.generate.calls import BudgetSpent, Calls
 from alora.generate.prompts import (
     STANCES,
@@ -42,9 +43,8 @@ class Case:
 
     def as_row(self, policy: Policy) -> dict[str, Any]:
         """A row as ``data.train`` reads it, with where it came from."""
-        messages = [{"role": message.role, "content": message.text} for message in self.conversation.messages]
-        row = {"id": self.conversation.id, "policy": policy.id, "messages": messages, "label": self.label}
         origin = {"cell": dict(self.cell), "intended": self.intended, "votes": dict(self.votes), "rounds": self.rounds}
+        row = as_row(self.conversation) | {"policy": policy.id, "label": self.label}
         return row | {"pair": self.pair, "generated": origin}
 
 

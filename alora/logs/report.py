@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from alora.evaluation.html import page_template, shown
 from alora.logs.verdicts import read_manifest, tables
-from alora.reading import printable
 from alora.verdict import TENTHS, population_stability
 
 MARK = "alora report"  # opens both files: what holds it may be replaced
@@ -191,10 +190,7 @@ def _examples(summary: Summary, texts: Mapping[int, str]) -> Iterable[Table]:
 
 def as_html(found: Sequence[Table]) -> str:
     """One file that asks no network. Everything in it is escaped: ids and conversations are hostile."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, finalize=_shown
-    )
-    return environment.get_template("report.html.j2").render(tables=found, mark=MARK)
+    return page_template(Path(__file__).with_name("report.html.j2")).render(tables=found, mark=MARK)
 
 
 def as_markdown(found: Sequence[Table]) -> str:
@@ -210,12 +206,7 @@ _ESCAPES = str.maketrans({sign: f"\\{sign}" for sign in r"\`*_[]|!#~$"} | {"<": 
 
 
 def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(' '.join(_shown(cell).split()).translate(_ESCAPES) for cell in cells)} |"
-
-
-def _shown(value: Any) -> Any:
-    """Text of others with control characters written out; the template's own (Markup) as it is."""
-    return printable(value).encode("utf-8", "backslashreplace").decode() if type(value) is str else value
+    return f"| {' | '.join(' '.join(shown(cell).split()).translate(_ESCAPES) for cell in cells)} |"
 
 
 def _share(part: Any, whole: Any) -> str:

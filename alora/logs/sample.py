@@ -17,8 +17,8 @@ from typing import Any
 
 from alora.errors import ConfigError
 from alora.logs.verdicts import read_manifest, tables
+from alora.verdict import TENTHS
 
-TENTHS = 10
 UNCERTAIN, DISAGREES, STRATUM = "uncertain", "disagrees", "stratum"
 _SHARES = {DISAGREES: 0.3, UNCERTAIN: 0.4}  # of the rows of a policy; the rest is drawn over the tenths
 
