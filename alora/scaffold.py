@@ -36,6 +36,7 @@ data:
   test: test.jsonl
 
 training:
+  epochs: 3  # the rows are plain: more passes only make it surer
   evaluations_per_epoch: 1
 """
 
