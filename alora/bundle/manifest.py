@@ -81,7 +81,7 @@ class CertificateRecord:
 @dataclass(frozen=True)
 class MoveRecord:
     """A parity run, as found when the bundle was moved: the golden rows' answers on the base in another
-    ``quantization`` and ``dtype``, where it comes from, beside those on the base that it was moved to. ``same_verdict``
+    ``quantization`` and ``dtype``, next to those on the base that it was moved to. ``same_verdict``
     counts rows whose verdict is the same, each at the operating point fitted there; ``largest_difference`` is of a
     log-probability over the labels, relative above 1, None where it is not finite.
     """

@@ -37,31 +37,31 @@ def add_vllm_proof(bundle: Bundle, proof: Certificate) -> Bundle:
         raise BundleError(f"{bundle.folder} holds {inner!r}, which is no part of a bundle; take it out, or use a copy")
     certificate = replace(read_certificate(bundle.folder / CERTIFICATE_FILE), vllm=proof)
 
-    def fill(beside: Path) -> None:
-        beside.mkdir()
+    def fill(staged: Path) -> None:
+        staged.mkdir()
         for file in bundle.folder.iterdir():
             if file.name not in _NEW:
-                _same_file(file, beside / file.name)
-        write_certificate(certificate, beside / CERTIFICATE_FILE)
-        file = file_record(beside / CERTIFICATE_FILE)
+                _same_file(file, staged / file.name)
+        write_certificate(certificate, staged / CERTIFICATE_FILE)
+        file = file_record(staged / CERTIFICATE_FILE)
         changed = replace(
             manifest,
             certificate=replace(record, sha256=file.sha256, vllm=proof.engine),
             files={**manifest.files, CERTIFICATE_FILE: file},
         )
-        (beside / MANIFEST_FILE).write_text(changed.to_json(), encoding="utf-8")
-        flush(beside / MANIFEST_FILE)
-        flush(beside)
-        load_bundle(beside)
+        (staged / MANIFEST_FILE).write_text(changed.to_json(), encoding="utf-8")
+        flush(staged / MANIFEST_FILE)
+        flush(staged)
+        load_bundle(staged)
 
     put_folder(bundle.folder.resolve(), fill)
     return load_bundle(bundle.folder)
 
 
-def _same_file(file: Path, beside: Path) -> None:
+def _same_file(file: Path, staged: Path) -> None:
     """The same file under a second name; a copy where the file system has no second names."""
     try:
-        os.link(file.resolve(), beside)
+        os.link(file.resolve(), staged)
     except OSError:
-        shutil.copy2(file, beside)
-        flush(beside)
+        shutil.copy2(file, staged)
+        flush(staged)

@@ -101,8 +101,8 @@ def run(recipe: Recipe) -> int:
 
 
 def is_finished(recipe: Recipe) -> bool:
-    """Whether the run is there to its last bundle, told without loading the base: settings, rows and policies are held
-    against the run's record, the base by its name alone."""
+    """Whether the run is complete to its last bundle: settings, rows and policies equal the record, as does the name of
+    the base, which is not loaded."""
     asked_more = recipe.data.train == GENERATE or recipe.export.push_to is not None or recipe.strict
     if asked_more or not Path(recipe.run_dir).is_dir():
         return False
@@ -126,7 +126,7 @@ def _load_base(recipe: Recipe, processes: Processes) -> LoadedBase:
 
 def _take_part(this: TrainingRun, processes: Processes) -> int:
     """What a process other than the first does: its share of the training, if there is one to do, and nothing more."""
-    if processes.tell(None):
+    if processes.broadcast(None):
         _fit(this, this.going, progress=False)
     return 0
 
@@ -158,7 +158,7 @@ def _train(this: TrainingRun, tracking: Tracking, processes: Processes) -> None:
     """Every policy from its own seed, its rows in the battery's batches; what training gives up is left out."""
     policies = this.going
     missing = not all(this.folder.places(policy.id).training.exists() for policy in policies)
-    if processes.tell(missing):
+    if processes.broadcast(missing):
         if this.recipe.training.engine == "trl":
             this.each(lambda _, policy: _train_with_trl(this, policy, tracking))
         else:
@@ -233,7 +233,7 @@ def _keep(this: TrainingRun, policy: Policy, fitted: Fitted, place: int) -> None
 
 
 def _evaluate(this: TrainingRun, tracking: Tracking) -> dict[str, list[Evaluation]]:
-    """Figures per policy: its adapter, the base told the rule, and a bag of words, on the same rows."""
+    """Figures per policy: its adapter, the base with the rule in the prompt, and a bag of words, on the same rows."""
     places = {policy.id: this.folder.places(policy.id) for policy in this.going}
     missing = [policy for policy in this.going if not places[policy.id].evaluation.exists()]
     if missing:

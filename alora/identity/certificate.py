@@ -216,7 +216,7 @@ def _parity_failures(parity: ParityRecord) -> list[str]:
 
 
 def write_certificate(certificate: Certificate, path: Path) -> None:
-    """Write the JSON beside ``path`` and rename it there, so that a file that exists is whole."""
+    """Write the JSON next to ``path`` and rename it there, so that a file that exists is whole."""
     write_json(path, certificate.as_dict())
 
 
