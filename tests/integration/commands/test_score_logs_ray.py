@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,11 +12,14 @@ import pyarrow.parquet
 import pytest
 
 from alora.cli import main
+from alora.guard.core import Guard
+from alora.guard.packed import PackedReader
+from alora.guard.reader import Served
 from tests.integration.commands.test_score_logs import ROWS, log, rejected, score
-from tests.integration.guard.conftest import base, bundles, guard, renderer
 from tests.integration.guard.test_client import url
+from tests.integration.serving.conftest import base, bundles, renderer
 
-__all__ = ["base", "bundles", "guard", "log", "renderer", "url"]
+__all__ = ["base", "bundles", "log", "renderer", "url"]
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'alora-toolkit[ray]'")
 pytest.importorskip("ray.data", reason="Ray Data is not installed: pip install 'alora-toolkit[ray]'")
@@ -30,7 +34,11 @@ ON_RAY = ("cluster=ray", "logs.actors=2")
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
     """One node of two CPUs, whose processes find this checkout."""
-    environment = {"PYTHONPATH": str(Path(__file__).parents[3]), "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = {
+        "PYTHONPATH": str(Path(__file__).parents[3]),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "VLLM_API_KEY": "secret",
+    }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
@@ -39,6 +47,11 @@ def cluster():
                  object_store_memory=100 * 2**20)  # fmt: skip
         yield
         ray.shutdown()
+
+
+@pytest.fixture
+def guard(base, bundles, renderer):
+    return Guard([Served.of(bundle) for bundle in bundles], renderer, PackedReader(base, bundles))
 
 
 def actors() -> list[int]:
@@ -125,8 +138,6 @@ def test_what_an_actor_finds_wrong_is_said_as_it_is(log, tmp_path, capsys):
 
 
 def test_without_ray_the_extra_is_named(log, tmp_path, capsys, monkeypatch):
-    import sys
-
     monkeypatch.setitem(sys.modules, "ray", None)
     assert score(log, tmp_path / "v", *ON_RAY) == 2
     assert "alora-toolkit[ray]" in capsys.readouterr().err
