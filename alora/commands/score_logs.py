@@ -34,7 +34,7 @@ _TRIES = 5  # of a shard whose actor died
 
 def score_logs(recipe: Recipe, source: str, output: Path) -> int:
     """Rows to Parquet; 1 where none could be scored. A row that is wrong costs itself alone, unless ``strict``."""
-    told = _told_by_guard(recipe) if _by_guard(recipe) else _told_by_bundles(recipe)
+    verdicts = _guard_verdicts(recipe) if _by_guard(recipe) else _bundle_verdicts(recipe)
     found = survey(source, recipe.data)
     if recipe.strict:
         found.wrong.raise_if_any(source)
@@ -42,7 +42,7 @@ def score_logs(recipe: Recipe, source: str, output: Path) -> int:
         "rows": found.count,
         "rows_digest": found.digest,
         "time": recipe.data.columns.time,
-        **told,
+        **verdicts,
         "engine": redacted(recipe.engine),
         "shard_rows": recipe.logs.shard_rows,
         "alora": __version__,
@@ -187,7 +187,7 @@ def _answers(
     yield from refused
 
 
-def _told_by_bundles(recipe: Recipe) -> dict[str, Any]:
+def _bundle_verdicts(recipe: Recipe) -> dict[str, Any]:
     """What the verdicts hang on, and what later ones are compared with."""
     bundles, base = open_artifact(artifact_of(recipe), recipe.base, recipe.policies, read_bundle)
     policies = {}
@@ -203,7 +203,7 @@ def _by_guard(recipe: Recipe) -> bool:
     return recipe.engine.startswith("http") and not artifact_of(recipe)
 
 
-def _told_by_guard(recipe: Recipe) -> dict[str, Any]:
+def _guard_verdicts(recipe: Recipe) -> dict[str, Any]:
     from alora.remote import GuardClient
 
     with GuardClient(recipe.engine) as guard:

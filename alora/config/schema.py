@@ -83,7 +83,7 @@ class ColumnSettings:
     labels: str = setting("labels", "of several: {policy: label}")
     id: str = setting("id", "names a row in reports")
     group: str | None = setting(None, "rows with the same value (customer, thread) are never on both sides of a split")
-    time: str | None = setting(None, "score: kept beside the verdicts, for rates over time")
+    time: str | None = setting(None, "score: kept next to the verdicts, for rates over time")
 
 
 @dataclass

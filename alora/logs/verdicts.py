@@ -143,8 +143,8 @@ class VerdictFolder:
         if refused:
             lines = (json.dumps(vars(row)) + "\n" for row in sorted(refused, key=lambda row: row.row))
             write_pieces(self.folder / f"rejected-{shard:05}.jsonl", lines)
-        with whole(self._shard(shard)) as beside:
-            pyarrow.parquet.write_table(_table(scored, self._schema()), beside, compression=_ZIPPED)
+        with whole(self._shard(shard)) as staged:
+            pyarrow.parquet.write_table(_table(scored, self._schema()), staged, compression=_ZIPPED)
 
     def finish(self) -> Mapping[str, Any]:
         """Join what belongs together, and say what came of the job."""
@@ -166,7 +166,7 @@ class VerdictFolder:
         import pyarrow.parquet
 
         schema = self._schema().with_metadata({_METADATA: json.dumps(manifest).encode()})
-        with whole(file) as beside, pyarrow.parquet.ParquetWriter(beside, schema, compression=_ZIPPED) as writer:
+        with whole(file) as staged, pyarrow.parquet.ParquetWriter(staged, schema, compression=_ZIPPED) as writer:
             for shard in range(self.shards):
                 writer.write_table(pyarrow.parquet.read_table(self._shard(shard)).cast(schema))
 

@@ -99,7 +99,7 @@ def fit(
     trainer.remove_callback(PrinterCallback)
     if progress:
         trainer.add_callback(TrainingBar())
-    resume = processes.tell(last_whole_checkpoint(checkpoints) if processes.first else None)
+    resume = processes.broadcast(last_whole_checkpoint(checkpoints) if processes.first else None)
     try:
         if resume is None or not trainer.restore_finished(resume, schedule.steps):
             with tensor_cores(packed.device, base.model.dtype):
