@@ -1,5 +1,6 @@
 """The guard inside stock vLLM's server: one request, every policy, one prefill; deadlines; a dead engine."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -18,7 +19,10 @@ from prometheus_client.mmap_dict import MmapedDict
 
 from alora.bundle.battery import load_battery
 from alora.data.conversation import parse_conversation
+from alora.guard.core import Guard
+from alora.guard.engine import EngineReader
 from alora.guard.reader import Served
+from alora.guard.wire import GuardRequest
 from alora.prefix.scorer import Scorer
 from alora.serving.engine import block_size
 from alora.verdict import make_verdict
@@ -147,6 +151,35 @@ def test_a_missed_deadline_blocks_and_leaves_nothing_running(served):
         assert time.monotonic() < end
         time.sleep(0.1)
     assert ask(served).json()["complete"] is True
+
+
+def test_at_the_deadline_the_engines_requests_are_aborted(bundles):
+    class Engine:
+        """As vLLM's: a request is aborted when its ``generate`` is cancelled or closed."""
+
+        asked, running = 0, set()
+
+        async def generate(self, prompt, _params, request_id, *, lora_request, priority):
+            assert (prompt["cache_salt"], lora_request, priority) == ("tenant-7", "weights", 3)
+            self.asked += 1
+            self.running.add(request_id)
+            try:
+                await asyncio.sleep(3600)
+                yield
+            finally:
+                self.running.remove(request_id)
+
+    async def answered():
+        response = await guard.answer(request)
+        return response, set(engine.running)
+
+    engine, served = Engine(), [Served.of(bundle) for bundle in bundles]
+    reader = EngineReader(engine, {item.name: "weights" for item in served})
+    guard = Guard(served, bundles[0].renderer(store.base()), reader)
+    request = GuardRequest(messages=TALK, deadline_ms=500, cache_salt="tenant-7", priority=3)
+    response, running = asyncio.run(answered())
+    assert [verdict.status for verdict in response.verdicts] == ["missed", "missed"]
+    assert (engine.asked, running) == (2, set())
 
 
 def test_score_and_guard_agree(served, tmp_path):
