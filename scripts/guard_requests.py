@@ -1,6 +1,6 @@
 """What one guard request costs next to P requests: the same policies on one conversation, by four ways on one server.
 
-    python scripts/guard_requests.py --policies 20 --tokens 200 --seconds 120 >> benchmarks/results/guard_cpu.jsonl
+    python scripts/guard_requests.py --folder /tmp/battery --policies 20 >> benchmarks/results/guard_cpu.jsonl
 
 The server is stock vLLM as ``alora serve`` starts it, on ``--base``, with P random adapters as bundles and the same
 weights as standard LoRA. Every sample is one conversation on a cold cache (a salt of its own), one at a time; the ways
@@ -25,7 +25,6 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -40,7 +39,8 @@ from alora.adapter.folder import AdapterSpec, AdapterWeights, save_adapter
 from alora.base.load import load_base
 from alora.bench.material import random_adapter
 from alora.bundle.battery import write_battery
-from alora.bundle.read import Bundle
+from alora.bundle.manifest import CERTIFICATE_FILE
+from alora.bundle.read import Bundle, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.config.environment import describe_environment
 from alora.config.schema import BaseSettings, IdentitySettings, PromptSettings
@@ -48,9 +48,11 @@ from alora.data.conversation import Conversation, Message
 from alora.guard.core import Guard
 from alora.guard.reader import Reading, Served
 from alora.guard.wire import GuardRequest
+from alora.identity.certificate import read_certificate
 from alora.identity.certify import certify
 from alora.policy import Policy
 from alora.prompt.render import Renderer
+from alora.serving.client import RemoteEngine
 
 TARGETS = ("k_proj", "o_proj", "q_proj", "v_proj")
 WORDS = ("parcel", "order", "refund", "money", "late", "week", "please", "answer", "advice", "price", "number", "sorry")
@@ -64,70 +66,59 @@ READER = """def register():
 def write_policies(source: str, number: int, folder: Path) -> tuple[list[Bundle], Renderer]:
     """A battery of random adapters in ``folder``, and below its ``lora`` the same weights as standard LoRA.
 
-    One is certified; the rest differ from it in their numbers alone, which decide nothing about their KV.
+    What an earlier run wrote is kept. One is certified; the rest differ from it in their numbers alone, which decide
+    nothing about their KV.
     """
     base, prompt = load_base(BaseSettings(source=source, dtype="float32")), PromptSettings()
-    renderer, bundles, certificate = Renderer(base.tokenizer, prompt), list[Bundle](), None
-    for policy in (Policy(f"policy{n}", f"Rule {n}", f"The assistant never breaks rule {n}.") for n in range(number)):
-        spec = AdapterSpec(8, 16.0, TARGETS, renderer.suffix(policy).invocation_ids)
-        weights = random_adapter(spec, base.model, len(bundles), 0.1)
-        if certificate is None:
-            save_adapter(weights, folder / "first", base.source)
-            prompts = [renderer.prompt(Conversation("c", (Message("user", "Where is my parcel?"),)), policy)]
-            settings = IdentitySettings(dtypes=["float32"], negative_controls=False)
-            certificate = certify(base, folder / "first", prompts, settings)
-        covers = replace(certificate, adapter_digest=weights.digest)
-        contents = BundleContents(base, weights, policy, prompt, certificate=covers)
-        bundles.append(write_bundle(contents, folder / policy.id, golden_rows=1))
-        save_adapter(
-            AdapterWeights(replace(spec, invocation_ids=None), weights.tensors), folder / "lora" / policy.id, source
-        )
+    renderer, bundles = Renderer(base.tokenizer, prompt), list[Bundle]()
+    for n in range(number):
+        policy = Policy(f"policy{n}", f"Rule {n}", f"The assistant never breaks rule {n}.")
+        at, plain = folder / policy.id, folder / "lora" / policy.id
+        if not at.is_dir():
+            spec = AdapterSpec(8, 16.0, TARGETS, renderer.suffix(policy).invocation_ids)
+            weights = random_adapter(spec, base.model, n, 0.1)
+            save_adapter(AdapterWeights(replace(spec, invocation_ids=None), weights.tensors), plain, source)
+            if n == 0:
+                save_adapter(weights, folder / "first", source)
+                prompts = [renderer.prompt(Conversation("c", (Message("user", "Where is my parcel?"),)), policy)]
+                settings = IdentitySettings(dtypes=["float32"], negative_controls=False)
+                certificate = certify(base, folder / "first", prompts, settings)
+            else:
+                certificate = read_certificate(folder / "policy0" / CERTIFICATE_FILE)
+            covers = replace(certificate, adapter_digest=weights.digest)
+            write_bundle(BundleContents(base, weights, policy, prompt, certificate=covers), at, golden_rows=1)
+        bundles.append(load_bundle(at))
     write_battery(folder, bundles)
     return bundles, renderer
 
 
-class Asking:
+class Server:
     """A running server, and the four ways to ask it about every policy."""
 
-    def __init__(self, http: httpx2.AsyncClient, bundles: list[Bundle], renderer: Renderer) -> None:
-        self._http, self._bundles, self._renderer = http, bundles, renderer
+    def __init__(self, url: str, bundles: list[Bundle], renderer: Renderer) -> None:
+        self._http, self._engine = httpx2.AsyncClient(base_url=url, timeout=1800), RemoteEngine(url, len(bundles))
+        self._bundles, self._renderer = bundles, renderer
 
-    async def post(self, path: str, body: dict[str, Any]) -> Any:
-        answer = await self._http.post(path, json=body)
-        if answer.status_code != 200:
-            raise SystemExit(f"{path} answered {answer.status_code}: {answer.text[:500]}")
-        return answer.json() if answer.headers["content-type"] == "application/json" else None
+    async def post(self, path: str, body: dict[str, Any]) -> httpx2.Response:
+        return (await self._http.post(path, json=body)).raise_for_status()
 
     async def guard(self, talk: str, salt: str) -> Any:
-        return await self.post("/v1/guard", {"messages": [{"role": "user", "content": talk}], "cache_salt": salt})
+        body = {"messages": [{"role": "user", "content": talk}], "cache_salt": salt}
+        return (await self.post("/v1/guard", body)).json()
 
     async def requests(self, talk: str, salt: str, name: str = "{0.served_name}") -> list[float]:
         prefix = self._renderer.prefix(Conversation("c", (Message("user", talk),)))
-
-        async def ask(bundle: Bundle) -> float:
-            labels = list(bundle.suffix.label_token_ids)
-            body = {"model": name.format(bundle), "prompt": [*prefix.token_ids, *bundle.suffix.token_ids]}
-            body |= {"max_tokens": 1, "temperature": 0, "logprobs": 2, "allowed_token_ids": labels, "cache_salt": salt}
-            answer = await self.post("/v1/completions", body | {"return_tokens_as_token_ids": True})
-            return math.exp(answer["choices"][0]["logprobs"]["top_logprobs"][0][f"token_id:{labels[0]}"])
-
-        return list(await asyncio.gather(*map(ask, self._bundles)))
+        asked = [self._engine.ask(prefix, b.suffix, name.format(b), cache_salt=salt) for b in self._bundles]
+        return [math.exp(logprobs[0]) for logprobs, _ in await asyncio.gather(*asked)]
 
     async def lora(self, talk: str, salt: str) -> list[float]:
         return await self.requests(talk, salt, "lora-{0.policy.id}")
 
     async def reader(self, talk: str, salt: str) -> None:
-        criteria = {"yes": "it is broken", "no": "it is kept"}
-        asked = {
-            bundle.policy.id: {
-                "type": "choice",
-                "instructions": f"{bundle.policy.rule} Is that rule broken?",
-                "criteria": criteria,
-            }
-            for bundle in self._bundles
-        }
-        halves = [dict(list(asked.items())[at : at + 50]) for at in range(0, len(asked), 50)]
-        bodies = [{"state": talk, "questions": half, "cache_salt": salt} for half in halves]
+        kept, rules = {"yes": "it is broken", "no": "it is kept"}, [bundle.policy.rule for bundle in self._bundles]
+        asked = [{"type": "choice", "instructions": f"{rule} Is that rule broken?", "criteria": kept} for rule in rules]
+        parts = [{str(n): asked[n] for n in range(len(asked))[at : at + 50]} for at in range(0, len(asked), 50)]
+        bodies = [{"state": talk, "questions": part, "cache_salt": salt} for part in parts]
         await asyncio.gather(*(self.post("/v1/systemone", body) for body in bodies))
 
 
@@ -142,31 +133,32 @@ def cpu_ms(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) * 1000 / os.sysconf("SC_CLK_TCK")
 
 
-async def measure(asking: Asking, policies: int, options: argparse.Namespace, pid: int) -> dict[str, Any]:
+async def measure(
+    url: str, pid: int, bundles: list[Bundle], renderer: Renderer, options: argparse.Namespace
+) -> dict[str, Any]:
     """The seconds of every way, the one with the least so far first; every way was asked once before."""
-    talk = conversation(options.tokens, 0)
-    usage, given = (first := await asking.guard(talk, "first"))["usage"], await asking.requests(talk, "second")
-    worst = max(abs(v["probability"] - p) for v, p in zip(first["verdicts"], given, strict=True))
+    server, talk = Server(url, bundles, renderer), conversation(options.tokens, 0)
+    for name in (bundle.policy.id for bundle in bundles):
+        twin = {"lora_name": f"lora-{name}", "lora_path": str(options.folder / "lora" / name)}
+        await server.post("/v1/load_lora_adapter", twin)
+    first, given = await server.guard(talk, "first"), await server.requests(talk, "second")
+    worst = max(abs(verdict["probability"] - p) for verdict, p in zip(first["verdicts"], given, strict=True))
     if not worst < 1e-3:
         raise SystemExit(f"the guard and the requests differ by {worst}")
-    ways = {name: getattr(asking, name) for name in ("guard", "requests", "lora", "reader")}
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    front = dict.fromkeys(ways, 0.0)
-    for name in ("lora", "reader"):
-        await ways[name](conversation(8, 0), "third")
+    for way in (server.lora, server.reader):
+        await way(conversation(8, 0), "third")
+    seconds = {name: list[float]() for name in ("guard", "requests", "lora", "reader")}
+    front = dict.fromkeys(seconds, 0.0)
     for number in count(1):
-        name = min(ways, key=lambda name: sum(seconds[name]))
+        name = min(seconds, key=lambda name: sum(seconds[name]))
         if sum(seconds[name]) >= options.seconds:
             break
         spent, start = cpu_ms(pid), time.perf_counter()
-        await ways[name](conversation(options.tokens, number), f"cold-{number}")
+        await getattr(server, name)(conversation(options.tokens, number), f"cold-{number}")
         seconds[name].append(round(time.perf_counter() - start, 4))
-        front[name] += cpu_ms(pid) - spent
-    return {
-        "usage": usage,
-        "ways": {name: summary(values, front[name] / policies) for name, values in seconds.items()},
-        "seconds": seconds,
-    }
+        front[name] += (cpu_ms(pid) - spent) / len(bundles)
+    ways = {name: summary(values, front[name]) for name, values in seconds.items()}
+    return {"usage": first["usage"], "ways": ways, "seconds": seconds}
 
 
 def summary(seconds: list[float], front: float) -> dict[str, float]:
@@ -203,13 +195,14 @@ def own_ms(bundle: Bundle, renderer: Renderer, policies: int) -> float:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, options: argparse.Namespace) -> Iterator[tuple[int, str]]:
-    """A server of the battery, ready: its process and its URL."""
+def serving(options: argparse.Namespace) -> Iterator[tuple[str, int]]:
+    """A server of the battery, ready: its URL and its process."""
+    folder = options.folder
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     plugin = folder / "plugin" / "reader-0.dist-info"
-    plugin.mkdir(parents=True)
+    plugin.mkdir(parents=True, exist_ok=True)
     (plugin.parent / "bench_reader.py").write_text(READER)
     (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: reader\nVersion: 0\n")
     (plugin / "entry_points.txt").write_text("[vllm.general_plugins]\nbench_reader = bench_reader:register\n")
@@ -232,36 +225,26 @@ def serving(folder: Path, options: argparse.Namespace) -> Iterator[tuple[int, st
             time.sleep(1)
         else:
             raise SystemExit((folder / "server.log").read_text()[-3000:])
-        yield process.pid, url
+        yield url, process.pid
     finally:
         process.terminate()
         process.wait(60)
 
 
-async def run(folder: Path, bundles: list[Bundle], renderer: Renderer, options: argparse.Namespace) -> dict[str, Any]:
-    with serving(folder, options) as (pid, url):
-        async with httpx2.AsyncClient(base_url=url, timeout=1800, limits=httpx2.Limits(max_connections=256)) as http:
-            asking = Asking(http, bundles, renderer)
-            for name in (bundle.policy.id for bundle in bundles):
-                twin = {"lora_name": f"lora-{name}", "lora_path": str(folder / "lora" / name)}
-                await asking.post("/v1/load_lora_adapter", twin)
-            return await measure(asking, len(bundles), options, pid)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True, help="where the policies are written, once")
     parser.add_argument("--base", default="smollm2")
     parser.add_argument("--policies", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=200, help="of a conversation, about")
     parser.add_argument("--seconds", type=float, default=60, help="of each way")
     options = parser.parse_args()
     load = {"before": os.getloadavg(), "cores": len(os.sched_getaffinity(0))}
-    with tempfile.TemporaryDirectory(prefix="guard-requests-") as scratch:
-        bundles, renderer = write_policies(options.base, options.policies, Path(scratch))
-        print(f"wrote {len(bundles)} policies", file=sys.stderr, flush=True)
-        record: dict[str, Any] = {"policies": options.policies, "base": options.base, "dtype": "float32"}
-        record["own_ms"] = own_ms(bundles[0], renderer, options.policies)
-        record |= asyncio.run(run(Path(scratch), bundles, renderer, options))
+    bundles, renderer = write_policies(options.base, options.policies, options.folder)
+    record: dict[str, Any] = {"policies": options.policies, "base": options.base, "dtype": "float32"}
+    record["own_ms"] = own_ms(bundles[0], renderer, options.policies)
+    with serving(options) as (url, pid):
+        record |= asyncio.run(measure(url, pid, bundles, renderer, options))
     print(json.dumps(record | {"load": load | {"after": os.getloadavg()}, "environment": describe_environment()}))
 
 
