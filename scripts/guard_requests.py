@@ -1,6 +1,6 @@
 """What one guard request costs next to P requests: the same policies on one conversation, by four ways on one server.
 
-    python scripts/guard_requests.py --folder /tmp/battery --policies 20 >> benchmarks/results/guard_cpu.jsonl
+    python scripts/guard_requests.py --folder runs/guard --policies 20 >> benchmarks/results/guard_cpu.jsonl
 
 The server is stock vLLM as ``alora serve`` starts it, on ``--base``, with P random adapters as bundles and the same
 weights as standard LoRA. Every sample is one conversation on a cold cache (a salt of its own), one at a time; the ways
@@ -239,6 +239,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=200, help="of a conversation, about")
     parser.add_argument("--seconds", type=float, default=60, help="of each way")
     options = parser.parse_args()
+    options.folder = options.folder.absolute()
     load = {"before": os.getloadavg(), "cores": len(os.sched_getaffinity(0))}
     bundles, renderer = write_policies(options.base, options.policies, options.folder)
     record: dict[str, Any] = {"policies": options.policies, "base": options.base, "dtype": "float32"}
