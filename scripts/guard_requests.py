@@ -1,6 +1,6 @@
 """What one guard request costs next to P requests: the same policies on one conversation, by four ways on one server.
 
-    python scripts/guard_requests.py --folder runs/guard --policies 20 >> benchmarks/results/guard_cpu.jsonl
+    python scripts/guard_requests.py --folder runs/guard --policies 5 20 100 >> benchmarks/results/guard_cpu.jsonl
 
 The server is stock vLLM as ``alora serve`` starts it, on ``--base``, with P random adapters as bundles and the same
 weights as standard LoRA. Every sample is one conversation on a cold cache (a salt of its own), one at a time; the ways
@@ -103,7 +103,8 @@ class Server:
         return (await self._http.post(path, json=body)).raise_for_status()
 
     async def guard(self, talk: str, salt: str) -> Any:
-        body = {"messages": [{"role": "user", "content": talk}], "cache_salt": salt}
+        policies = [bundle.policy.id for bundle in self._bundles]
+        body = {"messages": [{"role": "user", "content": talk}], "policies": policies, "cache_salt": salt}
         return (await self.post("/v1/guard", body)).json()
 
     async def requests(self, talk: str, salt: str, name: str = "{0.served_name}") -> list[float]:
@@ -138,15 +139,12 @@ async def measure(
 ) -> dict[str, Any]:
     """The seconds of every way, the one with the least so far first; every way was asked once before."""
     server, talk = Server(url, bundles, renderer), conversation(options.tokens, 0)
-    for name in (bundle.policy.id for bundle in bundles):
-        twin = {"lora_name": f"lora-{name}", "lora_path": str(options.folder / "lora" / name)}
-        await server.post("/v1/load_lora_adapter", twin)
-    first, given = await server.guard(talk, "first"), await server.requests(talk, "second")
+    first, given = await server.guard(talk, f"1-{len(bundles)}"), await server.requests(talk, f"2-{len(bundles)}")
     worst = max(abs(verdict["probability"] - p) for verdict, p in zip(first["verdicts"], given, strict=True))
     if not worst < 1e-3:
         raise SystemExit(f"the guard and the requests differ by {worst}")
     for way in (server.lora, server.reader):
-        await way(conversation(8, 0), "third")
+        await way(conversation(8, 0), f"3-{len(bundles)}")
     seconds = {name: list[float]() for name in ("guard", "requests", "lora", "reader")}
     front = dict.fromkeys(seconds, 0.0)
     for number in count(1):
@@ -154,7 +152,7 @@ async def measure(
         if sum(seconds[name]) >= options.seconds:
             break
         spent, start = cpu_ms(pid), time.perf_counter()
-        await getattr(server, name)(conversation(options.tokens, number), f"cold-{number}")
+        await getattr(server, name)(conversation(options.tokens, number), f"{number}-{name}-{len(bundles)}")
         seconds[name].append(round(time.perf_counter() - start, 4))
         front[name] += (cpu_ms(pid) - spent) / len(bundles)
     ways = {name: summary(values, front[name]) for name, values in seconds.items()}
@@ -207,7 +205,7 @@ def serving(options: argparse.Namespace) -> Iterator[tuple[str, int]]:
     (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: reader\nVersion: 0\n")
     (plugin / "entry_points.txt").write_text("[vllm.general_plugins]\nbench_reader = bench_reader:register\n")
     paths = os.pathsep.join(filter(None, [str(plugin.parent), os.environ.get("PYTHONPATH")]))
-    slots = 2 * options.policies
+    slots = 2 * max(options.policies)
     command = [
         *(sys.executable, "-m", "alora", "serve", f"battery={folder}", f"base.source={options.base}"),
         *(f"serving.port={port}", f"serving.max_loras={slots}", f"serving.room={slots}"),
@@ -225,6 +223,9 @@ def serving(options: argparse.Namespace) -> Iterator[tuple[str, int]]:
             time.sleep(1)
         else:
             raise SystemExit((folder / "server.log").read_text()[-3000:])
+        for plain in (folder / "lora").iterdir():
+            twin = {"lora_name": f"lora-{plain.name}", "lora_path": str(plain)}
+            httpx2.post(f"{url}/v1/load_lora_adapter", json=twin, timeout=60).raise_for_status()
         yield url, process.pid
     finally:
         process.terminate()
@@ -235,18 +236,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="where the policies are written, once")
     parser.add_argument("--base", default="smollm2")
-    parser.add_argument("--policies", type=int, default=5)
+    parser.add_argument("--policies", type=int, nargs="+", default=[5, 20, 100])
     parser.add_argument("--tokens", type=int, default=200, help="of a conversation, about")
     parser.add_argument("--seconds", type=float, default=60, help="of each way")
     options = parser.parse_args()
     options.folder = options.folder.absolute()
-    load = {"before": os.getloadavg(), "cores": len(os.sched_getaffinity(0))}
-    bundles, renderer = write_policies(options.base, options.policies, options.folder)
-    record: dict[str, Any] = {"policies": options.policies, "base": options.base, "dtype": "float32"}
-    record["own_ms"] = own_ms(bundles[0], renderer, options.policies)
+    bundles, renderer = write_policies(options.base, max(options.policies), options.folder)
     with serving(options) as (url, pid):
-        record |= asyncio.run(measure(url, pid, bundles, renderer, options))
-    print(json.dumps(record | {"load": load | {"after": os.getloadavg()}, "environment": describe_environment()}))
+        for number in options.policies:
+            load, own = {"before": os.getloadavg()}, own_ms(bundles[0], renderer, number)
+            record: dict[str, Any] = {"policies": number, "base": options.base, "dtype": "float32", "own_ms": own}
+            record |= asyncio.run(measure(url, pid, bundles[:number], renderer, options))
+            record |= {"load": load | {"after": os.getloadavg()}, "environment": describe_environment()}
+            print(json.dumps(record), flush=True)
 
 
 if __name__ == "__main__":
