@@ -85,9 +85,9 @@ def _doubts(policy: Policy, rows: Rows) -> list[Finding]:
 
     text = "policy {!r} labels it {!r}; the words of the other rows say {!r} ({:.2f}); read it"
     found = doubtful_labels(policy, rows)
-    told = [text.format(policy.id, doubt.label, doubt.likelier, doubt.probability) for doubt in found]
+    messages = [text.format(policy.id, doubt.label, doubt.likelier, doubt.probability) for doubt in found]
     return [
-        Finding(WARNING, "LABEL_DOUBTFUL", doubt.row.where, words) for doubt, words in zip(found, told, strict=True)
+        Finding(WARNING, "LABEL_DOUBTFUL", doubt.row.where, words) for doubt, words in zip(found, messages, strict=True)
     ]
 
 
@@ -106,7 +106,7 @@ def _read(
 ) -> dict[str, Rows]:
     """The rows of each split that can be read; validation rows held out as a run would.
 
-    A policy of a battery whose own file is unusable is told, and then taken out of ``policies``, as a run would.
+    A policy of a battery whose own file is unusable is reported, then taken out of ``policies``, as a run would.
     """
 
     def read(name: str, source: Source) -> Rows:
