@@ -40,10 +40,10 @@ pytestmark = [
 
 
 def memory_mb(pid):
-    """Resident memory of a process and of those that it started, by what they call themselves."""
+    """What a process and those that it started have allocated; pages of libraries come and go as the machine likes."""
     children = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout.split()
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    found = {f"{lines['Name'].strip()} {pid}": int(lines["VmRSS"].split()[0]) / 1024}
+    found = {f"{lines['Name'].strip()} {pid}": int(lines["RssAnon"].split()[0]) / 1024}
     return {name: mb for one in (found, *map(memory_mb, map(int, children))) for name, mb in one.items()}
 
 
