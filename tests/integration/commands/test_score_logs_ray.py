@@ -37,6 +37,7 @@ def cluster():
     environment = {
         "PYTHONPATH": str(Path(__file__).parents[3]),
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",  # 15 by default: on a busy machine its workers would starve
         "VLLM_API_KEY": "secret",
     }
     with pytest.MonkeyPatch.context() as patch:
