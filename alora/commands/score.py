@@ -36,6 +36,10 @@ def run(recipe: Recipe) -> int:
     of_rows = source.lower().endswith(ROWS) or source.startswith(HUB)
     if of_rows and recipe.output and Path(recipe.output).suffix in ("", ".parquet"):
         return score_logs(recipe, source, Path(recipe.output))
+    if recipe.cluster is not None:
+        raise ConfigError(
+            f"cluster={recipe.cluster} scores a log into Parquet; add output=FILE.parquet, and rows as data="
+        )
     output = recipe.output and report_file(recipe.output)
     if not of_rows:
         conversation = read_conversation(source, recipe.data)
