@@ -116,7 +116,8 @@ class PromptSettings:
         "none", "how much of the policy each suffix spells out", choices=("none", "title", "rule")
     )
     max_prefix_tokens: int = setting(4096, "longer conversations are cut", least=1)
-    truncation: str = setting("middle", "what a too long conversation loses", choices=("middle", "start"))
+    truncation: str = setting("middle", "what a too long conversation loses; windows: nothing, scored in parts",
+                              choices=("middle", "start", "windows"))  # fmt: skip
 
 
 @dataclass
