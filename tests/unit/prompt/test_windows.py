@@ -1,5 +1,7 @@
 """A long conversation in windows: each fits, all of it is read, and what is next to each other is read together."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -36,7 +38,7 @@ def test_each_message_is_whole_in_a_window_next_to_the_one_before(family, layout
     assert 3 <= len(prefixes) <= 30
     assert all(len(prefix.token_ids) <= LIMIT and prefix.truncation is None for prefix in prefixes)
     assert all(SYSTEM.content in text for text in texts)
-    pairs = zip(TALK[1:], TALK[2:], strict=False)
+    pairs = pairwise(TALK[1:])
     assert all(any(one.content in text and other.content in text for text in texts) for one, other in pairs)
     assert not any("[...]" in text for text in texts)
 
@@ -47,7 +49,7 @@ def test_a_long_message_is_cut_between_words_which_all_are_read(layout):
     prefixes, texts = read(renderer(layout=layout), [Message("user", "Hi"), Message("assistant", " ".join(words))])
     assert len(prefixes) > 3
     assert all(len(prefix.token_ids) <= LIMIT and prefix.truncation is None for prefix in prefixes)
-    for one, other in zip(words, words[1:], strict=False):
+    for one, other in pairwise(words):
         assert any(f"{one} {other}" in text for text in texts), (one, other)
     assert "[...]" in texts[1]
 
@@ -84,7 +86,10 @@ class Reads:
 
     def score_rows(self, questions):
         texts = [self.tokenizer.decode(question.prefix.token_ids) for question in questions]
-        return [[(2.0, -1.0) if self.word in text else (-3.0, 1.0)] * len(q.asked) for text, q in zip(texts, questions)]
+        return [
+            [(2.0, -1.0) if self.word in text else (-3.0, 1.0)] * len(q.asked)
+            for text, q in zip(texts, questions, strict=True)
+        ]
 
 
 def test_a_violation_that_truncation_loses_is_found_in_a_window():
