@@ -33,11 +33,12 @@ def windows(
     nothing = Message("user", "")
     own = messages[0].role == "system"
     head = tuple(messages[:own]) if size(messages[:1]) - size((nothing,)) <= limit // SHARED else ()
-    room = limit - size((*head, nothing))
+    bare = size((*head, nothing))
+    room = limit - bare
     share = max(room // SHARED, LEAST_PIECE)
 
     def cost(message: Message) -> int:
-        return size((*head, nothing, message)) - size((*head, nothing))
+        return size((*head, nothing, message)) - bare
 
     pieces = [piece for place, item in enumerate(messages[len(head) :]) for piece in _pieces(place, item, share, cost)]
     start = end = 0
