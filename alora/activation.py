@@ -24,7 +24,7 @@ def last_occurrence(token_ids: Sequence[int], invocation_ids: Sequence[int]) -> 
     """Index of the first token of the last occurrence of ``invocation_ids``, or None.
 
     This is PEFT's own search (``peft.tuners.lora.variants.calculate_alora_offsets``, 0.21). Training and evaluation
-    never call it, because they know the split; it serves adapters whose prompts someone else built.
+    never call it, because they know the activation index; it serves adapters whose prompts someone else built.
     """
     width = len(invocation_ids)
     if width == 0:

@@ -1,4 +1,4 @@
-"""Files and folders that are whole or not there: written beside their place, flushed, then renamed.
+"""Files and folders that are whole or absent: written under a temporary name in the same folder, flushed, then renamed.
 
 What is being written carries a mark in its name (:func:`part`), and so does all that is ever removed: a part that a
 killed process left, or a file whose path alora knows as its own (:func:`strangers`, :func:`remove_own`).
@@ -25,7 +25,7 @@ _PART = re.compile(r"\..*\.[0-9a-f]{8}\.alora-part", re.DOTALL)
 
 
 def part(target: Path) -> Path:
-    """A name beside ``target`` for what is not whole yet; :func:`is_part` knows it again."""
+    """A name next to ``target`` for what is not whole yet; :func:`is_part` knows it again."""
     return target.with_name(f".{target.name[:40]}.{secrets.token_hex(4)}.alora-part")
 
 
@@ -62,22 +62,22 @@ def write_pieces(path: str | os.PathLike[str], pieces: Iterable[str | bytes]) ->
     Raises:
         OSError: the folder cannot be written; nothing is left behind.
     """
-    with whole(Path(path)) as beside, beside.open("xb") as stream:
+    with whole(Path(path)) as staged, staged.open("xb") as stream:
         stream.writelines(piece.encode() if isinstance(piece, str) else piece for piece in pieces)
 
 
 @contextlib.contextmanager
 def whole(target: Path) -> Iterator[Path]:
-    """A name beside ``target`` to write to; then it is flushed to the disk and renamed. Missing folders are made."""
+    """A name next to ``target`` to write to; then it is flushed to the disk and renamed. Missing folders are made."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    beside = part(target)
+    staged = part(target)
     try:
-        yield beside
-        with beside.open("rb") as stream:
+        yield staged
+        with staged.open("rb") as stream:
             os.fsync(stream.fileno())
-        beside.replace(target)
+        staged.replace(target)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        staged.unlink(missing_ok=True)
         raise
 
 
@@ -129,37 +129,37 @@ def _files(folder: Path, names: Collection[str]) -> list[tuple[str, Path]]:
 def workshop(folder: Path) -> Iterator[Path]:
     """A new empty folder next to ``folder``, whose parents are made; what is in it at the end is removed."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = part(folder)
-    beside.mkdir()
+    staged = part(folder)
+    staged.mkdir()
     try:
-        yield beside
+        yield staged
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(staged, ignore_errors=True)
 
 
-def replace_folder(beside: Path, folder: Path, own: Collection[str] = ()) -> None:
-    """Put the finished folder ``beside`` in the place of ``folder``, which is there, old or new, at every moment.
+def replace_folder(staged: Path, folder: Path, own: Collection[str] = ()) -> None:
+    """Put the finished folder ``staged`` in the place of ``folder``, which is there, old or new, at every moment.
 
     The old folder may hold the files named in ``own``, and what the new one holds as well.
 
-    An old folder is left at ``beside``, for the caller to remove. Where the system cannot exchange two names in one
+    An old folder is left at ``staged``, for the caller to remove. Where the system cannot exchange two names in one
     step (renameat2, Linux 3.15; not every file system has it), the old folder moves away first, and a kill between
-    the two renames leaves it beside, whole, under ``beside``'s name and ``.old``.
+    the two renames leaves it whole in the same folder, under ``staged``'s name and ``.old``.
 
     Raises:
         OSError: the folder that holds them cannot be written, they lie on different file systems, or the old folder
             holds something else, which would be lost.
     """
-    kept = {entry.name for entry in beside.iterdir()}
+    kept = {entry.name for entry in staged.iterdir()}
     if lost := others(folder, {*own, *kept}):
         raise OSError(errno.EEXIST, f"holds {lost!r}, which alora did not write and would be lost", str(folder))
     if not folder.exists():
-        beside.replace(folder)
-    elif not _exchange(beside, folder):
-        old = beside.with_name(beside.name + ".old")
+        staged.replace(folder)
+    elif not _exchange(staged, folder):
+        old = staged.with_name(staged.name + ".old")
         folder.replace(old)
-        beside.replace(folder)
-        old.replace(beside)
+        staged.replace(folder)
+        old.replace(staged)
 
 
 def others(folder: Path, own: Collection[str]) -> str | None:

@@ -46,7 +46,7 @@ VERBS = {
     "label": "verdicts=DIR data=LOG output=FILE: the rows of a log that are worth a label",
     "serve": "battery=DIR: stock vLLM's OpenAI server with the bundles in it, if it takes the plugin",
     "bench": "serving: aLoRA, LoRA, base, packed scorer on vLLM; training: against PEFT, Trainer, TRL; compare A B",
-    "plan": "plan.rate=N: devices, memory, p95 and cost of a fleet beside standard LoRA, with every assumption",
+    "plan": "plan.rate=N: devices, memory, p95 and cost of a fleet next to standard LoRA, with every assumption",
     "doctor": "versions, devices, base and cache state, and what will not work here",
 }
 # How safetensors and torch, which raise errors of their own, tell that a file could not be written.

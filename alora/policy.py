@@ -17,7 +17,7 @@ DEFAULT_LABELS: Mapping[str, str] = MappingProxyType({"violation": "Yes", "ok": 
 KEYS = ("id", "title", "rule", "labels")
 METADATA = ("sources", "counts", "notes", "metadata")  # a policy file may say where its rows come from; not read
 LISTS = ("policies", "multilabel_policies")
-LONGEST_ID = 128  # letters; it names files, beside their endings
+LONGEST_ID = 128  # letters; a file name has room for it and an ending
 LONGEST = {
     "title": 10_000,
     "label": 200,
@@ -152,7 +152,7 @@ def _listed(settings: PolicySettings, ids: Sequence[str]) -> list[Policy]:
 def read_policies(path: str | Path, wanted: Sequence[str] = ("*",)) -> list[Policy]:
     """The policies of a YAML (or JSON) file: one mapping, a list of them, or a mapping with ``policies``.
 
-    ``multilabel_policies`` beside them are read too; a policy that is in both lists counts as it is in ``policies``.
+    ``multilabel_policies`` next to them are read too; a policy that is in both lists counts as it is in ``policies``.
 
     Args:
         wanted: their ids, or ``*`` for all; what is wrong with another one stops nobody.

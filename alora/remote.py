@@ -192,8 +192,8 @@ class GuardClient:
         for asked in self.asked:
             verdict = found.get(asked.policy)
             if verdict is None or verdict.status != "ok" or verdict.adapter != asked.adapter:
-                told = "did not answer" if verdict is None else f"{verdict.status}: {verdict.reason or verdict.adapter}"
-                raise CheckFailed(f"{asked.adapter} on the guard: {told}; run the same command again when it serves it")
+                why = "did not answer" if verdict is None else f"{verdict.status}: {verdict.reason or verdict.adapter}"
+                raise CheckFailed(f"{asked.adapter} on the guard: {why}; run the same command again when it serves it")
             probability, given = float(verdict.probability or 0), dict(verdict.probabilities or {})
             verdicts.append(
                 Verdict(asked.policy, str(verdict.label), probability, asked.threshold, asked.digest, given)

@@ -46,7 +46,7 @@ README = """\
 One guardrail policy: `policy.yaml` says what is forbidden, the `.jsonl` files show it.
 
     alora check                        # every row, label and length, before any money is spent
-    alora train                        # adapter, figures, proof of KV identity and bundle in runs/{name}
+    alora train                        # adapter, figures, KV identity certificate and bundle in runs/{name}
                                        # runs/{name}/report.html is the page to judge it by
     alora score artifact=runs/{name} conversation.json
 

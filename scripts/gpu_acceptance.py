@@ -113,7 +113,7 @@ def start_engine(home: Path, graphs: str, cache: bool, dtype: str) -> Any:
 
     settings: dict[str, Any] = {"dtype": dtype, "block_size": BLOCK, "max_model_len": 512, "max_num_seqs": 16}
     settings |= {"enforce_eager": graphs == "eager", "enable_prefix_caching": cache, "num_gpu_blocks_override": 512}
-    settings["gpu_memory_utilization"] = 0.06  # a few megabytes of model: other work may go on beside it
+    settings["gpu_memory_utilization"] = 0.06  # a few megabytes of model: other work may go on next to it
     settings |= {"enable_lora": True, "max_loras": 3, "max_lora_rank": 16, "max_logprobs": VOCABULARY}
     if GRAPHS[graphs] is not None:
         settings["compilation_config"] = {"cudagraph_mode": GRAPHS[graphs]}

@@ -3,7 +3,7 @@
     python scripts/vllm_matrix.py --out benchmarks/results/vllm_matrix.json [--versions 0.27.1 0.32.0] [-- PYTEST ARGS]
 
 Versions may be run one at a time: what the file already holds of other versions, by the same torch and Python, stays.
-Each build is installed beside the environment, into a folder of its own without its dependencies, and put first on
+Each build is installed next to the environment, into a folder of its own without its dependencies, and put first on
 PYTHONPATH: vLLM's CPU builds 0.27.1 to 0.32.0 all want torch 2.13. The folders are kept for the next run.
 """
 
@@ -72,10 +72,10 @@ def run(version: str, home: Path, arguments: list[str]) -> dict[str, Any]:
 
 
 def write(out: Path, rows: list[dict[str, Any]], arguments: list[str]) -> None:
-    """Write beside, then rename: the file is whole or as it was."""
+    """Write next to, then rename: the file is whole or as it was."""
     import torch
 
-    told: dict[str, Any] = {
+    record: dict[str, Any] = {
         "what": "tests/vllm on stock vLLM CPU builds with the alora plugin",
         "command": "python -m pytest tests/vllm " + " ".join(arguments),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, no GPU",
@@ -83,13 +83,13 @@ def write(out: Path, rows: list[dict[str, Any]], arguments: list[str]) -> None:
         "python": platform.python_version(),
     }
     before = json.loads(out.read_text()) if out.is_file() else {}
-    same = all(before.get(key) == value for key, value in told.items())
+    same = all(before.get(key) == value for key, value in record.items())
     merged = {row["vllm"]: row for row in [*(before.get("builds", []) if same else []), *rows]}
-    told["builds"] = [merged[version] for version in sorted(merged)]
+    record["builds"] = [merged[version] for version in sorted(merged)]
     out.parent.mkdir(parents=True, exist_ok=True)
-    beside = out.with_suffix(".partial")
-    beside.write_text(json.dumps(told, indent=1) + "\n")
-    beside.replace(out)
+    staged = out.with_suffix(".partial")
+    staged.write_text(json.dumps(record, indent=1) + "\n")
+    staged.replace(out)
 
 
 def main() -> int:

@@ -163,11 +163,11 @@ def save_adapter(weights: AdapterWeights, folder: Path, base_source: str) -> Non
         state[f"{_KEY_PREFIX}{name}.lora_A.weight"] = a_rd.detach().cpu().contiguous()
         state[f"{_KEY_PREFIX}{name}.lora_B.weight"] = b_or.detach().cpu().contiguous()
     with workshop(folder) as place:
-        beside = place / folder.name
-        beside.mkdir()
-        config.save_pretrained(str(beside))
-        save_tensors(state, beside / WEIGHTS_FILE, metadata={"format": "pt"})
-        replace_folder(beside, folder, (CONFIG_FILE, WEIGHTS_FILE))
+        staged = place / folder.name
+        staged.mkdir()
+        config.save_pretrained(str(staged))
+        save_tensors(state, staged / WEIGHTS_FILE, metadata={"format": "pt"})
+        replace_folder(staged, folder, (CONFIG_FILE, WEIGHTS_FILE))
 
 
 def load_adapter(folder: Path) -> AdapterWeights:

@@ -85,22 +85,22 @@ def require_stored(config: PretrainedConfig, location: str, trust_remote_code: b
         )
 
 
-def require_whole(told: Mapping[str, Any], location: str) -> None:
+def require_whole(loading_info: Mapping[str, Any], location: str) -> None:
     """Refuse a base of which transformers could not load every tensor: it fills the rest with random numbers.
 
     Args:
-        told: what ``from_pretrained(output_loading_info=True)`` says.
+        loading_info: what ``from_pretrained(output_loading_info=True)`` says.
 
     Raises:
         BaseError: with the first tensor that is missing or of another shape, and their count.
     """
-    if misshapen := sorted(told["mismatched_keys"]):
+    if misshapen := sorted(loading_info["mismatched_keys"]):
         name, stored, wanted = misshapen[0]
         raise BaseError(
             f"base {location}: tensor {name} is {tuple(stored)} in its files and {tuple(wanted)} by its config "
             f"({len(misshapen)} tensors of another shape); {_REMEDY}"
         )
-    if missing := sorted(told["missing_keys"]):
+    if missing := sorted(loading_info["missing_keys"]):
         raise BaseError(f"base {location}: its files lack tensor {missing[0]} ({len(missing)} missing); {_REMEDY}")
 
 

@@ -84,8 +84,8 @@ def template_digest(tokenizer: PreTrainedTokenizerBase) -> str:
 
 def _config_digest(config: PretrainedConfig) -> str:
     """Digest of what the config says about the computation; where it came from and how it is run stays out."""
-    told = json.loads(config.to_json_string(use_diff=True))
-    kept = {key: value for key, value in told.items() if not key.startswith("_") and key not in _NOT_COMPUTING}
+    settings = json.loads(config.to_json_string(use_diff=True))
+    kept = {key: value for key, value in settings.items() if not key.startswith("_") and key not in _NOT_COMPUTING}
     return _text_digest(json.dumps(kept, sort_keys=True))
 
 

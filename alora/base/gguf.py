@@ -82,8 +82,8 @@ def working_folder(place: Path) -> Iterator[Path]:
 
 
 def _convert(file: Path, folder: Path, progress: bool) -> None:
-    with working_folder(folder.parent / f".{folder.name}") as beside:
-        made = beside / "base"
+    with working_folder(folder.parent / f".{folder.name}") as staged:
+        made = staged / "base"
         try:
             _write(file, made, progress)
         except OSError:

@@ -88,8 +88,8 @@ def _stored_weights(
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             location, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, output_loading_info=True, **extra
         )
-    model, told = loaded
-    require_whole(told, location)
+    model, info = loaded
+    require_whole(info, location)
     if not quantized:
         return _moved(model, device)
     keep_gradients(model)

@@ -82,8 +82,8 @@ def quantize_in_place(model: PreTrainedModel, dtype: torch.dtype, device: torch.
         if module.bias is not None:
             packed.bias = module.bias
         model.set_submodule(name, packed.to(device))
-    told: Any = model
-    told.is_loaded_in_4bit = True  # what PEFT asks
+    marked: Any = model
+    marked.is_loaded_in_4bit = True  # what PEFT asks
     keep_gradients(model)
 
 

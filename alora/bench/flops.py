@@ -1,4 +1,4 @@
-"""Floating-point operations of both ways to train a pair, so that a measured ratio stands beside the possible one.
+"""Floating-point operations of both ways to train a pair, to compare a measured ratio with the possible one.
 
 One multiply-add counts two. Counted are the matrix products: the base's linear layers, attention over the pairs of
 positions that see each other, the adapters and the head. Left out are norms, softmax and the rotary embedding, which

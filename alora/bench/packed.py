@@ -18,8 +18,9 @@ from alora.prefix.packed import PackedModel
 from alora.prefix.plan import Pair
 from alora.prefix.store import PrefixStore
 from alora.training.examples import Batch
+from alora.training.model import SharedPrefixModel
 from alora.training.track import Tracker
-from alora.training.trainer import SplitModel, SplitTrainer
+from alora.training.trainer import SharedPrefixTrainer
 
 Gradients = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
 
@@ -77,7 +78,7 @@ def difference(ours: Outcome, reference: Outcome) -> float:
 
 
 class PackedTrainer:
-    """Ours: P policies behind one prefix, by the ``training_step`` of :class:`~alora.training.trainer.SplitTrainer`.
+    """Ours: P policies behind one prefix, by :meth:`alora.training.trainer.SharedPrefixTrainer.training_step`.
 
     Args:
         vocabulary: train the answer against the whole vocabulary instead of the label tokens, as language-model
@@ -91,12 +92,12 @@ class PackedTrainer:
     ) -> None:  # fmt: skip
         self.objective, self._vocab = "vocabulary" if vocabulary else "labels", base.config.vocab_size
         self._bank = Bank(base, adapters, trainable=True)
-        self._model = SplitModel(PackedModel(base, self._bank), store)
+        self._model = SharedPrefixModel(PackedModel(base, self._bank), store)
         self._ran: list[tuple[Sequence[tuple[int, ...]], Sequence[Pair]]] = []  # prefixes and pairs of each pass
         self._model.register_forward_pre_hook(self._note, with_kwargs=True)
         self._batch = self._batch_of(prompts)
         arguments = TrainingArguments(**trainer_options(scratch, base.device))
-        self._trainer = SplitTrainer(
+        self._trainer = SharedPrefixTrainer(
             model=self._model, args=arguments, tracker=Tracker(self._bank, patience=0),
             max_suffix_tokens=max_suffix_tokens,
         )  # fmt: skip

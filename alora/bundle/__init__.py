@@ -3,7 +3,7 @@
 :mod:`~alora.bundle.manifest` is ``alora.json``: all that PEFT's own files do not say.
 :mod:`~alora.bundle.golden` are conversations of ours with the label logits that the adapter gave them.
 :mod:`~alora.bundle.card` is the model card.
-:mod:`~alora.bundle.write` puts them together beside the target, reads them back from disk, and only then renames.
+:mod:`~alora.bundle.write` puts them together next to the target, reads them back from disk, and only then renames.
 :mod:`~alora.bundle.read` opens a bundle, refuses a damaged one, and refuses another base.
 :mod:`~alora.bundle.battery` opens several that share a base; :mod:`~alora.bundle.hub` publishes one.
 :mod:`~alora.bundle.artifact` tells what a folder that a user named is.

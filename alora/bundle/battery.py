@@ -1,6 +1,6 @@
 """A battery: several bundles on one base, scored in one pass.
 
-``battery.json`` lies beside the bundles' folders and lists their names: ``{"schema_version": 1, "bundles": [...]}``.
+``battery.json`` lies next to the bundles' folders and lists their names: ``{"schema_version": 1, "bundles": [...]}``.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _names(file: Path) -> list[str]:
     seen: set[str] = set()
     for index, name in enumerate(names):
         if not _names_a_folder(name) or name in seen:
-            problem = "is there twice" if name in seen else "is no name of a folder beside it"
+            problem = "is there twice" if name in seen else "is no name of a folder next to it"
             raise BundleError(f"{file}: bundles[{index}], {repr(name)[:80]}, {problem}; write the battery again")
         seen.add(name)
     return names

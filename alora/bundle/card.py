@@ -169,20 +169,20 @@ def _training(manifest: Manifest, spec: AdapterSpec) -> str:
 
 
 def _moved(manifest: Manifest) -> str:
-    """What a bundle that was moved or fitted again must say beside figures that were measured before."""
-    told, moved = "", manifest.moved
+    """A remark for a bundle that was moved or fitted again: its figures were measured before."""
+    remark, moved = "", manifest.moved
     if manifest.operating_point.dtype is not None:
-        told = (
+        remark = (
             " They were measured before the operating point was fitted again, at the threshold and on the base of then."
         )
     if moved is not None:
         far = moved.largest_difference
-        told += (
+        remark += (
             f" The bundle was moved from the base in quantization {_code(moved.quantization)} ({moved.dtype}): "
             f"{moved.same_verdict} of {moved.rows} golden rows kept their verdict, and log-probabilities moved by up "
             f"to {'no finite number' if far is None else f'{far:.2g}'}."
         )
-    return told
+    return remark
 
 
 def _comparison(evaluations: Sequence[Evaluation]) -> str:

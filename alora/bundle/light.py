@@ -40,9 +40,9 @@ _DIFFERENT_BASE = {
     "tokenizer": "the base's tokenizer is another one, so text gives other token ids; load {source} with its own",
     "template": "the base's chat template is another one, so prompts differ; restore the template of {source}",
     "config": "the base's config.json computes otherwise (RoPE, norms or the like); restore that of {source}",
-    "quantization": "the base is quantized in another way ({found}) than the one that the adapter was trained, proven "
-    "and given its threshold on ({made}); add base.quantization={made}, or make a bundle for this base, with its own "
-    "parity run and threshold: alora recalibrate artifact=DIR base.quantization={found} data.validation=FILE",
+    "quantization": "the base is quantized in another way ({found}) than the one that the adapter was trained, "
+    "certified and given its threshold on ({made}); add base.quantization={made}, or make a bundle for this base, with "
+    "its own parity run and threshold: alora recalibrate artifact=DIR base.quantization={found} data.validation=FILE",
     "quantization_settings": "the base is quantized with other settings ({found_settings}) than the adapter was "
     "trained on ({made_settings}); install the alora and bitsandbytes that made it, or train again",
 }  # fmt: skip

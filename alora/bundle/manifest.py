@@ -1,4 +1,4 @@
-"""``alora.json``: what an adapter is for, how it is asked, what it was proven on, and the digest of every file.
+"""``alora.json``: what an adapter is for, how it is asked, what it was certified on, and the digest of every file.
 
 ``sha256`` at its end is over the manifest's own canonical JSON without that key. It finds accidents and edits; it is
 no signature.
@@ -69,7 +69,7 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class CertificateRecord:
-    """What ``identity.json`` certifies, and the sha256 of the file; ``vllm`` is the vLLM that it was proven on too."""
+    """What ``identity.json`` certifies, and the sha256 of the file; ``vllm`` is the vLLM that certified it too."""
 
     sha256: str
     passed: bool
@@ -81,7 +81,7 @@ class CertificateRecord:
 @dataclass(frozen=True)
 class MoveRecord:
     """A parity run, as found when the bundle was moved: the golden rows' answers on the base in another
-    ``quantization`` and ``dtype``, where it comes from, beside those on the base that it was moved to. ``same_verdict``
+    ``quantization`` and ``dtype``, next to those on the base that it was moved to. ``same_verdict``
     counts rows whose verdict is the same, each at the operating point fitted there; ``largest_difference`` is of a
     log-probability over the labels, relative above 1, None where it is not finite.
     """

@@ -1,4 +1,4 @@
-"""The place of a bundle on disk: filled beside it, flushed, and only then renamed there."""
+"""Where a bundle lies on disk: written under a temporary name next to it, flushed, then renamed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from alora.layout import own_link
 
 
 def put_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Let ``fill`` write and check a folder beside ``folder``, then rename it there; whatever fails leaves nothing."""
+    """Let ``fill`` write and check a folder next to ``folder``, then rename it there; whatever fails leaves nothing."""
     folder = own_link(folder) or folder  # what a run's own link leads to is replaced, and not the link
     try:
         with workshop(folder) as place:
-            beside = place / folder.name
-            fill(beside)
-            replace_folder(beside, folder, BUNDLE_FILES)
+            staged = place / folder.name
+            fill(staged)
+            replace_folder(staged, folder, BUNDLE_FILES)
             flush(folder.parent)
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error

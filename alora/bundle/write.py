@@ -1,4 +1,4 @@
-"""Write a bundle: beside its place, read back from disk, scored again, and only then renamed."""
+"""Write a bundle under a temporary name, read it back from disk, score with it again, then rename it."""
 
 from __future__ import annotations
 
@@ -80,16 +80,16 @@ def write_bundle(contents: BundleContents, folder: Path | str, golden_rows: int 
     _require_invocation(contents)
     stored = _measure(contents, golden_rows)
 
-    def fill(beside: Path) -> None:
-        _write_files(beside, contents, stored)
-        _check_reloaded(beside, contents, stored)
+    def fill(staged: Path) -> None:
+        _write_files(staged, contents, stored)
+        _check_reloaded(staged, contents, stored)
 
     put_folder(folder, fill)
     return load_bundle(folder)
 
 
 def copy_bundle(source: Path | str, folder: Path | str) -> Bundle:
-    """Copy a checked bundle, and nothing that lies beside its files; an older bundle at ``folder`` is replaced.
+    """Copy a checked bundle, and nothing that lies next to its files; an older bundle at ``folder`` is replaced.
 
     Raises:
         BundleError: the bundle is damaged, ``folder`` holds something else, or it cannot be written.
@@ -98,12 +98,12 @@ def copy_bundle(source: Path | str, folder: Path | str) -> Bundle:
     folder = Path(folder).absolute()
     require_place(folder)
 
-    def fill(beside: Path) -> None:
-        beside.mkdir()
+    def fill(staged: Path) -> None:
+        staged.mkdir()
         for name in (*bundle.manifest.files, MANIFEST_FILE):
-            shutil.copyfile(bundle.folder / name, beside / name)
-            flush(beside / name)
-        load_bundle(beside)
+            shutil.copyfile(bundle.folder / name, staged / name)
+            flush(staged / name)
+        load_bundle(staged)
 
     put_folder(folder, fill)
     return load_bundle(folder)

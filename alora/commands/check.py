@@ -125,7 +125,7 @@ def _read(
 ) -> dict[str, Rows]:
     """The rows of each split that can be read; validation rows held out as a run would.
 
-    A policy of a battery whose own file is unusable is told, and then taken out of ``policies``, as a run would.
+    A policy of a battery whose own file is unusable is reported, then taken out of ``policies``, as a run would.
     """
 
     def read(name: str, source: Source) -> Rows:

@@ -134,13 +134,13 @@ def _counts(artifact: Artifact, evaluations: list[Evaluation]) -> Mapping[str, M
 def _show(bundle: Bundle, pushed: str | None) -> None:
     manifest = bundle.manifest
     certificate = manifest.certificate
-    proof = "none (standard LoRA)" if certificate is None else f"passed in {', '.join(certificate.dtypes)}"
+    identity = "none (standard LoRA)" if certificate is None else f"passed in {', '.join(certificate.dtypes)}"
     rows = [
         ("bundle", bundle.folder),
         ("policy", bundle.policy.id),
         ("base", manifest.base.source),
         ("adapter", manifest.adapter_digest[:12]),
-        ("KV identity", proof),
+        ("KV identity", identity),
         ("threshold", f"{manifest.operating_point.threshold:.4f}"),
         ("golden rows", f"{len(bundle.golden)}, conversations of alora's own" if bundle.golden else "none"),
     ]

@@ -32,8 +32,8 @@ def run(recipe: Recipe) -> int:
 
 def _write(folder: Path, files: dict[str, str]) -> None:
     with workshop(folder) as place:
-        beside = place / folder.name
-        beside.mkdir()
+        staged = place / folder.name
+        staged.mkdir()
         for name, text in files.items():
-            (beside / name).write_text(text, encoding="utf-8")
-        beside.rename(folder)
+            (staged / name).write_text(text, encoding="utf-8")
+        staged.rename(folder)

@@ -29,7 +29,7 @@ def say(text: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """A remark beside the result, on standard error: it never mixes with what a pipe reads."""
+    """Print a remark to standard error, so that a pipe never reads it."""
     sys.stderr.write(f"{printable(text)}\n")
     sys.stderr.flush()
 

@@ -8,20 +8,7 @@ from typing import Any
 
 from alora.base.config import read_config
 from alora.base.load import base_location
-from alora.bench.capacity import (
-    BLOCK,
-    BUSIEST,
-    DEVICES,
-    EFFICIENCY,
-    REQUEST_S,
-    USABLE,
-    Battery,
-    Plan,
-    Rates,
-    fit_rates,
-    make_plan,
-    published_rates,
-)
+from alora.bench import capacity
 from alora.bench.record import load_record
 from alora.bench.shapes import SHAPES, BaseShape, shape_of
 from alora.commands.output import note, report_file, say, say_json, table, write_json
@@ -36,10 +23,10 @@ def run(recipe: Recipe) -> int:
     settings = recipe.plan
     file = None if recipe.output is None else report_file(recipe.output)
     name, shape = _shape(recipe.base, settings.shape)
-    battery = Battery(shape, recipe.adapter.rank, recipe.adapter.targets, settings.suffix)
+    battery = capacity.Battery(shape, recipe.adapter.rank, recipe.adapter.targets, settings.suffix)
     rates, memory, where = _machine(recipe)
     itemsize = _ITEM_BYTES[recipe.base.dtype] if (settings.device, recipe.base.dtype) != ("cpu", "auto") else 4
-    plans = make_plan(settings, battery, rates, memory, itemsize)
+    plans = capacity.make_plan(settings, battery, rates, memory, itemsize)
     weights = shape.parameters * itemsize
     adapters = settings.policies * battery.adapter_bytes(itemsize)
     facts = {
@@ -73,30 +60,24 @@ def _shape(base: BaseSettings, shape: str) -> tuple[str, BaseShape]:
         ) from error
 
 
-def _machine(recipe: Recipe) -> tuple[Rates, float, str]:
+def _machine(recipe: Recipe) -> tuple[capacity.Rates, float, str]:
     """Rates and memory of one device, and where they come from."""
     settings = recipe.plan
-    memory = DEVICES[settings.device].memory if settings.device in DEVICES else None
-    memory = settings.memory_gb * 1e9 if settings.memory_gb is not None else memory
+    device = capacity.DEVICES.get(settings.device)
+    memory = device.memory if device and settings.memory_gb is None else 1e9 * (settings.memory_gb or 0)
     if settings.record is not None:
         record = load_record(Path(settings.record))
-        if memory is None:
+        if not memory:
             raise ConfigError("plan.device=cpu does not say how much memory there is for KV; add plan.memory_gb=N")
-        return (
-            fit_rates(record),
-            memory,
-            f"fitted to {Path(settings.record).name} ({record.base.name} on {record.base.device})",
-        )
-    if settings.device == "cpu":
+        where = f"fitted to {Path(settings.record).name} ({record.base.name} on {record.base.device})"
+        return capacity.fit_rates(record), memory, where
+    if device is None:
         raise ConfigError("nobody publishes what a CPU does: run alora bench serving, and add plan.record=bench.json")
-    assert memory is not None
-    what = (
-        f"{EFFICIENCY:.0%} of the published peak and {REQUEST_S * 1e3:g} ms a request (Qwen3-4B on one H100 had these)"
-    )
-    return published_rates(DEVICES[settings.device]), memory, what
+    where = f"{capacity.EFFICIENCY:.0%} of the published peak and {capacity.REQUEST_S * 1e3:g} ms a request"
+    return capacity.published_rates(device), memory, f"{where} (Qwen3-4B on one H100 had these)"
 
 
-def _assumptions(recipe: Recipe, rates: Rates, memory: float, where: str) -> list[str]:
+def _assumptions(recipe: Recipe, rates: capacity.Rates, memory: float, where: str) -> list[str]:
     own = recipe.plan
     return [
         f"{own.device}: {where}",
@@ -108,13 +89,15 @@ def _assumptions(recipe: Recipe, rates: Rates, memory: float, where: str) -> lis
         f"{own.rate:g} conversations a second begin, at random; each has {own.turns} turns, {own.gap_s:g} s apart, and "
         f"grows evenly to {own.tokens} tokens; every turn asks every policy",
         "a conversation comes back to its replica (affinity), and its KV is still there",
-        f"KV is shared in blocks of {BLOCK} tokens; {USABLE:.0%} of {memory / 1e9:g} GB hold weights, adapters and KV",
-        f"a device is busy {BUSIEST:.0%} of its time at most, and serves turns in their order (M/G/1)",
+        f"KV is shared in blocks of {capacity.BLOCK} tokens; {capacity.USABLE:.0%} of {memory / 1e9:g} GB hold "
+        "weights, adapters and KV",
+        f"a device is busy {capacity.BUSIEST:.0%} of its time at most, and serves turns in their order (M/G/1); that "
+        "p95 was compared with a measurement of conversations of one turn on a CPU alone",
         "standard LoRA keeps each policy's KV from turn to turn, or computes it again, whichever needs fewer devices",
     ]
 
 
-def _show(plans: list[Plan], facts: dict[str, str], assumed: list[str]) -> None:
+def _show(plans: list[capacity.Plan], facts: dict[str, str], assumed: list[str]) -> None:
     headings = (
         "",
         "devices",
@@ -139,7 +122,7 @@ def _show(plans: list[Plan], facts: dict[str, str], assumed: list[str]) -> None:
             )
 
 
-def _cells(plan: Plan) -> list[Any]:
+def _cells(plan: capacity.Plan) -> list[Any]:
     name = plan.system if plan.keeps_kv else f"{plan.system}, KV not kept"
     p95 = None if plan.p95_s is None else round(1e3 * plan.p95_s, 1)
     times = (round(1e3 * plan.turn_s, 1), round(1e3 * plan.conversation_s, 1))

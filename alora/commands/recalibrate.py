@@ -2,8 +2,8 @@
 
 The bundle is made again on the base at hand: logits, temperature, threshold with interval and golden rows are this
 base's, and the manifest says so. It is fitted for what the old one was fitted for, unless the command says another
-target. On another quantization KV identity is proven again first, and a parity run says how the answers to the golden
-rows change. The new bundle takes the old one's place in one step, or goes to ``output``.
+target. On another quantization KV identity is certified again first; a parity run compares the golden rows' answers.
+The new bundle takes the old one's place in one step, or goes to ``output``.
 """
 
 from __future__ import annotations

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from alora.adapter.folder import load_adapter, new_adapter, save_adapter, target_modules
+from alora.adapter.folder import load_adapter, target_modules
 from alora.base.limits import require_rank, too_long_prompts
 from alora.base.load import LoadedBase, load_base
 from alora.bundle.battery import write_battery
@@ -23,8 +22,9 @@ from alora.bundle.manifest import CardRecord
 from alora.bundle.read import Bundle, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.commands.generate import generated
-from alora.commands.output import note, say, write_json
-from alora.commands.reports import peak_memory, say_doubts, write_judgement, write_run_overview
+from alora.commands.output import note, say
+from alora.commands.reports import say_doubts, write_judgement, write_run_overview
+from alora.commands.train_adapters import train_adapters, train_together
 from alora.commands.training_run import TrainingRun, read_back, show_results
 from alora.config.environment import describe_environment
 from alora.config.paths import GENERATE
@@ -32,7 +32,7 @@ from alora.config.saved import save_recipe
 from alora.config.schema import Recipe
 from alora.data.conversation import read_conversation
 from alora.data.splits import read_splits
-from alora.errors import CheckFailed, ConfigError, TrainingError
+from alora.errors import CheckFailed, ConfigError
 from alora.evaluation.baselines import compare_with_baselines
 from alora.evaluation.records import Evaluation
 from alora.evaluation.report import read_evaluations
@@ -44,10 +44,9 @@ from alora.prefix.store import open_store
 from alora.probes import probe_conversations
 from alora.prompt.render import Prompt, Renderer
 from alora.tracking import Tracking, require_tracking, start_tracking
-from alora.training import Example, Fitted, RunFolder, examples, fit
+from alora.training import RunFolder
 from alora.training.processes import Processes, join_processes
-from alora.training.run_folder import holds_finished, remove_checkpoints
-from alora.training.schedule import loss_curves, still_improving
+from alora.training.run_folder import holds_finished
 from alora.training.sharding import is_sharded, load_sharded
 from alora.training.track import read_hyperparameters, read_standing
 
@@ -82,7 +81,7 @@ def run(recipe: Recipe) -> int:
             note(f"{name} is left out: {reason}")
         save_recipe(recipe, folder.settings, describe_environment())
         with start_tracking(recipe, folder.path, resumed, note) as tracking:
-            _train(this, tracking, processes)
+            train_adapters(this, tracking, processes)
             if is_sharded(base.model):
                 this = replace(this, base=load_base(recipe.base))
             evaluations = _evaluate(this, tracking)
@@ -101,8 +100,8 @@ def run(recipe: Recipe) -> int:
 
 
 def is_finished(recipe: Recipe) -> bool:
-    """Whether the run is there to its last bundle, told without loading the base: settings, rows and policies are held
-    against the run's record, the base by its name alone."""
+    """Whether the run is complete to its last bundle: settings, rows and policies equal the record, as does the name of
+    the base, which is not loaded."""
     asked_more = recipe.data.train == GENERATE or recipe.export.push_to is not None or recipe.strict
     if asked_more or not Path(recipe.run_dir).is_dir():
         return False
@@ -126,8 +125,8 @@ def _load_base(recipe: Recipe, processes: Processes) -> LoadedBase:
 
 def _take_part(this: TrainingRun, processes: Processes) -> int:
     """What a process other than the first does: its share of the training, if there is one to do, and nothing more."""
-    if processes.tell(None):
-        _fit(this, this.going, progress=False)
+    if processes.broadcast(None):
+        train_together(this, this.going, progress=False)
     return 0
 
 
@@ -154,88 +153,8 @@ def _inputs(this: TrainingRun) -> dict[str, str]:
     return base | this.splits.digests(this.policies)
 
 
-def _train(this: TrainingRun, tracking: Tracking, processes: Processes) -> None:
-    """Every policy from its own seed, its rows in the battery's batches; what training gives up is left out."""
-    policies = this.going
-    missing = not all(this.folder.places(policy.id).training.exists() for policy in policies)
-    if processes.tell(missing):
-        if this.recipe.training.engine == "trl":
-            this.each(lambda _, policy: _train_with_trl(this, policy, tracking))
-        else:
-            _train_together(this, policies, tracking)
-        remove_checkpoints(this.folder.checkpoints)
-    this.each(_require_adapter)
-
-
-def _require_adapter(this: TrainingRun, policy: Policy) -> None:
-    places = this.folder.places(policy.id)
-    if not places.adapter.exists():
-        raise TrainingError(read_back(places.training, read_standing).dropped or "it has no adapter")
-
-
-def _train_together(this: TrainingRun, policies: Sequence[Policy], tracking: Tracking) -> None:
-    """All policies at once, their suffixes packed behind shared prefixes."""
-    watch = [tracking.callback([policy.id for policy in policies])]
-    fitted = _fit(this, policies, callbacks=watch)
-    for place, policy in enumerate(policies):
-        _keep(this, policy, fitted, place)
-
-
-def _fit(this: TrainingRun, policies: Sequence[Policy], **options: Any) -> Fitted:
-    rows = _examples(this, policies)
-    fresh = [new_adapter(this.spec(policy), this.base.model, this.recipe.training.seed) for policy in policies]
-    settings, checkpoints = this.recipe.training, this.folder.checkpoints
-    store = this.store
-    return fit(this.base, fresh, rows["train"], rows["validation"], settings, checkpoints, store=store, **options)
-
-
-def _train_with_trl(this: TrainingRun, policy: Policy, tracking: Tracking) -> None:
-    """One policy's standard LoRA by TRL, which trains one at a time."""
-    from alora.training.trl_engine import fit_with_trl
-
-    if this.folder.places(policy.id).training.exists():
-        return
-    recipe = this.recipe
-    rows = _examples(this, [policy])
-    fresh = new_adapter(this.spec(policy), this.base.model, recipe.training.seed)
-    watch = [tracking.callback([policy.id], f"{policy.id}/" if len(this.policies) > 1 else "")]
-    checkpoints = this.folder.checkpoints / policy.id
-    fitted = fit_with_trl(
-        this.base, fresh, rows["train"], rows["validation"], recipe.training, checkpoints, callbacks=watch
-    )
-    _keep(this, policy, fitted, 0)
-
-
-def _examples(this: TrainingRun, policies: Sequence[Policy]) -> dict[str, list[Example]]:
-    rows = {
-        name: examples(getattr(this.splits, name), policies, this.renderer, this.activated)
-        for name in ("train", "validation")
-    }
-    if this.folder.writes:
-        names = ", ".join(policy.id for policy in policies)
-        note(f"training {names}: {len(rows['train'])} conversations, {len(rows['validation'])} to validate on")
-        if this.recipe.prompt.truncation == "windows":
-            note("training reads one prefix of a long conversation, cut from the middle; verdicts read all its windows")
-    return rows
-
-
-def _keep(this: TrainingRun, policy: Policy, fitted: Fitted, place: int) -> None:
-    places, standing = this.folder.places(policy.id), fitted.standings[place]
-    if standing.dropped is None:
-        save_adapter(fitted.adapters[place], places.adapter, this.base.source)
-    if last := still_improving(fitted.history, place, len(fitted.standings)):
-        key = "max_steps" if fitted.settings.max_steps > 0 else "epochs"
-        note(
-            f"{policy.id} was still improving when training ended (validation loss {last[0]:.3f}, then "
-            f"{last[1]:.3f}); raise training.{key}, which was {getattr(fitted.settings, key):g}"
-        )
-    record = {"standing": asdict(standing), "steps": fitted.steps, "settings": asdict(fitted.settings)}
-    record |= {"losses": loss_curves(fitted.history, place, len(fitted.standings)), "peak_bytes": peak_memory()}
-    write_json(places.training, record | {"history": list(fitted.history)})
-
-
 def _evaluate(this: TrainingRun, tracking: Tracking) -> dict[str, list[Evaluation]]:
-    """Figures per policy: its adapter, the base told the rule, and a bag of words, on the same rows."""
+    """Figures per policy: its adapter, the base with the rule in the prompt, and a bag of words, on the same rows."""
     places = {policy.id: this.folder.places(policy.id) for policy in this.going}
     missing = [policy for policy in this.going if not places[policy.id].evaluation.exists()]
     if missing:
@@ -267,7 +186,7 @@ def _certify(this: TrainingRun, policy: Policy) -> Certificate | None:
     if places.identity.exists():
         certificate = read_back(places.identity, read_certificate)
     else:
-        note(f"proving KV identity of {policy.id}")
+        note(f"certifying KV identity of {policy.id}")
         labelled = [row for row in this.splits.held_out if policy.id in row.labels]
         suffix = this.renderer.suffix(policy)
         rows = labelled[: this.recipe.identity.conversations]

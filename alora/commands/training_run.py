@@ -124,7 +124,7 @@ def _describe(certificate: Certificate) -> str:
     caught = [control.caught for record in certificate.dtypes for control in record.controls]
     names = ", ".join(record.dtype for record in certificate.dtypes)
     return (
-        f"KV identity proven in {names} on {len(certificate.lengths)} calls, "
+        f"KV identity certified in {names} on {len(certificate.lengths)} calls, "
         f"{sum(caught)} of {len(caught)} negative controls caught"
     )
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from alora.base.load import LoadedBase, base_location, load_base
 from alora.bundle.artifact import find_artifact
-from alora.bundle.proof import add_vllm_proof
 from alora.bundle.read import Bundle, check_bundles
+from alora.bundle.vllm_certificate import add_vllm_certificate
 from alora.commands.artifacts import Subject, open_subject
 from alora.commands.bundles import chosen
 from alora.commands.output import note, report_file, say, say_json, table, write_json
@@ -94,11 +94,11 @@ def _certify(recipe: Recipe, subject: Subject, base: LoadedBase) -> Certificate:
 def _keep(bundle: Bundle, certificate: Certificate) -> None:
     """Add vLLM's certificate to the bundle's own; a bundle that cannot be written stays as it is."""
     try:
-        add_vllm_proof(bundle, certificate)
+        add_vllm_certificate(bundle, certificate)
     except BundleError as error:
-        note(f"the proof is not in the bundle's certificate: {error}")
+        note(f"vLLM's certificate is not in the bundle: {error}")
     else:
-        note(f"the proof is in {bundle.folder / 'identity.json'}, section 'vllm'")
+        note(f"vLLM's certificate is in {bundle.folder / 'identity.json'}, section 'vllm'")
 
 
 def _prompts(recipe: Recipe, subject: Subject, base: LoadedBase) -> list[Prompt]:

@@ -1,7 +1,7 @@
 """Scores → figures and tests: everything here is computed again from ``compare.json``'s raw scores alone.
 
 Every operating point is fitted on validation rows, arm by arm and seed by seed. Intervals resample the test rows, the
-same resample for all seeds of an arm; the spread over seeds stands beside them.
+same resample for all seeds of a method; the spread over seeds is shown next to them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The arm that asks another model: conversation and rule go to an endpoint, a label and a confidence come back.
 
-Answers are kept row by row, so that a comparison which was cut off pays for none of them twice. A row that has no
-answer after all tries has no score; figures are of the rows that have one, and their share is told. Where the endpoint
-failed at a row, rather than refused it, the unit stays open and the next call asks about it again.
+Answers are kept row by row, so that a comparison which was cut off pays for none of them twice. A row without an answer
+after all tries has no score; figures are of the rows that have one, and their share is reported. Where the endpoint
+failed at a row, rather than refused it, the method stays open and the next call asks about it again.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ POLICY_PLACE = "%policy%"  # in the name of a data source: one file per policy o
 
 
 def configs_folder() -> Path:
-    """The Hydra tree: inside the package when it was installed from a wheel, else beside it in the checkout."""
+    """The Hydra tree: inside the package when it was installed from a wheel, else next to it in the checkout."""
     package = Path(__file__).resolve().parents[1]
     inside = package / "configs"
     return inside if inside.is_dir() else package.parent / "configs"

@@ -83,7 +83,7 @@ class ColumnSettings:
     labels: str = setting("labels", "of several: {policy: label}")
     id: str = setting("id", "names a row in reports")
     group: str | None = setting(None, "rows with the same value (customer, thread) are never on both sides of a split")
-    time: str | None = setting(None, "score: kept beside the verdicts, for rates over time")
+    time: str | None = setting(None, "score: kept next to the verdicts, for rates over time")
 
 
 @dataclass
@@ -239,6 +239,7 @@ class LogsSettings:
     verdicts: str | None = setting(None, "a folder or file that alora score wrote", read_by=("report", "label"))
     against: str | None = setting(None, "label: verdicts on the same rows by another version", read_by=("label",))
     shard_rows: int = setting(4096, "score: written at a time, so the most that a kill loses", least=1)
+    actors: int | None = setting(None, "cluster=ray: scorers; null: one for each GPU, or else each CPU", least=1)
     examples: int = setting(5, "report: of each kind and policy", least=0)
     rows: int = setting(100, "label: to export for each policy", least=1)
 
@@ -379,6 +380,9 @@ class Recipe:
         "transformers", "transformers: in this process", form=(is_engine, ENGINES), in_files=("transformers", "vllm"),
         of=("score", "validate", "recalibrate"),
     )  # fmt: skip
+    cluster: str | None = setting(
+        None, "ray: a log's shards by actors of a Ray cluster ($RAY_ADDRESS)", choices=("ray",), of=("score",)
+    )
     conversation: str | None = setting(
         None,
         "a JSON file, - for standard input; score, report, label: or rows",

@@ -2,7 +2,7 @@
 
 Who runs the jobs is Hydra's business (``hydra/launcher=basic``, ``joblib``, ``submitit_slurm``, ``ray``), and so is
 which jobs there are (``hydra/sweeper``). A job may run in another process or on another machine, so what it has to say
-travels as a file beside the run folders.
+travels as a file next to the run folders.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from alora.config.schema import Recipe
 from alora.errors import ConfigError
 
 DONE, SKIPPED, FAILED, LOST = "done", "done before", "failed", "lost"
-LOST_CODE = 2  # a job that told nothing: its process died, and the same command goes on
+LOST_CODE = 2  # a job without a report: its process died; the same command resumes it
 _LASTING = Path("runs", ".sweep")
 
 
@@ -41,7 +41,7 @@ class JobRecord:
     exit_code: int = LOST_CODE
     run_dir: str | None = None
     metric: float | None = None  # what a sweeper lowers
-    message: str = "it told nothing: look at its log, then run the same command again"
+    message: str = "it left no report: look at its log, then run the same command again"
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def check_duplicates(splits: Mapping[str, Rows], *policies: Policy) -> list[Find
     """Conversations that read the same: twice in a split, with two labels, or in two splits (leakage).
 
     Sameness is blind to case and white space (:func:`alora.data.splits.text_digest`). Across splits, rows that differ
-    in digits and punctuation only are told as well: templates leak that way.
+    in digits and punctuation only are reported as well: templates leak that way.
     """
     findings = []
     exact = {name: _by(lambda row: text_digest(row.conversation), rows) for name, rows in splits.items()}

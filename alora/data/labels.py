@@ -49,7 +49,7 @@ def _refuse_contradiction(
     findings: Findings,
     own: Mapping[str, Findings],
 ) -> None:
-    """``label`` beside ``labels`` must say the same of the policy that it belongs to, where the row tells which."""
+    """``label`` next to ``labels`` must say the same of the policy that it belongs to, where the row tells which."""
     columns, named = settings.columns, row.get("policy")
     owner = named if isinstance(named, str) else policies[0].id if len(policies) == 1 else None
     alone = _as_text(row.get(columns.label))

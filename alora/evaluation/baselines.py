@@ -1,4 +1,4 @@
-"""Policies' adapters and what they must beat on the same rows: the base told the rule, and a bag of words."""
+"""Policies' adapters and what they must beat on the same rows: the base with the rule in its prompt, a bag of words."""
 
 from __future__ import annotations
 

@@ -15,7 +15,11 @@ _CHEAPER = {
         "a bag of words",
         "which words occur decides these rows; use the words alone, or add rows that only their meaning tells apart",
     ),
-    "prompt": ("PROMPT_BEATS_ADAPTER", "the base that is told the rule", "use the base alone, or add training rows"),
+    "prompt": (
+        "PROMPT_BEATS_ADAPTER",
+        "the base with the rule in its prompt",
+        "use the base alone, or add training rows",
+    ),
 }
 
 

@@ -30,7 +30,7 @@ from alora.layout import PAGE_START
 
 SHOWN, EXCERPT = 20, 600  # rows in a list, characters of a text
 _WIDTH, _HEIGHT = 300, 200  # of a chart's plot
-_METHODS = {"alora": "adapter (aLoRA)", "lora": "adapter (LoRA)", "prompt": "base told the rule",
+_METHODS = {"alora": "adapter (aLoRA)", "lora": "adapter (LoRA)", "prompt": "base with the rule in the prompt",
             "bag_of_words": "bag of words"}  # fmt: skip
 
 

@@ -36,7 +36,7 @@ class Interval:
 
 
 def roc_figure(methods: Mapping[str, tuple[Flags, Floats]], title: str = "") -> Figure:
-    """ROC curves: method → (positive rows, their scores). The part below 10 % false positives stands beside it.
+    """ROC curves: method → (positive rows, their scores). The part below 10 % false positives stands next to it.
 
     Raises:
         MissingDependency: matplotlib is not installed.
@@ -199,8 +199,8 @@ def _figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
 
 
-def _label(axes: Axes | Any, title: str, below: str, beside: str) -> None:
+def _label(axes: Axes | Any, title: str, below: str, staged: str) -> None:
     axes.set_title(title, fontsize="small")
     axes.set_xlabel(below, fontsize="small")
-    axes.set_ylabel(beside, fontsize="small")
+    axes.set_ylabel(staged, fontsize="small")
     axes.tick_params(labelsize="small")

@@ -61,7 +61,7 @@ class Quality:
 
     def findings(self) -> list[Finding]:
         """What should keep these rows from being trained on as they are."""
-        told, found = self.as_dict(), []
+        figures, found = self.as_dict(), []
 
         def add(severity: str, code: str, problem: str) -> None:
             found.append(Finding(severity, code, self.policy.id, problem))
@@ -78,14 +78,14 @@ class Quality:
                 "FEW_ROWS",
                 f"{dict(labels)}: below {LEAST_ROWS} of a label little is learnt; raise generate.pairs",
             )
-        if told["pairs_unreadable"] > MOST_SHARE * max(1, self.pairs_asked):
+        if figures["pairs_unreadable"] > MOST_SHARE * max(1, self.pairs_asked):
             add(WARNING, "UNREADABLE", f"{self.pairs_unreadable} of {self.pairs_asked} pairs could not be read")
-        if (agreed := told["agreed_in_the_end"]) is not None and agreed < LEAST_AGREEMENT:
+        if (agreed := figures["agreed_in_the_end"]) is not None and agreed < LEAST_AGREEMENT:
             add(WARNING, "JUDGES_SPLIT", f"the judges agree on {agreed:.0%} of the cases; the rule may be unclear")
-        if (same := told["label_as_written"]) is not None and same < 1 - MOST_SHARE:
+        if (same := figures["label_as_written"]) is not None and same < 1 - MOST_SHARE:
             add(WARNING, "LABELS_TURNED", f"only {same:.0%} of the cases have the label that they were written for")
-        if told["dropped"].get("copy", 0) > MOST_SHARE * max(1, len(self.cases)):
-            add(WARNING, "COPIES", f"{told['dropped']['copy']} of {len(self.cases)} cases repeat another one")
+        if figures["dropped"].get("copy", 0) > MOST_SHARE * max(1, len(self.cases)):
+            add(WARNING, "COPIES", f"{figures['dropped']['copy']} of {len(self.cases)} cases repeat another one")
         if self.words_auroc is not None and self.words_auroc >= WORDS_SOLVE:
             add(WARNING, "WORDS_SOLVE", f"counting words reaches an AUROC of {self.words_auroc:.3f}: the rows give the "
                                         "label away, and an adapter need not learn the rule")  # fmt: skip

@@ -18,7 +18,7 @@ _AT_ONCE = 256  # requests: a whole battery's, in one step of the engine
 
 
 def longest_prompt(url: str) -> int | None:
-    """The tokens of a prompt that the server takes, beside the answer's; None where it does not say.
+    """The tokens of a prompt that the server takes, and those of the answer; None where it does not say.
 
     Raises:
         ConfigError: it does not answer, or is no OpenAI-compatible server.

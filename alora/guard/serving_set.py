@@ -1,6 +1,6 @@
 """What is served, as a file that every process of a server reads: a restart and a second process are one case.
 
-``serving_set.json`` lies in the serving root beside the bundles' folders, and is replaced as a whole.
+``serving_set.json`` lies in the serving root next to the bundles' folders, and is replaced as a whole.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""KV identity: proof that an adapter leaves the prefix's keys and values exactly as the base makes them.
+"""KV identity: the check that an adapter leaves the prefix's keys and values exactly as the base makes them.
 
 In the order things happen:
 

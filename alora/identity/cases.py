@@ -66,4 +66,7 @@ def _check(prompts: Sequence[Prompt], invocation_ids: Sequence[int]) -> None:
         if not prompt.prefix.token_ids:
             raise AdapterError(f"prompt {number}: its prefix is empty, so it shares no KV; give it a conversation")
         if len(prompt.suffix.token_ids) < 2:
-            raise AdapterError(f"prompt {number}: its suffix is a single token; a late activation could not be told")
+            raise AdapterError(
+                f"prompt {number}: its suffix has one token, so a late activation cannot be detected; "
+                "use an invocation of at least two tokens"
+            )

@@ -1,4 +1,4 @@
-"""The certificate: what was proven, on what, with which software. Plain data and its JSON; no torch."""
+"""The certificate: what was checked, on what, with which software. Plain data and its JSON; no torch."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Certificate:
     ``engine`` is what ran the pairs; ``lengths`` has one ``(name, activation index of each row, padded tokens)`` per
     call; ``adapter_digest`` and ``base`` are compared with a bundle's own by :meth:`require`. ``created`` is UTC.
     ``parity`` is there when an engine other than the scorer's was asked for a bundle's golden rows, and ``vllm`` when
-    the same adapter was proven in vLLM's cache too.
+    the same adapter was certified in vLLM's cache too.
     """
 
     passed: bool
@@ -216,7 +216,7 @@ def _parity_failures(parity: ParityRecord) -> list[str]:
 
 
 def write_certificate(certificate: Certificate, path: Path) -> None:
-    """Write the JSON beside ``path`` and rename it there, so that a file that exists is whole."""
+    """Write the JSON next to ``path`` and rename it there, so that a file that exists is whole."""
     write_json(path, certificate.as_dict())
 
 

@@ -31,7 +31,7 @@ def certify(
 ) -> Certificate:
     """Run PEFT's own aLoRA and the base on the same calls and compare their KV as integers.
 
-    The adapter runs as it is served, in the base's dtype. A quantized base is proven in its own dtype only. The
+    The adapter runs as it is served, in the base's dtype. A quantized base is certified in its own dtype only. The
     definition is in :mod:`alora.identity.compare` and :mod:`alora.identity.reach`. The base in memory is not changed.
 
     Returns:
@@ -103,7 +103,7 @@ def _dtypes(base: LoadedBase, settings: IdentitySettings) -> tuple[list[torch.dt
     if [name for name in settings.dtypes if name not in BOUNDS]:
         raise ConfigError(f"identity.dtypes={list(settings.dtypes)}: choose one or more of {', '.join(BOUNDS)}")
     if base.fingerprint.quantization != "none":
-        return [None], [f"base quantized as {base.fingerprint.quantized_as}: proven in its own dtype only"]
+        return [None], [f"base quantized as {base.fingerprint.quantized_as}: certified in its own dtype only"]
     if settings.dtypes:
         return [getattr(torch, name) for name in dict.fromkeys(settings.dtypes)], []
     if multiplies_bfloat16(next(base.model.parameters()).device):

@@ -18,7 +18,7 @@ from alora.verdict import TENTHS, population_stability
 
 MARK = "alora report"  # opens both files: what holds it may be replaced
 LEAST = 100  # rows on both sides, below which drift is chance
-MOST_DAYS = 62  # rates are told by day up to here, else by month
+MOST_DAYS = 62  # rates are shown by day up to here, else by month
 EXCERPT = 300  # characters of a conversation
 _UNKNOWN = "unknown"
 

@@ -57,7 +57,7 @@ def survey(source: str, settings: DataSettings) -> Survey:
 
 
 def time_of(value: Any, settings: DataSettings) -> str | None:
-    """What the row says of its time, as it will stand beside its verdicts."""
+    """The row's time, as it is stored next to its verdicts."""
     found = value.get(settings.columns.time) if isinstance(value, dict) else None
     if found is None:
         return None

@@ -67,7 +67,7 @@ class VerdictFolder:
     """
 
     def __init__(self, output: Path, job: Mapping[str, Any]) -> None:
-        self._file = output if output.suffix == ".parquet" else None
+        self.output, self._file = output, output if output.suffix == ".parquet" else None
         self.folder = output if self._file is None else output.with_name(f"{output.name}.parts")
         self.job, self.shards = dict(job), math.ceil(job["rows"] / job["shard_rows"])
         self._claim(output)
@@ -121,6 +121,11 @@ class VerdictFolder:
         self._lock.release()
         (self.folder / LOCK).unlink(missing_ok=True)
 
+    def rows_of(self, shard: int) -> int:
+        """How many rows of the log it is about."""
+        size = self.job["shard_rows"]
+        return min(size, self.job["rows"] - shard * size)
+
     def missing(self) -> Iterator[int]:
         """The shards to be written."""
         return (shard for shard in range(self.shards) if not self._shard(shard).exists())
@@ -133,17 +138,17 @@ class VerdictFolder:
         refused: list[Refused] = []
         for row in rows:
             (scored if isinstance(row, Scored) else refused).append(row)  # type: ignore[arg-type]
-        expected = min(self.job["shard_rows"], self.job["rows"] - shard * self.job["shard_rows"])
-        if len(scored) + len(refused) != expected:
-            raise DataError(f"shard {shard} has {len(scored) + len(refused)} rows, not {expected}: the rows changed")
+        if (count := len(scored) + len(refused)) != self.rows_of(shard):
+            raise DataError(f"shard {shard} has {count} rows, not {self.rows_of(shard)}: the rows changed")
         if refused:
             lines = (json.dumps(vars(row)) + "\n" for row in sorted(refused, key=lambda row: row.row))
             write_pieces(self.folder / f"rejected-{shard:05}.jsonl", lines)
-        with whole(self._shard(shard)) as beside:
-            pyarrow.parquet.write_table(_table(scored, self._schema()), beside, compression=_ZIPPED)
+        with whole(self._shard(shard)) as staged:
+            pyarrow.parquet.write_table(_table(scored, self._schema()), staged, compression=_ZIPPED)
 
     def finish(self) -> Mapping[str, Any]:
         """Join what belongs together, and say what came of the job."""
+        sweep(self.folder)  # what actors left that died
         refused = sorted(self.folder.glob(_REFUSED))
         if refused:
             write_pieces(self.rejected, (file.read_text(encoding="utf-8") for file in refused))
@@ -161,7 +166,7 @@ class VerdictFolder:
         import pyarrow.parquet
 
         schema = self._schema().with_metadata({_METADATA: json.dumps(manifest).encode()})
-        with whole(file) as beside, pyarrow.parquet.ParquetWriter(beside, schema, compression=_ZIPPED) as writer:
+        with whole(file) as staged, pyarrow.parquet.ParquetWriter(staged, schema, compression=_ZIPPED) as writer:
             for shard in range(self.shards):
                 writer.write_table(pyarrow.parquet.read_table(self._shard(shard)).cast(schema))
 

@@ -208,19 +208,19 @@ class DiskStore(PrefixStore):
         for layer, (k, v) in enumerate(kv.layers):
             state |= {f"{layer}.k": k.cpu().contiguous(), f"{layer}.v": v.cpu().contiguous()}
         file = self._file(token_ids)
-        beside = file.with_suffix(f".{os.getpid()}.writing")  # several processes may share the folder
+        staged = file.with_suffix(f".{os.getpid()}.writing")  # several processes may share the folder
         try:
-            save_file(state, beside, _description(file, state))
-            size = beside.stat().st_size
+            save_file(state, staged, _description(file, state))
+            size = staged.stat().st_size
             self._budget += self._make_room(size - self._budget)  # a file is a little more than its tensors
             if size > self._budget:
-                beside.unlink()
+                staged.unlink()
                 self._refused[hash(token_ids)] = size
                 return 0
-            beside.replace(file)
+            staged.replace(file)
         except (OSError, SafetensorError):  # a full disk costs time, not the run
             with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)
+                staged.unlink(missing_ok=True)
             return 0
         return size
 
@@ -249,7 +249,7 @@ def _is_cut_off(file: Path) -> bool:
 
 
 def _description(file: Path, state: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """What stands beside the tensors of ``file``, which is named by the digest of the prefix's ids."""
+    """Metadata of ``file``, which is named by the digest of the prefix's ids."""
     dtypes = sorted({str(tensor.dtype) for tensor in state.values()})
     return {
         _CHECKSUM: str(_checksum(state)),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # fallback date stands in, for training and serving alike.
 FIXED_DATE = datetime(2024, 7, 26)
 _SECONDS, _MEMORY, _LONGEST = 10, 2**30, 2**22  # that rendering may take: of CPU, bytes, and bytes of all pieces
-_STATM = "/proc/self/statm"  # of Linux, where a fork is safe beside threads
+_STATM = "/proc/self/statm"  # Linux, where a fork is safe in a process with threads
 _known: "dict[str, ChatTemplate]" = {}
 FIXED_CLOCK = {"date_string": FIXED_DATE.strftime("%d %b %Y"), "strftime_now": FIXED_DATE.strftime}
 
@@ -91,23 +91,25 @@ def take_apart(tokenizer: "PreTrainedTokenizerBase", template_kwargs: Mapping[st
 
 def _within_limits(surgeon: "_Surgeon") -> ChatTemplate:
     """Take the template apart in a child process: it came with a base, and may loop or grow without end."""
-    answer, told = os.pipe()
+    reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads; the child runs Jinja alone
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # a fork in a process with threads; the child runs Jinja alone
         child = os.fork()
     if child == 0:
         try:
-            os.close(answer)
-            with os.fdopen(told, "w") as stream:
+            os.close(reading)
+            with os.fdopen(writing, "w") as stream:
                 stream.write(json.dumps(_answer(surgeon)))
         finally:
             os._exit(0)
-    os.close(told)
+    os.close(writing)
     # A child that waits for a lock of a thread that the fork left behind uses no CPU time, and ends here.
     alarm = threading.Timer(3 * _SECONDS, os.kill, (child, signal.SIGKILL))
     alarm.start()
     try:
-        with os.fdopen(answer) as stream:
+        with os.fdopen(reading) as stream:
             text = stream.read(_LONGEST + 1)
     finally:
         alarm.cancel()

@@ -9,7 +9,7 @@ MARKERS_AT_MOST = 3  # one on each side of the cut, and one for a system text th
 
 # Characters of each end of a conversation that are tokenised, whatever is between them: tokens as a rule have four.
 CHARACTERS_PER_TOKEN, LEAST_CHARACTERS = 64, 2**19
-_PER_MESSAGE = 8  # what a message costs beside its text
+_PER_MESSAGE = 8  # tokens that a message needs besides its text
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ import contextlib
 import hashlib
 import json
 import os
-import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from threading import Event, Thread
 from typing import Any, Self, TypeVar
 
 import httpx2
@@ -19,7 +20,7 @@ from alora.typed import typed
 
 SESSION = "x-session-id"  # by which routers keep a conversation on its replica
 _ELSEWHERE = (429, 502, 503, 504)
-_AWAY_S = 5.0
+_EVERY_S, _PROBE_S = 2.0, 5.0  # between two questions for health; of silence, until a server is taken for gone
 _Made = TypeVar("_Made")
 
 
@@ -89,23 +90,39 @@ def session_id(messages: Sequence[Mapping[str, Any]], tenant: str | None = None)
 class _Servers:
     """Who is asked about a conversation: always the same server first (rendezvous hashing), so that its KV is there.
 
-    A server that did not answer comes last for :data:`_AWAY_S` seconds; its conversations alone move.
+    A server that did not answer, or that is not healthy, comes last until it is; its conversations alone move. Where
+    there are several, a thread asks for the health of each.
     """
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = [url.rstrip("/").removesuffix("/v1") for url in urls]
-        self._away: dict[str, float] = {}  # until when
+        self._away: set[str] = set()
+        self._watcher, self._closed = Thread(), Event()
         if not self._urls:
             raise ConfigError("no guard is given; give its URL, http://HOST:PORT")
 
     def order(self, session: str) -> list[str]:
         """All servers, the conversation's own first."""
+        if len(self._urls) > 1 and not self._watcher.is_alive():  # at first, and after a fork
+            self._watcher = Thread(target=_watch, args=(weakref.ref(self), self._closed), daemon=True)
+            self._watcher.start()
 
         def rank(url: str) -> tuple[bool, bytes]:
-            away = self._away.get(url, 0.0) > time.monotonic()
-            return not away, hashlib.blake2b(f"{session} {url}".encode(), digest_size=8).digest()
+            return url not in self._away, hashlib.blake2b(f"{session} {url}".encode(), digest_size=8).digest()
 
         return sorted(self._urls, key=rank, reverse=True)
+
+    def ask_health(self, http: httpx2.Client) -> None:
+        """Find out who is away."""
+        for url in self._urls:
+            try:
+                healthy = http.get(f"{url}/v1/guard/health").status_code == 200
+            except httpx2.TransportError:
+                healthy = False
+            (self._away.discard if healthy else self._away.add)(url)
+
+    def close(self) -> None:
+        self._closed.set()
 
     def takes(self, url: str, response: httpx2.Response) -> bool:
         """Whether this answer stands: a server that is full or going down leaves its place to the next one."""
@@ -114,7 +131,15 @@ class _Servers:
         return response.status_code not in _ELSEWHERE
 
     def failed(self, url: str) -> None:
-        self._away[url] = time.monotonic() + _AWAY_S
+        self._away.add(url)
+
+
+def _watch(servers: weakref.ref[_Servers], closed: Event) -> None:
+    """Ask for health every few seconds, until nobody needs it."""
+    with httpx2.Client(**_options(_PROBE_S)) as http:
+        while not closed.wait(_EVERY_S) and (one := servers()) is not None:
+            one.ask_health(http)
+            del one
 
 
 class Guard:
@@ -156,6 +181,7 @@ class Guard:
 
     def close(self) -> None:
         """Close its connections."""
+        self._servers.close()
         self._http.close()
 
     def __enter__(self) -> Self:
@@ -184,6 +210,7 @@ class AsyncGuard:
 
     async def close(self) -> None:
         """Close its connections."""
+        self._servers.close()
         await self._http.aclose()
 
     async def __aenter__(self) -> Self:

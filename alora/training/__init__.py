@@ -1,8 +1,9 @@
-"""Training by the split, in the order things happen.
+"""Training behind a shared prefix, in the order things happen.
 
 :mod:`alora.training.examples` renders labelled rows, :mod:`alora.training.loss` is the objective,
-:mod:`alora.training.trainer` is a ``transformers.Trainer`` over the packed forward, :mod:`alora.training.optimise`
-runs it from new adapter to best checkpoint, and :mod:`alora.training.run_folder` keeps what it made.
+:mod:`alora.training.model` the trained module, :mod:`alora.training.trainer` a ``transformers.Trainer`` of it.
+:mod:`alora.training.optimise` runs that from new adapters to their best checkpoints, and
+:mod:`alora.training.run_folder` is where a run's files lie.
 """
 
 from alora.training.examples import Example, examples

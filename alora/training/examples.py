@@ -58,7 +58,7 @@ def examples(
     For a standard LoRA (``activated`` is False) the whole prompt is suffix, because all of it is adapted.
 
     Raises:
-        TrainingError: PEFT's search would not find the activation where the split has it.
+        TrainingError: PEFT's search would not find the activation at the activation index.
     """
     suffixes = [renderer.suffix(policy) for policy in policies]
     made = []

@@ -25,13 +25,14 @@ from alora.prefix.packed import PackedModel
 from alora.prefix.store import PrefixStore, open_store
 from alora.training.examples import Example, balanced, collate
 from alora.training.gradients import GradientExchange, GradientWatch, PolicyClip
+from alora.training.model import SharedPrefixModel
 from alora.training.processes import ALONE, current_processes
 from alora.training.progress import TrainingBar
 from alora.training.run_folder import CHECKPOINT, remove_checkpoints
 from alora.training.schedule import Schedule, make_schedule
 from alora.training.sharding import is_sharded
 from alora.training.track import Standing, Tracker
-from alora.training.trainer import COMPLETE, SplitModel, SplitTrainer
+from alora.training.trainer import COMPLETE, SharedPrefixTrainer
 
 if TYPE_CHECKING:
     from alora.base.load import LoadedBase
@@ -81,8 +82,8 @@ def fit(
     tracker = Tracker(bank, settings.early_stopping_patience)
     processes = current_processes()
     together = processes if is_sharded(base.model) else ALONE
-    trainer = SplitTrainer(
-        model=SplitModel(packed, store, together),
+    trainer = SharedPrefixTrainer(
+        model=SharedPrefixModel(packed, store, together),
         args=_arguments(schedule, checkpoints, packed.device),
         train_dataset=list(train),
         eval_dataset=list(validation),
@@ -99,7 +100,7 @@ def fit(
     trainer.remove_callback(PrinterCallback)
     if progress:
         trainer.add_callback(TrainingBar())
-    resume = processes.tell(last_whole_checkpoint(checkpoints) if processes.first else None)
+    resume = processes.broadcast(last_whole_checkpoint(checkpoints) if processes.first else None)
     try:
         if resume is None or not trainer.restore_finished(resume, schedule.steps):
             with tensor_cores(packed.device, base.model.dtype):

@@ -6,7 +6,7 @@ are added once before the optimiser moves. So the step is that of one process, h
 uneven the shares: policies whose rows all lie on one process, a process with more passes than another, or with none.
 (DistributedDataParallel adds in every backward, and so needs as many of them on each process.)
 
-What must be one decision is made by the first process and told to the others, or follows from added numbers.
+What must be one decision is made by the first process and sent to the others, or follows from added numbers.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ class Processes:
         """Whether this is the one that writes and speaks."""
         return self.rank == 0
 
-    def tell(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """The first process's ``value``, on every process."""
         if self.count == 1:
             return value
-        told = [value if self.first else None]
+        values = [value if self.first else None]
         with _meeting():
-            distributed.broadcast_object_list(told, src=0)
-        return told[0]
+            distributed.broadcast_object_list(values, src=0)
+        return values[0]
 
     def wait(self) -> None:
-        """Until all are here."""
+        """Block until every process has arrived."""
         if self.count > 1:
             with _meeting():
                 distributed.barrier()

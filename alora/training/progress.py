@@ -1,4 +1,4 @@
-"""One bar for a training run, on standard error: steps, time left, and the latest losses beside it."""
+"""One bar for a training run, on standard error: steps, time left, latest losses."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ evaluation, clipping and the optimiser (policy by policy), and what a checkpoint
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,79 +19,20 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerState
 
 from alora.atomic import save_tensors, write_json
-from alora.prefix.packed import PackedModel
-from alora.prefix.plan import Pair, PrefixKV, passes
-from alora.prefix.store import PrefixStore
+from alora.prefix.plan import passes
 from alora.training.examples import Batch
 from alora.training.loss import TEMPERATURES, Answers, label_losses, tempered_losses
+from alora.training.model import SharedPrefixModel
 from alora.training.optimiser import PolicyAdamW
-from alora.training.processes import ALONE, Processes, current_processes, share_out
+from alora.training.processes import current_processes, share_out
 from alora.training.track import Tally, Tracker
 
 COMPLETE = "complete.json"  # written last: a checkpoint without it was cut off
 _WEIGHTS = "model.safetensors"
 
 
-class SplitModel(nn.Module):
-    """What the trainer trains: both stages of the split in one ``forward``.
-
-    Args:
-        store: prefix KV kept across epochs, or None.
-        together: processes that each hold a part of the base. They meet in every forward of it, so all run the same
-            number; what a process has no work for, it fills.
-    """
-
-    def __init__(self, packed: PackedModel, store: PrefixStore | None, together: Processes = ALONE) -> None:
-        super().__init__()
-        self.packed, self._store, self.together = packed, store, together
-        self._last: dict[tuple[int, ...], PrefixKV] = {}  # of the last pass: the next one may go on behind the same
-
-    @property
-    def keeps_prefixes(self) -> bool:
-        """Whether prefix KV is kept across epochs."""
-        return self._store is not None
-
-    def forward(self, prefixes: Sequence[tuple[int, ...]], pairs: Sequence[Pair]) -> torch.Tensor:
-        """Label logits ``[n, L]`` of ``pairs``, whose prefixes are run (or taken from the store) first."""
-        kv = self._prefixes({pair.prefix: prefixes[pair.prefix] for pair in pairs})
-        return self.packed.label_logits([kv.get(place) for place in range(len(prefixes))], pairs)
-
-    def forget(self) -> None:
-        """Let go of the prefix KV that the passes of a batch share."""
-        self._last = {}
-
-    def fill(self, policy: int) -> torch.Tensor:
-        """No logits ``[0]`` of a pass that other processes have work for, with a gradient path like theirs."""
-        self._prefixes({})
-        return self.packed.label_logits([None], [Pair(0, policy, (0,), (0, 1))]).flatten()[:0]
-
-    def _prefixes(self, wanted: Mapping[int, tuple[int, ...]]) -> dict[int, PrefixKV | None]:
-        kept = {place: self._last.get(ids) or self._look_up(ids) for place, ids in sorted(wanted.items())}
-        missing = [place for place, kv in kept.items() if kv is None and wanted[place]]
-        idle = self.together.most(len(missing), self.packed.device) - len(missing)
-        for place in missing:
-            kv = kept[place] = self.packed.prefix_kv(wanted[place])
-            if self._store is not None and kv is not None:
-                self._store.keep(wanted[place], kv)
-        for _ in range(idle):
-            self.packed.prefix_kv((0,))
-        self._last = {wanted[place]: kv for place, kv in kept.items() if kv is not None}
-        return kept
-
-    def _look_up(self, token_ids: tuple[int, ...]) -> PrefixKV | None:
-        return None if self._store is None else self._store.look_up(token_ids)
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The bank's own: the base is not ours to save."""
-        return self.packed.state_dict(*args, **kwargs)
-
-    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
-        """Inverse of :meth:`state_dict`."""
-        return self.packed.load_state_dict(state_dict, strict=strict, assign=assign)
-
-
-class SplitTrainer(Trainer):
-    """Train a :class:`SplitModel` on :func:`~alora.training.examples.collate` batches."""
+class SharedPrefixTrainer(Trainer):
+    """Train a :class:`SharedPrefixModel` on :func:`~alora.training.examples.collate` batches."""
 
     def __init__(self, *, tracker: Tracker, max_suffix_tokens: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -127,7 +68,7 @@ class SplitTrainer(Trainer):
             diverged = self._drop_diverged(batch, part, losses_n)
             if diverged:
                 part = [place for place in part if batch.pairs[place].policy not in diverged]
-                if not part and self.split_model.together.count == 1:
+                if not part and self.shared_prefix_model.together.count == 1:
                     continue
                 losses_n = self._losses(batch, part)
             weights_n = losses_n.new_tensor([batch.weights[place] for place in part])
@@ -136,12 +77,12 @@ class SplitTrainer(Trainer):
             self._unlogged.add([batch.pairs[place].policy for place in part], losses_n.tolist())
             self._tracker.trained.update(batch.pairs[place].policy for place in part)
             total += loss.detach().to(total.dtype)
-        self.split_model.forget()
+        self.shared_prefix_model.forget()
         return total * self._processes.count
 
     def evaluate(self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval") -> Any:
         """Validation loss per policy, at its best temperature; the standings and the best weights follow from it."""
-        self.split_model.eval()
+        self.shared_prefix_model.eval()
         tally = Tally(len(self._tracker.standings), columns=len(TEMPERATURES))
         with torch.no_grad():
             for inputs in self.get_eval_dataloader(eval_dataset):
@@ -177,9 +118,9 @@ class SplitTrainer(Trainer):
         return tally
 
     @property
-    def split_model(self) -> SplitModel:
+    def shared_prefix_model(self) -> SharedPrefixModel:
         """The model; nothing is wrapped around it."""
-        assert isinstance(self.model, SplitModel)
+        assert isinstance(self.model, SharedPrefixModel)
         return self.model
 
     def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
@@ -199,11 +140,11 @@ class SplitTrainer(Trainer):
 
         Processes that hold parts of the base get equally many, the last ones empty.
         """
-        self.split_model.forget()
+        self.shared_prefix_model.forget()
         shares = self._shares(batch)
         cut = [passes(share, lambda place: len(batch.pairs[place].suffix_ids), self._limit) for share in shares]
         mine = cut[self._processes.rank]
-        if self.split_model.together.count > 1:
+        if self.shared_prefix_model.together.count > 1:
             mine = mine + [[]] * (max(map(len, cut)) - len(mine))
         return mine
 
@@ -216,7 +157,7 @@ class SplitTrainer(Trainer):
         tokens = [0] * len(batch.prefixes)
         for place in wanted:
             tokens[batch.pairs[place].prefix] += len(batch.pairs[place].suffix_ids)
-        owners = share_out(batch.prefixes, tokens, self._processes.count, self.split_model.keeps_prefixes)
+        owners = share_out(batch.prefixes, tokens, self._processes.count, self.shared_prefix_model.keeps_prefixes)
         ranks = range(self._processes.count)
         return [[place for place in wanted if owners[batch.pairs[place].prefix] == rank] for rank in ranks]
 
@@ -225,9 +166,9 @@ class SplitTrainer(Trainer):
 
     def _answers(self, batch: Batch, part: Sequence[int]) -> Answers:
         if part:
-            logits_nL = self.split_model(prefixes=batch.prefixes, pairs=[batch.pairs[place] for place in part])
+            logits_nL = self.shared_prefix_model(prefixes=batch.prefixes, pairs=[batch.pairs[place] for place in part])
         else:
-            logits_nL = self.split_model.fill(min(self._tracker.active, default=0)).view(0, 1)
+            logits_nL = self.shared_prefix_model.run_dummy(min(self._tracker.active, default=0)).view(0, 1)
         labels_n = torch.tensor([batch.labels[place] for place in part], device=logits_nL.device, dtype=torch.long)
         return Answers(logits_nL, labels_n, _label_weights(batch, part, logits_nL))
 
@@ -236,7 +177,7 @@ class SplitTrainer(Trainer):
         finite = torch.isfinite(losses_n.detach()).tolist()
         diverged = {batch.pairs[place].policy for place, fine in zip(part, finite, strict=True) if not fine}
         flags = [place in diverged for place in range(len(self._tracker.standings))]
-        agreed = self.split_model.together.any(flags, losses_n.device)
+        agreed = self.shared_prefix_model.together.any(flags, losses_n.device)
         diverged = {place for place, flag in enumerate(agreed) if flag}
         for policy in sorted(diverged):
             self._tracker.drop_diverged(policy, self.state.global_step)
@@ -245,7 +186,7 @@ class SplitTrainer(Trainer):
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         folder = Path(output_dir or self.args.output_dir or ".")
         folder.mkdir(parents=True, exist_ok=True)
-        state = self.split_model.state_dict() if state_dict is None else state_dict
+        state = self.shared_prefix_model.state_dict() if state_dict is None else state_dict
         save_tensors({name: value.contiguous() for name, value in state.items()}, folder / _WEIGHTS)
         self._tracker.save(folder)
 
@@ -269,13 +210,13 @@ class SplitTrainer(Trainer):
         self._tracker.load(checkpoint)
         if state.global_step < total_steps and self._tracker.active:
             return False
-        self.split_model.load_state_dict(load_file(checkpoint / _WEIGHTS))
+        self.shared_prefix_model.load_state_dict(load_file(checkpoint / _WEIGHTS))
         self.state = state
         return True
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         folder = Path(resume_from_checkpoint)
-        self.split_model.load_state_dict(load_file(folder / _WEIGHTS))
+        self.shared_prefix_model.load_state_dict(load_file(folder / _WEIGHTS))
         self._tracker.load(folder)
 
 
@@ -289,7 +230,7 @@ def _label_weights(batch: Batch, part: Sequence[int], logits_nL: torch.Tensor) -
 
 
 class _Wrapped(nn.Module):
-    """The model as it is: what :meth:`SplitTrainer._wrap_model` returns in place of a wrapper."""
+    """The model as it is: what :meth:`SharedPrefixTrainer._wrap_model` returns in place of a wrapper."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

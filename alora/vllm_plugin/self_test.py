@@ -1,4 +1,4 @@
-"""A proof, in milliseconds and without a model, that the patched functions do what they are there for.
+"""A check, in milliseconds and without a model, that the patched functions do what they are there for.
 
 Runs on real vLLM objects right after the patches go in. Whatever it does not find as it must be makes the plugin come
 out again.

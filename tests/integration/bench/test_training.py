@@ -21,7 +21,7 @@ from alora.bench.run import run_bench
 from alora.bench.shapes import SHAPES, random_base
 from alora.bench.trials import AA, Result, Run, Trial
 from alora.config.schema import BaseSettings, BenchSettings
-from alora.training.trainer import SplitTrainer
+from alora.training.trainer import SharedPrefixTrainer
 
 SHAPE = SHAPES["toy"]
 PREFIX, SUFFIX, POLICIES = 40, 9, 5
@@ -97,7 +97,7 @@ def test_a_timed_step_that_runs_less_than_the_compared_one(told, monkeypatch):
 @pytest.mark.parametrize("factor", [0.0, float("nan")])
 def test_a_policy_between_whose_gradient_is_lost(told, monkeypatch, factor):
     """All pairs run and all losses are right, but one in the middle trains nothing, or nonsense."""
-    stock = SplitTrainer._losses
+    stock = SharedPrefixTrainer._losses
 
     def losses(self, batch, part):
         found = stock(self, batch, part)
@@ -105,7 +105,7 @@ def test_a_policy_between_whose_gradient_is_lost(told, monkeypatch, factor):
         found.register_hook(lambda grad: grad * scale)
         return found
 
-    monkeypatch.setattr(SplitTrainer, "_losses", losses)
+    monkeypatch.setattr(SharedPrefixTrainer, "_losses", losses)
     assert refused() == {1: [], POLICIES: ["NO_GRADIENT"]}
 
 

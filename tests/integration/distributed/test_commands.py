@@ -34,7 +34,7 @@ def test_killed_under_torchrun_goes_on_under_accelerate_as_in_one_process(tmp_pa
     code, output, errors = finish(start(ACCELERATE, *two, cache=cache))
     assert code == 0, errors
     assert errors.count("going on in") == 1
-    assert output.count("KV identity proven") == output.count("verdict on conversation") == 1
+    assert output.count("KV identity certified") == output.count("verdict on conversation") == 1
     mine, alone = numbers(tmp_path / "two"), numbers(tmp_path / "one")
     assert ((mine - alone).norm() / alone.norm()).item() <= 1e-6
 

@@ -1,6 +1,7 @@
 """Several guards: a conversation stays with one, moves when that one is gone, and no request is lost on the way."""
 
 import asyncio
+import socket
 import threading
 import time
 from collections import defaultdict
@@ -23,6 +24,7 @@ class Running:
     def __init__(self, guard, count: int) -> None:
         self.seen: dict[str, set[str]] = defaultdict(set)  # conversation → servers
         self.busy: set[str] = set()
+        self.unhealthy: set[str] = set()
         self._servers = {}
         for _ in range(count):
             server = uvicorn.Server(uvicorn.Config(self._watched(make_app(guard)), port=0, log_level="error"))
@@ -41,6 +43,8 @@ class Running:
         @app.middleware("http")
         async def watch(request: Request, call_next):
             url = str(request.base_url).rstrip("/")
+            if request.url.path == "/v1/guard/health":
+                return Response(status_code=503 if url in self.unhealthy else 200)
             if url in self.busy:
                 return Response(status_code=429)
             self.seen[request.headers["x-session-id"]].add(url)
@@ -135,15 +139,62 @@ def test_nobody_there_is_an_error():
         alora.Guard([])
 
 
-def test_a_server_that_failed_is_asked_first_again_after_a_while(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr("alora.serving.guard.time.monotonic", lambda: now[0])
-    servers = _Servers(["http://a", "http://b", "http://c"])
-    own, second, third = servers.order("x")
-    servers.failed(own)
-    assert servers.order("x") == [second, third, own]
-    now[0] += 6
-    assert servers.order("x") == [own, second, third]
+def wait_for(reached) -> None:
+    end = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_health_is_asked_for_and_not_found_out_by_requests(running, monkeypatch):
+    """A server that hangs would cost each of its conversations a time-out; one that drains, a failed request."""
+    monkeypatch.setattr("alora.serving.guard._EVERY_S", 0.02)
+    monkeypatch.setattr("alora.serving.guard._PROBE_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as hangs, alora.Guard(running.urls) as client:
+        deaf = f"http://127.0.0.1:{hangs.getsockname()[1]}"
+        ask_all(client)
+        before = home(running)
+        draining = running.urls[0]
+        running.unhealthy.add(draining)
+        wait_for(lambda: client._servers._away == {draining})
+        running.seen.clear()
+        ask_all(client)
+        after = home(running)
+        assert {session for session in before if before[session] != after[session]} == {
+            session for session, server in before.items() if server == draining
+        }
+        assert draining not in after.values()
+        running.unhealthy.clear()
+        wait_for(lambda: not client._servers._away)
+        with alora.Guard([deaf, *running.urls]) as other:
+            wait_for(lambda: other._servers._away == {deaf})
+            ask_all(other)  # nobody waits for it
+
+
+def test_a_server_that_failed_stays_last_until_it_is_healthy(running, monkeypatch):
+    monkeypatch.setattr("alora.serving.guard._EVERY_S", 0.02)
+    with alora.Guard(running.urls) as client:
+        own, *others = client._servers.order("x")
+        running.unhealthy.add(own)
+        client._servers.failed(own)
+        assert client._servers.order("x") == [*others, own]
+        running.unhealthy.clear()
+        wait_for(lambda: client._servers.order("x") == [own, *others])
+
+
+def test_nobody_watches_for_a_client_that_is_gone(monkeypatch):
+    monkeypatch.setattr("alora.serving.guard._EVERY_S", 0.02)
+    for end in (_Servers.close, lambda servers: None):
+        servers = _Servers(["http://127.0.0.1:1", "http://127.0.0.1:2"])
+        servers.order("x")
+        watcher = servers._watcher
+        assert watcher.is_alive()
+        end(servers)
+        del servers
+        wait_for(lambda watcher=watcher: not watcher.is_alive())
+    alone = _Servers(["http://127.0.0.1:1"])
+    alone.order("x")
+    assert not alone._watcher.is_alive()
 
 
 def test_the_session_is_that_of_tenant_and_opening():

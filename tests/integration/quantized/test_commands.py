@@ -23,7 +23,7 @@ def test_the_certificate_and_the_bundle_name_the_base(trained):
     certificate = json.loads((trained / "run/policies/toy/identity.json").read_text())
     assert certificate["base"]["quantization"] == "nf4"
     assert "blocks of 64" in certificate["base"]["quantization_settings"]
-    assert "proven in its own dtype only" in certificate["notes"][0]
+    assert "certified in its own dtype only" in certificate["notes"][0]
     manifest = json.loads((trained / "run/bundle/alora.json").read_text())
     assert manifest["base"]["fingerprint"] == certificate["base"]
     assert "nf4 (bitsandbytes, blocks of 64" in (trained / "run/bundle/README.md").read_text()

@@ -23,7 +23,7 @@ def finished(tmp_path_factory):
     overrides = toy_overrides(folder, folder / "run")
     code, output, errors = run_alora("train", *overrides, cache=folder / "cache")
     assert code == 0, errors
-    assert "KV identity proven" in output
+    assert "KV identity certified" in output
     return folder, overrides, (folder / "run/adapter" / WEIGHTS_FILE).read_bytes()
 
 

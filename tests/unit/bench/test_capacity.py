@@ -131,6 +131,26 @@ def test_the_wait_is_that_of_a_queue():
     assert wait_p95(rate, turns) == pytest.approx(sorted(waits)[190_000], rel=0.1)
 
 
+def test_p95_is_what_the_open_loop_measured_within_30_percent():
+    """Rates from one record, p95 of another: conversations of 100 tokens, each of which fires 4 to 8 policies."""
+    measured, rates = (
+        load_record(RESULTS / "serving_cpu_open_loop.json"),
+        fit_rates(load_record(RESULTS / "serving_cpu.json")),
+    )
+    checked = []
+    for load in measured.load:
+        for offered in load.rates:
+            settings = PlanSettings(rate=offered.rate or 1e-9, turns=1, policies=6, tokens=100, target_ms=1e6)
+            plans = {plan.system: plan for plan in make_plan(settings, battery_of(measured), rates, 16e9, 4)}
+            plan = plans.get(load.system)
+            if plan is not None and plan.gpus == 1 and offered.rate:  # no device that is busier than it plans
+                checked.append(load.system)
+                assert plan.p95_s is not None
+                assert 1000 * plan.p95_s == pytest.approx(offered.percentile(95), rel=0.3)
+                assert plan.turn_s < 0.5 * plan.p95_s  # the wait is most of it
+    assert (checked.count("alora"), checked.count("lora")) == (8, 9)
+
+
 def test_the_command_prints_every_assumption(capsys, tmp_path):
     record = RESULTS / "serving_cpu.json"
     asked = ["plan", "plan.device=cpu", "plan.shape=27m", "plan.policies=50", "plan.rate=0.1", "plan.target_ms=8000"]

@@ -60,7 +60,7 @@ def test_prompts_that_prove_nothing(prompts: list[Prompt], said: str):
 
 
 def test_a_single_token_suffix_is_refused():
-    with pytest.raises(AdapterError, match="single token"):
+    with pytest.raises(AdapterError, match="one token, so a late activation"):
         make_calls([prompt(12, Suffix((5,), (5,), ()))], MODEL, (5,))
 
 

@@ -1,4 +1,4 @@
-"""What vLLM has proven goes into a bundle's certificate, and everything else of the bundle stays what it is."""
+"""vLLM's certificate goes into a bundle's certificate, and everything else of the bundle stays what it is."""
 
 import json
 import os
@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from alora.bundle.manifest import CERTIFICATE_FILE, MANIFEST_FILE
-from alora.bundle.proof import add_vllm_proof
 from alora.bundle.read import load_bundle
+from alora.bundle.vllm_certificate import add_vllm_certificate
 from alora.bundle.write import BundleContents, write_bundle
 from alora.errors import BundleError
 from alora.identity.certificate import ControlRecord, ParityRecord, read_certificate
@@ -19,55 +19,55 @@ PARITY = ParityRecord(3, "float32", "float32", 1e-6, 1e-3, True, (ControlRecord(
 
 
 @pytest.fixture
-def proof(contents):
+def certificate(contents):
     return replace(contents.certificate, engine="vllm 0.32.0", parity=PARITY)
 
 
-def test_the_proof_is_in_the_certificate_and_the_bundle_loads(folder, proof):
+def test_it_is_in_the_certificate_and_the_bundle_loads(folder, certificate):
     own = read_certificate(folder / CERTIFICATE_FILE)
-    bundle = add_vllm_proof(load_bundle(folder), proof)
+    bundle = add_vllm_certificate(load_bundle(folder), certificate)
     assert bundle.manifest.certificate.vllm == "vllm 0.32.0"
     kept = read_certificate(folder / CERTIFICATE_FILE)
-    assert kept.vllm == proof
+    assert kept.vllm == certificate
     assert replace(kept, vllm=None) == own, "the certificate of the in-process check stays"
     assert kept.vllm.parity == PARITY
-    again = add_vllm_proof(bundle, replace(proof, engine="vllm 0.33.0"))
+    again = add_vllm_certificate(bundle, replace(certificate, engine="vllm 0.33.0"))
     assert again.manifest.certificate.vllm == "vllm 0.33.0"
-    assert sorted(file.name for file in folder.parent.iterdir()) == [folder.name], "nothing is left beside it"
+    assert sorted(file.name for file in folder.parent.iterdir()) == [folder.name], "nothing is left behind"
 
 
-def test_a_server_does_not_take_the_adapter_for_a_changed_one(folder, proof):
+def test_a_server_does_not_take_the_adapter_for_a_changed_one(folder, certificate):
     """Name, size, inode and time stay; a server reads a file whose links were counted anew, and finds what it knew."""
     before = [of_file[:-1] for of_file in _stamp(str(folder))]
-    add_vllm_proof(load_bundle(folder), proof)
+    add_vllm_certificate(load_bundle(folder), certificate)
     assert [of_file[:-1] for of_file in _stamp(str(folder))] == before
 
 
-def test_a_failed_or_foreign_proof_is_refused_and_changes_nothing(folder, proof):
+def test_a_failed_or_foreign_proof_is_refused_and_changes_nothing(folder, certificate):
     bundle, before = load_bundle(folder), {file.name: file.read_bytes() for file in folder.iterdir()}
-    for wrong in (replace(proof, passed=False), replace(proof, adapter_digest="0" * 64)):
+    for wrong in (replace(certificate, passed=False), replace(certificate, adapter_digest="0" * 64)):
         with pytest.raises(BundleError, match="does not cover this bundle"):
-            add_vllm_proof(bundle, wrong)
+            add_vllm_certificate(bundle, wrong)
     (folder / ".git").mkdir()
     with pytest.raises(BundleError, match=r"holds '\.git'"):
-        add_vllm_proof(bundle, proof)
+        add_vllm_certificate(bundle, certificate)
     (folder / ".git").rmdir()
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
-def test_a_proof_that_cannot_be_added_leaves_the_bundle_as_it_was(folder, proof, monkeypatch):
+def test_a_proof_that_cannot_be_added_leaves_the_bundle_as_it_was(folder, certificate, monkeypatch):
     bundle, before = load_bundle(folder), {file.name: file.read_bytes() for file in folder.iterdir()}
 
     def broken(place):
         raise BundleError("for this test")
 
-    monkeypatch.setattr("alora.bundle.proof.load_bundle", broken)
+    monkeypatch.setattr("alora.bundle.vllm_certificate.load_bundle", broken)
     with pytest.raises(BundleError, match="for this test"):
-        add_vllm_proof(bundle, proof)
+        add_vllm_certificate(bundle, certificate)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
-def test_where_a_file_has_one_name_only_a_copy_keeps_its_time(folder, proof, monkeypatch):
+def test_where_a_file_has_one_name_only_a_copy_keeps_its_time(folder, certificate, monkeypatch):
     weights = folder / "adapter_model.safetensors"
     os.utime(weights, (1, 1))
 
@@ -76,20 +76,20 @@ def test_where_a_file_has_one_name_only_a_copy_keeps_its_time(folder, proof, mon
 
     monkeypatch.setattr(os, "link", no_link)
     before = weights.stat()
-    add_vllm_proof(load_bundle(folder), proof)
+    add_vllm_certificate(load_bundle(folder), certificate)
     assert weights.stat().st_ino != before.st_ino
     assert weights.stat().st_mtime_ns == before.st_mtime_ns
 
 
-def test_a_plain_lora_has_nothing_to_add_to(base, proof, tmp_path):
+def test_a_plain_lora_has_nothing_to_add_to(base, certificate, tmp_path):
     contents = BundleContents(base, make_adapter(base, activated=False), POLICIES["advice"], PROMPT)
     bundle = write_bundle(contents, tmp_path / "lora", golden_rows=1)
     with pytest.raises(BundleError, match="is a plain LoRA without a certificate"):
-        add_vllm_proof(bundle, replace(proof, adapter_digest=bundle.manifest.adapter_digest))
+        add_vllm_certificate(bundle, replace(certificate, adapter_digest=bundle.manifest.adapter_digest))
 
 
-def test_an_edited_proof_is_found(folder, proof):
-    add_vllm_proof(load_bundle(folder), proof)
+def test_an_edited_proof_is_found(folder, certificate):
+    add_vllm_certificate(load_bundle(folder), certificate)
     file = folder / CERTIFICATE_FILE
     told = json.loads(file.read_text())
     told["vllm"]["parity"]["difference"] = 0.0

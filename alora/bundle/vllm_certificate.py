@@ -1,4 +1,4 @@
-"""Add to a bundle what was proven about it after it was written.
+"""Add vLLM's certificate to a bundle that is already written.
 
 Only ``identity.json`` and ``alora.json`` become new files. The others stay the files that they are, so that a server
 that has the bundle loaded does not take its adapter for a changed one.
@@ -20,48 +20,48 @@ from alora.identity.certificate import Certificate, read_certificate, write_cert
 _NEW = (CERTIFICATE_FILE, MANIFEST_FILE)
 
 
-def add_vllm_proof(bundle: Bundle, proof: Certificate) -> Bundle:
-    """Put ``proof`` into the bundle's certificate, in place of an earlier one, and return the bundle as read back.
+def add_vllm_certificate(bundle: Bundle, vllm: Certificate) -> Bundle:
+    """Put ``vllm`` into the bundle's certificate, in place of an earlier one, and return the bundle as read back.
 
     Raises:
-        BundleError: the proof failed or is of another adapter or base, the bundle has no certificate of its own, its
+        BundleError: the check failed or is of another adapter or base, the bundle has no certificate of its own, its
             folder holds folders (a checkout's ``.git``), or cannot be written. It is then as it was.
     """
     manifest = bundle.manifest
-    proof.require(manifest.base.fingerprint, manifest.adapter_digest)
+    vllm.require(manifest.base.fingerprint, manifest.adapter_digest)
     record = manifest.certificate
     if record is None:
         raise BundleError(f"{bundle.folder} is a plain LoRA without a certificate, so nothing can be added to one")
     inner = next((entry.name for entry in bundle.folder.iterdir() if not entry.is_file()), None)
     if inner is not None:
         raise BundleError(f"{bundle.folder} holds {inner!r}, which is no part of a bundle; take it out, or use a copy")
-    certificate = replace(read_certificate(bundle.folder / CERTIFICATE_FILE), vllm=proof)
+    whole = replace(read_certificate(bundle.folder / CERTIFICATE_FILE), vllm=vllm)
 
-    def fill(beside: Path) -> None:
-        beside.mkdir()
+    def fill(staged: Path) -> None:
+        staged.mkdir()
         for file in bundle.folder.iterdir():
             if file.name not in _NEW:
-                _same_file(file, beside / file.name)
-        write_certificate(certificate, beside / CERTIFICATE_FILE)
-        file = file_record(beside / CERTIFICATE_FILE)
+                _same_file(file, staged / file.name)
+        write_certificate(whole, staged / CERTIFICATE_FILE)
+        file = file_record(staged / CERTIFICATE_FILE)
         changed = replace(
             manifest,
-            certificate=replace(record, sha256=file.sha256, vllm=proof.engine),
+            certificate=replace(record, sha256=file.sha256, vllm=vllm.engine),
             files={**manifest.files, CERTIFICATE_FILE: file},
         )
-        (beside / MANIFEST_FILE).write_text(changed.to_json(), encoding="utf-8")
-        flush(beside / MANIFEST_FILE)
-        flush(beside)
-        load_bundle(beside)
+        (staged / MANIFEST_FILE).write_text(changed.to_json(), encoding="utf-8")
+        flush(staged / MANIFEST_FILE)
+        flush(staged)
+        load_bundle(staged)
 
     put_folder(bundle.folder.resolve(), fill)
     return load_bundle(bundle.folder)
 
 
-def _same_file(file: Path, beside: Path) -> None:
+def _same_file(file: Path, staged: Path) -> None:
     """The same file under a second name; a copy where the file system has no second names."""
     try:
-        os.link(file.resolve(), beside)
+        os.link(file.resolve(), staged)
     except OSError:
-        shutil.copy2(file, beside)
-        flush(beside)
+        shutil.copy2(file, staged)
+        flush(staged)
