@@ -299,4 +299,4 @@ def test_validation_rows_have_a_value_that_no_training_row_has(capsys):
     assert not train & validation
     assert len(rows("validation")) == 8
     assert generate(honest, "generate.hold_out=weather")[0] == 2
-    assert "weather is none of the dimensions in out/dimensions.yaml: topic, tone" in capsys.readouterr().err
+    assert "out/dimensions.yaml: topic, tone" in capsys.readouterr().err
