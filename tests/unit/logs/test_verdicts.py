@@ -2,13 +2,15 @@
 
 import json
 
-from alora.logs.verdicts import VerdictFolder, tables
-from tests.unit.logs.cases import scored, verdicts
+from alora.logs.stored import tables
+from alora.logs.verdicts import VerdictFolder
+from tests.unit.logs.cases import POLICIES, scored, verdicts
 
 
 def test_what_a_writer_that_died_left_is_gone_when_the_job_is_done(tmp_path):
     """On a cluster the others go on, so no new start sweeps it away."""
-    job = {"rows": 1, "policies": {"advice": {}, "refunds": {}}, "shard_rows": 4}
+    asked = {policy: {"adapter": "0a" * 32, "threshold": 0.5} for policy in POLICIES}
+    job = {"rows": 1, "rows_digest": "", "policies": asked, "shard_rows": 4}
     with VerdictFolder(tmp_path / "v", job) as folder:
         (tmp_path / "v/.verdicts-00000.parquet.0123abcd.alora-part").write_text("half")
         folder.write(0, [scored(0, {"id": "c0", "at": None}, lambda *_: 0.2, 0.5)])
