@@ -103,7 +103,7 @@ class VerdictFolder:
 
     def _require_own(self) -> None:
         """All that is in the folder is a plain file of this job, as far as names say."""
-        for entry in os.scandir(self.folder) if self.folder.exists() else ():
+        for entry in [*os.scandir(self.folder)] if self.folder.exists() else []:
             name = _OWN.fullmatch(entry.name)
             number = name and (name[1] or name[2])
             own = name and (number is None or (int(number) < self.shards and number == f"{int(number):05}"))
