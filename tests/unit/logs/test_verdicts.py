@@ -81,6 +81,10 @@ def link(path: Path) -> None:
     path.symlink_to("/etc/passwd")
 
 
+def found(folder: Path) -> set[tuple[str, int, int]]:
+    return {(path.name, path.lstat().st_ino, path.lstat().st_mtime_ns) for path in folder.iterdir()}
+
+
 def notes(path: Path) -> None:
     path.write_text("mine")
 
@@ -95,10 +99,10 @@ def notes(path: Path) -> None:
 def test_what_is_not_alora_s_is_neither_read_nor_removed(name, plant, killed, tmp_path):
     parts = tmp_path / "v.parquet.parts"
     plant(parts / name)
-    before = {path.name: path.lstat() for path in parts.iterdir()}
+    before = found(parts)
     with pytest.raises(RunError, match=name):
         killed()
-    assert {path.name: path.lstat() for path in parts.iterdir()} == before
+    assert found(parts) == before
     assert [path.name for path in tmp_path.iterdir()] == [parts.name]
 
 
