@@ -43,11 +43,11 @@ class Seen:
         self.by: dict[str, list[str]] = defaultdict(list)
 
     def watch(self, guard: alora.Guard) -> alora.Guard:
-        def heard(response) -> None:
+        async def heard(response) -> None:
             if response.status_code == 200:
                 self.by[response.request.headers["x-session-id"]].append(f"http://{response.url.netloc.decode()}")
 
-        guard._http.event_hooks = {"response": [heard]}
+        guard._wait._held._client.event_hooks = {"response": [heard]}
         return guard
 
 
