@@ -40,7 +40,7 @@ class RemoteEngine:
 
     async def close(self) -> None:
         """Close its connections."""
-        await self._http.aclose()
+        await self._http.close()
 
     async def models(self) -> dict[str, int | None]:
         """What the server serves, with the tokens that each takes, where it says so.
