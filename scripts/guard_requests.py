@@ -1,31 +1,34 @@
 """What one guard request costs next to P requests: the same policies on one conversation, by four ways on one server.
 
-    python scripts/guard_requests.py --out benchmarks/results/guard_cpu.json
+    python scripts/guard_requests.py --folder runs/guard --policies 5 20 100 >> benchmarks/results/guard_cpu.jsonl
 
 The server is stock vLLM as ``alora serve`` starts it, on ``--base``, with P random adapters as bundles and the same
-weights as standard LoRA. Every way reads the same conversation on a cold cache (a salt of its own), by turns:
+weights as standard LoRA. Every sample is one conversation on a cold cache (a salt of its own), one at a time; the ways
+take turns, each for ``--seconds``:
 
 - ``guard``: one ``POST /v1/guard``.
 - ``requests``: P requests to ``/v1/completions`` at once, for the same adapters.
 - ``lora``: P requests to the standard LoRA twins, each of which computes the conversation itself.
-- ``reader``: one ``POST /v1/systemone`` with P questions, the policies' text on the base; where this vLLM has it.
+- ``reader``: vLLM's own ``/v1/systemone`` with P questions (64 at most a request), the policies' text on the base;
+  vLLM 0.32 reads some architectures alone, and its general reader is let read Llama's, too.
 
 ``front_ms`` is the CPU time that the API process spent for each policy; ``own_ms`` what the guard's own Python takes
-for each, with a reader that answers at once. The load of the machine before and after is part of the record.
+for each, answer as JSON included, with a reader that answers at once and the conversation's rendering left out.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
+import math
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,10 +36,11 @@ from typing import Any
 import httpx2
 
 from alora.adapter.folder import AdapterSpec, AdapterWeights, save_adapter
-from alora.base.load import LoadedBase, load_base
+from alora.base.load import load_base
 from alora.bench.material import random_adapter
-from alora.bundle.battery import load_battery, write_battery
-from alora.bundle.read import Bundle
+from alora.bundle.battery import write_battery
+from alora.bundle.manifest import CERTIFICATE_FILE
+from alora.bundle.read import Bundle, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.config.environment import describe_environment
 from alora.config.schema import BaseSettings, IdentitySettings, PromptSettings
@@ -44,85 +48,79 @@ from alora.data.conversation import Conversation, Message
 from alora.guard.core import Guard
 from alora.guard.reader import Reading, Served
 from alora.guard.wire import GuardRequest
+from alora.identity.certificate import read_certificate
 from alora.identity.certify import certify
 from alora.policy import Policy
 from alora.prompt.render import Renderer
+from alora.serving.client import RemoteEngine
 
 TARGETS = ("k_proj", "o_proj", "q_proj", "v_proj")
-WAYS = ("guard", "requests", "lora", "reader")
 WORDS = ("parcel", "order", "refund", "money", "late", "week", "please", "answer", "advice", "price", "number", "sorry")
+QUANTILES = {"p50": (0.5, 3), "p95": (0.95, 20), "p99": (0.99, 100)}  # and the least samples that one is taken of
+READER = """def register():
+    from vllm.entrypoints.generate.structured_decisions import strategies
+    strategies.READ_STRATEGIES.setdefault("LlamaForCausalLM", strategies.NextTokenStrategy)
+"""
 
 
-def write_policies(base: LoadedBase, count: int, folder: Path) -> list[Bundle]:
-    """A battery of random adapters, and below ``lora`` the same weights as standard LoRA."""
-    prompt, bundles = PromptSettings(max_prefix_tokens=2000), []
-    renderer = Renderer(base.tokenizer, prompt)
-    for number in range(count):
-        policy = Policy(f"policy{number}", f"Rule {number} is broken", f"The assistant never breaks rule {number}.")
-        suffix = renderer.suffix(policy)
-        spec = AdapterSpec(8, 16.0, TARGETS, suffix.invocation_ids)
-        weights = random_adapter(spec, base.model, number, 0.1)
-        save_adapter(weights, folder / "adapter", base.source)
-        probe = renderer.prompt(Conversation("c", (Message("user", "Where is my parcel?"),)), policy)
-        settings = IdentitySettings(dtypes=["float32"], negative_controls=False)
-        certificate = certify(base, folder / "adapter", [probe], settings)
-        contents = BundleContents(base, weights, policy, prompt, certificate=certificate)
-        bundles.append(write_bundle(contents, folder / policy.id, golden_rows=1))
-        plain = AdapterWeights(replace(spec, invocation_ids=None), weights.tensors)
-        save_adapter(plain, folder / "lora" / policy.id, base.source)
+def write_policies(source: str, number: int, folder: Path) -> tuple[list[Bundle], Renderer]:
+    """A battery of random adapters in ``folder``, and below its ``lora`` the same weights as standard LoRA.
+
+    What an earlier run wrote is kept. One is certified; the rest differ from it in their numbers alone, which decide
+    nothing about their KV.
+    """
+    base, prompt = load_base(BaseSettings(source=source, dtype="float32")), PromptSettings()
+    renderer, bundles = Renderer(base.tokenizer, prompt), list[Bundle]()
+    for n in range(number):
+        policy = Policy(f"policy{n}", f"Rule {n}", f"The assistant never breaks rule {n}.")
+        at, plain = folder / policy.id, folder / "lora" / policy.id
+        if not at.is_dir():
+            spec = AdapterSpec(8, 16.0, TARGETS, renderer.suffix(policy).invocation_ids)
+            weights = random_adapter(spec, base.model, n, 0.1)
+            save_adapter(AdapterWeights(replace(spec, invocation_ids=None), weights.tensors), plain, source)
+            if n == 0:
+                save_adapter(weights, folder / "first", source)
+                prompts = [renderer.prompt(Conversation("c", (Message("user", "Where is my parcel?"),)), policy)]
+                settings = IdentitySettings(dtypes=["float32"], negative_controls=False)
+                certificate = certify(base, folder / "first", prompts, settings)
+            else:
+                certificate = read_certificate(folder / "policy0" / CERTIFICATE_FILE)
+            covers = replace(certificate, adapter_digest=weights.digest)
+            write_bundle(BundleContents(base, weights, policy, prompt, certificate=covers), at, golden_rows=1)
+        bundles.append(load_bundle(at))
     write_battery(folder, bundles)
-    return load_battery(folder)
+    return bundles, renderer
 
 
-@dataclass
 class Server:
-    """A running server, and the ways to ask it about the first ``count`` policies."""
+    """A running server, and the four ways to ask it about every policy."""
 
-    http: httpx2.AsyncClient
-    bundles: list[Bundle]
-    renderer: Renderer
+    def __init__(self, url: str, bundles: list[Bundle], renderer: Renderer) -> None:
+        self._http, self._engine = httpx2.AsyncClient(base_url=url, timeout=1800), RemoteEngine(url, len(bundles))
+        self._bundles, self._renderer = bundles, renderer
 
-    async def post(self, path: str, body: dict[str, Any]) -> Any:
-        answer = await self.http.post(path, json=body)
-        if answer.status_code != 200:
-            raise SystemExit(f"{path} answered {answer.status_code}: {answer.text[:500]}")
-        return answer.json()
+    async def post(self, path: str, body: dict[str, Any]) -> httpx2.Response:
+        return (await self._http.post(path, json=body)).raise_for_status()
 
-    async def guard(self, talk: str, salt: str, count: int) -> list[float]:
-        policies = [bundle.policy.id for bundle in self.bundles[:count]]
+    async def guard(self, talk: str, salt: str) -> Any:
+        policies = [bundle.policy.id for bundle in self._bundles]
         body = {"messages": [{"role": "user", "content": talk}], "policies": policies, "cache_salt": salt}
-        return [verdict["probability"] for verdict in (await self.post("/v1/guard", body))["verdicts"]]
+        return (await self.post("/v1/guard", body)).json()
 
-    async def _completions(self, talk: str, salt: str, count: int, names: list[str]) -> list[float]:
-        prefix = self.renderer.prefix(Conversation("c", (Message("user", talk),)))
+    async def requests(self, talk: str, salt: str, name: str = "{0.served_name}") -> list[float]:
+        prefix = self._renderer.prefix(Conversation("c", (Message("user", talk),)))
+        asked = [self._engine.ask(prefix, b.suffix, name.format(b), cache_salt=salt) for b in self._bundles]
+        return [math.exp(logprobs[0]) for logprobs, _ in await asyncio.gather(*asked)]
 
-        async def ask(bundle: Bundle, name: str) -> float:
-            labels = list(bundle.suffix.label_token_ids)
-            body = {"model": name, "prompt": [*prefix.token_ids, *bundle.suffix.token_ids], "cache_salt": salt}
-            body |= {"max_tokens": 1, "temperature": 0, "logprobs": 2, "allowed_token_ids": labels}
-            answer = await self.post("/v1/completions", body | {"return_tokens_as_token_ids": True})
-            top = answer["choices"][0]["logprobs"]["top_logprobs"][0]
-            return float(top[f"token_id:{labels[0]}"])
+    async def lora(self, talk: str, salt: str) -> list[float]:
+        return await self.requests(talk, salt, "lora-{0.policy.id}")
 
-        return list(await asyncio.gather(*map(ask, self.bundles[:count], names)))
-
-    async def requests(self, talk: str, salt: str, count: int) -> list[float]:
-        return await self._completions(talk, salt, count, [bundle.served_name for bundle in self.bundles[:count]])
-
-    async def lora(self, talk: str, salt: str, count: int) -> list[float]:
-        return await self._completions(talk, salt, count, [f"lora-{b.policy.id}" for b in self.bundles[:count]])
-
-    async def reader(self, talk: str, salt: str, count: int) -> list[float]:
-        questions = {
-            bundle.policy.id: {
-                "type": "choice",
-                "instructions": f"{bundle.policy.rule} Is that rule broken?",
-                "criteria": {"yes": "it is broken", "no": "it is kept"},
-            }
-            for bundle in self.bundles[:count]
-        }
-        await self.post("/v1/systemone", {"state": talk, "questions": questions, "cache_salt": salt})
-        return []
+    async def reader(self, talk: str, salt: str) -> None:
+        kept, rules = {"yes": "it is broken", "no": "it is kept"}, [bundle.policy.rule for bundle in self._bundles]
+        asked = [{"type": "choice", "instructions": f"{rule} Is that rule broken?", "criteria": kept} for rule in rules]
+        parts = [{str(n): asked[n] for n in range(len(asked))[at : at + 50]} for at in range(0, len(asked), 50)]
+        bodies = [{"state": talk, "questions": part, "cache_salt": salt} for part in parts]
+        await asyncio.gather(*(self.post("/v1/systemone", body) for body in bodies))
 
 
 def conversation(tokens: int, seed: int) -> str:
@@ -130,135 +128,127 @@ def conversation(tokens: int, seed: int) -> str:
     return " ".join(WORDS[(seed * 7 + at * at) % len(WORDS)] for at in range(tokens))
 
 
-def cpu_seconds(pid: int) -> float:
+def cpu_ms(pid: int) -> float:
     """CPU time of one process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return (int(fields[11]) + int(fields[12])) * 1000 / os.sysconf("SC_CLK_TCK")
 
 
-async def measure(server: Server, ways: list[str], count: int, options: argparse.Namespace, pid: int) -> dict[str, Any]:
-    """Seconds of each way, in rounds by turns, on a cold cache each; the first round is not counted."""
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
-    front: list[float] = []
-    for number in range(options.rounds + 1):
-        talk, given = conversation(options.tokens, number), {}
-        for way in ways[number % len(ways) :] + ways[: number % len(ways)]:
-            ask: Callable[[str, str, int], Awaitable[list[float]]] = getattr(server, way)
-            spent, start = cpu_seconds(pid), time.perf_counter()
-            given[way] = await ask(talk, f"{way}-{count}-{number}", count)
-            if number:
-                seconds[way].append(round(time.perf_counter() - start, 4))
-                front += [(cpu_seconds(pid) - spent) * 1000 / count] if way == "guard" else []
-        worst = max(abs(p - 2.718281828459045**q) for p, q in zip(given["guard"], given["requests"], strict=True))
-        if worst > 1e-3:
-            raise SystemExit(f"the guard and the requests differ by {worst}")
-    return {
-        "policies": count,
-        "seconds": seconds,
-        "medians": {way: median(values) for way, values in seconds.items()},
-        "front_ms": round(median(front), 3),
+async def measure(
+    url: str, pid: int, bundles: list[Bundle], renderer: Renderer, options: argparse.Namespace
+) -> dict[str, Any]:
+    """The seconds of every way, the one with the least so far first; every way was asked once before."""
+    server, talk = Server(url, bundles, renderer), conversation(options.tokens, 0)
+    first, given = await server.guard(talk, f"1-{len(bundles)}"), await server.requests(talk, f"2-{len(bundles)}")
+    worst = max(abs(verdict["probability"] - p) for verdict, p in zip(first["verdicts"], given, strict=True))
+    if not worst < 1e-3:
+        raise SystemExit(f"the guard and the requests differ by {worst}")
+    for way in (server.lora, server.reader):
+        await way(conversation(8, 0), f"3-{len(bundles)}")
+    seconds = {name: list[float]() for name in ("guard", "requests", "lora", "reader")}
+    front = dict.fromkeys(seconds, 0.0)
+    for number in count(1):
+        name = min(seconds, key=lambda name: sum(seconds[name]))
+        if sum(seconds[name]) >= options.seconds:
+            break
+        spent, start = cpu_ms(pid), time.perf_counter()
+        await getattr(server, name)(conversation(options.tokens, number), f"{number}-{name}-{len(bundles)}")
+        seconds[name].append(round(time.perf_counter() - start, 4))
+        front[name] += (cpu_ms(pid) - spent) / len(bundles)
+    ways = {name: summary(values, front[name]) for name, values in seconds.items()}
+    return {"usage": first["usage"], "ways": ways, "seconds": seconds}
+
+
+def summary(seconds: list[float], front: float) -> dict[str, float]:
+    """Conversations a second, one at a time, quantiles of their seconds, and ``front`` of each."""
+    ranked = sorted(seconds)
+    found = {"n": len(seconds), "per_second": len(seconds) / sum(seconds), "front_ms": front / len(seconds)}
+    found |= {
+        name: ranked[math.ceil(at * len(ranked)) - 1] for name, (at, least) in QUANTILES.items() if len(ranked) >= least
     }
+    return {name: round(value, 4) for name, value in found.items()}
 
 
-def own_ms(bundles: list[Bundle], renderer: Renderer, count: int) -> float:
-    """The guard's own Python for each policy, its rendering of the conversation left out."""
+def own_ms(bundle: Bundle, renderer: Renderer, policies: int) -> float:
+    """The guard's own Python for each policy: median of 100 requests."""
 
     class AtOnce:
         async def read(self, _prefix: Any, asked: Any, _salt: Any, _priority: Any) -> Any:
             for index in range(len(asked)):
                 yield Reading(index, (0.3, -0.2))
 
-        async def load(self, *_: Any) -> None: ...
-        async def unload(self, *_: Any) -> None: ...
-
-    one = Served.of(bundles[0])
-    many = [replace(one, name=f"{n}@0", policy=replace(one.policy, id=f"policy{n}")) for n in range(count)]
-
     async def run() -> float:
+        one, taken = Served.of(bundle), list[float]()
+        many = [replace(one, name=f"{n}@0", policy=replace(one.policy, id=f"policy{n}")) for n in range(policies)]
         guard = Guard(many, renderer, AtOnce())  # pyright: ignore[reportArgumentType]
         request = GuardRequest(messages=[{"role": "user", "content": "Where is my parcel?"}])
-        taken = []
-        for _ in range(50):
+        for _ in range(100):
             start = time.process_time()
             response = await guard.answer(request)
+            response.model_dump_json()
             taken.append((time.process_time() - start) * 1000 - response.timing_ms.render)
-        return median(taken) / count
+        return median(taken) / policies
 
     return round(asyncio.run(run()), 4)
 
 
-async def run(url: str, pid: int, bundles: list[Bundle], renderer: Renderer, folder: Path, options: Any) -> list[Any]:
-    async with httpx2.AsyncClient(base_url=url, timeout=1800, limits=httpx2.Limits(max_connections=256)) as http:
-        server, ways = Server(http, bundles, renderer), list[str](WAYS)
-        for bundle in bundles:
-            name = bundle.policy.id
-            path = str(folder / "lora" / name)
-            await http.post("/v1/load_lora_adapter", json={"lora_name": f"lora-{name}", "lora_path": path})
-        if (await http.post("/v1/systemone", json={})).status_code == 404:
-            ways.remove("reader")
-        cells = []
-        for count in options.policies:
-            cells.append(await measure(server, ways, count, options, pid))
-            print(json.dumps(cells[-1]), file=sys.stderr, flush=True)
-        return cells
-
-
-def started(folder: Path, options: Any) -> tuple[subprocess.Popen[bytes], str]:
-    """A server of the battery, ready."""
+@contextlib.contextmanager
+def serving(options: argparse.Namespace) -> Iterator[tuple[str, int]]:
+    """A server of the battery, ready: its URL and its process."""
+    folder = options.folder
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+    plugin = folder / "plugin" / "reader-0.dist-info"
+    plugin.mkdir(parents=True, exist_ok=True)
+    (plugin.parent / "bench_reader.py").write_text(READER)
+    (plugin / "METADATA").write_text("Metadata-Version: 2.1\nName: reader\nVersion: 0\n")
+    (plugin / "entry_points.txt").write_text("[vllm.general_plugins]\nbench_reader = bench_reader:register\n")
+    paths = os.pathsep.join(filter(None, [str(plugin.parent), os.environ.get("PYTHONPATH")]))
     slots = 2 * max(options.policies)
     command = [
         *(sys.executable, "-m", "alora", "serve", f"battery={folder}", f"base.source={options.base}"),
         *(f"serving.port={port}", f"serving.max_loras={slots}", f"serving.room={slots}"),
-        *(f"serving.max_model_len={options.tokens + 700}", "serving.arguments=[--enforce-eager]"),
+        *(f"serving.max_model_len={options.tokens + 400}", "serving.arguments=[--enforce-eager]"),
     ]
-    log = (folder / "server.log").open("wb")
-    process = subprocess.Popen(
-        command, stdout=log, stderr=log, env={**os.environ, "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
-    )
+    environment = {**os.environ, "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "PYTHONPATH": paths}
+    with (folder / "server.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
     url = f"http://127.0.0.1:{port}"
-    while True:
-        if process.poll() is not None:
+    try:
+        while process.poll() is None:
+            with contextlib.suppress(httpx2.TransportError):
+                if httpx2.get(f"{url}/v1/guard/health", timeout=5).status_code == 200:
+                    break
+            time.sleep(1)
+        else:
             raise SystemExit((folder / "server.log").read_text()[-3000:])
-        try:
-            if httpx2.get(f"{url}/v1/guard/health", timeout=5).status_code == 200:
-                return process, url
-        except httpx2.TransportError:
-            pass
-        time.sleep(1)
+        for plain in (folder / "lora").iterdir():
+            twin = {"lora_name": f"lora-{plain.name}", "lora_path": str(plain)}
+            httpx2.post(f"{url}/v1/load_lora_adapter", json=twin, timeout=60).raise_for_status()
+        yield url, process.pid
+    finally:
+        process.terminate()
+        process.wait(60)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--folder", type=Path, required=True, help="where the policies are written, once")
     parser.add_argument("--base", default="smollm2")
-    parser.add_argument("--policies", type=int, nargs="+", default=[5, 20])
-    parser.add_argument("--tokens", type=int, default=300)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--policies", type=int, nargs="+", default=[5, 20, 100])
+    parser.add_argument("--tokens", type=int, default=200, help="of a conversation, about")
+    parser.add_argument("--seconds", type=float, default=60, help="of each way")
     options = parser.parse_args()
-    before, folder = os.getloadavg(), Path(tempfile.mkdtemp(prefix="guard-requests-"))
-    try:
-        base = load_base(BaseSettings(source=options.base, dtype="float32"))
-        bundles = write_policies(base, max(options.policies), folder)
-        renderer = bundles[0].renderer(base)
-        record: dict[str, Any] = {"own_ms": own_ms(bundles, renderer, 100), "base": options.base}
-        print(json.dumps(record), file=sys.stderr, flush=True)
-        process, url = started(folder, options)
-        try:
-            record["cells"] = asyncio.run(run(url, process.pid, bundles, renderer, folder, options))
-        finally:
-            process.terminate()
-            process.wait(60)
-    finally:
-        shutil.rmtree(folder)
-    record |= {"tokens": options.tokens, "environment": describe_environment()}
-    record["load"] = {"before": before, "after": os.getloadavg(), "cores": os.cpu_count()}
-    text = json.dumps(record, indent=2) + "\n"
-    if options.out:
-        options.out.write_text(text)
-    print(text)
+    options.folder = options.folder.absolute()
+    bundles, renderer = write_policies(options.base, max(options.policies), options.folder)
+    with serving(options) as (url, pid):
+        for number in options.policies:
+            load, own = {"before": os.getloadavg()}, own_ms(bundles[0], renderer, number)
+            record: dict[str, Any] = {"policies": number, "base": options.base, "dtype": "float32", "own_ms": own}
+            record |= asyncio.run(measure(url, pid, bundles[:number], renderer, options))
+            record |= {"load": load | {"after": os.getloadavg()}, "environment": describe_environment()}
+            print(json.dumps(record), flush=True)
 
 
 if __name__ == "__main__":

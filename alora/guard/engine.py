@@ -28,7 +28,7 @@ class EngineReader:
     def __init__(self, client: Any, loras: dict[str, Any]) -> None:
         self._client, self._loras = client, loras
 
-    async def read(
+    def read(
         self, prefix: Prefix, asked: Sequence[Served], salt: str | None, priority: int
     ) -> AsyncGenerator[Reading, None]:
         """See :class:`~alora.guard.reader.Reader`. Cancelling a task aborts its request in the engine."""
@@ -37,18 +37,8 @@ class EngineReader:
                 admit(len(asked))
             except Exception as error:
                 raise Overloaded(f"the engine takes no {len(asked)} requests for now: {error}") from error
-        name = uuid4().hex
-        readings = as_they_come(
-            [
-                self._one(index, prefix, item, salt, priority, f"guard-{name}-{index}")
-                for index, item in enumerate(asked)
-            ]
-        )
-        try:
-            async for reading in readings:
-                yield reading
-        finally:
-            await readings.aclose()
+        name = f"guard-{uuid4().hex}"
+        return as_they_come([self._one(n, prefix, item, salt, priority, f"{name}-{n}") for n, item in enumerate(asked)])
 
     async def _one(
         self, index: int, prefix: Prefix, item: Served, salt: str | None, priority: int, request_id: str
