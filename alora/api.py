@@ -20,7 +20,7 @@ from alora.config.paths import HUB_ID
 from alora.config.schema import BaseSettings, Recipe
 from alora.data.conversation import Conversation, LabelledConversation, parse_conversation
 from alora.errors import AdapterError, AloraError, CheckFailed, ConfigError
-from alora.prompt.render import Prefix, Question, Renderer, Truncation
+from alora.prompt.render import Question, Renderer, Truncation
 from alora.verdict import Verdict, make_verdict
 
 if TYPE_CHECKING:
@@ -35,13 +35,15 @@ Base = str | Path | BaseSettings | None
 class Verdicts:
     """Every policy's verdict on one conversation, in the battery's order; ``verdicts["no_refunds"]`` is one of them.
 
-    ``truncation`` says what the conversation lost to fit the prompt; None: nothing.
+    ``truncation`` says what the conversation lost to fit the prompt; None: nothing. ``windows`` are the parts that a
+    long one was scored in, if its adapters were trained with ``prompt.truncation=windows``.
     """
 
     conversation: str
     verdicts: tuple[Verdict, ...]
     prefix_tokens: int
     truncation: Truncation | None = None
+    windows: int = 1
 
     @property
     def violated(self) -> bool:
@@ -63,6 +65,7 @@ class Verdicts:
             "conversation": self.conversation,
             "prefix_tokens": self.prefix_tokens,
             "truncation": None if self.truncation is None else asdict(self.truncation),
+            **({"windows": self.windows} if self.windows > 1 else {}),
             "verdicts": [verdict.as_dict() for verdict in self.verdicts],
         }
 
@@ -81,8 +84,9 @@ class Policies(Generic[Read]):
         """The ids of its policies, in the order of their verdicts."""
         return tuple(bundle.policy.id for bundle in self.bundles)
 
-    def question(self, messages: Messages, where: str) -> tuple[str, Question]:
-        """The conversation's id, and the question to every policy about it; ``where`` opens messages, if it is any."""
+    def questions(self, messages: Messages, where: str) -> tuple[str, list[Question]]:
+        """The conversation's id, and the question to every policy about each of its windows; ``where`` opens messages,
+        if it is any."""
         if isinstance(messages, LabelledConversation):
             messages, where = messages.conversation, messages.where
         if not isinstance(messages, Conversation):
@@ -90,20 +94,22 @@ class Policies(Generic[Read]):
             messages = parse_conversation(plain, where or "the conversation")
         suffixes = [bundle.suffix for bundle in self.bundles]
         try:
-            question = Question(self._renderer.prefix(messages), suffixes, range(len(suffixes)))
-            self._check(question)
+            questions = self._renderer.questions(messages, suffixes)
+            for question in questions:
+                self._check(question)
         except AloraError as error:
             raise type(error)(f"{where}: {error}" if where else str(error)) from error
-        return messages.id, question
+        return messages.id, questions
 
-    def verdicts(self, name: str, prefix: Prefix, logits_PL: Iterable[Iterable[Any]]) -> Verdicts:
+    def verdicts(self, name: str, asked: Sequence[Question], logits_PL: Iterable[Iterable[Any]]) -> Verdicts:
         """The verdicts from each policy's label logits."""
         pairs = zip(self.bundles, logits_PL, strict=True)
         verdicts = [
             make_verdict(bundle.policy, list(map(float, logits_L)), bundle.calibration, bundle.manifest.adapter_digest)
             for bundle, logits_L in pairs
         ]
-        return Verdicts(name, tuple(verdicts), len(prefix.token_ids), prefix.truncation)
+        tokens, lost = sum(len(one.prefix.token_ids) for one in asked), [one.prefix.truncation for one in asked]
+        return Verdicts(name, tuple(verdicts), tokens, next(filter(None, lost), None), len(asked))
 
 
 class Battery:
@@ -163,34 +169,35 @@ class Battery:
         return self._each(((f"row {number}", row) for number, row in enumerate(rows, 1)), errors)
 
     def _each(self, rows: Iterable[tuple[str, Messages]], errors: str = "raise") -> Iterator[Any]:
-        from alora.evaluation.predict import batched
+        from alora.evaluation.predict import answers
 
         names: deque[str | AloraError] = deque()  # of the rows whose answers are to come, in order
 
         def ask() -> Iterator[Question]:
             for where, row in rows:
                 try:
-                    name, question = self._policies.question(row, where)
+                    name, questions = self._policies.questions(row, where)
                 except AloraError as error:
                     if errors == "raise":
                         raise
                     names.append(error)
                     continue
                 names.append(name)
-                yield question
+                yield from questions
 
-        for batch in batched(ask()):
+        def compute(batch: Sequence[Question]) -> Sequence[Sequence[Iterable[Any]]]:
             with self._computing:
-                answers = self._answers(batch)
-            for question, logits_PL in zip(batch, answers, strict=True):
-                while isinstance(name := names.popleft(), AloraError):
-                    yield name
-                try:
-                    yield self._policies.verdicts(name, question.prefix, logits_PL)
-                except AdapterError as error:  # the adapter overflowed on it
-                    if errors == "raise":
-                        raise
-                    yield error
+                return self._answers(batch)
+
+        for asked, logits_PL in answers(compute, ask()):
+            while isinstance(name := names.popleft(), AloraError):
+                yield name
+            try:
+                yield self._policies.verdicts(name, asked, logits_PL)
+            except AdapterError as error:  # the adapter overflowed on it
+                if errors == "raise":
+                    raise
+                yield error
         yield from names
 
     def _ask_vllm(self, batch: Sequence[Question]) -> Sequence[Sequence[Iterable[Any]]]:

@@ -41,7 +41,7 @@ VERBS = {
     "recalibrate": "artifact=BUNDLE data.validation=FILE: its threshold for another precision or engine",
     "fleet": "battery=DIR data.test=FILE: every policy's figures, drift, and who fires on whose positives",
     "export": "artifact=DIR: a bundle that PEFT and vLLM load as it is",
-    "score": "artifact=DIR FILE: verdicts on a conversation (.json, or - for standard input), or on each row (.jsonl)",
+    "score": "DIR FILE: verdicts on a conversation (.json, or - for standard input), or on each row (.jsonl)",
     "report": "verdicts=DIR: what verdicts on a log say: rates over time, co-firing, examples, drift",
     "label": "verdicts=DIR data=LOG output=FILE: the rows of a log that are worth a label",
     "serve": "battery=DIR: stock vLLM's OpenAI server with the bundles in it, if it takes the plugin",

@@ -16,7 +16,7 @@ from alora.data.messages import as_row
 from alora.errors import AloraError, CheckFailed, ConfigError, DataError, PromptRefused, RenderError
 from alora.serving.client import RemoteEngine
 from alora.serving.guard import Guard
-from alora.verdict import Verdict
+from alora.verdict import Verdict, highest
 
 _Result = TypeVar("_Result")
 _AHEAD = 8  # conversations under way at a time
@@ -81,10 +81,11 @@ class AsyncClient:
             await asyncio.gather(*under_way, return_exceptions=True)
 
     async def _score(self, messages: Messages, where: str) -> Verdicts:
-        name, question = self._policies.question(messages, where)
+        name, asked = self._policies.questions(messages, where)
         await self._prove()
-        logits_PL = await self._engine.label_logits(question.prefix, question.suffixes, self._policies.names)
-        return self._policies.verdicts(name, question.prefix, logits_PL)
+        ask, names = self._engine.label_logits, self._policies.names
+        logits_WPL = [await ask(window.prefix, window.suffixes, names) for window in asked]
+        return self._policies.verdicts(name, asked, [highest(logits_WL) for logits_WL in zip(*logits_WPL, strict=True)])
 
     async def _prove(self) -> None:
         async with self._proving:

@@ -137,6 +137,21 @@ def label_probabilities(logits: Sequence[float], temperature: float = 1.0) -> li
     return [weight / total for weight in weights]
 
 
+def highest(logits_WL: Sequence[Sequence[float]]) -> Sequence[float]:
+    """Of the logits of a conversation's windows, those by which the positive label is likeliest.
+
+    Logits that are no verdict come first, so that none is made without them.
+    """
+
+    def odds(logits: Sequence[float]) -> float:
+        if len(logits) < 2 or not all(map(math.isfinite, logits)):
+            return math.inf
+        top = max(logits[1:])
+        return logits[0] - top - math.log(math.fsum(math.exp(value - top) for value in logits[1:]))
+
+    return max(logits_WL, key=odds)
+
+
 def make_verdict(policy: Policy, logits: Sequence[float], calibration: Calibration, adapter_digest: str) -> Verdict:
     """The verdict of ``policy`` from its label logits (one per label, in the policy's order).
 

@@ -85,7 +85,7 @@ if [ "$choice" = cpu ]; then
 elif [ "$WANTED" = quickstart ]; then
   install -e '.[guard]'
 else
-  install -e '.[vllm,baselines,quantization,tracking,guard,plots,launchers,docs,notebooks,dev]'
+  install -e '.[vllm,baselines,quantization,tracking,guard,plots,launchers,ray,docs,notebooks,dev]'
 fi
 echo "$stamp$part" >"$stamp_file"
 echo "setup: done; $VENV/bin/alora --help"

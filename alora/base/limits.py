@@ -54,7 +54,7 @@ def too_long_prompts(
     counts = Counter[str]()
     for row in rows:
         asked = [name for name in row.labels if name in suffixes]
-        prefix = len(renderer.prefix(row.conversation).token_ids) if asked else 0
+        prefix = max(len(part.token_ids) for part in renderer.windows(row.conversation)) if asked else 0
         for name in asked:
             tokens = prefix + len(suffixes[name].token_ids)
             counts[name] += tokens > limit

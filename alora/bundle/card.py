@@ -100,11 +100,13 @@ def _policy(manifest: Manifest) -> str:
 
 
 def _use(manifest: Manifest) -> str:
+    taken = manifest.prompt.truncation
+    longer = "are scored in windows, and the highest counts" if taken == "windows" else f"lose their {taken}"
     return (
         "## Intended use\n\nTo flag conversations for review or to gate an assistant's answer, as one signal among "
         f"others. It judges this policy only, on the base below, with the `{manifest.prompt.layout}` prompt layout and "
-        f"at most {manifest.prompt.max_prefix_tokens} tokens of conversation (longer ones lose their "
-        f"{manifest.prompt.truncation}). It was not made for decisions about people without a human in the loop."
+        f"at most {manifest.prompt.max_prefix_tokens} tokens of conversation (longer ones {longer}). It was not "
+        "made for decisions about people without a human in the loop."
     )
 
 

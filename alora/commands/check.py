@@ -5,19 +5,21 @@ With ``policies=[...]`` it looks at a battery: one file per policy (``%policy%``
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from tqdm.auto import tqdm
 
 from alora.adapter.folder import target_modules
+from alora.base.cache import cache_folder
 from alora.base.limits import longest_input, require_rank
 from alora.base.load import load_skeleton, load_tokenizer
-from alora.commands.output import report_file, say, say_json, table, write_json
+from alora.commands.output import note, report_file, say, say_json, table, write_json
 from alora.commands.show_rows import show_rows
 from alora.config.paths import POLICY_PLACE
-from alora.config.schema import DataSettings, Recipe
+from alora.config.schema import DataSettings, JudgeSettings, Recipe
+from alora.config.secrets import in_the_clear
 from alora.data.check import Rows, check_balance, check_duplicates, count_labels
 from alora.data.conversation import LabelledConversation, read_labelled
 from alora.data.sources import Source
@@ -30,6 +32,8 @@ from alora.prompt.render import Renderer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from alora.evaluation.noise import Doubt
 
 FAILED, STRICT = 2, 1
 SPLITS = ("train", "validation", "test")
@@ -50,6 +54,9 @@ def run(recipe: Recipe) -> int:
     if recipe.data.noise and "train" in splits:
         for policy in policies:
             findings += _try(policy.id, findings, lambda policy=policy: _doubts(policy, splits["train"])) or []
+            if recipe.judge.url is not None:
+                judged = _try(policy.id, findings, lambda policy=policy: _judged(policy, splits["train"], recipe.judge))
+                findings += judged or []
     lengths: dict[str, TokenLengths] = {}
     tokenizer = _try("base", findings, lambda: load_tokenizer(recipe.base))
     longest = tokenizer.model_max_length if tokenizer else 0
@@ -83,11 +90,23 @@ def run(recipe: Recipe) -> int:
 def _doubts(policy: Policy, rows: Rows) -> list[Finding]:
     from alora.evaluation.noise import doubtful_labels  # scikit-learn, which no other check needs
 
-    text = "policy {!r} labels it {!r}; the words of the other rows say {!r} ({:.2f}); read it"
-    found = doubtful_labels(policy, rows)
-    messages = [text.format(policy.id, doubt.label, doubt.likelier, doubt.probability) for doubt in found]
+    return _told(policy, doubtful_labels(policy, rows), "LABEL_DOUBTFUL", "the words of the other rows say")
+
+
+def _judged(policy: Policy, rows: Rows, settings: JudgeSettings) -> list[Finding]:
+    from alora.comparison.judge import disagreements
+
+    if remark := in_the_clear(str(settings.url)):
+        note(remark)
+    answers = cache_folder("judge") / f"{policy.id}.jsonl"  # digests and labels, so that none is paid for twice
+    return _told(policy, disagreements(policy, rows, settings, answers), "JUDGE_DISAGREES", "the judge says")
+
+
+def _told(policy: Policy, doubts: "Sequence[Doubt]", code: str, who: str) -> list[Finding]:
+    text = "policy {!r} labels it {!r}; {} {!r} ({:.2f}); read it"
     return [
-        Finding(WARNING, "LABEL_DOUBTFUL", doubt.row.where, words) for doubt, words in zip(found, messages, strict=True)
+        Finding(WARNING, code, one.row.where, text.format(policy.id, one.label, who, one.likelier, one.probability))
+        for one in doubts
     ]
 
 

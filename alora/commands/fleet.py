@@ -20,6 +20,7 @@ from alora.config.schema import Recipe
 from alora.data.conversation import LabelledConversation, named
 from alora.data.splits import read_shared_rows
 from alora.errors import DataError, LeftOut
+from alora.evaluation.predict import answers
 from alora.evaluation.report import HEADINGS, table_rows
 from alora.prefix.scorer import Scorer
 
@@ -66,10 +67,11 @@ def _members(bundles: Sequence[Bundle], base: LoadedBase, rows: Sequence[Labelle
     require_room(base.model, renderer, asked, {bundle.policy.id: bundle.suffix for bundle in bundles}, IN_ARTIFACT)
     kept_P: list[list[list[float]]] = [[] for _ in bundles]
     with Scorer(base, [bundle.weights for bundle in bundles]) as scorer:
-        for row in tqdm(rows, desc="scoring", unit="row", disable=len(rows) < 2):
-            answers = scorer.label_logits(renderer.prefix(row.conversation), suffixes)
-            for kept, logits_L in zip(kept_P, answers, strict=True):
-                kept.append([float(logit) for logit in logits_L])
+        questions = (question for row in rows for question in renderer.questions(row.conversation, suffixes))
+        scored = answers(scorer.score_rows, questions)
+        for _, logits_PL in tqdm(scored, desc="scoring", unit="row", total=len(rows), disable=len(rows) < 2):
+            for kept, logits_L in zip(kept_P, logits_PL, strict=True):
+                kept.append(list(logits_L))
     return [
         Member(bundle.policy, bundle.manifest.operating_point, bundle.weights.digest, np.array(kept))
         for bundle, kept in zip(bundles, kept_P, strict=True)

@@ -86,6 +86,10 @@ def generate(recipe: Recipe) -> tuple[Quality, Path, dict[str, Any]]:
     require_settings(judge)
     if recipe.generate.max_cost is not None and judge.input_price is None:
         raise ConfigError("generate.max_cost needs prices; set judge.input_price and judge.output_price")
+    if len(judges := recipe.generate.judges) > recipe.generate.votes:
+        raise ConfigError(
+            f"generate.judges names {len(judges)} models; raise generate.votes to {len(judges)}, one each"
+        )
     folder = Path(recipe.output) if recipe.output else Path("generated") / policy.id
     _claim(folder, policy)
     with FileLock(folder / ".lock", timeout=0), Calls(folder / "calls.jsonl", recipe.generate, judge) as calls:
@@ -126,7 +130,11 @@ def _rows(recipe: Recipe, policy: Policy, folder: Path, calls: Calls) -> Quality
             write_text(
                 folder / "dimensions.yaml", yaml.safe_dump(named or DIMENSIONS, allow_unicode=True, sort_keys=False)
             )
-        wanted = cells(_dimensions(folder / "dimensions.yaml"), settings.pairs, recipe.training.seed)
+        dimensions, held = _dimensions(folder / "dimensions.yaml"), settings.hold_out
+        if held is not None and held not in dimensions:
+            raise ConfigError(f"generate.hold_out={held} is none of the dimensions in {folder / 'dimensions.yaml'}: "
+                              f"{', '.join(dimensions)}")  # fmt: skip
+        wanted = cells(dimensions, settings.pairs, recipe.training.seed)
         bar = tqdm(judged_pairs(calls, policy, wanted, recipe), desc="generating", total=len(wanted), unit="pair")
         for found in bar:
             if isinstance(found, BudgetSpent):
@@ -138,7 +146,7 @@ def _rows(recipe: Recipe, policy: Policy, folder: Path, calls: Calls) -> Quality
         note(f"the budget is spent ({spent}); the same command with more of it goes on")
     dropped = _dropped(recipe, policy, cases)
     kept = [case for case in cases if case.conversation.id not in dropped]
-    splits = _split(kept, recipe.data.validation_share)
+    splits = _split(kept, recipe.data.validation_share, settings.hold_out)
     rows = [LabelledConversation(case.conversation, {policy.id: str(case.label)}) for case in kept]
     auroc = words_auroc(policy, rows, [case.pair for case in kept])
     return Quality(policy, asked, unreadable, cases, dropped, splits, auroc, source)
@@ -163,13 +171,19 @@ def _dropped(recipe: Recipe, policy: Policy, cases: Sequence[Case]) -> dict[str,
     return found | {left[number].conversation.id: f"copy: of {of}" for number, of in copies.items()}
 
 
-def _split(cases: Sequence[Case], share: float) -> dict[str, list[Case]]:
-    """Train and validation rows: whole pairs, the first by a hash of their name until the share is full."""
-    pairs = sorted({case.pair for case in cases}, key=lambda pair: hashlib.sha256(pair.encode()).hexdigest())
-    held = set(pairs[: round(len(pairs) * share)])
+def _split(cases: Sequence[Case], share: float, dimension: str | None) -> dict[str, list[Case]]:
+    """Train and validation rows: whole pairs, or all pairs with a value of ``dimension``, the first by a hash of their
+    name until the share is full."""
+
+    def group(case: Case) -> str:
+        return case.pair if dimension is None else case.cell[dimension]
+
+    groups = sorted({group(case) for case in cases}, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+    count = round(len(groups) * share)
+    held = set(groups[: count if dimension is None else min(max(1, count), len(groups) - 1)])
     return {
-        "train": [case for case in cases if case.pair not in held],
-        "validation": [case for case in cases if case.pair in held],
+        "train": [case for case in cases if group(case) not in held],
+        "validation": [case for case in cases if group(case) in held],
     }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from alora.base.config import read_config
+from alora.base.load import base_location
 from alora.bench import capacity
 from alora.bench.record import load_record
 from alora.bench.shapes import SHAPES, BaseShape, shape_of
@@ -50,7 +51,8 @@ def _shape(base: BaseSettings, shape: str) -> tuple[str, BaseShape]:
     if base.source is None:
         return shape, SHAPES[shape]
     try:
-        config = read_config(base.source, {"revision": base.revision, "trust_remote_code": base.trust_remote_code})
+        options = {"revision": base.revision, "trust_remote_code": base.trust_remote_code}
+        config = read_config(base_location(base), options)
         return base.source, shape_of(config.get_text_config())
     except (OSError, ValueError, AttributeError) as error:
         raise BaseError(

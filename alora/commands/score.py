@@ -1,4 +1,4 @@
-"""``alora score artifact=DIR conversation.json`` or ``rows.jsonl``: the verdicts of a bundle or a battery.
+"""``alora score DIR conversation.json`` or ``rows.jsonl``: the verdicts of a bundle or a battery.
 
 ``engine=vllm`` asks vLLM in this process, ``engine=http://HOST:PORT`` a server that ``alora serve`` started; without
 ``artifact=`` that server's guard says itself what it serves. Rows go to lines of JSON, or, by ``output=FILE.parquet``
@@ -33,9 +33,15 @@ def run(recipe: Recipe) -> int:
         missing = ["no conversation is given; add conversation=FILE.json, rows in FILE.jsonl, or - for standard input"]
         missing += [] if recipe.artifact or recipe.bundles else [NO_BUNDLE]
         raise ConfigError("\n".join(missing))
+    if Path(source).is_dir():
+        raise ConfigError(f"{source} is a folder, and no conversation; give alora score {source} FILE.json")
     of_rows = source.lower().endswith(ROWS) or source.startswith(HUB)
     if of_rows and recipe.output and Path(recipe.output).suffix in ("", ".parquet"):
         return score_logs(recipe, source, Path(recipe.output))
+    if recipe.cluster is not None:
+        raise ConfigError(
+            f"cluster={recipe.cluster} scores a log into Parquet; add output=FILE.parquet, and rows as data="
+        )
     output = recipe.output and report_file(recipe.output)
     if not of_rows:
         conversation = read_conversation(source, recipe.data)
@@ -79,6 +85,8 @@ def _report_one(verdicts: Verdicts, output: Path | None, as_json: bool) -> None:
         ("policy", "verdict", "probability", "threshold", "adapter"),
         [(v.policy, v.label, v.probability, v.threshold, v.adapter_digest[:12]) for v in verdicts],
     )
+    if verdicts.windows > 1:
+        note(f"the conversation was scored in {verdicts.windows} windows; each probability is the highest of any")
     if (cut := verdicts.truncation) is not None:
         note(
             f"the conversation was truncated: {cut.tokens_before} tokens became {cut.tokens_after}, taken from the "

@@ -5,6 +5,7 @@ A shard is scored by itself, here or in an actor of a Ray cluster, so where it w
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -126,12 +127,13 @@ def _on_ray(recipe: Recipe, source: str, folder: VerdictFolder, missing: Sequenc
     try:
         import ray
         import ray.data
+        import ray.exceptions
     except ImportError as error:
         raise MissingDependency(
             f"cluster=ray needs Ray Data ({first_line(error)}); pip install 'alora-toolkit[ray]'"
         ) from error
     if not ray.is_initialized():
-        ray.init(log_to_driver=debugging(), logging_level="warning", include_dashboard=False)
+        ray.init(log_to_driver=debugging(), logging_level=logging.WARNING, include_dashboard=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
     cluster = ray.cluster_resources()
     computes = not recipe.engine.startswith("http") and recipe.base.device != "cpu"

@@ -76,6 +76,8 @@ def _examples(this: TrainingRun, policies: Sequence[Policy]) -> dict[str, list[E
     if this.folder.writes:
         names = ", ".join(policy.id for policy in policies)
         note(f"training {names}: {len(rows['train'])} conversations, {len(rows['validation'])} to validate on")
+        if this.recipe.prompt.truncation == "windows":
+            note("training reads one prefix of a long conversation, cut from the middle; verdicts read all its windows")
     return rows
 
 

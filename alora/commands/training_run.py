@@ -15,6 +15,7 @@ from alora.config.schema import Recipe
 from alora.data.conversation import Conversation
 from alora.data.splits import Splits
 from alora.errors import AloraError, BundleError, LeftOut, RunError
+from alora.evaluation.predict import answers
 from alora.evaluation.records import Evaluation
 from alora.evaluation.report import HEADINGS, describe_operating_point, table_rows
 from alora.identity.certificate import Certificate
@@ -132,9 +133,10 @@ def _show_verdicts(this: TrainingRun, bundles: Sequence[Bundle]) -> None:
     """The verdicts on the recipe's conversation, else on the first held-out row, from one pass."""
     conversation = this.conversation or this.splits.held_out[0].conversation
     with Scorer(this.base, [bundle.weights for bundle in bundles]) as scorer:
-        logits = scorer.label_logits(this.renderer.prefix(conversation), [bundle.suffix for bundle in bundles])
+        questions = this.renderer.questions(conversation, [bundle.suffix for bundle in bundles])
+        ((_, logits),) = answers(scorer.score_rows, questions)
     for bundle, logits_L in zip(bundles, logits, strict=True):
-        verdict = make_verdict(bundle.policy, logits_L.tolist(), bundle.calibration, bundle.weights.digest)
+        verdict = make_verdict(bundle.policy, logits_L, bundle.calibration, bundle.weights.digest)
         say(
             f"{bundle.policy.id}: verdict on conversation {conversation.id}: {verdict.label} "
             f"(P({bundle.policy.positive}) = {verdict.probability:.4f}, threshold {verdict.threshold:.4f})"

@@ -1,4 +1,4 @@
-"""The arms that train: aLoRA and standard LoRA, all policies of the task in one run.
+"""The arms that train: aLoRA, on all rows or without the doubtful ones, and standard LoRA; all policies in one run.
 
 Both see the same rows in the same batches and order, with the same initial A, and stop by the same rule; only where
 the adapter starts differs, and the learning rate where ``compare.lora_learning_rate`` or its fellow is given.
@@ -13,6 +13,7 @@ from pathlib import Path
 from alora.adapter.folder import AdapterSpec, new_adapter, save_adapter
 from alora.comparison.scores import Scores, row_scores
 from alora.comparison.task import Unit, Workbench
+from alora.evaluation.noise import without_doubtful
 from alora.evaluation.predict import predict
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
@@ -29,15 +30,13 @@ def train_and_score(bench: Workbench, unit: Unit, home: Path) -> dict[str, Score
     Raises:
         TrainingError: see :func:`alora.training.fit`.
     """
-    task, activated = bench.task, unit.arm == "alora"
+    task, activated = bench.task, unit.arm != "lora"
     recipe, splits = task.recipe, task.splits
-    settings = replace(
-        recipe.training,
-        seed=unit.seed or 0,
-        learning_rate=getattr(recipe.compare, f"{unit.arm}_learning_rate") or recipe.training.learning_rate,
-    )
+    rate = recipe.compare.alora_learning_rate if activated else recipe.compare.lora_learning_rate
+    settings = replace(recipe.training, seed=unit.seed or 0, learning_rate=rate or recipe.training.learning_rate)
     started = time.process_time()
-    rows = [examples(part, task.policies, bench.renderer, activated) for part in (splits.train, splits.validation)]
+    train = without_doubtful(task.policies, splits.train) if unit.arm == "alora_cleaned" else splits.train
+    rows = [examples(part, task.policies, bench.renderer, activated) for part in (train, splits.validation)]
     fresh = [new_adapter(_spec(bench, unit, policy), bench.base.model, settings.seed) for policy in task.policies]
     checkpoints = home / "checkpoints"
     fitted = fit(bench.base, fresh, rows[0], rows[1], settings, checkpoints, store=bench.store)
@@ -79,5 +78,5 @@ def train_and_score(bench: Workbench, unit: Unit, home: Path) -> dict[str, Score
 
 
 def _spec(bench: Workbench, unit: Unit, policy: Policy) -> AdapterSpec:
-    invocation_ids = bench.renderer.suffix(policy).invocation_ids if unit.arm == "alora" else None
+    invocation_ids = bench.renderer.suffix(policy).invocation_ids if unit.arm != "lora" else None
     return AdapterSpec.of(bench.task.recipe.adapter, invocation_ids, unit.rank)

@@ -28,6 +28,7 @@ from alora.comparison.task import Task, Unit
 from alora.config.schema import JudgeSettings
 from alora.data.conversation import LabelledConversation
 from alora.errors import ConfigError, RunError
+from alora.evaluation.noise import Doubt
 from alora.policy import Policy
 from alora.reading import printable
 
@@ -75,6 +76,28 @@ def ask_and_score(task: Task, unit: Unit, home: Path) -> dict[str, Scores]:
     return found
 
 
+def disagreements(
+    policy: Policy, rows: Sequence[LabelledConversation], settings: JudgeSettings, answers: Path
+) -> list[Doubt]:
+    """Rows whose label is not the judge's, the surest first; what it said is kept in ``answers``.
+
+    Raises: as :func:`ask_and_score` does.
+    """
+    require_settings(settings)
+    mine, silent = labelled_for(policy, rows), Counter[NoAnswer]()
+    with JudgeClient(settings) as client:
+        book = _Book(answers)
+        given = _answers(client, book, policy, mine, _Patience(settings), silent)
+        book.add_usage(client.usage)
+    _tell(policy, client, silent)
+    found = [
+        Doubt(row, row.labels[policy.id], policy.labels[answer.label_id], answer.confidence or SURE)
+        for row, answer in ((mine[place], answer) for place, answer in sorted(given.items()))
+        if policy.labels[answer.label_id] != row.labels[policy.id]
+    ]
+    return sorted(found, key=lambda doubt: -doubt.probability)
+
+
 def _ask(
     client: JudgeClient,
     book: _Book,
@@ -84,6 +107,25 @@ def _ask(
     silent: Counter[NoAnswer],
 ) -> RowScores:
     """Scores of the rows that have an answer, in the rows' order; ``silent`` counts the others."""
+    given = _answers(client, book, policy, rows, patience, silent)
+    kept, labels = sorted(given), len(policy.labels)
+    return RowScores(
+        ids=tuple(rows[place].conversation.id for place in kept),
+        label_ids_N=np.array([policy.label_index(rows[place].labels[policy.id]) for place in kept], dtype=np.int64),
+        logits_NL=np.array([logits(given[place], labels) for place in kept], dtype=np.float64).reshape(-1, labels),
+        asked=len(rows),
+    )
+
+
+def _answers(
+    client: JudgeClient,
+    book: _Book,
+    policy: Policy,
+    rows: Sequence[LabelledConversation],
+    patience: _Patience,
+    silent: Counter[NoAnswer],
+) -> dict[int, Answer]:
+    """The answers by their row's place; ``silent`` counts the rows without one."""
     from tqdm.auto import tqdm
 
     settings = patience.settings
@@ -114,13 +156,7 @@ def _ask(
             pool.shutdown(cancel_futures=True)  # requests under way are paid for as well
             book.add_usage(client.usage)
             raise
-    kept, labels = sorted(given), len(policy.labels)
-    return RowScores(
-        ids=tuple(rows[place].conversation.id for place in kept),
-        label_ids_N=np.array([policy.label_index(rows[place].labels[policy.id]) for place in kept], dtype=np.int64),
-        logits_NL=np.array([logits(given[place], labels) for place in kept], dtype=np.float64).reshape(-1, labels),
-        asked=len(rows),
-    )
+    return given
 
 
 class _Patience:
@@ -142,7 +178,7 @@ class _Patience:
             self._in_a_row += 1
         if self._in_a_row < FAILURES_IN_A_ROW:
             return
-        place, without = f"judge.url={self.settings.url}", "leave judge.url out to run the other arms"
+        place, without = f"judge.url={self.settings.url}", "leave judge.url out to do without it"
         if answer is NoAnswer.REFUSED and not self._answered:
             raise ConfigError(f"{place} refuses every request: {refusal}; see the judge's settings, or {without}")
         advice = "see whether it is up"

@@ -154,7 +154,7 @@ class JudgeClient:
     def _complete(self, request: Sequence[dict[str, str]], options: Mapping[str, Any]) -> str | None:
         self._count(requests=1)
         complete: Any = self._client.chat.completions.create  # typed for literal messages, which these are not
-        reply = complete(model=self._settings.model, messages=list(request), **options)
+        reply = complete(messages=list(request), **{"model": self._settings.model, **options})
         if isinstance(reply, str):  # the package hands a body through that is not JSON
             raise ValueError("the answer is not JSON")
         usage = getattr(reply, "usage", None)

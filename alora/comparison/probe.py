@@ -17,9 +17,10 @@ from alora.comparison.scores import RowScores, Scores, labelled_for
 from alora.comparison.task import Unit, Workbench
 from alora.data.conversation import LabelledConversation
 from alora.errors import DataError
-from alora.evaluation.predict import batches_of, labels_of
+from alora.evaluation.predict import batched, labels_of
 from alora.evaluation.resampling import Floats
 from alora.policy import Policy
+from alora.prompt.render import Question
 
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
@@ -75,7 +76,7 @@ def hidden_states(bench: Workbench, policy: Policy, rows: Sequence[LabelledConve
     states = []
     try:
         with torch.inference_mode(), tqdm(total=len(rows), desc=f"probing {policy.id}", disable=len(rows) < 2) as bar:
-            for questions in batches_of(bench.renderer, [policy], [suffix], rows):
+            for questions in batched(Question(bench.renderer.prefix(row.conversation), [suffix], [0]) for row in rows):
                 shared, pairs = PrefixCache(model, bench.store), []
                 for question in questions:
                     place, own = shared.place(question.prefix.token_ids, suffix.token_ids, activated=True)

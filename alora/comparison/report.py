@@ -23,6 +23,7 @@ COLUMNS = {
 }
 TITLES = {
     "alora": "aLoRA",
+    "alora_cleaned": "aLoRA, doubtful rows left out",
     "lora": "standard LoRA",
     "prompt": "rule in the prompt",
     "judge": "LLM judge",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from alora.prefix.store import PrefixStore
     from alora.prompt.render import Renderer
 
-TRAINED = ("alora", "lora")
+TRAINED = ("alora", "alora_cleaned", "lora")
 
 
 @dataclass(frozen=True)

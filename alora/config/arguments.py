@@ -17,6 +17,7 @@ from alora.errors import ConfigError
 POSITIONAL = {"new": "name", "score": "conversation", "bench": "bench.workload"}
 ALIASES = {"bundle": "artifact", "battery": "artifact", "verdicts": "logs.verdicts"}
 OF_LOGS = ("score", "report", "label")
+_ARTIFACT = ("artifact=", "bundle=", "battery=", "bundles=")
 LOCAL_RECIPE = "recipe.yaml"
 _WITHOUT_RECIPE = ("new", "doctor", "bench", "report", "label", "plan")
 # Verbs on something that names its own base.
@@ -84,7 +85,7 @@ def read_arguments(verb: str, argv: Sequence[str], cwd: Path) -> Arguments:
     """
     flags, options, overrides, positional = _split(argv)
     if positional:
-        overrides += _positional(verb, positional)
+        overrides += _positional(verb, positional, overrides)
     overrides = [_unalias(verb, item) for item in overrides]
     given = Arguments(verb, tuple(flags), tuple(overrides), cwd=cwd, options=options)
     if given.config_dir is not None and not given.config_dir.is_dir():
@@ -134,7 +135,7 @@ def _split(argv: Sequence[str]) -> tuple[list[str], dict[str, str], list[str], l
     return flags, options, overrides, positional
 
 
-def _positional(verb: str, values: list[str]) -> list[str]:
+def _positional(verb: str, values: list[str], overrides: list[str]) -> list[str]:
     key = POSITIONAL.get(verb)
     if key is None:
         if verb == "doctor":
@@ -144,6 +145,8 @@ def _positional(verb: str, values: list[str]) -> list[str]:
         raise ConfigError(f"alora {verb}: {values[0]!r} is not key=value; did you mean {hint}={values[0]}?")
     if verb == "bench" and values[0] == "compare":
         return ["bench.workload=compare", f"bench.runs=[{','.join(map(quoted, values[1:]))}]"]
+    if verb == "score" and len(values) == 2 and not any(item.startswith(_ARTIFACT) for item in overrides):
+        return [f"artifact={quoted(values[0])}", f"{key}={quoted(values[1])}"]
     if len(values) > 1:
         raise ConfigError(f"alora {verb} takes one {key}, not {len(values)}: {' '.join(values)}")
     return [f"{key}={quoted(values[0])}"]

@@ -18,7 +18,7 @@ TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 DTYPES = ("float32", "bfloat16", "float64")
 SCHEDULERS = ("linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup",
               "inverse_sqrt")  # fmt: skip
-ARMS = ("alora", "lora", "prompt", "judge", "probe", "bag_of_words")
+ARMS = ("alora", "alora_cleaned", "lora", "prompt", "judge", "probe", "bag_of_words")
 FIGURES = ("accuracy", "balanced_accuracy", "f1", "precision", "recall", "auroc", "auprc", "recall_at_1_fpr",
            "recall_at_5_fpr")  # fmt: skip
 WORKLOADS = ("grid", "warm", "conversation", "open_loop")
@@ -103,7 +103,7 @@ class DataSettings:
     label_map: dict[str, str] = setting({}, "label in the data → label of the policy", of=(*_TRAINING, *_LABELLED))
     role_map: dict[str, str] = setting({}, "role in the data → role; human, gpt and their like need no entry")
     skip_media: bool = setting(False, "leave images, audio and files out of a message instead of refusing its row")
-    noise: bool = setting(False, "list training rows whose label looks wrong", of=("check",))
+    noise: bool = setting(False, "list training rows whose label looks wrong, to words and to judge.url", of=("check",))
     columns: ColumnSettings = section(ColumnSettings)
 
 
@@ -116,7 +116,8 @@ class PromptSettings:
         "none", "how much of the policy each suffix spells out", choices=("none", "title", "rule")
     )
     max_prefix_tokens: int = setting(4096, "longer conversations are cut", least=1)
-    truncation: str = setting("middle", "what a too long conversation loses", choices=("middle", "start"))
+    truncation: str = setting("middle", "what a too long conversation loses; windows: nothing, scored in parts",
+                              choices=("middle", "start", "windows"))  # fmt: skip
 
 
 @dataclass
@@ -177,8 +178,12 @@ class EvaluationSettings:
 class CompareSettings:
     """``alora compare``: the methods, on the same rows, seeds and budget."""
 
-    arms: list[str] = setting(["alora", "lora", "prompt", "probe", "bag_of_words"], "the methods", some=True,
-                              choices=ARMS)  # fmt: skip
+    arms: list[str] = setting(
+        ["alora", "lora", "prompt", "probe", "bag_of_words"],
+        "the methods; alora_cleaned: without doubtful training rows",
+        some=True,
+        choices=ARMS,
+    )
     seeds: list[int] = setting([0, 1, 2], "of alora and lora", least=0, some=True, distinct=True)
     ranks: list[int] = setting([], "of alora and lora; empty: adapter.rank alone", least=1, distinct=True)
     alora_learning_rate: float | None = setting(None, "null: training.learning_rate", above=0)
@@ -209,6 +214,8 @@ class GenerateSettings:
 
     pairs: int = setting(200, "minimal pairs to write: a conversation for each label", least=1)
     votes: int = setting(3, "that must agree on a conversation's label", least=1, most=15)
+    judges: list[str] = setting([], "models that vote in turn, at judge.url; empty: judge.model", distinct=True)
+    hold_out: str | None = setting(None, "a dimension: validation rows have values of it that no training row has")
     temperature: float = setting(0.8, "of written conversations", least=0, most=2)
     max_tokens: int = setting(1500, "of a written pair", least=1)
     max_calls: int | None = setting(None, "requests at most, all calls of one folder together", least=1)
@@ -357,7 +364,7 @@ class Recipe:
     serving: ServingSettings = section(ServingSettings, "serve")
     bench: BenchSettings = section(BenchSettings, "bench")
     compare: CompareSettings = section(CompareSettings, "compare")
-    judge: JudgeSettings = section(JudgeSettings, "compare", "generate")
+    judge: JudgeSettings = section(JudgeSettings, "compare", "generate", "check")
     generate: GenerateSettings = section(GenerateSettings, "generate")
     fleet: FleetSettings = section(FleetSettings, "fleet")
     logs: LogsSettings = section(LogsSettings, "score", "report", "label")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ FOLDS = 5
 
 @dataclass(frozen=True)
 class Doubt:
-    """A row whose label a classifier that has not seen it doubts; ``probability`` is that of ``likelier``."""
+    """A row whose label somebody doubts who has not seen it; ``probability`` is that of ``likelier``."""
 
     row: LabelledConversation
     label: str
@@ -54,6 +54,13 @@ def doubtful_labels(policy: Policy, rows: Sequence[LabelledConversation], seed: 
         if likelier != label_ids_N[n]
     ]
     return sorted(found, key=lambda doubt: -doubt.probability)
+
+
+def without_doubtful(policies: Sequence[Policy], rows: Sequence[LabelledConversation]) -> list[LabelledConversation]:
+    """``rows`` without the labels that :func:`doubtful_labels` finds."""
+    doubted = {(policy.id, doubt.row.where) for policy in policies for doubt in doubtful_labels(policy, rows)}
+    labels = [{name: row.labels[name] for name in row.labels if (name, row.where) not in doubted} for row in rows]
+    return [replace(row, labels=kept) for row, kept in zip(rows, labels, strict=True)]
 
 
 def likelier_labels(probability_NL: Floats, label_ids_N: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@ packed together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, SupportsFloat
 
@@ -15,17 +15,19 @@ from alora.errors import ConfigError
 from alora.evaluation.resampling import Flags, Floats
 from alora.policy import Policy
 from alora.prompt.render import Question, Suffix
+from alora.verdict import highest
 
 if TYPE_CHECKING:
     from alora.prompt.render import Renderer
 
+Answers = Sequence[Sequence[Iterable[SupportsFloat]]]
 BATCH_ROWS, BATCH_PREFIX_TOKENS = 32, 8192
 
 
 class LabelScorer(Protocol):
     """What answers: alora's own :class:`~alora.prefix.scorer.Scorer`, or another engine in its place."""
 
-    def score_rows(self, questions: Sequence[Question]) -> Sequence[Sequence[Iterable[SupportsFloat]]]:
+    def score_rows(self, questions: Sequence[Question]) -> Answers:
         """Per question, the label logits of the adapters that it asks."""
         ...
 
@@ -83,12 +85,12 @@ def predict(
     truncated_P = [0] * len(policies)
     wanted = [row for row in rows if any(policy.id in row.labels for policy in policies)]
     with tqdm(total=len(wanted), desc="evaluating", unit="row", disable=not progress or len(wanted) < 2) as bar:
-        for questions in batches_of(renderer, policies, suffixes, wanted):
-            for question, answers in zip(questions, scorer.score_rows(questions), strict=True):
-                for i, logits_L in zip(question.asked, answers, strict=True):
-                    kept_P[i].append([float(logit) for logit in logits_L])
-                    truncated_P[i] += question.prefix.truncation is not None
-            bar.update(len(questions))
+        asked = (question for row in wanted for question in _ask(renderer, policies, suffixes, row))
+        for windows, logits_PL in answers(scorer.score_rows, asked):
+            for i, logits_L in zip(windows[0].asked, logits_PL, strict=True):
+                kept_P[i].append(list(logits_L))
+                truncated_P[i] += any(window.prefix.truncation is not None for window in windows)
+            bar.update()
     return [
         Predictions(
             policy,
@@ -100,16 +102,26 @@ def predict(
     ]
 
 
-def batches_of(
-    renderer: Renderer, policies: Sequence[Policy], suffixes: Sequence[Suffix], rows: Iterable[LabelledConversation]
-) -> Iterator[list[Question]]:
-    """:func:`batched` questions about every row, to the policies that it is labelled for."""
+def _ask(
+    renderer: Renderer, policies: Sequence[Policy], suffixes: Sequence[Suffix], row: LabelledConversation
+) -> list[Question]:
+    asked = [i for i, policy in enumerate(policies) if policy.id in row.labels]
+    return renderer.questions(row.conversation, [suffixes[i] for i in asked], asked)
 
-    def ask(row: LabelledConversation) -> Question:
-        asked = [i for i, policy in enumerate(policies) if policy.id in row.labels]
-        return Question(renderer.prefix(row.conversation), [suffixes[i] for i in asked], asked)
 
-    return batched(map(ask, rows))
+def answers(
+    score_rows: Callable[[Sequence[Question]], Answers], questions: Iterable[Question]
+) -> Iterator[tuple[list[Question], list[Sequence[float]]]]:
+    """Per conversation, the questions of its windows, and each policy's logits: the :func:`highest` of any window."""
+    windows: list[Question] = []
+    logits_WPL: list[list[list[float]]] = []
+    for batch in batched(questions):
+        for question, logits_PL in zip(batch, score_rows(batch), strict=True):
+            windows.append(question)
+            logits_WPL.append([list(map(float, logits_L)) for logits_L in logits_PL])
+            if not question.more:
+                yield windows, [highest(logits_WL) for logits_WL in zip(*logits_WPL, strict=True)]
+                windows, logits_WPL = [], []
 
 
 def batched(questions: Iterable[Question]) -> Iterator[list[Question]]:

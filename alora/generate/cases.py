@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from alora.config.schema import Recipe
@@ -40,10 +40,12 @@ class Case:
     label: str | None  # None: the judges did not agree
     votes: Mapping[str, int]
     rounds: int
+    voters: Sequence[tuple[str, str]] = ()  # model and label of each vote, where several models vote
 
     def as_row(self, policy: Policy) -> dict[str, Any]:
         """A row as ``data.train`` reads it, with where it came from."""
         origin = {"cell": dict(self.cell), "intended": self.intended, "votes": dict(self.votes), "rounds": self.rounds}
+        origin |= {"voters": [{"model": model, "label": label} for model, label in self.voters]} if self.voters else {}
         row = as_row(self.conversation) | {"policy": policy.id, "label": self.label}
         return row | {"pair": self.pair, "generated": origin}
 
@@ -101,16 +103,19 @@ def _pair(calls: Calls, policy: Policy, cell: Mapping[str, str], number: int, re
         counts = {name: sum(vote.label_id == place for vote in votes) for place, name in enumerate(policy.labels)}
         agreed = len(votes) == settings.votes and max(counts.values()) == settings.votes
         decided = policy.labels[votes[0].label_id] if agreed else None
-        cases.append(Case(pair, conversation, label, cell, decided, counts, rounds))
+        voters = [(vote.model, policy.labels[vote.label_id]) for vote in votes if vote.model]
+        cases.append(Case(pair, conversation, label, cell, decided, counts, rounds, voters))
     return cases
 
 
 def _debate(calls: Calls, policy: Policy, conversation: Conversation, recipe: Recipe) -> tuple[list[Vote], int]:
     """The votes of the last round, and how many rounds there were: a second one only where the first did not agree."""
     said: list[Vote] = []
+    judges = recipe.generate.judges
     for rounds in (1, 2):
         votes = []
         for stance in range(recipe.generate.votes):
+            model = judges[stance % len(judges)] if judges else ""
             vote = calls.question(
                 ask_vote(policy, conversation, stance, said, recipe.judge.max_characters),
                 lambda text: read_vote(text, policy),
@@ -118,8 +123,9 @@ def _debate(calls: Calls, policy: Policy, conversation: Conversation, recipe: Re
                 temperature=0.0 if stance < len(STANCES) else recipe.generate.temperature,
                 max_tokens=max(ARGUMENT_TOKENS, recipe.judge.max_tokens),
                 response_format=vote_format(policy),
+                **({"model": model} if model else {}),
             )
-            votes += [] if vote is None else [vote]
+            votes += [] if vote is None else [replace(vote, model=model)]
         if rounds == 2 or len({vote.label_id for vote in votes}) < 2:
             return votes, rounds
         said = votes

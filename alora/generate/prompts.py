@@ -40,10 +40,11 @@ STANCES = (
 
 @dataclass(frozen=True)
 class Vote:
-    """A label's place among the policy's labels, and the words that led to it."""
+    """A label's place among the policy's labels, and the words that led to it; ``model``: empty for judge.model."""
 
     label_id: int
     argument: str
+    model: str = ""
 
 
 def ask_dimensions(policy: Policy) -> Request:

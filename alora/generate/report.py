@@ -44,6 +44,7 @@ class Quality:
             "agreed_in_round_1": _share(sum(case.rounds == 1 for case in decided), judged),
             "agreed_in_the_end": _share(len(decided), judged),
             "label_as_written": _share(sum(case.label == case.intended for case in decided), len(decided)),
+            **self._by_model(),
             "dropped": dict(Counter(reason.partition(":")[0] for reason in self.dropped.values())),
             "rows": {
                 split: {label: sum(case.label == label for case in cases) for label in self.policy.labels}
@@ -51,6 +52,12 @@ class Quality:
             },
             "words_auroc": self.words_auroc,
         }
+
+    def _by_model(self) -> dict[str, Any]:
+        """Each model's share of votes for the label that the case was written for, where several models vote."""
+        votes = [(model, label == case.intended) for case in self.cases for model, label in case.voters]
+        asked, right = Counter(model for model, _ in votes), Counter(model for model, same in votes if same)
+        return {"as_written_by_model": {model: right[model] / asked[model] for model in asked}} if asked else {}
 
     def findings(self) -> list[Finding]:
         """What should keep these rows from being trained on as they are."""

@@ -10,6 +10,7 @@ import secrets
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from alora.data.conversation import Conversation, parse_conversation
@@ -18,7 +19,7 @@ from alora.guard import metrics
 from alora.guard.drift import Drift
 from alora.guard.reader import EngineDead, Overloaded, Reader, Reading, Served
 from alora.guard.wire import GuardRequest, GuardResponse, PolicyVerdict, Status, Timing, Usage
-from alora.verdict import make_verdict
+from alora.verdict import highest, make_verdict
 
 if TYPE_CHECKING:
     from alora.prompt.render import Prefix, Renderer
@@ -79,12 +80,12 @@ class Guard:
         """Each verdict as it arrives, then the whole answer; raises like :meth:`answer`, before the first of them."""
         started = time.monotonic()
         asked = self.choose(request.policies)
-        prefix = self.render(request.messages, asked)
+        prefixes = self.render(request.messages, asked)
         rendered = time.monotonic()
         end = None if request.deadline_ms is None else started + request.deadline_ms / 1000
         given: dict[int, PolicyVerdict] = {}
         computed = 0
-        arriving = self._arriving(prefix, asked, request, end)
+        arriving = self._arriving(prefixes, asked, request, end)
         try:
             async for index, verdict, tokens in arriving:
                 given[index] = verdict
@@ -99,8 +100,8 @@ class Guard:
             complete=all(verdict.status == "ok" for verdict in given.values()),
             verdicts=[given[index] for index in range(len(asked))],
             usage=Usage(
-                prefix_tokens=len(prefix.token_ids),
-                suffix_tokens=sum(len(item.suffix.token_ids) for item in asked),
+                prefix_tokens=_tokens(prefixes),
+                suffix_tokens=sum(len(item.suffix.token_ids) for item in asked) * len(prefixes),
                 computed_tokens=computed,
                 policies=len(asked),
             ),
@@ -108,18 +109,18 @@ class Guard:
         )
         self._count(response)
         if self.shadows:
-            self._start(self._shadow(prefix, request, response))
+            self._start(self._shadow(prefixes, request, response))
         yield response
 
     async def _arriving(
-        self, prefix: Prefix, asked: Sequence[Served], request: GuardRequest, end: float | None
+        self, prefixes: Sequence[Prefix], asked: Sequence[Served], request: GuardRequest, end: float | None
     ) -> AsyncGenerator[tuple[int, PolicyVerdict, int], None]:
         """Each policy's place, its verdict and the tokens computed for it, until all are there or ``end``; then those
         that did not answer."""
         given: set[int] = set()
         rest: Status = "failed"
         why = "the engine gave no answer"
-        readings = self._read(prefix, asked, request)
+        readings = self._read(prefixes, asked, request)
         try:
             while len(given) < len(asked):
                 # At the deadline wait_for cancels the pending read, and with it what runs in the engine.
@@ -129,7 +130,7 @@ class Guard:
                 given.add(reading.index)
                 item = asked[reading.index]
                 verdict = _verdict(item, reading, request)
-                whole = len(prefix.token_ids) + len(item.suffix.token_ids)
+                whole = _tokens(prefixes) + len(item.suffix.token_ids) * len(prefixes)
                 yield reading.index, verdict, whole - reading.cached_tokens if reading.error is None else 0
                 if request.stop_on_block and verdict.flagged:
                     rest, why = "skipped", f"{item.policy.id} is flagged, and stop_on_block is set"
@@ -150,16 +151,20 @@ class Guard:
                 yield index, _unanswered(item, rest, why, request), 0
 
     async def _read(
-        self, prefix: Prefix, asked: Sequence[Served], request: GuardRequest
+        self, prefixes: Sequence[Prefix], asked: Sequence[Served], request: GuardRequest
     ) -> AsyncGenerator[Reading, None]:
-        """The reader's readings, of adapters that stay loaded so long."""
+        """The reader's readings, of adapters that stay loaded so long; a policy's, once all windows have been read."""
+        read: dict[int, dict[int, Reading]] = defaultdict(dict)
         with self.holding(*(item.name for item in asked)):
-            readings = self._reader.read(prefix, asked, request.cache_salt, request.priority)
-            try:
-                async for reading in readings:
-                    yield reading
-            finally:
-                await readings.aclose()
+            for window, prefix in enumerate(prefixes):
+                readings = self._reader.read(prefix, asked, request.cache_salt, request.priority)
+                try:
+                    async for reading in readings:
+                        read[reading.index][window] = reading
+                        if len(read[reading.index]) == len(prefixes):
+                            yield _highest(list(read[reading.index].values()))
+                finally:
+                    await readings.aclose()
 
     @contextlib.contextmanager
     def holding(self, *names: str) -> Iterator[None]:
@@ -172,11 +177,11 @@ class Guard:
             for name in names:
                 self._unload_if_unused(name)
 
-    async def _shadow(self, prefix: Prefix, request: GuardRequest, response: GuardResponse) -> None:
+    async def _shadow(self, prefixes: Sequence[Prefix], request: GuardRequest, response: GuardResponse) -> None:
         """Ask the shadows of the policies that answered, after the live ones, and count where they disagree."""
         live = {verdict.policy: verdict for verdict in response.verdicts if verdict.status == "ok"}
         asked = [item for item in self.shadows if item.policy.id in live]
-        async for reading in self._read(prefix, asked, request):
+        async for reading in self._read(prefixes, asked, request):
             shadow = _verdict(asked[reading.index], reading, request)
             before = live[shadow.policy]
             if shadow.status == "ok" and shadow.flagged != before.flagged:
@@ -233,21 +238,33 @@ class Guard:
             raise RefusedRequest("policies is empty; name at least one, or leave it out for all")
         return list({item.name: item for name in names for item in known[name]}.values())
 
-    def render(self, messages: Sequence[object], asked: Sequence[Served]) -> Prefix:
-        """The conversation's tokens. What does not fit whole is refused: a guard must not judge half a conversation.
+    def render(self, messages: Sequence[object], asked: Sequence[Served]) -> list[Prefix]:
+        """The conversation's tokens, by window. What does not fit whole is refused: a guard must not judge half of it.
 
         Raises:
             RefusedRequest: malformed (400) or too long (413).
         """
         conversation = _conversation(messages)
-        prefix = self._renderer.prefix(conversation)
-        if prefix.truncation is not None:
-            tokens, most = prefix.truncation.tokens_before, self._renderer.settings.max_prefix_tokens
+        prefixes = self._renderer.windows(conversation)
+        for cut in (prefix.truncation for prefix in prefixes if prefix.truncation):
+            tokens, most = cut.tokens_before, self._renderer.settings.max_prefix_tokens
             raise RefusedRequest(f"the conversation has {tokens} tokens, the policies were trained on {most}", 413)
-        whole = len(prefix.token_ids) + max(len(item.suffix.token_ids) for item in asked)
+        whole = max(len(prefix.token_ids) for prefix in prefixes) + max(len(item.suffix.token_ids) for item in asked)
         if self._longest is not None and whole > self._longest:
             raise RefusedRequest(f"the prompt has {whole} tokens, the engine takes {self._longest}", 413)
-        return prefix
+        return prefixes
+
+
+def _tokens(prefixes: Sequence[Prefix]) -> int:
+    return sum(len(prefix.token_ids) for prefix in prefixes)
+
+
+def _highest(readings: Sequence[Reading]) -> Reading:
+    """One policy's readings of all windows in one; without an answer where one of them is."""
+    if failed := next((reading for reading in readings if reading.error is not None), None):
+        return failed
+    cached = sum(reading.cached_tokens for reading in readings)
+    return replace(readings[0], logits=highest([reading.logits for reading in readings]), cached_tokens=cached)
 
 
 def _conversation(messages: Sequence[object]) -> Conversation:

@@ -9,7 +9,7 @@ from alora.data.conversation import LabelledConversation
 from alora.errors import RenderError
 from alora.findings import ERROR, WARNING, Finding, Findings
 from alora.policy import Policy
-from alora.prompt.render import Renderer
+from alora.prompt.render import Renderer, cut_from
 
 MOST_GUTTED = 0.05  # of a split's rows that lose more than half of their text
 IN_RECIPE = "lower prompt.max_prefix_tokens to {tokens}"
@@ -33,7 +33,8 @@ def check_prompts(
     """Render every row for each of ``policies`` that it is labelled for: one activation, at the end of the prefix, also
     after truncation; and count the tokens, of its longest prompt.
 
-    ``longest_input`` is the most tokens that the base takes.
+    ``longest_input`` is the most tokens that the base takes. Rows to train on are one prefix each, others what a
+    verdict reads.
     """
     suffixes = {policy.id: renderer.suffix(policy) for policy in policies}
     longest_suffix = max(len(suffix.token_ids) for suffix in suffixes.values())
@@ -46,20 +47,22 @@ def check_prompts(
         if not wanted:
             continue
         try:
-            prefix = renderer.prefix(row.conversation)
+            talk = row.conversation
+            prefixes = [renderer.prefix(talk)] if name == "train" else renderer.windows(talk)
         except RenderError as error:
             findings.add("NOT_RENDERED", row.where, str(error))
             continue
-        starts = {last_occurrence(prefix.token_ids + suffix.token_ids, suffix.invocation_ids) for suffix in wanted}
-        for found in starts - {len(prefix.token_ids)}:
-            text = f"the adapter would start at token {found}, not at {len(prefix.token_ids)}; please report this"
-            findings.add("ACTIVATION", row.where, text)
-        longest = len(prefix.token_ids) + max(len(suffix.token_ids) for suffix in wanted)
+        for prefix in prefixes:
+            starts = {last_occurrence(prefix.token_ids + suffix.token_ids, suffix.invocation_ids) for suffix in wanted}
+            for found in starts - {len(prefix.token_ids)}:
+                text = f"the adapter would start at token {found}, not at {len(prefix.token_ids)}; please report this"
+                findings.add("ACTIVATION", row.where, text)
+        longest = max(len(prefix.token_ids) for prefix in prefixes) + max(len(suffix.token_ids) for suffix in wanted)
         if longest > longest_input:
             findings.add("PROMPT_TOO_LONG", row.where, too_long(longest, longest_input, longest_suffix))
         lengths.append(longest)
-        truncation = prefix.truncation
-        prefix_tokens += truncation.tokens_before if truncation else len(prefix.token_ids)
+        truncation = next(filter(None, (prefix.truncation for prefix in prefixes)), None)
+        prefix_tokens += truncation.tokens_before if truncation else sum(len(prefix.token_ids) for prefix in prefixes)
         if truncation:
             cut.append((truncation.tokens_before - truncation.tokens_after, truncation.tokens_before, row.where))
     lost = sum(tokens for tokens, _, _ in cut)
@@ -71,14 +74,20 @@ def _truncation(name: str, cut: list[tuple[int, int, str]], rows: int, settings:
     """What is cut, as (tokens lost, tokens before, place): doubtful, or wrong where too many rows lose most of it."""
     _, whole, where = max(cut)
     gutted = sum(2 * tokens > before for tokens, before, _ in cut)
+    windows, taken_from = settings.truncation == "windows", cut_from(settings)
     text = (
-        f"{len(cut)} rows are cut from the {settings.truncation} to fit "
+        f"{len(cut)} rows are cut from the {taken_from} to fit "
         f"prompt.max_prefix_tokens={settings.max_prefix_tokens} and lose {sum(tokens for tokens, _, _ in cut)} tokens "
         f"in all (the longest, {where}, has {whole}); raise it if the base and the memory allow"
     )
-    if gutted <= MOST_GUTTED * rows:
+    if windows and name == "train":
+        text = f"in training alone, where the label may be of what is lost: {text}; verdicts read all of it in windows"
+    if windows or gutted <= MOST_GUTTED * rows:
         return [Finding(WARNING, "TRUNCATED", name, text)]
-    choices = "or keep the end with prompt.truncation=start, split long conversations into rows, or leave them out"
+    choices = (
+        "or score all of it with prompt.truncation=windows, keep the end with prompt.truncation=start, split long "
+        "conversations into rows, or leave them out"
+    )
     return [Finding(ERROR, "TRUNCATED_MOST", name, f"{gutted} of {rows} rows lose more than half: {text}, {choices}")]
 
 

@@ -11,104 +11,32 @@ of the suffix. Pieces of the chat template are tokenised with its control tokens
 import json
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from alora.activation import last_occurrence
 from alora.config.schema import PromptSettings
 from alora.data.messages import Conversation, Message
 from alora.errors import ConfigError, PolicyError, RenderError
 from alora.policy import Policy
+from alora.prompt.parts import INVOCATION, Prefix, Prompt, Question, Suffix, Truncation
 from alora.prompt.template import take_apart
 from alora.prompt.tokens import panics_told, text_encoder
 from alora.prompt.truncate import MARKERS_AT_MOST, Turn, bounded, fit
+from alora.prompt.windows import windows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 LAYOUTS = ("transcript", "turns")
 INSTRUCTIONS = ("none", "title", "rule")
-TRUNCATIONS = ("middle", "start")
+TRUNCATIONS = ("middle", "start", "windows")
 
 SYSTEM_TEXT = "You review conversations between users and an assistant."
 HEADING = "Conversation:\n"
 SPEAKERS = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
 MARKER = " [...] "
-INVOCATION = "Policy check:"
 OTHER_ANSWERS = ("Yes", "No", "yes", "no", "True", "False", "A", "B", "C", "D", "1", "2", "3", "4")
 LEAST_CONTENT = 16  # tokens of conversation that a prefix must have room for
-
-
-@dataclass(frozen=True)
-class Truncation:
-    """What a conversation lost to fit: tokens of the prefix before and after, and from where they were taken.
-
-    ``tokens_before`` leaves out what a conversation beyond :func:`~alora.prompt.truncate.bounded` lost first.
-    """
-
-    tokens_before: int
-    tokens_after: int
-    taken_from: str
-
-
-@dataclass(frozen=True)
-class Prefix:
-    """The part of a prompt that every policy shares; computed by the base alone."""
-
-    token_ids: tuple[int, ...]
-    truncation: Truncation | None = None
-
-
-@dataclass(frozen=True)
-class Suffix:
-    """The part of a prompt that belongs to one policy; all that its adapter touches.
-
-    ``token_ids`` begins with ``invocation_ids``, and its last token is the position whose next-token logits answer.
-    ``label_token_ids[i]`` is the token of the policy's label ``i``.
-
-    Raises:
-        RenderError: PEFT's search for ``invocation_ids`` would find another place than the first token.
-    """
-
-    token_ids: tuple[int, ...]
-    invocation_ids: tuple[int, ...]
-    label_token_ids: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        found = last_occurrence(self.token_ids, self.invocation_ids) if self.invocation_ids else None
-        if found != 0:
-            raise RenderError(
-                f"the suffix's {len(self.token_ids)} tokens hold the invocation {list(self.invocation_ids)} last at "
-                f"{found}, not at 0, so PEFT would start the adapter elsewhere; "
-                f"take {INVOCATION!r} out of the policy's title and rule"
-            )
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """``token_ids = prefix + suffix`` and ``activation_index = len(prefix)``, by construction."""
-
-    prefix: Prefix
-    suffix: Suffix
-
-    @property
-    def activation_index(self) -> int:
-        """Index of the first adapted token, counted from the start."""
-        return len(self.prefix.token_ids)
-
-    @property
-    def token_ids(self) -> tuple[int, ...]:
-        """The whole prompt."""
-        return self.prefix.token_ids + self.suffix.token_ids
-
-
-@dataclass(frozen=True)
-class Question:
-    """One conversation and the adapters that answer about it: their places in a scorer, one suffix each."""
-
-    prefix: Prefix
-    suffixes: Sequence[Suffix]
-    asked: Sequence[int]
 
 
 class Renderer:
@@ -155,7 +83,7 @@ class Renderer:
         """
         if not conversation.messages:
             raise RenderError(f"conversation {conversation.id!r} has no message")
-        limit, taken_from = self.settings.max_prefix_tokens, self.settings.truncation
+        limit, taken_from = self.settings.max_prefix_tokens, cut_from(self.settings)
         messages = bounded(conversation.messages, limit, MARKER)
         system, turns = self._turns(replace(conversation, messages=messages))
         whole = self._join(system, turns)
@@ -167,6 +95,29 @@ class Renderer:
         cut = fit(cuttable, budget, taken_from, self._marker)
         ids = self._join(*((cut[0], cut[1:]) if system.kept else (system, cut)))
         return Prefix(tuple(ids), Truncation(len(whole), len(ids), taken_from))
+
+    def windows(self, conversation: Conversation) -> list[Prefix]:
+        """The prefixes that a verdict comes from: several where ``truncation`` is "windows" and one is too short."""
+        whole, limit = self.prefix(conversation), self.settings.max_prefix_tokens
+        if self.settings.truncation != "windows" or whole.truncation is None:
+            return [whole]
+
+        def size(messages: Sequence[Message]) -> int:
+            return len(self._join(*self._turns(Conversation("", tuple(messages)))))
+
+        messages = bounded(conversation.messages, limit, MARKER)
+        found = [self.prefix(Conversation(conversation.id, part)) for part in windows(messages, limit, size, MARKER)]
+        if messages is not conversation.messages:
+            lost = replace(whole.truncation, tokens_after=whole.truncation.tokens_before)
+            found[-1] = replace(found[-1], truncation=lost)
+        return found
+
+    def questions(
+        self, conversation: Conversation, suffixes: Sequence[Suffix], asked: Sequence[int] | None = None
+    ) -> list[Question]:
+        """One question for each of :meth:`windows`, to all of the scorer's adapters where ``asked`` is None."""
+        asked, found = range(len(suffixes)) if asked is None else asked, self.windows(conversation)
+        return [Question(prefix, suffixes, asked, len(found) - place) for place, prefix in enumerate(found, 1)]
 
     def suffix(self, policy: Policy) -> Suffix:
         """The policy's part: depends on the policy alone.
@@ -287,6 +238,11 @@ class Renderer:
                 ids = self._tokenizer.encode(piece, add_special_tokens=False, split_special_tokens=False)
             self._pieces[piece] = ids
         return self._pieces[piece]
+
+
+def cut_from(settings: PromptSettings) -> str:
+    """What one prefix of a too long conversation loses; training, which has no windows, reads one."""
+    return "start" if settings.truncation == "start" else "middle"
 
 
 def _spoken(message: Message) -> str:

@@ -113,3 +113,10 @@ def test_an_artifact_that_is_neither_folder_nor_on_the_hub(rows, monkeypatch, ca
     said = capsys.readouterr().err
     assert "there is no folder runs/quikstart, and the hub cannot be asked for it" in said
     assert "HF_HUB_OFFLINE" in said
+
+
+def test_a_run_folder_comes_first_and_alone_it_is_no_conversation(rows, wanted, capsys):
+    assert main(["score", str(store.battery()), str(rows), f"base.source={store.base_folder()}"]) == 0
+    assert equal(read(capsys.readouterr().out)[1], wanted)
+    assert main(["score", str(store.battery())]) == 2
+    assert f"is a folder, and no conversation; give alora score {store.battery()} FILE.json" in capsys.readouterr().err

@@ -181,3 +181,9 @@ def test_a_second_process_is_refused(log, tmp_path, capsys):
     with FileLock(tmp_path / "v" / ".lock"):
         assert score(log, tmp_path / "v") == 2
     assert "another alora process writes" in capsys.readouterr().err
+
+
+def test_a_cluster_is_for_logs_into_parquet(log, tmp_path, capsys):
+    assert score(log, tmp_path / "v.jsonl", "cluster=ray") == 2
+    assert "output=FILE.parquet" in capsys.readouterr().err
+    assert not (tmp_path / "v.jsonl").exists()

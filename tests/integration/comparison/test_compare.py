@@ -255,3 +255,18 @@ def test_units_come_seed_by_seed(place):
         "alora-rank4-seed3", "lora-rank4-seed3", "alora-rank16-seed3", "lora-rank16-seed3"
     ]  # fmt: skip
     assert len(found) == 9
+
+
+def test_an_adapter_without_the_doubtful_rows_stands_beside_the_plain_one(place):
+    rows = [json.loads(line) for line in (place / "train.jsonl").read_text().splitlines()]
+    for number in (10, 21):
+        rows[number]["labels"]["red"] = "ok" if rows[number]["labels"]["red"] == "violation" else "violation"
+    (place / "turned.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    more = ("policies=[red]", f"data.train={place / 'turned.jsonl'}", "compare.arms=[alora,alora_cleaned]",
+            "compare.seeds=[0]", "compare.ranks=[2]", "training.max_steps=2")  # fmt: skip
+    assert main(["compare", *overrides(place, place / "cleaned", *more)]) == 0
+    found = json.loads((place / "cleaned/compare.json").read_text())
+    trained = {item["arm"]: item["facts"]["training_rows"] for item in found["scores"]}
+    assert trained == {"alora": 40, "alora_cleaned": 38}
+    assert (found["gaps"][0]["first"], found["gaps"][0]["second"]) == (["alora", 2], ["alora_cleaned", 2])
+    assert "doubtful rows left out" in (place / "cleaned/compare.md").read_text()

@@ -1,14 +1,26 @@
-"""``alora check data.noise=true`` names the rows whose label was turned, by file and line."""
+"""``alora check data.noise=true`` names the rows whose label was turned, by file and line; with a judge, those that it
+labels otherwise."""
 
 import json
 
 from alora.cli import main
 from tests.toy_recipe import toy_base_folder, toy_rows
+from tests.unit.comparison.endpoint import endpoint, says
+
+
+def judge(number: int, body: dict) -> object:
+    """Right, but for row 7; surer of some rows than of others."""
+    text = body["messages"][1]["content"].partition("<conversation>")[2]
+    if "message 0 6 says" in text:
+        return says("ok", 70)
+    return says("violation" if "says red" in text else "ok", 99 if "message 0 41 says" in text else 60)
 
 
 def test_turned_labels_are_listed(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ALORA_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
     file = toy_rows(tmp_path / "train.jsonl", 80)
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     for number in (10, 41):
@@ -22,3 +34,14 @@ def test_turned_labels_are_listed(tmp_path, monkeypatch, capsys):
         assert main([*asked, "json=true", *more]) == 0
         found = json.loads(capsys.readouterr().out)["findings"]
         assert sorted(item["where"] for item in found if item["code"] == "LABEL_DOUBTFUL") == expected
+    with endpoint(judge) as server:
+        more = ["data.noise=true", f"judge.url={server.url}", "judge.model=m"]
+        for requests in (80, 80):  # the second time all answers are there
+            assert main([*asked, "json=true", *more]) == 0
+            found = json.loads(capsys.readouterr().out)["findings"]
+            told = [(item["where"], item["problem"]) for item in found if item["code"] == "JUDGE_DISAGREES"]
+            assert [where for where, _ in told] == ["train.jsonl:42", "train.jsonl:7", "train.jsonl:11"], "surest first"
+            assert "labels it 'violation'; the judge says 'ok' (0.70); read it" in told[1][1]
+            assert len(server.bodies) == requests
+    assert main([*asked, "data.noise=true", "judge.url=http://127.0.0.1:9/v1"]) == 2
+    assert "no judge.model=NAME" in capsys.readouterr().err

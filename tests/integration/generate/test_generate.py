@@ -272,3 +272,31 @@ def test_a_folder_of_something_else_is_left_alone(folder, capsys):
     (folder / "policy.yaml").write_text(POLICY.replace("must not", "may"))
     assert generate(honest) == (2, 0)
     assert "rows of another policy or rule" in capsys.readouterr().err
+
+
+def test_several_models_vote_in_turn_and_each_vote_is_kept():
+    def odd(number, body):
+        if asks_for(body) != "vote":
+            assert body["model"] == "m"
+            return honest(number, body)
+        return vote("ok" if body["model"] == "lax" else right(body))
+
+    models = "generate.judges=[strict,lax,m]"
+    assert generate(odd, models)[0] == 1
+    (row, *_) = [row for row in rows("dropped") if row["generated"]["intended"] == "violation"]
+    assert row["generated"]["voters"] == [
+        {"model": "strict", "label": "violation"}, {"model": "lax", "label": "ok"}, {"model": "m", "label": "violation"}
+    ]  # fmt: skip
+    assert report()["as_written_by_model"] == {"strict": 1.0, "lax": 0.5, "m": 1.0}
+    assert generate(odd, models)[1] == 0
+    assert generate(honest, "generate.judges=[a,b,c,d]", "output=other") == (2, 0)
+
+
+def test_validation_rows_have_a_value_that_no_training_row_has(capsys):
+    assert generate(honest, "generate.hold_out=topic")[0] == 0
+    train, validation = ({row["generated"]["cell"]["topic"] for row in rows(name)} for name in ("train", "validation"))
+    assert (len(train), len(validation)) == (2, 1)
+    assert not train & validation
+    assert len(rows("validation")) == 8
+    assert generate(honest, "generate.hold_out=weather")[0] == 2
+    assert "out/dimensions.yaml: topic, tone" in capsys.readouterr().err

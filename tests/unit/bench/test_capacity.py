@@ -174,13 +174,16 @@ def test_the_command_prints_every_assumption(capsys, tmp_path):
     assert "no number of devices meets" in capsys.readouterr().err
 
 
-def test_a_base_by_its_config_alone(tmp_path, capsys):
+def test_a_base_by_its_config_alone(tmp_path, capsys, monkeypatch):
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
              "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 512}  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3", **sizes}))
     assert main(["plan", f"base.source={tmp_path}", "json=true"]) == 0
     parameters = SHAPES["mini"].parameters
     assert f"{parameters / 1e6:.0f} M parameters" in json.loads(capsys.readouterr().out)["facts"]["base"]
+    monkeypatch.setattr("alora.base.smollm2.ensure_smollm2", lambda progress: tmp_path)
+    assert main(["plan", "base=smollm2", "json=true"]) == 0, "a name of alora's own is none of the hub's"
+    assert f"smollm2, {parameters / 1e6:.0f} M" in json.loads(capsys.readouterr().out)["facts"]["base"]
     (tmp_path / "config.json").write_text("{")
     assert main(["plan", f"base.source={tmp_path}"]) == 2
     assert "its config cannot be read" in capsys.readouterr().err

@@ -28,6 +28,7 @@ from alora.errors import ConfigError
             (),
             ("artifact=x", 'conversation="we \\"talk\\", \\o/.json"'),
         ),
+        ("score", ["runs/x", "talk.json"], (), ('artifact="runs/x"', 'conversation="talk.json"')),
         ("score", ["bundles=[a,b]", "+bundle=c"], (), ("bundles=[a,b]", "+artifact=c")),
     ],
 )
@@ -43,6 +44,7 @@ def test_sorts_what_is_typed(verb, argv, flags, overrides, tmp_path):
         ("train", ["quickstart"], "did you mean recipe=quickstart"),
         ("train", ["chats.csv"], "did you mean data.train=chats.csv"),
         ("validate", ["folder"], "did you mean artifact=folder"),
+        ("score", ["a", "talk.json", "bundle=b"], "takes one conversation, not 2: a talk.json"),
         ("new", ["a", "b"], "takes one name, not 2"),
         ("train", ["recipe=nowhere.yaml"], "there is no file"),
     ],

@@ -1,12 +1,13 @@
 """Labels that were turned on purpose are found; sound ones are left alone."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.errors import DataError
-from alora.evaluation.noise import doubtful_labels
+from alora.evaluation.noise import doubtful_labels, without_doubtful
 from alora.policy import Policy
 
 POLICY = Policy("refunds", "No refunds", "Never promise money.")
@@ -41,3 +42,14 @@ def test_turned_labels_are_found_and_sound_ones_left_alone():
 def test_one_label_alone_cannot_be_doubted():
     with pytest.raises(DataError, match="two training rows of two labels"):
         doubtful_labels(POLICY, [row for row in rows(set()) if row.labels["refunds"] == "ok"])
+
+
+def test_without_doubtful_labels_the_other_policies_keep_theirs():
+    turned = set(random.Random(1).sample(range(200), 12))
+    given = [replace(row, labels={**row.labels, "other": "ok"}) for row in rows(turned)]
+    doubted = {doubt.row.where for doubt in doubtful_labels(POLICY, given)}
+    kept = without_doubtful([POLICY], given)
+    assert len(kept) == len(given)
+    assert {row.where for row in kept if "refunds" not in row.labels} == doubted
+    assert len(doubted) >= 8
+    assert all(row.labels["other"] == "ok" for row in kept)

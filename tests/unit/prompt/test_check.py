@@ -35,6 +35,23 @@ def test_lengths_and_truncation_of_prompts():
     assert "train.jsonl:7" in findings[0].problem
 
 
+def test_with_windows_training_rows_alone_are_cut_and_that_is_no_error():
+    rows = [row("x " * 2**12, where=f"train.jsonl:{number}") for number in range(9)]
+
+    def checked(name, truncation):
+        renderer = Renderer(toy_tokenizer("qwen3"), PromptSettings(max_prefix_tokens=200, truncation=truncation))
+        return check_prompts(name, rows, [POLICY], renderer, 10_000)
+
+    lengths, (finding,) = checked("test", "middle")
+    assert (lengths.truncated_rows, finding.code) == (9, "TRUNCATED_MOST")
+    assert "or score all of it with prompt.truncation=windows" in finding.problem
+    lengths, (finding,) = checked("train", "windows")
+    assert (lengths.truncated_rows, finding.severity) == (9, WARNING)
+    assert "in training alone" in finding.problem
+    lengths, findings = checked("test", "windows")
+    assert (lengths.truncated_rows, lengths.lost_tokens, findings) == (0, 0, [])
+
+
 def test_prompts_longer_than_the_base_takes():
     renderer = Renderer(toy_tokenizer("llama3"), PromptSettings())
     _, findings = check_prompts("train", [row("word " * 100, where="train.jsonl:2")], [POLICY], renderer, 50)

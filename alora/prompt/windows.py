@@ -1,0 +1,84 @@
+"""A conversation that no prefix holds, as overlapping windows: cut between messages, and a long message between words.
+
+A window shows the last quarter of the one before it again, and all of them open with the conversation's own system
+message where that takes no more than a quarter.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+
+from alora.data.messages import Message
+
+SHARED = 4  # one part in this many of a window is in the next one, too
+LEAST_PIECE = 16  # tokens
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A part of the message at ``place``, all of it where it ``opens`` and ``closes``; ``cost`` is in tokens."""
+
+    place: int
+    message: Message
+    cost: int
+    opens: bool
+    closes: bool
+
+
+def windows(
+    messages: Sequence[Message], limit: int, size: Callable[[Sequence[Message]], int], marker: str
+) -> Iterator[tuple[Message, ...]]:
+    """The messages of each window. ``size`` counts the tokens of a prefix, ``limit`` is the most; ``marker`` stands
+    where a message is cut."""
+    nothing = Message("user", "")
+    own = messages[0].role == "system"
+    head = tuple(messages[:own]) if size(messages[:1]) - size((nothing,)) <= limit // SHARED else ()
+    bare = size((*head, nothing))
+    room = limit - bare
+    share = max(room // SHARED, LEAST_PIECE)
+
+    def cost(message: Message) -> int:
+        return size((*head, nothing, message)) - bare
+
+    pieces = [piece for place, item in enumerate(messages[len(head) :]) for piece in _pieces(place, item, share, cost)]
+    start = end = 0
+    while end < len(pieces):
+        end, total = start + 1, pieces[start].cost
+        while end < len(pieces) and total + pieces[end].cost <= room:
+            total += pieces[end].cost
+            end += 1
+        while end > start + 1 and size((*head, *_whole(pieces[start:end], marker))) > limit:
+            end -= 1
+        yield (*head, *_whole(pieces[start:end], marker))
+        shared, first = 0, start + 1
+        start = end
+        while start > first and (shared := shared + pieces[start - 1].cost) <= share:
+            start -= 1
+
+
+def _pieces(place: int, message: Message, share: int, cost: Callable[[Message], int]) -> list[_Piece]:
+    parts = _parts(replace(message, content=message.text, calls=()), share, cost)
+    ends = (0, len(parts) - 1)
+    return [_Piece(place, part, cost(part), i == ends[0], i == ends[1]) for i, part in enumerate(parts)]
+
+
+def _parts(message: Message, share: int, cost: Callable[[Message], int]) -> list[Message]:
+    text = message.content
+    count = min(-(-cost(message) // share), len(text))
+    if count <= 1:
+        return [message]
+    ends = []
+    for end in (len(text) * part // count for part in range(1, count)):
+        blank = text.rfind(" ", end - len(text) // (2 * count), end)
+        ends.append(end if blank < 0 else blank)
+    parts = [replace(message, content=text[low:high]) for low, high in pairwise([0, *ends, len(text)])]
+    return [small for part in parts if part.content for small in _parts(part, share, cost)]
+
+
+def _whole(pieces: Sequence[_Piece], marker: str) -> Iterator[Message]:
+    """Neighbouring parts of a message as one again."""
+    for _, group in groupby(pieces, key=lambda piece: piece.place):
+        parts = list(group)
+        text = "".join(part.message.content for part in parts)
+        before, after = "" if parts[0].opens else marker, "" if parts[-1].closes else marker
+        yield replace(parts[0].message, content=before + text + after)
