@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -12,14 +13,18 @@ from threading import Event, Thread
 from typing import Any, Self, TypeVar
 
 from alora.errors import CheckFailed, ConfigError, PromptRefused
+from alora.policy import Policy
 from alora.serving.http import Http, Unreachable, Waiting, named
 from alora.typed import typed
+from alora.verdict import Calibration
 
 SESSION = "x-session-id"  # by which routers keep a conversation on its replica
 _ELSEWHERE = (429, 502, 503, 504)
 _EVERY_S, _PROBE_S = 2.0, 5.0  # between two questions for health; of silence, until a server is taken for gone
 _LISTING_S = 10.0  # of silence, before it says what it serves
 _CONNECTIONS = 100
+_MOST = 2**31  # tokens
+_DIGEST = re.compile("[0-9a-f]{8,128}")
 _Made = TypeVar("_Made")
 
 
@@ -40,6 +45,20 @@ class GuardVerdict:
     probabilities: Mapping[str, float] | None = None
     reason: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.status not in ("ok", "missed", "failed", "skipped"):
+            raise ValueError(f"{self.policy}: the status is {self.status!r}")
+        if self.status != "ok":
+            return
+        if self.label is None or self.probability is None or self.threshold is None or self.probabilities is None:
+            raise ValueError(f"{self.policy}: a verdict lacks label, probability, threshold or probabilities")
+        if not all(0 <= value <= 1 for value in (self.probability, *self.probabilities.values())):
+            raise ValueError(f"{self.policy}: {self.probability} and {self.probabilities} are no probabilities")
+        if self.flagged != (self.probability >= self.threshold):
+            raise ValueError(
+                f"{self.policy}: flagged is {self.flagged}, for {self.probability} at the threshold {self.threshold}"
+            )
+
 
 @dataclass(frozen=True)
 class GuardAnswer:
@@ -52,15 +71,35 @@ class GuardAnswer:
     usage: Mapping[str, int]
     timing_ms: Mapping[str, float]
 
+    def __post_init__(self) -> None:
+        if not all(0 <= count < _MOST for count in self.usage.values()):
+            raise ValueError(f"usage is {dict(self.usage)}")
+
     @property
     def blocked(self) -> bool:
-        """Whether any verdict is flagged."""
-        return self.action != "allow"
+        """Whether any verdict is flagged; also when there is none, or the guard contradicts itself."""
+        return self.action != "allow" or not self.verdicts or bool(self.flagged)
 
     @property
     def flagged(self) -> list[str]:
         """The ids of the flagged policies."""
         return [verdict.policy for verdict in self.verdicts if verdict.flagged]
+
+    def require(self, asked: Mapping[str, Any]) -> Self:
+        """This, when it answers a request with these fields.
+
+        Raises:
+            ValueError: a policy that was asked has no verdict, or one without an answer is let through unasked.
+        """
+        names = {name for verdict in self.verdicts for name in (verdict.policy, verdict.adapter)}
+        wanted = [str(name) for name in asked.get("policies") or ()]
+        if missing := [name for name in wanted if not name.startswith("tag:") and name not in names]:
+            raise ValueError(f"it gives no verdict on {', '.join(missing)}")
+        for verdict in self.verdicts:
+            skipped = verdict.status == "skipped" and bool(self.flagged)
+            if not (verdict.status == "ok" or verdict.flagged or skipped or asked.get("on_failure") == "open"):
+                raise ValueError(f"{verdict.policy} did not answer ({verdict.status}), and is not flagged")
+        return self
 
 
 @dataclass(frozen=True)
@@ -72,8 +111,16 @@ class GuardPolicy:
     adapter: str
     digest: str
     stage: str
-    labels: Sequence[str]
+    labels: tuple[str, ...]
     threshold: float
+
+    def __post_init__(self) -> None:
+        Policy(self.policy, self.title, "", self.labels, self.labels)  # what makes no policy raises
+        Calibration(threshold=self.threshold)
+        if not (self.adapter.startswith(f"{self.policy}@") and _DIGEST.fullmatch(self.digest)):
+            raise ValueError(
+                f"{self.policy}: its adapter is {self.adapter[:200]!r} with the digest {self.digest[:80]!r}"
+            )
 
 
 def session_id(messages: Sequence[Mapping[str, Any]], tenant: str | None = None) -> str:
@@ -232,13 +279,17 @@ async def _check(
                 raise
         else:
             if servers.takes(url, status) or url is last:
-                return _read(url, status, text, lambda said: typed(GuardAnswer, said))
+                return _read(url, status, text, lambda said: typed(GuardAnswer, said).require(fields))
     raise AssertionError("the last server answers, or raises")
 
 
 def _policies(said: Any) -> list[GuardPolicy]:
     known = [field.name for field in fields(GuardPolicy)]
-    return [GuardPolicy(*(item[name] for name in known)) for item in said["policies"]]
+    found = [typed(GuardPolicy, {name: item[name] for name in known}) for item in said["policies"]]
+    live = [one.policy for one in found if one.stage == "live"]
+    if len(set(live)) != len(live):
+        raise ValueError("it serves a policy twice")
+    return found
 
 
 def _read(url: str, status: int, text: str, make: Callable[[Any], _Made]) -> _Made:
