@@ -16,6 +16,7 @@ from alora.data.messages import as_row
 from alora.errors import AloraError, CheckFailed, ConfigError, DataError, PromptRefused, RenderError
 from alora.serving.client import RemoteEngine
 from alora.serving.guard import Guard
+from alora.serving.http import named
 from alora.verdict import Verdict, highest
 
 _Result = TypeVar("_Result")
@@ -171,9 +172,10 @@ class GuardClient:
 
     def __init__(self, url: str) -> None:
         self._guard = Guard(url, timeout=600)
+        self._url = named(url)
         self.asked = [policy for policy in self._guard.policies() if policy.stage == "live"]
         if not self.asked:
-            raise ConfigError(f"{url} serves no live policy")
+            raise ConfigError(f"{self._url} serves no live policy")
 
     def score(self, messages: Messages) -> Verdicts:
         """:meth:`alora.Battery.score` by the guard.
@@ -194,11 +196,16 @@ class GuardClient:
             if verdict is None or verdict.status != "ok" or verdict.adapter != asked.adapter:
                 why = "did not answer" if verdict is None else f"{verdict.status}: {verdict.reason or verdict.adapter}"
                 raise CheckFailed(f"{asked.adapter} on the guard: {why}; run the same command again when it serves it")
+            if verdict.label not in asked.labels or verdict.threshold != asked.threshold:
+                raise CheckFailed(
+                    f"{asked.adapter} on the guard {self._url}: it answers {str(verdict.label)[:200]!r} at "
+                    f"{verdict.threshold}, and was listed with {list(asked.labels)} at {asked.threshold}; run it again"
+                )
             probability, given = float(verdict.probability or 0), dict(verdict.probabilities or {})
             verdicts.append(
                 Verdict(asked.policy, str(verdict.label), probability, asked.threshold, asked.digest, given)
             )
-        return Verdicts(messages.id, tuple(verdicts), answer.usage["prefix_tokens"])
+        return Verdicts(messages.id, tuple(verdicts), answer.usage.get("prefix_tokens", 0))
 
     def score_many(self, rows: Iterable[Messages], *, errors: str = "raise") -> Iterator[Any]:
         """As :meth:`alora.Battery.score_many`, several under way at a time."""

@@ -22,7 +22,7 @@ from alora.config.environment import debugging
 from alora.config.schema import Recipe
 from alora.config.secrets import in_the_clear, redacted
 from alora.data.conversation import LabelledConversation, Rejected, stream_conversations
-from alora.errors import AloraError, MissingDependency, RunError, first_line
+from alora.errors import AloraError, CheckFailed, MissingDependency, RunError, first_line
 from alora.logs.rows import survey, time_of
 from alora.logs.verdicts import Refused, Scored, VerdictFolder
 from alora.version import __version__
@@ -113,13 +113,16 @@ class _Actor:
         self._made_of, self._here, self._shards = (recipe, source, output, job), here, None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        if self._shards is None:  # not above: what a constructor raises reaches nobody as it is
-            os.chdir(self._here)
-            recipe, source, output, job = self._made_of
-            self._shards = Shards(recipe, source, VerdictFolder(output, job))
-        for shard in batch["item"]:
-            self._shards.write(int(shard), lambda _: None)
-        return batch
+        """Of one shard; what is wrong is an answer, too, since Ray Data would wrap it into an error of its own."""
+        try:
+            if self._shards is None:
+                os.chdir(self._here)
+                recipe, source, output, job = self._made_of
+                self._shards = Shards(recipe, source, VerdictFolder(output, job))
+            self._shards.write(int(batch["item"][0]), lambda _: None)
+        except AloraError as error:
+            return batch | {"wrong": [str(error)], "exit_code": [error.exit_code]}
+        return batch | {"wrong": [""], "exit_code": [0]}
 
 
 def _on_ray(recipe: Recipe, source: str, folder: VerdictFolder, missing: Sequence[int]) -> Iterator[int]:
@@ -135,6 +138,7 @@ def _on_ray(recipe: Recipe, source: str, folder: VerdictFolder, missing: Sequenc
     if not ray.is_initialized():
         ray.init(log_to_driver=debugging(), logging_level=logging.WARNING, include_dashboard=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.DEBUG if debugging() else logging.CRITICAL)
     cluster = ray.cluster_resources()
     computes = not recipe.engine.startswith("http") and recipe.base.device != "cpu"
     gpus = int(cluster.get("GPU", 0)) if computes else 0
@@ -146,14 +150,12 @@ def _on_ray(recipe: Recipe, source: str, folder: VerdictFolder, missing: Sequenc
             compute=ray.data.ActorPoolStrategy(size=min(actors, len(missing))),
         )  # fmt: skip
         for row in written.iter_rows():
+            if row["wrong"]:
+                raise (CheckFailed if row["exit_code"] == CheckFailed.exit_code else RunError)(row["wrong"])
             yield int(row["item"])
     except ray.exceptions.RayError as error:
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, AloraError):
-            cause = cause.__cause__
-        raise cause or RunError(
-            f"Ray: {first_line(error)}; the same command goes on behind the shards that are there"
-        ) from error
+        message = f"Ray: {first_line(error)}; the same command goes on behind the shards that are there"
+        raise RunError(message) from error
 
 
 def _answers(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from alora.errors import AloraError
 from alora.guard.reader import EngineDead, Reading, Served, as_they_come
-from alora.serving.client import RemoteEngine, Unreachable
+from alora.serving.client import RemoteEngine
+from alora.serving.http import Unreachable
 
 if TYPE_CHECKING:
     from alora.bundle.light import LightBundle

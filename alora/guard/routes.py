@@ -6,12 +6,15 @@ import asyncio
 import hmac
 import os
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.routing import APIRoute
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
 from starlette.exceptions import HTTPException
 
 from alora.errors import AloraError
@@ -53,7 +56,9 @@ class _Route(APIRoute):
         async def bounded(request: Request) -> Response:
             try:
                 await _read_bounded(request)
-                return await handle(request)
+                if request.method != "POST":  # a policy that is being replaced stays whole
+                    return await handle(request)
+                return await _unless_gone(request, handle(request))
             except RefusedRequest as error:
                 return _error(error.status, str(error))
             except (EngineDead, Overloaded) as error:
@@ -65,6 +70,8 @@ class _Route(APIRoute):
                 return _error(400, _invalid(error))
             except HTTPException as error:  # FastAPI's own, for a body that no parser takes
                 return _error(error.status_code, str(error.detail))
+            except (ValidationError, PydanticSerializationError, UnicodeError):
+                return _error(400, "a value has the wrong type, or a text is not Unicode")
 
         return bounded
 
@@ -153,7 +160,7 @@ async def litellm_guardrail(body: GenericGuardrailRequest, request: Request) -> 
     role = "user" if body.input_type == "request" else "assistant"
     messages = body.structured_messages or [{"role": role, "content": text} for text in body.texts or []]
     if body.structured_messages and body.input_type == "response":
-        said = {message.get("content") for message in messages[-1:] if isinstance(message, dict)}
+        said = [text for message in messages[-1:] for text in _texts(message)]
         messages = [*messages, *({"role": role, "content": text} for text in body.texts or [] if text not in said)]
     policies = body.additional_provider_specific_params.get("policies")
     answer = await judge.answer(GuardRequest(messages=messages, policies=policies))
@@ -253,7 +260,33 @@ async def _read_bounded(request: Request) -> None:
     request._body = bytes(body)
 
 
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+    """What ``work`` answers; it is cancelled when its client closes the connection."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, watching = asyncio.create_task(work), asyncio.create_task(gone())
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            return Response(status_code=499)  # nobody reads it
+        return working.result()
+    finally:
+        working.cancel()
+        watching.cancel()
+
+
+def _texts(message: object) -> list[object]:
+    """The texts of a message's content, which is one text or a list of parts."""
+    content = message.get("content") if isinstance(message, dict) else None
+    parts = content if isinstance(content, list) else [{"text": content}]
+    return [part.get("text") for part in parts if isinstance(part, dict)]
+
+
 def _error(status: int, message: str) -> JSONResponse:
+    message = message.encode("utf-8", "backslashreplace").decode()
     metrics.REFUSED.labels(str(status)).inc()
     kind = "invalid_request_error" if status < 500 else "server_error"
     return JSONResponse({"error": {"message": message, "type": kind, "code": status}}, status)

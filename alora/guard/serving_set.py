@@ -84,10 +84,14 @@ class ServingSet:
         if not parts or Path(name).is_absolute() or ".." in parts or "\0" in name:
             raise BundleError(f"bundle is {name[:200]!r}; name a folder below the serving root")
         folder = self.root
-        for part in parts:
-            folder = folder / part
-            if folder.is_symlink():
-                raise BundleError(f"bundle is {name[:200]!r}, on whose way is a link; copy the folder itself")
-        if not folder.is_dir():
+        try:
+            for part in parts:
+                folder = folder / part
+                if folder.is_symlink():
+                    raise BundleError(f"bundle is {name[:200]!r}, on whose way is a link; copy the folder itself")
+            found = folder.is_dir()
+        except OSError as error:
+            raise BundleError(f"bundle is {name[:200]!r}: {error.strerror}; name a folder below the root") from error
+        if not found:
             raise BundleError(f"bundle is {name[:200]!r}, which is no folder below the serving root")
         return folder

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Status = Literal["ok", "missed", "failed", "skipped"]
+MOST_TEXTS = 100  # of one moderation request, each a conversation of its own
 
 
 class GuardRequest(BaseModel):
@@ -76,7 +77,7 @@ class ModerationRequest(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    input: str | list[str] | None = None
+    input: str | Annotated[list[str], Field(max_length=MOST_TEXTS)] | None = None
     model: str = "alora"
     messages: list[Any] | None = None
     policies: list[str] | None = None

@@ -9,18 +9,14 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
-
-import httpx2
 
 from alora.bundle.golden import TOLERANCES, disagreement
 from alora.config.secrets import KEY, redacted
 from alora.errors import CheckFailed, ConfigError, PromptRefused
-from alora.reading import LONGEST
+from alora.serving.http import Http
 
 if TYPE_CHECKING:
     from alora.bundle.light import LightBundle
@@ -30,12 +26,6 @@ _AT_ONCE = 32
 _PROBE_SECONDS = 10  # of silence, until a server that does not even list its models is taken for dead
 _SECONDS = 600  # of silence, while it computes
 _ROUNDING = 0.02  # of label probabilities that an engine in half precision gives, summed
-_LIMITS = httpx2.Limits(keepalive_expiry=2)  # seconds; vLLM closes an idle connection after 5
-_WHOLE = 2  # times the silence: no answer takes longer, drop by drop or with headers without end
-
-
-class Unreachable(ConfigError):
-    """The server does not answer."""
 
 
 class RemoteEngine:
@@ -43,17 +33,14 @@ class RemoteEngine:
 
     def __init__(self, url: str, at_once: int | None = None) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
-        if "@" in urlsplit(url).netloc:
+        if "@" in url.partition("://")[2].partition("/")[0]:
             raise ConfigError(f"{redacted(url)} holds a password; take it out, and export {KEY} for the key")
-        try:
-            self._http = httpx2.AsyncClient(headers={"Accept-Encoding": "identity"}, limits=_LIMITS)
-        except (ValueError, ImportError) as error:
-            raise ConfigError(f"the environment's proxy cannot be used: {redacted(str(error))}; mend it") from error
+        self._http = Http()
         self._free = asyncio.Semaphore(at_once or _AT_ONCE)
 
     async def close(self) -> None:
         """Close its connections."""
-        await self._http.aclose()
+        await self._http.close()
 
     async def models(self) -> dict[str, int | None]:
         """What the server serves, with the tokens that each takes, where it says so.
@@ -181,47 +168,10 @@ class RemoteEngine:
             raise ConfigError(f"{self.url} is no OpenAI-compatible server: it answered {text[:100]!r}") from error
 
     async def _send(self, path: str, body: dict[str, Any] | None, seconds: float | None = None) -> tuple[int, str]:
-        """Status and body of one request; ``seconds`` of silence end it, and :data:`_WHOLE` times as many in all."""
-        silence = _SECONDS if seconds is None else seconds
-        headers = {}
-        if key := os.environ.get(KEY):
-            if not key.isascii() or not key.isprintable():
-                raise ConfigError(f"${KEY} holds a character that no HTTP header carries; export it again")
-            headers["Authorization"] = f"Bearer {key}"
-        request = ("GET" if body is None else "POST", self.url + path)
-        try:
-            # httpx2 bounds the silence between two bytes alone.
-            async with (
-                self._free,
-                asyncio.timeout(silence * _WHOLE),
-                self._http.stream(*request, json=body, headers=headers, timeout=silence) as answer,
-            ):
-                text = await _whole_text(answer)
-        except TimeoutError as error:
-            raise self._silent(f"no whole answer after {silence * _WHOLE:g} s") from error
-        except (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:  # a cut answer, no HTTP at all
-            raise self._silent(" ".join(str(error).split())[:300] or type(error).__name__) from error
-        if 300 <= answer.status_code < 400:
-            raise ConfigError(
-                f"{self.url} answered {answer.status_code} and sends on to "
-                f"{redacted(str(answer.headers.get('Location')))}, where neither key nor text follow; give the right "
-                "address"
-            )
-        return answer.status_code, text
-
-    def _silent(self, reason: str) -> Unreachable:
-        return Unreachable(f"{self.url} does not answer ({reason}); is the server up? alora serve starts one")
+        async with self._free:
+            return await self._http.send(self.url + path, body, _SECONDS if seconds is None else seconds)
 
 
 def _cached_tokens(completion: dict[str, Any]) -> int:
     details = (completion.get("usage") or {}).get("prompt_tokens_details") or {}
     return int(details.get("cached_tokens") or 0)
-
-
-async def _whole_text(answer: httpx2.Response) -> str:
-    content = bytearray()
-    async for piece in answer.aiter_bytes():
-        content += piece
-        if len(content) > LONGEST:
-            raise OSError(f"its answer is longer than {LONGEST // 2**20} MiB")
-    return content.decode(errors="replace")

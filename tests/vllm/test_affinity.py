@@ -23,8 +23,6 @@ import pytest
 import alora
 from alora.config.environment import describe_environment
 from alora.serving.guard import GuardAnswer
-from tests.vllm import bundles as store
-from tests.vllm.http_server import Server
 from tests.vllm.test_guard import metric, start
 
 pytestmark = [
@@ -43,11 +41,11 @@ class Seen:
         self.by: dict[str, list[str]] = defaultdict(list)
 
     def watch(self, guard: alora.Guard) -> alora.Guard:
-        def heard(response) -> None:
+        async def heard(response) -> None:
             if response.status_code == 200:
                 self.by[response.request.headers["x-session-id"]].append(f"http://{response.url.netloc.decode()}")
 
-        guard._http.event_hooks = {"response": [heard]}
+        guard._wait._held._client.event_hooks = {"response": [heard]}
         return guard
 
 
@@ -95,14 +93,10 @@ def test_conversations_stay_and_a_server_that_is_killed_loses_none(tmp_path):
                     "environment": describe_environment()}  # fmt: skip
     with ExitStack() as stack:
         stack.callback(lambda: Path(os.environ["ALORA_AFFINITY"]).write_text(json.dumps(record, indent=2) + "\n"))
-
-        def one(number: int) -> Server:
+        servers = []
+        for number in range(SERVERS):
             (tmp_path / str(number)).mkdir()
-            return stack.enter_context(start(tmp_path / str(number), arguments=arguments))
-
-        store.battery()  # made once, not by three threads
-        with ThreadPoolExecutor(SERVERS) as pool:
-            servers = list(pool.map(one, range(SERVERS)))
+            servers.append(stack.enter_context(start(tmp_path / str(number), arguments=arguments)))
         urls = [server.url for server in servers]
 
         each = cycle([stack.enter_context(alora.Guard(url)) for url in urls])

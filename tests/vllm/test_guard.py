@@ -249,6 +249,7 @@ def test_the_servers_key_guards_the_guard(tmp_path):
         assert status == 503
 
 
+@pytest.mark.timeout(1200)  # two servers of three processes each
 def test_two_api_processes_serve_one_set(tmp_path):
     """``--api-server-count 2``: what one process is given, both serve, after a restart, too; metrics are of both."""
     battery = tmp_path / "battery"

@@ -167,8 +167,10 @@ def test_health_is_asked_for_and_not_found_out_by_requests(running, monkeypatch)
         running.unhealthy.clear()
         wait_for(lambda: not client._servers._away)
         with alora.Guard([deaf, *running.urls]) as other:
+            other._servers.order("x")  # from the first question on, somebody watches
             wait_for(lambda: other._servers._away == {deaf})
-            ask_all(other)  # nobody waits for it
+            for number in range(9):  # some of which would wait for it
+                assert other.check(turns(number)).complete
 
 
 def test_a_server_that_failed_stays_last_until_it_is_healthy(running, monkeypatch):

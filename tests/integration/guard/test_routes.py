@@ -1,12 +1,13 @@
 """The wire: the guard's own format, OpenAI's SDK, LiteLLM's guardrail, and what is no request at all."""
 
+import asyncio
 import json
 
 import openai
 import pytest
 from fastapi.testclient import TestClient
 
-from alora.guard import routes
+from alora.guard import routes, wire
 from alora.guard.core import Guard
 from alora.guard.packed import PackedReader
 from alora.guard.reader import Served
@@ -92,6 +93,65 @@ def test_what_is_no_request_is_one_message(client, content, status, words):
     assert words in message
     assert len(message) < 1000
     assert client.get("/v1/guard/health").status_code == 200
+
+
+LITELLM = "/v1/guard/beta/litellm_basic_guardrail_api"
+TURN = '"structured_messages": [{"role": "user", "content": "hi"}]'
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("/v1/guard", '{"messages": [{"role": "user", "content": "hi"}], "policies": ["\\ud800"]}'),
+        ("/v1/moderations", '{"input": "hi", "model": "\\ud800"}'),
+        ("/v1/moderations", json.dumps({"input": ["x"] * (wire.MOST_TEXTS + 1)})),
+        (
+            "/v1/decisions",
+            '{"model": "alora", "input": "hi", "questions": [{"name": "\\ud800", "question": "advice"}]}',
+        ),
+        (LITELLM, f'{{{TURN}, "additional_provider_specific_params": {{"policies": 5}}}}'),
+        (LITELLM, f'{{{TURN}, "additional_provider_specific_params": {{"policies": [1]}}}}'),
+    ],
+)
+def test_a_wrong_value_on_any_route_is_400(client, path, content):
+    answer = client.post(path, content=content, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, bool(answer.json()["error"]["message"])) == (400, True)
+
+
+def test_litellm_sends_content_in_parts(client):
+    last = {"role": "assistant", "content": [{"type": "text", "text": "Take two."}]}
+    body = {"texts": ["Take two."], "structured_messages": [MESSAGES[0], last], "input_type": "response"}
+    parts = client.post(LITELLM, json=body)
+    assert parts.json() == client.post(LITELLM, json=body | {"structured_messages": MESSAGES}).json()
+    assert parts.status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/guard", "/v1/moderations"])
+def test_a_client_that_goes_away_is_read_for_no_longer(base, bundles, renderer, path):
+    reader = Faulty(PackedReader(base, bundles), "hangs")
+    app = make_app(Guard([Served.of(bundle) for bundle in bundles], renderer, reader))
+    body = json.dumps({"messages": MESSAGES}).encode()
+    arriving = iter([{"type": "http.request", "body": body}])
+    scope = {
+        "type": "http", "method": "POST", "path": path, "query_string": b"", "root_path": "", "http_version": "1.1",
+        "scheme": "http", "headers": [(b"content-type", b"application/json")], "app": app,
+    }  # fmt: skip
+
+    async def receive():
+        if (message := next(arriving, None)) is not None:
+            return message
+        await asyncio.sleep(0.05)
+        return {"type": "http.disconnect"}
+
+    async def send(_):
+        pass
+
+    async def ask():
+        await asyncio.wait_for(app(scope, receive, send), 60)
+        while not reader.closed:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(ask(), 60))
 
 
 def test_nul_bytes_are_text(client):

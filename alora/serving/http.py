@@ -1,0 +1,162 @@
+"""HTTP to a server that may be anything: no answer is endless, in bytes or in time, and none shows the key."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import weakref
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from threading import Lock, Thread
+from typing import Any, Generic, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+import httpx2
+
+from alora.config.secrets import KEY, redacted
+from alora.errors import ConfigError
+from alora.reading import LONGEST
+
+_KEPT = 2  # seconds that an idle connection is kept; vLLM closes one after 5
+_WHOLE = 2  # times the silence: no answer takes longer, drop by drop or with headers without end
+
+
+class Unreachable(ConfigError):
+    """The server does not answer."""
+
+
+class Http:
+    """Requests with the key in ``$VLLM_API_KEY``; ``most`` connections at a time.
+
+    Raises:
+        ConfigError: the key cannot be sent, or the environment's proxy cannot be used.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        headers = {"Accept-Encoding": "identity"}
+        if key := os.environ.get(KEY):
+            if not (key.isascii() and key.isprintable() and key == key.strip()):
+                raise ConfigError(f"${KEY} holds a character that no HTTP header carries; export it again")
+            headers["Authorization"] = f"Bearer {key}"
+        limits = httpx2.Limits(max_connections=most, keepalive_expiry=_KEPT)
+        try:
+            self._client = httpx2.AsyncClient(headers=headers, limits=limits)
+        except (ValueError, ImportError) as error:
+            raise ConfigError(f"the environment's proxy cannot be used: {redacted(str(error))}; mend it") from error
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._client.aclose()
+
+    async def send(
+        self, url: str, body: Mapping[str, Any] | None, silence: float, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, str]:
+        """Status and text of one request; ``silence`` in seconds ends it, and :data:`_WHOLE` times as many in all.
+
+        Raises:
+            Unreachable: no whole answer comes, or one that is too long.
+            ConfigError: the server sends on to another, or ``body`` is no JSON.
+        """
+        place = named(url)
+        try:
+            content = None if body is None else json.dumps(body, allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(f"what {place} is to be asked is no JSON ({error}); give texts and numbers") from error
+        given = {**(headers or {}), **({} if body is None else {"Content-Type": "application/json"})}
+        method = "GET" if body is None else "POST"
+        try:
+            _ = urlsplit(url).port  # ValueError beyond 65535, which httpx2 would pass on to the system
+            # httpx2 bounds the silence between two bytes alone.
+            async with (
+                asyncio.timeout(silence * _WHOLE),
+                self._client.stream(method, url, content=content, headers=given, timeout=silence) as answer,
+            ):
+                text = await _whole_text(answer)
+        except TimeoutError as error:
+            raise _silent(place, f"no whole answer after {silence * _WHOLE:g} s") from error
+        except (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:  # a cut answer, no HTTP at all
+            raise _silent(place, " ".join(str(error).split())[:300] or type(error).__name__) from error
+        if 300 <= answer.status_code < 400:
+            raise ConfigError(
+                f"{place} answered {answer.status_code} and sends on to {named(str(answer.headers.get('Location')))}, "
+                "where neither key nor text follow; give the right address"
+            )
+        return answer.status_code, text
+
+
+def named(url: str) -> str:
+    """``url`` for a message."""
+    return redacted(url).encode("utf-8", "backslashreplace").decode()[:300]
+
+
+def _silent(place: str, reason: str) -> Unreachable:
+    return Unreachable(f"{place} does not answer ({reason}); is the server up? alora serve starts one")
+
+
+async def _whole_text(answer: httpx2.Response) -> str:
+    encoding = answer.headers.get("Content-Encoding", "identity")
+    if encoding != "identity":  # a few bytes may become any number
+        raise OSError(f"its answer is compressed by {encoding[:40]!r}, which nobody asked for")
+    content = bytearray()
+    async for piece in answer.aiter_raw():
+        content += piece
+        if len(content) > LONGEST:
+            raise OSError(f"its answer is longer than {LONGEST // 2**20} MiB")
+    return content.decode(errors="replace")
+
+
+class _Closes(Protocol):
+    async def close(self) -> None: ...
+
+
+_Held = TypeVar("_Held", bound=_Closes)
+_Result = TypeVar("_Result")
+
+
+class Waiting(Generic[_Held]):
+    """What ``make`` gives, for any number of threads without an event loop: it runs in a thread of its own, which
+    begins with the first call, also after a fork, and ends with this."""
+
+    def __init__(self, make: Callable[[], _Held]) -> None:
+        self._make, self._held = make, make()
+        self._lock, self._process = Lock(), 0
+        self._thread, self._end = Thread(), lambda: None
+
+    def __call__(self, work: Callable[[_Held], Coroutine[Any, Any, _Result]]) -> _Result:
+        """Wait for ``work``."""
+        with self._lock:
+            if self._process != os.getpid():
+                self._start()
+        future = asyncio.run_coroutine_threadsafe(work(self._held), self._loop)
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # where the wait was interrupted
+
+    def _start(self) -> None:
+        if self._process:  # the connections are the parent's
+            self._held = self._make()
+        begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+        self._thread = Thread(target=_run, args=(self._held, begun), daemon=True)
+        self._thread.start()
+        self._loop, ended = begun.result()
+        self._end = weakref.finalize(self, self._loop.call_soon_threadsafe, ended.set)
+        self._end.atexit = False
+        self._process = os.getpid()
+
+    def close(self) -> None:
+        """End the thread, and close what it holds."""
+        if self._process == os.getpid():
+            self._end()
+            self._thread.join()
+
+
+def _run(held: _Closes, begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
+    async def until_ended() -> None:
+        ended = asyncio.Event()
+        begun.set_result((asyncio.get_running_loop(), ended))
+        await ended.wait()
+        await held.close()
+
+    asyncio.run(until_ended())
