@@ -11,6 +11,7 @@ import numpy as np
 from alora.bench.intervals import Measured
 from alora.bench.trials import Agreement, Cell, Refusal
 from alora.errors import ConfigError
+from alora.reading import read_json
 from alora.typed import typed
 
 FORMAT = 3  # 1: the dictionaries of alora 0.1
@@ -193,10 +194,7 @@ def load_record(path: Path) -> Record:
         ConfigError: it is not there, not readable, of another format, or damaged.
     """
     file = path / "bench.json" if path.is_dir() else path
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{file}: no bench.json that can be read ({error})") from error
+    data = read_json(file, ConfigError, "give a bench.json, or the folder that holds one")
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ConfigError(f"{file} is no record of this version's alora bench; measure it again")
     try:

@@ -16,7 +16,7 @@ from alora.data.messages import as_row
 from alora.errors import ConfigError
 from alora.logs.rows import conversations_at
 from alora.logs.sample import DISAGREES, STRATUM, UNCERTAIN, sample
-from alora.logs.verdicts import read_manifest
+from alora.logs.stored import read_manifest
 
 
 def run(recipe: Recipe) -> int:

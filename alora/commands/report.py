@@ -16,7 +16,7 @@ def run(recipe: Recipe) -> int:
     home = Path.cwd() if recipe.output is None else Path(recipe.output)
     files = home / "report.md", home / "report.html"
     for file in files:
-        if file.exists() and MARK not in file.read_text(encoding="utf-8", errors="replace")[:100]:
+        if (file.exists() or file.is_symlink()) and not _replaceable(file):
             raise ConfigError(f"{file} is there and is no report of alora's; give another output=FOLDER")
     summary = Summary(Path(str(recipe.logs.verdicts)), recipe.logs.examples)
     texts = {}
@@ -33,3 +33,10 @@ def run(recipe: Recipe) -> int:
     table(rates.headings, rates.rows)
     say(f"\nwritten to {files[0]} and {files[1].name}")
     return 0
+
+
+def _replaceable(file: Path) -> bool:
+    if not file.is_file():
+        return False
+    with file.open(encoding="utf-8", errors="replace") as stream:
+        return f"<!-- {MARK} -->" in stream.read(100)

@@ -52,7 +52,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
 
     try:
         number = 0
-        for batch in _parquet_batches(path):
+        for batch in parquet_batches(path):
             for value in batch.to_pylist():
                 number += 1
                 yield Row(f"{path.name}:{number}", value)
@@ -63,26 +63,34 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         raise DataError(f"{path}: not a Parquet file that can be read: {_one_line(error)}") from error
 
 
-def _parquet_batches(path: Path) -> Iterator[Any]:
-    """The rows of a Parquet file, of which a kilobyte can hold gigabytes: texts stay in their dictionaries."""
+def parquet_batches(path: Path, columns: Sequence[str] | None = None, streamed: bool = False) -> Iterator[Any]:
+    """The rows of a Parquet file, of which a kilobyte can hold gigabytes: texts stay in their dictionaries.
+
+    Args:
+        columns: these alone; None: all.
+        streamed: the caller keeps nothing of a batch, so the bounds are on a group of rows and on a batch.
+    """
     import pyarrow.parquet
 
-    columns = pyarrow.parquet.read_schema(path).names
-    if twice := sorted({name for name in columns if columns.count(name) > 1}):
+    names = pyarrow.parquet.read_schema(path).names
+    if twice := sorted({name for name in names if names.count(name) > 1}):
         raise DataError(f"{path}: the column {shortened(twice[0])} is there twice; rename one of them")
     about = pyarrow.parquet.read_metadata(path)
+    every = range(about.num_row_groups)
+    for part in ([number] for number in every) if streamed else [every]:
+        groups = [about.row_group(number) for number in part]
+        chunks = [group.column(number) for group in groups for number in range(about.num_columns)]
+        rows, values = sum(group.num_rows for group in groups), sum(chunk.num_values for chunk in chunks)
+        size = sum(max(chunk.total_uncompressed_size, 0) for chunk in chunks)
+        if rows > MOST_ROWS or (values > 8 * MOST_ROWS and not streamed) or size > LARGEST:
+            _refuse_large(path, f"{rows} rows, {values} values and {size / 2**30:.1f} GiB")
     leaves = [about.schema.column(number) for number in range(about.num_columns)]
-    chunks = [about.row_group(group).column(n) for group in range(about.num_row_groups) for n in range(len(leaves))]
-    values = sum(chunk.num_values for chunk in chunks)
-    size = sum(max(chunk.total_uncompressed_size, 0) for chunk in chunks)
-    if about.num_rows > MOST_ROWS or values > 8 * MOST_ROWS or size > LARGEST:
-        _refuse_large(path, f"{about.num_rows} rows, {values} values and {size / 2**30:.1f} GiB")
     texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
     with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as file:
         size = 0
-        for batch in file.iter_batches(batch_size=1024):
-            size += sum(map(_expanded, batch.columns))
-            if size > LARGEST:
+        for batch in file.iter_batches(batch_size=1024, columns=columns):
+            size = sum(map(_expanded, batch.columns)) + (0 if streamed else size)
+            if size > (LARGEST >> 4 if streamed else LARGEST):
                 _refuse_large(path, f"{size / 2**30:.1f} GiB and more")
             yield batch
 

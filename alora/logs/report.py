@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from alora.evaluation.html import page_template, shown
-from alora.logs.verdicts import read_manifest, tables
+from alora.logs.stored import read_manifest, tables
 from alora.verdict import TENTHS, population_stability
 
 MARK = "alora report"  # opens both files: what holds it may be replaced

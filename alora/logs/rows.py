@@ -61,7 +61,8 @@ def time_of(value: Any, settings: DataSettings) -> str | None:
     found = value.get(settings.columns.time) if isinstance(value, dict) else None
     if found is None:
         return None
-    return found.isoformat() if isinstance(found, date) else str(found)
+    told = found.isoformat() if isinstance(found, date) else str(found)
+    return told.encode("utf-8", "backslashreplace").decode("utf-8")  # half a surrogate pair is no text of Parquet's
 
 
 def conversations_at(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from alora.errors import ConfigError
-from alora.logs.verdicts import read_manifest, tables
+from alora.logs.stored import read_manifest, tables
 from alora.verdict import TENTHS
 
 UNCERTAIN, DISAGREES, STRATUM = "uncertain", "disagrees", "stratum"

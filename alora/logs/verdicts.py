@@ -12,25 +12,33 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
+import os
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alora.atomic import sweep, whole, write_json, write_pieces
-from alora.errors import DataError, RunError
+from alora.atomic import is_part, remove_own, sweep, whole, write_json, write_pieces
+from alora.errors import DataError, RunError, first_line
+from alora.logs.stored import FIELDS, MANIFEST, METADATA, checked, read_manifest, schema, shard_name, shard_rows
+from alora.reading import read_whole
+from alora.typed import typed
 
 if TYPE_CHECKING:
     import pyarrow
 
     from alora.verdict import Verdict
 
-MANIFEST, REJECTED, LOCK = "manifest.json", "rejected.jsonl", ".lock"
-FIELDS = ("probability", "label", "flagged", "threshold", "adapter")  # of each policy's columns, as POLICY_FIELD
-_SHARDS, _REFUSED = "verdicts-*.parquet", "rejected-*.jsonl"
-_METADATA = b"alora"  # the manifest, in a Parquet file's own
+REJECTED, LOCK = "rejected.jsonl", ".lock"
+_OWN = re.compile(
+    r"manifest\.json|rejected\.jsonl|\.lock|verdicts-(\d{5,18})\.parquet|rejected-(\d{5,18})\.jsonl"
+    r"|\..*\.[0-9a-f]{8}\.alora-part"
+)
 _ZIPPED = "zstd"
+_LONGEST = 2**32  # bytes of the rows without verdicts of a shard
+_AGAIN = "remove the shard, and run the same command again"
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,7 @@ class Refused:
 
     row: int
     where: str
-    reasons: Sequence[str]
+    reasons: list[str]
 
 
 class VerdictFolder:
@@ -78,15 +86,30 @@ class VerdictFolder:
         return self.folder / REJECTED if self._file is None else self._file.with_suffix(".rejected.jsonl")
 
     def _claim(self, output: Path) -> None:
+        if self._file is not None and self.folder.is_symlink():
+            raise RunError(f"{self.folder} is a link, and may lead to any folder of yours; remove it")
         if (self.folder / MANIFEST).exists():
             self._require_same(read_manifest(self.folder), self.folder)
-        elif self.folder.exists() and (not self.folder.is_dir() or {p.name for p in self.folder.iterdir()} - {LOCK}):
+        elif self.folder.exists() and (
+            not self.folder.is_dir() or [p for p in self.folder.iterdir() if p.name != LOCK and not is_part(p)]
+        ):
             raise RunError(f"{self.folder} is there and holds no verdicts of alora's; give another output=")
+        self._require_own()
         if self._file is not None and self._file.exists():
             self._require_same(read_manifest(output), output)
-            shutil.rmtree(self.folder, ignore_errors=True)  # killed before it was removed
+            remove_own(self.folder, _OWN)  # killed before it was removed
         elif self._file is not None and self.rejected.exists() and not self.folder.exists():
             raise RunError(f"{self.rejected} is there already; give another output=, or move it away")
+
+    def _require_own(self) -> None:
+        """All that is in the folder is a plain file of this job, as far as names say."""
+        for entry in [*os.scandir(self.folder)] if self.folder.exists() else []:
+            name = _OWN.fullmatch(entry.name)
+            number = name and (name[1] or name[2])
+            own = name and (number is None or (int(number) < self.shards and number == f"{int(number):05}"))
+            # What another process of this job has just renamed is no longer there.
+            if not (own and (entry.is_file(follow_symlinks=False) or not os.path.lexists(entry))):
+                raise RunError(f"{entry.path} is no file of alora's; move it away, or give another output=")
 
     def _require_same(self, found: Mapping[str, Any], place: Path) -> None:
         before = found["job"]
@@ -123,12 +146,19 @@ class VerdictFolder:
 
     def rows_of(self, shard: int) -> int:
         """How many rows of the log it is about."""
-        size = self.job["shard_rows"]
-        return min(size, self.job["rows"] - shard * size)
+        return len(shard_rows(self.job, shard))
 
     def missing(self) -> Iterator[int]:
-        """The shards to be written."""
-        return (shard for shard in range(self.shards) if not self._shard(shard).exists())
+        """The shards to be written.
+
+        Raises:
+            RunError, DataError: one that is there does not hold the verdicts on its rows.
+        """
+        for shard in range(self.shards):
+            if self._shard(shard).exists():
+                self._counted(shard)
+            else:
+                yield shard
 
     def write(self, shard: int, rows: Iterable[Scored | Refused]) -> None:
         """Write one shard, whose rows are all there; what it takes is at most the shard."""
@@ -140,62 +170,65 @@ class VerdictFolder:
             (scored if isinstance(row, Scored) else refused).append(row)  # type: ignore[arg-type]
         if (count := len(scored) + len(refused)) != self.rows_of(shard):
             raise DataError(f"shard {shard} has {count} rows, not {self.rows_of(shard)}: the rows changed")
+        self._refused(shard).unlink(missing_ok=True)  # of a try that was killed before the shard was whole
         if refused:
             lines = (json.dumps(vars(row)) + "\n" for row in sorted(refused, key=lambda row: row.row))
-            write_pieces(self.folder / f"rejected-{shard:05}.jsonl", lines)
+            write_pieces(self._refused(shard), lines)
         with whole(self._shard(shard)) as staged:
-            pyarrow.parquet.write_table(_table(scored, self._schema()), staged, compression=_ZIPPED)
+            pyarrow.parquet.write_table(_table(scored, schema(self.policies)), staged, compression=_ZIPPED)
 
     def finish(self) -> Mapping[str, Any]:
         """Join what belongs together, and say what came of the job."""
         sweep(self.folder)  # what actors left that died
-        refused = sorted(self.folder.glob(_REFUSED))
+        counts = sum(map(self._counted, range(self.shards)), Counter[str]())
+        refused = [file for file in map(self._refused, range(self.shards)) if file.exists()]
         if refused:
-            write_pieces(self.rejected, (file.read_text(encoding="utf-8") for file in refused))
-        done = self._counted()
+            write_pieces(self.rejected, (read_whole(file, _LONGEST) for file in refused))
+        flagged = {policy: counts[policy] for policy in self.policies}
+        done = {"scored": counts[""], "rejected": self.job["rows"] - counts[""], "flagged": flagged}
         if self._file is None:
             write_json(self.folder / MANIFEST, {"job": self.job, "done": done})
             for file in refused:
                 file.unlink()
         else:
             self._join(self._file, {"job": self.job, "done": done})
-            shutil.rmtree(self.folder)
+            remove_own(self.folder, _OWN)
         return done
 
     def _join(self, file: Path, manifest: Mapping[str, Any]) -> None:
         import pyarrow.parquet
 
-        schema = self._schema().with_metadata({_METADATA: json.dumps(manifest).encode()})
-        with whole(file) as staged, pyarrow.parquet.ParquetWriter(staged, schema, compression=_ZIPPED) as writer:
+        columns = schema(self.policies).with_metadata({METADATA: json.dumps(manifest).encode()})
+        with whole(file) as staged, pyarrow.parquet.ParquetWriter(staged, columns, compression=_ZIPPED) as writer:
             for shard in range(self.shards):
-                writer.write_table(pyarrow.parquet.read_table(self._shard(shard)).cast(schema))
+                writer.write_table(pyarrow.parquet.read_table(self._shard(shard)).cast(columns))
 
-    def _counted(self) -> dict[str, Any]:
-        flagged = dict.fromkeys(self.policies, 0)
-        scored = 0
-        for table in tables(self.folder, [f"{policy}_flagged" for policy in flagged]):
-            scored += len(table)
-            for policy in flagged:
-                flagged[policy] += sum(table[f"{policy}_flagged"].to_pylist())
-        return {"scored": scored, "rejected": self.job["rows"] - scored, "flagged": flagged}
+    def _counted(self, shard: int) -> Counter[str]:
+        """How many rows of a shard each policy flags, and under "" how many it holds; all of it is checked."""
+        counts, rows = Counter[str](), shard_rows(self.job, shard)
+        for table in checked(self._shard(shard), self.job, rows, schema(self.policies).names):
+            counts[""] += len(table)
+            for policy in self.policies:
+                counts[policy] += sum(table[f"{policy}_flagged"].to_pylist())
+        file = self._refused(shard)
+        try:
+            lines = read_whole(file, _LONGEST).decode().splitlines() if file.exists() else []
+            refused = {typed(Refused, json.loads(line)).row for line in lines}
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            raise RunError(f"{file} is damaged ({first_line(error)}); {_AGAIN}") from error
+        if counts[""] + len(refused) != len(rows) or not refused <= {*rows}:
+            raise RunError(f"{self._shard(shard)} and {file.name} are not of rows {rows[0]} to {rows[-1]}; {_AGAIN}")
+        return counts
 
     @property
     def policies(self) -> list[str]:
         return list(self.job["policies"])
 
     def _shard(self, number: int) -> Path:
-        return self.folder / f"verdicts-{number:05}.parquet"
+        return self.folder / shard_name(number)
 
-    def _schema(self) -> pyarrow.Schema:
-        import pyarrow
-
-        text = pyarrow.string()
-        own = {"probability": pyarrow.float64(), "label": text, "flagged": pyarrow.bool_(),
-               "threshold": pyarrow.float64(), "adapter": text}  # fmt: skip
-        columns = {"row": pyarrow.int64(), "id": text, "time": text, "prefix_tokens": pyarrow.int64(),
-                   "truncated": pyarrow.bool_()}  # fmt: skip
-        columns |= {f"{policy}_{field}": own[field] for policy in self.policies for field in FIELDS}
-        return pyarrow.schema(list(columns.items()))
+    def _refused(self, number: int) -> Path:
+        return self.folder / f"rejected-{number:05}.jsonl"
 
 
 def _table(rows: Sequence[Scored], schema: pyarrow.Schema) -> pyarrow.Table:
@@ -210,39 +243,6 @@ def _table(rows: Sequence[Scored], schema: pyarrow.Schema) -> pyarrow.Table:
             for field, value in zip(FIELDS, own, strict=True):
                 columns[f"{verdict.policy}_{field}"].append(value)
     return pyarrow.table(columns, schema=schema)
-
-
-def read_manifest(place: Path) -> dict[str, Any]:
-    """The manifest of a folder of verdicts, or of the file that one became.
-
-    Raises:
-        RunError: it is neither.
-    """
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        if place.is_dir():
-            found = json.loads((place / MANIFEST).read_bytes())
-        else:
-            metadata = pyarrow.parquet.read_schema(place).metadata or {}
-            found = json.loads(metadata[_METADATA])
-        if {"rows", "policies", "shard_rows"} <= found["job"].keys():
-            return found
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, pyarrow.ArrowException):
-        pass
-    raise RunError(f"{place} holds no verdicts; alora score artifact=DIR data=ROWS output=FILE.parquet writes them")
-
-
-def tables(place: Path, columns: Sequence[str]) -> Iterator[pyarrow.Table]:
-    """Some columns of a folder's or a file's verdicts, in the rows' order, a shard at a time."""
-    import pyarrow
-    import pyarrow.parquet
-
-    for file in sorted(place.glob(_SHARDS)) if place.is_dir() else [place]:
-        with pyarrow.parquet.ParquetFile(file) as opened:
-            for group in range(opened.num_row_groups):
-                yield opened.read_row_group(group, columns=list(columns))
 
 
 def _short(value: Any) -> str:

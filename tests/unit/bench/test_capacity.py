@@ -1,8 +1,11 @@
 """alora plan's arithmetic, held to what the benchmarks measured and to cases that are small enough to do by hand."""
 
+import contextlib
 import json
 import math
 import random
+import resource
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -172,6 +175,28 @@ def test_the_command_prints_every_assumption(capsys, tmp_path):
     assert "plan.memory_gb" in capsys.readouterr().err
     assert main(["plan", "plan.target_ms=1"]) == 1
     assert "no number of devices meets" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [("plan.record=/dev/zero", "is a device and no file"), ("plan.turns=1000000000", "plan.turns")],
+)
+def test_no_setting_takes_all_memory(setting, words, capsys):
+    with bounded_memory():
+        assert main(["plan", setting]) == 2
+    assert words in capsys.readouterr().err
+
+
+@contextlib.contextmanager
+def bounded_memory() -> Iterator[None]:
+    """2 GiB more than there is, so that a test that fails takes nothing else with it."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2 * 2**30, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def test_a_base_by_its_config_alone(tmp_path, capsys, monkeypatch):

@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.logs.rows import survey
+from alora.logs.rows import survey, time_of
 from alora.logs.verdicts import Scored, VerdictFolder
 from alora.verdict import Verdict
 
+TIMED = DataSettings(columns=ColumnSettings(time="at"))
 POLICIES = ("advice", "refunds")
 HOSTILE = "<script>alert(1)</script> | `x` [a](b) \x1b[31m \u202e"
 
@@ -29,7 +30,7 @@ def probability(row: int, policy: str) -> float:
 
 
 def verdicts(place: Path, source: Path, of: object = probability, threshold: float = 0.5, **own: object) -> Path:
-    found = survey(str(source), DataSettings(columns=ColumnSettings(time="at")))
+    found = survey(str(source), TIMED)
     asked = {policy: {"adapter": "0a" * 32, "threshold": threshold, **own} for policy in POLICIES}
     job = {"rows": found.count, "rows_digest": found.digest, "time": "at", "policies": asked, "shard_rows": 16}
     rows = list(map(json.loads, source.read_text().splitlines()))
@@ -47,4 +48,4 @@ def scored(number: int, row: dict, of: object, threshold: float) -> Scored:
         p = of(number, policy)  # type: ignore[operator]
         label = "violation" if p >= threshold else "ok"
         given.append(Verdict(policy, label, p, threshold, "0a" * 32, {}))
-    return Scored(number, row["id"], row["at"], 9, False, given)
+    return Scored(number, row["id"], time_of(row, TIMED), 9, False, given)

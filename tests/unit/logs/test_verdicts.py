@@ -1,14 +1,165 @@
 """A folder of verdicts."""
 
-from alora.logs.verdicts import VerdictFolder
-from tests.unit.logs.cases import scored
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from alora.errors import RunError
+from alora.logs.stored import tables
+from alora.logs.verdicts import Refused, Scored, VerdictFolder
+from tests.unit.logs.cases import POLICIES, scored, verdicts
 
 
 def test_what_a_writer_that_died_left_is_gone_when_the_job_is_done(tmp_path):
     """On a cluster the others go on, so no new start sweeps it away."""
-    job = {"rows": 1, "policies": {"advice": {}, "refunds": {}}, "shard_rows": 4}
+    asked = {policy: {"adapter": "0a" * 32, "threshold": 0.5} for policy in POLICIES}
+    job = {"rows": 1, "rows_digest": "", "policies": asked, "shard_rows": 4}
     with VerdictFolder(tmp_path / "v", job) as folder:
         (tmp_path / "v/.verdicts-00000.parquet.0123abcd.alora-part").write_text("half")
         folder.write(0, [scored(0, {"id": "c0", "at": None}, lambda *_: 0.2, 0.5)])
         assert folder.finish() == {"scored": 1, "rejected": 0, "flagged": {"advice": 0, "refunds": 0}}
     assert {path.name for path in (tmp_path / "v").iterdir()} == {"manifest.json", "verdicts-00000.parquet"}
+
+
+def test_a_time_that_no_text_file_can_hold_costs_no_other_row(tmp_path):
+    source = tmp_path / "log.jsonl"
+    rows = [
+        {"id": f"c{n}", "at": at, "messages": [{"role": "user", "content": "x"}]}
+        for n, at in enumerate(("\ud800", "2026-01-01"))
+    ]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    place = verdicts(tmp_path / "v", source)
+    assert [table["time"].to_pylist() for table in tables(place, ["time"])] == [["\\ud800", "2026-01-01"]]
+
+
+@pytest.fixture
+def killed(tmp_path) -> Callable[[], VerdictFolder]:
+    """A job of three shards that was killed when all were there but one; called, it goes on."""
+    asked = {policy: {"adapter": "0a" * 32, "threshold": 0.5} for policy in POLICIES}
+    job = {"rows": 6, "rows_digest": "", "policies": asked, "shard_rows": 2}
+
+    def again() -> VerdictFolder:
+        return VerdictFolder(tmp_path / "v.parquet", job)
+
+    with again() as folder:
+        for shard in range(2):
+            folder.write(shard, two_rows(shard))
+    return again
+
+
+def two_rows(shard: int) -> list[Scored | Refused]:
+    row = scored(2 * shard, {"id": "c", "at": None}, lambda *_: 0.9, 0.5)
+    return [row, Refused(2 * shard + 1, f"log.jsonl:{2 * shard + 2}", ["empty"])]
+
+
+def finish(folder: VerdictFolder) -> Mapping[str, Any]:
+    with folder:
+        for shard in folder.missing():
+            folder.write(shard, two_rows(shard))
+        return folder.finish()
+
+
+def test_a_killed_job_goes_on(killed, tmp_path):
+    assert finish(killed()) == {"scored": 3, "rejected": 3, "flagged": {"advice": 3, "refunds": 3}}
+    assert {path.name for path in tmp_path.iterdir()} == {"v.parquet", "v.rejected.jsonl"}
+    assert [json.loads(line)["row"] for line in (tmp_path / "v.rejected.jsonl").read_text().splitlines()] == [1, 3, 5]
+
+
+def pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def link(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to("/etc/passwd")
+
+
+def notes(path: Path) -> None:
+    path.write_text("mine")
+
+
+@pytest.mark.parametrize(
+    ("name", "plant"),
+    [("rejected-00001.jsonl", link), ("rejected-00001.jsonl", pipe), ("verdicts-00001.parquet", pipe),
+     ("verdicts-00002.parquet", link), ("manifest.json", pipe), ("manifest.json", link), (".lock", link),
+     ("notes.txt", notes), ("sub", Path.mkdir), ("verdicts-00777.parquet", notes), ("verdicts-000001.parquet", notes),
+     (".verdicts-00002.parquet.0123abcd.alora-part", Path.mkdir)],
+)  # fmt: skip
+def test_what_is_not_alora_s_is_neither_read_nor_removed(name, plant, killed, tmp_path):
+    parts = tmp_path / "v.parquet.parts"
+    plant(parts / name)
+    before = {path.name: path.lstat() for path in parts.iterdir()}
+    with pytest.raises(RunError, match=name):
+        killed()
+    assert {path.name: path.lstat() for path in parts.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == [parts.name]
+
+
+def test_a_folder_of_parts_that_is_a_link_is_refused(killed, tmp_path):
+    parts = tmp_path / "v.parquet.parts"
+    parts.rename(tmp_path / "elsewhere").joinpath("notes.txt").write_text("mine")
+    parts.symlink_to("elsewhere")
+    with pytest.raises(RunError, match="is a link"):
+        killed()
+    assert {path.name for path in tmp_path.iterdir()} == {parts.name, "elsewhere"}
+
+
+def test_a_file_that_comes_while_the_job_runs_stays(killed, tmp_path):
+    folder = killed()
+    (tmp_path / "v.parquet.parts/notes.txt").write_text("mine")
+    finish(folder)
+    assert (tmp_path / "v.parquet").exists()
+    assert [path.name for path in (tmp_path / "v.parquet.parts").iterdir()] == ["notes.txt"]
+
+
+def long(file: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.concat_tables([pyarrow.parquet.read_table(file)] * 1000), file)
+
+
+def empty(file: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.parquet.read_table(file).slice(0, 0), file)
+
+
+def without_a_column(file: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.parquet.read_table(file).drop_columns(["id"]), file)
+
+
+def of_other_rows(file: Path) -> None:
+    file.write_bytes(file.with_name("verdicts-00000.parquet").read_bytes())
+
+
+def content(given: bytes) -> Callable[[Path], object]:
+    return lambda file: file.write_bytes(given)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [*(("verdicts-00001.parquet", damage) for damage in
+       (long, empty, without_a_column, of_other_rows, content(b"junk"), content(b""))),
+     *(("rejected-00001.jsonl", damage) for damage in
+       (content(b"\xff\xfe"), content(b""), content(b"[" * 200_000), content(b'{"row": 3}'), Path.unlink,
+        content(b'{"row": 5, "where": "log.jsonl:6", "reasons": []}')))],
+)  # fmt: skip
+def test_a_shard_that_is_damaged_is_found_before_anything_is_scored(name, damage, killed, tmp_path):
+    damage(tmp_path / "v.parquet.parts" / name)
+    with killed() as folder, pytest.raises(RunError, match=r"-00001\.(parquet|jsonl)"):
+        list(folder.missing())
+    with killed() as folder:
+        folder.write(2, two_rows(2))
+        with pytest.raises(RunError, match=r"-00001\.(parquet|jsonl)"):
+            folder.finish()
+    assert [path.name for path in tmp_path.iterdir()] == ["v.parquet.parts"]
+
+
+def test_what_a_killed_try_refused_is_not_counted(killed):
+    with killed() as folder:
+        (folder.folder / "rejected-00002.jsonl").write_text('{"row": 4, "where": "log.jsonl:5", "reasons": ["busy"]}\n')
+        folder.write(2, [scored(row, {"id": "c", "at": None}, lambda *_: 0.1, 0.5) for row in (4, 5)])
+        assert folder.finish()["rejected"] == 2

@@ -1,0 +1,173 @@
+"""What a place of verdicts holds, for those who read it. It may come from anywhere, so nothing is used unchecked."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from alora.data.sources import parquet_batches
+from alora.errors import AloraError, RunError, first_line
+from alora.reading import read_whole, require_plain
+from alora.typed import typed
+from alora.verdict import TENTHS
+
+if TYPE_CHECKING:
+    import pyarrow
+
+MANIFEST = "manifest.json"
+METADATA = b"alora"  # the manifest, in a Parquet file's own
+FIELDS = ("probability", "label", "flagged", "threshold", "adapter")  # of each policy's columns, as POLICY_FIELD
+_SHARD = re.compile(r"verdicts-(\d{5,18})\.parquet")
+
+
+@dataclass(frozen=True)
+class _Judge:
+    adapter: str
+    threshold: float
+    labels: list[str] = field(default_factory=list)
+    temperature: float = 1.0
+    histogram: list[int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.histogram is not None and (len(self.histogram) != TENTHS or min(self.histogram) < 0):
+            raise TypeError(f"a histogram is not {TENTHS} counts")
+
+
+@dataclass(frozen=True)
+class _Job:
+    rows: int
+    rows_digest: str
+    policies: dict[str, _Judge]
+    shard_rows: int
+    time: str | None = None
+    engine: str = ""
+    base: dict[str, Any] = field(default_factory=dict)
+    alora: str = ""
+
+    def __post_init__(self) -> None:
+        if min(self.rows, self.shard_rows) < 1 or not self.policies:
+            raise TypeError("there are no rows or no policies")
+
+
+@dataclass(frozen=True)
+class _Done:
+    scored: int
+    rejected: int
+    flagged: dict[str, int]
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    job: _Job
+    done: _Done | None = None
+
+
+def read_manifest(place: Path) -> dict[str, Any]:
+    """The manifest of a folder of verdicts, or of the file that one became.
+
+    Raises:
+        RunError: it is neither, or the manifest is damaged.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        if place.is_dir():
+            require_plain(place, RunError, MANIFEST)
+            found = json.loads(read_whole(place / MANIFEST))
+        elif place.is_file():
+            found = json.loads((pyarrow.parquet.read_schema(place).metadata or {})[METADATA])
+        else:
+            raise LookupError("there is no such file")
+    except (OSError, ValueError, LookupError, RecursionError, pyarrow.ArrowException) as error:
+        raise RunError(
+            f"{place} holds no verdicts; alora score artifact=DIR data=ROWS output=FILE.parquet writes them"
+        ) from error
+    try:
+        typed(_Manifest, found)
+    except TypeError as error:
+        raise RunError(f"{place} holds no verdicts that can be used: {error}; score the rows again") from error
+    return found
+
+
+def schema(policies: Sequence[str]) -> pyarrow.Schema:
+    """The columns of verdicts by ``policies``."""
+    import pyarrow
+
+    text = pyarrow.string()
+    own = {"probability": pyarrow.float64(), "label": text, "flagged": pyarrow.bool_(),
+           "threshold": pyarrow.float64(), "adapter": text}  # fmt: skip
+    columns = {"row": pyarrow.int64(), "id": text, "time": text, "prefix_tokens": pyarrow.int64(),
+               "truncated": pyarrow.bool_()}  # fmt: skip
+    columns |= {f"{policy}_{field}": own[field] for policy in policies for field in FIELDS}
+    return pyarrow.schema(list(columns.items()))
+
+
+def shard_name(number: int) -> str:
+    return f"verdicts-{number:05}.parquet"
+
+
+def shard_rows(job: Mapping[str, Any], shard: int) -> range:
+    """The rows of the log that it is about."""
+    return range(shard * job["shard_rows"], min((shard + 1) * job["shard_rows"], job["rows"]))
+
+
+def tables(place: Path, columns: Sequence[str]) -> Iterator[pyarrow.Table]:
+    """Some columns of a folder's or a file's verdicts, in the rows' order, a thousand rows at a time.
+
+    Raises:
+        RunError, DataError: they are damaged.
+    """
+    job = read_manifest(place)["job"]
+    if not place.is_dir():
+        yield from checked(place, job, range(job["rows"]), columns)
+        return
+    require_plain(place, RunError)
+    numbers = [int(name[1]) for file in place.iterdir() if (name := _SHARD.fullmatch(file.name))]
+    for number in sorted(numbers):
+        yield from checked(place / shard_name(number), job, shard_rows(job, number), columns)
+
+
+def checked(file: Path, job: Mapping[str, Any], rows: range, columns: Sequence[str]) -> Iterator[pyarrow.Table]:
+    """Some columns of verdicts on ``rows``, in their order.
+
+    Raises:
+        RunError, DataError: the file holds something else.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        if not pyarrow.parquet.read_schema(file).equals(schema(list(job["policies"]))):
+            raise ValueError("its columns are not those of its policies")
+        least = rows.start
+        for batch in parquet_batches(file, list(dict.fromkeys(["row", *columns])), streamed=True):
+            batch.validate(full=True)
+            least = _require_sound(batch, range(least, rows.stop))
+            yield pyarrow.Table.from_batches([batch])
+    except AloraError:
+        raise
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise RunError(
+            f"{file} holds no verdicts that can be used: {first_line(error)}; score its rows again"
+        ) from error
+
+
+def _require_sound(batch: pyarrow.RecordBatch, rows: range) -> int:
+    """The row behind its last one."""
+    import numpy as np
+
+    for name in batch.schema.names:
+        if name != "time" and batch.column(name).null_count:
+            raise ValueError(f"{name} is not there in every row")
+        value_N = batch.column(name).to_numpy(zero_copy_only=False) if name.endswith("_probability") else np.zeros(1)
+        if not ((value_N >= 0) & (value_N <= 1)).all():
+            raise ValueError(f"{name} is not between 0 and 1")
+    row_N = batch.column("row").to_numpy()
+    if len(row_N) and (row_N[0] < rows.start or int(row_N[-1]) >= rows.stop or (row_N[1:] <= row_N[:-1]).any()):
+        raise ValueError(f"its rows are not of {rows.start} to {rows.stop - 1}, in their order")
+    return int(row_N[-1]) + 1 if len(row_N) else rows.start
