@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import re
@@ -150,7 +149,7 @@ class _Servers:
     def order(self, session: str) -> list[str]:
         """All servers, the conversation's own first."""
         if len(self._urls) > 1 and not self._watcher.is_alive():  # at first, and after a fork
-            self._watcher = Thread(target=_watched, args=(weakref.ref(self), self._closed), daemon=True)
+            self._watcher = Thread(target=_watch, args=(weakref.ref(self), self._closed), daemon=True)
             self._watcher.start()
 
         def rank(url: str) -> tuple[bool, bytes]:
@@ -181,17 +180,13 @@ class _Servers:
         self._away.add(url)
 
 
-def _watched(servers: weakref.ref[_Servers], closed: Event) -> None:
-    asyncio.run(_watch(servers, closed))
-
-
-async def _watch(servers: weakref.ref[_Servers], closed: Event) -> None:
+def _watch(servers: weakref.ref[_Servers], closed: Event) -> None:
     """Ask for health every few seconds, until nobody needs it."""
-    http = _http()
+    http = Waiting(_http)
     while not closed.wait(_EVERY_S) and (one := servers()) is not None:
-        await one.ask_health(http)
+        http(one.ask_health)
         del one
-    await http.close()
+    http.close()
 
 
 class Guard:
