@@ -34,7 +34,7 @@ VERBS = {
     "new": "NAME: a recipe folder with a policy and a few rows; alora train runs on it as it is",
     "generate": "judge.url=URL: labelled rows from a policy's text, by a model behind an OpenAI-compatible endpoint",
     "check": "every row, label, token and length, before any money is spent",
-    "train": "train, evaluate, calibrate, prove KV identity, export",
+    "train": "train, evaluate, calibrate, certify KV identity, export",
     "validate": "artifact=DIR: KV identity of an adapter or bundle against its base",
     "evaluate": "artifact=DIR: metrics on test rows",
     "compare": "aLoRA, LoRA, prompt, probe, bag of words and an LLM judge on the same rows, seeds and budget",

@@ -40,8 +40,8 @@ _FOREIGN = "the adapter belongs to another base: give the base that it was train
 class Route:
     """Which rows of a packed pass belong to which policy.
 
-    ``places_N`` is the place of each row in the flattened ``[P * M]``, with M = ``width``; None when that is the order
-    that the rows have.
+    ``places_N`` is the index of each row in the flattened ``[P * M]``, with M = ``width``; None when the rows are
+    already in that order.
     """
 
     policies: tuple[int, ...]
@@ -130,7 +130,7 @@ class Bank(nn.Module):
             self._route = before
 
     def exchange(self, route: Route | None) -> Route | None:
-        """Change the route inside a pass; the answer is the one before, to be put back."""
+        """Set the route inside a pass and return the previous one, for the caller to restore."""
         before, self._route = self._route, route
         return before
 
@@ -220,7 +220,7 @@ class Bank(nn.Module):
 
 
 def _require_rows(x_1ND: torch.Tensor) -> None:
-    """Also of a silenced bank: a packed model is tried in that way before anything is trained."""
+    """Raise unless tokens lie in a row; also when the bank is disabled, which is how a packed model is first tried."""
     if x_1ND.dim() != 3:
         raise AdapterError(
             f"a module that the adapters target is given a {x_1ND.dim()}-dimensional input, as the experts of a "

@@ -135,7 +135,7 @@ def new_adapter(spec: AdapterSpec, model: nn.Module, seed: int) -> AdapterWeight
 
 
 def silent_adapter(model: nn.Module, targets: Sequence[str], invocation_ids: tuple[int, ...]) -> AdapterWeights:
-    """An aLoRA that changes nothing, its B being zero: lets the base answer by the scorer that adapters answer by."""
+    """An aLoRA with B = 0, which changes nothing: it lets the scorer for adapters score the base itself."""
     return new_adapter(AdapterSpec(1, 1.0, tuple(sorted(targets)), invocation_ids), model, seed=0)
 
 

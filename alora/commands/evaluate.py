@@ -16,7 +16,7 @@ from alora.bundle.battery import require_one_base
 from alora.commands.artifacts import Subject, data_settings, open_subject
 from alora.commands.bundles import check_bases, chosen
 from alora.commands.output import note, report_file, report_file_in, say, say_json, table, write_text
-from alora.commands.reports import say_doubts, write_page
+from alora.commands.run_pages import say_doubts, write_page
 from alora.config.environment import describe_environment
 from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import LabelledConversation

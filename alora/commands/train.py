@@ -23,7 +23,7 @@ from alora.bundle.read import Bundle, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.commands.generate import generated
 from alora.commands.output import note, say
-from alora.commands.reports import say_doubts, write_judgement, write_run_overview
+from alora.commands.run_pages import say_doubts, write_judgement, write_run_overview
 from alora.commands.train_adapters import train_adapters, train_together
 from alora.commands.training_run import TrainingRun, read_back, show_results
 from alora.config.environment import describe_environment

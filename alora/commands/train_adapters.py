@@ -8,7 +8,7 @@ from typing import Any
 
 from alora.adapter.folder import new_adapter, save_adapter
 from alora.commands.output import note, write_json
-from alora.commands.reports import peak_memory
+from alora.commands.run_pages import peak_memory
 from alora.commands.training_run import TrainingRun, read_back
 from alora.errors import TrainingError
 from alora.policy import Policy

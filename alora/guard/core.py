@@ -1,4 +1,4 @@
-"""One request: render once, ask for all policies together, and count whoever does not answer as the caller chose."""
+"""One request: render once, score all policies together, and apply ``on_failure`` to those that do not answer."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ class Guard:
     async def _arriving(
         self, prefixes: Sequence[Prefix], asked: Sequence[Served], request: GuardRequest, end: float | None
     ) -> AsyncGenerator[tuple[int, PolicyVerdict, int], None]:
-        """Each policy's place, its verdict and the tokens computed for it, until all are there or ``end``; then those
-        that did not answer."""
+        """Yield each policy's index, verdict and number of computed tokens, until all have answered or ``end``; then
+        yield the policies that did not answer."""
         given: set[int] = set()
         rest: Status = "failed"
         why = "the engine gave no answer"
@@ -153,7 +153,7 @@ class Guard:
     async def _read(
         self, prefixes: Sequence[Prefix], asked: Sequence[Served], request: GuardRequest
     ) -> AsyncGenerator[Reading, None]:
-        """The reader's readings, of adapters that stay loaded so long; a policy's, once all windows have been read."""
+        """Yield each policy's reading once all its windows have been read; its adapter stays loaded until the end."""
         read: dict[int, dict[int, Reading]] = defaultdict(dict)
         with self.holding(*(item.name for item in asked)):
             for window, prefix in enumerate(prefixes):
@@ -260,7 +260,7 @@ def _tokens(prefixes: Sequence[Prefix]) -> int:
 
 
 def _highest(readings: Sequence[Reading]) -> Reading:
-    """One policy's readings of all windows in one; without an answer where one of them is."""
+    """Merge one policy's readings of all windows: the first failed one if any failed, else the highest."""
     if failed := next((reading for reading in readings if reading.error is not None), None):
         return failed
     cached = sum(reading.cached_tokens for reading in readings)

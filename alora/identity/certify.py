@@ -1,4 +1,4 @@
-"""Prove KV identity of one adapter on one base: every call, every dtype, every negative control."""
+"""Certify KV identity of one adapter on one base: every call, every dtype, every negative control."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The fused kernels behind ``scaled_dot_product_attention``, for queries of many suffixes over one prefix.
 
-They are called by their names in ATen (torch 2.13), because only so they give the log-sum-exp, and take a merged one:
+They are called as ATen ops (torch 2.13), because only the ops return the log-sum-exp and accept a merged one:
 the backward kernel computes ``P = exp(S - L)`` and ``D = rowsum(do * o)`` from whatever output and log-sum-exp it is
 handed (FlashAttention, Dao et al. 2022, algorithm 4). With the *merged* ``o`` and ``L`` its gradient of the queries is
 the prefix's share of the true one (see :mod:`alora.prefix.attention`); its gradients of keys and values are not wanted.

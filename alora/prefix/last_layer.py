@@ -1,8 +1,8 @@
 """What the last layer need not compute.
 
-After the last layer one row of each pair is read, that of its last token, and of a prefix none: its keys and values
-are all that is kept. So in the last layer only the rows that are read ask a question of attention and go through the
-MLP; the others get zeros from both, and nobody reads what becomes of them. Values and gradients are the same.
+After the last layer only the row of each pair's last token is read; of a prefix only keys and values are kept. So in
+the last layer only the rows that are read have attention queries and go through the MLP. All others get zeros from
+both, and nothing reads them. The values and gradients that are read do not change.
 
 Attention knows the rows by its plan. The MLP is reached by hooks on the stock module: one takes the rows, one puts the
 result back in its place.

@@ -66,7 +66,7 @@ class PackedModel(nn.Module):
         return self
 
     def _set_checkpointing(self, active: bool) -> bool:
-        """Let layers that checkpoint do so, or not; the answer is what held before."""
+        """Turn gradient checkpointing on or off in the layers that have it; return whether it was on."""
         if not (active or self._checkpoints):  # a walk over all modules is a fifth of a short prefix's time
             return False
         before = False

@@ -59,9 +59,9 @@ class Plan:
 
     @cached_property  # every layer asks
     def side_by_side(self) -> bool:
-        """Whether attention runs all conversations as one batch: many with few suffixes, where calls are what costs.
+        """Whether attention runs all conversations as one batch: for many with few suffixes, where calls dominate.
 
-        On a GPU the merged kernels take conversation after conversation; nobody has measured this there.
+        On a GPU the merged kernels run one conversation at a time; the batch has not been measured there.
         """
         suffixes = sum(len(group.lengths) for group in self.groups)
         few = len(self.groups) > 1 and suffixes <= MOST_SUFFIXES * len(self.groups)

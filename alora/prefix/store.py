@@ -2,8 +2,9 @@
 
 The KV of a prefix depends on the base and the prefix's ids alone, and each prefix is run by itself, so a run with a
 store equals a run without one bit for bit. What came first stays: training visits every conversation once per epoch, so
-replacing the oldest entry would replace each one shortly before it is needed. On disk, what earlier runs left and this
-one has not asked for makes room first, oldest first, and so does what runs on another base or of another version left.
+replacing the oldest entry would replace each one shortly before it is needed. On disk, the
+store first evicts entries of earlier runs that this run has not looked up, least recently used first, and treats
+entries of another base or version in the same way.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class PrefixStore(ABC):
         )
 
     def _make_room(self, size: int) -> int:
-        """Give up what nobody needs, at least ``size`` bytes if there are as many; the bytes that became free."""
+        """Evict entries that nobody needs until ``size`` bytes are free or none is left; return the bytes freed."""
         return 0
 
     @abstractmethod
@@ -118,7 +119,7 @@ def open_store(settings: TrainingSettings, base: LoadedBase) -> PrefixStore | No
 
 
 def _digest_of_arithmetic(base: LoadedBase, device: torch.device) -> str:
-    """Of all that the bits of a prefix's KV hang on besides its ids: weights, precision, kernels, threads, device."""
+    """Digest of what decides a prefix's KV besides its ids: weights, precision, kernels, threads, device."""
     parts = [
         *sorted(base.fingerprint.as_dict().values()),
         *(str(base.model.dtype), torch.get_float32_matmul_precision(), str(torch.get_num_threads())),

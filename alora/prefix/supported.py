@@ -52,11 +52,11 @@ def stock_answer(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
 def require_same_answers(
     model: PreTrainedModel, wanted: torch.Tensor, packed: Callable[[], torch.Tensor], reached: set[int]
 ) -> None:
-    """Compare the packed forward's logits to ``wanted``, the stock model's, by the spread of these.
+    """Require that the packed logits equal the stock model's (``wanted``), within a bound relative to their spread.
 
     Raises:
-        BaseError: they differ, or the packed forward fails. Layers that are not among the ``reached`` ones call
-            attention in a way of their own (bloom), and are named.
+        BaseError: they differ, or the packed forward fails. The message names the layers missing from ``reached``: they
+            do not call transformers' attention interface (bloom).
     """
     name, problem, cause = type(model).__name__, "", None
     try:
@@ -88,8 +88,8 @@ def require_same_answers(
 def narrow_windows(model: PreTrainedModel) -> Iterator[None]:
     """Make every attention window and chunk shorter than the check's prompt, in the config and in the modules.
 
-    A class that hides a part of the prefix by its mask alone (qwen2_moe, llama4), and does not tell attention, then
-    answers differently: at its own width the prompt would have to be longer than the window.
+    A class that hides a part of the prefix by its mask alone (qwen2_moe, llama4), without passing the window to
+    attention, then gives different logits. At its original width only a prompt longer than the window would show it.
     """
     holders: list[Any] = [model.config, model.config.get_text_config(), *model.modules()]
     changed: list[tuple[Any, str, int]] = []

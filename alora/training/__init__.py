@@ -2,12 +2,12 @@
 
 :mod:`alora.training.examples` renders labelled rows, :mod:`alora.training.loss` is the objective,
 :mod:`alora.training.model` the trained module, :mod:`alora.training.trainer` a ``transformers.Trainer`` of it.
-:mod:`alora.training.optimise` runs that from new adapters to their best checkpoints, and
+:mod:`alora.training.loop` runs that from new adapters to their best checkpoints, and
 :mod:`alora.training.run_folder` is where a run's files lie.
 """
 
 from alora.training.examples import Example, examples
-from alora.training.optimise import Fitted, fit
+from alora.training.loop import Fitted, fit
 from alora.training.run_folder import RunFolder
 
 __all__ = ["Example", "Fitted", "RunFolder", "examples", "fit"]

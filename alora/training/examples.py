@@ -76,7 +76,7 @@ def examples(
 
 
 def balanced(rows: Sequence[Example]) -> list[Example]:
-    """``rows`` with label weights by which each label of a policy counts as much as any other that it has rows of."""
+    """``rows`` with label weights that give every label that a policy has rows of the same total weight."""
     counts: dict[int, Counter[int]] = defaultdict(Counter)
     for target in (target for row in rows for target in row.targets):
         counts[target.policy][target.label] += 1

@@ -23,9 +23,9 @@ class Answers:
 def label_losses(answers: Answers) -> torch.Tensor:
     """``-log softmax(logits_n)[label_n]`` of each pair, ``[n]``.
 
-    With weights w it is ``-w[label_n] log softmax(logits_n + log w)[label_n]``. Weights alone would have the logits
-    answer for rows of other shares, which no temperature mends; with ``log w`` in training only, the minimum is where
-    ``softmax(logits_n)`` is the probability among the rows as they are.
+    With weights w it is ``-w[label_n] log softmax(logits_n + log w)[label_n]``. Weights alone would fit the
+    logits to other label frequencies, which no temperature corrects. With ``log w`` added in training only, the loss is
+    lowest where ``softmax(logits_n)`` is the label probability at the rows' own frequencies.
     """
     if answers.weights_nL is None:
         return torch.nn.functional.cross_entropy(answers.logits_nL, answers.labels_n, reduction="none")

@@ -5,9 +5,11 @@ A bank's parameter holds P policies in its first dimension. Loshchilov and Hutte
 
     theta_p <- theta_p (1 - lr * decay) - lr * mhat_p / (sqrt(vhat_p) + eps),      mhat_p = m_p / (1 - beta1^t_p), ...
 
-A policy without a row in a step has no gradient there. Stacked, its gradient would be zeros, and momentum, weight decay
-and step count would go on; alone, it would have had no step at all. So its slice is left untouched, and its trajectory
-is the one that it has alone. The learning rate is the run's: it follows the run's progress, not ``t_p``, since
+A policy without a row in a step has no gradient. In a stacked tensor that gradient would be zeros, and plain AdamW
+would still apply momentum and weight decay and count a step; trained alone, the policy would have taken no step. So the
+step leaves its slice unchanged, and its trajectory is the one that it has alone.
+
+The learning rate is the run's: it follows the run's progress, not ``t_p``, since
 how many steps of a run a policy will have rows in is not known before the rows are drawn.
 """
 

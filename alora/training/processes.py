@@ -2,11 +2,12 @@
 
 ``torchrun`` or ``accelerate launch`` starts them; each has the whole data and the whole bank. A step's conversations
 are shared out, every process computes the gradient of its share, weighted by the whole step's counts, and the shares
-are added once before the optimiser moves. So the step is that of one process, however many there are, and however
-uneven the shares: policies whose rows all lie on one process, a process with more passes than another, or with none.
-(DistributedDataParallel adds in every backward, and so needs as many of them on each process.)
+are added once before the optimiser moves. So the step equals that of a single process, for any number of
+processes and however uneven the shares: a policy may have all its rows on one process, and a process may have more
+passes than another, or none. (DistributedDataParallel reduces in every backward, so it needs the same number of them on
+every process.)
 
-What must be one decision is made by the first process and sent to the others, or follows from added numbers.
+The first process makes a decision that all must share and broadcasts it, or it follows from reduced values.
 """
 
 from __future__ import annotations
@@ -158,8 +159,8 @@ def first_to_fail() -> bool:
 def share_out(prefixes: Sequence[tuple[int, ...]], suffix_tokens: Sequence[int], count: int, kept: bool) -> list[int]:
     """The process that each conversation of a step belongs to, the same answer on every process.
 
-    The heaviest goes first, each to where the load would be least. With prefix KV ``kept`` across epochs, a
-    conversation has a home, named by its ids, where its prefix costs nothing.
+    Greedy: the heaviest conversation first, each to the process whose load would then be least. With prefix KV
+    ``kept`` across epochs, a hash of its ids gives each conversation a home process, where its prefix costs nothing.
 
     Args:
         prefixes: ids of each conversation's prefix.

@@ -72,11 +72,11 @@ class PolicyPlaces:
 
 
 class ClaimedFolder:
-    """A folder of one kind, held by one process at a time (use as a context manager), with what its recipe made.
+    """An output folder of one ``kind``, bound to one recipe and locked by one process at a time (a context manager).
 
     Args:
         recipe: its settings; ``run_dir`` is its place.
-        writes: False for a process that only reads what the one that holds the folder has made.
+        writes: False for a process that only reads: it takes no lock.
 
     Raises:
         RunError: it cannot be written, another process holds it, or it belongs to something else.

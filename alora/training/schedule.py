@@ -1,8 +1,8 @@
-"""What the settings of a training leave open, decided from its rows and rank; and whether it ended too early.
+"""Defaults from a training's rows and rank (learning rate, epochs, batch); and whether the training ended too early.
 
-The numbers were chosen in a pilot on SmolLM2-135M at rank 16. How the rate follows the rank is argued, not measured: a
-step of Adam moves every element by as much, so the product of A and B grows with the root of the rank. Rows shown count
-policy by policy, because a policy's adapter sees its own rows alone, whatever else is in the battery.
+The numbers were chosen in a pilot on SmolLM2-135M at rank 16. How the learning rate scales with the rank is argued,
+not measured: an Adam step moves every element equally far, so the product of A and B grows with the root of the rank.
+Rows shown are counted per policy, because a policy's adapter sees only its own rows, whatever else is in the battery.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ class SharedPrefixTrainer(Trainer):
             write_json(folder / COMPLETE, {"step": self.state.global_step})
 
     def restore_finished(self, checkpoint: Path, total_steps: int) -> bool:
-        """Take up ``checkpoint`` when nothing is left to train behind it; False, and nothing changed, when there is.
+        """Take up ``checkpoint`` when nothing is left to train after it; else False, with the model as it was.
 
         The parent's loop would take one more step.
         """

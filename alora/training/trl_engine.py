@@ -1,9 +1,9 @@
 """A standard LoRA trained by TRL's ``SFTTrainer`` itself: the baseline that others would run, configured as it must be.
 
-What SFTTrainer (1.16) does by itself would ruin these rows: it cuts them to 1024 tokens from the end, which takes the
-answer away, and then drops the rows that have none left, without a word. So the rows are the renderer's own token ids
-with the answer behind them, the answer is the only labelled token, nothing is cut or packed, and what the trainer made
-of the rows is compared with them before the first step. The loss is SFTTrainer's: cross-entropy over the vocabulary.
+SFTTrainer's defaults (1.16) would ruin these rows: it truncates them to 1024 tokens from the end, which removes the
+answer, and then silently drops rows without an answer. So each row is the renderer's own token ids followed by the
+answer, the answer is the only labelled token, nothing is truncated or packed, and the trainer's prepared rows are
+compared with the originals before the first step. The loss is SFTTrainer's: cross-entropy over the vocabulary.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from alora.atomic import write_json
 from alora.config.schema import TrainingSettings
 from alora.errors import MissingDependency, TrainingError
 from alora.training.examples import Example
-from alora.training.optimise import Fitted, finite_entry, last_whole_checkpoint, require_rows
+from alora.training.loop import Fitted, finite_entry, last_whole_checkpoint, require_rows
 from alora.training.progress import TrainingBar
 from alora.training.run_folder import remove_checkpoints
 from alora.training.schedule import Schedule, make_schedule

@@ -15,7 +15,7 @@ from alora.base.fingerprint import Fingerprint
 from alora.base.load import LoadedBase
 from alora.config.schema import TrainingSettings
 from alora.training.examples import Example, Target
-from alora.training.optimise import Fitted, fit
+from alora.training.loop import Fitted, fit
 from alora.training.processes import Processes, current_processes, join_processes
 from alora.training.sharding import is_sharded, shard_layers
 from tests.peft_reference import ALL_TARGETS

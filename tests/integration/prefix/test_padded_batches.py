@@ -19,8 +19,8 @@ from alora.base.load import LoadedBase
 from alora.config.schema import TrainingSettings
 from alora.prefix.packed import PackedModel
 from alora.training.examples import Example, Target, collate
+from alora.training.loop import fit
 from alora.training.loss import Answers, label_losses
-from alora.training.optimise import fit
 from tests.peft_reference import peft_gradients, peft_label_logits, peft_model, random_adapter, relative_error
 from tests.toy_models import FAMILIES, toy_model
 

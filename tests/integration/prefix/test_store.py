@@ -21,7 +21,7 @@ from alora.prefix.packed import PackedModel
 from alora.prefix.plan import PrefixKV
 from alora.prefix.store import DiskStore, MemoryStore, _digest_of_arithmetic, open_store
 from alora.training.examples import Example, Target
-from alora.training.optimise import fit
+from alora.training.loop import fit
 from tests.peft_reference import ALL_TARGETS, random_adapter
 from tests.toy_models import toy_model
 

@@ -11,7 +11,7 @@ from alora.base.fingerprint import Fingerprint
 from alora.base.load import LoadedBase
 from alora.config.schema import TrainingSettings
 from alora.training.examples import Example, Target
-from alora.training.optimise import fit
+from alora.training.loop import fit
 from tests.forked import kill_when, run_forked, start_forked
 from tests.integration.training.last_weights import LastWeights
 from tests.peft_reference import ALL_TARGETS, ATTENTION_TARGETS, relative_error

@@ -10,7 +10,7 @@ from alora.base.fingerprint import Fingerprint
 from alora.base.load import LoadedBase
 from alora.config.schema import TrainingSettings
 from alora.training.examples import Example, Target
-from alora.training.optimise import fit
+from alora.training.loop import fit
 from alora.training.optimiser import PolicyAdamW
 from alora.training.schedule import Schedule, make_schedule
 from tests.integration.training.last_weights import LastWeights
@@ -102,7 +102,7 @@ def _fit(folder, policies, **kwargs):
     train, validation = _rows(42, policies), _rows(14, policies, 70)
     last = LastWeights()
     with pytest.MonkeyPatch.context() as patch:  # a step would hold more rows of other policies, and so more in all
-        patch.setattr("alora.training.optimise.make_schedule", _two_rows_a_step)
+        patch.setattr("alora.training.loop.make_schedule", _two_rows_a_step)
         fit(base, adapters, train, validation, settings, folder, progress=False, callbacks=[last])
     return last.adapters
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from alora.adapter.folder import WEIGHTS_FILE
-from alora.training.optimise import last_whole_checkpoint
+from alora.training.loop import last_whole_checkpoint
 from tests.forked import kill_when, run_forked, start_forked
 from tests.toy_recipe import run_alora, toy_overrides
 

@@ -14,7 +14,7 @@ from alora.base.load import LoadedBase
 from alora.config.schema import TrainingSettings
 from alora.errors import TrainingError
 from alora.training.examples import Example, Target
-from alora.training.optimise import fit, tensor_cores
+from alora.training.loop import fit, tensor_cores
 from alora.training.track import Tracker
 from tests.integration.training.last_weights import LastWeights
 from tests.peft_reference import (

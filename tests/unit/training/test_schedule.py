@@ -7,7 +7,7 @@ import torch
 
 from alora.config.schema import TrainingSettings
 from alora.training.examples import Example, Target
-from alora.training.optimise import _arguments, finite_entry
+from alora.training.loop import _arguments, finite_entry
 from alora.training.schedule import make_schedule, still_improving
 
 

@@ -62,7 +62,7 @@ def fit(
 ) -> Fitted:
     """Train ``adapters`` together, one policy each, and return each one's best by validation loss.
 
-    ``store`` keeps prefix KV for the caller too; None is one of the training's own, as ``settings`` say.
+    ``store`` holds prefix KV that the caller goes on using; with None, the training opens its own from ``settings``.
 
     A run that was cut off goes on from its last whole checkpoint in ``checkpoints`` and ends with the same bytes. Where
     several processes have met, all of them call this with the same arguments and get the same answer; the first alone
@@ -164,8 +164,8 @@ def _bank_dtype(base_dtype: torch.dtype) -> torch.dtype:
 def tensor_cores(device: torch.device, base_dtype: torch.dtype) -> Iterator[None]:
     """Let the float32 adapters of a half-precision base on a GPU multiply as TF32.
 
-    Beside such a base it is not they that round most, and without tensor cores they cost far more time than their
-    share of the arithmetic.
+    The half-precision base rounds more than TF32 adapters do, and without tensor cores the adapters take far more
+    time than their share of the arithmetic.
     """
     before = torch.get_float32_matmul_precision()
     if device.type == "cuda" and base_dtype in (torch.bfloat16, torch.float16):
