@@ -168,7 +168,7 @@ BAD_COMMAND_LINES = [
     (["validate"], ["alora validate needs artifact=DIR"]),
     (["validate", "artifact=nowhere"], ["artifact", "nowhere", "looked for"]),
     (["export", "some_folder"], ["artifact=some_folder"]),
-    (["score", "one.json", "two.json"], ["takes one conversation, not 2"]),
+    (["score", "one.json", "two.json"], ["artifact: there is no 'one.json'", "conversation: there is no 'two.json'"]),
     (["score", "bundle=nowhere", "talk.json"], ["artifact", "conversation", "talk.json"]),
 ]
 

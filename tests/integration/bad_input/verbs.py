@@ -92,7 +92,10 @@ SERVERS = {
         "half an address": ("http://[::1", ["engine", "http://[::1"]),
         "no host": ("http://", ["engine is 'http://'"]),
         "another protocol": ("ftp://127.0.0.1", ["engine is 'ftp://127.0.0.1'"]),
-        "nobody listening": ("http://127.0.0.1:9", ["http://127.0.0.1:9 does not answer", "alora serve starts one"]),
+        "nobody listening": (
+            "http://127.0.0.1:9",
+            ["http://127.0.0.1:9/v1/models does not answer", "alora serve starts one"],
+        ),
     }.items()
 }
 SERVERS["a judge's port above all"] = Case(

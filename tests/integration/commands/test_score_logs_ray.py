@@ -134,7 +134,7 @@ def test_actors_that_ask_a_guard(url, log, tmp_path):
 def test_what_an_actor_finds_wrong_is_said_as_it_is(log, tmp_path, capsys):
     assert score(log, tmp_path / "v", "cluster=ray", "logs.actors=1", "engine=http://127.0.0.1:1") == 2
     said = capsys.readouterr().err
-    assert "\nalora: http://127.0.0.1:1 does not answer" in said
+    assert "\nalora: http://127.0.0.1:1/v1/models does not answer" in said
     assert "Dataset" not in said  # Ray Data has nothing to say
     assert "Traceback" not in said
 

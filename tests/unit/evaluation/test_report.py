@@ -22,6 +22,7 @@ from alora.evaluation.report import (
     write_evaluations,
 )
 from alora.policy import Policy
+from alora.prompt.render import Renderer
 from alora.verdict import OperatingPoint
 
 REFUNDS = Policy("refunds", "Promised refunds", "No refund is promised.")
@@ -100,11 +101,14 @@ def test_bag_of_words_refusals():
     assert fit_bag_of_words(REFUNDS, symbols).predict(symbols).logits_NL.shape == (4, 2)  # the role is a word
 
 
-class _Renderer:
+class _Renderer(Renderer):
     """A prefix is its conversation; the model below reads it."""
 
-    def prefix(self, conversation):
-        return _Prefix(conversation.messages[0].content)
+    def __init__(self):
+        pass
+
+    def windows(self, conversation):
+        return [_Prefix(conversation.messages[0].content)]
 
 
 class _Prefix:
