@@ -210,5 +210,5 @@ def test_the_plugin_is_asked_as_vllm_would():
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "http://127.0.0.1:9/v1/"])
 def test_no_server_there(bundles, renderer, url):
-    with pytest.raises(ConfigError, match=r"http://127.0.0.1:9 does not answer .* alora serve"):
+    with pytest.raises(ConfigError, match=r"http://127.0.0.1:9/v1/models does not answer .* alora serve"):
         prove(url, bundles, renderer)
