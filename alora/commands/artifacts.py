@@ -100,7 +100,7 @@ def _given(settings: PolicySettings) -> Policy | None:
 
 
 def _of_run(folder: Path, run: Recipe) -> Policy | None:
-    """The policy that a run's adapter in ``folder`` answers; the only place that names it."""
+    """The policy that a run's adapter in ``folder`` answers: the run's only one, or the one with the folder's name."""
     if not run.policies:
         return _given(run.policy)
     known = {policy.id: policy for policy in load_policies(run.policy, run.policies)}

@@ -90,7 +90,7 @@ def run(recipe: Recipe) -> int:
 def _doubts(policy: Policy, rows: Rows) -> list[Finding]:
     from alora.evaluation.noise import doubtful_labels  # scikit-learn, which no other check needs
 
-    return _told(policy, doubtful_labels(policy, rows), "LABEL_DOUBTFUL", "the words of the other rows say")
+    return _as_findings(policy, doubtful_labels(policy, rows), "LABEL_DOUBTFUL", "the words of the other rows say")
 
 
 def _judged(policy: Policy, rows: Rows, settings: JudgeSettings) -> list[Finding]:
@@ -99,10 +99,10 @@ def _judged(policy: Policy, rows: Rows, settings: JudgeSettings) -> list[Finding
     if remark := in_the_clear(str(settings.url)):
         note(remark)
     answers = cache_folder("judge") / f"{policy.id}.jsonl"  # digests and labels, so that none is paid for twice
-    return _told(policy, disagreements(policy, rows, settings, answers), "JUDGE_DISAGREES", "the judge says")
+    return _as_findings(policy, disagreements(policy, rows, settings, answers), "JUDGE_DISAGREES", "the judge says")
 
 
-def _told(policy: Policy, doubts: "Sequence[Doubt]", code: str, who: str) -> list[Finding]:
+def _as_findings(policy: Policy, doubts: "Sequence[Doubt]", code: str, who: str) -> list[Finding]:
     text = "policy {!r} labels it {!r}; {} {!r} ({:.2f}); read it"
     return [
         Finding(WARNING, code, one.row.where, text.format(policy.id, one.label, who, one.likelier, one.probability))

@@ -39,13 +39,13 @@ _MARK = "generated.json"
 def run(recipe: Recipe) -> int:
     """Generate, filter, report; exit code 1 when the rows cannot be trained on."""
     quality, folder, spent = generate(recipe)
-    told, findings = quality.as_dict() | spent, quality.findings()
+    report, findings = quality.as_dict() | spent, quality.findings()
     if recipe.json:
-        say_json(told | {"findings": [asdict(finding) for finding in findings]})
+        say_json(report | {"findings": [asdict(finding) for finding in findings]})
     else:
-        counts = told["rows"]
+        counts = report["rows"]
         table(("split", *quality.policy.labels), [(split, *numbers.values()) for split, numbers in counts.items()])
-        figures = {name: value for name, value in told.items() if not isinstance(value, dict)}
+        figures = {name: value for name, value in report.items() if not isinstance(value, dict)}
         say()
         table(("figure", "value"), list(figures.items()))
         say()

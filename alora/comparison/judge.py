@@ -12,7 +12,7 @@ import json
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -63,10 +63,10 @@ def ask_and_score(task: Task, unit: Unit, home: Path) -> dict[str, Scores]:
         silent: Counter[NoAnswer] = Counter()
         with JudgeClient(settings) as client:
             book = _Book(home / "answers" / f"{policy.id}.jsonl")
-            parts = {
-                name: _ask(client, book, policy, labelled_for(policy, getattr(task.splits, name)), patience, silent)
-                for name in ("validation", "test")
-            }
+            parts = {}
+            for name in ("validation", "test"):
+                rows = labelled_for(policy, getattr(task.splits, name))
+                parts[name] = _scores(policy, rows, _answers(client, book, policy, rows, patience, silent))
             book.add_usage(client.usage)
         facts = _facts(settings, book.usage, silent)
         # Where nothing at all was answered, something is to be mended before these rows can be.
@@ -98,16 +98,8 @@ def disagreements(
     return sorted(found, key=lambda doubt: -doubt.probability)
 
 
-def _ask(
-    client: JudgeClient,
-    book: _Book,
-    policy: Policy,
-    rows: Sequence[LabelledConversation],
-    patience: _Patience,
-    silent: Counter[NoAnswer],
-) -> RowScores:
-    """Scores of the rows that have an answer, in the rows' order; ``silent`` counts the others."""
-    given = _answers(client, book, policy, rows, patience, silent)
+def _scores(policy: Policy, rows: Sequence[LabelledConversation], given: Mapping[int, Answer]) -> RowScores:
+    """Scores of the rows that have an answer, in the rows' order."""
     kept, labels = sorted(given), len(policy.labels)
     return RowScores(
         ids=tuple(rows[place].conversation.id for place in kept),

@@ -28,13 +28,13 @@ class Survey:
     def add(self, value: Any, row: LabelledConversation | Rejected) -> None:
         """One more row."""
         self.count += 1
-        told: Any = row.where
+        digested: Any = row.where
         if isinstance(row, LabelledConversation):
-            told = row.conversation, time_of(value, self.settings)
+            digested = row.conversation, time_of(value, self.settings)
         else:
             for finding in row.findings:
                 self.wrong.add(finding.code, finding.where, finding.problem)
-        self._digest.update(repr(told).encode("utf-8", "surrogatepass"))
+        self._digest.update(repr(digested).encode("utf-8", "surrogatepass"))
 
     @property
     def digest(self) -> str:
@@ -61,8 +61,8 @@ def time_of(value: Any, settings: DataSettings) -> str | None:
     found = value.get(settings.columns.time) if isinstance(value, dict) else None
     if found is None:
         return None
-    told = found.isoformat() if isinstance(found, date) else str(found)
-    return told.encode("utf-8", "backslashreplace").decode("utf-8")  # half a surrogate pair is no text of Parquet's
+    text = found.isoformat() if isinstance(found, date) else str(found)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")  # half a surrogate pair is no text of Parquet's
 
 
 def conversations_at(

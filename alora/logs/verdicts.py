@@ -115,8 +115,10 @@ class VerdictFolder:
         before = found["job"]
         changed = [key for key in {**before, **self.job} if before.get(key) != self.job.get(key)]
         if changed:
-            told = ", ".join(f"{key} ({_short(before.get(key))}, now {_short(self.job.get(key))})" for key in changed)
-            raise RunError(f"{place} holds verdicts of another job: {told}; give another output=, or remove it")
+            difference = ", ".join(
+                f"{key} ({_short(before.get(key))}, now {_short(self.job.get(key))})" for key in changed
+            )
+            raise RunError(f"{place} holds verdicts of another job: {difference}; give another output=, or remove it")
 
     @property
     def done(self) -> Mapping[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Three vLLM servers and a client that keeps each conversation on one of them, beside one that goes round.
+"""Three vLLM servers and a client that keeps each conversation on one of them, next to one that goes round.
 
 It takes minutes, so it is run where somebody asks for it, and writes the figures of docs/scale_out.md:
 

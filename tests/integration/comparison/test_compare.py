@@ -257,7 +257,7 @@ def test_units_come_seed_by_seed(place):
     assert len(found) == 9
 
 
-def test_an_adapter_without_the_doubtful_rows_stands_beside_the_plain_one(place):
+def test_an_adapter_without_the_doubtful_rows_stands_next_to_the_plain_one(place):
     rows = [json.loads(line) for line in (place / "train.jsonl").read_text().splitlines()]
     for number in (10, 21):
         rows[number]["labels"]["red"] = "ok" if rows[number]["labels"]["red"] == "violation" else "violation"
