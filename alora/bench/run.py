@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from alora.bench.guard_requests import GuardBench
 from alora.bench.harness import Clock, Context, Harness, TimeIsUp, evaluate
 from alora.bench.record import Record, settings_by_key
 from alora.bench.roofline import measure_machine
@@ -33,7 +34,8 @@ def run_bench(
         with tempfile.TemporaryDirectory(prefix="alora-bench-") as scratch:
             clock, harness = Clock(device, settings.threads), Harness(settings, progress)
             context = Context(settings, base, device, dtype, Path(scratch), clock, harness)
-            bench = TrainingBench(context) if settings.workload == "training" else ServingBench(context)
+            serving = GuardBench if "guard" in settings.serving.workloads else ServingBench
+            bench = TrainingBench(context) if settings.workload == "training" else serving(context)
             gc.collect()
             gc.freeze()  # the libraries' own objects, which collections between runs need not visit
             context.machine = measure_machine(bench.base, clock)
