@@ -169,11 +169,13 @@ class Server:
         with (self._scratch / "log").open("wb") as log:
             command = [*self._command, f"serving.port={port}"]
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-        self._url, self.wait = f"http://127.0.0.1:{port}", asyncio.Runner().run
+        self._url = f"http://127.0.0.1:{port}"
         self._http, self._engine = Http(), RemoteEngine(self._url, len(self.bundles))
         try:
-            self.wait(self._until_ready())
-            yield
+            with asyncio.Runner() as runner:
+                self.wait = runner.run
+                self.wait(self._until_ready())
+                yield
         finally:
             self._process.terminate()
             self._process.wait(60)
