@@ -88,7 +88,7 @@ class GuardBench(ServingBench):
             self._server.talks[prefix.token_ids] = talk
         own = "; ".join(f"{own_ms(bundles[0], renderer, count):.3f} for {count}" for count in settings.policies)
         self.engine = {"name": "vllm's server", **{key: str(value) for key, value in self._server.options.items()}}
-        self.engine["own Python, ms a policy"] = own
+        self.engine |= {"own Python, ms a policy": own, "suffix": str(len(bundles[0].suffix.token_ids))}
         names = [name for name in settings.serving.systems if name in ("alora", "lora", "reader")]
         if "reader" in names and importlib.util.find_spec("vllm.entrypoints.generate.structured_decisions") is None:
             self.engine["no reader"] = "this vLLM has no /v1/systemone"

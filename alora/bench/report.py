@@ -53,7 +53,8 @@ def _conditions(record: Record) -> str:
         f"- Base `{base.name}`: {base.parameters / 1e6:.0f} M parameters ({base.layers} layers of {base.hidden}, "
         f"vocabulary {base.vocab}), {base.dtype} on {base.device}, quantization {base.quantization}, "
         f"{base.mib:.0f} MiB, weights {base.fingerprint.get('weights', 'unknown')}.",
-        f"- Adapters of rank {settings['rank']} on {settings['targets']}; suffix of {settings['suffix']} tokens.",
+        f"- Adapters of rank {settings['rank']} on {settings['targets']}; suffix of "
+        f"{engine.get('suffix', settings['suffix'])} tokens.",
         *(["- Engine: " + ", ".join(f"{key} {value}" for key, value in engine.items()) + "."] if engine else []),
         f"- Seconds are {record.clock}, {settings['threads']} thread(s); rounds in shuffled order, seed "
         f"{settings['seed']}. Figures are medians over rounds [bootstrap interval]. `~`: every round ran a part of the "
