@@ -13,7 +13,7 @@ from alora.bench.intervals import Measured, median_interval
 AA = "aa"  # ours once more, under another name: the A/A run
 ORDER = ("guard", "lora", "alora", "base", "reader", "packed", "peft", "trainer", "trl", AA)  # of columns
 WHAT = {
-    "guard": "one POST /v1/guard for all policies; the others are then asked over HTTP, too: P requests, or /v1/systemone",
+    "guard": "one POST /v1/guard for all policies; the others are then asked over HTTP, too",
     "lora": "standard LoRA: the same weights, adapted from token 0",
     "alora": "aLoRA through the plugin",
     "base": "the base alone, with the policy's text as prompt",
