@@ -58,7 +58,7 @@ def _bench(context: Context) -> TrainingBench | ServingBench:
     try:
         from alora.bench.guard_requests import GuardBench
     except ImportError as error:
-        raise MissingDependency(f"the guard's server needs vLLM ({error}); pip install 'alora-toolkit[vllm]'") from error
+        raise MissingDependency(f"the guard needs vLLM ({error}); pip install 'alora-toolkit[vllm]'") from error
     return GuardBench(context)
 
 
