@@ -119,7 +119,7 @@ class Waiting(Generic[_Held]):
     begins with the first call, also after a fork, and ends with this."""
 
     def __init__(self, make: Callable[[], _Held]) -> None:
-        self._make, self._held = make, make()
+        self._make, self.held = make, make()
         self._lock, self._process = Lock(), 0
         self._thread, self._end = Thread(), lambda: None
 
@@ -128,7 +128,7 @@ class Waiting(Generic[_Held]):
         with self._lock:
             if self._process != os.getpid():
                 self._start()
-        future = asyncio.run_coroutine_threadsafe(work(self._held), self._loop)
+        future = asyncio.run_coroutine_threadsafe(work(self.held), self._loop)
         try:
             return future.result()
         finally:
@@ -136,9 +136,9 @@ class Waiting(Generic[_Held]):
 
     def _start(self) -> None:
         if self._process:  # the connections are the parent's
-            self._held = self._make()
+            self.held = self._make()
         begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-        self._thread = Thread(target=_run, args=(self._held, begun), daemon=True)
+        self._thread = Thread(target=_run, args=(self.held, begun), daemon=True)
         self._thread.start()
         self._loop, ended = begun.result()
         self._end = weakref.finalize(self, self._loop.call_soon_threadsafe, ended.set)
