@@ -110,11 +110,7 @@ def parse_conversation(value: Any, where: str, settings: DataSettings | None = N
     """
     row = {ColumnSettings.messages: value} if isinstance(value, list) else value
     findings, settings = Findings(), settings or DataSettings()
-    columns = settings.columns
-    if isinstance(row, dict):
-        if ColumnSettings.messages in row and not {columns.messages, *columns.messages.split(",")} & row.keys():
-            columns = replace(columns, messages=ColumnSettings.messages)
-        columns = detect_columns(columns, row, findings)
+    columns = detect_columns(settings.columns, row, findings) if isinstance(row, dict) else settings.columns
     conversation = conversation_of(row, where, replace(settings, columns=columns), findings)
     findings.raise_if_any(where)
     assert conversation is not None

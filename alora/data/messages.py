@@ -18,7 +18,8 @@ ALIASES = {
     "developer": "system",
 }
 # Where no column "messages" is and none is named: lists of messages, then texts, whose names say who speaks.
-DETECTED = ("conversations", "conversation", "system,prompt,response", "prompt,response", "prompt,completion",
+LISTS = ("conversations", "conversation")
+DETECTED = (*LISTS, "system,prompt,response", "prompt,response", "prompt,completion",
             "instruction,output", "question,answer", "user,assistant", "text", "prompt")  # fmt: skip
 _SPEAKERS = {"system": "system", **dict.fromkeys(("response", "completion", "output", "answer", "assistant"), ROLES[2])}
 _SPEAKERS |= dict.fromkeys(("prompt", "instruction", "question", "user", "text"), "user")
@@ -82,19 +83,19 @@ def as_row(conversation: Conversation) -> dict[str, Any]:
 
 
 def detect_columns(columns: ColumnSettings, row: Mapping[str, Any], findings: Findings) -> ColumnSettings:
-    """``columns`` as this row has them: in other capitals, and the messages elsewhere if the settings do not name them.
+    """``columns`` as this row has them: in other capitals, or, where a column is not there, under its usual name.
 
-    A note says so.
+    The settings name the columns of one source, and others may have another form. A note says what was done.
     """
     own = {name.strip().lower(): name for name in row if isinstance(name, str)}
     changes = {}
     for key in ("messages", "label", "labels", "id"):
-        name = getattr(columns, key)
-        if name not in row and name.lower() in own:
-            changes[key] = own[name.lower()]
-    if columns.messages == ColumnSettings.messages and columns.messages not in own:
-        names = next((names for names in DETECTED if all(name in own for name in names.split(","))), None)
-        changes |= {"messages": ",".join(own[name] for name in names.split(","))} if names else {}
+        named, usual = getattr(columns, key), getattr(ColumnSettings, key)
+        forms = [named, usual, *((DETECTED if named == usual else LISTS) if key == "messages" else ())]
+        found = next((form for form in forms if all(name in own for name in form.lower().split(","))), None)
+        if named not in row and found is not None:
+            columns_found = ",".join(own[name] for name in found.lower().split(","))
+            changes |= {key: columns_found} if columns_found != named else {}
     for key, name in changes.items():
         findings.notes[f"{key} are read from data.columns.{key}={name}"] += 1
     return replace(columns, **changes)
@@ -135,6 +136,8 @@ def _raw_messages(row: dict[str, Any], where: str, column: str, findings: Findin
         return found
     texts = [(name, index, value) for index, (name, value) in enumerate(zip(names, values, strict=True)) if value]
     if column != ColumnSettings.messages and all(isinstance(value, str | None) for value in values):
+        for name in {*names} - {name for name, _, _ in texts}:
+            findings.notes[f"nothing is in column {name!r}, so the row has a message less"] += 1
         return [
             {"role": _SPEAKERS.get(name.strip().lower(), ROLES[1 + index % 2]), "content": text}
             for name, index, text in texts
