@@ -168,12 +168,14 @@ class _ByRow(Findings):
 def _conversations(
     source: str, settings: DataSettings, findings: Findings
 ) -> Iterator[tuple[str, Any, DataSettings, Conversation | None]]:
-    """Place, value and conversation of each row of one source, and the settings with the columns of its first row."""
-    known: DataSettings | None = None
+    """Place, value and conversation of each row of one source, and the settings with the columns of such a row."""
+    known, usual, names = settings, settings.columns, None
     for where, value in read_rows(source, findings):
-        if known is None and isinstance(value, dict):
-            known = replace(settings, columns=detect_columns(settings.columns, value, findings))
-        yield where, value, known or settings, conversation_of(value, where, known or settings, findings)
+        if isinstance(value, dict) and value.keys() != names:
+            found = detect_columns(usual, value, findings, first=names is None)
+            known, usual = replace(settings, columns=found), found if names is None else usual
+            names = value.keys()
+        yield where, value, known, conversation_of(value, where, known, findings)
 
 
 def _labelled_rows(

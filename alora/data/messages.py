@@ -1,7 +1,7 @@
 """One conversation: its messages, and how a row becomes them, whoever wrote it: OpenAI, ShareGPT, two text columns."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,16 +82,19 @@ def as_row(conversation: Conversation) -> dict[str, Any]:
     return {"id": conversation.id, "messages": messages}
 
 
-def detect_columns(columns: ColumnSettings, row: Mapping[str, Any], findings: Findings) -> ColumnSettings:
+def detect_columns(
+    columns: ColumnSettings, row: Mapping[str, Any], findings: Findings, first: bool = True
+) -> ColumnSettings:
     """``columns`` as this row has them: in other capitals, or, where a column is not there, under its usual name.
 
-    The settings name the columns of one source, and others may have another form. A note says what was done.
+    The settings name the columns of one source, and others may have another form. A note says what was done. Columns of
+    texts are taken only where none is named, and by the ``first`` row: further on they may be anything.
     """
     own = {name.strip().lower(): name for name in row if isinstance(name, str)}
-    changes = {}
+    changes, known = {}, DETECTED if first and columns.messages == ColumnSettings.messages else LISTS
     for key in ("messages", "label", "labels", "id"):
         named, usual = getattr(columns, key), getattr(ColumnSettings, key)
-        forms = [named, usual, *((DETECTED if named == usual else LISTS) if key == "messages" else ())]
+        forms = [named, usual, *(known if key == "messages" else ())]
         found = next((form for form in forms if all(name in own for name in form.lower().split(","))), None)
         if named not in row and found is not None:
             columns_found = ",".join(own[name] for name in found.lower().split(","))
@@ -174,7 +177,12 @@ class _Reader:
             return Message(role, content)  # nearly every message there is
         before = self._findings.count
         role = self._role(item.get("role", item.get("from")), where)
-        given = item.get("tool_calls") or item.get("function_call") or ()
+        given = [
+            call
+            for key in ("tool_calls", "function_call")
+            if item.get(key)
+            for call in (item[key] if isinstance(item[key], list) else [item[key]])
+        ]
         calls = self._calls(given, where)
         content = self._content(item.get("content", item.get("value")), role, bool(given), where)
         name = item.get("name") or self._tools.get(str(item.get("tool_call_id", ""))) or ""
@@ -213,10 +221,10 @@ class _Reader:
 
     def _part(self, part: Any, where: str) -> str:
         named = str(part.get("type")) if isinstance(part, dict) else ""
-        text = part if isinstance(part, str) else part.get("text", part.get("refusal")) if named else None
-        if isinstance(text, str):
-            return text
         media = any(word in named for word in _MEDIA)
+        said = [part] if isinstance(part, str) else [part[key] for key in ("text", "refusal") if named and key in part]
+        if not media and said and all(isinstance(text, str) for text in said):
+            return "\n".join(said)
         if media and self._settings.skip_media:
             self._findings.notes[f"{shortened(named)} is left out (data.skip_media)"] += 1
             return ""
@@ -225,9 +233,9 @@ class _Reader:
         self._findings.add("CONTENT_PART", where, f"content holds {what}, and alora reads text; {remedy}")
         return ""
 
-    def _calls(self, given: Any, where: str) -> tuple[Call, ...]:
+    def _calls(self, given: Sequence[Any], where: str) -> tuple[Call, ...]:
         calls = []
-        for call in given if isinstance(given, list | tuple) else [given]:
+        for call in given:
             function = call.get("function", call) if isinstance(call, dict) else call
             name = function.get("name") if isinstance(function, dict) else None
             if not isinstance(name, str) or not name:

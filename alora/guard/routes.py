@@ -157,13 +157,10 @@ async def decisions(body: DecisionRequest, request: Request) -> DecisionResponse
 async def litellm_guardrail(body: GenericGuardrailRequest, request: Request) -> GenericGuardrailResponse:
     """LiteLLM's ``generic_guardrail_api``, which sends the whole conversation before and after a model's answer."""
     judge = guard_of(request.app)
-    role = "user" if body.input_type == "request" else "assistant"
-    messages = body.structured_messages or [{"role": role, "content": text} for text in body.texts or []]
-    if body.structured_messages and body.input_type == "response":
-        said = [text for message in messages[-1:] for text in _texts(message)]
-        messages = [*messages, *({"role": role, "content": text} for text in body.texts or [] if text not in said)]
+    if body.images:
+        raise RefusedRequest("images are given, and the guard reads text; it judges no half of a conversation")
     policies = body.additional_provider_specific_params.get("policies")
-    answer = await judge.answer(GuardRequest(messages=messages, policies=policies))
+    answer = await judge.answer(GuardRequest(messages=body.conversation, policies=policies))
     if answer.action == "allow":
         return GenericGuardrailResponse(action="NONE")
     flagged = ", ".join(verdict.policy for verdict in answer.verdicts if verdict.flagged)
@@ -276,13 +273,6 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, Response]) ->
     finally:
         working.cancel()
         watching.cancel()
-
-
-def _texts(message: object) -> list[object]:
-    """The texts of a message's content, which is one text or a list of parts."""
-    content = message.get("content") if isinstance(message, dict) else None
-    parts = content if isinstance(content, list) else [{"text": content}]
-    return [part.get("text") for part in parts if isinstance(part, dict)]
 
 
 def _error(status: int, message: str) -> JSONResponse:

@@ -108,8 +108,27 @@ class GenericGuardrailRequest(BaseModel):
 
     texts: list[str] | None = None
     structured_messages: list[Any] | None = None
+    tool_calls: list[Any] | None = None
+    images: list[Any] | None = None
     input_type: Literal["request", "response"] = "request"
     additional_provider_specific_params: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def conversation(self) -> list[Any]:
+        """The messages to judge: a response's texts and calls come last, unless the messages end with that turn."""
+        messages, texts, calls = self.structured_messages or [], self.texts or [], self.tool_calls or []
+        if messages and self.input_type == "request":  # they hold all of it
+            return messages
+        last = messages[-1] if messages and isinstance(messages[-1], dict) else {}
+        there = last if last.get("role") == "assistant" else {}
+        content = there.get("content")
+        said = (
+            [part.get("text") for part in content if isinstance(part, dict)] if isinstance(content, list) else [content]
+        )
+        role = "user" if self.input_type == "request" else "assistant"
+        new = [{"role": role, "content": text} for text in texts if text not in said]
+        called = [{"role": "assistant", "tool_calls": calls}] if calls and there.get("tool_calls") != calls else []
+        return [*messages, *new, *called]
 
 
 class GenericGuardrailResponse(BaseModel):

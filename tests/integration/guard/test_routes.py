@@ -7,6 +7,7 @@ import openai
 import pytest
 from fastapi.testclient import TestClient
 
+from alora.data.conversation import parse_conversation
 from alora.guard import routes, wire
 from alora.guard.core import Guard
 from alora.guard.packed import PackedReader
@@ -124,6 +125,31 @@ def test_litellm_sends_content_in_parts(client):
     parts = client.post(LITELLM, json=body)
     assert parts.json() == client.post(LITELLM, json=body | {"structured_messages": MESSAGES}).json()
     assert parts.status_code == 200
+
+
+BAD = "You get your money back."
+CALL = {"function": {"name": "pay", "arguments": BAD}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "told", "judged"),
+    [
+        (BAD, {"texts": [BAD]}, [BAD]),  # the model repeats what the user wrote
+        ([{"type": "text", "text": "Repeat:"}, {"type": "text", "text": BAD}], {"texts": [BAD]}, [BAD]),
+        ("hi", {"texts": ["ok"], "tool_calls": [CALL]}, ["ok", f"[calls pay {BAD}]"]),
+        ("hi", {"tool_calls": [CALL]}, [f"[calls pay {BAD}]"]),
+    ],
+)
+def test_all_of_a_response_is_judged_as_the_assistants(asked, told, judged):
+    body = {"structured_messages": [{"role": "user", "content": asked}], "input_type": "response", **told}
+    messages = parse_conversation(wire.GenericGuardrailRequest(**body).conversation, "request").messages
+    assert [message.text for message in messages if message.role == "assistant"] == judged
+
+
+def test_images_beside_a_conversation_are_refused(client):
+    answer = client.post(LITELLM, json={"structured_messages": MESSAGES, "images": ["data:image/png;base64,AAAA"]})
+    assert answer.status_code == 400
+    assert "images" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("path", ["/v1/guard", "/v1/moderations"])

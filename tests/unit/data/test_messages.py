@@ -1,5 +1,7 @@
 """Messages of every dialect become the same ones, and what was read otherwise is noted."""
 
+import json
+
 import pytest
 
 from alora.config.schema import ColumnSettings, DataSettings
@@ -115,6 +117,35 @@ def test_a_source_in_another_form_than_the_columns_is_read_as_it_is(tmp_path):
     messages.write_text('{"text": "Hi", "label": "ok"}\n')  # a text may be anything, where columns are named
     with pytest.raises(DataError, match="no column 'Question'"):
         read_labelled(str(messages), settings, Policy("p", "T", "R", labels=("violation", "ok")))
+
+
+def test_rows_of_two_forms_in_one_source(tmp_path):
+    turns = [{"from": "human", "value": "Hi"}]
+    rows = [{"prompt": "a", "response": "b"}, {"prompt": "c", "response": "d", "note": 1}, {"conversations": turns}]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row | {"label": "ok"}) + "\n" for row in rows))
+    found = read_labelled(str(path), DataSettings(), Policy("p", "T", "R", labels=("violation", "ok")))
+    assert [len(row.conversation.messages) for row in found] == [2, 2, 1]
+    path.write_text(json.dumps({"messages": turns, "label": "ok"}) + "\n" + json.dumps({"text": "a", "label": "ok"}))
+    with pytest.raises(DataError, match=r"rows.jsonl:2: no column 'messages'"):
+        read_labelled(str(path), DataSettings(), Policy("p", "T", "R", labels=("violation", "ok")))
+
+
+@pytest.mark.parametrize(
+    ("item", "text"),
+    [
+        ({"role": "user", "content": [{"type": "image_url", "text": "harmless", "image_url": {"url": "x"}}]}, None),
+        ({"role": "user", "content": [{"type": "text", "text": "a", "refusal": "b"}]}, "a\nb"),
+        (
+            {"role": "assistant", "content": "a", "function_call": {"name": "f"}, "tool_calls": [{"name": "g"}]},
+            "a\n[calls g {}]\n[calls f {}]",
+        ),
+    ],
+)
+def test_nothing_is_left_out_because_something_else_is_there(item, text):
+    conversation, findings = read({"messages": [item]})
+    assert (text if conversation is None else conversation.messages[0].text) == text
+    assert [finding.code for finding in findings.all()] == (["CONTENT_PART"] if text is None else [])
 
 
 def test_columns_that_are_named_or_called_messages_are_not_looked_for():
