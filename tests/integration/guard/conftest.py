@@ -29,7 +29,7 @@ def reader(request, base, bundles, renderer):
         yield PackedReader(base, bundles)
         return
     with serving(base, bundles) as server:
-        yield RemoteReader(server.url, bundles, renderer)
+        yield RemoteReader([server.url], bundles, renderer)
 
 
 @pytest.fixture(scope="package")
@@ -65,9 +65,9 @@ class Faulty:
     def __init__(self, right, fault):
         self.right, self.fault, self.closed = right, fault, False
 
-    async def read(self, prefix, asked, salt, priority):
+    async def read(self, prefix, asked, request):
         try:
-            async for reading in self.right.read(prefix, asked[:1], salt, priority):
+            async for reading in self.right.read(prefix, asked[:1], request):
                 yield reading
             if self.fault == "raises":
                 raise RuntimeError("worker fell over")

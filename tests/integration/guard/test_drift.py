@@ -22,7 +22,7 @@ from tests.integration.guard.conftest import MESSAGES
 class Sure:
     """Flags everything."""
 
-    async def read(self, prefix, asked, salt, priority):
+    async def read(self, prefix, asked, request):
         for index in range(len(asked)):
             yield Reading(index, (50.0, -50.0))
 
