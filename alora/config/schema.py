@@ -290,7 +290,6 @@ class ServingSettings:
         "vllm",
         "packed: the guard alone, in this process; URLs: alone, before those servers",
         some=True,
-        distinct=True,
         form=(is_scorer, SCORERS),
         in_files=("vllm", "packed"),
     )

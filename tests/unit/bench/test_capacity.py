@@ -155,7 +155,7 @@ def test_p95_is_what_the_open_loop_measured_within_30_percent():
 
 
 def test_the_share_from_the_cache_is_what_engines_counted_within_30_percent():
-    """docs/scale_out.md, *Where it runs*: 300 conversations of 4 turns, 2 policies, by the counters of three servers."""
+    """docs/scale_out.md, *Where it runs*: 300 conversations of 4 turns, 2 policies, by three servers' counters."""
     asked, counted = 357_324, 116_428  # tokens, and those of them that were computed
     battery = replace(BATTERY, suffix=11, block=32)
     settings = PlanSettings(tokens=221, turns=4, policies=2)
