@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from alora.bundle.golden import TOLERANCES, disagreement
 from alora.config.secrets import KEY, redacted
 from alora.errors import AloraError, CheckFailed, ConfigError, PromptRefused
-from alora.serving.http import Full, Http, Unreachable, refusal
+from alora.serving.http import Full, Http, Unreachable, refusal, root
 from alora.serving.servers import SESSION
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class RemoteEngine:
     """Label scores from an OpenAI-compatible vLLM server at ``url`` (``http://host:port``), in one event loop."""
 
     def __init__(self, url: str, at_once: int | None = None) -> None:
-        self.url = url.rstrip("/").removesuffix("/v1")
+        self.url = root(url)
         if "@" in url.partition("://")[2].partition("/")[0]:
             raise ConfigError(f"{redacted(url)} holds a password; take it out, and export {KEY} for the key")
         self._http = Http()

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from alora.errors import CheckFailed, ConfigError
 from alora.policy import Policy
-from alora.serving.http import Http, Waiting, named, refusal
+from alora.serving.http import Http, Waiting, named, refusal, root
 from alora.serving.servers import SESSION, Servers, session_id
 from alora.typed import typed
 from alora.verdict import Calibration
@@ -189,7 +189,7 @@ class AsyncGuard:
 def _servers(url: str | Sequence[str]) -> Servers:
     if not url:
         raise ConfigError("no guard is given; give its URL, http://HOST:PORT")
-    return Servers([url] if isinstance(url, str) else url, "/v1/guard/health")
+    return Servers([root(one) for one in ([url] if isinstance(url, str) else url)], "/v1/guard/health")
 
 
 def _http() -> Http:

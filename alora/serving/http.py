@@ -90,6 +90,11 @@ class Http:
         return answer.status_code, text
 
 
+def root(url: str) -> str:
+    """Where the routes of the server at ``url`` begin."""
+    return url.rstrip("/").removesuffix("/v1")
+
+
 def named(url: str) -> str:
     """``url`` for a message."""
     return redacted(url).encode("utf-8", "backslashreplace").decode()[:300]

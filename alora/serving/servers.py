@@ -40,7 +40,7 @@ class Servers:
     """
 
     def __init__(self, urls: Sequence[str], health: str, lost: Callable[[str], object] | None = None) -> None:
-        self._urls = list(dict.fromkeys(url.rstrip("/").removesuffix("/v1") for url in urls))
+        self._urls = list(dict.fromkeys(urls))
         self._health, self._lost = health, lost
         self._away: set[str] = set()
         self._watcher, self._closed = Thread(), Event()
