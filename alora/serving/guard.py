@@ -187,9 +187,10 @@ class AsyncGuard:
 
 
 def _servers(url: str | Sequence[str]) -> Servers:
-    if not url:
+    urls = [url] if isinstance(url, str) else url
+    if not urls:
         raise ConfigError("no guard is given; give its URL, http://HOST:PORT")
-    return Servers([root(one) for one in ([url] if isinstance(url, str) else url)], "/v1/guard/health")
+    return Servers([root(one) for one in urls], "/v1/guard/health")
 
 
 def _http() -> Http:
