@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from alora.guard.core import Guard
 from alora.guard.packed import PackedReader
-from alora.guard.reader import EngineDead, Reading, Served
+from alora.guard.reader import EngineDead, Overloaded, Reading, Served
 from alora.guard.remote import RemoteReader
 from alora.guard.standalone import make_app
 from tests.integration.serving.conftest import base, bundles, renderer
@@ -75,6 +75,8 @@ class Faulty:
                 await asyncio.Event().wait()
             if self.fault == "dead":
                 raise EngineDead("the engine is dead")
+            if self.fault == "full":
+                raise Overloaded("the engine takes no more")
             logits = {"nan": (math.nan, 0.0), "short": (1.0,), "long": (1.0, 2.0, 3.0), "inf": (math.inf, 0.0)}
             if self.fault in logits:
                 yield Reading(1, logits[self.fault])
