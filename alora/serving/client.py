@@ -145,10 +145,6 @@ class RemoteEngine:
                 f"tokens {labels}; start it with --logprobs-mode processed_logprobs, as alora serve does"
             ) from error
 
-    async def _require(self, bundle: LightBundle, renderer: Renderer) -> None:
-        await self._require_plugin(bundle)
-        await self._require_answers(bundle, renderer)
-
     async def _require_plugin(self, bundle: LightBundle) -> None:
         """Ask for one token, which is no invocation."""
         name, invocation = bundle.served_name, bundle.suffix.invocation_ids
@@ -166,7 +162,8 @@ class RemoteEngine:
             "alora doctor on that machine"
         )
 
-    async def _require_answers(self, bundle: LightBundle, renderer: Renderer) -> None:
+    async def _require(self, bundle: LightBundle, renderer: Renderer) -> None:
+        await self._require_plugin(bundle)
         name, rows = bundle.served_name, bundle.golden[:1]
         if not rows:
             raise CheckFailed(
