@@ -48,7 +48,6 @@ class AsyncClient:
         self._renderer = bundles[0].renderer(described)
         self._policies = Policies(bundles, self._renderer)
         self.policies = self._policies.ids
-        self._proving, self._proven = asyncio.Lock(), False
 
     async def score(self, messages: Messages) -> Verdicts:
         """:meth:`alora.Battery.score` by the server; all policies are asked at once.
@@ -87,10 +86,7 @@ class AsyncClient:
         return self._policies.verdicts(name, asked, [highest(logits_WL) for logits_WL in zip(*logits_WPL, strict=True)])
 
     async def _prove(self) -> None:
-        async with self._proving:
-            if not self._proven:
-                await self._engine.prove(self._policies.bundles, self._renderer)
-                self._proven = True
+        await self._engine.prove(self._policies.bundles, self._renderer)
 
     async def close(self) -> None:
         """Close its connections."""

@@ -16,6 +16,7 @@ from alora.errors import AloraError, BundleError, CheckFailed
 from alora.guard.core import Guard
 from alora.guard.reader import EngineDead, Overloaded, Served
 from alora.guard.serving_set import Entry, ServingSet
+from alora.guard.wire import GuardRequest
 
 if TYPE_CHECKING:
     from alora.base.describe import DescribedBase
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from alora.guard.reader import Reader
 
 _logger = logging.getLogger("alora.guard")
+_OURS = GuardRequest(messages=[])  # without salt, priority or session
 
 
 class Loader:
@@ -154,7 +156,7 @@ class Loader:
         golden, answers = bundle.golden[:rows], []
         renderer = bundle.renderer(self._base)
         for row in golden:
-            async for reading in self._reader.read(renderer.prefix(row.conversation), [served], None, 0):
+            async for reading in self._reader.read(renderer.prefix(row.conversation), [served], _OURS):
                 if reading.error is not None:
                     raise CheckFailed(f"{served.name}: {reading.error}")
                 answers.append(reading.logits)

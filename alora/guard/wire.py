@@ -1,8 +1,11 @@
 """Requests and answers as they travel: the guard's own, OpenAI's moderations, LiteLLM's generic guardrail."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+
+from alora.serving.servers import SESSION, session_id
 
 Status = Literal["ok", "missed", "failed", "skipped"]
 MOST_TEXTS = 100  # of one moderation request, each a conversation of its own
@@ -29,6 +32,17 @@ class GuardRequest(BaseModel):
     stream: bool = Field(
         default=False, description="server-sent events: each verdict as it arrives, the whole answer last"
     )
+    _session: str | None = PrivateAttr(default=None)
+
+    def of(self, headers: Mapping[str, str]) -> Self:
+        """This, of the session that a request's headers name, if they do."""
+        self._session = headers.get(SESSION)
+        return self
+
+    @property
+    def session(self) -> str:
+        """A digest that is the same for all turns of a conversation."""
+        return session_id((), self._session) if self._session else session_id(self.messages, self.cache_salt)
 
 
 class PolicyVerdict(BaseModel):

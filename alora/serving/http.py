@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from alora.config.secrets import KEY, redacted
-from alora.errors import ConfigError
+from alora.errors import ConfigError, PromptRefused
 from alora.reading import LONGEST
 
 _KEPT = 2  # seconds that an idle connection is kept; vLLM closes one after 5
@@ -23,7 +23,11 @@ _WHOLE = 2  # times the silence: no answer takes longer, drop by drop or with he
 
 
 class Unreachable(ConfigError):
-    """The server does not answer."""
+    """The server does not answer, or something before it says so."""
+
+
+class Full(ConfigError):
+    """The server takes no more for now."""
 
 
 class Http:
@@ -56,13 +60,14 @@ class Http:
 
         Raises:
             Unreachable: no whole answer comes, or one that is too long.
-            ConfigError: the server sends on to another, or ``body`` is no JSON.
+            PromptRefused: ``body`` is no JSON.
+            ConfigError: the server sends on to another.
         """
         place = named(url)
         try:
             content = None if body is None else json.dumps(body, allow_nan=False).encode()
         except (TypeError, ValueError, RecursionError) as error:
-            raise ConfigError(f"what {place} is to be asked is no JSON ({error}); give texts and numbers") from error
+            raise PromptRefused(f"what {place} is to be asked is no JSON ({error}); give texts and numbers") from error
         given = {**(headers or {}), **({} if body is None else {"Content-Type": "application/json"})}
         method = "GET" if body is None else "POST"
         try:
@@ -85,9 +90,20 @@ class Http:
         return answer.status_code, text
 
 
+def root(url: str) -> str:
+    """Where the routes of the server at ``url`` begin."""
+    return url.rstrip("/").removesuffix("/v1")
+
+
 def named(url: str) -> str:
     """``url`` for a message."""
     return redacted(url).encode("utf-8", "backslashreplace").decode()[:300]
+
+
+def refusal(url: str, status: int, text: str) -> ConfigError:
+    """What an answer other than 200 means."""
+    kinds = {400: PromptRefused, 413: PromptRefused, 429: Full, 502: Unreachable, 503: Unreachable, 504: Unreachable}
+    return kinds.get(status, ConfigError)(f"{named(url)} answered {status}: {text[:300]!r}")
 
 
 def _silent(place: str, reason: str) -> Unreachable:

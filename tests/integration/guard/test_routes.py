@@ -185,10 +185,13 @@ def test_nul_bytes_are_text(client):
     assert client.post("/v1/guard", json={"messages": messages}).json()["complete"] is True
 
 
-def test_a_dead_engine_is_503(base, bundles, renderer):
-    dead = Guard([Served.of(bundle) for bundle in bundles], renderer, Faulty(PackedReader(base, bundles), "dead"))
-    with TestClient(make_app(dead)) as client:
-        assert client.post("/v1/guard", json={"messages": MESSAGES}).status_code == 503
+@pytest.mark.parametrize(("fault", "status"), [("dead", 503), ("full", 429)])
+def test_a_dead_engine_is_503_and_a_full_one_429_also_in_mid_stream(base, bundles, renderer, fault, status):
+    broken = Guard([Served.of(bundle) for bundle in bundles], renderer, Faulty(PackedReader(base, bundles), fault))
+    with TestClient(make_app(broken)) as client:
+        assert client.post("/v1/guard", json={"messages": MESSAGES}).status_code == status
+        said = client.post("/v1/guard", json={"messages": MESSAGES, "stream": True}).text
+    assert [line for line in said.splitlines() if line.startswith("event")] == ["event: verdict", "event: error"]
 
 
 def test_every_route_asks_for_the_key(guard, monkeypatch):
