@@ -276,7 +276,7 @@ def own_ms(bundle: Bundle, renderer: Renderer, policies: int) -> float:
     """
 
     class AtOnce:
-        async def read(self, _prefix: Any, asked: Any, _salt: Any, _priority: Any) -> Any:
+        async def read(self, _prefix: Any, asked: Any, _request: Any) -> Any:
             for index in range(len(asked)):
                 yield Reading(index, (0.3, -0.2))
 

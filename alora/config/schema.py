@@ -26,7 +26,7 @@ SYSTEMS = ("lora", "alora", "base", "reader", "packed")
 BASELINES = ("peft", "trainer", "trl")
 SHAPES = ("toy", "mini", "27m", "smollm2", "qwen3_0_6b", "qwen3_4b")
 DEVICES = ("cpu", "l4", "a100_80gb", "l40s", "h100", "h200", "b200")
-SCORERS = "vllm, packed, or http://HOST:PORT"
+SCORERS = "vllm, packed, http://HOST:PORT, or a list of such URLs"
 TRACKERS = ("none", "tensorboard", "wandb", "mlflow", "trackio")
 ENGINES = "transformers, vllm, or for alora score http://HOST:PORT"
 _CARD_WORD = (re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*").fullmatch, "letters, digits, '.' and '-'")
@@ -286,9 +286,10 @@ class ExportSettings:
 class ServingSettings:
     """``alora serve``: stock vLLM's OpenAI server with bundles in it, or the guard alone."""
 
-    scorer: str = setting(
+    scorer: Any = setting(
         "vllm",
-        "packed: the guard alone, in this process; a URL: alone, before that server",
+        "packed: the guard alone, in this process; URLs: alone, before those servers",
+        some=True,
         form=(is_scorer, SCORERS),
         in_files=("vllm", "packed"),
     )

@@ -162,7 +162,7 @@ class Guard:
         read: dict[int, dict[int, Reading]] = defaultdict(dict)
         with self.holding(*(item.name for item in asked)):
             for window, prefix in enumerate(prefixes):
-                readings = self._reader.read(prefix, asked, request.cache_salt, request.priority)
+                readings = self._reader.read(prefix, asked, request)
                 try:
                     async for reading in readings:
                         read[reading.index][window] = reading

@@ -70,7 +70,7 @@ def test_stop_on_block_cancels_the_rest(bundles, renderer):
     class FlagsTheFirst:
         asked_for_more = False
 
-        async def read(self, prefix, asked, salt, priority):
+        async def read(self, prefix, asked, request):
             yield Reading(0, (50.0, -50.0))
             self.asked_for_more = True
             yield Reading(1, (50.0, -50.0))
