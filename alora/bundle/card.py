@@ -129,8 +129,10 @@ def _figures(manifest: Manifest) -> str:
     first = manifest.evaluations[0]
     rows = (
         f"On {first.metrics.rows} {_inline(first.split)} rows, {first.metrics.positives} of them positive, "
-        f"{first.truncated} truncated; with 95 % bootstrap intervals."
+        f"{first.truncated} truncated; with 95 % bootstrap intervals, which say nothing where a figure is 0 or 1."
     )
+    if first.split == "validation":
+        rows += " Training stopped by these rows and the threshold was fitted on them, so expect less of others."
     warnings = [f"> **{finding.code}**: {_inline(finding.problem)}" for finding in doubts(manifest.evaluations)]
     parts = [text, *warnings, f"{rows}{_moved(manifest)}", _comparison(manifest.evaluations), _by_label(first)]
     return "\n\n".join(part for part in parts if part)

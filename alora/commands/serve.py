@@ -39,7 +39,8 @@ def run(recipe: Recipe) -> int:
     host, port = recipe.serving.host, recipe.serving.port
     _remark_on_open(host, bool(os.environ.get(KEY)))
     note(f"serving {', '.join(item.name for item in guard.served)} on http://{host}:{port}/v1/guard")
-    uvicorn.run(make_app(guard, loader), host=host, port=port, log_level="warning")
+    # h11 bounds a header to 64 KiB; uvicorn's first choice, httptools, reads one without end.
+    uvicorn.run(make_app(guard, loader), host=host, port=port, log_level="warning", http="h11")
     return 0
 
 
