@@ -214,9 +214,9 @@ def test_at_the_start_all_policies_are_asked_together_and_each_that_differs_is_n
     asked = []
 
     class Counting(PackedReader):
-        def read(self, prefix, served, salt=None, priority=0):
+        def read(self, prefix, served, request):
             asked.append([item.name for item in served])
-            return super().read(prefix, served, salt, priority)
+            return super().read(prefix, served, request)
 
     for served in (bundles, [bundles[0], *wrong]):
         reader = Counting(base, served)
