@@ -247,7 +247,4 @@ class _Book:
 def _facts(settings: JudgeSettings, usage: Usage, silent: Counter[NoAnswer]) -> dict[str, Any]:
     refused = silent[NoAnswer.REFUSED] + silent[NoAnswer.FILTERED]
     facts: dict[str, Any] = {"model": settings.model, **asdict(usage), "refused_rows": refused}
-    if settings.input_price is not None and settings.output_price is not None:
-        tokens = usage.input_tokens * settings.input_price + usage.output_tokens * settings.output_price
-        facts["cost"] = round(tokens / 1e6, 6)
-    return facts
+    return facts | ({} if settings.input_price is None else {"cost": round(usage.cost(settings), 6)})

@@ -59,8 +59,10 @@ class Usage:
     def __add__(self, other: Usage) -> Usage:
         return Usage(*map(operator.add, astuple(self), astuple(other)))
 
-    def __sub__(self, other: Usage) -> Usage:
-        return Usage(*map(operator.sub, astuple(self), astuple(other)))
+    def cost(self, judge: JudgeSettings) -> float:
+        """In the currency of ``judge.input_price``; 0 without prices."""
+        prices = (judge.input_price or 0, judge.output_price or 0)
+        return (self.input_tokens * prices[0] + self.output_tokens * prices[1]) / 1e6
 
 
 class JudgeClient:
@@ -207,8 +209,7 @@ class JudgeClient:
 
     def _count(self, **more: int) -> None:
         with self._lock:
-            for name, amount in more.items():
-                setattr(self.usage, name, getattr(self.usage, name) + amount)
+            self.usage += Usage(**more)
 
 
 def _not_taken(name: str, words: str) -> bool:

@@ -10,9 +10,9 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from alora.comparison.judge_client import JudgeClient, NoAnswer, Usage
 from alora.config.schema import GenerateSettings, JudgeSettings
@@ -26,6 +26,15 @@ class BudgetSpent(Exception):
     """``generate.max_calls`` or ``generate.max_cost`` is reached."""
 
 
+@dataclass(frozen=True)
+class Reply(Generic[Said]):
+    """What was read from an answer, the key of its line in ``calls.jsonl``, and what it took."""
+
+    said: Said | None  # None: it cannot be read, or there is none
+    key: str
+    usage: Usage
+
+
 class Calls(JudgeClient):
     """Asks one model, within a budget. Safe to share between threads.
 
@@ -35,13 +44,12 @@ class Calls(JudgeClient):
 
     def __init__(self, file: Path, settings: GenerateSettings, judge: JudgeSettings, pause: float = 1.0) -> None:
         super().__init__(judge, pause)
-        self._file, self._limits, self._endpoint = file, settings, judge
+        self._file, self._limits = file, settings
         self._written = threading.Lock()
         self._known: dict[str, dict[str, Any]] = {}
         self._before = Usage()
-        self._noted = Usage()
+        self._here = threading.local()  # spent: by the question that this thread asks
         self._failed_in_a_row = 0
-        self.answered = 0  # from the file, without a request
         self._read()
         self._begun = self._before.requests
 
@@ -52,39 +60,44 @@ class Calls(JudgeClient):
 
     @property
     def cost(self) -> float:
-        """Of all calls, in the currency of ``judge.input_price``; 0 without prices."""
-        total, judge = self.total, self._endpoint
-        input_cost = total.input_tokens * (judge.input_price or 0)
-        return (input_cost + total.output_tokens * (judge.output_price or 0)) / 1e6
+        """Of all calls; 0 without prices."""
+        return self.total.cost(self._settings)
 
     def question(
         self, request: Sequence[dict[str, str]], read: Callable[[str | None], Said | None], **options: Any
-    ) -> Said | None:
-        """What ``read`` makes of the answer; None when the model gave none that can be read, or refused.
+    ) -> Reply[Said]:
+        """What ``read`` makes of the answer.
 
         Raises:
             BudgetSpent: the request would be one too many.
             ConfigError: the endpoint refuses the key, the model or the method.
             RunError: it has not answered any of the last requests.
         """
-        asked = [self._endpoint.model, list(request), options]  # without the URL: a local server's port may change
+        asked = [self._settings.model, list(request), options]  # without the URL: a local server's port may change
         key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
-        if key in self._known:
-            self.answered += 1
-            return read(self._known[key].get("text"))
+        if line := self._known.get(key):
+            return Reply(read(line["text"]), key, Usage(**line["usage"]))
         heard: list[str | None] = [None]
 
         def keep(text: str | None) -> Said | None:
             heard[0] = text
             return read(text)
 
-        answer = self.complete(request, keep, **options)
-        if answer is NoAnswer.FAILED:
-            self._wear()
-            return None
-        self._failed_in_a_row = 0
-        self._append({"key": key, "text": heard[0]} | ({"none": answer.name} if isinstance(answer, NoAnswer) else {}))
-        return None if isinstance(answer, NoAnswer) else answer
+        self._here.spent = Usage()
+        content: dict[str, Any] = {}  # of a request that failed only its cost
+        try:
+            answer = self.complete(request, keep, **options)
+            if answer is not NoAnswer.FAILED:
+                content = {"key": key, "text": heard[0]}
+        finally:
+            if self._here.spent.requests:
+                self._append(content | {"usage": asdict(self._here.spent)})
+        self._wear(answer)
+        return Reply(None if isinstance(answer, NoAnswer) else answer, key, self._here.spent)
+
+    def _count(self, **more: int) -> None:
+        super()._count(**more)
+        self._here.spent += Usage(**more)
 
     def _complete(self, request: Sequence[dict[str, str]], options: Mapping[str, Any]) -> str | None:
         with self._written:
@@ -96,11 +109,11 @@ class Calls(JudgeClient):
             self._begun += 1
         return super()._complete(request, options)
 
-    def _wear(self) -> None:
-        self._failed_in_a_row += 1
+    def _wear(self, answer: object) -> None:
+        self._failed_in_a_row = self._failed_in_a_row + 1 if answer is NoAnswer.FAILED else 0
         if self._failed_in_a_row >= FAILURES_IN_A_ROW:
             raise RunError(
-                f"judge.url={self._endpoint.url}: the last {FAILURES_IN_A_ROW} requests failed; see whether it is up, "
+                f"judge.url={self._settings.url}: the last {FAILURES_IN_A_ROW} requests failed; see whether it is up, "
                 "then give the same command again: what was answered is kept"
             )
 
@@ -108,24 +121,15 @@ class Calls(JudgeClient):
         for line in self._file.read_text(encoding="utf-8").splitlines() if self._file.exists() else []:
             try:
                 content = json.loads(line)
-                self._before += Usage(**content.pop("usage"))
-                if content:
-                    self._known[content["key"]] = content
+                self._before += Usage(**content["usage"])
+                if "key" in content:
+                    self._known[content["key"]] = {"text": content["text"], "usage": content["usage"]}
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue  # cut off: it is asked again
 
     def _append(self, content: dict[str, Any]) -> None:
-        """One line, with what was spent since the line before it."""
         with self._written:
-            spent = replace(self.usage)
-            since = asdict(spent - self._noted)
-            self._noted = spent
+            if "key" in content:
+                self._known[content["key"]] = content
             with self._file.open("a", encoding="utf-8") as stream:
-                stream.write(
-                    f"\n{json.dumps(content | {'usage': since})}"
-                )  # the break first: a cut line spoils no other
-
-    def __exit__(self, *problem: object) -> None:
-        if self.usage != self._noted:  # requests that failed cost, too
-            self._append({})
-        super().__exit__(*problem)
+                stream.write(f"\n{json.dumps(content)}")  # the break first: a cut line spoils no other

@@ -77,6 +77,17 @@ def words_auroc(policy: Policy, rows: Sequence[LabelledConversation], groups: Se
     return float(roc_auc_score(positive, scores))
 
 
+def length_auroc(policy: Policy, rows: Sequence[LabelledConversation]) -> float | None:
+    """AUROC of the texts' lengths, at least 0.5: near 1, one label has the longer conversations."""
+    from sklearn.metrics import roc_auc_score
+
+    positive = np.array([row.labels[policy.id] == policy.positive for row in rows])
+    if positive.all() or not positive.any():
+        return None
+    auroc = float(roc_auc_score(positive, [len(_text(row.conversation)) for row in rows]))
+    return max(auroc, 1 - auroc)
+
+
 def _triples(conversation: Conversation) -> frozenset[tuple[str, ...]]:
     words = re.findall(r"\w+", _text(conversation).casefold())
     return frozenset(tuple(words[place : place + WORDS]) for place in range(max(1, len(words) - WORDS + 1)))

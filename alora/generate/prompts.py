@@ -98,10 +98,10 @@ def cases_format(policy: Policy) -> dict[str, Any]:
 
 
 def read_cases(text: str | None, policy: Policy) -> list[Turns] | None:
-    """A conversation for each label, in their order; None unless every label has one that can be read."""
+    """A conversation for each label, in their order; None unless every label has one that can be read, of its own."""
     for value in _objects(text):
         found = [_turns(value.get(label)) for label in policy.labels]
-        if all(found):
+        if all(found) and len(set(found)) == len(found):
             return [turns for turns in found if turns]
     return None
 
