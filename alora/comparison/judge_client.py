@@ -21,6 +21,7 @@ from alora.data.conversation import Conversation
 from alora.errors import ConfigError, MissingDependency
 from alora.policy import Policy
 
+FAILURES_IN_A_ROW = 20  # then the endpoint counts as down
 LONGEST_PAUSE = 30.0  # seconds between two tries, whatever the endpoint asks for
 NO_KEY = "no-key"  # the package insists on one; local servers do not look at it
 _OPTIONAL = ("temperature", "max_tokens", "response_format")  # some models refuse them by name

@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from alora.comparison.judge_client import JudgeClient, NoAnswer, Usage
+from alora.comparison.answers import Answers
+from alora.comparison.judge_client import FAILURES_IN_A_ROW, JudgeClient, NoAnswer, Usage
 from alora.config.schema import GenerateSettings, JudgeSettings
 from alora.errors import RunError
 
-FAILURES_IN_A_ROW = 20  # then the endpoint counts as down
 Said = TypeVar("Said")
 
 
@@ -44,14 +44,12 @@ class Calls(JudgeClient):
 
     def __init__(self, file: Path, settings: GenerateSettings, judge: JudgeSettings, pause: float = 1.0) -> None:
         super().__init__(judge, pause)
-        self._file, self._limits = file, settings
-        self._written = threading.Lock()
-        self._known: dict[str, dict[str, Any]] = {}
-        self._before = Usage()
+        self._limits = settings
+        self._answers = Answers(file, lambda kept: (kept["text"], Usage(**kept["usage"])))
+        self._before = self._answers.usage
+        self._begun = self._before.requests
         self._here = threading.local()  # spent: by the question that this thread asks
         self._failed_in_a_row = 0
-        self._read()
-        self._begun = self._before.requests
 
     @property
     def total(self) -> Usage:
@@ -75,8 +73,8 @@ class Calls(JudgeClient):
         """
         asked = [self._settings.model, list(request), options]  # without the URL: a local server's port may change
         key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
-        if line := self._known.get(key):
-            return Reply(read(line["text"]), key, Usage(**line["usage"]))
+        if known := self._answers.known.get(key):
+            return Reply(read(known[0]), key, known[1])
         heard: list[str | None] = [None]
 
         def keep(text: str | None) -> Said | None:
@@ -84,23 +82,24 @@ class Calls(JudgeClient):
             return read(text)
 
         self._here.spent = Usage()
-        content: dict[str, Any] = {}  # of a request that failed only its cost
+        answer = NoAnswer.FAILED
         try:
             answer = self.complete(request, keep, **options)
-            if answer is not NoAnswer.FAILED:
-                content = {"key": key, "text": heard[0]}
         finally:
-            if self._here.spent.requests:
-                self._append(content | {"usage": asdict(self._here.spent)})
+            spent: Usage = self._here.spent
+            if answer is not NoAnswer.FAILED:
+                self._answers.add(key, (heard[0], spent), text=heard[0], usage=asdict(spent))
+            elif spent.requests:
+                self._answers.add_usage(spent)
         self._wear(answer)
-        return Reply(None if isinstance(answer, NoAnswer) else answer, key, self._here.spent)
+        return Reply(None if isinstance(answer, NoAnswer) else answer, key, spent)
 
     def _count(self, **more: int) -> None:
         super()._count(**more)
         self._here.spent += Usage(**more)
 
     def _complete(self, request: Sequence[dict[str, str]], options: Mapping[str, Any]) -> str | None:
-        with self._written:
+        with self._lock:
             most_calls, most_cost = self._limits.max_calls, self._limits.max_cost
             if most_calls is not None and self._begun >= most_calls:
                 raise BudgetSpent(f"generate.max_calls={most_calls}")
@@ -116,20 +115,3 @@ class Calls(JudgeClient):
                 f"judge.url={self._settings.url}: the last {FAILURES_IN_A_ROW} requests failed; see whether it is up, "
                 "then give the same command again: what was answered is kept"
             )
-
-    def _read(self) -> None:
-        for line in self._file.read_text(encoding="utf-8").splitlines() if self._file.exists() else []:
-            try:
-                content = json.loads(line)
-                self._before += Usage(**content["usage"])
-                if "key" in content:
-                    self._known[content["key"]] = {"text": content["text"], "usage": content["usage"]}
-            except (ValueError, KeyError, TypeError, AttributeError):
-                continue  # cut off: it is asked again
-
-    def _append(self, content: dict[str, Any]) -> None:
-        with self._written:
-            if "key" in content:
-                self._known[content["key"]] = content
-            with self._file.open("a", encoding="utf-8") as stream:
-                stream.write(f"\n{json.dumps(content)}")  # the break first: a cut line spoils no other

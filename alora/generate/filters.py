@@ -31,28 +31,26 @@ def near_duplicates(
 ) -> dict[int, str]:
     """Rows that repeat an earlier row of another group, or one of ``against``: by number, the id of what they repeat.
 
-    Two texts are near-duplicates when they share at least ``similarity`` of their word triples (Jaccard). The two sides
-    of a minimal pair are alike on purpose, so only rows of other groups count; of two copies the first stays. Exact, by
-    an inverted index: no hashing, no misses.
+    Two texts are near-duplicates when they share at least ``similarity`` of their word triples (Jaccard, exact). The
+    two sides of a minimal pair are alike on purpose, so only rows of other groups count; of two copies the first stays.
     """
+    texts = [_triples(row) for row in (*against, *rows)]
+    names = [row.id for row in (*against, *rows)]
+    owners = [""] * len(against) + [*groups]
+    common = Counter(triple for triples in texts for triple in triples)
     holders: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    known = [(_triples(row), row.id, "") for row in against]
-    for place, (triples, _, _) in enumerate(known):
-        for triple in triples:
-            holders[triple].append(place)
     found: dict[int, str] = {}
-    for number, (row, group) in enumerate(zip(rows, groups, strict=True)):
-        triples = _triples(row)
-        shared = Counter(place for triple in triples for place in holders[triple])
-        for place, count in shared.items():
-            others, name, other_group = known[place]
-            if other_group != group and count >= similarity * (len(triples) + len(others) - count):
-                found[number] = name
-                break
+    for place, triples in enumerate(texts):
+        # Two sets that share enough share one of so many of their rarest members: the others need no look.
+        rarest = sorted(triples, key=lambda triple: (common[triple], triple))
+        rarest = rarest[: len(triples) - int(similarity * len(triples)) + 1]
+        likely = sorted({other for triple in rarest for other in holders[triple] if owners[other] != owners[place]})
+        copied = (o for o in likely if len(triples & texts[o]) >= similarity * len(triples | texts[o]))
+        if (copy := next(copied, None)) is not None:
+            found[place - len(against)] = names[copy]
         else:
-            for triple in triples:
-                holders[triple].append(len(known))
-            known.append((triples, row.id, group))
+            for triple in rarest:
+                holders[triple].append(place)
     return found
 
 

@@ -148,19 +148,9 @@ def _format(name: str, properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _objects(text: str | None) -> list[dict[str, Any]]:
-    """The outermost JSON objects in ``text``, without what stands in ``<think>``; none where an escape in it stands for
-    half a character."""
-    said = (text or "").rpartition("</think>")[2]
-    decoder, found, place = json.JSONDecoder(), [], said.find("{")
-    while place != -1:
-        try:
-            value, place = decoder.raw_decode(said, place)
-            found.append(value)
-        except (ValueError, RecursionError):
-            place += 1
-        place = said.find("{", place)
-    whole = lone_surrogate(json.dumps(found, ensure_ascii=False)) is None
-    return [value for value in found if isinstance(value, dict) and whole]
+    """The JSON objects in ``text``; none where an escape in it stands for half a character."""
+    found = list(judge_prompt.objects(text))
+    return found if lone_surrogate(json.dumps(found, ensure_ascii=False)) is None else []
 
 
 def _turns(value: Any) -> Turns | None:
