@@ -10,8 +10,7 @@ import numpy as np
 
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.errors import DataError
-from alora.evaluation.bag_of_words import fit_bag_of_words
-from alora.evaluation.calibration import positive_probability
+from alora.evaluation.bag_of_words import held_out_words
 from alora.generate.cases import Case
 from alora.policy import Policy
 
@@ -59,20 +58,14 @@ def words_auroc(policy: Policy, rows: Sequence[LabelledConversation], groups: Se
 
     Near 1, counting words solves the rows, and an adapter need not learn the rule from them.
     """
-    from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import GroupKFold
 
-    positive = np.array([row.labels[policy.id] == policy.positive for row in rows])
-    if len(set(groups)) < FOLDS or positive.all() or not positive.any():
+    if len(set(groups)) < FOLDS:
         return None
-    scores = np.zeros(len(rows))
-    for train, test in GroupKFold(FOLDS).split(scores, groups=list(groups)):
-        try:
-            fitted = fit_bag_of_words(policy, [rows[place] for place in train])
-        except DataError:
-            return None
-        scores[test] = positive_probability(fitted.predict([rows[place] for place in test]).logits_NL)
-    return float(roc_auc_score(positive, scores))
+    try:
+        return held_out_words(policy, rows, GroupKFold(FOLDS).split(rows, groups=list(groups)))[1]
+    except DataError:
+        return None
 
 
 def length_auroc(policy: Policy, rows: Sequence[LabelledConversation]) -> float | None:

@@ -138,10 +138,10 @@ def test_labels_that_lengths_give_away_are_reported(capsys):
 
 
 def test_labels_that_are_out_of_balance_are_reported(capsys):
-    blunt = lambda number, body: (  # noqa: E731
-        pair(body, "You get your money back.", "Against no_refunds.") if number % 7 else honest(number, body)
-    )
-    one_sided = lambda number, body: blunt(number, body) if asks_for(body) == "cases" else honest(number, body)  # noqa: E731
+    def one_sided(number, body):
+        blunt = asks_for(body) == "cases" and "Case 1" not in str(body)
+        return pair(body, "You get your money back.", "Against no_refunds.") if blunt else honest(number, body)
+
     generate(one_sided)
     assert "[UNBALANCED]" in capsys.readouterr().out
     generate(honest, "output=other")

@@ -215,3 +215,9 @@ def test_validation_rows_have_a_value_that_no_training_row_has(capsys):
     assert len(rows("validation")) == 8
     assert generate(honest, "generate.hold_out=weather")[0] == 2
     assert "out/dimensions.yaml: topic, tone" in capsys.readouterr().err
+
+
+def test_a_held_out_dimension_leaves_training_rows():
+    assert generate(honest, "generate.hold_out=tone", "data.validation_share=0.95")[0] == 0
+    assert {row["generated"]["cell"]["tone"] for row in rows()} != set()
+    assert {row["generated"]["cell"]["tone"] for row in rows("validation")} != set()

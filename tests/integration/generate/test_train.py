@@ -2,6 +2,7 @@
 
 import json
 
+from alora.bundle.manifest import CERTIFICATE_FILE
 from alora.cli import main
 from tests.integration.generate.scripted import honest
 from tests.toy_recipe import toy_overrides
@@ -21,6 +22,6 @@ def test_text_becomes_a_bundle_and_the_figures_are_of_the_real_rows(folder, monk
     assert "[WORDS_SOLVE]" in capsys.readouterr().err
     written = [json.loads(line) for line in (folder / "generated/toy/train.jsonl").open()]
     assert {row["policy"] for row in written} == {"toy"}
-    assert (folder / "run/bundle/certificate.json").is_file()
+    assert (folder / "run/bundle" / CERTIFICATE_FILE).is_file()
     found = json.loads((folder / "run/evaluation.json").read_text())["evaluations"]
     assert {item["metrics"]["rows"] for item in found if item["split"] == "test"} == {12}
