@@ -159,7 +159,7 @@ def _turns(value: Any) -> Turns | None:
     turns = []
     for item in value:
         role, text = (item.get("role"), item.get("content")) if isinstance(item, dict) else (None, None)
-        if role not in ROLES or not isinstance(text, str) or not text.strip() or len(text) > LONGEST_TURN:
+        if role not in ROLES or not isinstance(text, str) or not text.strip(" .\n") or len(text) > LONGEST_TURN:
             return None
         turns.append((role, text))
     return tuple(turns)

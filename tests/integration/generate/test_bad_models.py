@@ -35,7 +35,8 @@ def test_a_model_that_repeats_itself_is_caught(capsys):
     ["no JSON at all", '{"violation": []}', '{"violation": [{"role": "boss", "content": "x"}], "ok": 3}', "", None,
      '{"ok": ' * 5000, '{"violation": [{"role": "user", "content": "   "}], "ok": [{"role": "user", "content": "x"}]}',
      '{"violation": [{"role": "user", "content": "a"}], "ok": [{"role": "user", "content": "half \\ud800"}]}',
-     '{"violation": [{"role": "user", "content": "..."}], "ok": [{"role": "user", "content": "..."}]}'],
+     '{"violation": [{"role": "user", "content": "a"}], "ok": [{"role": "user", "content": "a"}]}',
+     '{"violation": [{"role": "user", "content": "a"}], "ok": [{"role": "user", "content": "..."}]}'],
 )  # fmt: skip
 def test_pairs_that_cannot_be_read_are_counted_and_paid_once(nonsense, capsys):
     def bad(number, body):
