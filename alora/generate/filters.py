@@ -63,7 +63,7 @@ def words_auroc(policy: Policy, rows: Sequence[LabelledConversation], groups: Se
     if len(set(groups)) < FOLDS:
         return None
     try:
-        return held_out_words(policy, rows, GroupKFold(FOLDS).split(rows, groups=list(groups)))[1]
+        return held_out_words(policy, rows, GroupKFold(FOLDS).split(np.zeros(len(rows)), groups=list(groups)))[1]
     except DataError:
         return None
 
