@@ -13,9 +13,9 @@ from alora.bundle.light import read_bundle
 from alora.data.conversation import Conversation, LabelledConversation, parse_conversation
 from alora.data.messages import as_row
 from alora.errors import AloraError, CheckFailed, ConfigError, DataError, PromptRefused, RenderError
+from alora.http import Waiting, named
 from alora.serving.client import RemoteEngine
 from alora.serving.guard import Guard
-from alora.serving.http import Waiting, named
 from alora.verdict import Verdict, highest
 
 _AHEAD = 8  # conversations under way at a time

@@ -47,11 +47,11 @@ from alora.errors import CheckFailed, ConfigError
 from alora.guard.core import Guard
 from alora.guard.reader import Reading, Served
 from alora.guard.wire import GuardRequest
+from alora.http import Http, Unreachable
 from alora.identity.certify import certify
 from alora.policy import Policy
 from alora.prompt.render import Prefix, Renderer
 from alora.serving.client import RemoteEngine
-from alora.serving.http import Http, Unreachable
 
 WORDS = ("parcel", "order", "refund", "money", "late", "week", "please", "answer", "advice", "price", "number", "sorry")
 ROOM = 400  # tokens of a prompt beside the conversation: the template, and the reader's question

@@ -31,7 +31,7 @@ from alora.generate.filters import leak, length_auroc, near_duplicates, words_au
 from alora.generate.prompts import DIMENSIONS
 from alora.generate.report import Quality, markdown
 from alora.policy import Policy, load_policies
-from alora.reading import read_json, read_yaml
+from alora.reading import read_json, read_yaml, require_plain
 
 _MARK = "generated.json"
 
@@ -189,6 +189,8 @@ def _split(cases: Sequence[Case], share: float, dimension: str | None) -> dict[s
 
 def _claim(folder: Path, policy: Policy) -> None:
     mark, mine = folder / _MARK, {"generated_for": policy.as_dict()}
+    if folder.is_dir():
+        require_plain(folder, ConfigError)
     if mark.exists():
         if read_json(mark, ConfigError, "give another output=") != mine:
             raise ConfigError(f"{folder} holds rows of another policy or rule; give another output=, or remove it")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from alora.comparison.judge_client import Usage
+from alora.errors import ConfigError
+from alora.reading import LONGEST, require_plain
+from alora.typed import typed
 
+_LONGEST_LINE = LONGEST
 Kept = TypeVar("Kept")
 
 
@@ -25,13 +29,14 @@ class Answers(Generic[Kept]):
         self.known: dict[str, Kept] = {}
         self.usage = Usage()
         file.parent.mkdir(parents=True, exist_ok=True)
-        for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
+        require_plain(file.parent, ConfigError, file.name)
+        for line in _lines(file) if file.exists() else ():
             try:
                 content = json.loads(line)
                 known = {content["key"]: read(content)} if "key" in content else {}
-                self.usage += Usage(**content.get("usage", {}))
+                self.usage += typed(Usage, content.get("usage", {}))
                 self.known |= known
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 continue
 
     def add(self, key: str, answer: Kept, **content: Any) -> None:
@@ -47,3 +52,11 @@ class Answers(Generic[Kept]):
     def _append(self, content: Mapping[str, Any]) -> None:
         with self._file.open("a", encoding="utf-8") as stream:
             stream.write(f"\n{json.dumps(content)}")  # the break first: a cut line spoils no other
+
+
+def _lines(file: Path) -> Iterator[bytes]:
+    """Its lines, but for those that are longer than any that was written."""
+    with file.open("rb") as stream:
+        while line := stream.readline(_LONGEST_LINE):
+            if line.endswith(b"\n") or len(line) < _LONGEST_LINE:
+                yield line

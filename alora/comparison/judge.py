@@ -31,6 +31,7 @@ from alora.errors import ConfigError, RunError
 from alora.evaluation.noise import Doubt
 from alora.policy import Policy
 from alora.reading import printable
+from alora.typed import typed
 
 SURE = 0.995  # what a confidence of 100, or none at all, counts as
 
@@ -61,7 +62,7 @@ def ask_and_score(task: Task, unit: Unit, home: Path) -> dict[str, Scores]:
     for policy in task.policies:
         silent: Counter[NoAnswer] = Counter()
         with JudgeClient(settings) as client:
-            book = Answers(home / "answers" / f"{policy.id}.jsonl", _read)
+            book = _book(home / "answers" / f"{policy.id}.jsonl", policy)
             parts = {}
             for name in ("validation", "test"):
                 rows = labelled_for(policy, getattr(task.splits, name))
@@ -85,7 +86,7 @@ def disagreements(
     require_settings(settings)
     mine, silent = labelled_for(policy, rows), Counter[NoAnswer]()
     with JudgeClient(settings) as client:
-        book = Answers(answers, _read)
+        book = _book(answers, policy)
         given = _answers(client, book, policy, mine, _Patience(settings), silent)
         book.add_usage(client.usage)
     _tell(policy, client, silent)
@@ -207,8 +208,16 @@ def _key(policy: Policy, row: LabelledConversation, settings: JudgeSettings) -> 
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 
 
-def _read(kept: Mapping[str, Any]) -> Answer:
-    return Answer(int(kept["label_id"]), kept["confidence"])
+def _book(file: Path, policy: Policy) -> Answers[Answer]:
+    """The answers on one policy's rows that are kept in ``file``."""
+
+    def read(kept: Mapping[str, Any]) -> Answer:
+        answer = typed(Answer, {name: kept[name] for name in ("label_id", "confidence")})
+        if not (0 <= answer.label_id < len(policy.labels) and 0 <= (answer.confidence or 0) <= 1):
+            raise ValueError(f"no answer: {answer}")
+        return answer
+
+    return Answers(file, read)
 
 
 def _facts(settings: JudgeSettings, usage: Usage, silent: Counter[NoAnswer]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""One question at a time to an OpenAI-compatible endpoint, by the ``openai`` package; every failure is counted."""
+"""One question at a time to an OpenAI-compatible endpoint; every failure is counted."""
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 import os
@@ -13,17 +14,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from enum import Enum, auto
 from typing import Any, Self, TypeVar
+from urllib.parse import urlsplit
 
 from alora.comparison.judge_prompt import Answer, messages, read_answer
 from alora.config.schema import JudgeSettings
 from alora.config.secrets import redacted
 from alora.data.conversation import Conversation
-from alora.errors import ConfigError, MissingDependency
+from alora.errors import ConfigError
+from alora.http import Http, Unreachable, Waiting
 from alora.policy import Policy
 
 FAILURES_IN_A_ROW = 20  # then the endpoint counts as down
 LONGEST_PAUSE = 30.0  # seconds between two tries, whatever the endpoint asks for
-NO_KEY = "no-key"  # the package insists on one; local servers do not look at it
+MOST_WORDS = 10_000  # characters of a refusal that are read
 _OPTIONAL = ("temperature", "max_tokens", "response_format")  # some models refuse them by name
 _NOT_TAKEN = (
     r"(?:unsupported|not supported|does(?: not|n't) support|"
@@ -57,6 +60,10 @@ class Usage:
     input_tokens: int = 0
     output_tokens: int = 0
 
+    def __post_init__(self) -> None:
+        if min(astuple(self)) < 0:
+            raise ValueError(f"a count is negative: {self}")
+
     def __add__(self, other: Usage) -> Usage:
         return Usage(*map(operator.add, astuple(self), astuple(other)))
 
@@ -64,6 +71,14 @@ class Usage:
         """In the currency of ``judge.input_price``; 0 without prices."""
         prices = (judge.input_price or 0, judge.output_price or 0)
         return (self.input_tokens * prices[0] + self.output_tokens * prices[1]) / 1e6
+
+
+class _Status(Exception):
+    """An answer other than 200: its status, its words, and the seconds that it asks to wait."""
+
+    def __init__(self, status: int, words: str, wait: float) -> None:
+        super().__init__(status)
+        self.status, self.words, self.wait = status, words, wait
 
 
 class JudgeClient:
@@ -74,29 +89,14 @@ class JudgeClient:
         pause: seconds before the second try; doubled for each further one.
 
     Raises:
-        MissingDependency: the package ``openai`` is not installed.
-        ConfigError: the URL cannot be used.
+        ConfigError: the URL or the key cannot be used.
     """
 
     def __init__(self, settings: JudgeSettings, pause: float = 1.0) -> None:
-        try:
-            import openai
-        except ImportError as error:
-            raise MissingDependency(
-                f"a judge needs the package openai ({error}); pip install 'alora-toolkit[judge]'"
-            ) from error
-        self._openai, self._settings, self._pause = openai, settings, pause
+        self._settings, self._pause = settings, pause
+        self._url = f"{_checked(str(settings.url)).rstrip('/')}/chat/completions"
         self._key_given = bool(os.environ.get(settings.api_key_env))
-        try:
-            self._client = openai.OpenAI(
-                base_url=settings.url,
-                api_key=os.environ.get(settings.api_key_env) or NO_KEY,
-                timeout=settings.timeout,
-                http_client=openai.DefaultHttpxClient(follow_redirects=False),  # to nobody who was not named
-                max_retries=0,  # done here, where it is counted, and where an unreadable answer is a failure too
-            )
-        except Exception as error:  # httpx refuses odd URLs with classes of its own
-            raise ConfigError(f"judge.url={redacted(str(settings.url))!r} cannot be used: {error}") from error
+        self._wait = Waiting(lambda: Http(key=settings.api_key_env))
         self._refused: set[str] = set()  # names of options
         self._lock = threading.Lock()
         self.usage = Usage()
@@ -106,7 +106,7 @@ class JudgeClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._client.close()
+        self._wait.close()
 
     def ask(self, policy: Policy, conversation: Conversation) -> Answer | NoAnswer:
         """The judge's answer, or why there is none; see :meth:`complete`."""
@@ -129,17 +129,21 @@ class JudgeClient:
             options = {name: value for name, value in wanted.items() if name not in self._refused}
             try:
                 text = self._complete(request, options)
-            except self._openai.APIStatusError as error:
+            except _Status as error:
                 self._count(failed_requests=1)
                 if self._dropped_option(error, options):
                     continue  # no try of its own: there are two options to lose
                 self._stop(error)
-                if error.status_code in (400, 413, 422):
-                    self.refusal = f"HTTP {error.status_code}: {str(error)[:300]}"
-                    return NoAnswer.FILTERED if _FILTER.search(f"{error} {error.code}") else NoAnswer.REFUSED
-                asked_to_wait = _retry_after(error)
-            except (self._openai.OpenAIError, ValueError, AttributeError, TypeError, LookupError, RecursionError):
-                # Connection, timeout, and bodies that are no chat completion: cut JSON, HTML, missing choices.
+                if error.status in (400, 413, 422):
+                    self.refusal = f"HTTP {error.status}: {error.words[:300]}"
+                    return NoAnswer.FILTERED if _FILTER.search(error.words) else NoAnswer.REFUSED
+                asked_to_wait = error.wait
+            except Unreachable:
+                self._count(failed_requests=1)
+            except ConfigError:
+                raise
+            except (ValueError, AttributeError, TypeError, LookupError, RecursionError):
+                # Bodies that are no chat completion: cut JSON, HTML, missing choices.
                 self._count(failed_requests=1)
             else:
                 answer = read(text)
@@ -151,60 +155,52 @@ class JudgeClient:
                     return why  # at temperature 0 it would say the same again
             if attempt >= self._settings.retries:
                 return why
-            time.sleep(self._wait(attempt, asked_to_wait))
+            time.sleep(self._pause_before(attempt, asked_to_wait))
             attempt += 1
 
     def _complete(self, request: Sequence[dict[str, str]], options: Mapping[str, Any]) -> str | None:
         self._count(requests=1)
-        complete: Any = self._client.chat.completions.create  # typed for literal messages, which these are not
-        reply = complete(messages=list(request), **{"model": self._settings.model, **options})
-        if isinstance(reply, str):  # the package hands a body through that is not JSON
-            raise ValueError("the answer is not JSON")
-        usage = getattr(reply, "usage", None)
-        self._count(
-            input_tokens=_tokens(getattr(usage, "prompt_tokens", None)),
-            output_tokens=_tokens(getattr(usage, "completion_tokens", None)),
-        )
-        content = reply.choices[0].message.content
+        body = {"model": self._settings.model, "messages": list(request), **options}
+        answer, text = self._wait(lambda http: http.exchange(self._url, body, self._settings.timeout))
+        if answer.status_code != 200:
+            raise _Status(answer.status_code, text[:MOST_WORDS], _seconds(answer.headers.get("retry-after", "0")))
+        reply = json.loads(text)
+        usage = reply.get("usage")
+        spent = usage.get if isinstance(usage, dict) else dict[str, Any]().get
+        self._count(input_tokens=_tokens(spent("prompt_tokens")), output_tokens=_tokens(spent("completion_tokens")))
+        content = reply["choices"][0]["message"]["content"]
         return content if isinstance(content, str) else None
 
-    def _dropped_option(self, error: Any, sent: Mapping[str, Any]) -> bool:
+    def _dropped_option(self, error: _Status, sent: Mapping[str, Any]) -> bool:
         """Leave out a setting that the model does not take; True when the request, sent anew, would be another one.
 
         What counts is what this request held: another thread may have dropped the setting since.
         """
-        if error.status_code not in (400, 422):
+        if error.status not in (400, 422):
             return False
-        words = str(error)
-        named = next((name for name in _OPTIONAL if name in sent and _not_taken(name, words)), None)
+        named = next((name for name in _OPTIONAL if name in sent and _not_taken(name, error.words)), None)
         with self._lock:
             if named is not None:
                 self._refused.add(named)
             return not self._refused.isdisjoint(sent)
 
-    def _stop(self, error: Any) -> None:
+    def _stop(self, error: _Status) -> None:
         place = f"judge.url={redacted(str(self._settings.url))}"
-        if 300 <= error.status_code < 400:
-            elsewhere = redacted(str(error.response.headers.get("location")))
-            raise ConfigError(
-                f"{place}: HTTP {error.status_code}, and sends on to {elsewhere}, where neither key nor text follow; "
-                "give the right address"
-            ) from error
-        if error.status_code in (401, 403):
+        if error.status in (401, 403):
             state = "was refused" if self._key_given else "is missing"
             raise ConfigError(
-                f"{place}: HTTP {error.status_code}, the key in ${self._settings.api_key_env} {state}; export it, or "
+                f"{place}: HTTP {error.status}, the key in ${self._settings.api_key_env} {state}; export it, or "
                 "name another variable with judge.api_key_env"
             ) from error
-        if error.status_code == 404:
+        if error.status == 404:
             raise ConfigError(
                 f"{place}: HTTP 404; check that the URL ends with its version (/v1) and that judge.model="
                 f"{self._settings.model} is served there"
             ) from error
-        if error.status_code == 405:
-            raise ConfigError(f"{place} takes no chat completions: {str(error)[:300]}") from error
+        if error.status == 405:
+            raise ConfigError(f"{place} takes no chat completions: {error.words[:300]}") from error
 
-    def _wait(self, attempt: int, asked: float) -> float:
+    def _pause_before(self, attempt: int, asked: float) -> float:
         grown = self._pause * 2**attempt * (1 + random.random() / 4)  # apart, so that threads do not come back at once
         return min(LONGEST_PAUSE, max(grown, asked))
 
@@ -219,9 +215,21 @@ def _not_taken(name: str, words: str) -> bool:
     return re.search(near, words, re.IGNORECASE) is not None and not _TOO_LONG.search(words)
 
 
-def _retry_after(error: Any) -> float:
+def _checked(url: str) -> str:
+    """``url``, if it can be one; ConfigError otherwise."""
     try:
-        return max(0.0, float(error.response.headers.get("retry-after", "0")))
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigError(f"judge.url={redacted(url)!r} cannot be used; give http://HOST:PORT/v1 or https://HOST/v1")
+    return url
+
+
+def _seconds(wish: str) -> float:
+    try:
+        return max(0.0, float(wish))
     except ValueError:
         return 0.0
 

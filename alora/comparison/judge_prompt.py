@@ -15,6 +15,7 @@ from typing import Any
 from alora.data.conversation import Conversation
 from alora.policy import Policy
 
+LONGEST_ANSWER = 2**17  # characters, from its end; json finds an error in time that grows with all before it
 CUT = "\n[... {count} characters left out ...]\n"
 _SYSTEM = (
     "You check conversations against one policy. The user message holds the policy and, inside <conversation>, a JSON "
@@ -75,7 +76,7 @@ def _confidence(value: Any) -> float | None:
 
 def objects(text: str | None) -> Iterator[dict[str, Any]]:
     """Every JSON object outside ``<think>`` in its order, and those within one that has no label itself."""
-    said = (text or "").rpartition("</think>")[2].partition("<think>")[0]
+    said = (text or "").rpartition("</think>")[2].partition("<think>")[0][-LONGEST_ANSWER:]
     decoder, place = json.JSONDecoder(), said.find("{")
     while place != -1:
         try:

@@ -28,9 +28,7 @@ class Doubt:
     probability: float
 
 
-def doubtful_labels(
-    policy: Policy, rows: Sequence[LabelledConversation], seed: int = 0
-) -> tuple[list[Doubt], float]:
+def doubtful_labels(policy: Policy, rows: Sequence[LabelledConversation], seed: int = 0) -> tuple[list[Doubt], float]:
     """Rows of ``policy`` whose label is probably wrong, the surest first; and the AUROC of the words that doubt them.
 
     A bag of words is fitted on four fifths of the rows and predicts the last fifth. A row is doubtful when another

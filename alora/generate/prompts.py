@@ -150,7 +150,10 @@ def _format(name: str, properties: dict[str, Any]) -> dict[str, Any]:
 def _objects(text: str | None) -> list[dict[str, Any]]:
     """The JSON objects in ``text``; none where an escape in it stands for half a character."""
     found = list(judge_prompt.objects(text))
-    return found if lone_surrogate(json.dumps(found, ensure_ascii=False)) is None else []
+    try:
+        return found if lone_surrogate(json.dumps(found, ensure_ascii=False)) is None else []
+    except RecursionError:  # json reads a little deeper than it writes
+        return []
 
 
 def _turns(value: Any) -> Turns | None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from alora.errors import AloraError
 from alora.guard.reader import EngineDead, Overloaded, Reading, Served, as_they_come
+from alora.http import Full, Unreachable
 from alora.serving.client import MODELS, RemoteEngine
-from alora.serving.http import Full, Unreachable
 from alora.serving.servers import Servers
 
 if TYPE_CHECKING:

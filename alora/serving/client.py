@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from alora.bundle.golden import TOLERANCES, disagreement
 from alora.config.secrets import KEY, redacted
 from alora.errors import AloraError, CheckFailed, ConfigError, PromptRefused
-from alora.serving.http import Full, Http, Unreachable, refusal, root
+from alora.http import Full, Http, Unreachable, refusal, root
 from alora.serving.servers import SESSION
 
 if TYPE_CHECKING:

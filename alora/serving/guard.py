@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from alora.errors import CheckFailed, ConfigError, PromptRefused
+from alora.http import Http, Waiting, named, refusal, root
 from alora.policy import Policy
-from alora.serving.http import Http, Waiting, named, refusal, root
 from alora.serving.servers import SESSION, Servers, session_id
 from alora.typed import typed
 from alora.verdict import Calibration

@@ -11,7 +11,7 @@ from threading import Event, Thread
 from typing import Any, TypeVar
 
 from alora.errors import CheckFailed, ConfigError, PromptRefused
-from alora.serving.http import Full, Http, Waiting, named
+from alora.http import Full, Http, Waiting, named
 
 SESSION = "x-session-id"  # by which routers keep a conversation on its replica
 _EVERY_S, _PROBE_S = 2.0, 5.0  # between two questions for health; of silence, until a server is taken for gone

@@ -6,9 +6,9 @@ import pytest
 
 from alora.data.conversation import Conversation, Message
 from alora.errors import CheckFailed, ConfigError
+from alora.http import Full, Unreachable
 from alora.prefix.scorer import Scorer
 from alora.serving.engine import ServedAdapter
-from alora.serving.http import Full, Unreachable
 from tests.integration.serving.server import prove
 
 PLACES = pytest.mark.parametrize("place", [0, 1])

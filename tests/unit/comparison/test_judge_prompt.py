@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from alora.comparison.judge_prompt import Answer, messages, read_answer
+from alora.comparison.judge_prompt import Answer, messages, objects, read_answer
 from alora.data.conversation import Conversation, Message
 from alora.policy import Policy
 
@@ -125,3 +125,7 @@ def test_answers_that_are_none(text):
 def test_labels_are_the_policys_own():
     assert read_answer('{"label": "flat", "confidence": 60}', TONE) == Answer(2, 0.6)
     assert read_answer('{"label": "violation"}', TONE) is None
+
+
+def test_an_answer_of_open_braces_alone_is_read_in_bounded_time():
+    assert list(objects("{" * 3_000_000)) == []

@@ -32,18 +32,18 @@ class Full(ConfigError):
 
 
 class Http:
-    """Requests with the key in ``$VLLM_API_KEY``; ``most`` connections at a time.
+    """Requests with the key in the environment's variable ``key``; ``most`` connections at a time.
 
     Raises:
         ConfigError: the key cannot be sent, or the environment's proxy cannot be used.
     """
 
-    def __init__(self, most: int | None = None) -> None:
+    def __init__(self, most: int | None = None, key: str = KEY) -> None:
         headers = {"Accept-Encoding": "identity"}
-        if key := os.environ.get(KEY):
-            if not (key.isascii() and key.isprintable() and key == key.strip()):
-                raise ConfigError(f"${KEY} holds a character that no HTTP header carries; export it again")
-            headers["Authorization"] = f"Bearer {key}"
+        if secret := os.environ.get(key):
+            if not (secret.isascii() and secret.isprintable() and secret == secret.strip()):
+                raise ConfigError(f"${key} holds a character that no HTTP header carries; export it again")
+            headers["Authorization"] = f"Bearer {secret}"
         limits = httpx2.Limits(max_connections=most, keepalive_expiry=_KEPT)
         try:
             self._client = httpx2.AsyncClient(headers=headers, limits=limits)
@@ -57,7 +57,15 @@ class Http:
     async def send(
         self, url: str, body: Mapping[str, Any] | None, silence: float, headers: Mapping[str, str] | None = None
     ) -> tuple[int, str]:
-        """Status and text of one request; ``silence`` in seconds ends it, and :data:`_WHOLE` times as many in all.
+        """Status and text of :meth:`exchange`."""
+        answer, text = await self.exchange(url, body, silence, headers)
+        return answer.status_code, text
+
+    async def exchange(
+        self, url: str, body: Mapping[str, Any] | None, silence: float, headers: Mapping[str, str] | None = None
+    ) -> tuple[httpx2.Response, str]:
+        """The answer to one request and its text; ``silence`` in seconds ends it, and :data:`_WHOLE` times as many in
+        all.
 
         Raises:
             Unreachable: no whole answer comes, or one that is too long.
@@ -88,7 +96,7 @@ class Http:
                 f"{place} answered {answer.status_code} and sends on to {named(str(answer.headers.get('Location')))}, "
                 "where neither key nor text follow; give the right address"
             )
-        return answer.status_code, text
+        return answer, text
 
 
 def root(url: str) -> str:

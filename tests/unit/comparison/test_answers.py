@@ -1,0 +1,55 @@
+"""Answers that are kept: what a damaged or foreign file can do to those that follow, nothing."""
+
+import json
+import os
+
+import pytest
+
+from alora.comparison.answers import Answers
+from alora.comparison.judge import _book
+from alora.comparison.judge_client import Usage
+from alora.comparison.judge_prompt import Answer
+from alora.errors import ConfigError
+from alora.policy import Policy
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"[" * 100_000,
+        b"\xff\xfe",
+        b'{"key": "a", "text": "x", "usage": {"requests": -1000000}}',
+        b'{"key": "a", "text": "x", "usage": {"input_tokens": NaN}}',
+        b'{"key": "a", "text": "x", "usage": [1]}',
+        b'{"key": ["a"], "text": "x"}',
+        b"3",
+    ],
+)
+def test_a_damaged_line_is_passed_over_and_the_rest_is_kept(tmp_path, damage):
+    file = tmp_path / "calls.jsonl"
+    good = json.dumps({"key": "b", "text": "kept", "usage": {"requests": 2}}).encode()
+    file.write_bytes(b"\n".join((damage, good)))
+    answers = Answers(file, lambda kept: kept["text"])
+    assert answers.known == {"b": "kept"}
+    assert answers.usage == Usage(requests=2)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda file: file.symlink_to("/etc/hostname"), os.mkfifo, lambda file: file.symlink_to(file)]
+)
+def test_what_is_no_file_is_refused(tmp_path, make):
+    make(tmp_path / "calls.jsonl")
+    with pytest.raises(ConfigError, match=r"calls\.jsonl is (a|no) "):
+        Answers(tmp_path / "calls.jsonl", lambda kept: kept["text"])
+
+
+@pytest.mark.parametrize(
+    ("label_id", "confidence"), [(-1, 0.5), (2, 0.5), ("0", 0.5), (0, 99), (0, "high"), (0, float("nan")), (True, 0.5)]
+)
+def test_an_answer_that_is_none_is_asked_again(tmp_path, label_id, confidence):
+    kept = [
+        {"key": "a", "label_id": label_id, "confidence": confidence},
+        {"key": "b", "label_id": 1, "confidence": 0.5},
+    ]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, kept)))
+    assert _book(tmp_path / "p.jsonl", Policy("p", "T", "R")).known == {"b": Answer(1, 0.5)}
