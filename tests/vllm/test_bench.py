@@ -3,14 +3,14 @@
 In a process of its own: an engine that ends takes the process groups of all others of its process with it.
 """
 
-import subprocess
-import sys
+import os
 
 import pytest
 
 from alora.bench.engine import prepared_modules
 from alora.bench.record import load_record
 from alora.bench.trials import AA
+from tests.forked import Forked
 from tests.vllm import bundles
 
 # Every system and workload; the ratios of such sizes mean nothing and none is asserted.
@@ -20,13 +20,15 @@ COMMAND = ["bench", "serving", "bench=quick", "bench.prefixes=[96]", "bench.seed
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bench")
-    done = alora(*COMMAND, f"output={folder}")
-    assert (folder / "bench.json").is_file(), done.stderr[-3000:]
-    return done.returncode, load_record(folder), folder
+    code, _, errors = alora(*COMMAND, f"output={folder}")
+    assert (folder / "bench.json").is_file(), errors[-3000:]
+    return code, load_record(folder), folder
 
 
 def alora(*arguments):
-    return subprocess.run([sys.executable, "-m", "alora", *arguments], capture_output=True, text=True, timeout=550)
+    process = Forked(["-m", "alora", *arguments], os.environ)
+    output, errors = process.communicate()
+    return process.returncode, output, errors
 
 
 def cell(record, workload, **at):
@@ -97,9 +99,9 @@ def test_nothing_but_the_machine_withholds_a_ratio(run):
     assert refused <= {"OTHER_PROMPTS", "BIASED_AA", "NOISY_AA"}
     assert code == int(bool(record.faults()))
     assert "## Agreement" in (folder / "bench.md").read_text()
-    compared = alora("bench", "compare", str(folder), str(folder / "bench.json"))
-    assert compared.returncode == 0
-    assert "1.000" in compared.stdout
+    compared, table, _ = alora("bench", "compare", str(folder), str(folder / "bench.json"))
+    assert compared == 0
+    assert "1.000" in table
 
 
 def test_the_run_says_what_it_took(run):
@@ -137,14 +139,14 @@ def test_real_bundles_are_what_is_served(tmp_path):
     few = ["serving.workloads=[grid]", "prefixes=[96]", "policies=[2]", "serving.systems=[lora,alora,packed]"]
     held = ["bench", "serving", "bench=quick", f"bench.battery={bundles.battery()}"]
     held.append(f"base.source={bundles.base_folder()}")
-    done = alora(*held, f"output={folder}", *(f"bench.{one}" for one in few))
-    assert (folder / "bench.json").is_file(), done.stderr[-3000:]
+    _, _, errors = alora(*held, f"output={folder}", *(f"bench.{one}" for one in few))
+    assert (folder / "bench.json").is_file(), errors[-3000:]
     record = load_record(folder)
     assert record.base.name == str(bundles.battery())
     assert len(record.base.fingerprint["weights"]) == 64
     (found,) = record.cells
     assert all(one.worst <= record.tolerance and one.checked > 0 for one in found.agreement)
     assert {one.against for one in found.agreement} >= {"PEFT's aLoRA", "PEFT's LoRA", "the packed scorer"}
-    asked = alora(*held)
-    assert asked.returncode == 2
-    assert "holds 2 bundles, and the workloads ask for" in asked.stderr
+    code, _, errors = alora(*held)
+    assert code == 2
+    assert "holds 2 bundles, and the workloads ask for" in errors

@@ -146,7 +146,7 @@ def test_a_learning_rate_that_diverges(place, here, capsys):
 
 def run_limited(case: Case, place: Path, here: Path) -> None:
     """Run a case in a process that cannot write files above 20 kB, and check what it says."""
-    process = Forked(arguments(case.command, place, here), os.environ, largest_file=20_000)
+    process = Forked(["-m", "alora", *arguments(case.command, place, here)], os.environ, largest_file=20_000)
     output, errors = process.communicate()
     check_refusal(case, process.returncode, output, errors)
 

@@ -25,7 +25,7 @@ SMALL = ("identity.negative_controls=false", "export.golden_rows=0", "tracking=w
 
 def _start(folder, *arguments) -> Forked:
     environment = os.environ | {"ALORA_CACHE": str(folder / "cache"), AUDIT_LOG: str(folder / "audit.log")}
-    return Forked(["train", *arguments], environment)
+    return Forked(["-m", "alora", "train", *arguments], environment)
 
 
 def _remotes(process) -> set[str]:
