@@ -210,11 +210,17 @@ def test_nobody_waits_for_a_pipe(command, words, place, here, capsys, monkeypatc
     assert tree(here) == before
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+ALL_CLOSED = "<&- >&- 2>&-"
+
+
 @pytest.mark.parametrize(
-    ("command", "exit_code"),
-    [("--version", 0), ("score", 2), ("score bundles=[{place}/run] conversation=- base.source={place}/base", 2)],
-)
+    ("command", "exit_code", "closed"),
+    [
+        *((command, code, closed) for command, code in (("--version", 0), ("score", 2))
+          for closed in ("<&-", ">&-", "2>&-", ALL_CLOSED)),
+        ("score bundles=[{place}/run] conversation=- base.source={place}/base", 2, ALL_CLOSED),
+    ],
+)  # fmt: skip
 def test_streams_that_are_closed(command, exit_code, closed, place, here):
     """What is opened next may not take their place."""
     words = command.format(place=place)
