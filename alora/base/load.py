@@ -222,4 +222,6 @@ def multiplies_bfloat16(device: torch.device) -> bool:
 
 
 def _unreadable(source: str | None, error: Exception) -> str:
+    if "trust_remote_code" in str(error):
+        return f"base {source!r} runs its own Python; read it, then set base.trust_remote_code=true on the command line"
     return f"base {source!r} cannot be loaded: {first_line(error)}; check base.source, or take base=smollm2"
