@@ -1,3 +1,4 @@
+import atexit
 import gc
 
 import pytest
@@ -25,9 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """What was imported stays: a collection that walks all of torch and Hydra each time is half of the unit tier."""
     gc.enable()
-    gc.collect()
-    gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()
+    if not gc.get_freeze_count():  # one process may run many sessions
+        gc.collect()
+        gc.freeze()
+        atexit.register(gc.unfreeze)

@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -205,6 +206,7 @@ def _become(command: Sequence[str], environment: Mapping[str, str]) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # what was to be done at another's end
     environment = dict(environment)
     os.environ.clear()
     os.environ.update(environment)
@@ -228,6 +230,7 @@ def _become(command: Sequence[str], environment: Mapping[str, str]) -> int:
         traceback.print_exc()
         code = 1
     threading._shutdown()  # type: ignore[attr-defined]
+    weakref.finalize._exitfunc()  # type: ignore[attr-defined]
     multiprocessing.util._exit_function()  # type: ignore[attr-defined]
     if not isinstance(code, int | None):
         print(code, file=sys.stderr)
