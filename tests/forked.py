@@ -165,16 +165,16 @@ def _run(
 def _start_warm() -> None:
     """From now on, what this process starts with this interpreter is forked off it."""
     context = multiprocessing.get_context
-    multiprocessing.get_context = lambda method=None: context("fork" if method == "spawn" else method)  # type: ignore
-    subprocess.Popen = _Popen  # type: ignore[misc]
-    os.execve = lambda _, command, environment: os._exit(_become(command, environment))  # type: ignore
+    multiprocessing.get_context = lambda method=None: context("fork" if method == "spawn" else method)
+    subprocess.Popen = _Popen
+    os.execve = lambda _, command, environment: os._exit(_become(command, environment))
 
 
 class _Popen(subprocess.Popen):
     def _execute_child(self, args: Any, *rest: Any) -> None:
         (_, _, _, _, folder, environment, _, _, shell, *pipes) = rest
         if shell or isinstance(args, str) or args[0] != sys.executable:
-            super()._execute_child(args, *rest)  # type: ignore[misc]
+            super()._execute_child(args, *rest)
             return
         stdin, stdin_ours, stdout_ours, stdout, errors_ours, errors, *_, new_session, _ = pipes
         for stream in (sys.stdout, sys.stderr):
@@ -182,7 +182,7 @@ class _Popen(subprocess.Popen):
         self.pid = os.fork()
         self._child_created = True
         if self.pid:
-            self._close_pipe_fds(*pipes[:6])  # type: ignore[attr-defined]
+            self._close_pipe_fds(*pipes[:6])
             return
         code = 1
         try:
@@ -206,7 +206,7 @@ def _become(command: Sequence[str], environment: Mapping[str, str]) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # what was to be done at another's end
+    weakref.finalize._registry.clear()  # what was to be done at another's end
     environment = dict(environment)
     os.environ.clear()
     os.environ.update(environment)
@@ -229,9 +229,9 @@ def _become(command: Sequence[str], environment: Mapping[str, str]) -> int:
     except BaseException:
         traceback.print_exc()
         code = 1
-    threading._shutdown()  # type: ignore[attr-defined]
-    weakref.finalize._exitfunc()  # type: ignore[attr-defined]
-    multiprocessing.util._exit_function()  # type: ignore[attr-defined]
+    threading._shutdown()
+    weakref.finalize._exitfunc()
+    multiprocessing.util._exit_function()
     if not isinstance(code, int | None):
         print(code, file=sys.stderr)
         code = 1
