@@ -1,7 +1,7 @@
 """``alora serve battery=DIR [serving.port=8000]``: stock vLLM's OpenAI server with the bundles and the guard in it.
 
-``serving.scorer=packed`` serves the guard alone, from this process, without vLLM; a URL in its place serves it alone
-before that vLLM server, which runs the plugin.
+``serving.scorer=packed`` serves the guard alone, from this process, without vLLM; a URL in its place, or a list of
+them, serves it alone before those vLLM servers, which run the plugin.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def run(recipe: Recipe) -> int:
         from alora.guard.standalone import make_app
     except ImportError as error:
         raise MissingDependency(f"the guard needs FastAPI ({error}); pip install 'alora-toolkit[guard]'") from error
-    guard, loader = _packed(recipe) if recipe.serving.scorer == "packed" else _remote(recipe)
+    scorer = recipe.serving.scorer
+    urls = [scorer] if isinstance(scorer, str) else scorer
+    guard, loader = _packed(recipe) if scorer == "packed" else _remote(recipe, urls)
     host, port = recipe.serving.host, recipe.serving.port
     _remark_on_open(host, bool(os.environ.get(KEY)))
     note(f"serving {', '.join(item.name for item in guard.served)} on http://{host}:{port}/v1/guard")
@@ -85,23 +87,22 @@ def _packed(recipe: Recipe) -> tuple[Guard, Loader]:
     return make_guard(bundles, base, dtype, PackedReader(base, bundles), longest_input(base.model), load_bundle)
 
 
-def _remote(recipe: Recipe) -> tuple[Guard, Loader]:
-    """A guard before a server, without torch."""
+def _remote(recipe: Recipe, urls: Sequence[str]) -> tuple[Guard, Loader]:
+    """A guard before servers, without torch."""
     from alora.base.describe import describe_prompts
     from alora.bundle.light import read_bundle
     from alora.guard.loading import make_guard
     from alora.guard.remote import RemoteReader, longest_prompt
 
-    url = recipe.serving.scorer
-    if remark := in_the_clear(url):
+    for remark in filter(None, map(in_the_clear, urls)):
         note(remark)
     bundles, settings = read_bundles(recipe, read_bundle)
     base = describe_prompts(settings, bundles[0].manifest.base.fingerprint)
     for bundle in bundles:
         bundle.check_base(base)
-    reader = RemoteReader(url, bundles, bundles[0].renderer(base))
+    reader = RemoteReader(urls, bundles, bundles[0].renderer(base))
     # A server does not tell its dtype.
-    return make_guard(bundles, base, "bfloat16", reader, longest_prompt(url), read_bundle)
+    return make_guard(bundles, base, "bfloat16", reader, longest_prompt(urls), read_bundle)
 
 
 def announce(command: Sequence[str], environment: Mapping[str, str]) -> None:

@@ -4,6 +4,7 @@ In a process of its own: an engine that ends takes the process groups of all oth
 """
 
 import os
+import subprocess
 
 import pytest
 
@@ -20,15 +21,15 @@ COMMAND = ["bench", "serving", "bench=quick", "bench.prefixes=[96]", "bench.seed
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bench")
-    code, _, errors = alora(*COMMAND, f"output={folder}")
-    assert (folder / "bench.json").is_file(), errors[-3000:]
-    return code, load_record(folder), folder
+    done = alora(*COMMAND, f"output={folder}")
+    assert (folder / "bench.json").is_file(), done.stderr[-3000:]
+    return done.returncode, load_record(folder), folder
 
 
 def alora(*arguments):
     process = Forked(["-m", "alora", *arguments], os.environ)
     output, errors = process.communicate()
-    return process.returncode, output, errors
+    return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
 
 
 def cell(record, workload, **at):
@@ -99,9 +100,9 @@ def test_nothing_but_the_machine_withholds_a_ratio(run):
     assert refused <= {"OTHER_PROMPTS", "BIASED_AA", "NOISY_AA"}
     assert code == int(bool(record.faults()))
     assert "## Agreement" in (folder / "bench.md").read_text()
-    compared, table, _ = alora("bench", "compare", str(folder), str(folder / "bench.json"))
-    assert compared == 0
-    assert "1.000" in table
+    compared = alora("bench", "compare", str(folder), str(folder / "bench.json"))
+    assert compared.returncode == 0
+    assert "1.000" in compared.stdout
 
 
 def test_the_run_says_what_it_took(run):
@@ -139,14 +140,49 @@ def test_real_bundles_are_what_is_served(tmp_path):
     few = ["serving.workloads=[grid]", "prefixes=[96]", "policies=[2]", "serving.systems=[lora,alora,packed]"]
     held = ["bench", "serving", "bench=quick", f"bench.battery={bundles.battery()}"]
     held.append(f"base.source={bundles.base_folder()}")
-    _, _, errors = alora(*held, f"output={folder}", *(f"bench.{one}" for one in few))
-    assert (folder / "bench.json").is_file(), errors[-3000:]
+    done = alora(*held, f"output={folder}", *(f"bench.{one}" for one in few))
+    assert (folder / "bench.json").is_file(), done.stderr[-3000:]
     record = load_record(folder)
     assert record.base.name == str(bundles.battery())
     assert len(record.base.fingerprint["weights"]) == 64
     (found,) = record.cells
     assert all(one.worst <= record.tolerance and one.checked > 0 for one in found.agreement)
     assert {one.against for one in found.agreement} >= {"PEFT's aLoRA", "PEFT's LoRA", "the packed scorer"}
-    code, _, errors = alora(*held)
-    assert code == 2
-    assert "holds 2 bundles, and the workloads ask for" in errors
+    asked = alora(*held)
+    assert asked.returncode == 2
+    assert "holds 2 bundles, and the workloads ask for" in asked.stderr
+
+
+def test_a_guard_request_is_measured_next_to_requests_of_the_same_adapters(tmp_path):
+    """On the server, with random bundles on a toy base: one answer a way, and each as PEFT says."""
+    few = ["serving.workloads=[guard]", "prefixes=[96]", "policies=[3]", "serving.systems=[lora,alora,packed]"]
+    command = ["bench", "serving", "bench=quick", f"base.source={bundles.base_folder()}", f"output={tmp_path}"]
+    done = alora(*command, *(f"bench.{one}" for one in few))
+    assert (tmp_path / "bench.json").is_file(), done.stderr[-3000:]
+    record = load_record(tmp_path)
+    (found,) = record.cells
+    assert (record.clock, record.stopped) == ("wall time", None)
+    assert set(found.systems) == {"guard", "alora", "lora", AA}
+    tokens, block = found.size("tokens"), 16
+    whole, suffix = tokens // block * block, found.of("lora")[0].run.computed // 3 - tokens
+    for name, hit in (("guard", 2 * whole), ("alora", 2 * whole), ("lora", 0)):
+        run = found.of(name)[-1].run
+        assert (run.cached, run.computed) == (hit, 3 * (tokens + suffix) - hit)
+        assert run.front > 0
+    assert {one.against for one in found.agreement if one.system == "guard"} >= {"PEFT's aLoRA", "P requests", "guard"}
+    assert all(one.checked > 0 and one.worst <= record.tolerance for one in found.agreement)
+    assert {one.code for ratio in found.ratios for one in ratio.refused} <= {"BIASED_AA", "NOISY_AA"}
+    own, _, count = record.engine["own Python, ms a policy"].partition(" for ")
+    assert (0 < float(own) < 5, count) == (True, "3")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["bench.serving.workloads=[guard,grid]", f"base.source={__file__}"], "alone"),
+        (["bench.serving.workloads=[guard]"], "base.source=smollm2"),
+    ],
+)
+def test_the_guard_workload_says_what_it_needs(settings, words):
+    refused = alora("bench", "serving", "bench=quick", *settings)
+    assert (refused.returncode, words in refused.stderr) == (2, True)

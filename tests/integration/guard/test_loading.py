@@ -204,6 +204,31 @@ def test_no_policy_is_served_before_each_gave_its_golden_answer(base, root):
             assert put(client, "v7").status_code == 503
 
 
+def test_at_the_start_all_policies_are_asked_together_and_each_that_differs_is_named(base, root):
+    """One reading for all on one conversation; of three, two have other golden rows than their adapters give."""
+    bundles = [load_bundle(root / name) for name in ("advice", "v7", "refunds")]
+    wrong = [
+        replace(one, golden=tuple(replace(row, label_logits=row.label_logits[::-1]) for row in one.golden))
+        for one in bundles[1:]
+    ]
+    asked = []
+
+    class Counting(PackedReader):
+        def read(self, prefix, served, salt=None, priority=0):
+            asked.append([item.name for item in served])
+            return super().read(prefix, served, salt, priority)
+
+    for served in (bundles, [bundles[0], *wrong]):
+        reader = Counting(base, served)
+        guard = Guard([Served.of(one) for one in served], served[0].renderer(base), reader)
+        loader = Loader(guard, reader, base, "float32", served, ServingSet(root), load_bundle)
+        asyncio.run(loader.start())
+        assert asked.pop() == [Served.of(one).name for one in served]
+        assert asked == []
+    names = [one.served_name in loader.refusal for one in served]
+    assert names == [False, True, True]
+
+
 def test_who_may_change_policies(client, monkeypatch):
     for headers in ({}, {"X-Alora-Admin-Key": "other"}, {"Authorization": "Bearer admin"}):
         assert put(client, "v7", headers=headers).status_code == 403
