@@ -27,6 +27,7 @@ from typing import Any
 AUDIT_LOG = "AUDIT_LOG"  # an environment variable: the file that takes every address that a socket is connected to
 _PATIENCE = 600  # seconds
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt, from glibc's malloc.h
+_STOCK_EXECUTE_CHILD = subprocess.Popen._execute_child
 _SERVER = multiprocessing.get_context("forkserver")
 _PRELOADED = (
     *("alora.commands.train", "alora.commands.score", "transformers.trainer", "torch.distributed.run"),
@@ -166,39 +167,38 @@ def _start_warm() -> None:
     """From now on, what this process starts with this interpreter is forked off it."""
     context = multiprocessing.get_context
     multiprocessing.get_context = lambda method=None: context("fork" if method == "spawn" else method)
-    subprocess.Popen = _Popen
+    subprocess.Popen._execute_child = _execute_child
     os.execve = lambda _, command, environment: os._exit(_become(command, environment))
 
 
-class _Popen(subprocess.Popen):
-    def _execute_child(self, args: Any, *rest: Any) -> None:
-        (_, _, _, _, folder, environment, _, _, shell, *pipes) = rest
-        if shell or isinstance(args, str) or args[0] != sys.executable:
-            super()._execute_child(args, *rest)
-            return
-        stdin, stdin_ours, stdout_ours, stdout, errors_ours, errors, *_, new_session, _ = pipes
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        self.pid = os.fork()
-        self._child_created = True
-        if self.pid:
-            self._close_pipe_fds(*pipes[:6])
-            return
-        code = 1
-        try:
-            for ours in (stdin_ours, stdout_ours, errors_ours):
-                if ours >= 0:
-                    os.close(ours)
-            for theirs, stream in ((stdin, 0), (stdout, 1), (errors, 2)):
-                if theirs >= 0:
-                    os.dup2(theirs, stream)
-            if new_session:
-                os.setsid()
-            os.chdir(folder or ".")
-            sys.stdin = open(0, closefd=False)  # noqa: SIM115 standard input itself
-            code = _become(args, os.environ if environment is None else environment)
-        finally:
-            os._exit(code)
+def _execute_child(self: subprocess.Popen, args: Any, *rest: Any) -> None:
+    (_, _, _, _, folder, environment, _, _, shell, *pipes) = rest
+    if shell or isinstance(args, str) or args[0] != sys.executable:
+        _STOCK_EXECUTE_CHILD(self, args, *rest)
+        return
+    stdin, stdin_ours, stdout_ours, stdout, errors_ours, errors, *_, new_session, _ = pipes
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    self.pid = os.fork()
+    self._child_created = True
+    if self.pid:
+        self._close_pipe_fds(*pipes[:6])
+        return
+    code = 1
+    try:
+        for ours in (stdin_ours, stdout_ours, errors_ours):
+            if ours >= 0:
+                os.close(ours)
+        for theirs, stream in ((stdin, 0), (stdout, 1), (errors, 2)):
+            if theirs >= 0:
+                os.dup2(theirs, stream)
+        if new_session:
+            os.setsid()
+        os.chdir(folder or ".")
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 standard input itself
+        code = _become(args, os.environ if environment is None else environment)
+    finally:
+        os._exit(code)
 
 
 def _become(command: Sequence[str], environment: Mapping[str, str]) -> int:
