@@ -213,7 +213,7 @@ def _become(command: Sequence[str], environment: Mapping[str, str]) -> int:
     sys.path[:0] = [str(Path.cwd()), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     _read_environment_again()
     warnings.filterwarnings("ignore", "'.*' found in sys.modules", RuntimeWarning)  # so it is meant to be
-    _, *rest = command
+    sys.orig_argv, (_, *rest) = [*command], command
     while rest[0] in ("-u", "-W"):
         rest = rest[1 + (rest[0] == "-W") :]
     try:

@@ -8,7 +8,7 @@ from tests.forked import Forked
 
 SCRIPT = """
 import os, subprocess, sys
-print(sys.argv, os.getcwd(), os.environ["MINE"], __name__)
+print(sys.argv, sys.orig_argv, os.getcwd(), os.environ["MINE"], __name__)
 child = "import os, sys; print(sys.stdin.read(), os.getcwd(), 'MINE' in os.environ); sys.exit(3)"
 run = subprocess.run([sys.executable, "-W", "ignore", "-c", child], cwd="/", env={}, input=b"in", capture_output=True)
 print(run.returncode, run.stdout, run.stderr)
