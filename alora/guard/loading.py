@@ -90,7 +90,7 @@ class Loader:
             if stamp is None or stamp == self._stamp:
                 return
             try:
-                await self._switch(self._set.read())
+                await self._switch(await asyncio.to_thread(self._set.read))
             except AloraError as error:
                 _logger.error("the serving set was replaced, and is not followed: %s", error)
             self._stamp = stamp
@@ -104,8 +104,6 @@ class Loader:
         """
         async with self._changing:
             found = await asyncio.to_thread(self._read, self._set.folder(bundle))
-            if found.policy.id != policy:
-                raise BundleError(f"{bundle} answers policy {found.policy.id!r}, not {policy!r}")
             entry = Entry(policy, bundle, found.manifest.adapter_digest, stage, tags)
             places = {(item.policy, item.stage): item for item in self._entries} | {(policy, stage): entry}
             await self._switch(tuple(places.values()), write=True, read=found)
@@ -141,6 +139,8 @@ class Loader:
         bundle = read
         if bundle is None or bundle.served_name != entry.name:
             bundle = await asyncio.to_thread(self._read, self._set.folder(entry.bundle))
+        if bundle.policy.id != entry.policy:
+            raise BundleError(f"{entry.bundle} answers policy {bundle.policy.id!r}, not {entry.policy[:80]!r}")
         if bundle.manifest.adapter_digest != entry.digest:
             raise BundleError(f"{entry.bundle} has changed since it was loaded; load the policy again")
         require_one_prefix(self._bundles[0], bundle)

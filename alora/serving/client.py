@@ -54,9 +54,7 @@ class RemoteEngine:
             ConfigError: it does not answer, or is no OpenAI-compatible server.
         """
         answer = await self._send(MODELS, None, _PROBE_SECONDS)
-        return self._read(
-            *answer, lambda models: {str(model["id"]): model.get("max_model_len") for model in models["data"]}
-        )
+        return self._read(*answer, lambda models: {str(model["id"]): _longest(model) for model in models["data"]})
 
     async def prove(self, bundles: Sequence[LightBundle], renderer: Renderer) -> None:
         """Check that the server runs the plugin and that each adapter there gives its bundle's answers: once, and again
@@ -138,7 +136,8 @@ class RemoteEngine:
             logprobs = tuple(float(found["top_logprobs"][0][f"token_id:{label}"]) for label in labels)
             if not abs(math.fsum(map(math.exp, logprobs)) - 1) < _ROUNDING:  # NaN, too
                 raise ValueError("their probabilities do not add up to 1")
-            return logprobs, self._read(*answer, _cached_tokens)
+            tokens = len(prefix.token_ids) + len(suffix.token_ids)
+            return logprobs, min(max(0, self._read(*answer, _cached_tokens)), tokens)
         except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise CheckFailed(
                 f"{self.url} answers with the log-probabilities {str(found)[:300]}, not with those of the label "
@@ -189,7 +188,7 @@ class RemoteEngine:
             raise refusal(self.url, status, text)
         try:
             return pick(json.loads(text))
-        except (ValueError, LookupError, TypeError, RecursionError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ConfigError(f"{self.url} is no OpenAI-compatible server: it answered {text[:100]!r}") from error
 
     async def _send(
@@ -209,6 +208,15 @@ async def _together(work: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Resul
             task.cancel()
 
 
-def _cached_tokens(completion: dict[str, Any]) -> int:
-    details = (completion.get("usage") or {}).get("prompt_tokens_details") or {}
-    return int(details.get("cached_tokens") or 0)
+def _longest(model: dict[str, Any]) -> int | None:
+    tokens = model.get("max_model_len")
+    if tokens is None or (type(tokens) is int and tokens > 0):
+        return tokens
+    raise ValueError(f"max_model_len is {tokens!r}")
+
+
+def _cached_tokens(completion: Any) -> int:
+    """As far as it says so in the usual way; a count costs no verdict."""
+    for key in ("usage", "prompt_tokens_details", "cached_tokens"):
+        completion = completion.get(key) if isinstance(completion, dict) else None
+    return completion if type(completion) is int else 0
