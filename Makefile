@@ -12,7 +12,8 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 # Processes of one thread each: toy models are too small for more threads to help. Many tests wait for a process that
 # they started, so three keep two cores busy; an engine of vLLM leaves no such gaps.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --dist loadfile --durations 25 --durations-min 10
+# tests/conftest.py orders the files.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --dist loadfile --no-loadscope-reorder --durations 25 --durations-min 10
 
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart static check test bench vllm-matrix gpu docs notebooks clean

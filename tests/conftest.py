@@ -1,14 +1,32 @@
+import atexit
 import gc
 
+import pytest
+
 gc.disable()  # until all is imported: each collection would walk all of torch and find nothing
+
+# A long file that starts last leaves the other processes idle.
+LONGEST_FIRST = (
+    *("docs/test_pages", "commands/test_score_logs_ray", "notebooks/test_notebooks", "training/test_battery"),
+    *("training/test_resume", "integration/distributed", "integration/test_doctor", "base/test_gguf"),
+    *("integration/comparison", "integration/sweep", "bench/test_measure", "integration/identity"),
+    *("integration/bad_input", "integration/tracking", "integration/training", "integration/"),
+    *("vllm/test_planted_faults", "vllm/test_serve", "vllm/test_processes", "vllm/test_bench", "vllm/test_guard"),
+    *("vllm/test_generate", "vllm/test_bundles", "vllm/test_server", "vllm/test_recalibrate"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        return next((at for at, part in enumerate(LONGEST_FIRST) if part in item.nodeid), len(LONGEST_FIRST))
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish() -> None:
     """What was imported stays: a collection that walks all of torch and Hydra each time is half of the unit tier."""
     gc.enable()
-    gc.collect()
-    gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()
+    if not gc.get_freeze_count():  # one process may run many sessions
+        gc.collect()
+        gc.freeze()
+        atexit.register(gc.unfreeze)

@@ -7,23 +7,15 @@ import sys
 from pathlib import Path
 
 from alora.commands.doctor import _vllm
-
-ENVIRONMENT = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-
-
-def doctor(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "alora", "doctor", *arguments]
-    return subprocess.run(
-        command, env=ENVIRONMENT | environment, capture_output=True, text=True, timeout=400, check=False
-    )
+from tests.forked import Forked
 
 
 def test_tells_versions_caches_and_the_plugin(tmp_path: Path):
-    result = doctor(
-        "json=true", "strict=true", "base=qwen3_4b", ALORA_CACHE=str(tmp_path), HF_HOME=str(tmp_path / "hf")
-    )
-    told = json.loads(result.stdout)
-    assert result.returncode == 0, result.stdout
+    place = {"ALORA_CACHE": str(tmp_path), "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
+    process = Forked(["-m", "alora", "doctor", "json=true", "strict=true", "base=qwen3_4b"], os.environ | place)
+    output, _ = process.communicate()
+    told = json.loads(output)
+    assert process.returncode == 0, output
     assert told["environment"]["transformers"]
     assert told["environment"]["command"].startswith("alora doctor json=true")
     assert told["vllm"]["vllm plugin"].startswith("active on vLLM")
@@ -44,7 +36,9 @@ def test_planted_faults_are_found_and_fail(tmp_path: Path):
         "raise RuntimeError('operator torchvision::nms does not exist')\n"
     )
     (tmp_path / "file").write_text("in the way")
-    result = doctor(PYTHONPATH=str(tmp_path), ALORA_CACHE=str(tmp_path / "file" / "cache"))
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "ALORA_CACHE": str(tmp_path / "file" / "cache")}
+    command = [sys.executable, "-m", "alora", "doctor"]  # a fresh one: nothing is imported yet
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
     assert result.returncode == 1
     assert "torchvision 0.99 does not load (operator torchvision::nms does not exist)" in result.stdout
     assert "pip uninstall torchvision" in result.stdout

@@ -13,7 +13,14 @@ from tests.vllm import toy_engine
 
 os.environ.update(toy_engine.ENVIRONMENT)
 
+from tests import forked
 from tests.vllm import toys as toy_store
+
+forked.preload(
+    *("vllm.entrypoints.launchers.api_server.entry", "vllm.entrypoints.cli.serve", "vllm.v1.engine.core"),
+    *("vllm.v1.worker.cpu_worker", "vllm.model_executor.models.qwen3", "vllm.lora.worker_manager"),
+    *("alora.commands.serve", "alora.commands.validate", "alora.bench.serving"),
+)
 
 # vLLM, torch and transformers warn about their own code; none of these can come from ours.
 _THIRD_PARTY = (

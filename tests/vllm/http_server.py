@@ -4,13 +4,15 @@ import contextlib
 import os
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import httpx
 import openai
 
+from tests.forked import Forked
 from tests.vllm import toy_engine
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +27,7 @@ ENVIRONMENT = {
 class Server:
     """A running server and its client."""
 
-    def __init__(self, port: int, log: Path, process: subprocess.Popen) -> None:
+    def __init__(self, port: int, log: Path, process: Forked | subprocess.Popen[bytes]) -> None:
         self.url, self.log, self.process = f"http://127.0.0.1:{port}", log, process
         self.client = openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
 
@@ -58,20 +60,25 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def fresh(command: Sequence[str], environment: Mapping[str, str], folder: Path, log: Path) -> subprocess.Popen[bytes]:
+    """As ``Forked``, from the interpreter's first import on, and so are all processes that it starts."""
+    with log.open("wb") as sink:
+        return subprocess.Popen(
+            [sys.executable, *command], cwd=folder, env=environment, stdout=sink, stderr=subprocess.STDOUT
+        )
+
+
 @contextlib.contextmanager
 def serving(
-    command: Sequence[str], port: int, log: Path, health: str = "/health", **environment: str
+    command: Sequence[str], port: int, log: Path, health: str = "/health", start: Callable = Forked, **environment: str
 ) -> Iterator[Server]:
-    """Run ``command``, which listens at ``port``, until the block ends."""
-    with log.open("wb") as sink:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, **ENVIRONMENT, **environment}, stdout=sink, stderr=subprocess.STDOUT
-        )
-        running = Server(port, log, process)
-        try:
-            running.wait(420, health)
-            yield running
-        finally:
-            running.client.close()
-            process.terminate()
-            process.wait(30)
+    """Run what follows ``python`` in a command, which listens at ``port``, until the block ends."""
+    process = start(command, {**os.environ, **ENVIRONMENT, **environment}, folder=ROOT, log=log)
+    running = Server(port, log, process)
+    try:
+        running.wait(420, health)
+        yield running
+    finally:
+        running.client.close()
+        process.terminate()
+        process.wait(30)

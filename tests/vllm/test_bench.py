@@ -3,8 +3,8 @@
 In a process of its own: an engine that ends takes the process groups of all others of its process with it.
 """
 
+import os
 import subprocess
-import sys
 
 import pytest
 
@@ -12,6 +12,7 @@ from alora.bench.engine import prepared_modules
 from alora.bench.record import load_record
 from alora.bench.trials import AA
 from alora.serving.engine import block_size
+from tests.forked import Forked
 from tests.vllm import bundles
 
 # Every system and workload; the ratios of such sizes mean nothing and none is asserted.
@@ -27,7 +28,9 @@ def run(tmp_path_factory):
 
 
 def alora(*arguments):
-    return subprocess.run([sys.executable, "-m", "alora", *arguments], capture_output=True, text=True, timeout=550)
+    process = Forked(["-m", "alora", *arguments], os.environ)
+    output, errors = process.communicate()
+    return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
 
 
 def cell(record, workload, **at):

@@ -12,7 +12,7 @@ from alora.bundle.read import load_bundle
 from alora.errors import BaseError
 from alora.serving.engine import Engine, ServedAdapter, require_unquantized
 from alora.serving.parity import OFF, parity
-from tests.toy_recipe import run_alora
+from tests.forked import run_forked
 from tests.vllm import bundles as store
 
 CONTROLS = [
@@ -31,7 +31,7 @@ def validated(tmp_path_factory):
     """The outcome of ``alora validate engine=vllm`` on a battery: certificates by bundle, one engine after another."""
     folder = tmp_path_factory.mktemp("validated")
     arguments = (f"battery={store.battery()}", f"base.source={store.base_folder()}", "identity.conversations=1")
-    code, output, errors = run_alora("validate", *arguments, "engine=vllm", f"output={folder / 'told'}", cache=folder)
+    code, output, errors = run_forked("validate", *arguments, "engine=vllm", f"output={folder / 'told'}", cache=folder)
     assert code == 0, output + errors
     return json.loads((folder / "told").read_text())["certificates"]
 
@@ -41,7 +41,7 @@ def test_one_call_scores_a_battery_with_the_same_verdicts(tmp_path):
     conversation.write_text(json.dumps({"messages": [{"role": "user", "content": "Shall I take two of these?"}]}))
     told = {}
     for engine in ("transformers", "vllm"):
-        code, output, errors = run_alora(
+        code, output, errors = run_forked(
             *("score", f"battery={store.battery()}", f"base.source={store.base_folder()}", str(conversation)),
             *("json=true", f"engine={engine}"),
             cache=tmp_path,
@@ -62,7 +62,7 @@ def test_a_partly_absent_adapter_fails_in_vllm_too(tmp_path):
     save_adapter(replace(bundle.weights, tensors=kept), tmp_path / "adapter", str(store.base_folder()))
     arguments = (f"artifact={tmp_path / 'adapter'}", f"base.source={store.base_folder()}", "identity.conversations=1")
     options = ("identity.negative_controls=false", f"output={tmp_path / 'told'}")
-    code, output, errors = run_alora("validate", *arguments, *options, "engine=vllm", cache=tmp_path)
+    code, output, errors = run_forked("validate", *arguments, *options, "engine=vllm", cache=tmp_path)
     assert code == 1, output + errors
     (record,) = json.loads((tmp_path / "told").read_text())["dtypes"]
     assert {finding["check"] for finding in record["findings"]} == {"module"}

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import httpx
@@ -22,7 +21,7 @@ from alora.guard.wire import GuardRequest
 from alora.prefix.scorer import Scorer
 from alora.serving.engine import block_size
 from alora.verdict import make_verdict
-from tests.toy_recipe import run_alora
+from tests.forked import run_forked
 from tests.vllm import bundles as store
 from tests.vllm.http_server import free_port, serving
 
@@ -42,7 +41,7 @@ def bundles():
 def start(folder, battery=None, arguments=SMALL, **environment):
     port = free_port()
     command = [
-        *(sys.executable, "-m", "alora", "serve", f"battery={battery or store.battery()}"),
+        *("-m", "alora", "serve", f"battery={battery or store.battery()}"),
         f"base.source={store.base_folder()}",
         *(f"serving.port={port}", "serving.max_model_len=512", f"serving.arguments=[{arguments}]"),
     ]
@@ -124,7 +123,7 @@ def test_a_guard_of_its_own_before_the_server(served, tmp_path):
     """For servers that take no routes of ours: the same verdicts, and the same tokens computed, over HTTP."""
     port = free_port()
     command = [
-        *(sys.executable, "-m", "alora", "serve", f"battery={store.battery()}", f"base.source={store.base_folder()}"),
+        *("-m", "alora", "serve", f"battery={store.battery()}", f"base.source={store.base_folder()}"),
         *(f"serving.port={port}", f"serving.scorer={served.url}"),
     ]
     wanted = ask(served).json()
@@ -182,7 +181,7 @@ def test_score_and_guard_agree(served, tmp_path):
     talk = tmp_path / "talk.json"
     talk.write_text(json.dumps({"messages": TALK}))
     place = (f"battery={store.battery()}", f"base.source={store.base_folder()}", f"conversation={talk}", "json=true")
-    code, out, _ = run_alora("score", *place, f"engine={served.url}", cache=tmp_path)
+    code, out, _ = run_forked("score", *place, f"engine={served.url}", cache=tmp_path)
     assert code == 0
     scored = {verdict["policy"]: verdict["probability"] for verdict in json.loads(out)["verdicts"]}
     guarded = {verdict["policy"]: verdict["probability"] for verdict in ask(served).json()["verdicts"]}

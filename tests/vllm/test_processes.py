@@ -8,26 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import Forked
+
 ROOT = Path(__file__).parents[2]
-
-
-def run(arguments: list[str], seconds: int, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")
 def multiprocess(tmp_path_factory):
     out = tmp_path_factory.mktemp("multiprocess") / "found.json"
-    done = run(["-m", "tests.vllm.run_multiprocess", str(out)], 900)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    process = Forked(["-m", "tests.vllm.run_multiprocess", str(out)], os.environ, folder=ROOT)
+    output, errors = process.communicate()
+    assert process.returncode == 0, output[-4000:] + errors[-4000:]
     return json.loads(out.read_text())
 
 
@@ -56,7 +47,15 @@ NOT_ON_V2 = "not llama and not sampled_at_once"
 
 
 def test_the_v2_model_runner_passes_the_same_tests():
-    arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "--show-capture=no", "-k", NOT_ON_V2]
-    done = run([*arguments, *V2_TESTS], 1800, ALORA_TEST_RUNNER="v2")
+    options = ["-q", "-p", "no:cacheprovider", "--tb=short", "--show-capture=no", "-k", NOT_ON_V2]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *V2_TESTS],  # a fresh one: Triton reads its switch on import
+        cwd=ROOT,
+        env=os.environ | {"ALORA_TEST_RUNNER": "v2"},
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert "skipped" not in done.stdout

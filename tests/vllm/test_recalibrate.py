@@ -5,7 +5,7 @@ import json
 import pytest
 
 from alora.bundle.read import load_bundle
-from tests.toy_recipe import run_alora
+from tests.forked import run_forked
 from tests.vllm import bundles as store
 
 
@@ -29,7 +29,7 @@ def test_vllm_fits_what_the_scorer_fits_and_is_named(rows, tmp_path):
     bundle = store.battery() / store.POLICIES[0].id
     points = {}
     for engine in ("transformers", "vllm"):
-        code, output, errors = run_alora(
+        code, output, errors = run_forked(
             *("recalibrate", f"artifact={bundle}", f"base.source={store.base_folder()}", f"data.validation={rows}"),
             *(f"engine={engine}", f"output={tmp_path / engine}", "evaluation.bootstrap=20"),
             cache=tmp_path,

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import shutil
-import sys
 from dataclasses import replace
 
 import openai
@@ -18,10 +17,10 @@ from alora.prompt.render import INVOCATION
 from alora.serving.client import RemoteEngine
 from alora.serving.engine import ServedAdapter, block_size
 from alora.serving.plugin import ask_plugin
+from tests.forked import run_forked
 from tests.integration.serving.server import prove
-from tests.toy_recipe import run_alora
 from tests.vllm import bundles as store
-from tests.vllm.http_server import free_port, serving
+from tests.vllm.http_server import free_port, fresh, serving
 from tests.vllm.toy_models import edit_config
 
 TOLERANCE = 1e-4
@@ -43,10 +42,10 @@ def renderer(bundles):
 def served(tmp_path_factory):
     port = free_port()
     command = [
-        *(sys.executable, "-m", "alora", "serve", f"battery={store.battery()}", f"base.source={store.base_folder()}"),
+        *("-m", "alora", "serve", f"battery={store.battery()}", f"base.source={store.base_folder()}"),
         *(f"serving.port={port}", "serving.max_model_len=512", f"serving.arguments=[{SMALL}]"),
     ]
-    with serving(command, port, tmp_path_factory.mktemp("served") / "log") as running:
+    with serving(command, port, tmp_path_factory.mktemp("served") / "log", start=fresh) as running:
         yield running
 
 
@@ -59,7 +58,7 @@ def unplugged(bundles, tmp_path_factory):
     edit_config(str(folder / "stripped"), alora_invocation_tokens=None)
     port = free_port()
     command = [
-        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(store.base_folder())),
+        *("-m", "vllm.entrypoints.openai.api_server", "--model", str(store.base_folder())),
         *("--port", str(port), "--host", "127.0.0.1", "--dtype", "float32", "--block-size", str(block_size())),
         *("--max-model-len", "512", "--enable-lora", "--max-loras", "2", *SMALL.split(",")),
         *("--lora-modules", f"{ServedAdapter.of(bundles[0]).name}={folder / 'stripped'}"),
@@ -99,7 +98,7 @@ def test_score_through_the_command_line(served, bundles, renderer, tmp_path):
     file, text = tmp_path / "conversation.json", "My order never came."
     file.write_text(json.dumps({"messages": [{"role": "user", "content": text}]}))
     arguments = (f"battery={store.battery()}", f"base.source={store.base_folder()}", str(file), "json=true")
-    code, output, errors = run_alora("score", *arguments, f"engine={served.url}", cache=tmp_path)
+    code, output, errors = run_forked("score", *arguments, f"engine={served.url}", cache=tmp_path)
     assert code == 0, errors
     told = json.loads(output)["verdicts"]
     wanted = in_process(bundles, renderer.prefix(store.conversation(text)))
@@ -191,13 +190,13 @@ def test_whatever_stock_vllm_does_with_an_alora_the_client_refuses(unplugged, bu
 def test_the_launcher_starts_nothing_without_the_plugin(tmp_path, monkeypatch):
     for name, value in WITHOUT_PLUGIN.items():
         monkeypatch.setenv(name, value)
-    code, output, errors = run_alora(
+    code, output, errors = run_forked(
         "serve", f"battery={store.battery()}", f"base.source={store.base_folder()}", cache=tmp_path
     )
     assert code == 1
     assert "would not be active in the server (VLLM_PLUGINS='' keeps it out" in errors
     assert not output
-    code, output, _ = run_alora("doctor", cache=tmp_path)
+    code, output, _ = run_forked("doctor", cache=tmp_path)
     assert code == 1
     assert "VLLM_PLUGINS='' keeps it out" in output
 

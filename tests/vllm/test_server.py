@@ -1,7 +1,5 @@
 """vLLM's OpenAI server: two adapters at start, others loaded and unloaded while it runs, a plain OpenAI client."""
 
-import sys
-
 import openai
 import pytest
 
@@ -24,7 +22,7 @@ def server(tmp_path_factory):
         *("--num-gpu-blocks-override", "256", "--return-tokens-as-token-ids"),
         *("--lora-modules", f"linear={toys['linear'].path}", f"attention={toys['attention'].path}"),
     ]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", toys.base, *arguments]
+    command = ["-m", "vllm.entrypoints.openai.api_server", "--model", toys.base, *arguments]
     with serving(command, port, log) as running:
         yield running
 

@@ -146,7 +146,7 @@ def test_a_learning_rate_that_diverges(place, here, capsys):
 
 def run_limited(case: Case, place: Path, here: Path) -> None:
     """Run a case in a process that cannot write files above 20 kB, and check what it says."""
-    process = Forked(arguments(case.command, place, here), os.environ, largest_file=20_000)
+    process = Forked(["-m", "alora", *arguments(case.command, place, here)], os.environ, largest_file=20_000)
     output, errors = process.communicate()
     check_refusal(case, process.returncode, output, errors)
 
@@ -210,11 +210,17 @@ def test_nobody_waits_for_a_pipe(command, words, place, here, capsys, monkeypatc
     assert tree(here) == before
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+ALL_CLOSED = "<&- >&- 2>&-"
+
+
 @pytest.mark.parametrize(
-    ("command", "exit_code"),
-    [("--version", 0), ("score", 2), ("score bundles=[{place}/run] conversation=- base.source={place}/base", 2)],
-)
+    ("command", "exit_code", "closed"),
+    [
+        *((command, code, closed) for command, code in (("--version", 0), ("score", 2))
+          for closed in ("<&-", ">&-", "2>&-", ALL_CLOSED)),
+        ("score bundles=[{place}/run] conversation=- base.source={place}/base", 2, ALL_CLOSED),
+    ],
+)  # fmt: skip
 def test_streams_that_are_closed(command, exit_code, closed, place, here):
     """What is opened next may not take their place."""
     words = command.format(place=place)

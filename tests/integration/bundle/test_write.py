@@ -2,12 +2,10 @@
 
 import copy
 import json
+import os
 import re
 import resource
 import shutil
-import signal
-import subprocess
-import sys
 import time
 import warnings
 from dataclasses import replace
@@ -30,6 +28,7 @@ from alora.evaluation.predict import Predictions
 from alora.evaluation.report import evaluate
 from alora.probes import probe_conversations
 from alora.prompt.render import Renderer
+from tests.forked import Forked, kill_when
 from tests.integration.bundle.conftest import POINT, POLICIES, PROMPT, make_adapter, make_base, make_contents
 
 
@@ -229,17 +228,21 @@ contents = make_contents(make_base(), folder.parent / "adapter")
 for turn in range(10**6):
     point = replace(POINT, threshold=(0.1, 0.9)[turn % 2])
     write_bundle(replace(contents, operating_point=point), folder, golden_rows=1)
-    print(turn, flush=True)
+    (folder.parent / ".turns").open("a").write(".")
 """
 
 
 def test_killed_while_writing_leaves_a_whole_bundle(tmp_path):
     folder = tmp_path / "advice"
-    with subprocess.Popen([sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE) as writer:
-        for _ in range(3):
-            assert writer.stdout.readline()
-        time.sleep(0.05)  # somewhere inside the fourth
-        writer.send_signal(signal.SIGKILL)
+    turns = tmp_path / ".turns"
+
+    def inside_the_fourth() -> bool:
+        if not turns.exists() or turns.stat().st_size < 3:
+            return False
+        time.sleep(0.05)
+        return True
+
+    kill_when(Forked(["-c", WRITER, str(folder)], os.environ), inside_the_fourth)
     assert load_bundle(folder).calibration.threshold in (0.1, 0.9)
     assert {name for name in names(tmp_path) if not name.startswith(".")} == {"adapter", "advice"}
 

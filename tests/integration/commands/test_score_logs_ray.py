@@ -70,42 +70,32 @@ def actors() -> list[int]:
     return found
 
 
-def test_two_actors_write_the_bytes_of_one_process(log, tmp_path):
-    log.write_text(log.read_text().replace('"role": "user"', '"role": "nobody"', 1))
-    alone, many = tmp_path / "alone.parquet", tmp_path / "many.parquet"
-    assert score(log, alone) == 0
-    assert score(log, many, *ON_RAY) == 0
-    assert many.read_bytes() == alone.read_bytes()
-    assert (tmp_path / "many.rejected.jsonl").read_bytes() == (tmp_path / "alone.rejected.jsonl").read_bytes()
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "log.jsonl", *(f"{name}{end}" for name in ("alone", "many") for end in (".parquet", ".rejected.jsonl"))
-    }  # fmt: skip
-
-
-def test_an_actor_that_is_killed_loses_nothing(log, tmp_path):
+def test_two_actors_of_which_one_is_killed_write_the_bytes_of_one_process(log, tmp_path):
     lines = [json.loads(line) | {"id": f"{copy}-{n}"} for copy in range(8) for n, line in enumerate(log.open())]
     lines[100]["messages"] = []
     log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    alone, many = tmp_path / "alone.parquet", tmp_path / "many.parquet"
     killed: list[tuple[int, int]] = []  # the process, and the shards that were there
 
     def kill() -> None:
-        while not (found := actors()) or len(shards := [*(tmp_path / "v").glob("verdicts-*")]) < 2:
+        while not (found := actors()) or len(shards := [*(tmp_path / "many.parquet.parts").glob("verdicts-*")]) < 2:
             time.sleep(0.002)
         os.kill(found[0], signal.SIGKILL)
         killed.append((found[0], len(shards)))
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    assert score(log, tmp_path / "v", *ON_RAY) == 0
+    assert score(log, many, *ON_RAY) == 0
     killer.join(5)
     assert killed
     assert killed[0][1] < len(lines) // 8 - 2  # in the middle
-    assert score(log, tmp_path / "alone") == 0
-    names = [path.name for path in sorted((tmp_path / "alone").iterdir())]
-    assert [path.name for path in sorted((tmp_path / "v").iterdir())] == names
-    assert all((tmp_path / "v" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes() for name in names)
-    scored = sum(len(pyarrow.parquet.read_table(file)) for file in (tmp_path / "v").glob("*.parquet"))
-    assert scored + len(rejected(tmp_path / "v" / "rejected.jsonl")) == len(lines)
+    assert score(log, alone) == 0
+    assert many.read_bytes() == alone.read_bytes()
+    assert (tmp_path / "many.rejected.jsonl").read_bytes() == (tmp_path / "alone.rejected.jsonl").read_bytes()
+    assert len(pyarrow.parquet.read_table(many)) + len(rejected(tmp_path / "many.rejected.jsonl")) == len(lines)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "log.jsonl", *(f"{name}{end}" for name in ("alone", "many") for end in (".parquet", ".rejected.jsonl"))
+    }  # fmt: skip
 
 
 def test_a_job_that_was_begun_here_is_finished_there(log, tmp_path):

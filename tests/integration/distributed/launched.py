@@ -2,11 +2,11 @@
 
 import contextlib
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
+
+from tests.forked import Forked
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 # What `accelerate launch` does on a machine with GPUs; base.device=cpu keeps off those that are there.
@@ -15,19 +15,12 @@ ACCELERATE = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processe
 PATIENCE = 240  # seconds; a process that waits for one that is gone must not hold up the tests
 
 
-def start(launcher: tuple[str, ...], *arguments: str, cache: Path | None = None) -> subprocess.Popen[str]:
+def start(launcher: tuple[str, ...], *arguments: str, cache: Path | None = None) -> Forked:
     """Start ``arguments`` (``-m MODULE ...``) under ``launcher``."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({"ALORA_CACHE": str(cache)} if cache else {})
-    return subprocess.Popen(
-        [sys.executable, *launcher, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
+    return Forked([*launcher, *arguments], os.environ | ({"ALORA_CACHE": str(cache)} if cache else {}))
 
 
-def kill(process: subprocess.Popen[str]) -> None:
+def kill(process: Forked) -> None:
     """SIGKILL to the launcher and all that it started; torchrun's workers have sessions of their own."""
     launcher = psutil.Process(process.pid)
     for one in [launcher, *launcher.children(recursive=True)]:
@@ -36,11 +29,12 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def finish(process: Forked) -> tuple[int | None, str, str]:
     """Exit code, standard output and standard error."""
     try:
-        output, errors = process.communicate(timeout=PATIENCE)
-    except subprocess.TimeoutExpired:
+        process.wait(PATIENCE)
+    except TimeoutError:
         kill(process)
         raise
+    output, errors = process.communicate()
     return process.returncode, output, errors

@@ -1,22 +1,15 @@
 """Two processes (gloo) end where one does: weights within 1e-6, the same standings and losses, on both of them."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
 
+from tests.integration.distributed.launched import TORCHRUN, finish, start
 from tests.integration.distributed.scenarios import SCENARIOS, outcome, train, weights
 from tests.peft_reference import relative_error
 
 UNADDED = "one policy unadded"
-
-
-def launch(*arguments: str, processes: int = 2) -> subprocess.CompletedProcess[str]:
-    """``torchrun`` with arguments; free ports are its own business."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=150, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +17,8 @@ def two(tmp_path_factory):
     """Every scenario, and the negative control last, by two processes that are started once."""
     folder = tmp_path_factory.mktemp("two")
     names = [*SCENARIOS, UNADDED]
-    done = launch("-m", "tests.integration.distributed.scenarios", str(folder), *names)
-    assert done.returncode == 0, done.stderr[-3000:]
+    code, _, errors = finish(start(TORCHRUN, "-m", "tests.integration.distributed.scenarios", str(folder), *names))
+    assert code == 0, errors[-3000:]
     return folder
 
 

@@ -25,7 +25,7 @@ SMALL = ("identity.negative_controls=false", "export.golden_rows=0", "tracking=w
 
 def _start(folder, *arguments) -> Forked:
     environment = os.environ | {"ALORA_CACHE": str(folder / "cache"), AUDIT_LOG: str(folder / "audit.log")}
-    return Forked(["train", *arguments], environment)
+    return Forked(["-m", "alora", "train", *arguments], environment)
 
 
 def _remotes(process) -> set[str]:
@@ -193,6 +193,7 @@ class Refuse:
     def exec_module(self, module):
         pass
 sys.meta_path.insert(0, Refuse())
+assert not {"wandb", "tensorboard"} & set(sys.modules)
 """
 _TRAIN = "from alora.cli import main\nsys.exit(main(sys.argv[1:]))"
 
@@ -206,16 +207,15 @@ def test_without_tracking_neither_package_is_touched(killed_and_resumed, tmp_pat
         "identity.dtypes=[float32]", "identity.negative_controls=false", "export.golden_rows=0",
         "evaluation.bootstrap=0",
     ]  # fmt: skip
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "ALORA_CACHE": str(folder / "cache")}
-    command = [sys.executable, "-c", _BLOCKED + _TRAIN, "train", *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "done in" in done.stdout
-    assert not (tmp_path / "run/tracking").exists()
-    heard = subprocess.run(
-        [sys.executable, "-c", _BLOCKED + "import wandb"], capture_output=True, text=True, check=False
+    process = Forked(
+        ["-c", _BLOCKED + _TRAIN, "train", *arguments], os.environ | {"ALORA_CACHE": str(folder / "cache")}
     )
-    assert "wandb was imported" in heard.stderr  # negative control
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert "done in" in output
+    assert not (tmp_path / "run/tracking").exists()
+    heard = Forked(["-c", _BLOCKED + "import wandb"], os.environ)
+    assert "wandb was imported" in heard.communicate()[1]  # negative control
 
 
 def test_no_secret_is_recorded(tmp_path, monkeypatch):

@@ -45,7 +45,7 @@ def _rows(count: int, policies, first: int = 0) -> list[Example]:
     return rows
 
 
-def _fit(folder, policies, steps=50, learning_rate=3e-3, patience=0, **kwargs):
+def _fit(folder, policies, steps=20, learning_rate=3e-3, patience=0, **kwargs):
     base = _base()
     settings = TrainingSettings(
         max_steps=steps,
