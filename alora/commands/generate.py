@@ -126,11 +126,12 @@ def _rows(recipe: Recipe, policy: Policy, folder: Path, calls: Calls) -> Quality
     try:
         if not (folder / "dimensions.yaml").exists():
             named = find_dimensions(calls, policy)
-            source = "built in" if named is None else "model"
+            source = "model"
             write_text(
                 folder / "dimensions.yaml", yaml.safe_dump(named or DIMENSIONS, allow_unicode=True, sort_keys=False)
             )
         dimensions, held = _dimensions(folder / "dimensions.yaml"), settings.hold_out
+        source = "built in" if dimensions == DIMENSIONS else source
         if held is not None and held not in dimensions:
             raise ConfigError(f"generate.hold_out={held} is none of the dimensions in {folder / 'dimensions.yaml'}: "
                               f"{', '.join(dimensions)}")  # fmt: skip

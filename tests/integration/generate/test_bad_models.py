@@ -50,8 +50,9 @@ def test_pairs_that_cannot_be_read_are_counted_and_paid_once(nonsense, capsys):
 
 def test_dimensions_that_cannot_be_read_are_built_in(capsys):
     mute = lambda number, body: completion("well") if asks_for(body) == "dimensions" else honest(number, body)  # noqa: E731
-    assert generate(mute, pairs=2)[0] == 0
-    assert "[BUILT_IN_DIMENSIONS]" in capsys.readouterr().out
+    for _ in range(2):
+        assert generate(mute, pairs=2)[0] == 0
+        assert "[BUILT_IN_DIMENSIONS]" in capsys.readouterr().out
 
 
 def test_a_busy_endpoint_is_waited_for(monkeypatch):

@@ -23,5 +23,5 @@ def test_text_becomes_a_bundle_and_the_figures_are_of_the_real_rows(folder, monk
     written = [json.loads(line) for line in (folder / "generated/toy/train.jsonl").open()]
     assert {row["policy"] for row in written} == {"toy"}
     assert (folder / "run/bundle" / CERTIFICATE_FILE).is_file()
-    found = json.loads((folder / "run/evaluation.json").read_text())["evaluations"]
+    found = json.loads((folder / "run/policies/toy/evaluation.json").read_text())["evaluations"]
     assert {item["metrics"]["rows"] for item in found if item["split"] == "test"} == {12}
