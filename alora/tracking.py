@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from alora.atomic import write_json
 from alora.config.received import forget_command_line
@@ -201,8 +202,6 @@ def start_tracking(recipe: Recipe, run: Path, resumed: bool, note: Callable[[str
 
 
 def _reporter(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str], None]) -> TrainerCallback:
-    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
-
     kind = recipe.tracking.kind
     if kind in _OPENINGS:  # the callback takes a run that is open
         _OPENINGS[kind](recipe, folder, run_id, note)

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import Pipeline, make_pipeline
 
 from alora.data.conversation import LabelledConversation
 from alora.errors import DataError
 from alora.evaluation.predict import Predictions, labels_of
 from alora.policy import Policy
-
-if TYPE_CHECKING:
-    from sklearn.pipeline import Pipeline
 
 MINIMUM_PER_LABEL = 2
 
@@ -47,10 +47,6 @@ def fit_bag_of_words(policy: Policy, rows: Sequence[LabelledConversation], seed:
     Raises:
         DataError: fewer than two labels have two rows each, or no row holds a word.
     """
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-
     wanted = [row for row in rows if policy.id in row.labels]
     label_ids_N = labels_of(policy, wanted)
     if (np.bincount(label_ids_N, minlength=2) >= MINIMUM_PER_LABEL).sum() < 2:

@@ -15,14 +15,17 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from datasets import Dataset
+from peft import PeftModel, get_peft_model
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from alora.adapter.folder import AdapterWeights, load_adapter, peft_config
 from alora.atomic import write_json
+from alora.base.load import LoadedBase
 from alora.config.schema import TrainingSettings
 from alora.errors import MissingDependency, TrainingError
 from alora.training.examples import Example
@@ -32,11 +35,6 @@ from alora.training.run_folder import remove_checkpoints
 from alora.training.schedule import Schedule, make_schedule
 from alora.training.track import Standing
 from alora.training.trainer import COMPLETE
-
-if TYPE_CHECKING:
-    from peft import PeftModel
-
-    from alora.base.load import LoadedBase
 
 IGNORED = -100  # label of positions that a language-model loss leaves out
 
@@ -113,7 +111,6 @@ def make_trainer(
         raise MissingDependency(
             "training.engine=trl needs the package trl; install alora-toolkit[baselines]"
         ) from error
-    from datasets import Dataset
 
     schedule = make_schedule(settings, train, int(model.peft_config["default"].r))  # pyright: ignore
     rows = {"train": _rows(train), "validation": _rows(validation)}
@@ -208,8 +205,6 @@ def _options(base: LoadedBase, schedule: Schedule, checkpoints: Path) -> dict[st
 @contextmanager
 def peft_on(base: LoadedBase, adapter: AdapterWeights) -> Iterator[PeftModel]:
     """The base under PEFT, holding ``adapter``; afterwards the base is what it was, patched methods included."""
-    from peft import PeftModel, get_peft_model
-
     # The layers share the config, so what a trainer writes into it is taken back in place.
     changing = (base.model, base.model.config, base.model.config.get_text_config(), base.model.generation_config)
     before = [(item, dict(vars(item))) for item in changing if item is not None]
