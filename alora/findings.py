@@ -37,9 +37,9 @@ class Findings:
     ``notes`` counts what was read in another way than it stands there; it is no problem.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, notes: Counter[str] | None = None) -> None:
         self.count = 0
-        self.notes: Counter[str] = Counter()
+        self.notes: Counter[str] = Counter() if notes is None else notes
         self._groups: dict[tuple[str, str], Finding] = {}
         self._last: dict[tuple[str, str], str] = {}
 

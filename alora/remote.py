@@ -6,8 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Thread
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self, overload
 
 from alora.api import Artifact, Base, Messages, Policies, Verdicts, open_artifact
 from alora.bundle.light import read_bundle
@@ -16,10 +15,9 @@ from alora.data.messages import as_row
 from alora.errors import AloraError, CheckFailed, ConfigError, DataError, PromptRefused, RenderError
 from alora.serving.client import RemoteEngine
 from alora.serving.guard import Guard
-from alora.serving.http import named
+from alora.serving.http import Waiting, named
 from alora.verdict import Verdict, highest
 
-_Result = TypeVar("_Result")
 _AHEAD = 8  # conversations under way at a time
 
 
@@ -50,7 +48,6 @@ class AsyncClient:
         self._renderer = bundles[0].renderer(described)
         self._policies = Policies(bundles, self._renderer)
         self.policies = self._policies.ids
-        self._proving, self._proven = asyncio.Lock(), False
 
     async def score(self, messages: Messages) -> Verdicts:
         """:meth:`alora.Battery.score` by the server; all policies are asked at once.
@@ -89,10 +86,7 @@ class AsyncClient:
         return self._policies.verdicts(name, asked, [highest(logits_WL) for logits_WL in zip(*logits_WPL, strict=True)])
 
     async def _prove(self) -> None:
-        async with self._proving:
-            if not self._proven:
-                await self._engine.prove(self._policies.bundles, self._renderer)
-                self._proven = True
+        await self._engine.prove(self._policies.bundles, self._renderer)
 
     async def close(self) -> None:
         """Close its connections."""
@@ -113,18 +107,15 @@ async def _or_error(scored: Coroutine[Any, Any, Verdicts]) -> Verdicts | AloraEr
 
 
 class Client:
-    """:class:`AsyncClient` without ``await``, for any number of threads; make it after a fork, not before."""
+    """:class:`AsyncClient` without ``await``, for any number of threads."""
 
     def __init__(self, url: str, artifact: Artifact, *, base: Base = None, policies: Sequence[str] = ()) -> None:
-        self._client = AsyncClient(url, artifact, base=base, policies=policies)
-        self.policies = self._client.policies
-        self._loop = asyncio.new_event_loop()
-        self._thread = Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
+        self._wait = Waiting(lambda: AsyncClient(url, artifact, base=base, policies=policies))
+        self.policies = self._wait.held.policies
 
     def score(self, messages: Messages) -> Verdicts:
         """:meth:`AsyncClient.score`, waited for."""
-        return self._wait(self._client.score(messages))
+        return self._wait(lambda client: client.score(messages))
 
     @overload
     def score_many(self, rows: Iterable[Messages]) -> Iterator[Verdicts]: ...
@@ -132,39 +123,30 @@ class Client:
     def score_many(self, rows: Iterable[Messages], *, errors: Literal["return"]) -> Iterator[Verdicts | AloraError]: ...
     def score_many(self, rows: Iterable[Messages], *, errors: str = "raise") -> Iterator[Any]:
         """:meth:`AsyncClient.score_many`, waited for row by row."""
-        answers = self._client.score_many(rows, errors=errors)
+        answers = self._wait.held.score_many(rows, errors=errors)
 
         async def following() -> Any:
             return await anext(answers, None)
 
-        async def end() -> None:
-            await answers.aclose()
-
         try:
-            while (verdicts := self._wait(following())) is not None:
+            while (verdicts := self._wait(lambda _: following())) is not None:
                 yield verdicts
         finally:
-            self._wait(end())
+            self._wait(lambda _: _ended(answers))
 
     def close(self) -> None:
         """Close its connections."""
-        self._wait(self._client.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def _wait(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        finally:
-            future.cancel()  # where the wait was interrupted
+        self._wait.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+async def _ended(answers: AsyncGenerator[Any]) -> None:
+    await answers.aclose()
 
 
 class GuardClient:

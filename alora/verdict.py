@@ -9,6 +9,7 @@ from alora.errors import AdapterError, ConfigError
 from alora.policy import Policy
 
 TENTHS = 10  # bins of a histogram of probabilities
+LEAST = 100  # rows on both sides; below, the population stability of equal distributions is often above 0.1
 NEVER = math.nextafter(1.0, math.inf)  # the highest threshold that calibration chooses
 
 
@@ -111,8 +112,11 @@ class Verdict:
         return asdict(self)
 
 
-def population_stability(before: Sequence[int], after: Sequence[int]) -> float:
-    """``sum((q - p) * ln(q / p))`` over bins, half a count added to each so that empty ones count."""
+def population_stability(before: Sequence[int] | None, after: Sequence[int]) -> float | None:
+    """``sum((q - p) * ln(q / p))`` over bins, half a count added to each so that empty ones count; None where either
+    side has fewer than :data:`LEAST` rows."""
+    if before is None or min(sum(before), sum(after)) < LEAST:
+        return None
     p_B, q_B = ([(count + 0.5) / (sum(counts) + 0.5 * len(counts)) for count in counts] for counts in (before, after))
     return math.fsum((q - p) * math.log(q / p) for p, q in zip(p_B, q_B, strict=True))
 

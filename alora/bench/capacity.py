@@ -62,11 +62,12 @@ class Rates:
 
 @dataclass(frozen=True)
 class Work:
-    """What one turn costs: operations, and requests."""
+    """What one turn costs: operations, requests, and tokens that are computed."""
 
     base: float
     adapted: float
     requests: int
+    tokens: int
 
     def seconds(self, rates: Rates) -> float:
         """On one device."""
@@ -84,16 +85,21 @@ class Battery:
     block: int = BLOCK
 
     def alora(self, tokens: int, policies: int, cached: int = 0) -> Work:
-        """Every policy on a conversation whose first ``cached`` tokens are in the cache; the rest is computed once."""
-        part = tokens % self.block  # computed again by every policy but the first
-        base = self._base(tokens, cached) + (policies - 1) * self._base(tokens, tokens - part)
+        """Every policy on a conversation whose first ``cached`` tokens were computed before; the rest is, once."""
+        kept, part = self._whole_blocks(cached), tokens % self.block  # the part by every policy
+        base = self._base(tokens, kept) + (policies - 1) * self._base(tokens, tokens - part)
         adapted = self._adapted * self.suffix + self._attention(tokens + self.suffix, tokens)
-        return Work(base, policies * adapted, policies)
+        computed = tokens - kept + (policies - 1) * part + policies * self.suffix
+        return Work(base, policies * adapted, policies, computed)
 
     def lora(self, tokens: int, policies: int, cached: int = 0) -> Work:
         """The same by standard LoRA: every policy computes the whole prompt behind its own ``cached`` tokens."""
-        new, whole = tokens + self.suffix - cached, tokens + self.suffix
-        return Work(0, policies * (new * self._adapted + self._attention(whole, cached)), policies)
+        kept, whole = self._whole_blocks(cached), tokens + self.suffix
+        one = (whole - kept) * self._adapted + self._attention(whole, kept)
+        return Work(0, policies * one, policies, policies * (whole - kept))
+
+    def _whole_blocks(self, tokens: int) -> int:
+        return tokens - tokens % self.block
 
     def _base(self, tokens: int, cached: int) -> float:
         return (tokens - cached) * self._count.linear + self._attention(tokens, cached)
@@ -175,6 +181,7 @@ class Plan:
     keeps_kv: bool
     turn_s: float  # the last turn alone on a device
     conversation_s: float  # device time of all turns
+    cached_share: float  # of the tokens of all prompts: those that no request computes
     gpus: int | None
     p95_s: float | None
     kv_bytes: float  # of all live conversations
@@ -194,10 +201,10 @@ def _planned(
     lengths = [round(settings.tokens * turn / settings.turns) for turn in range(settings.turns + 1)]
     count = battery.alora if system == "alora" else battery.lora
     weights = battery.shape.parameters * itemsize
-    turns = [
-        max(count(now, settings.policies, before if keeps else 0).seconds(rates), weights / rates.bandwidth)
-        for before, now in pairwise(lengths)
-    ]
+    works = [count(now, settings.policies, before if keeps else 0) for before, now in pairwise(lengths)]
+    turns = [max(work.seconds(rates), weights / rates.bandwidth) for work in works]
+    asked = settings.policies * sum(now + battery.suffix for now in lengths[1:])
+    cached = 1 - sum(work.tokens for work in works) / asked
     live = settings.rate * (sum(turns) + (settings.turns - 1) * settings.gap_s)  # Little's law
     copies = 1 if system == "alora" else settings.policies
     kv = battery.shape.kv_bytes(itemsize) * settings.tokens * copies
@@ -208,7 +215,7 @@ def _planned(
         least = max(math.ceil(settings.rate * sum(turns) / BUSIEST), math.ceil(whole / room), 1)
         gpus, p95 = _enough(least, settings, turns)
     cost = None if gpus is None or settings.price is None else gpus * settings.price
-    return Plan(system, keeps, turns[-1], sum(turns), gpus, p95, whole, cost)
+    return Plan(system, keeps, turns[-1], sum(turns), cached, gpus, p95, whole, cost)
 
 
 def _enough(least: int, settings: PlanSettings, turns: Sequence[float]) -> tuple[int, float]:

@@ -22,6 +22,7 @@ from alora.evaluation.paired import holm
 FEWEST = 3  # rounds; below, nothing is known of the noise
 ALPHA = 0.05  # chance of even one false alarm in a whole comparison
 CONTROLS = ("base", "reader", "packed", "peft", "trainer", "trl")  # no change of ours touches them
+OURS = ("alora", "packed", "guard")
 FASTER, SLOWER, NO, CONTROL, NO_CONTROL = "faster", "slower", "no", "control", "no control"
 
 
@@ -54,7 +55,7 @@ class RunComparison:
 
     @property
     def slower(self) -> bool:
-        return any(one.verdict == SLOWER and one.system.startswith(("alora", "packed")) for one in self.changes)
+        return any(one.verdict == SLOWER and one.system.startswith(OURS) for one in self.changes)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"slower": self.slower}

@@ -3,10 +3,13 @@
 from collections.abc import Iterable, Sequence
 from statistics import median
 
+import numpy as np
+
 from alora.bench.intervals import Measured
 from alora.bench.record import LoadRecord, OfferedRate, Record
 from alora.bench.trials import AA, WHAT, Agreement, Cell, Ratio
 
+SAMPLES = ((50, 3), (95, 20), (99, 100))  # a percentile, and the fewest samples that it is taken of
 TITLES = {"training": "Packed training, measured", "serving": "Serving many policies on one conversation, measured"}
 
 
@@ -16,7 +19,8 @@ def markdown(record: Record) -> str:
         parts.append(f"**Stopped before its end** ({record.stopped}): what follows was finished before.")
     for workload in dict.fromkeys(cell.workload for cell in record.cells):
         cells = [cell for cell in record.cells if cell.workload == workload]
-        parts += [f"## {workload}", _ratios(cells), _coverage(cells), _kernel_factor(cells), _systems(cells)]
+        rows = _answers(cells) if workload == "guard" else _systems(cells)
+        parts += [f"## {workload}", _ratios(cells), _coverage(cells), _kernel_factor(cells), rows]
         aa = record.aa[workload].ratio if workload in record.aa else None
         parts.append(f"A/A run over the whole workload: {brief(aa, 3)}, which covers {aa.coverage:.0%}." if aa else "")
     parts += [_load(record.load), _agreement(record), _memory(record)]
@@ -49,7 +53,8 @@ def _conditions(record: Record) -> str:
         f"- Base `{base.name}`: {base.parameters / 1e6:.0f} M parameters ({base.layers} layers of {base.hidden}, "
         f"vocabulary {base.vocab}), {base.dtype} on {base.device}, quantization {base.quantization}, "
         f"{base.mib:.0f} MiB, weights {base.fingerprint.get('weights', 'unknown')}.",
-        f"- Adapters of rank {settings['rank']} on {settings['targets']}; suffix of {settings['suffix']} tokens.",
+        f"- Adapters of rank {settings['rank']} on {settings['targets']}; suffix of "
+        f"{engine.get('suffix', settings['suffix'])} tokens.",
         *(["- Engine: " + ", ".join(f"{key} {value}" for key, value in engine.items()) + "."] if engine else []),
         f"- Seconds are {record.clock}, {settings['threads']} thread(s); rounds in shuffled order, seed "
         f"{settings['seed']}. Figures are medians over rounds [bootstrap interval]. `~`: every round ran a part of the "
@@ -124,6 +129,26 @@ def _systems(cells: Sequence[Cell]) -> str:
             ])  # fmt: skip
     heads = ["cell", "system", "ms", "times the roofline", "request p50, ms", "p95", "tokens computed", "hit",
              "until accepted, ms"]  # fmt: skip
+    return table(heads, rows)
+
+
+def _answers(cells: Sequence[Cell]) -> str:
+    """A row a system: whole conversations over HTTP, one at a time. The A/A run's are ours, too."""
+    rows = []
+    for cell in cells:
+        for name in (name for name in cell.systems if name != AA):
+            ran = [*cell.of(name), *(cell.of(AA) if name in cell.ours else [])]
+            whole = max(trial.run.pieces for trial in cell.trials) / ran[0].run.pieces
+            seconds, computed = [trial.run.seconds * whole for trial in ran], cell.mean(name, lambda run: run.computed)
+            rows.append([
+                ", ".join(map(str, cell.at.values())), f"{cell.mark(name)}{name}", str(len(ran)),
+                f"{len(ran) / sum(seconds):.3f}",
+                *(f"{1000 * np.percentile(seconds, at):.0f}" if len(ran) >= least else "-" for at, least in SAMPLES),
+                f"{cell.mark(name)}{computed * whole:.0f}" if computed else "-",
+                f"{1000 * sum(trial.run.front for trial in ran) / sum(trial.run.pieces for trial in ran):.2f}",
+            ])  # fmt: skip
+    heads = ["cell", "system", "samples", "conversations/s", *(f"p{at}, ms" for at, _ in SAMPLES), "tokens computed",
+             "API process, CPU ms a policy"]  # fmt: skip
     return table(heads, rows)
 
 

@@ -15,7 +15,7 @@ from alora.bench.serving import ServingBench
 from alora.bench.training import TrainingBench
 from alora.config.environment import describe_environment
 from alora.config.schema import BaseSettings, BenchSettings
-from alora.errors import ConfigError
+from alora.errors import ConfigError, MissingDependency
 
 
 def run_bench(
@@ -33,7 +33,7 @@ def run_bench(
         with tempfile.TemporaryDirectory(prefix="alora-bench-") as scratch:
             clock, harness = Clock(device, settings.threads), Harness(settings, progress)
             context = Context(settings, base, device, dtype, Path(scratch), clock, harness)
-            bench = TrainingBench(context) if settings.workload == "training" else ServingBench(context)
+            bench = _bench(context)
             gc.collect()
             gc.freeze()  # the libraries' own objects, which collections between runs need not visit
             context.machine = measure_machine(bench.base, clock)
@@ -48,6 +48,18 @@ def run_bench(
         bench.tolerance, context.machine, bench.engine, cells, aa, bench.load(), bench.memory, stopped,
         round(time.perf_counter() - began, 1), round(time.process_time() - spent, 1),
     )  # fmt: skip
+
+
+def _bench(context: Context) -> TrainingBench | ServingBench:
+    if context.settings.workload == "training":
+        return TrainingBench(context)
+    if "guard" not in context.settings.serving.workloads:
+        return ServingBench(context)
+    try:
+        from alora.bench.guard_requests import GuardBench
+    except ImportError as error:
+        raise MissingDependency(f"the guard needs vLLM ({error}); pip install 'alora-toolkit[vllm]'") from error
+    return GuardBench(context)
 
 
 def _measured(bench: TrainingBench | ServingBench, harness: Harness) -> str | None:

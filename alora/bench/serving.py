@@ -5,6 +5,7 @@
   (*warm*); and once more (*again*).
 - ``conversation``: turns that grow, the burst at every turn, the cache kept between them.
 - ``open_loop``: arrivals from a population of policies (:mod:`alora.bench.load`).
+- ``guard``: over HTTP, and alone (:mod:`alora.bench.guard_requests`).
 """
 
 import importlib.util
@@ -22,13 +23,14 @@ from alora.bench.record import LoadRecord, MemoryRow
 from alora.bench.reference import Key, References, agreement, ask_references, of, reference_of, sampled, steadiness
 from alora.bench.roofline import Roofline
 from alora.bench.systems import PackedScorer, PeftLora, System, VllmSystem
-from alora.bench.trials import AA, Agreement, Cell, Refusal, Result, Run
+from alora.bench.trials import AA, READS_TEXT, Agreement, Cell, Refusal, Result, Run
 from alora.config.schema import BenchSettings
 from alora.errors import ConfigError
 from alora.serving.engine import on_gpu
 
-NEEDS_ENGINE = ("warm", "open_loop")
+NEEDS_ENGINE = ("warm", "open_loop", "guard")
 WARM_TOKENS, TURN_POLICIES = 500, 10  # at most: every system runs all of them, since a cache is no use to a part
+CHECKS = {"alora": ("packed", "the packed scorer"), "guard": ("alora", "P requests")}  # ours against all answers of it
 LORA_STEPS = 2  # of the engine that a rehearsal of standard LoRA fills; all further ones are alike
 
 
@@ -44,23 +46,30 @@ class ServingBench:
     def __init__(self, context: Context) -> None:
         self._settings = settings = for_this_machine(context.settings)
         self._context, self._harness = context, context.harness
-        on_vllm, names = settings.serving.engine == "vllm", list(settings.serving.systems)
-        if on_vllm and context.device.type == "cpu" and torch.cuda.is_available():
+        if settings.serving.engine == "vllm" and context.device.type == "cpu" and torch.cuda.is_available():
             raise ConfigError("base.device=cpu, but vLLM would take the GPU here; hide it: CUDA_VISIBLE_DEVICES=''")
-        self.material = _material(context, settings)
+        self._engine: BenchEngine | None = None
+        self.ours = self._start()
         self.base, self.memory = self.material.base, list[MemoryRow]()
         self.tolerance = guards.VERDICT_TOLERANCE[guards.half(self.base.model.dtype)]
-        self._engine = start_engine(settings, self.material, context) if on_vllm else None
-        self.engine = {"name": "scorer"} if self._engine is None else described(self._engine)
-        if self._engine and "reader" in names and (reason := missing_reader(self._engine.architecture)):
-            self.engine["no reader"] = reason
-            names.remove("reader")
-        self.systems: dict[str, System] = {name: self._system(name) for name in names}
-        self.ours = "alora" if "alora" in names else "packed"
         self.systems[AA] = self.systems[self.ours]
         self._loads: list[Load] = []
         self._references = References()
         self._known: dict[tuple[str, str], list[Agreement]] = {}
+
+    def _start(self) -> str:
+        """Set up the material, the engine and the systems; which of these is ours."""
+        settings, names = self._settings, list(self._settings.serving.systems)
+        self.material = make_material(self._context, settings)
+        self.engine = {"name": "scorer"}
+        if settings.serving.engine == "vllm":
+            self._engine = start_engine(settings, self.material, self._context)
+            self.engine = described(self._engine)
+        if self._engine and "reader" in names and (reason := missing_reader(self._engine.architecture)):
+            self.engine["no reader"] = reason
+            names.remove("reader")
+        self.systems: dict[str, System] = {name: self._system(name) for name in names}
+        return "alora" if "alora" in names else "packed"
 
     def _system(self, name: str) -> System:
         if name == "packed":
@@ -87,9 +96,12 @@ class ServingBench:
                 system.engine.load(system.name, policies)
 
     def _grid(self) -> None:
-        cells = [(tokens, count) for tokens in self._settings.prefixes for count in self._settings.policies]
+        self._bursts("grid", self._settings.prefixes)
+
+    def _bursts(self, workload: str, lengths: Sequence[int]) -> None:
+        cells = [(tokens, count) for tokens in lengths for count in self._settings.policies]
         for tokens, count in cells:
-            cell = Cell("grid", {"tokens": tokens, "policies": count}, [self.ours])
+            cell = Cell(workload, {"tokens": tokens, "policies": count}, [self.ours])
             self._ready(range(count))
             turns = {name: self._cold(name, tokens, count) for name in self.systems}
             self._harness.measure(turns, [cell], len(cells))
@@ -186,7 +198,7 @@ class ServingBench:
 
     def roofline(self, cell: Cell, system: str) -> float:
         """Arithmetic and bytes of what it could not have found in a cache."""
-        runs_as = "alora" if system in (AA, "packed") else system
+        runs_as = system if system in ("lora", *READS_TEXT) else "alora"
         count, again = cell.of(system)[0].run.pieces, cell.at.get("stage") == "again"
         line = Roofline(self.material, self._context.machine)
         return line.seconds(runs_as, cell.size("tokens"), count, cell.kept.get(system, 0), again)
@@ -204,10 +216,11 @@ class ServingBench:
             return [((prefix, one.piece.policy), one) for trial in cell.of(name) for one in trial.run.results]
 
         found = [self._references.judge(system, keyed(system))]
-        if system in ("alora", AA) and self.ours == "alora" and "packed" in cell.systems:
-            right = {key: of(result) for key, result in keyed("packed")}
+        other, named = CHECKS.get(self.ours, ("", ""))
+        if system in (self.ours, AA) and other in cell.systems:
+            right = {key: of(result) for key, result in keyed(other)}
             pairs = [(of(result), right[key]) for key, result in keyed(system) if key in right]
-            found.append(agreement(system, "the packed scorer", pairs))
+            found.append(agreement(system, named, pairs))
         self._known[cell.name, system] = found + steadiness(system, keyed(system))
         return self._known[cell.name, system]
 
@@ -231,7 +244,7 @@ def for_this_machine(settings: BenchSettings) -> BenchSettings:
     return replace(settings, serving=replace(serving, engine=engine, workloads=workloads, systems=systems))
 
 
-def _material(context: Context, settings: BenchSettings) -> Material:
+def make_material(context: Context, settings: BenchSettings) -> Material:
     needed = max(settings.policies)
     if "open_loop" in settings.serving.workloads:
         needed = max(needed, fired_adapters(settings))

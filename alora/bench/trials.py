@@ -11,8 +11,9 @@ import numpy as np
 from alora.bench.intervals import Measured, median_interval
 
 AA = "aa"  # ours once more, under another name: the A/A run
-ORDER = ("lora", "alora", "base", "reader", "packed", "peft", "trainer", "trl", AA)  # of columns
+ORDER = ("guard", "lora", "alora", "base", "reader", "packed", "peft", "trainer", "trl", AA)  # of columns
 WHAT = {
+    "guard": "one POST /v1/guard for all policies; the others are then asked over HTTP, too",
     "lora": "standard LoRA: the same weights, adapted from token 0",
     "alora": "aLoRA through the plugin",
     "base": "the base alone, with the policy's text as prompt",
@@ -51,7 +52,7 @@ class Result:
 @dataclass(frozen=True)
 class Run:
     """One run of a system. Token counts are the engine's own; ``requests`` in seconds since the run began, ``front``
-    until the last one was accepted. ``results`` are not written to a file.
+    until the last one was accepted (over HTTP: CPU seconds of the API process). ``results`` are not written to a file.
     """
 
     seconds: float

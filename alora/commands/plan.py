@@ -99,15 +99,8 @@ def _assumptions(recipe: Recipe, rates: capacity.Rates, memory: float, where: st
 
 
 def _show(plans: list[capacity.Plan], facts: dict[str, str], assumed: list[str]) -> None:
-    headings = (
-        "",
-        "devices",
-        "p95, ms",
-        "last turn alone, ms",
-        "a conversation, ms",
-        "KV of live ones",
-        "cost an hour",
-    )
+    headings = ("", "devices", "p95, ms", "last turn alone, ms", "a conversation, ms", "from the cache",
+                "KV of live ones", "cost an hour")  # fmt: skip
     table(headings, [_cells(plan) for plan in plans])
     ours, theirs = plans
     say(f"\nstandard LoRA uses {theirs.conversation_s / ours.conversation_s:.1f} times the device time of aLoRA")
@@ -127,7 +120,7 @@ def _cells(plan: capacity.Plan) -> list[Any]:
     name = plan.system if plan.keeps_kv else f"{plan.system}, KV not kept"
     p95 = None if plan.p95_s is None else round(1e3 * plan.p95_s, 1)
     times = (round(1e3 * plan.turn_s, 1), round(1e3 * plan.conversation_s, 1))
-    return [name, plan.gpus, p95, *times, _gib(plan.kv_bytes), plan.cost]
+    return [name, plan.gpus, p95, *times, f"{plan.cached_share:.1%}", _gib(plan.kv_bytes), plan.cost]
 
 
 def _gib(size: float) -> str:

@@ -52,7 +52,7 @@ def run(recipe: Recipe) -> int:
     found.wrong.raise_if_any(source)
     violated: Counter[str] = Counter()
     good = (row for _, row in stream_conversations(source, recipe.data) if isinstance(row, LabelledConversation))
-    lines = _lines(_scored(recipe, good), violated)
+    lines = _lines(recipe, good, violated)
     if not output:
         for line in lines:
             say(line)
@@ -62,17 +62,12 @@ def run(recipe: Recipe) -> int:
     return 0
 
 
-def _scored(recipe: Recipe, rows: Iterable[LabelledConversation]) -> Iterator[Verdicts]:
-    """The verdicts on each row, in order."""
+def _lines(recipe: Recipe, rows: Iterable[LabelledConversation], violated: Counter[str]) -> Iterator[str]:
+    """One line of JSON for each row, in order; ``violated`` counts."""
     with scorer_of(recipe) as scorer:
-        yield from scorer.score_many(rows)
-
-
-def _lines(scored: Iterable[Verdicts], violated: Counter[str]) -> Iterator[str]:
-    """One line of JSON for each row; ``violated`` counts."""
-    for verdicts in scored:
-        violated.update({verdict.policy: verdict.violated for verdict in verdicts})
-        yield json.dumps(verdicts.as_dict(), allow_nan=False)
+        for verdicts in scorer.score_many(rows):
+            violated.update({verdict.policy: verdict.violated for verdict in verdicts})
+            yield json.dumps(verdicts.as_dict(), allow_nan=False)
 
 
 def _report_one(verdicts: Verdicts, output: Path | None, as_json: bool) -> None:

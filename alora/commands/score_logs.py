@@ -211,11 +211,10 @@ def _guard_verdicts(recipe: Recipe) -> dict[str, Any]:
     from alora.remote import GuardClient
 
     with GuardClient(recipe.engine) as guard:
-        asked = {one.policy: one for one in guard.asked}
+        asked = guard.asked
     return {
         "policies": {
-            name: {"adapter": one.digest, "labels": list(one.labels), "threshold": one.threshold}
-            for name, one in asked.items()
+            one.policy: {"adapter": one.digest, "labels": list(one.labels), "threshold": one.threshold} for one in asked
         }
     }
 

@@ -1,7 +1,8 @@
 """``alora serve battery=DIR [serving.port=8000]``: stock vLLM's OpenAI server with the bundles and the guard in it.
 
-``serving.scorer=packed`` serves the guard alone, from this process, without vLLM; a URL in its place serves it alone
-before that vLLM server, which runs the plugin. Each way imports only what it needs: the last one no torch.
+``serving.scorer=packed`` serves the guard alone, from this process, without vLLM; a URL in its place, or a list of
+them, serves it alone before those vLLM servers, which run the plugin. Each way imports only what it needs: the last one
+no torch.
 """
 
 from __future__ import annotations

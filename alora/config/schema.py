@@ -21,12 +21,12 @@ SCHEDULERS = ("linear", "cosine", "cosine_with_restarts", "polynomial", "constan
 ARMS = ("alora", "alora_cleaned", "lora", "prompt", "judge", "probe", "bag_of_words")
 FIGURES = ("accuracy", "balanced_accuracy", "f1", "precision", "recall", "auroc", "auprc", "recall_at_1_fpr",
            "recall_at_5_fpr")  # fmt: skip
-WORKLOADS = ("grid", "warm", "conversation", "open_loop")
+WORKLOADS = ("grid", "warm", "conversation", "open_loop", "guard")
 SYSTEMS = ("lora", "alora", "base", "reader", "packed")
 BASELINES = ("peft", "trainer", "trl")
 SHAPES = ("toy", "mini", "27m", "smollm2", "qwen3_0_6b", "qwen3_4b")
 DEVICES = ("cpu", "l4", "a100_80gb", "l40s", "h100", "h200", "b200")
-SCORERS = "vllm, packed, or http://HOST:PORT"
+SCORERS = "vllm, packed, http://HOST:PORT, or a list of such URLs"
 TRACKERS = ("none", "tensorboard", "wandb", "mlflow", "trackio")
 ENGINES = "transformers, vllm, or for alora score http://HOST:PORT"
 _CARD_WORD = (re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*").fullmatch, "letters, digits, '.' and '-'")
@@ -285,9 +285,10 @@ class ExportSettings:
 class ServingSettings:
     """``alora serve``: stock vLLM's OpenAI server with bundles in it, or the guard alone."""
 
-    scorer: str = setting(
+    scorer: Any = setting(
         "vllm",
-        "packed: the guard alone, in this process; a URL: alone, before that server",
+        "packed: the guard alone, in this process; URLs: alone, before those servers",
+        some=True,
         form=(is_scorer, SCORERS),
         in_files=("vllm", "packed"),
     )
@@ -304,7 +305,9 @@ class ServingBenchSettings:
     """``alora bench serving``: systems on one engine in one run. ``bench=cpu`` and ``bench=gpu`` set some of these."""
 
     engine: str = setting("auto", "scorer: in this process, without a server", choices=("auto", "vllm", "scorer"))
-    workloads: list[str] = setting(list(WORKLOADS), "what is measured", some=True, distinct=True, choices=WORKLOADS)
+    workloads: list[str] = setting(
+        list(WORKLOADS[:-1]), "what is measured; guard: alone", some=True, distinct=True, choices=WORKLOADS
+    )
     systems: list[str] = setting(list(SYSTEMS), "what is compared", some=True, distinct=True, choices=SYSTEMS)
     lora_tokens: int | None = setting(10000, "LoRA's share of a cold burst; null: all", least=1)
     step_tokens: int = setting(512, "vLLM's max_num_batched_tokens", least=1)

@@ -63,6 +63,9 @@ def _needs(recipe: Recipe, verb: str) -> list[str]:
     problems = []
     if verb != "score" and is_server(recipe.engine):
         problems.append(f"engine is {recipe.engine!r}, but only alora score asks a server; choose transformers or vllm")
+    scorer = recipe.serving.scorer
+    if verb == "serve" and (scorer is None or (isinstance(scorer, list) and ("vllm" in scorer or "packed" in scorer))):
+        problems.append("serving.scorer is vllm, packed, a server, or several: [http://HOST:PORT,http://OTHER:PORT]")
     if verb == "bench" and recipe.bench.workload == "compare" and len(recipe.bench.runs) != 2:
         problems.append("alora bench compare needs two runs: alora bench compare one/bench.json other/bench.json")
     if verb == "train" and recipe.output is not None:

@@ -110,11 +110,7 @@ def parse_conversation(value: Any, where: str, settings: DataSettings | None = N
     """
     row = {ColumnSettings.messages: value} if isinstance(value, list) else value
     findings, settings = Findings(), settings or DataSettings()
-    columns = settings.columns
-    if isinstance(row, dict):
-        if ColumnSettings.messages in row and not {columns.messages, *columns.messages.split(",")} & row.keys():
-            columns = replace(columns, messages=ColumnSettings.messages)
-        columns = detect_columns(columns, row, findings)
+    columns = detect_columns(settings.columns, row, findings) if isinstance(row, dict) else settings.columns
     conversation = conversation_of(row, where, replace(settings, columns=columns), findings)
     findings.raise_if_any(where)
     assert conversation is not None
@@ -172,12 +168,14 @@ class _ByRow(Findings):
 def _conversations(
     source: str, settings: DataSettings, findings: Findings
 ) -> Iterator[tuple[str, Any, DataSettings, Conversation | None]]:
-    """Place, value and conversation of each row of one source, and the settings with the columns of its first row."""
-    known: DataSettings | None = None
+    """Place, value and conversation of each row of one source, and the settings with the columns of such a row."""
+    known, usual, names = settings, settings.columns, None
     for where, value in read_rows(source, findings):
-        if known is None and isinstance(value, dict):
-            known = replace(settings, columns=detect_columns(settings.columns, value, findings))
-        yield where, value, known or settings, conversation_of(value, where, known or settings, findings)
+        if isinstance(value, dict) and value.keys() != names:
+            found = detect_columns(usual, value, findings, first=names is None)
+            known, usual = replace(settings, columns=found), found if names is None else usual
+            names = value.keys()
+        yield where, value, known, conversation_of(value, where, known, findings)
 
 
 def _labelled_rows(

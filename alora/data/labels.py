@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from unicodedata import normalize
 
+from alora.config.arguments import quoted
 from alora.config.schema import DataSettings
 from alora.data.formats import shortened
 from alora.data.messages import kind, listed, unpacked
@@ -51,13 +52,15 @@ def _refuse_contradiction(
 ) -> None:
     """``label`` next to ``labels`` must say the same of the policy that it belongs to, where the row tells which."""
     columns, named = settings.columns, row.get("policy")
-    owner = named if isinstance(named, str) else policies[0].id if len(policies) == 1 else None
-    alone = _as_text(row.get(columns.label))
-    alone = settings.label_map.get(alone, alone) if isinstance(alone, str) else alone
-    among = found.get(owner) if owner is not None else None
-    if alone is not None and among is not None and alone != among:
-        text = f"{columns.label!r} says {shortened(alone)} and {columns.labels!r} says {among!r} of {owner!r}"
-        own.get(str(owner), findings).add("LABELS_DIFFER", where, f"{text}; remove one of them")
+    named = named if isinstance(named, str) or len(policies) > 1 else policies[0].id
+    for policy in policies:
+        alone, among = _as_text(row.get(columns.label)), found.get(policy.id)
+        if policy.id != named or alone is None or among is None:
+            continue
+        alone = _meant(alone, policy, settings) if isinstance(alone, str) else alone
+        if alone != among:
+            text = f"{columns.label!r} says {shortened(alone)} and {columns.labels!r} says {among!r} of {policy.id!r}"
+            own.get(policy.id, findings).add("LABELS_DIFFER", where, f"{text}; remove one of them")
 
 
 def _own_policy(row: dict[str, Any], where: str, policies: Sequence[Policy], findings: Findings) -> Policy | None:
@@ -76,27 +79,34 @@ def _label(value: Any, where: str, policy: Policy, settings: DataSettings, findi
         text = f"label of {policy.id!r} is {kind(value)}; it must be one of {', '.join(policy.labels)}"
         findings.add("LABEL_MISSING" if value is None else "LABEL_UNKNOWN", where, text)
         return None
+    label = _meant(value, policy, settings)
+    if label in policy.labels:
+        if label != settings.label_map.get(value, value):
+            findings.notes[f"label {shortened(value)} is read as {label}"] += 1
+        return label
+    mapped = f" (mapped from {shortened(value)})" if label != value else ""
+    findings.add(
+        "LABEL_UNKNOWN",
+        where,
+        f"label {shortened(label)}{mapped} is not one of {', '.join(policy.labels)} of policy {policy.id!r}; "
+        f"fix the row, map it ('data.label_map={{{quoted(value[:40])}: LABEL}}'), or add the label to the policy",
+    )
+    return None
+
+
+def _meant(value: str, policy: Policy, settings: DataSettings) -> str:
+    """The label that ``value`` stands for: as it is mapped, or the only one that is spelled alike."""
     label = settings.label_map.get(value, value)
-    if label not in policy.labels:
-        same = [known for known in policy.labels if normalize("NFKC", known) == normalize("NFKC", label)]
-        if same:
-            findings.add(
-                "LABEL_UNKNOWN",
-                where,
-                f"label {shortened(label)} of policy {policy.id!r} is {same[0]!r} in another Unicode form (letters and "
-                "accents apart, say); write both in one form, or set data.label_map",
-            )
-            return None
-        mapped = f" (mapped from {shortened(value)})" if label != value else ""
-        findings.add(
-            "LABEL_UNKNOWN",
-            where,
-            f"label {shortened(label)}{mapped} is not one of {', '.join(policy.labels)} of policy {policy.id!r}; "
-            f"fix the row, map it ('data.label_map={{{value[:40]}: {policy.labels[0]}}}', say), or add the label to "
-            "the policy",
-        )
-        return None
-    return label
+    if label in policy.labels:
+        return label
+    known = {**dict(zip(policy.labels, policy.labels, strict=True)), **settings.label_map}
+    alike = {meant for name, meant in known.items() if _folded(name) == _folded(value) and meant in policy.labels}
+    return min(alike) if len(alike) == 1 else label
+
+
+def _folded(label: str) -> str:
+    """What two spellings of a label share: all but capitals, blanks around it, and how an accent is written."""
+    return normalize("NFKC", label).strip().casefold()
 
 
 def _as_text(value: Any) -> Any:

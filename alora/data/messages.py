@@ -1,7 +1,7 @@
 """One conversation: its messages, and how a row becomes them, whoever wrote it: OpenAI, ShareGPT, two text columns."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,8 @@ ALIASES = {
     "developer": "system",
 }
 # Where no column "messages" is and none is named: lists of messages, then texts, whose names say who speaks.
-DETECTED = ("conversations", "conversation", "system,prompt,response", "prompt,response", "prompt,completion",
+LISTS = ("conversations", "conversation")
+DETECTED = (*LISTS, "system,prompt,response", "prompt,response", "prompt,completion",
             "instruction,output", "question,answer", "user,assistant", "text", "prompt")  # fmt: skip
 _SPEAKERS = {"system": "system", **dict.fromkeys(("response", "completion", "output", "answer", "assistant"), ROLES[2])}
 _SPEAKERS |= dict.fromkeys(("prompt", "instruction", "question", "user", "text"), "user")
@@ -81,20 +82,23 @@ def as_row(conversation: Conversation) -> dict[str, Any]:
     return {"id": conversation.id, "messages": messages}
 
 
-def detect_columns(columns: ColumnSettings, row: Mapping[str, Any], findings: Findings) -> ColumnSettings:
-    """``columns`` as this row has them: in other capitals, and the messages elsewhere if the settings do not name them.
+def detect_columns(
+    columns: ColumnSettings, row: Mapping[str, Any], findings: Findings, first: bool = True
+) -> ColumnSettings:
+    """``columns`` as this row has them: in other capitals, or, where a column is not there, under its usual name.
 
-    A note says so.
+    The settings name the columns of one source, and others may have another form. A note says what was done. Columns of
+    texts are taken only where none is named, and by the ``first`` row: further on they may be anything.
     """
     own = {name.strip().lower(): name for name in row if isinstance(name, str)}
-    changes = {}
+    changes, known = {}, DETECTED if first and columns.messages == ColumnSettings.messages else LISTS
     for key in ("messages", "label", "labels", "id"):
-        name = getattr(columns, key)
-        if name not in row and name.lower() in own:
-            changes[key] = own[name.lower()]
-    if columns.messages == ColumnSettings.messages and columns.messages not in own:
-        names = next((names for names in DETECTED if all(name in own for name in names.split(","))), None)
-        changes |= {"messages": ",".join(own[name] for name in names.split(","))} if names else {}
+        named, usual = getattr(columns, key), getattr(ColumnSettings, key)
+        forms = [named, usual, *(known if key == "messages" else ())]
+        found = next((form for form in forms if all(name in own for name in form.lower().split(","))), None)
+        if named not in row and found is not None:
+            columns_found = ",".join(own[name] for name in found.lower().split(","))
+            changes |= {key: columns_found} if columns_found != named else {}
     for key, name in changes.items():
         findings.notes[f"{key} are read from data.columns.{key}={name}"] += 1
     return replace(columns, **changes)
@@ -135,6 +139,8 @@ def _raw_messages(row: dict[str, Any], where: str, column: str, findings: Findin
         return found
     texts = [(name, index, value) for index, (name, value) in enumerate(zip(names, values, strict=True)) if value]
     if column != ColumnSettings.messages and all(isinstance(value, str | None) for value in values):
+        for name in {*names} - {name for name, _, _ in texts}:
+            findings.notes[f"nothing is in column {name!r}, so the row has a message less"] += 1
         return [
             {"role": _SPEAKERS.get(name.strip().lower(), ROLES[1 + index % 2]), "content": text}
             for name, index, text in texts
@@ -171,7 +177,12 @@ class _Reader:
             return Message(role, content)  # nearly every message there is
         before = self._findings.count
         role = self._role(item.get("role", item.get("from")), where)
-        given = item.get("tool_calls") or item.get("function_call") or ()
+        given = [
+            call
+            for key in ("tool_calls", "function_call")
+            if item.get(key)
+            for call in (item[key] if isinstance(item[key], list) else [item[key]])
+        ]
         calls = self._calls(given, where)
         content = self._content(item.get("content", item.get("value")), role, bool(given), where)
         name = item.get("name") or self._tools.get(str(item.get("tool_call_id", ""))) or ""
@@ -210,10 +221,10 @@ class _Reader:
 
     def _part(self, part: Any, where: str) -> str:
         named = str(part.get("type")) if isinstance(part, dict) else ""
-        text = part if isinstance(part, str) else part.get("text", part.get("refusal")) if named else None
-        if isinstance(text, str):
-            return text
         media = any(word in named for word in _MEDIA)
+        said = [part] if isinstance(part, str) else [part[key] for key in ("text", "refusal") if named and key in part]
+        if not media and said and all(isinstance(text, str) for text in said):
+            return "\n".join(said)
         if media and self._settings.skip_media:
             self._findings.notes[f"{shortened(named)} is left out (data.skip_media)"] += 1
             return ""
@@ -222,9 +233,9 @@ class _Reader:
         self._findings.add("CONTENT_PART", where, f"content holds {what}, and alora reads text; {remedy}")
         return ""
 
-    def _calls(self, given: Any, where: str) -> tuple[Call, ...]:
+    def _calls(self, given: Sequence[Any], where: str) -> tuple[Call, ...]:
         calls = []
-        for call in given if isinstance(given, list | tuple) else [given]:
+        for call in given:
             function = call.get("function", call) if isinstance(call, dict) else call
             name = function.get("name") if isinstance(function, dict) else None
             if not isinstance(name, str) or not name:

@@ -105,8 +105,9 @@ def read_policy_rows(
     left_out, by_id = LeftOut(), {policy.id: policy for policy in policies}
 
     def read(name: str) -> list[LabelledConversation]:
-        own = Findings()  # what is wrong in one file is no fault of the next
-        own.notes = own.notes if findings is None else findings.notes
+        own = Findings(
+            None if findings is None else findings.notes
+        )  # what is wrong in one file is no fault of the next
         return read_labelled(source_of(source, by_id[name]), settings, by_id[name], own)
 
     return [row for rows in left_out.each(by_id, read).values() for row in rows], left_out
@@ -130,7 +131,8 @@ def _read_common(
     source: Source, settings: DataSettings, policies: Sequence[Policy], findings: Findings | None
 ) -> tuple[list[LabelledConversation], LeftOut]:
     # Of a single policy, wrong labels are the source's fault, so that all that is wrong is listed at once.
-    own = {policy.id: Findings() for policy in policies if len(policies) > 1}
+    findings = Findings() if findings is None else findings
+    own = {policy.id: Findings(findings.notes) for policy in policies if len(policies) > 1}
     rows = read_multilabelled(source, settings, policies, own, findings)
     left_out = LeftOut({name: wrong.error(named(source)) for name, wrong in own.items() if wrong.count})
     if left_out:

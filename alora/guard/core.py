@@ -19,6 +19,7 @@ from alora.guard import metrics
 from alora.guard.drift import Drift
 from alora.guard.reader import EngineDead, Overloaded, Reader, Reading, Served
 from alora.guard.wire import GuardRequest, GuardResponse, PolicyVerdict, Status, Timing, Usage
+from alora.prompt.tokens import LONG
 from alora.verdict import highest, make_verdict
 
 if TYPE_CHECKING:
@@ -80,7 +81,11 @@ class Guard:
         """Each verdict as it arrives, then the whole answer; raises like :meth:`answer`, before the first of them."""
         started = time.monotonic()
         asked = self.choose(request.policies)
-        prefixes = self.render(request.messages, asked)
+        conversation = _conversation(request.messages)
+        if sum(len(message.content) for message in conversation.messages) > LONG:  # the other requests go on
+            prefixes = await asyncio.to_thread(self.render, conversation, asked)
+        else:
+            prefixes = self.render(conversation, asked)
         rendered = time.monotonic()
         end = None if request.deadline_ms is None else started + request.deadline_ms / 1000
         given: dict[int, PolicyVerdict] = {}
@@ -157,7 +162,7 @@ class Guard:
         read: dict[int, dict[int, Reading]] = defaultdict(dict)
         with self.holding(*(item.name for item in asked)):
             for window, prefix in enumerate(prefixes):
-                readings = self._reader.read(prefix, asked, request.cache_salt, request.priority)
+                readings = self._reader.read(prefix, asked, request)
                 try:
                     async for reading in readings:
                         read[reading.index][window] = reading
@@ -238,13 +243,9 @@ class Guard:
             raise RefusedRequest("policies is empty; name at least one, or leave it out for all")
         return list({item.name: item for name in names for item in known[name]}.values())
 
-    def render(self, messages: Sequence[object], asked: Sequence[Served]) -> list[Prefix]:
-        """The conversation's tokens, by window. What does not fit whole is refused: a guard must not judge half of it.
-
-        Raises:
-            RefusedRequest: malformed (400) or too long (413).
-        """
-        conversation = _conversation(messages)
+    def render(self, conversation: Conversation, asked: Sequence[Served]) -> list[Prefix]:
+        """The conversation's tokens, by window; RefusedRequest for what does not fit whole: a guard must not judge half
+        of it."""
         prefixes = self._renderer.windows(conversation)
         for cut in (prefix.truncation for prefix in prefixes if prefix.truncation):
             tokens, most = cut.tokens_before, self._renderer.settings.max_prefix_tokens

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from alora.verdict import TENTHS, population_stability, tenth
 
-LEAST = 100  # rows and verdicts; below, the index of equal distributions is often above 0.1
 LAST = 1000  # verdicts that are compared
 
 
@@ -13,7 +12,7 @@ class Drift:
     """The last probabilities of one adapter against the histogram of its validation rows, where the bundle has one."""
 
     def __init__(self, reference: Sequence[int] | None) -> None:
-        self._reference = reference if reference is not None and sum(reference) >= LEAST else None
+        self._reference = reference
         self._last: deque[int] = deque()
         self._seen = [0] * TENTHS  # of the last
 
@@ -27,6 +26,4 @@ class Drift:
     @property
     def psi(self) -> float | None:
         """The population stability index; None for too few rows or verdicts."""
-        if self._reference is None or len(self._last) < LEAST:
-            return None
         return population_stability(self._reference, self._seen)

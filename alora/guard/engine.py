@@ -14,6 +14,7 @@ from alora.serving.engine import label_logprobs, label_params
 
 if TYPE_CHECKING:
     from alora.bundle.light import LightBundle
+    from alora.guard.wire import GuardRequest
     from alora.prompt.render import Prefix
 
 _LEAST_ID = 2**20  # vLLM counts its own adapters from 1
@@ -28,9 +29,7 @@ class EngineReader:
     def __init__(self, client: Any, loras: dict[str, Any]) -> None:
         self._client, self._loras = client, loras
 
-    def read(
-        self, prefix: Prefix, asked: Sequence[Served], salt: str | None, priority: int
-    ) -> AsyncGenerator[Reading, None]:
+    def read(self, prefix: Prefix, asked: Sequence[Served], request: GuardRequest) -> AsyncGenerator[Reading, None]:
         """See :class:`~alora.guard.reader.Reader`. Cancelling a task aborts its request in the engine."""
         if (admit := getattr(self._client, "check_admission", None)) is not None:  # of 0.29 on
             try:
@@ -38,20 +37,19 @@ class EngineReader:
             except Exception as error:
                 raise Overloaded(f"the engine takes no {len(asked)} requests for now: {error}") from error
         name = f"guard-{uuid4().hex}"
-        return as_they_come([self._one(n, prefix, item, salt, priority, f"{name}-{n}") for n, item in enumerate(asked)])
+        return as_they_come([self._one(n, prefix, item, request, f"{name}-{n}") for n, item in enumerate(asked)])
 
-    async def _one(
-        self, index: int, prefix: Prefix, item: Served, salt: str | None, priority: int, request_id: str
-    ) -> Reading:
+    async def _one(self, index: int, prefix: Prefix, item: Served, request: GuardRequest, name: str) -> Reading:
         lora = self._loras.get(item.name)
         if lora is None:
             return Reading(index, error=f"{item.name} is not loaded")
         params = label_params(item.suffix)
         prompt: dict[str, Any] = {"prompt_token_ids": [*prefix.token_ids, *item.suffix.token_ids]}
-        if salt is not None:
-            prompt["cache_salt"] = salt
+        if request.cache_salt is not None:
+            prompt["cache_salt"] = request.cache_salt
         try:
-            async for output in self._client.generate(prompt, params, request_id, lora_request=lora, priority=priority):
+            answers = self._client.generate(prompt, params, name, lora_request=lora, priority=request.priority)
+            async for output in answers:
                 if output.finished:
                     return Reading(index, label_logprobs(item.suffix, output), output.num_cached_tokens or 0)
         except Exception as error:

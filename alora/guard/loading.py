@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +15,10 @@ from alora.bundle.golden import disagreement, tolerance
 from alora.bundle.light import LightBundle
 from alora.errors import AloraError, BundleError, CheckFailed
 from alora.guard.core import Guard
-from alora.guard.reader import EngineDead, Overloaded, Served
+from alora.guard.reader import EngineDead, Overloaded, Reading, Served
 from alora.guard.serving_set import Entry, ServingSet
+from alora.guard.wire import GuardRequest
+from alora.prompt.parts import Prefix
 
 if TYPE_CHECKING:
     from alora.base.describe import DescribedBase
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from alora.guard.reader import Reader
 
 _logger = logging.getLogger("alora.guard")
+_OURS = GuardRequest(messages=[])  # without salt, priority or session
 
 
 class Loader:
@@ -59,8 +63,7 @@ class Loader:
         async with self._changing:
             served = {item.name: item for item in self._guard.served}
             try:
-                for bundle in self._bundles:
-                    await self._certify(served[bundle.served_name], bundle, rows=1)
+                await self._certify([(served[bundle.served_name], bundle) for bundle in self._bundles], rows=1)
             except AloraError as error:
                 self.refusal, self._retry = (
                     f"the guard is not served: {error}",
@@ -87,7 +90,7 @@ class Loader:
             if stamp is None or stamp == self._stamp:
                 return
             try:
-                await self._switch(self._set.read())
+                await self._switch(await asyncio.to_thread(self._set.read))
             except AloraError as error:
                 _logger.error("the serving set was replaced, and is not followed: %s", error)
             self._stamp = stamp
@@ -101,8 +104,6 @@ class Loader:
         """
         async with self._changing:
             found = await asyncio.to_thread(self._read, self._set.folder(bundle))
-            if found.policy.id != policy:
-                raise BundleError(f"{bundle} answers policy {found.policy.id!r}, not {policy!r}")
             entry = Entry(policy, bundle, found.manifest.adapter_digest, stage, tags)
             places = {(item.policy, item.stage): item for item in self._entries} | {(policy, stage): entry}
             await self._switch(tuple(places.values()), write=True, read=found)
@@ -138,32 +139,46 @@ class Loader:
         bundle = read
         if bundle is None or bundle.served_name != entry.name:
             bundle = await asyncio.to_thread(self._read, self._set.folder(entry.bundle))
+        if bundle.policy.id != entry.policy:
+            raise BundleError(f"{entry.bundle} answers policy {bundle.policy.id!r}, not {entry.policy[:80]!r}")
         if bundle.manifest.adapter_digest != entry.digest:
             raise BundleError(f"{entry.bundle} has changed since it was loaded; load the policy again")
         require_one_prefix(self._bundles[0], bundle)
         await asyncio.to_thread(bundle.check_base, self._base)
         served = Served.of(bundle, entry.stage, entry.tags)
         await self._reader.load(served, bundle)
-        await self._certify(served, bundle)
+        await self._certify([(served, bundle)])
         return served
 
-    async def _certify(self, served: Served, bundle: LightBundle, rows: int | None = None) -> None:
-        """The golden rows, asked of the engine as it serves them; ``rows`` at most."""
-        if not bundle.golden:
-            raise CheckFailed(f"{bundle.folder.name} stores no golden rows; export it again with export.golden_rows=8")
-        golden, answers = bundle.golden[:rows], []
-        renderer = bundle.renderer(self._base)
-        for row in golden:
-            async for reading in self._reader.read(renderer.prefix(row.conversation), [served], None, 0):
-                if reading.error is not None:
-                    raise CheckFailed(f"{served.name}: {reading.error}")
-                answers.append(reading.logits)
-        if len(answers) != len(golden):
-            raise CheckFailed(f"{served.name}: the engine gave no answer")
+    async def _certify(self, asked: Sequence[tuple[Served, LightBundle]], rows: int | None = None) -> None:
+        """Ask the engine for the golden rows, ``rows`` of each at most, as it serves them: one reading a conversation.
+        CheckFailed names every policy that answers otherwise."""
+        answers: list[dict[int, Reading]] = [{} for _ in asked]
+        together = defaultdict[Prefix, list[tuple[int, int]]](list)
+        for policy, (_, bundle) in enumerate(asked):
+            renderer = bundle.renderer(self._base)
+            for number, row in enumerate(bundle.golden[:rows]):
+                together[renderer.prefix(row.conversation)].append((policy, number))
+        for prefix, places in together.items():
+            async for reading in self._reader.read(prefix, [asked[policy][0] for policy, _ in places], _OURS):
+                policy, number = places[reading.index]
+                answers[policy][number] = reading
+        wrong = [self._fault(*pair, rows, given) for pair, given in zip(asked, answers, strict=True)]
+        if any(wrong):
+            raise CheckFailed("; ".join(filter(None, wrong)))
+
+    def _fault(self, served: Served, bundle: LightBundle, rows: int | None, given: dict[int, Reading]) -> str | None:
+        """What is wrong with a policy's answers to its golden rows."""
+        golden = bundle.golden[:rows]
+        if not golden:
+            return f"{bundle.folder.name} stores no golden rows; export it again with export.golden_rows=8"
+        if error := next((reading.error for reading in given.values() if reading.error is not None), None):
+            return f"{served.name}: {error}"
+        if len(given) != len(golden):
+            return f"{served.name}: the engine gave no answer"
         bound = tolerance(self._dtype, bundle.manifest.base.dtype)
-        far = disagreement(golden, answers)
-        if not far <= bound:
-            raise CheckFailed(f"{served.name}: golden rows differ by {far:.2g}, above {bound}")
+        far = disagreement(golden, [given[number].logits for number in range(len(golden))])
+        return None if far <= bound else f"{served.name}: golden rows differ by {far:.2g}, above {bound}"
 
     def _entry(self, bundle: LightBundle, stage: str) -> Entry:
         folder = Path(bundle.folder).absolute().relative_to(self._set.root.absolute())

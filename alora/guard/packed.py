@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from alora.base.load import LoadedBase
     from alora.bundle.light import LightBundle
+    from alora.guard.wire import GuardRequest
 
 _Weights = dict[str, AdapterWeights]
 
@@ -32,7 +33,7 @@ class PackedReader:
         self._scorer = Scorer(base, list(self._weights.values()))
 
     async def read(
-        self, prefix: Prefix, asked: Sequence[Served], salt: str | None = None, priority: int = 0
+        self, prefix: Prefix, asked: Sequence[Served], request: GuardRequest
     ) -> AsyncGenerator[Reading, None]:
         """See :class:`~alora.guard.reader.Reader`; nothing is kept from one request to the next, so no salt counts."""
         loop = asyncio.get_running_loop()

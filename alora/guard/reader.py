@@ -11,6 +11,7 @@ from alora.errors import AloraError
 
 if TYPE_CHECKING:
     from alora.bundle.light import LightBundle
+    from alora.guard.wire import GuardRequest
     from alora.policy import Policy
     from alora.prompt.render import Prefix, Suffix
     from alora.verdict import Calibration
@@ -66,18 +67,15 @@ class Reading:
 class Reader(Protocol):
     """What computes."""
 
-    def read(
-        self, prefix: Prefix, asked: Sequence[Served], salt: str | None, priority: int
-    ) -> AsyncGenerator[Reading, None]:
+    def read(self, prefix: Prefix, asked: Sequence[Served], request: GuardRequest) -> AsyncGenerator[Reading, None]:
         """One reading per policy, in any order. Closing the generator cancels what still runs.
 
         Args:
-            salt: requests share cached KV only under equal salts.
-            priority: lower runs first, where the engine schedules by priority.
+            request: whose salt, priority and session hold.
 
         Raises:
             EngineDead: nothing can be read any more.
-            Overloaded: nothing of this request is read.
+            Overloaded: it takes no more for now.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Reading over HTTP, before a vLLM server that runs alora's plugin and cannot take the guard's routes."""
+"""Reading over HTTP, before vLLM servers that run alora's plugin and cannot take the guard's routes."""
 
 from __future__ import annotations
 
@@ -7,87 +7,97 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING
 
 from alora.errors import AloraError
-from alora.guard.reader import EngineDead, Reading, Served, as_they_come
-from alora.serving.client import RemoteEngine
-from alora.serving.http import Unreachable
+from alora.guard.reader import EngineDead, Overloaded, Reading, Served, as_they_come
+from alora.serving.client import MODELS, RemoteEngine
+from alora.serving.http import Full, Unreachable
+from alora.serving.servers import Servers
 
 if TYPE_CHECKING:
     from alora.bundle.light import LightBundle
+    from alora.guard.wire import GuardRequest
     from alora.prompt.render import Prefix, Renderer
 
-_AT_ONCE = 256  # requests: a whole battery's, in one step of the engine
+_AT_ONCE = 256  # requests to a server: a whole battery's, in one step of the engine
 
 
-def longest_prompt(url: str) -> int | None:
-    """The tokens of a prompt that the server takes, and those of the answer; None where it does not say.
+def longest_prompt(urls: Sequence[str]) -> int | None:
+    """The tokens of a prompt that each server takes, and those of the answer; None where none of them says so.
 
     Raises:
-        ConfigError: it does not answer, or is no OpenAI-compatible server.
+        ConfigError: none answers, or none is an OpenAI-compatible server.
     """
 
-    async def ask() -> list[int]:
+    async def ask(url: str) -> dict[str, int | None] | AloraError:
         engine = RemoteEngine(url)  # in an event loop of its own
         try:
-            return [most for most in (await engine.models()).values() if most is not None]
+            return await engine.models()
+        except AloraError as error:
+            return error
         finally:
             await engine.close()
 
-    found = asyncio.run(ask())
-    return min(found) - 1 if found else None
+    async def ask_all() -> list[dict[str, int | None] | AloraError]:
+        return await asyncio.gather(*map(ask, urls))
+
+    answers = asyncio.run(ask_all())
+    found = [models for models in answers if isinstance(models, dict)]
+    if not found and isinstance(answers[0], AloraError):
+        raise answers[0]
+    limits = [most for models in found for most in models.values() if most is not None]
+    return min(limits) - 1 if limits else None
 
 
 class RemoteReader:
-    """Reads from the server at ``url``, one HTTP request per policy.
+    """Reads from the servers at ``urls``, one HTTP request per policy: a session's from its own server, and from the
+    next one where that cannot.
 
-    An adapter is read only after the server has shown that it runs the plugin and gives the bundle's golden answer; a
-    server that was away must show it again, for it may have come back without.
+    A server is asked for an adapter only after it has shown that it runs the plugin and gives the bundle's golden
+    answer; one that was away must show it again, for it may have come back without.
     """
 
-    def __init__(self, url: str, bundles: Sequence[LightBundle], renderer: Renderer) -> None:
-        self._engine = RemoteEngine(url, _AT_ONCE)
-        self._renderer = renderer
+    def __init__(self, urls: Sequence[str], bundles: Sequence[LightBundle], renderer: Renderer) -> None:
+        engines = {engine.url: engine for engine in (RemoteEngine(url, _AT_ONCE) for url in urls)}
+        self._engines, self._renderer = engines, renderer
+        self._servers = Servers(list(engines), MODELS, lambda url: engines[url].forget())
         self._bundles = {bundle.served_name: bundle for bundle in bundles}
-        self._proven: set[str] = set()
-        self._proving = asyncio.Lock()
 
-    async def read(
-        self, prefix: Prefix, asked: Sequence[Served], salt: str | None, priority: int
-    ) -> AsyncGenerator[Reading, None]:
-        """See :class:`~alora.guard.reader.Reader`. The server aborts what nobody waits for."""
-        await self._prove([item.name for item in asked])
-        fields = ({} if salt is None else {"cache_salt": salt}) | ({"priority": priority} if priority else {})
-        readings = as_they_come([self._one(index, prefix, item, fields) for index, item in enumerate(asked)])
-        try:
-            async for reading in readings:
-                yield reading
-        finally:
-            await readings.aclose()
+    def read(self, prefix: Prefix, asked: Sequence[Served], request: GuardRequest) -> AsyncGenerator[Reading, None]:
+        """See :class:`~alora.guard.reader.Reader`. A server aborts what nobody waits for."""
+        return as_they_come([self._one(index, prefix, asked, request) for index in range(len(asked))])
 
-    async def _one(self, index: int, prefix: Prefix, item: Served, fields: dict[str, str | int]) -> Reading:
+    async def _one(self, index: int, prefix: Prefix, asked: Sequence[Served], request: GuardRequest) -> Reading:
+        item, session, fields = asked[index], request.session, dict[str, str | int]()
+        if request.cache_salt is not None:
+            fields["cache_salt"] = request.cache_salt
+        if request.priority:
+            fields["priority"] = request.priority
+
+        async def ask(url: str) -> tuple[tuple[float, ...], int]:
+            engine = self._engines[url]
+            await engine.prove([self._bundles[one.name] for one in asked], self._renderer)
+            return await engine.ask(prefix, item.suffix, item.name, session, **fields)
+
         try:
-            return Reading(index, *await self._engine.ask(prefix, item.suffix, item.name, **fields))
+            return Reading(index, *await self._servers.first(session, ask))
         except Unreachable as error:
-            self._proven.clear()
             raise EngineDead(str(error)) from error
+        except Full as error:
+            raise Overloaded(str(error)) from error
         except AloraError as error:
-            self._proven.discard(item.name)  # a proxy may have answered for a server that is away
             return Reading(index, error=" ".join(str(error).split())[:300])
 
-    async def _prove(self, names: Sequence[str]) -> None:
-        async with self._proving:
-            if unknown := [self._bundles[name] for name in names if name not in self._proven]:
-                try:
-                    await self._engine.prove(unknown, self._renderer)
-                except Unreachable as error:
-                    raise EngineDead(str(error)) from error
-                self._proven.update(bundle.served_name for bundle in unknown)
-
     async def load(self, served: Served, bundle: LightBundle) -> None:
-        """See :class:`~alora.guard.reader.Reader`; the server must have loaded it already, under its name."""
+        """See :class:`~alora.guard.reader.Reader`; every server that answers must have loaded it, under its name."""
         self._bundles[served.name] = bundle
-        await self._prove([served.name])
+        away: list[str] = []
+        for engine in self._engines.values():
+            try:
+                await engine.prove([bundle], self._renderer)
+            except Unreachable as error:
+                away.append(str(error))
+        if len(away) == len(self._engines):
+            raise EngineDead(away[0])
 
     async def unload(self, name: str) -> None:
-        """See :class:`~alora.guard.reader.Reader`; on the server it stays."""
+        """See :class:`~alora.guard.reader.Reader`; on the servers it stays."""
         self._bundles.pop(name, None)
-        self._proven.discard(name)

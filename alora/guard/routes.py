@@ -105,8 +105,8 @@ async def guard(body: GuardRequest, request: Request) -> Response | GuardRespons
     """Every policy's verdict on one conversation, computed behind one shared prefix."""
     judge = guard_of(request.app)
     if not body.stream:
-        return await judge.answer(body)
-    items = judge.judge(body)
+        return await judge.answer(body.of(request.headers))
+    items = judge.judge(body.of(request.headers))
     first = await anext(items)  # a refusal has its status only before the stream begins
     return StreamingResponse(_events(first, items), media_type="text/event-stream")
 
@@ -122,7 +122,7 @@ async def moderations(body: ModerationRequest, request: Request) -> ModerationRe
     if not talks:
         raise RefusedRequest("input is an empty list; give at least one text")
     asked = [GuardRequest(messages=talk or [], policies=body.policies, deadline_ms=body.deadline_ms) for talk in talks]
-    answers = await asyncio.gather(*map(judge.answer, asked))
+    answers = await asyncio.gather(*(judge.answer(one.of(request.headers)) for one in asked))
     return ModerationResponse(
         id=f"modr-{secrets.token_hex(12)}", model=body.model, results=[_moderated(answer) for answer in answers]
     )
@@ -148,7 +148,7 @@ async def decisions(body: DecisionRequest, request: Request) -> DecisionResponse
             policies=list(dict.fromkeys(item.policy.id for item in asked)),
             deadline_ms=body.deadline_ms,
             cache_salt=body.prompt_cache_key,
-        )
+        ).of(request.headers)
     )
     return openai_decisions.decided(body, asked, answer)
 
@@ -157,13 +157,11 @@ async def decisions(body: DecisionRequest, request: Request) -> DecisionResponse
 async def litellm_guardrail(body: GenericGuardrailRequest, request: Request) -> GenericGuardrailResponse:
     """LiteLLM's ``generic_guardrail_api``, which sends the whole conversation before and after a model's answer."""
     judge = guard_of(request.app)
-    role = "user" if body.input_type == "request" else "assistant"
-    messages = body.structured_messages or [{"role": role, "content": text} for text in body.texts or []]
-    if body.structured_messages and body.input_type == "response":
-        said = [text for message in messages[-1:] for text in _texts(message)]
-        messages = [*messages, *({"role": role, "content": text} for text in body.texts or [] if text not in said)]
+    if body.images:
+        raise RefusedRequest("images are given, and the guard reads text; it judges no half of a conversation")
     policies = body.additional_provider_specific_params.get("policies")
-    answer = await judge.answer(GuardRequest(messages=messages, policies=policies))
+    asked = GuardRequest(messages=body.conversation, policies=policies).of(request.headers)
+    answer = await judge.answer(asked)
     if answer.action == "allow":
         return GenericGuardrailResponse(action="NONE")
     flagged = ", ".join(verdict.policy for verdict in answer.verdicts if verdict.flagged)
@@ -213,7 +211,7 @@ async def _events(
         yield _event(first)
         async for item in rest:
             yield _event(item)
-    except EngineDead as error:
+    except (EngineDead, Overloaded) as error:
         yield f'event: error\ndata: {{"error": {{"message": "{type(error).__name__}"}}}}\n\n'
     finally:
         await rest.aclose()  # a client that goes away cancels what still runs
@@ -276,13 +274,6 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, Response]) ->
     finally:
         working.cancel()
         watching.cancel()
-
-
-def _texts(message: object) -> list[object]:
-    """The texts of a message's content, which is one text or a list of parts."""
-    content = message.get("content") if isinstance(message, dict) else None
-    parts = content if isinstance(content, list) else [{"text": content}]
-    return [part.get("text") for part in parts if isinstance(part, dict)]
 
 
 def _error(status: int, message: str) -> JSONResponse:

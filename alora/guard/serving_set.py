@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from alora.atomic import write_json
 from alora.bundle.manifest import served_name
 from alora.errors import BundleError
-from alora.reading import read_whole
+from alora.reading import read_whole, require_plain
 from alora.typed import typed
 
 FILE = "serving_set.json"
@@ -50,8 +51,8 @@ class ServingSet:
     def stamp(self) -> tuple[int, int] | None:
         """Changes whenever the file is replaced; None while there is none."""
         try:
-            state = (self.root / FILE).stat()
-        except FileNotFoundError:
+            state = (self.root / FILE).lstat()
+        except OSError:
             return None
         return state.st_ino, state.st_mtime_ns
 
@@ -59,15 +60,19 @@ class ServingSet:
         """The entries.
 
         Raises:
-            BundleError: the file is damaged, or newer than this alora.
+            BundleError: the file is damaged, no file, newer than this alora, or without a live policy.
         """
         file = self.root / FILE
+        require_plain(self.root, BundleError, FILE)
         try:
             content = typed(_Content, json.loads(read_whole(file)))
         except (OSError, ValueError, TypeError, RecursionError) as error:
             raise BundleError(f"{file} cannot be read ({error}); remove it, and load the policies again") from error
         if content.schema_version != 1 or any(entry.stage not in ("live", "shadow") for entry in content.policies):
             raise BundleError(f"{file} was written by another version of alora; install that one, or remove the file")
+        places = Counter((entry.policy, entry.stage) for entry in content.policies)
+        if max(places.values(), default=0) > 1 or not any(stage == "live" for _, stage in places):
+            raise BundleError(f"{file} has a policy twice in one stage, or none that is live; load the policies again")
         return content.policies
 
     def write(self, entries: tuple[Entry, ...]) -> None:

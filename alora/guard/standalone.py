@@ -1,4 +1,4 @@
-"""The guard as an application of its own, without vLLM: ``alora serve serving.scorer=packed`` (or a server's URL)."""
+"""The guard as an application of its own, without vLLM: ``alora serve serving.scorer=packed`` (or servers' URLs)."""
 
 from __future__ import annotations
 

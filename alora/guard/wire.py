@@ -1,8 +1,11 @@
 """Requests and answers as they travel: the guard's own, OpenAI's moderations, LiteLLM's generic guardrail."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+
+from alora.serving.servers import SESSION, session_id
 
 Status = Literal["ok", "missed", "failed", "skipped"]
 MOST_TEXTS = 100  # of one moderation request, each a conversation of its own
@@ -29,6 +32,17 @@ class GuardRequest(BaseModel):
     stream: bool = Field(
         default=False, description="server-sent events: each verdict as it arrives, the whole answer last"
     )
+    _session: str | None = PrivateAttr(default=None)
+
+    def of(self, headers: Mapping[str, str]) -> Self:
+        """This, of the session that a request's headers name, if they do."""
+        self._session = headers.get(SESSION)
+        return self
+
+    @property
+    def session(self) -> str:
+        """A digest that is the same for all turns of a conversation."""
+        return session_id((), self._session) if self._session else session_id(self.messages, self.cache_salt)
 
 
 class PolicyVerdict(BaseModel):
@@ -108,8 +122,27 @@ class GenericGuardrailRequest(BaseModel):
 
     texts: list[str] | None = None
     structured_messages: list[Any] | None = None
+    tool_calls: list[Any] | None = None
+    images: list[Any] | None = None
     input_type: Literal["request", "response"] = "request"
     additional_provider_specific_params: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def conversation(self) -> list[Any]:
+        """The messages to judge: a response's texts and calls come last, unless the messages end with that turn."""
+        messages, texts, calls = self.structured_messages or [], self.texts or [], self.tool_calls or []
+        if messages and self.input_type == "request":  # they hold all of it
+            return messages
+        last = messages[-1] if messages and isinstance(messages[-1], dict) else {}
+        there = last if last.get("role") == "assistant" else {}
+        content = there.get("content")
+        said = (
+            [part.get("text") for part in content if isinstance(part, dict)] if isinstance(content, list) else [content]
+        )
+        role = "user" if self.input_type == "request" else "assistant"
+        new = [{"role": role, "content": text} for text in texts if text not in said]
+        called = [{"role": "assistant", "tool_calls": calls}] if calls and there.get("tool_calls") != calls else []
+        return [*messages, *new, *called]
 
 
 class GenericGuardrailResponse(BaseModel):

@@ -14,10 +14,9 @@ import numpy as np
 
 from alora.evaluation.html import page_template, shown
 from alora.logs.stored import read_manifest, tables
-from alora.verdict import TENTHS, population_stability
+from alora.verdict import LEAST, TENTHS, population_stability
 
 MARK = "alora report"  # opens both files: what holds it may be replaced
-LEAST = 100  # rows on both sides, below which drift is chance
 MOST_DAYS = 62  # rates are shown by day up to here, else by month
 EXCERPT = 300  # characters of a conversation
 _UNKNOWN = "unknown"
@@ -166,11 +165,11 @@ def _drift(summary: Summary) -> Table:
     rows = []
     for (policy, own), tenths_B in zip(summary.job["policies"].items(), summary.tenths_PB, strict=True):
         before = own.get("histogram")
-        if before is None or sum(before) < LEAST or summary.rows < LEAST:
-            rows.append((policy, "-", f"fewer than {LEAST} rows" if before else "the bundle has no histogram"))
-            continue
         psi = population_stability(before, tenths_B.tolist())
-        rows.append((policy, f"{psi:.3f}", "stable" if psi < 0.1 else "some drift" if psi < 0.25 else "DRIFT"))
+        if psi is None:
+            rows.append((policy, "-", f"fewer than {LEAST} rows" if before else "the bundle has no histogram"))
+        else:
+            rows.append((policy, f"{psi:.3f}", "stable" if psi < 0.1 else "some drift" if psi < 0.25 else "DRIFT"))
     about = ("Population stability index of the probabilities against the rows that each policy was validated on, in "
              "tenths: below 0.1 is stable, above 0.25 is another population.")  # fmt: skip
     return Table("Drift", about, ("policy", "PSI", "reading"), rows)

@@ -17,7 +17,7 @@ from typing import Any
 
 from alora.errors import ConfigError
 from alora.logs.stored import read_manifest, tables
-from alora.verdict import TENTHS
+from alora.verdict import TENTHS, tenth
 
 UNCERTAIN, DISAGREES, STRATUM = "uncertain", "disagrees", "stratum"
 _SHARES = {DISAGREES: 0.3, UNCERTAIN: 0.4}  # of the rows of a policy; the rest is drawn over the tenths
@@ -71,7 +71,7 @@ def _picks(table: Any, policy: str, threshold: float, flags: dict[int, bool] | N
         said = {"label": label, "probability": probability}
         draw = int.from_bytes(hashlib.sha256(str(row).encode()).digest()[:6]) / 2**48
         found[UNCERTAIN].append(_Pick(abs(probability - threshold), row, said))
-        found[f"{STRATUM} {min(int(probability * TENTHS), TENTHS - 1)}"].append(_Pick(draw, row, said))
+        found[f"{STRATUM} {tenth(probability)}"].append(_Pick(draw, row, said))
         if flags is not None and flags.get(row, flagged) != flagged:
             found[DISAGREES].append(_Pick(draw, row, said))
     return found

@@ -20,6 +20,7 @@ from alora.errors import RenderError, first_line
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+LONG = 10_000  # characters that take a few milliseconds
 METASPACE = "▁"
 _encoders: "WeakKeyDictionary[PreTrainedTokenizerBase, tuple[Any, int, TextEncoder]]" = WeakKeyDictionary()
 
@@ -66,7 +67,10 @@ class TextEncoder:
                 f"the text has a lone surrogate at character {error.start}, which is no Unicode text; replace it"
             ) from None
         with panics_told(self._name):
-            encoding = self._backend.encode(text, add_special_tokens=False)
+            if len(text) > LONG:  # lets other threads run meanwhile, which encode() does not
+                (encoding,) = self._backend.encode_batch([text], add_special_tokens=False)
+            else:
+                encoding = self._backend.encode(text, add_special_tokens=False)
         if _has_gap(text, encoding.offsets):
             self._refuse_dropped(text)
         ids: list[int] = encoding.ids

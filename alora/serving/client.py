@@ -9,34 +9,39 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from alora.bundle.golden import TOLERANCES, disagreement
 from alora.config.secrets import KEY, redacted
-from alora.errors import CheckFailed, ConfigError, PromptRefused
-from alora.serving.http import Http
+from alora.errors import AloraError, CheckFailed, ConfigError, PromptRefused
+from alora.serving.http import Full, Http, Unreachable, refusal, root
+from alora.serving.servers import SESSION
 
 if TYPE_CHECKING:
     from alora.bundle.light import LightBundle
     from alora.prompt.render import Prefix, Renderer, Suffix
 
+MODELS = "/v1/models"
 _AT_ONCE = 32
 _PROBE_SECONDS = 10  # of silence, until a server that does not even list its models is taken for dead
 _SECONDS = 600  # of silence, while it computes
 _ROUNDING = 0.02  # of label probabilities that an engine in half precision gives, summed
+_Result = TypeVar("_Result")
 
 
 class RemoteEngine:
     """Label scores from an OpenAI-compatible vLLM server at ``url`` (``http://host:port``), in one event loop."""
 
     def __init__(self, url: str, at_once: int | None = None) -> None:
-        self.url = url.rstrip("/").removesuffix("/v1")
+        self.url = root(url)
         if "@" in url.partition("://")[2].partition("/")[0]:
             raise ConfigError(f"{redacted(url)} holds a password; take it out, and export {KEY} for the key")
         self._http = Http()
         self._free = asyncio.Semaphore(at_once or _AT_ONCE)
+        self._proven: set[str] = set()
+        self._proving = asyncio.Lock()
 
     async def close(self) -> None:
         """Close its connections."""
@@ -48,13 +53,12 @@ class RemoteEngine:
         Raises:
             ConfigError: it does not answer, or is no OpenAI-compatible server.
         """
-        answer = await self._send("/v1/models", None, _PROBE_SECONDS)
-        return self._read(
-            *answer, lambda models: {str(model["id"]): model.get("max_model_len") for model in models["data"]}
-        )
+        answer = await self._send(MODELS, None, _PROBE_SECONDS)
+        return self._read(*answer, lambda models: {str(model["id"]): _longest(model) for model in models["data"]})
 
     async def prove(self, bundles: Sequence[LightBundle], renderer: Renderer) -> None:
-        """Check that the server runs the plugin and that each adapter there gives its bundle's answers.
+        """Check that the server runs the plugin and that each adapter there gives its bundle's answers: once, and again
+        after it was away or failed, for it may have come back as another.
 
         An aLoRA prompt without its invocation is refused by the plugin, and by nothing else. Then one golden row of
         each bundle must come back, within the tolerance of bfloat16 (a server does not tell its dtype): another base,
@@ -64,16 +68,23 @@ class RemoteEngine:
             ConfigError: the server does not answer, or does not serve a bundle.
             CheckFailed: it runs without the plugin, its answers are not the bundle's, or a bundle stores none.
         """
-        served = await self.models()
-        missing = [bundle.served_name for bundle in bundles if bundle.served_name not in served]
-        if missing:
-            raise ConfigError(
-                f"{self.url} serves {', '.join(sorted(served))[:500]}, not {', '.join(missing)}; start it with "
-                "alora serve, or load each bundle under that name (POST /v1/load_lora_adapter)"
-            )
-        for bundle in bundles:
-            await self._require_plugin(bundle)
-            await self._require_answers(bundle, renderer)
+        async with self._proving:
+            unknown = [bundle for bundle in bundles if bundle.served_name not in self._proven]
+            if not unknown:
+                return
+            served = await self.models()
+            missing = [bundle.served_name for bundle in unknown if bundle.served_name not in served]
+            if missing:
+                raise ConfigError(
+                    f"{self.url} serves {', '.join(sorted(served))[:500]}, not {', '.join(missing)}; start it with "
+                    "alora serve, or load each bundle under that name (POST /v1/load_lora_adapter)"
+                )
+            await _together(self._require(bundle, renderer) for bundle in unknown)
+            self._proven.update(bundle.served_name for bundle in unknown)
+
+    def forget(self) -> None:
+        """Take nothing as proven any more."""
+        self._proven.clear()
 
     async def label_logits(
         self, prefix: Prefix, suffixes: Sequence[Suffix], names: Sequence[str]
@@ -84,18 +95,27 @@ class RemoteEngine:
             CheckFailed: the server does not tell the label tokens' log-probabilities.
             ConfigError: it does not answer, or refuses a prompt.
         """
-        asked = [asyncio.ensure_future(self.ask(prefix, *pair)) for pair in zip(suffixes, names, strict=True)]
-        try:
-            return [logprobs for logprobs, _ in await asyncio.gather(*asked)]
-        finally:  # the first that fails ends the others; vLLM aborts a request that nobody waits for
-            for request in asked:
-                request.cancel()
+        asked = zip(suffixes, names, strict=True)
+        return [logprobs for logprobs, _ in await _together(self.ask(prefix, *pair) for pair in asked)]
 
     async def ask(
-        self, prefix: Prefix, suffix: Suffix, name: str, **fields: str | int
+        self, prefix: Prefix, suffix: Suffix, name: str, session: str | None = None, **fields: str | int
     ) -> tuple[tuple[float, ...], int]:
         """:meth:`label_logits` of one policy, and how many of the prompt's tokens the server had in its cache (where it
-        says so); ``fields`` are further ones of the request."""
+        says so); ``session`` is for a router on the way, ``fields`` are further ones of the request."""
+        try:
+            return await self._ask(prefix, suffix, name, session, fields)
+        except (PromptRefused, Full):
+            raise
+        except AloraError as error:
+            self._proven.discard(name)
+            if isinstance(error, Unreachable):
+                self.forget()
+            raise
+
+    async def _ask(
+        self, prefix: Prefix, suffix: Suffix, name: str, session: str | None, fields: dict[str, str | int]
+    ) -> tuple[tuple[float, ...], int]:
         labels = list(suffix.label_token_ids)
         answer = await self._send(
             "/v1/completions",
@@ -109,13 +129,15 @@ class RemoteEngine:
                 "return_tokens_as_token_ids": True,
                 **fields,
             },
+            session=session,
         )
         found = self._read(*answer, lambda completion: completion["choices"][0]["logprobs"])
         try:
             logprobs = tuple(float(found["top_logprobs"][0][f"token_id:{label}"]) for label in labels)
             if not abs(math.fsum(map(math.exp, logprobs)) - 1) < _ROUNDING:  # NaN, too
                 raise ValueError("their probabilities do not add up to 1")
-            return logprobs, self._read(*answer, _cached_tokens)
+            tokens = len(prefix.token_ids) + len(suffix.token_ids)
+            return logprobs, min(max(0, self._read(*answer, _cached_tokens)), tokens)
         except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise CheckFailed(
                 f"{self.url} answers with the log-probabilities {str(found)[:300]}, not with those of the label "
@@ -131,13 +153,16 @@ class RemoteEngine:
         status, answer = await self._send("/v1/completions", {"model": name, "prompt": [stranger], "max_tokens": 1})
         if status == 400 and "invocation tokens" in answer:
             return
+        if status == 429 or status >= 500:
+            raise refusal(self.url, status, answer)
         raise CheckFailed(
             f"{self.url} answered {status} to a prompt on which {name} cannot be activated, so alora's plugin is not "
             "active there, and it would run the adapter as a wrong plain LoRA; start it with alora serve, or see "
             "alora doctor on that machine"
         )
 
-    async def _require_answers(self, bundle: LightBundle, renderer: Renderer) -> None:
+    async def _require(self, bundle: LightBundle, renderer: Renderer) -> None:
+        await self._require_plugin(bundle)
         name, rows = bundle.served_name, bundle.golden[:1]
         if not rows:
             raise CheckFailed(
@@ -160,18 +185,38 @@ class RemoteEngine:
             ConfigError: it refuses for another reason, or what it says is nothing that ``pick`` can read.
         """
         if status != 200:
-            refused = PromptRefused if status in (400, 413) else ConfigError
-            raise refused(f"{self.url} answered {status}: {text[:300]!r}")
+            raise refusal(self.url, status, text)
         try:
             return pick(json.loads(text))
-        except (ValueError, LookupError, TypeError, RecursionError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ConfigError(f"{self.url} is no OpenAI-compatible server: it answered {text[:100]!r}") from error
 
-    async def _send(self, path: str, body: dict[str, Any] | None, seconds: float | None = None) -> tuple[int, str]:
+    async def _send(
+        self, path: str, body: dict[str, Any] | None, seconds: float | None = None, session: str | None = None
+    ) -> tuple[int, str]:
+        headers = None if session is None else {SESSION: session}
         async with self._free:
-            return await self._http.send(self.url + path, body, _SECONDS if seconds is None else seconds)
+            return await self._http.send(self.url + path, body, _SECONDS if seconds is None else seconds, headers)
 
 
-def _cached_tokens(completion: dict[str, Any]) -> int:
-    details = (completion.get("usage") or {}).get("prompt_tokens_details") or {}
-    return int(details.get("cached_tokens") or 0)
+async def _together(work: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Result]:
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:  # the first that fails ends the others; vLLM aborts a request that nobody waits for
+        for task in tasks:
+            task.cancel()
+
+
+def _longest(model: dict[str, Any]) -> int | None:
+    tokens = model.get("max_model_len")
+    if tokens is None or (type(tokens) is int and tokens > 0):
+        return tokens
+    raise ValueError(f"max_model_len is {tokens!r}")
+
+
+def _cached_tokens(completion: Any) -> int:
+    """As far as it says so in the usual way; a count costs no verdict."""
+    for key in ("usage", "prompt_tokens_details", "cached_tokens"):
+        completion = completion.get(key) if isinstance(completion, dict) else None
+    return completion if type(completion) is int else 0

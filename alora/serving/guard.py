@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from threading import Event, Thread
+from functools import partial
 from typing import Any, Self, TypeVar
 
-from alora.errors import CheckFailed, ConfigError, PromptRefused
+from alora.errors import CheckFailed, ConfigError
 from alora.policy import Policy
-from alora.serving.http import Http, Unreachable, Waiting, named
+from alora.serving.http import Http, Waiting, named, refusal, root
+from alora.serving.servers import SESSION, Servers, session_id
 from alora.typed import typed
 from alora.verdict import Calibration
 
-SESSION = "x-session-id"  # by which routers keep a conversation on its replica
-_ELSEWHERE = (429, 502, 503, 504)
-_EVERY_S, _PROBE_S = 2.0, 5.0  # between two questions for health; of silence, until a server is taken for gone
 _LISTING_S = 10.0  # of silence, before it says what it serves
 _CONNECTIONS = 100
 _MOST = 2**31  # tokens
@@ -122,73 +118,6 @@ class GuardPolicy:
             )
 
 
-def session_id(messages: Sequence[Mapping[str, Any]], tenant: str | None = None) -> str:
-    """The same for all turns of a conversation, without personal data: a digest of tenant and opening.
-
-    The opening ends with the first message that is no system message, which an app's conversations share.
-    """
-    length = next((n for n, message in enumerate(messages, 1) if message.get("role") != "system"), len(messages))
-    first = json.dumps([tenant, *messages[:length]], sort_keys=True, default=str)
-    return hashlib.blake2b(first.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-class _Servers:
-    """Who is asked about a conversation: always the same server first (rendezvous hashing), so that its KV is there.
-
-    A server that did not answer, or that is not healthy, comes last until it is; its conversations alone move. Where
-    there are several, a thread asks for the health of each.
-    """
-
-    def __init__(self, urls: Sequence[str]) -> None:
-        self._urls = [url.rstrip("/").removesuffix("/v1") for url in urls]
-        self._away: set[str] = set()
-        self._watcher, self._closed = Thread(), Event()
-        if not self._urls:
-            raise ConfigError("no guard is given; give its URL, http://HOST:PORT")
-
-    def order(self, session: str) -> list[str]:
-        """All servers, the conversation's own first."""
-        if len(self._urls) > 1 and not self._watcher.is_alive():  # at first, and after a fork
-            self._watcher = Thread(target=_watch, args=(weakref.ref(self), self._closed), daemon=True)
-            self._watcher.start()
-
-        def rank(url: str) -> tuple[bool, bytes]:
-            key = f"{session} {url}".encode("utf-8", "surrogatepass")
-            return url not in self._away, hashlib.blake2b(key, digest_size=8).digest()
-
-        return sorted(self._urls, key=rank, reverse=True)
-
-    async def ask_health(self, http: Http) -> None:
-        """Find out who is away."""
-        for url in self._urls:
-            try:
-                healthy = (await http.send(f"{url}/v1/guard/health", None, _PROBE_S))[0] == 200
-            except ConfigError:
-                healthy = False
-            (self._away.discard if healthy else self._away.add)(url)
-
-    def close(self) -> None:
-        self._closed.set()
-
-    def takes(self, url: str, status: int) -> bool:
-        """Whether this answer stands: a server that is full or going down leaves its place to the next one."""
-        if status >= 500:
-            self.failed(url)
-        return status not in _ELSEWHERE
-
-    def failed(self, url: str) -> None:
-        self._away.add(url)
-
-
-def _watch(servers: weakref.ref[_Servers], closed: Event) -> None:
-    """Ask for health every few seconds, until nobody needs it."""
-    http = Waiting(_http)
-    while not closed.wait(_EVERY_S) and (one := servers()) is not None:
-        http(one.ask_health)
-        del one
-    http.close()
-
-
 class Guard:
     """A guard server at ``url`` (``http://HOST:PORT``), whose key is read from ``$VLLM_API_KEY``; use it by ``with``.
 
@@ -200,7 +129,7 @@ class Guard:
     """
 
     def __init__(self, url: str | Sequence[str], timeout: float = 60.0) -> None:
-        self._servers = _Servers([url] if isinstance(url, str) else url)
+        self._servers = _servers(url)
         self._timeout, self._wait = timeout, Waiting(_http)
 
     def check(self, messages: Sequence[Mapping[str, Any]], **fields: Any) -> GuardAnswer:
@@ -215,9 +144,12 @@ class Guard:
 
     def policies(self) -> list[GuardPolicy]:
         """What it serves; raises as :meth:`check` does."""
-        url = f"{self._servers.order('')[0]}/v1/guard/policies"
-        status, text = self._wait(lambda http: http.send(url, None, min(self._timeout, _LISTING_S)))
-        return _read(url, status, text, _policies)
+
+        async def ask(http: Http, url: str) -> list[GuardPolicy]:
+            sent = await http.send(f"{url}/v1/guard/policies", None, min(self._timeout, _LISTING_S))
+            return _read(url, *sent, _policies)
+
+        return self._wait(lambda http: self._servers.first("", partial(ask, http)))
 
     def close(self) -> None:
         """Close its connections."""
@@ -235,7 +167,7 @@ class AsyncGuard:
     """:class:`Guard` for asynchronous code. Cancelling a call ends its work on the server."""
 
     def __init__(self, url: str | Sequence[str], timeout: float = 60.0) -> None:
-        self._servers = _Servers([url] if isinstance(url, str) else url)
+        self._servers = _servers(url)
         self._timeout, self._http = timeout, _http()
 
     async def check(self, messages: Sequence[Mapping[str, Any]], **fields: Any) -> GuardAnswer:
@@ -254,28 +186,29 @@ class AsyncGuard:
         await self.close()
 
 
+def _servers(url: str | Sequence[str]) -> Servers:
+    urls = [url] if isinstance(url, str) else url
+    if not urls:
+        raise ConfigError("no guard is given; give its URL, http://HOST:PORT")
+    return Servers([root(one) for one in urls], "/v1/guard/health")
+
+
 def _http() -> Http:
     return Http(_CONNECTIONS)
 
 
 async def _check(
-    http: Http, servers: _Servers, timeout: float, messages: Sequence[Mapping[str, Any]], fields: Mapping[str, Any]
+    http: Http, servers: Servers, timeout: float, messages: Sequence[Mapping[str, Any]], fields: Mapping[str, Any]
 ) -> GuardAnswer:
-    """Ask from server to server, until one answers; asking twice does no harm."""
+    """Ask from server to server, until one answers."""
     session = session_id(messages, fields.get("cache_salt"))
     body = {"messages": list(messages), **fields}
-    *others, last = servers.order(session)
-    for url in (*others, last):
-        try:
-            status, text = await http.send(f"{url}/v1/guard", body, timeout, {SESSION: session})
-        except Unreachable:
-            servers.failed(url)
-            if url is last:
-                raise
-        else:
-            if servers.takes(url, status) or url is last:
-                return _read(url, status, text, lambda said: typed(GuardAnswer, said).require(fields))
-    raise AssertionError("the last server answers, or raises")
+
+    async def ask(url: str) -> GuardAnswer:
+        sent = await http.send(f"{url}/v1/guard", body, timeout, {SESSION: session})
+        return _read(url, *sent, lambda said: typed(GuardAnswer, said).require(fields))
+
+    return await servers.first(session, ask)
 
 
 def _policies(said: Any) -> list[GuardPolicy]:
@@ -289,8 +222,7 @@ def _policies(said: Any) -> list[GuardPolicy]:
 
 def _read(url: str, status: int, text: str, make: Callable[[Any], _Made]) -> _Made:
     if status != 200:
-        refused = PromptRefused if status in (400, 413) else ConfigError
-        raise refused(f"{named(url)} answered {status}: {text[:300]!r}")
+        raise refusal(url, status, text)
     try:
         return make(json.loads(text))
     except (ValueError, TypeError, LookupError, RecursionError) as error:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from alora.config.secrets import KEY, redacted
-from alora.errors import ConfigError
+from alora.errors import ConfigError, PromptRefused
 from alora.reading import LONGEST
 
 _KEPT = 2  # seconds that an idle connection is kept; vLLM closes one after 5
@@ -23,7 +23,11 @@ _WHOLE = 2  # times the silence: no answer takes longer, drop by drop or with he
 
 
 class Unreachable(ConfigError):
-    """The server does not answer."""
+    """The server does not answer, or something before it says so."""
+
+
+class Full(ConfigError):
+    """The server takes no more for now."""
 
 
 class Http:
@@ -56,13 +60,14 @@ class Http:
 
         Raises:
             Unreachable: no whole answer comes, or one that is too long.
-            ConfigError: the server sends on to another, or ``body`` is no JSON.
+            PromptRefused: ``body`` is no JSON.
+            ConfigError: the server sends on to another.
         """
         place = named(url)
         try:
             content = None if body is None else json.dumps(body, allow_nan=False).encode()
         except (TypeError, ValueError, RecursionError) as error:
-            raise ConfigError(f"what {place} is to be asked is no JSON ({error}); give texts and numbers") from error
+            raise PromptRefused(f"what {place} is to be asked is no JSON ({error}); give texts and numbers") from error
         given = {**(headers or {}), **({} if body is None else {"Content-Type": "application/json"})}
         method = "GET" if body is None else "POST"
         try:
@@ -85,9 +90,20 @@ class Http:
         return answer.status_code, text
 
 
+def root(url: str) -> str:
+    """Where the routes of the server at ``url`` begin."""
+    return url.rstrip("/").removesuffix("/v1")
+
+
 def named(url: str) -> str:
     """``url`` for a message."""
     return redacted(url).encode("utf-8", "backslashreplace").decode()[:300]
+
+
+def refusal(url: str, status: int, text: str) -> ConfigError:
+    """What an answer other than 200 means."""
+    kinds = {400: PromptRefused, 413: PromptRefused, 429: Full, 502: Unreachable, 503: Unreachable, 504: Unreachable}
+    return kinds.get(status, ConfigError)(f"{named(url)} answered {status}: {text[:300]!r}")
 
 
 def _silent(place: str, reason: str) -> Unreachable:
@@ -119,7 +135,7 @@ class Waiting(Generic[_Held]):
     begins with the first call, also after a fork, and ends with this."""
 
     def __init__(self, make: Callable[[], _Held]) -> None:
-        self._make, self._held = make, make()
+        self._make, self.held = make, make()
         self._lock, self._process = Lock(), 0
         self._thread, self._end = Thread(), lambda: None
 
@@ -128,7 +144,7 @@ class Waiting(Generic[_Held]):
         with self._lock:
             if self._process != os.getpid():
                 self._start()
-        future = asyncio.run_coroutine_threadsafe(work(self._held), self._loop)
+        future = asyncio.run_coroutine_threadsafe(work(self.held), self._loop)
         try:
             return future.result()
         finally:
@@ -136,9 +152,9 @@ class Waiting(Generic[_Held]):
 
     def _start(self) -> None:
         if self._process:  # the connections are the parent's
-            self._held = self._make()
+            self.held = self._make()
         begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-        self._thread = Thread(target=_run, args=(self._held, begun), daemon=True)
+        self._thread = Thread(target=_run, args=(self.held, begun), daemon=True)
         self._thread.start()
         self._loop, ended = begun.result()
         self._end = weakref.finalize(self, self._loop.call_soon_threadsafe, ended.set)

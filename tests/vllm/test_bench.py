@@ -148,3 +148,38 @@ def test_real_bundles_are_what_is_served(tmp_path):
     asked = alora(*held)
     assert asked.returncode == 2
     assert "holds 2 bundles, and the workloads ask for" in asked.stderr
+
+
+def test_a_guard_request_is_measured_next_to_requests_of_the_same_adapters(tmp_path):
+    """On the server, with random bundles on a toy base: one answer a way, and each as PEFT says."""
+    few = ["serving.workloads=[guard]", "prefixes=[96]", "policies=[3]", "serving.systems=[lora,alora,packed]"]
+    command = ["bench", "serving", "bench=quick", f"base.source={bundles.base_folder()}", f"output={tmp_path}"]
+    done = alora(*command, *(f"bench.{one}" for one in few))
+    assert (tmp_path / "bench.json").is_file(), done.stderr[-3000:]
+    record = load_record(tmp_path)
+    (found,) = record.cells
+    assert (record.clock, record.stopped) == ("wall time", None)
+    assert set(found.systems) == {"guard", "alora", "lora", AA}
+    tokens, block = found.size("tokens"), 16
+    whole, suffix = tokens // block * block, found.of("lora")[0].run.computed // 3 - tokens
+    for name, hit in (("guard", 2 * whole), ("alora", 2 * whole), ("lora", 0)):
+        run = found.of(name)[-1].run
+        assert (run.cached, run.computed) == (hit, 3 * (tokens + suffix) - hit)
+        assert run.front > 0
+    assert {one.against for one in found.agreement if one.system == "guard"} >= {"PEFT's aLoRA", "P requests", "guard"}
+    assert all(one.checked > 0 and one.worst <= record.tolerance for one in found.agreement)
+    assert {one.code for ratio in found.ratios for one in ratio.refused} <= {"BIASED_AA", "NOISY_AA"}
+    own, _, count = record.engine["own Python, ms a policy"].partition(" for ")
+    assert (0 < float(own) < 5, count) == (True, "3")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["bench.serving.workloads=[guard,grid]", f"base.source={__file__}"], "alone"),
+        (["bench.serving.workloads=[guard]"], "base.source=smollm2"),
+    ],
+)
+def test_the_guard_workload_says_what_it_needs(settings, words):
+    refused = alora("bench", "serving", "bench=quick", *settings)
+    assert (refused.returncode, words in refused.stderr) == (2, True)

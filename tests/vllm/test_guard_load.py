@@ -15,6 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
 from alora.bundle.read import load_battery
@@ -27,7 +28,8 @@ from tests.vllm.test_guard import TOLERANCE, metric, start
 
 SECONDS = float(os.environ.get("ALORA_LOAD_SECONDS", "0"))
 ADMIN = {"X-Alora-Admin-Key": "admin"}
-GROWTH = 1.05  # of a process's memory from a fifth of the time on
+GROWTH = 0.05  # of a process's memory over the last two thirds of the time, by a line through the samples
+SAMPLES = 60
 TALKS = [
     [{"role": "user", "content": f"Parcel {number} is late. " * 8}, {"role": "assistant", "content": "A refund."}]
     for number in range(4)
@@ -104,12 +106,12 @@ class Load:
             await asyncio.sleep(1)
 
     async def run(self, pid):
-        seen, began = {}, time.monotonic()
+        seen, began = [], time.monotonic()
 
         async def look():
-            for share in (0, 0.2, 0.5, 1):
-                await asyncio.sleep(max(0, began + share * SECONDS - time.monotonic()))
-                seen[f"{share * SECONDS:g} s"] = memory_mb(pid)
+            for number in range(SAMPLES + 1):
+                await asyncio.sleep(max(0, began + number / SAMPLES * SECONDS - time.monotonic()))
+                seen.append(memory_mb(pid))
 
         askers = [self.ask(random.Random(seed)) for seed in range(3)]
         async with self.http:
@@ -128,7 +130,10 @@ def test_minutes_of_mixed_load_lose_nothing(tmp_path):
     with start(tmp_path, battery, ALORA_ADMIN_KEY="admin") as server:
         load = Load(server.url, wanted, versions)
         seen = asyncio.run(load.run(server.process.pid))
-        print(json.dumps({"seconds": SECONDS, "counts": load.count, "MB": seen}, indent=1))
+        late = {name: [one[name] for one in seen[SAMPLES // 3 :]] for name in seen[-1]}
+        rises = {name: np.polyfit(np.linspace(0, 1, len(mb)), mb, 1)[0] for name, mb in late.items()}
+        shown = {name: {"MB": [round(one.get(name, 0)) for one in seen], "rise": rises[name]} for name in late}
+        print(json.dumps({"seconds": SECONDS, "counts": load.count, "processes": shown}))
         left = time.monotonic() + 30
         while metric(server, "vllm:num_requests_running") + metric(server, "vllm:num_requests_waiting"):
             assert time.monotonic() < left
@@ -136,5 +141,4 @@ def test_minutes_of_mixed_load_lose_nothing(tmp_path):
     assert len(load.ids) == load.count["asked"]
     assert len(load.adapters) == 4
     assert load.count["gone"]
-    _, early, _, late = seen.values()
-    assert {name for name, mb in late.items() if mb > GROWTH * early[name]} == set()
+    assert {name for name, rise in rises.items() if rise > GROWTH * late[name][0]} == set()

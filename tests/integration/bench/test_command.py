@@ -103,7 +103,7 @@ def test_impossible_settings_are_refused_before_anything_runs(override, part, ca
     assert part in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("group", ["quick", "cpu", "cpu_open_loop", "gpu"])
+@pytest.mark.parametrize("group", ["quick", "cpu", "cpu_open_loop", "gpu", "guard"])
 def test_every_group_composes(group, capsys):
     assert main(["bench", "serving", f"bench={group}", "--cfg", "job"]) == 0
     assert "workload: serving" in capsys.readouterr().out

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from alora.guard.core import Guard
 from alora.guard.packed import PackedReader
-from alora.guard.reader import EngineDead, Reading, Served
+from alora.guard.reader import EngineDead, Overloaded, Reading, Served
 from alora.guard.remote import RemoteReader
 from alora.guard.standalone import make_app
 from tests.integration.serving.conftest import base, bundles, renderer
@@ -29,7 +29,7 @@ def reader(request, base, bundles, renderer):
         yield PackedReader(base, bundles)
         return
     with serving(base, bundles) as server:
-        yield RemoteReader(server.url, bundles, renderer)
+        yield RemoteReader([server.url], bundles, renderer)
 
 
 @pytest.fixture(scope="package")
@@ -65,9 +65,9 @@ class Faulty:
     def __init__(self, right, fault):
         self.right, self.fault, self.closed = right, fault, False
 
-    async def read(self, prefix, asked, salt, priority):
+    async def read(self, prefix, asked, request):
         try:
-            async for reading in self.right.read(prefix, asked[:1], salt, priority):
+            async for reading in self.right.read(prefix, asked[:1], request):
                 yield reading
             if self.fault == "raises":
                 raise RuntimeError("worker fell over")
@@ -75,6 +75,8 @@ class Faulty:
                 await asyncio.Event().wait()
             if self.fault == "dead":
                 raise EngineDead("the engine is dead")
+            if self.fault == "full":
+                raise Overloaded("the engine takes no more")
             logits = {"nan": (math.nan, 0.0), "short": (1.0,), "long": (1.0, 2.0, 3.0), "inf": (math.inf, 0.0)}
             if self.fault in logits:
                 yield Reading(1, logits[self.fault])

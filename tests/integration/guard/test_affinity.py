@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request, Response
 import alora
 from alora.errors import ConfigError
 from alora.guard.standalone import make_app
-from alora.serving.guard import _Servers, session_id
+from alora.serving.servers import Servers, session_id
 
 CONVERSATIONS, TURNS = 24, 4
 
@@ -148,8 +148,8 @@ def wait_for(reached) -> None:
 
 def test_health_is_asked_for_and_not_found_out_by_requests(running, monkeypatch):
     """A server that hangs would cost each of its conversations a time-out; one that drains, a failed request."""
-    monkeypatch.setattr("alora.serving.guard._EVERY_S", 0.02)
-    monkeypatch.setattr("alora.serving.guard._PROBE_S", 0.5)
+    monkeypatch.setattr("alora.serving.servers._EVERY_S", 0.02)
+    monkeypatch.setattr("alora.serving.servers._PROBE_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as hangs, alora.Guard(running.urls) as client:
         deaf = f"http://127.0.0.1:{hangs.getsockname()[1]}"
         ask_all(client)
@@ -174,27 +174,27 @@ def test_health_is_asked_for_and_not_found_out_by_requests(running, monkeypatch)
 
 
 def test_a_server_that_failed_stays_last_until_it_is_healthy(running, monkeypatch):
-    monkeypatch.setattr("alora.serving.guard._EVERY_S", 0.02)
+    monkeypatch.setattr("alora.serving.servers._EVERY_S", 0.02)
     with alora.Guard(running.urls) as client:
         own, *others = client._servers.order("x")
         running.unhealthy.add(own)
-        client._servers.failed(own)
+        client._servers.leave(own)
         assert client._servers.order("x") == [*others, own]
         running.unhealthy.clear()
         wait_for(lambda: client._servers.order("x") == [own, *others])
 
 
 def test_nobody_watches_for_a_client_that_is_gone(monkeypatch):
-    monkeypatch.setattr("alora.serving.guard._EVERY_S", 0.02)
-    for end in (_Servers.close, lambda servers: None):
-        servers = _Servers(["http://127.0.0.1:1", "http://127.0.0.1:2"])
+    monkeypatch.setattr("alora.serving.servers._EVERY_S", 0.02)
+    for end in (Servers.close, lambda servers: None):
+        servers = Servers(["http://127.0.0.1:1", "http://127.0.0.1:2"], "/health")
         servers.order("x")
         watcher = servers._watcher
         assert watcher.is_alive()
         end(servers)
         del servers
         wait_for(lambda watcher=watcher: not watcher.is_alive())
-    alone = _Servers(["http://127.0.0.1:1"])
+    alone = Servers(["http://127.0.0.1:1"], "/health")
     alone.order("x")
     assert not alone._watcher.is_alive()
 
@@ -213,7 +213,7 @@ def test_the_session_is_that_of_tenant_and_opening():
 
 def test_servers_share_conversations_evenly_and_a_new_one_takes_only_its_own():
     urls = [f"http://guard-{number}" for number in range(4)]
-    three, four = _Servers(urls[:3]), _Servers(urls)
+    three, four = Servers(urls[:3], "/health"), Servers(urls, "/health")
     homes = {str(number): three.order(str(number))[0] for number in range(3000)}
     counts = [list(homes.values()).count(url) for url in urls[:3]]
     assert min(counts) > 900

@@ -70,7 +70,7 @@ def test_stop_on_block_cancels_the_rest(bundles, renderer):
     class FlagsTheFirst:
         asked_for_more = False
 
-        async def read(self, prefix, asked, salt, priority):
+        async def read(self, prefix, asked, request):
             yield Reading(0, (50.0, -50.0))
             self.asked_for_more = True
             yield Reading(1, (50.0, -50.0))
@@ -105,3 +105,17 @@ def test_a_conversation_that_does_not_fit_whole_is_refused(bundles, renderer):
     with pytest.raises(RefusedRequest, match="the engine takes 30") as caught:
         asyncio.run(guard.answer(GuardRequest(messages=MESSAGES)))
     assert caught.value.status == 413
+
+
+def test_a_long_conversation_is_rendered_while_others_are_answered(guard):
+    async def both():
+        talk = [{"role": "user", "content": "Hello! " * 30000}]
+        long = asyncio.create_task(guard.answer(GuardRequest(messages=talk)))
+        await asyncio.sleep(0)  # it has begun
+        answer = await guard.answer(GuardRequest(messages=MESSAGES))
+        assert not long.done()
+        with pytest.raises(RefusedRequest, match="the policies were trained on"):
+            await long
+        return answer
+
+    assert asyncio.run(both()).complete

@@ -11,10 +11,9 @@ from prometheus_client import REGISTRY
 from alora.bundle.read import load_bundle
 from alora.bundle.write import write_bundle
 from alora.guard.core import Guard
-from alora.guard.drift import LEAST
 from alora.guard.reader import Reading, Served
 from alora.guard.standalone import make_app
-from alora.verdict import population_stability
+from alora.verdict import LEAST, population_stability
 from tests.integration.bundle.conftest import POINT, make_contents
 from tests.integration.guard.conftest import MESSAGES
 
@@ -22,7 +21,7 @@ from tests.integration.guard.conftest import MESSAGES
 class Sure:
     """Flags everything."""
 
-    async def read(self, prefix, asked, salt, priority):
+    async def read(self, prefix, asked, request):
         for index in range(len(asked)):
             yield Reading(index, (50.0, -50.0))
 

@@ -20,7 +20,7 @@ class Suspicious:
     def __init__(self, tokenizer):
         self._tokenizer = tokenizer
 
-    async def read(self, prefix, asked, salt, priority):
+    async def read(self, prefix, asked, request):
         flagged = "refund" in self._tokenizer.decode(prefix.token_ids)
         for index, item in enumerate(asked):
             sure = 50.0 if flagged and item.policy.id == "refunds" else -50.0

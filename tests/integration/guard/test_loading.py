@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 import shutil
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -204,6 +206,31 @@ def test_no_policy_is_served_before_each_gave_its_golden_answer(base, root):
             assert put(client, "v7").status_code == 503
 
 
+def test_at_the_start_all_policies_are_asked_together_and_each_that_differs_is_named(base, root):
+    """One reading for all on one conversation; of three, two have other golden rows than their adapters give."""
+    bundles = [load_bundle(root / name) for name in ("advice", "v7", "refunds")]
+    wrong = [
+        replace(one, golden=tuple(replace(row, label_logits=row.label_logits[::-1]) for row in one.golden))
+        for one in bundles[1:]
+    ]
+    asked = []
+
+    class Counting(PackedReader):
+        def read(self, prefix, served, request):
+            asked.append([item.name for item in served])
+            return super().read(prefix, served, request)
+
+    for served in (bundles, [bundles[0], *wrong]):
+        reader = Counting(base, served)
+        guard = Guard([Served.of(one) for one in served], served[0].renderer(base), reader)
+        loader = Loader(guard, reader, base, "float32", served, ServingSet(root), load_bundle)
+        asyncio.run(loader.start())
+        assert asked.pop() == [Served.of(one).name for one in served]
+        assert asked == []
+    names = [one.served_name in loader.refusal for one in served]
+    assert names == [False, True, True]
+
+
 def test_who_may_change_policies(client, monkeypatch):
     for headers in ({}, {"X-Alora-Admin-Key": "other"}, {"Authorization": "Bearer admin"}):
         assert put(client, "v7", headers=headers).status_code == 403
@@ -271,9 +298,36 @@ def test_replaced_under_load_every_verdict_is_of_the_weights_that_it_names(base,
     assert set(loaded) == {Served.of(load_bundle(root / name)).name for name in ("v8", "refunds")}
 
 
-def test_a_damaged_serving_set_keeps_what_is_served(client, root):
+def _listed(policies):
+    return lambda file: file.write_text(json.dumps({"schema_version": 1, "policies": policies}))
+
+
+DIGEST = "0" * 64
+LIVE = {"policy": "advice", "bundle": "advice", "digest": DIGEST, "stage": "live", "tags": []}
+DAMAGES = {
+    "cut": lambda file: file.write_bytes(b"{"),
+    "a list": lambda file: file.write_bytes(b"[]"),
+    "of another version": lambda file: file.write_bytes(b'{"schema_version": 2, "policies": []}'),
+    "no text": lambda file: file.write_bytes(b"\xff"),
+    "without a policy": _listed([]),
+    "with shadows alone": _listed([LIVE | {"stage": "shadow"}]),
+    "with a policy twice": _listed([LIVE, LIVE | {"bundle": "v7"}]),
+    "with another policy's bundle": _listed([LIVE | {"bundle": "refunds"}]),
+    "a pipe": os.mkfifo,
+    "a link": lambda file: file.symlink_to("/dev/zero"),
+    "a link to itself": lambda file: file.symlink_to(file),
+    "a folder": lambda file: file.mkdir(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_serving_set_keeps_what_is_served(client, root, caplog, damage):
     before = client.get("/v1/guard/policies").json()
-    for content in (b"{", b"[]", b'{"schema_version": 2, "policies": []}', b"\xff"):
-        (root / FILE).write_bytes(content)
-        asyncio.run(asyncio.sleep(0))
+    DAMAGES[damage](root / FILE)
+    for _ in range(200):
         assert client.get("/v1/guard/policies").json() == before
+        if "is not followed" in caplog.text:
+            break
+        time.sleep(0.01)
+    assert "the serving set was replaced, and is not followed" in caplog.text
+    assert client.post("/v1/guard", json={"messages": MESSAGES}).status_code == 200

@@ -24,8 +24,8 @@ def server(base, bundles):
 @pytest.fixture
 def app(server, base, bundles):
     light = [read_bundle(bundle.folder) for bundle in bundles]
-    reader = RemoteReader(server.url, light, light[0].renderer(base))
-    return make_app(*make_guard(light, base, "bfloat16", reader, longest_prompt(server.url), read_bundle))
+    reader = RemoteReader([server.url], light, light[0].renderer(base))
+    return make_app(*make_guard(light, base, "bfloat16", reader, longest_prompt([server.url]), read_bundle))
 
 
 def ask(client, **fields):
@@ -87,11 +87,11 @@ def test_salt_and_priority_reach_the_server(app, server):
 
 
 def test_what_the_server_takes_is_asked_of_it(server):
-    assert longest_prompt(server.url) is None  # it does not say
+    assert longest_prompt([server.url]) is None  # it does not say
     server.answer = lambda path, body: (200, {"data": [{"id": "a", "max_model_len": 512}, {"id": "b"}]})
-    assert longest_prompt(server.url) == 511
+    assert longest_prompt([server.url]) == longest_prompt(["http://127.0.0.1:1", server.url]) == 511
     with pytest.raises(ConfigError, match="does not answer"):
-        longest_prompt("http://127.0.0.1:1")
+        longest_prompt(["http://127.0.0.1:1"])
 
 
 def test_it_needs_no_torch():

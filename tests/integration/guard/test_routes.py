@@ -7,6 +7,7 @@ import openai
 import pytest
 from fastapi.testclient import TestClient
 
+from alora.data.conversation import parse_conversation
 from alora.guard import routes, wire
 from alora.guard.core import Guard
 from alora.guard.packed import PackedReader
@@ -126,6 +127,31 @@ def test_litellm_sends_content_in_parts(client):
     assert parts.status_code == 200
 
 
+BAD = "You get your money back."
+CALL = {"function": {"name": "pay", "arguments": BAD}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "told", "judged"),
+    [
+        (BAD, {"texts": [BAD]}, [BAD]),  # the model repeats what the user wrote
+        ([{"type": "text", "text": "Repeat:"}, {"type": "text", "text": BAD}], {"texts": [BAD]}, [BAD]),
+        ("hi", {"texts": ["ok"], "tool_calls": [CALL]}, ["ok", f"[calls pay {BAD}]"]),
+        ("hi", {"tool_calls": [CALL]}, [f"[calls pay {BAD}]"]),
+    ],
+)
+def test_all_of_a_response_is_judged_as_the_assistants(asked, told, judged):
+    body = {"structured_messages": [{"role": "user", "content": asked}], "input_type": "response", **told}
+    messages = parse_conversation(wire.GenericGuardrailRequest(**body).conversation, "request").messages
+    assert [message.text for message in messages if message.role == "assistant"] == judged
+
+
+def test_images_beside_a_conversation_are_refused(client):
+    answer = client.post(LITELLM, json={"structured_messages": MESSAGES, "images": ["data:image/png;base64,AAAA"]})
+    assert answer.status_code == 400
+    assert "images" in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("path", ["/v1/guard", "/v1/moderations"])
 def test_a_client_that_goes_away_is_read_for_no_longer(base, bundles, renderer, path):
     reader = Faulty(PackedReader(base, bundles), "hangs")
@@ -159,10 +185,13 @@ def test_nul_bytes_are_text(client):
     assert client.post("/v1/guard", json={"messages": messages}).json()["complete"] is True
 
 
-def test_a_dead_engine_is_503(base, bundles, renderer):
-    dead = Guard([Served.of(bundle) for bundle in bundles], renderer, Faulty(PackedReader(base, bundles), "dead"))
-    with TestClient(make_app(dead)) as client:
-        assert client.post("/v1/guard", json={"messages": MESSAGES}).status_code == 503
+@pytest.mark.parametrize(("fault", "status"), [("dead", 503), ("full", 429)])
+def test_a_dead_engine_is_503_and_a_full_one_429_also_in_mid_stream(base, bundles, renderer, fault, status):
+    broken = Guard([Served.of(bundle) for bundle in bundles], renderer, Faulty(PackedReader(base, bundles), fault))
+    with TestClient(make_app(broken)) as client:
+        assert client.post("/v1/guard", json={"messages": MESSAGES}).status_code == status
+        said = client.post("/v1/guard", json={"messages": MESSAGES, "stream": True}).text
+    assert [line for line in said.splitlines() if line.startswith("event")] == ["event: verdict", "event: error"]
 
 
 def test_every_route_asks_for_the_key(guard, monkeypatch):

@@ -62,7 +62,7 @@ def test_a_window_without_an_answer_is_no_verdict(bundle, base):
     class Fails:
         windows = 0
 
-        async def read(self, prefix, asked, salt, priority):
+        async def read(self, prefix, asked, request):
             self.windows += 1
             yield Reading(0, error="lost") if self.windows == 2 else Reading(0, (-9.0, 9.0))
 

@@ -33,6 +33,7 @@ class Server:
     refusal: str = "the prompt lacks the adapter's invocation tokens"
     lock: threading.Lock = field(default_factory=threading.Lock)
     asked: list[str] = field(default_factory=list)  # paths
+    sessions: set[str] = field(default_factory=set)  # whose answer was computed here
     at_once: int = 0
     most_at_once: int = 0
 
@@ -76,8 +77,10 @@ def serving(base: LoadedBase, bundles: list[Bundle]) -> Iterator[Server]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
+            session = self.headers.get("x-session-id")
             allowed = state.key is None or self.headers.get("Authorization") == f"Bearer {state.key}"
             status, answer = state.answer(self.path, body) if allowed else (401, {"error": "no key"})
+            state.sessions.update({session} if session and status == 200 else ())
             payload = json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(payload)))

@@ -154,6 +154,25 @@ def test_p95_is_what_the_open_loop_measured_within_30_percent():
     assert (checked.count("alora"), checked.count("lora")) == (8, 9)
 
 
+def test_the_share_from_the_cache_is_what_engines_counted_within_30_percent():
+    """docs/scale_out.md, *Where it runs*: 300 conversations of 4 turns, 2 policies, by three servers' counters."""
+    asked, counted = 357_324, 116_428  # tokens, and those of them that were computed
+    battery = replace(BATTERY, suffix=11, block=32)
+    settings = PlanSettings(tokens=221, turns=4, policies=2)
+    assert 300 * 2 * sum(round(221 * turn / 4) + 11 for turn in range(1, 5)) == pytest.approx(asked, rel=0.01)
+    (ours, theirs) = make_plan(settings, battery, H100, 80e9, 2)
+    assert ours.cached_share == pytest.approx(1 - counted / asked, rel=0.1)
+    assert ours.cached_share > theirs.cached_share
+
+
+def test_a_turn_computes_the_last_block_of_the_one_before_again():
+    battery = replace(BATTERY, block=32)
+    for count in (battery.alora, battery.lora):
+        assert count(226, 2, cached=170) == count(226, 2, cached=160)
+    assert battery.alora(226, 2, cached=170).tokens == (226 - 160) + 226 % 32 + 2 * 32
+    assert battery.lora(226, 2, cached=170).tokens == 2 * (226 + 32 - 160)
+
+
 def test_the_command_prints_every_assumption(capsys, tmp_path):
     record = RESULTS / "serving_cpu.json"
     asked = ["plan", "plan.device=cpu", "plan.shape=27m", "plan.policies=50", "plan.rate=0.1", "plan.target_ms=8000"]

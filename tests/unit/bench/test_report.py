@@ -51,6 +51,18 @@ def test_one_adapter_alone_shows_the_kernel_factor():
     assert "Kernel factor" not in markdown(record(False))
 
 
+def test_a_percentile_of_guard_requests_is_taken_of_enough_samples():
+    """The A/A run asks the guard, too, so its samples count; of LoRA one policy of three was asked."""
+    cell = Cell("guard", {"tokens": 32, "policies": 3}, ["guard"])
+    for name, policies in (("guard", (0, 1, 2)), (AA, (0, 1, 2)), ("alora", (0, 1, 2)), ("lora", (0,))):
+        cell.trials.extend(trials(name, [1.0] * 45 + [2.0] * 5, policies=policies))
+    lines = [line for line in markdown(record_of([cell])).splitlines() if line.startswith("| 32, 3 |")]
+    guard, lora, alora = (line.split(" | ")[1:] for line in lines)
+    assert guard == ["guard", "100", "0.909", "1000", "2000", "2000", "47", "36.67 |"]
+    assert alora == ["alora", "50", "0.909", "1000", "2000", "-", "47", "36.67 |"]
+    assert lora == ["~lora", "50", "0.303", "3000", "6000", "-", "~111", "110.00 |"]
+
+
 def test_the_published_rows_stand_next_to_the_nearest_cell():
     cell = Cell("grid", {"tokens": 1000, "policies": 100}, ["alora"])
     cell.trials.extend(trials("alora", [1.0] * 3) + trials("lora", [3.0] * 3, policies=(0,)) + trials(AA, [1.0] * 3))

@@ -115,7 +115,7 @@ BAD_ROWS = {
     "lone surrogate in an id": (row(id="a\ud800"), "'id' holds a lone surrogate"),
     "id of a wrong type": (row(id=[1]), "an id is a text or a number"),
     "id of a truth value": (row(id=True), "an id is a text or a number"),
-    "label in other letters": (row(label="OK"), "label 'OK' is not one of"),
+    "label in other letters": (row(label="OKAY"), "label 'OKAY' is not one of"),
     "labels of a wrong type": (
         {"messages": row()["messages"], "labels": "ok"},
         "'labels' is str 'ok'; map each policy",
@@ -463,7 +463,20 @@ def test_parquet_gives_every_kind_of_value_as_it_is(tmp_path):
     assert [row.value for row in sources.read_rows(str(path), Findings())] == rows
 
 
-def test_a_label_in_another_unicode_form_is_told_so(tmp_path):
+@pytest.mark.parametrize(
+    ("written", "label_map"),
+    [("refuse\u0301", {}), ("REFUSÉ ", {}), (" Yes", {"yes": "refusé"}), ("YES", {"yes": "refusé", "Yes ": "refusé"})],
+)
+def test_a_label_in_other_capitals_blanks_or_accents_is_read_with_a_note(tmp_path, written, label_map):
+    policy, findings = Policy("p", "T", "R", labels=("refusé", "ok")), Findings()
+    settings = DataSettings(label_map=label_map)
+    found = read_labelled(jsonl(tmp_path, row(label=written), row()), settings, policy, findings)
+    assert found[0].labels == {"p": "refusé"}
+    assert findings.notes == {f"label {written!r} is read as refusé": 1}
+
+
+@pytest.mark.parametrize("label_map", [{"yes": "refusé", "Yes": "ok"}, {"yes": "Refused"}, {}])
+def test_a_label_that_could_be_two_or_none_is_refused_with_its_exact_key(tmp_path, label_map):
     policy = Policy("p", "T", "R", labels=("refusé", "ok"))
-    with pytest.raises(DataError, match=r"train.jsonl:1: label .* is 'refusé' in another Unicode form"):
-        read_labelled(jsonl(tmp_path, row(label="refuse\u0301"), row()), DataSettings(), policy)
+    with pytest.raises(DataError, match=r"label 'YES ' is not one of .*'data.label_map=\{\"YES \": LABEL\}'"):
+        read_labelled(jsonl(tmp_path, row(label="YES "), row()), DataSettings(label_map=label_map), policy)

@@ -1,10 +1,15 @@
 """Messages of every dialect become the same ones, and what was read otherwise is noted."""
 
+import json
+
 import pytest
 
 from alora.config.schema import ColumnSettings, DataSettings
+from alora.data.conversation import read_labelled
 from alora.data.messages import Call, Message, conversation_of, detect_columns
+from alora.errors import DataError
 from alora.findings import Findings
+from alora.policy import Policy
 
 PHOTO = {"type": "image_url", "image_url": {"url": "x"}}
 
@@ -94,7 +99,53 @@ def test_images_are_refused_or_left_out_and_noted():
 def test_columns_that_are_found(row, roles):
     conversation, findings = read(row)
     assert [message.role for message in conversation.messages] == roles
-    assert len(findings.notes) == 1
+    blank = [f"nothing is in column {name!r}, so the row has a message less" for name in row if row[name] is None]
+    assert len(findings.notes) == 1 + len(blank)
+    assert findings.notes.keys() >= {*blank}
+
+
+def test_a_source_in_another_form_than_the_columns_is_read_as_it_is(tmp_path):
+    chats, messages = tmp_path / "chats.csv", tmp_path / "messages.jsonl"
+    chats.write_text("Question,Answer,verdict\nHi,Hello,ok\n")
+    messages.write_text('{"conversations": [{"from": "human", "value": "Hi"}], "label": "ok"}\n')
+    settings = DataSettings(columns=ColumnSettings(messages="Question,Answer", label="verdict"))
+    found = read_labelled([str(chats), str(messages)], settings, Policy("p", "T", "R", labels=("violation", "ok")))
+    assert [[message.role for message in row.conversation.messages] for row in found] == [
+        ["user", "assistant"],
+        ["user"],
+    ]
+    messages.write_text('{"text": "Hi", "label": "ok"}\n')  # a text may be anything, where columns are named
+    with pytest.raises(DataError, match="no column 'Question'"):
+        read_labelled(str(messages), settings, Policy("p", "T", "R", labels=("violation", "ok")))
+
+
+def test_rows_of_two_forms_in_one_source(tmp_path):
+    turns = [{"from": "human", "value": "Hi"}]
+    rows = [{"prompt": "a", "response": "b"}, {"prompt": "c", "response": "d", "note": 1}, {"conversations": turns}]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row | {"label": "ok"}) + "\n" for row in rows))
+    found = read_labelled(str(path), DataSettings(), Policy("p", "T", "R", labels=("violation", "ok")))
+    assert [len(row.conversation.messages) for row in found] == [2, 2, 1]
+    path.write_text(json.dumps({"messages": turns, "label": "ok"}) + "\n" + json.dumps({"text": "a", "label": "ok"}))
+    with pytest.raises(DataError, match=r"rows.jsonl:2: no column 'messages'"):
+        read_labelled(str(path), DataSettings(), Policy("p", "T", "R", labels=("violation", "ok")))
+
+
+@pytest.mark.parametrize(
+    ("item", "text"),
+    [
+        ({"role": "user", "content": [{"type": "image_url", "text": "harmless", "image_url": {"url": "x"}}]}, None),
+        ({"role": "user", "content": [{"type": "text", "text": "a", "refusal": "b"}]}, "a\nb"),
+        (
+            {"role": "assistant", "content": "a", "function_call": {"name": "f"}, "tool_calls": [{"name": "g"}]},
+            "a\n[calls g {}]\n[calls f {}]",
+        ),
+    ],
+)
+def test_nothing_is_left_out_because_something_else_is_there(item, text):
+    conversation, findings = read({"messages": [item]})
+    assert (text if conversation is None else conversation.messages[0].text) == text
+    assert [finding.code for finding in findings.all()] == (["CONTENT_PART"] if text is None else [])
 
 
 def test_columns_that_are_named_or_called_messages_are_not_looked_for():

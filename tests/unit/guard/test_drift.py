@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from alora.guard.drift import LAST, LEAST, Drift
-from alora.verdict import population_stability, tenth
+from alora.guard.drift import LAST, Drift
+from alora.verdict import LEAST, population_stability, tenth
 
 EVEN = [100] * 10
 

@@ -76,8 +76,9 @@ def test_drift_against_the_rows_that_it_was_validated_on(histogram, reading, tmp
 
 
 def test_the_index_is_that_of_the_formula():
-    assert population_stability([1, 1], [1, 1]) == 0
-    assert population_stability([99, 0], [0, 99]) == pytest.approx(2 * 0.99 * 5.293304824724492, rel=1e-9)
+    assert population_stability([50, 50], [50, 50]) == 0
+    assert population_stability([199, 0], [0, 199]) == pytest.approx(2 * 0.995 * 5.988961416889864, rel=1e-9)
+    assert population_stability([99, 0], [100, 0]) is population_stability([100, 0], [99, 0]) is None
 
 
 def test_nothing_of_a_row_becomes_markup(tmp_path, monkeypatch):

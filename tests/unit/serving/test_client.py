@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,18 +11,19 @@ import pytest
 
 from alora.config.secrets import KEY
 from alora.errors import ConfigError
+from alora.prompt.render import Prefix, Suffix
 from alora.serving.client import RemoteEngine
 
 
 @contextmanager
-def server(status: int = 200, location: str | None = None):
+def server(status: int = 200, location: str | None = None, content: object = None):
     """A server that answers everything alike; what reached it."""
     seen = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             seen.append((self.path, dict(self.headers), self.rfile.read(int(self.headers.get("Content-Length", 0)))))
-            body = json.dumps({"data": []}).encode()
+            body = json.dumps({"data": []} if content is None else content).encode()
             self.send_response(status)
             if location is not None:
                 self.send_header("Location", location)
@@ -60,3 +62,29 @@ def test_a_password_in_the_address_is_refused_and_not_repeated():
     with pytest.raises(ConfigError, match=KEY) as caught:
         RemoteEngine("http://me:s3cret@127.0.0.1:8000")
     assert "s3cret" not in str(caught.value)
+
+
+SUFFIX = Suffix((5, 6), (5,), (7, 8))
+ANSWER = {"choices": [{"logprobs": {"top_logprobs": [{"token_id:7": math.log(0.25), "token_id:8": math.log(0.75)}]}}]}
+
+
+@pytest.mark.parametrize(
+    ("usage", "cached"),
+    [
+        ({"prompt_tokens_details": {"cached_tokens": 2}}, 2),
+        ({"prompt_tokens_details": {"cached_tokens": 10**18}}, 5),
+        ({"prompt_tokens_details": {"cached_tokens": -3}}, 0),
+        *((usage, 0) for usage in (None, [1], "x", 3, {"prompt_tokens_details": [1]})),
+    ],
+)
+def test_a_wrong_count_of_cached_tokens_costs_no_verdict(usage, cached):
+    with server(content=ANSWER | {"usage": usage}) as (url, _):
+        logprobs, found = asyncio.run(RemoteEngine(url).ask(Prefix((1, 2, 3)), SUFFIX, "p@0"))
+    assert (logprobs, found) == ((math.log(0.25), math.log(0.75)), cached)
+
+
+@pytest.mark.parametrize("longest", ["10", [1], True, 0, 1.5])
+def test_a_length_that_is_none_is_refused(longest):
+    model = {"id": "base", "max_model_len": longest}
+    with server(content={"data": [model]}) as (url, _), pytest.raises(ConfigError, match="is no OpenAI-compatible"):
+        asyncio.run(RemoteEngine(url).models())

@@ -1,0 +1,293 @@
+"""``alora bench serving``, workload ``guard``: what one ``POST /v1/guard`` costs next to P requests, on one server.
+
+The server is stock vLLM as ``alora serve`` starts it, with P bundles and the same weights as standard LoRA. Each run is
+one conversation under a salt of its own, so on a cold cache:
+
+- ``guard``: one ``POST /v1/guard``.
+- ``alora``: P requests to ``/v1/completions`` at once, for the same adapters.
+- ``lora``: requests to the standard LoRA twins, each of which computes the conversation itself.
+- ``reader``: vLLM's own ``/v1/systemone``, the policies' text on the base; vLLM reads some architectures alone, and its
+  general reader is let read all others, too.
+
+Seconds are the client's; ``front`` is the CPU time that the API process spent.
+"""
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import math
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from alora.adapter.folder import save_adapter
+from alora.base.describe import describe_prompts
+from alora.base.load import load_base
+from alora.bench.harness import Context
+from alora.bench.material import SERVED_SCALE, Material, adapter_spec, random_adapter
+from alora.bench.serving import ServingBench, make_material
+from alora.bench.shapes import shape_of
+from alora.bench.systems import System
+from alora.bench.trials import Agreement, Cell, Piece, Result, Run
+from alora.bundle.battery import write_battery
+from alora.bundle.read import Bundle, load_battery
+from alora.bundle.write import BundleContents, write_bundle
+from alora.config.schema import BaseSettings, BenchSettings, IdentitySettings, PromptSettings
+from alora.data.conversation import Conversation, Message
+from alora.errors import CheckFailed, ConfigError
+from alora.guard.core import Guard
+from alora.guard.reader import Reading, Served
+from alora.guard.wire import GuardRequest
+from alora.identity.certify import certify
+from alora.policy import Policy
+from alora.prompt.render import Prefix, Renderer
+from alora.serving.client import RemoteEngine
+from alora.serving.http import Http, Unreachable
+
+WORDS = ("parcel", "order", "refund", "money", "late", "week", "please", "answer", "advice", "price", "number", "sorry")
+ROOM = 400  # tokens of a prompt beside the conversation: the template, and the reader's question
+QUESTIONS = 50  # of one request to /v1/systemone, which takes 64
+SILENCE_S = 1800.0
+READER = """def register():
+    from vllm.entrypoints.generate.structured_decisions import strategies
+    strategies.READ_STRATEGIES.setdefault({!r}, strategies.NextTokenStrategy)
+"""
+
+
+class GuardBench(ServingBench):
+    """See the module.
+
+    Raises:
+        ConfigError: other workloads are asked for with it, or there is neither ``base.source`` nor ``bench.battery``.
+    """
+
+    def _start(self) -> str:
+        context, settings = self._context, self._settings
+        if settings.serving.workloads != ["guard"]:
+            raise ConfigError("the guard workload starts a server: bench.serving.workloads=[guard] alone")
+        if settings.battery is None and context.base.source is None:
+            raise ConfigError("the guard reads text: add base.source=smollm2 (or another), or bench.battery=DIR")
+        context.clock.cpu = False  # what works is another process
+        battery = Path(settings.battery or random_battery(settings, context.base, context.scratch / "battery"))
+        self.material = make_material(context, replace(settings, battery=str(battery)))
+        bundles = load_battery(battery)[: max(settings.policies)]
+        base = describe_prompts(bundles[0].base_settings(context.base), bundles[0].manifest.base.fingerprint)
+        self._server, renderer = Server(context, self.material, battery, bundles), bundles[0].renderer(base)
+        for size in settings.prefixes:
+            talk = " ".join(random.Random(f"{settings.seed} {size}").choices(WORDS, k=size))
+            prefix = renderer.prefix(Conversation("bench", (Message("user", talk),)))
+            self._server.talks[prefix.token_ids] = talk
+        own = "; ".join(f"{own_ms(bundles[0], renderer, count):.3f} for {count}" for count in settings.policies)
+        self.engine = {"name": "vllm's server", **{key: str(value) for key, value in self._server.options.items()}}
+        self.engine |= {"own Python, ms a policy": own, "suffix": str(len(bundles[0].suffix.token_ids))}
+        names = [name for name in settings.serving.systems if name in ("alora", "lora", "reader")]
+        if "reader" in names and importlib.util.find_spec("vllm.entrypoints.generate.structured_decisions") is None:
+            self.engine["no reader"] = "this vLLM has no /v1/systemone"
+            names.remove("reader")
+        self.systems: dict[str, System] = {name: Way(name, self._server, self.material) for name in ("guard", *names)}
+        return "guard"
+
+    def conversation(self, tokens: int, seed: int = 0) -> tuple[int, ...]:
+        """See :meth:`ServingBench.conversation`."""
+        return next(ids for ids in self._server.talks if len(ids) == tokens)
+
+    def measure(self) -> None:
+        with self._server.running():
+            self._bursts("guard", list(map(len, self._server.talks)))
+
+    def agreement(self, cell: Cell, system: str) -> list[Agreement]:
+        """The reader's prompts are its own, so nobody can say what it should answer."""
+        return [] if system == "reader" else super().agreement(cell, system)
+
+
+def random_battery(settings: BenchSettings, given: BaseSettings, folder: Path) -> Path:
+    """A battery of random adapters for the largest burst. One is certified; the rest differ from it in their numbers
+    alone, which decide nothing about their KV.
+    """
+    base, prompt, bundles = load_base(given), PromptSettings(), list[Bundle]()
+    renderer, dtype = Renderer(base.tokenizer, prompt), base.model.dtype
+    spec, certificate = adapter_spec(settings, shape_of(base.model.config)), None
+    for n in range(max(settings.policies)):
+        policy = Policy(f"policy{n}", f"Rule {n}", f"The assistant never breaks rule {n}.")
+        invoked = replace(spec, invocation_ids=renderer.suffix(policy).invocation_ids)
+        weights = random_adapter(invoked, base.model, settings.seed + 10 * n, SERVED_SCALE, dtype)
+        if certificate is None:
+            save_adapter(weights, first := folder.with_name("certified"), base.source)
+            prompts = [renderer.prompt(Conversation("bench", (Message("user", "Where is my parcel?"),)), policy)]
+            only = IdentitySettings(dtypes=[str(dtype).removeprefix("torch.")], negative_controls=False)
+            certificate = certify(base, first, prompts, only)
+        covers = replace(certificate, adapter_digest=weights.digest)
+        contents = BundleContents(base, weights, policy, prompt, certificate=covers)
+        bundles.append(write_bundle(contents, folder / policy.id, golden_rows=1))
+    write_battery(folder, bundles)
+    return folder
+
+
+class Server:
+    """Serves ``bundles`` and their standard LoRA twins while :meth:`running`; ``talks`` are the texts of prefixes."""
+
+    def __init__(self, context: Context, material: Material, battery: Path, bundles: Sequence[Bundle]) -> None:
+        self.bundles, self.talks = bundles, dict[tuple[int, ...], str]()
+        self._twins, self._scratch = material.folders["lora"][: len(bundles)], context.scratch
+        self.options = {
+            "max_loras": 2 * len(bundles), "max_model_len": max(context.settings.prefixes) + ROOM,
+            "arguments": "[--enforce-eager,--enable-prompt-tokens-details,"
+            f"--max-num-batched-tokens,{context.settings.serving.step_tokens}]",
+        }  # fmt: skip
+        dtype = str(material.base.model.dtype).removeprefix("torch.")
+        self._command = [
+            *(sys.executable, "-m", "alora", "serve", f"battery={battery}", f"base.dtype={dtype}"),
+            *([f"base.source={context.base.source}"] if context.base.source else []),
+            *(f"serving.{key}={value}" for key, value in self.options.items()),
+        ]
+        (about := context.scratch / "reader-0.dist-info").mkdir()
+        (about / "entry_points.txt").write_text("[vllm.general_plugins]\nbench_reader = bench_reader:register\n")
+        architecture = (material.base.model.config.architectures or [""])[0]
+        (context.scratch / "bench_reader.py").write_text(READER.format(architecture))
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """The server, ready.
+
+        Raises:
+            CheckFailed: it ended before it was.
+        """
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        paths = os.pathsep.join(filter(None, [str(self._scratch), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "PYTHONPATH": paths}
+        with (self._scratch / "log").open("wb") as log:
+            command = [*self._command, f"serving.port={port}"]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        self._url = f"http://127.0.0.1:{port}"
+        self._http, self._engine = Http(), RemoteEngine(self._url, len(self.bundles))
+        try:
+            with asyncio.Runner() as runner:
+                self.wait = runner.run
+                self.wait(self._until_ready())
+                yield
+        finally:
+            self._process.terminate()
+            self._process.wait(60)
+
+    async def _until_ready(self) -> None:
+        status = 0
+        while status != 200:
+            if self._process.poll() is not None:
+                raise CheckFailed(f"the server ended: {(self._scratch / 'log').read_text(errors='replace')[-3000:]}")
+            with contextlib.suppress(Unreachable):
+                status, _ = await self._http.send(f"{self._url}/v1/guard/health", None, 5)
+            await asyncio.sleep(1)
+        for number, folder in enumerate(self._twins):
+            await self._post("/v1/load_lora_adapter", {"lora_name": f"lora{number}", "lora_path": str(folder)})
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds of the API process so far, by Linux's name for another process's clock."""
+        return time.clock_gettime(~self._process.pid << 3 | 2)
+
+    async def _post(self, path: str, body: dict[str, Any]) -> str:
+        status, text = await self._http.send(self._url + path, body, SILENCE_S)
+        if status != 200:
+            raise CheckFailed(f"{path} answered {status}: {text[:300]}")
+        return text
+
+    async def ask(
+        self, way: str, prefix: tuple[int, ...], policies: Sequence[int], salt: str
+    ) -> Sequence[tuple[Sequence[float], int]]:
+        """Label scores of each policy, and the prompt's tokens that it found in the cache."""
+        asked = [self.bundles[policy] for policy in policies]
+        if way == "reader":
+            return [(scores, 0) for scores in await self._read(asked, self.talks[prefix], salt)]
+        if way != "guard":
+            names = [f"lora{n}" if way == "lora" else one.served_name for n, one in zip(policies, asked, strict=True)]
+            pairs = zip([one.suffix for one in asked], names, strict=True)
+            return await asyncio.gather(*(self._engine.ask(Prefix(prefix), *pair, cache_salt=salt) for pair in pairs))
+        body = {"messages": [{"role": "user", "content": self.talks[prefix]}], "cache_salt": salt}
+        answer = json.loads(await self._post("/v1/guard", body | {"policies": [one.policy.id for one in asked]}))
+        usage, others = answer["usage"], max(1, len(asked) - 1)
+        hit = len(asked) * usage["prefix_tokens"] + usage["suffix_tokens"] - usage["computed_tokens"]
+        hits = [0, *(hit // others + (n < hit % others) for n in range(others))][-len(asked) :]  # it tells the sum
+        return [
+            ([_log(verdict["probabilities"][label], one.calibration.temperature) for label in one.policy.labels], found)
+            for one, verdict, found in zip(asked, answer["verdicts"], hits, strict=True)
+        ]
+
+    async def _read(self, asked: Sequence[Bundle], talk: str, salt: str) -> list[list[float]]:
+        kept = {"yes": "it is broken", "no": "it is kept"}
+        questions = [
+            (one.policy.id, {"type": "choice", "instructions": f"{one.policy.rule} Is it broken?", "criteria": kept})
+            for one in asked
+        ]
+        parts = [dict(questions[at : at + QUESTIONS]) for at in range(0, len(questions), QUESTIONS)]
+        bodies = [{"state": talk, "questions": part, "cache_salt": salt} for part in parts]
+        answered = await asyncio.gather(*(self._post("/v1/systemone", body) for body in bodies))
+        answers = {name: answer for text in answered for name, answer in json.loads(text)["answers"].items()}
+        return [[_log(answers[one.policy.id]["probabilities"][word]) for word in kept] for one in asked]
+
+
+def _log(probability: float, temperature: float = 1.0) -> float:
+    """The logit that a calibrated probability was made of, up to a constant."""
+    return temperature * math.log(probability or sys.float_info.min)
+
+
+@dataclass
+class Way:
+    """A system over HTTP."""
+
+    name: str
+    server: Server
+    material: Material
+    keeps: bool = True
+    _salt: int = 0
+
+    def forget(self) -> None:
+        """Nothing is found under another salt."""
+        self._salt += 1
+
+    def run(self, prefix_ids: tuple[int, ...], policies: Sequence[int]) -> Run:
+        server, spent, start = self.server, self.server.cpu_s, time.perf_counter()
+        answers = server.wait(server.ask(self.name, prefix_ids, policies, f"{self.name} {self._salt}"))
+        seconds, front, results = time.perf_counter() - start, server.cpu_s - spent, list[Result]()
+        for policy, (scores, hit) in zip(policies, answers, strict=True):
+            suffix = self.material.suffixes[policy]
+            piece = Piece.of(prefix_ids + suffix.token_ids, suffix.label_token_ids, policy)
+            if self.name == "reader":
+                piece = Piece("in its own words", policy, 0)  # it does not say how many of its tokens it found
+            results.append(Result(piece, 0.0, hit, tuple(scores)))
+        return Run.of(seconds, seconds, results, front=front)
+
+
+def own_ms(bundle: Bundle, renderer: Renderer, policies: int) -> float:
+    """The guard's own Python for each policy, answer as JSON included and the conversation's rendering left out: median
+    of 100 requests to a reader that answers at once.
+    """
+
+    class AtOnce:
+        async def read(self, _prefix: Any, asked: Any, _request: Any) -> Any:
+            for index in range(len(asked)):
+                yield Reading(index, (0.3, -0.2))
+
+    async def run() -> float:
+        one, taken = Served.of(bundle), list[float]()
+        many = [replace(one, name=f"{n}@0", policy=replace(one.policy, id=f"policy{n}")) for n in range(policies)]
+        guard = Guard(many, renderer, AtOnce())  # pyright: ignore[reportArgumentType]
+        request = GuardRequest(messages=[{"role": "user", "content": "Where is my parcel?"}])
+        for _ in range(100):
+            start = time.process_time()
+            response = await guard.answer(request)
+            response.model_dump_json()
+            taken.append((time.process_time() - start) * 1000 - response.timing_ms.render)
+        return median(taken) / policies
+
+    return asyncio.run(run())

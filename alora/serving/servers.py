@@ -1,0 +1,110 @@
+"""Several servers that answer alike: each conversation has its own, and the next one answers where that cannot."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import weakref
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from threading import Event, Thread
+from typing import Any, TypeVar
+
+from alora.errors import CheckFailed, ConfigError, PromptRefused
+from alora.serving.http import Full, Http, Waiting, named
+
+SESSION = "x-session-id"  # by which routers keep a conversation on its replica
+_EVERY_S, _PROBE_S = 2.0, 5.0  # between two questions for health; of silence, until a server is taken for gone
+_Answer = TypeVar("_Answer")
+_logger = logging.getLogger("alora.serving")
+
+
+def session_id(messages: Sequence[Mapping[str, Any]], tenant: str | None = None) -> str:
+    """The same for all turns of a conversation, without personal data: a digest of tenant and opening.
+
+    The opening ends with the first message that is no system message, which an app's conversations share.
+    """
+    length = next((n for n, message in enumerate(messages, 1) if message.get("role") != "system"), len(messages))
+    first = json.dumps([tenant, *messages[:length]], sort_keys=True, default=str)
+    return hashlib.blake2b(first.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+class Servers:
+    """Who is asked about a conversation: always the same server first (rendezvous hashing), so that its KV is there.
+
+    A server that did not answer, or that is not healthy, comes last until it is; its conversations alone move.
+
+    Args:
+        health: the path that a healthy server answers with 200. A thread asks for it where there are several servers.
+        lost: hears of each server that is away; then the thread asks one server, too.
+    """
+
+    def __init__(self, urls: Sequence[str], health: str, lost: Callable[[str], object] | None = None) -> None:
+        self._urls = list(dict.fromkeys(urls))
+        self._health, self._lost = health, lost
+        self._away: set[str] = set()
+        self._watcher, self._closed = Thread(), Event()
+
+    def order(self, session: str) -> list[str]:
+        """All servers, the conversation's own first."""
+        watched = len(self._urls) > 1 or self._lost is not None
+        if watched and not self._watcher.is_alive():  # at first, and after a fork
+            self._watcher = Thread(target=_watch, args=(weakref.ref(self), self._closed), daemon=True)
+            self._watcher.start()
+
+        def rank(url: str) -> tuple[bool, bytes]:
+            key = f"{session} {url}".encode("utf-8", "surrogatepass")
+            return url not in self._away, hashlib.blake2b(key, digest_size=8).digest()
+
+        return sorted(self._urls, key=rank, reverse=True)
+
+    async def first(self, session: str, ask: Callable[[str], Awaitable[_Answer]]) -> _Answer:
+        """What the first server answers that can; asking twice does no harm.
+
+        Raises:
+            AloraError: the prompt is refused, or what the last server did wrong.
+        """
+        *others, last = self.order(session)
+        for url in (*others, last):
+            try:
+                return await ask(url)
+            except PromptRefused:
+                raise
+            except (ConfigError, CheckFailed) as error:
+                if not isinstance(error, Full):
+                    self.leave(url)
+                if url is last:
+                    raise
+                _logger.warning("%s is left for the next server: %s", named(url), error)
+        raise AssertionError("the last server answers, or raises")
+
+    async def ask_health(self, http: Http) -> None:
+        """Find out who is away."""
+        for url in self._urls:
+            try:
+                healthy = (await http.send(f"{url}{self._health}", None, _PROBE_S))[0] == 200
+            except ConfigError:
+                healthy = False
+            if healthy:
+                self._away.discard(url)
+            else:
+                self.leave(url)
+
+    def leave(self, url: str) -> None:
+        """Ask ``url`` last, until it is healthy."""
+        self._away.add(url)
+        if self._lost is not None:
+            self._lost(url)
+
+    def close(self) -> None:
+        """Ask for health no more."""
+        self._closed.set()
+
+
+def _watch(servers: weakref.ref[Servers], closed: Event) -> None:
+    """Ask for health every few seconds, until nobody needs it."""
+    http = Waiting(Http)
+    while not closed.wait(_EVERY_S) and (one := servers()) is not None:
+        http(one.ask_health)
+        del one
+    http.close()
