@@ -38,13 +38,12 @@ def run_unit(bench: Workbench, unit: Unit, home: Path) -> tuple[dict[str, Scores
 def _bags(bench: Workbench, unit: Unit) -> tuple[dict[str, Scores], dict[str, str]]:
     splits, found, failed = bench.task.splits, {}, {}
     for policy in bench.task.policies:
-        rows = {name: labelled_for(policy, getattr(splits, name)) for name in ("train", "validation", "test")}
         try:
-            bag = fit_bag_of_words(policy, rows["train"])
+            bag = fit_bag_of_words(policy, splits.train)
         except AloraError as error:
             failed[policy.id] = str(error)
             continue
-        parts = {name: row_scores(bag.predict(rows[name]), rows[name]) for name in ("validation", "test")}
-        facts = {"training_rows": len(rows["train"])}
-        found[policy.id] = Scores(unit.arm, policy.id, None, None, **parts, facts=facts)
+        parts = [row_scores(bag.predict(rows), rows) for rows in (splits.validation, splits.test)]
+        facts = {"training_rows": len(labelled_for(policy, splits.train))}
+        found[policy.id] = Scores(unit.arm, policy.id, None, None, *parts, facts=facts)
     return found, failed

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +23,7 @@ from alora.comparison.scores import RowScores, Scores, labelled_for
 from alora.comparison.task import Unit, Workbench
 from alora.data.conversation import LabelledConversation
 from alora.errors import DataError
+from alora.evaluation.bag_of_words import log_probabilities
 from alora.evaluation.predict import batched, labels_of
 from alora.evaluation.resampling import Floats
 from alora.policy import Policy
@@ -33,7 +33,6 @@ from alora.prefix.scorer import PrefixCache
 from alora.prompt.render import Question
 
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # inverse regularisation; the best on validation rows is taken
-FLOOR = -50.0  # log-probability of a label that no training row has
 
 
 def fit_and_score(bench: Workbench, unit: Unit) -> dict[str, Scores]:
@@ -54,7 +53,7 @@ def fit_and_score(bench: Workbench, unit: Unit) -> dict[str, Scores]:
             name: RowScores(
                 tuple(row.conversation.id for row in rows[name]),
                 labels[name],
-                _log_probabilities(probe, states[name], len(policy.labels)),
+                log_probabilities(probe, states[name], len(policy.labels)),
                 len(rows[name]),
             )
             for name in ("validation", "test")
@@ -95,15 +94,7 @@ def _best_probe(
     for strength in STRENGTHS:
         probe = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=2000))
         probe.fit(states["train"], labels["train"])
-        known = _log_probabilities(probe, states["validation"], len(policy.labels))
+        known = log_probabilities(probe, states["validation"], len(policy.labels))
         made[strength] = (-float(known[np.arange(len(known)), labels["validation"]].mean()), probe)
     best = min(made, key=lambda strength: made[strength][0])
     return made[best][1], best
-
-
-def _log_probabilities(probe: Pipeline, states_ND: Floats, labels: int) -> Floats:
-    logits_NL = np.full((len(states_ND), labels), FLOOR)
-    seen: Any = probe.classes_
-    if len(states_ND):
-        logits_NL[:, seen] = np.maximum(probe.predict_log_proba(states_ND), FLOOR)
-    return logits_NL

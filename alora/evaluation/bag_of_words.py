@@ -17,9 +17,11 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from alora.data.conversation import LabelledConversation
 from alora.errors import DataError
 from alora.evaluation.predict import Predictions, labels_of
+from alora.evaluation.resampling import Floats
 from alora.policy import Policy
 
 MINIMUM_PER_LABEL = 2
+FLOOR = -50.0
 
 
 @dataclass(frozen=True)
@@ -32,13 +34,18 @@ class BagOfWords:
     def predict(self, rows: Sequence[LabelledConversation]) -> Predictions:
         """Log-probabilities as label logits, for the rows that are labelled for the policy."""
         wanted = [row for row in rows if self.policy.id in row.labels]
-        logits_NL = np.full((len(wanted), len(self.policy.labels)), -50.0)  # a label never seen in training
-        if wanted:
-            seen: Any = self.pipeline.classes_
-            logits_NL[:, seen] = np.maximum(
-                self.pipeline.predict_log_proba([r.conversation.transcript for r in wanted]), -50
-            )
+        texts = [row.conversation.transcript for row in wanted]
+        logits_NL = log_probabilities(self.pipeline, texts, len(self.policy.labels))
         return Predictions(self.policy, logits_NL, labels_of(self.policy, wanted))
+
+
+def log_probabilities(fitted: Pipeline, rows: Sequence[Any] | Floats, labels: int) -> Floats:
+    """A classifier's log-probabilities of all ``labels``; :data:`FLOOR` for those that no training row has."""
+    logits_NL = np.full((len(rows), labels), FLOOR)
+    if len(rows):
+        seen: Any = fitted.classes_
+        logits_NL[:, seen] = np.maximum(fitted.predict_log_proba(rows), FLOOR)
+    return logits_NL
 
 
 def fit_bag_of_words(policy: Policy, rows: Sequence[LabelledConversation], seed: int = 0) -> BagOfWords:
