@@ -14,7 +14,6 @@ from alora.reading import read_json
 from alora.typed import typed
 
 FORMAT = 1
-FILE_NAME = "identity.json"
 
 
 @dataclass(frozen=True)
