@@ -13,11 +13,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from tokenizers import Tokenizer
-
 from alora.errors import RenderError, first_line
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
 LONG = 10_000  # characters that take a few milliseconds
@@ -49,7 +48,7 @@ class TextEncoder:
         harmless = {t["content"] for t in state["added_tokens"] if not t["special"] and _is_blank(t["content"])}
         control = {text: index for text, index in added.items() if text not in harmless | _needed_unknown(state)}
         self.forbidden = frozenset(control.values())
-        self._backend = Tokenizer.from_str(json.dumps(_without(state, set(control), harmless)))
+        self._backend = type(backend).from_str(json.dumps(_without(state, set(control), harmless)))
         for text in control:
             self.encode(text)
 
@@ -91,9 +90,9 @@ class TextEncoder:
             )
 
     @cached_property
-    def _bare(self) -> Tokenizer:
+    def _bare(self) -> "Tokenizer":
         """The backend without its normalizer."""
-        return Tokenizer.from_str(json.dumps({**json.loads(self._backend.to_str()), "normalizer": None}))
+        return type(self._backend).from_str(json.dumps({**json.loads(self._backend.to_str()), "normalizer": None}))
 
 
 @contextmanager
