@@ -78,7 +78,9 @@ class GuardBench(ServingBench):
             raise ConfigError("the guard reads text: add base.source=smollm2 (or another), or bench.battery=DIR")
         context.clock.cpu = False  # what works is another process
         battery = Path(settings.battery or random_battery(settings, context.base, context.scratch / "battery"))
-        self.material = make_material(context, replace(settings, battery=str(battery)))
+        material = make_material(context, replace(settings, battery=str(battery)))
+        named = str(settings.battery or context.base.source)
+        self.material = replace(material, base=replace(material.base, name=named))
         bundles = load_battery(battery)[: max(settings.policies)]
         base = describe_prompts(bundles[0].base_settings(context.base), bundles[0].manifest.base.fingerprint)
         self._server, renderer = Server(context, self.material, battery, bundles), bundles[0].renderer(base)

@@ -88,9 +88,15 @@ def run(recipe: Recipe) -> int:
 
 
 def _doubts(policy: Policy, rows: Rows) -> list[Finding]:
-    from alora.evaluation.noise import doubtful_labels  # scikit-learn, which no other check needs
+    from alora.evaluation.noise import WORDS_KNOW, doubtful_labels  # scikit-learn, which no other check needs
 
-    return _as_findings(policy, doubtful_labels(policy, rows), "LABEL_DOUBTFUL", "the words of the other rows say")
+    doubts, auroc = doubtful_labels(policy, rows)
+    found = _as_findings(policy, doubts, "LABEL_DOUBTFUL", "the words of the other rows say")
+    if doubts and auroc < WORDS_KNOW:
+        text = (f"words reach an AUROC of {auroc:.2f} on rows that they did not see, so many of these {len(doubts)} "
+                "labels may be right; read the first ones, or ask a judge (judge.url)")  # fmt: skip
+        found.insert(0, Finding(WARNING, "WORDS_UNSURE", f"{policy.id}: train", text))
+    return found
 
 
 def _judged(policy: Policy, rows: Rows, settings: JudgeSettings) -> list[Finding]:

@@ -28,7 +28,7 @@ from alora.errors import ConfigError, DataError
 from alora.findings import ERROR
 from alora.generate.calls import BudgetSpent, Calls
 from alora.generate.cases import Case, cells, find_dimensions, judged_pairs
-from alora.generate.filters import leak, near_duplicates, words_auroc
+from alora.generate.filters import leak, length_auroc, near_duplicates, words_auroc
 from alora.generate.prompts import DIMENSIONS
 from alora.generate.report import Quality, markdown
 from alora.policy import Policy, load_policies
@@ -147,8 +147,8 @@ def _rows(recipe: Recipe, policy: Policy, folder: Path, calls: Calls) -> Quality
     kept = [case for case in cases if case.conversation.id not in dropped]
     splits = _split(kept, recipe.data.validation_share, settings.hold_out)
     rows = [LabelledConversation(case.conversation, {policy.id: str(case.label)}) for case in kept]
-    auroc = words_auroc(policy, rows, [case.pair for case in kept])
-    return Quality(policy, asked, unreadable, cases, dropped, splits, auroc, source)
+    solved = words_auroc(policy, rows, [case.pair for case in kept]), length_auroc(policy, rows)
+    return Quality(policy, asked, unreadable, cases, dropped, splits, *solved, source)
 
 
 def _dropped(recipe: Recipe, policy: Policy, cases: Sequence[Case]) -> dict[str, str]:

@@ -36,5 +36,6 @@ def run(recipe: Recipe) -> int:
     if remark := open_to_all(host, bool(os.environ.get(KEY))):
         note(remark)
     note(f"serving {', '.join(item.name for item in guard.served)} on http://{host}:{port}/v1/guard")
-    uvicorn.run(make_app(guard, loader), host=host, port=port, log_level="warning")
+    # h11 bounds a header to 64 KiB; uvicorn's first choice, httptools, reads one without end.
+    uvicorn.run(make_app(guard, loader), host=host, port=port, log_level="warning", http="h11")
     return 0

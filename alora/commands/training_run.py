@@ -12,7 +12,7 @@ from alora.base.load import LoadedBase
 from alora.bundle.read import Bundle
 from alora.commands.output import say, table
 from alora.config.schema import Recipe
-from alora.data.conversation import Conversation
+from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.splits import Splits
 from alora.errors import AloraError, BundleError, LeftOut, RunError
 from alora.evaluation.predict import answers
@@ -131,13 +131,15 @@ def _describe(certificate: Certificate) -> str:
 
 def _show_verdicts(this: TrainingRun, bundles: Sequence[Bundle]) -> None:
     """The verdicts on the recipe's conversation, else on the first held-out row, from one pass."""
-    conversation = this.conversation or this.splits.held_out[0].conversation
+    row = LabelledConversation(this.conversation) if this.conversation else this.splits.held_out[0]
+    conversation = row.conversation
     with Scorer(this.base, [bundle.weights for bundle in bundles]) as scorer:
         questions = this.renderer.questions(conversation, [bundle.suffix for bundle in bundles])
         ((_, logits),) = answers(scorer.score_rows, questions)
     for bundle, logits_L in zip(bundles, logits, strict=True):
         verdict = make_verdict(bundle.policy, logits_L, bundle.calibration, bundle.weights.digest)
+        labelled = f", labelled {row.labels[bundle.policy.id]}" if bundle.policy.id in row.labels else ""
         say(
-            f"{bundle.policy.id}: verdict on conversation {conversation.id}: {verdict.label} "
+            f"{bundle.policy.id}: verdict on conversation {conversation.id}{labelled}: {verdict.label} "
             f"(P({bundle.policy.positive}) = {verdict.probability:.4f}, threshold {verdict.threshold:.4f})"
         )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from alora.comparison.answers import Answers
 from alora.comparison.folder import ASK_AGAIN
-from alora.comparison.judge_client import JudgeClient, NoAnswer, Usage
+from alora.comparison.judge_client import FAILURES_IN_A_ROW, JudgeClient, NoAnswer, Usage
 from alora.comparison.judge_prompt import Answer, messages
 from alora.comparison.scores import RowScores, Scores, labelled_for
 from alora.comparison.task import Task, Unit
@@ -33,7 +33,6 @@ from alora.policy import Policy
 from alora.reading import printable
 
 SURE = 0.995  # what a confidence of 100, or none at all, counts as
-FAILURES_IN_A_ROW = 20  # then the endpoint is taken for dead
 
 
 def require_settings(settings: JudgeSettings) -> None:
@@ -62,7 +61,7 @@ def ask_and_score(task: Task, unit: Unit, home: Path) -> dict[str, Scores]:
     for policy in task.policies:
         silent: Counter[NoAnswer] = Counter()
         with JudgeClient(settings) as client:
-            book = _Book(home / "answers" / f"{policy.id}.jsonl")
+            book = Answers(home / "answers" / f"{policy.id}.jsonl", _read)
             parts = {}
             for name in ("validation", "test"):
                 rows = labelled_for(policy, getattr(task.splits, name))
@@ -86,7 +85,7 @@ def disagreements(
     require_settings(settings)
     mine, silent = labelled_for(policy, rows), Counter[NoAnswer]()
     with JudgeClient(settings) as client:
-        book = _Book(answers)
+        book = Answers(answers, _read)
         given = _answers(client, book, policy, mine, _Patience(settings), silent)
         book.add_usage(client.usage)
     _tell(policy, client, silent)
@@ -111,7 +110,7 @@ def _scores(policy: Policy, rows: Sequence[LabelledConversation], given: Mapping
 
 def _answers(
     client: JudgeClient,
-    book: _Book,
+    book: Answers[Answer],
     policy: Policy,
     rows: Sequence[LabelledConversation],
     patience: _Patience,
@@ -126,11 +125,11 @@ def _answers(
 
     def one(place: int) -> Answer | NoAnswer:
         key = keys[place]
-        if key in book.answers:
-            return book.answers[key]
+        if known := book.known.get(key):
+            return known
         answer = client.ask(policy, rows[place].conversation)
         if isinstance(answer, Answer):
-            book.add(key, answer)  # at once: a slower row before it may end the asking
+            book.add(key, answer, **asdict(answer))  # at once: a slower row before it may end the asking
         return answer
 
     given: dict[int, Answer] = {}
@@ -208,46 +207,11 @@ def _key(policy: Policy, row: LabelledConversation, settings: JudgeSettings) -> 
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 
 
-class _Book:
-    """Answers so far, one JSON line each, and what they have cost; a line that was cut off is asked again.
-
-    Safe to share between threads.
-    """
-
-    def __init__(self, file: Path) -> None:
-        self._file, self._lock = file, threading.Lock()
-        self.answers: dict[str, Answer] = {}
-        self.usage = Usage()
-        file.parent.mkdir(parents=True, exist_ok=True)
-        for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
-            try:
-                content = json.loads(line)
-                if "usage" in content:
-                    self.usage += Usage(**content["usage"])
-                else:
-                    self.answers[content["key"]] = Answer(int(content["label_id"]), content["confidence"])
-            except (ValueError, KeyError, TypeError, AttributeError):
-                continue
-
-    def add(self, key: str, answer: Answer) -> None:
-        with self._lock:
-            if key not in self.answers:
-                self.answers[key] = answer
-                self._append({"key": key} | asdict(answer))
-
-    def add_usage(self, usage: Usage) -> None:
-        self.usage += usage
-        self._append({"usage": asdict(usage)})
-
-    def _append(self, content: dict[str, Any]) -> None:
-        with self._file.open("a", encoding="utf-8") as stream:
-            stream.write(f"\n{json.dumps(content)}")  # the break first, so that a cut line spoils no other
+def _read(kept: Mapping[str, Any]) -> Answer:
+    return Answer(int(kept["label_id"]), kept["confidence"])
 
 
 def _facts(settings: JudgeSettings, usage: Usage, silent: Counter[NoAnswer]) -> dict[str, Any]:
     refused = silent[NoAnswer.REFUSED] + silent[NoAnswer.FILTERED]
     facts: dict[str, Any] = {"model": settings.model, **asdict(usage), "refused_rows": refused}
-    if settings.input_price is not None and settings.output_price is not None:
-        tokens = usage.input_tokens * settings.input_price + usage.output_tokens * settings.output_price
-        facts["cost"] = round(tokens / 1e6, 6)
-    return facts
+    return facts | ({} if settings.input_price is None else {"cost": round(usage.cost(settings), 6)})

@@ -21,6 +21,7 @@ from alora.data.conversation import Conversation
 from alora.errors import ConfigError, MissingDependency
 from alora.policy import Policy
 
+FAILURES_IN_A_ROW = 20  # then the endpoint counts as down
 LONGEST_PAUSE = 30.0  # seconds between two tries, whatever the endpoint asks for
 NO_KEY = "no-key"  # the package insists on one; local servers do not look at it
 _OPTIONAL = ("temperature", "max_tokens", "response_format")  # some models refuse them by name
@@ -59,8 +60,10 @@ class Usage:
     def __add__(self, other: Usage) -> Usage:
         return Usage(*map(operator.add, astuple(self), astuple(other)))
 
-    def __sub__(self, other: Usage) -> Usage:
-        return Usage(*map(operator.sub, astuple(self), astuple(other)))
+    def cost(self, judge: JudgeSettings) -> float:
+        """In the currency of ``judge.input_price``; 0 without prices."""
+        prices = (judge.input_price or 0, judge.output_price or 0)
+        return (self.input_tokens * prices[0] + self.output_tokens * prices[1]) / 1e6
 
 
 class JudgeClient:
@@ -207,8 +210,7 @@ class JudgeClient:
 
     def _count(self, **more: int) -> None:
         with self._lock:
-            for name, amount in more.items():
-                setattr(self.usage, name, getattr(self.usage, name) + amount)
+            self.usage += Usage(**more)
 
 
 def _not_taken(name: str, words: str) -> bool:

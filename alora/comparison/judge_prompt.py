@@ -55,8 +55,7 @@ def read_answer(text: str | None, policy: Policy) -> Answer | None:
     with spaces around it is the label. Words around the object are passed over, but a label in prose is not an answer:
     a refusal names labels too.
     """
-    said = (text or "").rpartition("</think>")[2].partition("<think>")[0]
-    last = next(reversed([value for value in _objects(said) if "label" in value]), {})
+    last = next(reversed([value for value in objects(text) if "label" in value]), {})
     known = {label.casefold(): place for place, label in enumerate(policy.labels)}
     label = last.get("label")
     if not isinstance(label, str) or label.strip().casefold() not in known:
@@ -74,18 +73,19 @@ def _confidence(value: Any) -> float | None:
     return float(value) if value <= 1 and not percent else value / 100
 
 
-def _objects(text: str) -> Iterator[dict[str, Any]]:
-    """Every JSON object in its order, and those within one that has no label itself."""
-    decoder, place = json.JSONDecoder(), text.find("{")
+def objects(text: str | None) -> Iterator[dict[str, Any]]:
+    """Every JSON object outside ``<think>`` in its order, and those within one that has no label itself."""
+    said = (text or "").rpartition("</think>")[2].partition("<think>")[0]
+    decoder, place = json.JSONDecoder(), said.find("{")
     while place != -1:
         try:
-            value, end = decoder.raw_decode(text, place)
+            value, end = decoder.raw_decode(said, place)
         except (ValueError, RecursionError):
             value, end = None, place + 1
         if isinstance(value, dict):
             yield value
         inside = not isinstance(value, dict) or "label" not in value
-        place = text.find("{", place + 1 if inside else end)
+        place = said.find("{", place + 1 if inside else end)
 
 
 def _shorten(turns: list[dict[str, str]], limit: int) -> None:

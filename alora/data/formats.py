@@ -6,6 +6,7 @@ import io
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -190,7 +191,7 @@ def _read_table(stream: Stream, name: str, start: bytes, findings: Findings) -> 
         header = next(reader, [])
     except csv.Error as error:
         raise DataError(f"{name}:1: not CSV: {error}; the first line names the columns") from error
-    if twice := {title for title in header if title and header.count(title) > 1}:
+    if twice := {title for title, times in Counter(header).items() if title and times > 1}:
         raise DataError(f"{name}:1: two columns are named {shortened(min(twice))}; rename one")
     while True:
         where = f"{name}:{reader.line_num + 1}"

@@ -229,7 +229,7 @@ class _Reader:
             self._findings.notes[f"{shortened(named)} is left out (data.skip_media)"] += 1
             return ""
         what = f"a part of type {shortened(named)}" if named else kind(part)
-        remedy = "set data.skip_media=true to leave it out" if media else "give it as a text"
+        remedy = "leave it out (of rows: data.skip_media=true)" if media else "give it as a text"
         self._findings.add("CONTENT_PART", where, f"content holds {what}, and alora reads text; {remedy}")
         return ""
 

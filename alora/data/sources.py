@@ -1,5 +1,6 @@
 """Where rows come from: text files, Parquet files, hub data sets. Each row arrives as plain data with its place."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ def parquet_batches(path: Path, columns: Sequence[str] | None = None, streamed: 
     import pyarrow.parquet
 
     names = pyarrow.parquet.read_schema(path).names
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
         raise DataError(f"{path}: the column {shortened(twice[0])} is there twice; rename one of them")
     about = pyarrow.parquet.read_metadata(path)
     every = range(about.num_row_groups)

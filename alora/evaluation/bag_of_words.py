@@ -5,7 +5,7 @@ An adapter that does not beat it has learned which words occur, and costs more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,3 +68,25 @@ def fit_bag_of_words(policy: Policy, rows: Sequence[LabelledConversation], seed:
     except ValueError as error:
         raise DataError(f"policy {policy.id!r}: the bag-of-words baseline found no words to count: {error}") from error
     return BagOfWords(policy, pipeline)
+
+
+def held_out_words(
+    policy: Policy, rows: Sequence[LabelledConversation], splits: Iterable[tuple[Any, Any]], seed: int = 0
+) -> tuple[Floats, float | None]:
+    """Each row's probabilities by a baseline that did not see it, and their AUROC where both classes are there.
+
+    ``splits`` are places to fit on and places to predict; every row is labelled for ``policy`` and predicted once.
+
+    Raises:
+        DataError: see :func:`fit_bag_of_words`.
+    """
+    from scipy.special import softmax
+    from sklearn.metrics import roc_auc_score
+
+    probability_NL = np.zeros((len(rows), len(policy.labels)))
+    for known, asked in splits:
+        fitted = fit_bag_of_words(policy, [rows[place] for place in known], seed)
+        probability_NL[asked] = softmax(fitted.predict([rows[place] for place in asked]).logits_NL, axis=1)
+    positive_N = labels_of(policy, rows) == 0
+    both = positive_N.any() and not positive_N.all()
+    return probability_NL, float(roc_auc_score(positive_N, probability_NL[:, 0])) if both else None

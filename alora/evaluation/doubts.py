@@ -53,8 +53,8 @@ def _against(own: Evaluation, others: Sequence[Evaluation]) -> Iterator[tuple[st
     for other in others:
         code, name, remedy = _CHEAPER.get(other.method, ("", "", ""))
         value = other.metrics.value("auroc")
-        if code and value is not None and round(value, 3) > round(auroc.value, 3):
-            yield code, f"AUROC {auroc.value:.3f} on {rows} is below {value:.3f} of {name}; {remedy}"
+        if code and value is not None and round(value, 3) >= round(auroc.value, 3):
+            yield code, f"AUROC {auroc.value:.3f} on {rows} is not above {value:.3f} of {name}; {remedy}"
     if at_bound(own.operating_point.temperature):
         low, high = TEMPERATURE_BOUNDS
         yield (

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import softmax
 
 from alora.data.conversation import LabelledConversation
-from alora.evaluation.bag_of_words import fit_bag_of_words
+from alora.evaluation.bag_of_words import held_out_words
 from alora.evaluation.predict import labels_of
 from alora.evaluation.resampling import Floats
 from alora.policy import Policy
 
 FOLDS = 5
+WORDS_KNOW = 0.75  # AUROC below which the words' doubts say little of the labels
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,10 @@ class Doubt:
     probability: float
 
 
-def doubtful_labels(policy: Policy, rows: Sequence[LabelledConversation], seed: int = 0) -> list[Doubt]:
-    """Rows of ``policy`` whose label is probably wrong, the surest first.
+def doubtful_labels(
+    policy: Policy, rows: Sequence[LabelledConversation], seed: int = 0
+) -> tuple[list[Doubt], float]:
+    """Rows of ``policy`` whose label is probably wrong, the surest first; and the AUROC of the words that doubt them.
 
     A bag of words is fitted on four fifths of the rows and predicts the last fifth. A row is doubtful when another
     label is at least as probable for it as that label is on average for the rows that have it, and more probable than
@@ -42,23 +44,21 @@ def doubtful_labels(policy: Policy, rows: Sequence[LabelledConversation], seed: 
 
     mine = [row for row in rows if policy.id in row.labels]
     label_ids_N = labels_of(policy, mine)
-    probabilities_NL = np.zeros((len(mine), len(policy.labels)))
     folds = min(FOLDS, max(2, int(np.bincount(label_ids_N, minlength=2).min(initial=FOLDS))))
-    for train, test in StratifiedKFold(folds, shuffle=True, random_state=seed).split(label_ids_N, label_ids_N):
-        fitted = fit_bag_of_words(policy, [mine[place] for place in train], seed)
-        probabilities_NL[test] = softmax(fitted.predict([mine[place] for place in test]).logits_NL, axis=1)
+    splits = StratifiedKFold(folds, shuffle=True, random_state=seed).split(label_ids_N, label_ids_N)
+    probabilities_NL, auroc = held_out_words(policy, mine, splits, seed)
     likelier_N = likelier_labels(probabilities_NL, label_ids_N)
     found = [
         Doubt(mine[n], policy.labels[label_ids_N[n]], policy.labels[likelier], float(probabilities_NL[n, likelier]))
         for n, likelier in enumerate(likelier_N)
         if likelier != label_ids_N[n]
     ]
-    return sorted(found, key=lambda doubt: -doubt.probability)
+    return sorted(found, key=lambda doubt: -doubt.probability), auroc or 0.5
 
 
 def without_doubtful(policies: Sequence[Policy], rows: Sequence[LabelledConversation]) -> list[LabelledConversation]:
     """``rows`` without the labels that :func:`doubtful_labels` finds."""
-    doubted = {(policy.id, doubt.row.where) for policy in policies for doubt in doubtful_labels(policy, rows)}
+    doubted = {(policy.id, doubt.row.where) for policy in policies for doubt in doubtful_labels(policy, rows)[0]}
     labels = [{name: row.labels[name] for name in row.labels if (name, row.where) not in doubted} for row in rows]
     return [replace(row, labels=kept) for row, kept in zip(rows, labels, strict=True)]
 

@@ -10,20 +10,29 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
-from alora.comparison.judge_client import JudgeClient, NoAnswer, Usage
+from alora.comparison.answers import Answers
+from alora.comparison.judge_client import FAILURES_IN_A_ROW, JudgeClient, NoAnswer, Usage
 from alora.config.schema import GenerateSettings, JudgeSettings
 from alora.errors import RunError
 
-FAILURES_IN_A_ROW = 20  # then the endpoint counts as down
 Said = TypeVar("Said")
 
 
 class BudgetSpent(Exception):
     """``generate.max_calls`` or ``generate.max_cost`` is reached."""
+
+
+@dataclass(frozen=True)
+class Reply(Generic[Said]):
+    """What was read from an answer, the key of its line in ``calls.jsonl``, and what it took."""
+
+    said: Said | None  # None: it cannot be read, or there is none
+    key: str
+    usage: Usage
 
 
 class Calls(JudgeClient):
@@ -35,15 +44,12 @@ class Calls(JudgeClient):
 
     def __init__(self, file: Path, settings: GenerateSettings, judge: JudgeSettings, pause: float = 1.0) -> None:
         super().__init__(judge, pause)
-        self._file, self._limits, self._endpoint = file, settings, judge
-        self._written = threading.Lock()
-        self._known: dict[str, dict[str, Any]] = {}
-        self._before = Usage()
-        self._noted = Usage()
-        self._failed_in_a_row = 0
-        self.answered = 0  # from the file, without a request
-        self._read()
+        self._limits = settings
+        self._answers = Answers(file, lambda kept: (kept["text"], Usage(**kept["usage"])))
+        self._before = self._answers.usage
         self._begun = self._before.requests
+        self._here = threading.local()  # spent: by the question that this thread asks
+        self._failed_in_a_row = 0
 
     @property
     def total(self) -> Usage:
@@ -52,42 +58,48 @@ class Calls(JudgeClient):
 
     @property
     def cost(self) -> float:
-        """Of all calls, in the currency of ``judge.input_price``; 0 without prices."""
-        total, judge = self.total, self._endpoint
-        input_cost = total.input_tokens * (judge.input_price or 0)
-        return (input_cost + total.output_tokens * (judge.output_price or 0)) / 1e6
+        """Of all calls; 0 without prices."""
+        return self.total.cost(self._settings)
 
     def question(
         self, request: Sequence[dict[str, str]], read: Callable[[str | None], Said | None], **options: Any
-    ) -> Said | None:
-        """What ``read`` makes of the answer; None when the model gave none that can be read, or refused.
+    ) -> Reply[Said]:
+        """What ``read`` makes of the answer.
 
         Raises:
             BudgetSpent: the request would be one too many.
             ConfigError: the endpoint refuses the key, the model or the method.
             RunError: it has not answered any of the last requests.
         """
-        asked = [self._endpoint.model, list(request), options]  # without the URL: a local server's port may change
+        asked = [self._settings.model, list(request), options]  # without the URL: a local server's port may change
         key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
-        if key in self._known:
-            self.answered += 1
-            return read(self._known[key].get("text"))
+        if known := self._answers.known.get(key):
+            return Reply(read(known[0]), key, known[1])
         heard: list[str | None] = [None]
 
         def keep(text: str | None) -> Said | None:
             heard[0] = text
             return read(text)
 
-        answer = self.complete(request, keep, **options)
-        if answer is NoAnswer.FAILED:
-            self._wear()
-            return None
-        self._failed_in_a_row = 0
-        self._append({"key": key, "text": heard[0]} | ({"none": answer.name} if isinstance(answer, NoAnswer) else {}))
-        return None if isinstance(answer, NoAnswer) else answer
+        self._here.spent = Usage()
+        answer = NoAnswer.FAILED
+        try:
+            answer = self.complete(request, keep, **options)
+        finally:
+            spent: Usage = self._here.spent
+            if answer is not NoAnswer.FAILED:
+                self._answers.add(key, (heard[0], spent), text=heard[0], usage=asdict(spent))
+            elif spent.requests:
+                self._answers.add_usage(spent)
+        self._wear(answer)
+        return Reply(None if isinstance(answer, NoAnswer) else answer, key, spent)
+
+    def _count(self, **more: int) -> None:
+        super()._count(**more)
+        self._here.spent += Usage(**more)
 
     def _complete(self, request: Sequence[dict[str, str]], options: Mapping[str, Any]) -> str | None:
-        with self._written:
+        with self._lock:
             most_calls, most_cost = self._limits.max_calls, self._limits.max_cost
             if most_calls is not None and self._begun >= most_calls:
                 raise BudgetSpent(f"generate.max_calls={most_calls}")
@@ -96,36 +108,10 @@ class Calls(JudgeClient):
             self._begun += 1
         return super()._complete(request, options)
 
-    def _wear(self) -> None:
-        self._failed_in_a_row += 1
+    def _wear(self, answer: object) -> None:
+        self._failed_in_a_row = self._failed_in_a_row + 1 if answer is NoAnswer.FAILED else 0
         if self._failed_in_a_row >= FAILURES_IN_A_ROW:
             raise RunError(
-                f"judge.url={self._endpoint.url}: the last {FAILURES_IN_A_ROW} requests failed; see whether it is up, "
+                f"judge.url={self._settings.url}: the last {FAILURES_IN_A_ROW} requests failed; see whether it is up, "
                 "then give the same command again: what was answered is kept"
             )
-
-    def _read(self) -> None:
-        for line in self._file.read_text(encoding="utf-8").splitlines() if self._file.exists() else []:
-            try:
-                content = json.loads(line)
-                self._before += Usage(**content.pop("usage"))
-                if content:
-                    self._known[content["key"]] = content
-            except (ValueError, KeyError, TypeError, AttributeError):
-                continue  # cut off: it is asked again
-
-    def _append(self, content: dict[str, Any]) -> None:
-        """One line, with what was spent since the line before it."""
-        with self._written:
-            spent = replace(self.usage)
-            since = asdict(spent - self._noted)
-            self._noted = spent
-            with self._file.open("a", encoding="utf-8") as stream:
-                stream.write(
-                    f"\n{json.dumps(content | {'usage': since})}"
-                )  # the break first: a cut line spoils no other
-
-    def __exit__(self, *problem: object) -> None:
-        if self.usage != self._noted:  # requests that failed cost, too
-            self._append({})
-        super().__exit__(*problem)

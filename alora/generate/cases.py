@@ -40,11 +40,15 @@ class Case:
     label: str | None  # None: the judges did not agree
     votes: Mapping[str, int]
     rounds: int
+    model: str  # that wrote it
+    prompt: str  # key of its pair's line in calls.jsonl: a digest of the request
+    cost: float  # of its votes and its share of the writing; 0 without prices
     voters: Sequence[tuple[str, str]] = ()  # model and label of each vote, where several models vote
 
     def as_row(self, policy: Policy) -> dict[str, Any]:
         """A row as ``data.train`` reads it, with where it came from."""
-        origin = {"cell": dict(self.cell), "intended": self.intended, "votes": dict(self.votes), "rounds": self.rounds}
+        names = ("intended", "model", "prompt", "votes", "rounds", "cost")
+        origin = {"cell": dict(self.cell)} | {name: getattr(self, name) for name in names}
         origin |= {"voters": [{"model": model, "label": label} for model, label in self.voters]} if self.voters else {}
         row = as_row(self.conversation) | {"policy": policy.id, "label": self.label}
         return row | {"pair": self.pair, "generated": origin}
@@ -52,7 +56,7 @@ class Case:
 
 def find_dimensions(calls: Calls, policy: Policy) -> dict[str, list[str]] | None:
     """The policy's dimensions as the model names them; None when it names none that can be read."""
-    return calls.question(ask_dimensions(policy), read_dimensions)
+    return calls.question(ask_dimensions(policy), read_dimensions).said
 
 
 def cells(dimensions: Mapping[str, Sequence[str]], count: int, seed: int) -> list[dict[str, str]]:
@@ -94,29 +98,34 @@ def _pair(calls: Calls, policy: Policy, cell: Mapping[str, str], number: int, re
         max_tokens=settings.max_tokens,
         response_format=cases_format(policy),
     )
-    if written is None:
+    if written.said is None:
         return None
-    cases = []
-    for label, turns in zip(policy.labels, written, strict=True):
+    cases, writing = [], written.usage.cost(recipe.judge) / len(policy.labels)
+    for label, turns in zip(policy.labels, written.said, strict=True):
         conversation = Conversation(f"{pair}-{label}", tuple(Message(role, text) for role, text in turns))
-        votes, rounds = _debate(calls, policy, conversation, recipe)
+        votes, rounds, voting = _debate(calls, policy, conversation, recipe)
         counts = {name: sum(vote.label_id == place for vote in votes) for place, name in enumerate(policy.labels)}
         agreed = len(votes) == settings.votes and max(counts.values()) == settings.votes
         decided = policy.labels[votes[0].label_id] if agreed else None
         voters = [(vote.model, policy.labels[vote.label_id]) for vote in votes if vote.model]
-        cases.append(Case(pair, conversation, label, cell, decided, counts, rounds, voters))
+        cost, model = round(writing + voting, 9), recipe.judge.model
+        cases.append(
+            Case(pair, conversation, label, cell, decided, counts, rounds, str(model), written.key, cost, voters)
+        )
     return cases
 
 
-def _debate(calls: Calls, policy: Policy, conversation: Conversation, recipe: Recipe) -> tuple[list[Vote], int]:
-    """The votes of the last round, and how many rounds there were: a second one only where the first did not agree."""
+def _debate(calls: Calls, policy: Policy, conversation: Conversation, recipe: Recipe) -> tuple[list[Vote], int, float]:
+    """The votes of the last round, how many rounds there were (a second one only where the first did not agree), and
+    what they cost."""
     said: list[Vote] = []
+    cost = 0.0
     judges = recipe.generate.judges
     for rounds in (1, 2):
         votes = []
         for stance in range(recipe.generate.votes):
             model = judges[stance % len(judges)] if judges else ""
-            vote = calls.question(
+            reply = calls.question(
                 ask_vote(policy, conversation, stance, said, recipe.judge.max_characters),
                 lambda text: read_vote(text, policy),
                 # More votes than stances: a stance that is asked again must be able to say something else.
@@ -125,8 +134,9 @@ def _debate(calls: Calls, policy: Policy, conversation: Conversation, recipe: Re
                 response_format=vote_format(policy),
                 **({"model": model} if model else {}),
             )
-            votes += [] if vote is None else [replace(vote, model=model)]
+            cost += reply.usage.cost(recipe.judge)
+            votes += [] if reply.said is None else [replace(reply.said, model=model)]
         if rounds == 2 or len({vote.label_id for vote in votes}) < 2:
-            return votes, rounds
+            return votes, rounds, cost
         said = votes
     raise AssertionError("a second round ends the debate")

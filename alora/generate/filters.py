@@ -10,8 +10,7 @@ import numpy as np
 
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.errors import DataError
-from alora.evaluation.bag_of_words import fit_bag_of_words
-from alora.evaluation.calibration import positive_probability
+from alora.evaluation.bag_of_words import held_out_words
 from alora.generate.cases import Case
 from alora.policy import Policy
 
@@ -31,28 +30,26 @@ def near_duplicates(
 ) -> dict[int, str]:
     """Rows that repeat an earlier row of another group, or one of ``against``: by number, the id of what they repeat.
 
-    Two texts are near-duplicates when they share at least ``similarity`` of their word triples (Jaccard). The two sides
-    of a minimal pair are alike on purpose, so only rows of other groups count; of two copies the first stays. Exact, by
-    an inverted index: no hashing, no misses.
+    Two texts are near-duplicates when they share at least ``similarity`` of their word triples (Jaccard, exact). The
+    two sides of a minimal pair are alike on purpose, so only rows of other groups count; of two copies the first stays.
     """
+    texts = [_triples(row) for row in (*against, *rows)]
+    names = [row.id for row in (*against, *rows)]
+    owners = [""] * len(against) + [*groups]
+    common = Counter(triple for triples in texts for triple in triples)
     holders: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    known = [(_triples(row), row.id, "") for row in against]
-    for place, (triples, _, _) in enumerate(known):
-        for triple in triples:
-            holders[triple].append(place)
     found: dict[int, str] = {}
-    for number, (row, group) in enumerate(zip(rows, groups, strict=True)):
-        triples = _triples(row)
-        shared = Counter(place for triple in triples for place in holders[triple])
-        for place, count in shared.items():
-            others, name, other_group = known[place]
-            if other_group != group and count >= similarity * (len(triples) + len(others) - count):
-                found[number] = name
-                break
+    for place, triples in enumerate(texts):
+        # Two sets that share enough share one of so many of their rarest members: the others need no look.
+        rarest = sorted(triples, key=lambda triple: (common[triple], triple))
+        rarest = rarest[: len(triples) - int(similarity * len(triples)) + 1]
+        likely = sorted({other for triple in rarest for other in holders[triple] if owners[other] != owners[place]})
+        copied = (o for o in likely if len(triples & texts[o]) >= similarity * len(triples | texts[o]))
+        if (copy := next(copied, None)) is not None:
+            found[place - len(against)] = names[copy]
         else:
-            for triple in triples:
-                holders[triple].append(len(known))
-            known.append((triples, row.id, group))
+            for triple in rarest:
+                holders[triple].append(place)
     return found
 
 
@@ -61,20 +58,25 @@ def words_auroc(policy: Policy, rows: Sequence[LabelledConversation], groups: Se
 
     Near 1, counting words solves the rows, and an adapter need not learn the rule from them.
     """
-    from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import GroupKFold
 
-    positive = np.array([row.labels[policy.id] == policy.positive for row in rows])
-    if len(set(groups)) < FOLDS or positive.all() or not positive.any():
+    if len(set(groups)) < FOLDS:
         return None
-    scores = np.zeros(len(rows))
-    for train, test in GroupKFold(FOLDS).split(scores, groups=list(groups)):
-        try:
-            fitted = fit_bag_of_words(policy, [rows[place] for place in train])
-        except DataError:
-            return None
-        scores[test] = positive_probability(fitted.predict([rows[place] for place in test]).logits_NL)
-    return float(roc_auc_score(positive, scores))
+    try:
+        return held_out_words(policy, rows, GroupKFold(FOLDS).split(np.zeros(len(rows)), groups=list(groups)))[1]
+    except DataError:
+        return None
+
+
+def length_auroc(policy: Policy, rows: Sequence[LabelledConversation]) -> float | None:
+    """AUROC of the texts' lengths, at least 0.5: near 1, one label has the longer conversations."""
+    from sklearn.metrics import roc_auc_score
+
+    positive = np.array([row.labels[policy.id] == policy.positive for row in rows])
+    if positive.all() or not positive.any():
+        return None
+    auroc = float(roc_auc_score(positive, [len(_text(row.conversation)) for row in rows]))
+    return max(auroc, 1 - auroc)
 
 
 def _triples(conversation: Conversation) -> frozenset[tuple[str, ...]]:

@@ -98,10 +98,10 @@ def cases_format(policy: Policy) -> dict[str, Any]:
 
 
 def read_cases(text: str | None, policy: Policy) -> list[Turns] | None:
-    """A conversation for each label, in their order; None unless every label has one that can be read."""
+    """A conversation for each label, in their order; None unless every label has one that can be read, of its own."""
     for value in _objects(text):
         found = [_turns(value.get(label)) for label in policy.labels]
-        if all(found):
+        if all(found) and len(set(found)) == len(found):
             return [turns for turns in found if turns]
     return None
 
@@ -148,19 +148,9 @@ def _format(name: str, properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _objects(text: str | None) -> list[dict[str, Any]]:
-    """The outermost JSON objects in ``text``, without what stands in ``<think>``; none where an escape in it stands for
-    half a character."""
-    said = (text or "").rpartition("</think>")[2]
-    decoder, found, place = json.JSONDecoder(), [], said.find("{")
-    while place != -1:
-        try:
-            value, place = decoder.raw_decode(said, place)
-            found.append(value)
-        except (ValueError, RecursionError):
-            place += 1
-        place = said.find("{", place)
-    whole = lone_surrogate(json.dumps(found, ensure_ascii=False)) is None
-    return [value for value in found if isinstance(value, dict) and whole]
+    """The JSON objects in ``text``; none where an escape in it stands for half a character."""
+    found = list(judge_prompt.objects(text))
+    return found if lone_surrogate(json.dumps(found, ensure_ascii=False)) is None else []
 
 
 def _turns(value: Any) -> Turns | None:
@@ -169,7 +159,7 @@ def _turns(value: Any) -> Turns | None:
     turns = []
     for item in value:
         role, text = (item.get("role"), item.get("content")) if isinstance(item, dict) else (None, None)
-        if role not in ROLES or not isinstance(text, str) or not text.strip() or len(text) > LONGEST_TURN:
+        if role not in ROLES or not isinstance(text, str) or not text.strip(" .\n") or len(text) > LONGEST_TURN:
             return None
         turns.append((role, text))
     return tuple(turns)

@@ -11,7 +11,7 @@ from alora.findings import ERROR, WARNING, Finding
 from alora.generate.cases import Case
 from alora.policy import Policy
 
-LEAST_ROWS, WORDS_SOLVE, LEAST_AGREEMENT, MOST_SHARE = 70, 0.95, 0.5, 0.3
+LEAST_ROWS, SOLVED, LEAST_AGREEMENT, MOST_SHARE = 70, 0.95, 0.5, 0.3
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Quality:
     dropped: Mapping[str, str]  # id → reason
     kept: Mapping[str, Sequence[Case]]  # split → its rows
     words_auroc: float | None
+    length_auroc: float | None
     dimensions_from: str
 
     @property
@@ -51,6 +52,7 @@ class Quality:
                 for split, cases in self.kept.items()
             },
             "words_auroc": self.words_auroc,
+            "length_auroc": self.length_auroc,
         }
 
     def _by_model(self) -> dict[str, Any]:
@@ -78,6 +80,9 @@ class Quality:
                 "FEW_ROWS",
                 f"{dict(labels)}: below {LEAST_ROWS} of a label little is learnt; raise generate.pairs",
             )
+        if not missing and min(labels.values()) < MOST_SHARE * max(labels.values()):
+            add(WARNING, "UNBALANCED", f"{dict(labels)}: filters and judges took one label more than another; see "
+                                       "dropped.jsonl, or set training.class_weights=balanced")  # fmt: skip
         if figures["pairs_unreadable"] > MOST_SHARE * max(1, self.pairs_asked):
             add(WARNING, "UNREADABLE", f"{self.pairs_unreadable} of {self.pairs_asked} pairs could not be read")
         if (agreed := figures["agreed_in_the_end"]) is not None and agreed < LEAST_AGREEMENT:
@@ -86,9 +91,11 @@ class Quality:
             add(WARNING, "LABELS_TURNED", f"only {same:.0%} of the cases have the label that they were written for")
         if figures["dropped"].get("copy", 0) > MOST_SHARE * max(1, len(self.cases)):
             add(WARNING, "COPIES", f"{figures['dropped']['copy']} of {len(self.cases)} cases repeat another one")
-        if self.words_auroc is not None and self.words_auroc >= WORDS_SOLVE:
-            add(WARNING, "WORDS_SOLVE", f"counting words reaches an AUROC of {self.words_auroc:.3f}: the rows give the "
-                                        "label away, and an adapter need not learn the rule")  # fmt: skip
+        probes = (("WORDS_SOLVE", "counting words", self.words_auroc), ("LENGTH_SOLVES", "length", self.length_auroc))
+        for code, probe, auroc in probes:
+            if auroc is not None and auroc >= SOLVED:
+                add(WARNING, code, f"{probe} alone reaches an AUROC of {auroc:.3f}: the rows give the label away, and "
+                                   "an adapter need not learn the rule")  # fmt: skip
         if self.dimensions_from == "built in":
             add(WARNING, "BUILT_IN_DIMENSIONS", "the model named no dimensions; edit dimensions.yaml and call again")
         return found

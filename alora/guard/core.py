@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from alora.data.conversation import Conversation, parse_conversation
-from alora.errors import AdapterError, AloraError
+from alora.errors import AdapterError, AloraError, DataError
 from alora.guard import metrics
 from alora.guard.drift import Drift
 from alora.guard.reader import EngineDead, Overloaded, Reader, Reading, Served
@@ -249,7 +249,8 @@ class Guard:
         prefixes = self._renderer.windows(conversation)
         for cut in (prefix.truncation for prefix in prefixes if prefix.truncation):
             tokens, most = cut.tokens_before, self._renderer.settings.max_prefix_tokens
-            raise RefusedRequest(f"the conversation has {tokens} tokens, the policies were trained on {most}", 413)
+            found = f"the conversation has {tokens} tokens, the policies were trained on {most}"
+            raise RefusedRequest(f"{found}; send less of it, or train with prompt.truncation=windows", 413)
         whole = max(len(prefix.token_ids) for prefix in prefixes) + max(len(item.suffix.token_ids) for item in asked)
         if self._longest is not None and whole > self._longest:
             raise RefusedRequest(f"the prompt has {whole} tokens, the engine takes {self._longest}", 413)
@@ -271,8 +272,8 @@ def _highest(readings: Sequence[Reading]) -> Reading:
 def _conversation(messages: Sequence[object]) -> Conversation:
     try:
         return parse_conversation({"messages": list(messages)}, "request")
-    except AloraError as error:
-        raise RefusedRequest(str(error)) from error
+    except DataError as error:
+        raise RefusedRequest("\n".join(map(str, error.findings)) or str(error)) from error
 
 
 def _verdict(item: Served, reading: Reading, request: GuardRequest) -> PolicyVerdict:

@@ -70,8 +70,8 @@ class _Route(APIRoute):
                 return _error(400, _invalid(error))
             except HTTPException as error:  # FastAPI's own, for a body that no parser takes
                 return _error(error.status_code, str(error.detail))
-            except (ValidationError, PydanticSerializationError, UnicodeError):
-                return _error(400, "a value has the wrong type, or a text is not Unicode")
+            except (ValidationError, PydanticSerializationError, UnicodeError, RecursionError):
+                return _error(400, "a value has the wrong type or is nested too deeply, or a text is not Unicode")
 
         return bounded
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Self, TypeVar
 
-from alora.errors import CheckFailed, ConfigError
+from alora.errors import CheckFailed, ConfigError, PromptRefused
 from alora.policy import Policy
 from alora.serving.http import Http, Waiting, named, refusal, root
 from alora.serving.servers import SESSION, Servers, session_id
@@ -201,6 +201,8 @@ async def _check(
     http: Http, servers: Servers, timeout: float, messages: Sequence[Mapping[str, Any]], fields: Mapping[str, Any]
 ) -> GuardAnswer:
     """Ask from server to server, until one answers."""
+    if isinstance(messages, str) or not all(isinstance(message, Mapping) for message in messages):
+        raise PromptRefused('messages are a list of {"role": ..., "content": ...}, one for each turn')
     session = session_id(messages, fields.get("cache_salt"))
     body = {"messages": list(messages), **fields}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import weakref
@@ -16,7 +17,7 @@ import httpx2
 
 from alora.config.secrets import KEY, redacted
 from alora.errors import ConfigError, PromptRefused
-from alora.reading import LONGEST
+from alora.reading import LONGEST, printable
 
 _KEPT = 2  # seconds that an idle connection is kept; vLLM closes one after 5
 _WHOLE = 2  # times the silence: no answer takes longer, drop by drop or with headers without end
@@ -103,7 +104,9 @@ def named(url: str) -> str:
 def refusal(url: str, status: int, text: str) -> ConfigError:
     """What an answer other than 200 means."""
     kinds = {400: PromptRefused, 413: PromptRefused, 429: Full, 502: Unreachable, 503: Unreachable, 504: Unreachable}
-    return kinds.get(status, ConfigError)(f"{named(url)} answered {status}: {text[:300]!r}")
+    with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):  # else the text stands for itself
+        text = str(json.loads(text)["error"]["message"])
+    return kinds.get(status, ConfigError)(f"{named(url)} answered {status}: {printable(text[:300])}")
 
 
 def _silent(place: str, reason: str) -> Unreachable:

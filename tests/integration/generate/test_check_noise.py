@@ -34,6 +34,14 @@ def test_turned_labels_are_listed(tmp_path, monkeypatch, capsys):
         assert main([*asked, "json=true", *more]) == 0
         found = json.loads(capsys.readouterr().out)["findings"]
         assert sorted(item["where"] for item in found if item["code"] == "LABEL_DOUBTFUL") == expected
+        assert "WORDS_UNSURE" not in {item["code"] for item in found}
+    for number in range(0, 80, 3):
+        lines[number]["label"] = "ok" if lines[number]["label"] == "violation" else "violation"
+    (tmp_path / "noisy.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main([*asked, "json=true", "data.noise=true", "data.train=noisy.jsonl"]) == 0
+    found = json.loads(capsys.readouterr().out)["findings"]
+    (unsure,) = [item for item in found if item["code"] == "WORDS_UNSURE"]
+    assert f"{sum(item['code'] == 'LABEL_DOUBTFUL' for item in found)} labels may be right" in unsure["problem"]
     with endpoint(judge) as server:
         more = ["data.noise=true", f"judge.url={server.url}", "judge.model=m"]
         for requests in (80, 80):  # the second time all answers are there

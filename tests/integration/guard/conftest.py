@@ -44,9 +44,9 @@ def client(guard):
 
 
 @contextlib.contextmanager
-def listening(app):
-    """The URL at which ``app`` is served until the block ends."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+def listening(app, **options):
+    """The URL at which ``app`` is served until the block ends; ``options`` are uvicorn's."""
+    server = uvicorn.Server(uvicorn.Config(app, **{**options, "host": "127.0.0.1", "port": 0, "log_level": "error"}))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

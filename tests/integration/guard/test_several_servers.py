@@ -1,9 +1,11 @@
 """The guard before several servers: a session stays with one, moves when that is gone, and no request is lost."""
 
 import shutil
+import socket
 import threading
 import time
 from contextlib import ExitStack
+from urllib.parse import urlsplit
 
 import pytest
 from fastapi.testclient import TestClient
@@ -14,6 +16,7 @@ from alora.config.secrets import KEY
 from alora.guard.loading import make_guard
 from alora.guard.remote import RemoteReader, longest_prompt
 from alora.guard.standalone import make_app
+from tests.integration.guard.conftest import listening
 from tests.integration.serving.server import Server, serving
 from tests.toy_recipe import toy_base_folder
 
@@ -192,10 +195,13 @@ def test_a_policy_must_be_on_every_server_that_answers(client, servers, reader, 
 
 
 def test_serve_takes_a_list_of_them(servers, light, tmp_path, monkeypatch, capsys):
-    def run(app, **_):
+    def run(app, **options):
         with TestClient(app) as client:
             assert client.get("/v1/guard/health").status_code == 200
             assert len(homes(client, servers)) == len(NUMBERS)
+        with listening(app, **options) as url, socket.create_connection(urlsplit(url).netloc.split(":")) as endless:
+            endless.sendall(b"GET /v1/guard/health HTTP/1.1\r\nX: " + b"a" * 2**17)
+            assert endless.recv(20).startswith(b"HTTP/1.1 4")  # a header without end is not read to it
 
     monkeypatch.setattr("uvicorn.run", run)
     asked = [

@@ -8,6 +8,7 @@ from alora.data.conversation import Conversation, Message
 from alora.errors import CheckFailed, ConfigError
 from alora.prefix.scorer import Scorer
 from alora.serving.engine import ServedAdapter
+from alora.serving.http import Full, Unreachable
 from tests.integration.serving.server import prove
 
 PLACES = pytest.mark.parametrize("place", [0, 1])
@@ -48,6 +49,14 @@ def test_a_bundle_that_is_not_served_is_named(server, bundles, renderer, place):
 def test_a_server_without_the_plugin_is_refused(server, bundles, renderer, place):
     server.unplugged.add(names_of(bundles)[place])
     with pytest.raises(CheckFailed, match=f"200 to a prompt on which {names_of(bundles)[place]} cannot be activated"):
+        prove(server.url, bundles, renderer)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(429, Full), (503, Unreachable)])
+def test_a_server_that_is_full_or_down_is_not_called_one_without_the_plugin(server, bundles, renderer, status, kind):
+    right = server.answer
+    server.answer = lambda path, body: right(path, body) if path == "/v1/models" else (status, {})
+    with pytest.raises(kind, match=f"answered {status}"):
         prove(server.url, bundles, renderer)
 
 

@@ -38,7 +38,7 @@ class Endpoint:
 
 
 @contextmanager
-def endpoint(behaviour: Behaviour) -> Iterator[Endpoint]:
+def endpoint(behaviour: Behaviour, port: int = 0) -> Iterator[Endpoint]:
     """Serve ``behaviour``: a dict is a JSON body, bytes a raw one, an int a bare status, a float seconds of silence."""
     seen = Endpoint()
 
@@ -73,7 +73,7 @@ def endpoint(behaviour: Behaviour) -> Iterator[Endpoint]:
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     server.daemon_threads = False
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

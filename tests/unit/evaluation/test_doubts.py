@@ -28,7 +28,7 @@ def method(name, signal, label_ids=None, temperature=1.0, bootstrap=100):
 
 CASES = {
     "good": (method("alora", 2.0), [method("bag_of_words", 1.0), method("prompt", 0.1)], []),
-    "as good as the words": (method("alora", 9.0), [method("bag_of_words", 9.0)], []),
+    "as good as the words": (method("alora", 9.0), [method("bag_of_words", 9.0)], ["WORDS_BEAT_ADAPTER"]),
     "words are better": (method("alora", 1.0), [method("bag_of_words", 2.0)], ["WORDS_BEAT_ADAPTER"]),
     "the base is better": (method("alora", 1.0), [method("prompt", 2.0)], ["PROMPT_BEATS_ADAPTER"]),
     "a method without a price": (method("alora", 1.0), [method("judge", 2.0)], []),
@@ -71,4 +71,4 @@ def test_a_doubt_says_the_figures():
     assert (
         f"AUROC {auroc.value:.3f} (95 % interval {auroc.low:.3f} to {auroc.high:.3f}) on 60 test rows" in chance.problem
     )
-    assert f"below {words.metrics.value('auroc'):.3f} of a bag of words" in beaten.problem
+    assert f"not above {words.metrics.value('auroc'):.3f} of a bag of words" in beaten.problem

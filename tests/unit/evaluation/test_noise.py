@@ -7,7 +7,7 @@ import pytest
 
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.errors import DataError
-from alora.evaluation.noise import doubtful_labels, without_doubtful
+from alora.evaluation.noise import WORDS_KNOW, doubtful_labels, without_doubtful
 from alora.policy import Policy
 
 POLICY = Policy("refunds", "No refunds", "Never promise money.")
@@ -30,13 +30,14 @@ def rows(turned: set[int], count: int = 200) -> list[LabelledConversation]:
 
 def test_turned_labels_are_found_and_sound_ones_left_alone():
     turned = set(random.Random(1).sample(range(200), 12))
-    found = doubtful_labels(POLICY, rows(turned))
+    found, auroc = doubtful_labels(POLICY, rows(turned))
+    assert WORDS_KNOW < auroc < 1
     named = {int(doubt.row.conversation.id) for doubt in found}
     assert named <= turned
     assert len(named) >= 8
     assert all(doubt.label != doubt.likelier for doubt in found)
     assert [doubt.probability for doubt in found] == sorted((doubt.probability for doubt in found), reverse=True)
-    assert doubtful_labels(POLICY, rows(set())) == []
+    assert doubtful_labels(POLICY, rows(set())) == ([], 1.0)
 
 
 def test_one_label_alone_cannot_be_doubted():
@@ -47,7 +48,7 @@ def test_one_label_alone_cannot_be_doubted():
 def test_without_doubtful_labels_the_other_policies_keep_theirs():
     turned = set(random.Random(1).sample(range(200), 12))
     given = [replace(row, labels={**row.labels, "other": "ok"}) for row in rows(turned)]
-    doubted = {doubt.row.where for doubt in doubtful_labels(POLICY, given)}
+    doubted = {doubt.row.where for doubt in doubtful_labels(POLICY, given)[0]}
     kept = without_doubtful([POLICY], given)
     assert len(kept) == len(given)
     assert {row.where for row in kept if "refunds" not in row.labels} == doubted
