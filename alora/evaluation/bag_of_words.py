@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import Pipeline, make_pipeline
 
 from alora.data.conversation import LabelledConversation
@@ -80,9 +82,6 @@ def held_out_words(
     Raises:
         DataError: see :func:`fit_bag_of_words`.
     """
-    from scipy.special import softmax
-    from sklearn.metrics import roc_auc_score
-
     probability_NL = np.zeros((len(rows), len(policy.labels)))
     for known, asked in splits:
         fitted = fit_bag_of_words(policy, [rows[place] for place in known], seed)
