@@ -14,7 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
 
 from alora.bundle.battery import Read
-from alora.commands.bundles import check_bases, read_bundles
+from alora.commands.bundles import read_bundles
 from alora.config.arguments import quoted
 from alora.config.paths import HUB_ID
 from alora.config.schema import BaseSettings, Recipe
@@ -121,6 +121,7 @@ class Battery:
     def __init__(self, bundles: Sequence[Bundle], settings: BaseSettings, scorer: str) -> None:
         from alora.base.limits import require_room_for
         from alora.base.load import base_location, load_base
+        from alora.commands.artifacts import check_bases
         from alora.prefix.scorer import Scorer
 
         base = load_base(settings)

@@ -104,9 +104,9 @@ def _dispatch(arguments: list[str]) -> int:
         sys.stdout.write(f"alora {__version__}\n")
         return 0
     if not {"-sc", "--shell-completion"}.isdisjoint(arguments):
-        from alora.config.compose import complete
-
-        complete([item for item in arguments if item not in VERBS], list(VERBS))
+        importlib.import_module("alora.config.compose").complete(
+            [item for item in arguments if item not in VERBS], list(VERBS)
+        )
         return 0
     verb, rest = arguments[0], arguments[1:]
     if verb not in VERBS:

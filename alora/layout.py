@@ -1,5 +1,8 @@
 """Where a run keeps what, for whoever writes it and whoever opens it.
 
+    run.yaml       the recipe, reloadable as input, under the environment in comments
+    inputs.json    digests of the data, the policies and the base that the run read
+    checkpoints/   while training, for resume
     policies/ID/   one policy's adapter/, training.json, evaluation.json, predictions.parquet, report.html and
                    identity.json
     battery/       what is shipped: battery.json, and ID/ with the bundle of each policy

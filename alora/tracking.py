@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from alora.atomic import write_json
 from alora.config.received import forget_command_line
@@ -48,9 +49,9 @@ class Tracking:
         """Whether anything is reported."""
         return self._reporter is not None
 
-    def callback(self, policies: Sequence[str], prefix: str = "") -> TrainerCallback:
-        """What a trainer of ``policies`` needs; ``prefix`` opens every name, where each policy has its own steps."""
-        return _TrainerReports(self, policies, self._recipe.tracking.every, prefix)
+    def callback(self, policies: Sequence[str]) -> TrainerCallback:
+        """What a trainer of ``policies`` needs."""
+        return _TrainerReports(self, policies, self._recipe.tracking.every)
 
     def begin(self, state: TrainerState, history: Sequence[tuple[Mapping[str, float], int]] = ()) -> None:
         """Open the reporter; a run that goes on reports again what its checkpoint knows, ``history``.
@@ -113,9 +114,9 @@ class Tracking:
 class _TrainerReports(TrainerCallback):
     """Asks a trainer for a training loss every ``every`` optimiser steps, and passes on what it logs."""
 
-    def __init__(self, tracking: Tracking, policies: Sequence[str], every: int, prefix: str) -> None:
+    def __init__(self, tracking: Tracking, policies: Sequence[str], every: int) -> None:
         self._tracking, self._every = tracking, every
-        self._named = partial(metric_names, policies=tuple(policies), prefix=prefix)
+        self._named = partial(metric_names, policies=tuple(policies))
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Called by the trainer; its state holds the log of a run that goes on."""
@@ -201,8 +202,6 @@ def start_tracking(recipe: Recipe, run: Path, resumed: bool, note: Callable[[str
 
 
 def _reporter(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str], None]) -> TrainerCallback:
-    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
-
     kind = recipe.tracking.kind
     if kind in _OPENINGS:  # the callback takes a run that is open
         _OPENINGS[kind](recipe, folder, run_id, note)
@@ -266,7 +265,7 @@ def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 
 
-def metric_names(logs: Mapping[str, object], policies: Sequence[str], prefix: str = "") -> dict[str, float]:
+def metric_names(logs: Mapping[str, object], policies: Sequence[str]) -> dict[str, float]:
     """A trainer's log entry with the ids of policies in place of their numbers: ``eval_loss_1`` → ``eval_loss/ID``.
 
     The only policy of a run has its total under its id, too. What is not a number is left out, and so is the summary
@@ -281,5 +280,5 @@ def metric_names(logs: Mapping[str, object], policies: Sequence[str], prefix: st
         phase, rest = ("eval_", key.removeprefix("eval_")) if key.startswith("eval_") else ("", key)
         numbers = {f"loss_{place}": f"loss/{policy}" for place, policy in enumerate(policies)}
         alone = [f"loss/{policies[0]}"] if rest == "loss" and len(policies) == 1 else []
-        named |= {f"{phase}{prefix}{name}": float(value) for name in (numbers.get(rest, rest), *alone)}
+        named |= {f"{phase}{name}": float(value) for name in (numbers.get(rest, rest), *alone)}
     return named

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from transformers import AutoConfig, PretrainedConfig
+
+from alora.base.location import REMEDY
 from alora.errors import BaseError
-from alora.reading import read_json
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
 
 _UNSUPPORTED_QUANTIZATION = {
     "gptq": "PEFT silently trains plain LoRA on GPTQ layers",
@@ -20,20 +17,6 @@ _UNSUPPORTED_QUANTIZATION = {
     "awq": "its kernels give no gradient that alora has checked",
 }
 _MOST_LAYERS = 1000  # the deepest published models have some 130; each one is built before its tensors are looked for
-_REMEDY = "download it again, or take another base"
-
-
-def require_named_type(folder: Path) -> None:
-    """Refuse a base's folder whose config is not JSON, or names a type of model that transformers would print.
-
-    Raises:
-        BaseError: with the file.
-    """
-    file = folder / "config.json"
-    stored = read_json(file, BaseError, _REMEDY) if file.exists() else {}
-    kind = stored.get("model_type", "") if isinstance(stored, dict) else None
-    if not isinstance(kind, str) or not re.fullmatch(r"[\w.-]{0,64}", kind):
-        raise BaseError(f"{file}: model_type is no name of a model; {_REMEDY}")
 
 
 def read_config(location: str, options: Mapping[str, Any]) -> PretrainedConfig:
@@ -43,46 +26,16 @@ def read_config(location: str, options: Mapping[str, Any]) -> PretrainedConfig:
         BaseError: it is no config, or describes a base that alora refuses: quantized already, RoPE that depends on the
             prompt's length, a number that no base has.
     """
-    from transformers import AutoConfig
-
     config = AutoConfig.from_pretrained(location, **options)
     for key, value in _leaves(config.to_dict()):
         if isinstance(value, float) and not math.isfinite(value):
-            raise BaseError(f"base {location}: {key} is {value} in its config; {_REMEDY}")
+            raise BaseError(f"base {location}: {key} is {value} in its config; {REMEDY}")
         if key.endswith("num_hidden_layers") and isinstance(value, int) and not 0 < value <= _MOST_LAYERS:
-            raise BaseError(f"base {location}: {key} is {value} in its config, not 1 to {_MOST_LAYERS}; {_REMEDY}")
+            raise BaseError(f"base {location}: {key} is {value} in its config, not 1 to {_MOST_LAYERS}; {REMEDY}")
         if key.endswith("rope_theta") and isinstance(value, int | float) and value <= 0:
-            raise BaseError(f"base {location}: {key} is {value} in its config, not above 0; {_REMEDY}")
+            raise BaseError(f"base {location}: {key} is {value} in its config, not above 0; {REMEDY}")
     _refuse_by_name(config, location)
     return config
-
-
-def skeleton(config: PretrainedConfig, trust_remote_code: bool) -> PreTrainedModel:
-    """The base's modules without their weights (meta device): names and shapes, in seconds."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
-
-
-def require_stored(config: PretrainedConfig, location: str, trust_remote_code: bool) -> None:
-    """Refuse a local base whose config describes more parameters than its files have bytes, before room is made for
-    them.
-
-    Raises:
-        BaseError: with both counts.
-    """
-    files = list(Path(location).glob("*.safetensors"))
-    if not files:
-        return
-    stored = sum(file.stat().st_size for file in files)
-    described = sum(value.numel() for value in skeleton(config, trust_remote_code).parameters())
-    if described > stored:  # a parameter takes two bytes or more: alora refuses what is quantized already
-        raise BaseError(
-            f"base {location}: its config describes {described:,} parameters, and its *.safetensors files hold "
-            f"{stored:,} bytes: they do not belong together; {_REMEDY}"
-        )
 
 
 def require_whole(loading_info: Mapping[str, Any], location: str) -> None:
@@ -98,10 +51,10 @@ def require_whole(loading_info: Mapping[str, Any], location: str) -> None:
         name, stored, wanted = misshapen[0]
         raise BaseError(
             f"base {location}: tensor {name} is {tuple(stored)} in its files and {tuple(wanted)} by its config "
-            f"({len(misshapen)} tensors of another shape); {_REMEDY}"
+            f"({len(misshapen)} tensors of another shape); {REMEDY}"
         )
     if missing := sorted(loading_info["missing_keys"]):
-        raise BaseError(f"base {location}: its files lack tensor {missing[0]} ({len(missing)} missing); {_REMEDY}")
+        raise BaseError(f"base {location}: its files lack tensor {missing[0]} ({len(missing)} missing); {REMEDY}")
 
 
 def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:

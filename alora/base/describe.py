@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from alora.base.fingerprint import Fingerprint, fingerprint_base, template_digest, tokenizer_digest
-from alora.base.load import base_location, load_tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from alora.base.fingerprint import Fingerprint, template_digest, tokenizer_digest
+from alora.base.location import base_location
 from alora.config.schema import BaseSettings
-from alora.errors import BaseError
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedTokenizerBase
-
-_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+from alora.errors import BaseError, first_line
 
 
 @dataclass(frozen=True)
@@ -26,48 +22,6 @@ class DescribedBase:
     source: str
 
 
-@dataclass(frozen=True)
-class _ConfigAlone:
-    """What :func:`fingerprint_base` asks of a model whose weights lie in files."""
-
-    config: PretrainedConfig
-
-    def state_dict(self) -> dict[str, Any]:
-        raise BaseError("the base's folder has no *.safetensors; convert its weights, or name another base")
-
-
-def base_folder(settings: BaseSettings) -> Path:
-    """The folder that an engine loads the base from; a hub base is fetched if it is not in the cache.
-
-    Raises:
-        BaseError: no base is chosen, or it cannot be found or fetched.
-    """
-    location = base_location(settings)
-    if Path(location).is_dir():
-        return Path(location)
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(location, revision=settings.revision, allow_patterns=_FILES))
-    except Exception as error:
-        first_line = next(iter(str(error).splitlines()), type(error).__name__)
-        raise BaseError(f"base {location!r} cannot be fetched: {first_line}; check base.source and the hub") from error
-
-
-def describe_base(settings: BaseSettings, folder: Path) -> DescribedBase:
-    """Fingerprint the base in ``folder``, which ``settings`` name.
-
-    Raises:
-        BaseError: it cannot be read.
-    """
-    from transformers import AutoConfig
-
-    tokenizer = load_tokenizer(settings)
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=settings.trust_remote_code)
-    fingerprint = fingerprint_base(folder, _ConfigAlone(config), tokenizer)  # type: ignore[arg-type]
-    return DescribedBase(tokenizer, fingerprint, str(settings.source))
-
-
 def describe_prompts(settings: BaseSettings, elsewhere: Fingerprint) -> DescribedBase:
     """A base of which only the tokenizer is needed here; whose weights it is run with, ``elsewhere`` says.
 
@@ -77,3 +31,30 @@ def describe_prompts(settings: BaseSettings, elsewhere: Fingerprint) -> Describe
     tokenizer = load_tokenizer(settings)
     here = replace(elsewhere, tokenizer=tokenizer_digest(tokenizer), template=template_digest(tokenizer))
     return DescribedBase(tokenizer, here, str(settings.source))
+
+
+def load_tokenizer(settings: BaseSettings, progress: bool = True) -> PreTrainedTokenizerBase:
+    """Load the base's tokenizer alone; BaseError when it cannot be read or has no chat template."""
+    location = base_location(settings, progress)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(location, **load_options(settings))
+    except Exception as error:
+        raise BaseError(unreadable(settings.source, error)) from error
+    if not tokenizer.chat_template:
+        raise BaseError(
+            f"base {settings.source!r} has no chat template; choose an instruction-tuned base, "
+            "or add chat_template.jinja to its folder"
+        )
+    return tokenizer
+
+
+def load_options(settings: BaseSettings) -> dict[str, Any]:
+    """What every loader of transformers is given."""
+    return {"revision": settings.revision or "main", "trust_remote_code": settings.trust_remote_code}
+
+
+def unreadable(source: str | None, error: Exception) -> str:
+    """The message for whatever transformers raises."""
+    if "trust_remote_code" in str(error):
+        return f"base {source!r} runs its own Python; read it, then set base.trust_remote_code=true on the command line"
+    return f"base {source!r} cannot be loaded: {first_line(error)}; check base.source, or take base=smollm2"

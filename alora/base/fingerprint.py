@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import torch
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 
 _NOT_COMPUTING = ("architectures", "dtype", "torch_dtype", "transformers_version", "use_cache", "pad_token_id",
@@ -55,17 +51,6 @@ class Fingerprint:
         )
 
 
-def fingerprint_base(folder: Path | None, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Fingerprint:
-    """Fingerprint a base; its weights from ``folder``'s safetensors where there are any, else from memory."""
-    files = sorted(folder.glob("*.safetensors")) if folder is not None and folder.is_dir() else _hub_files(model)
-    return Fingerprint(
-        weights=_stored_weights(files) if files else _tensors_digest(_memory_tensors(model)),
-        tokenizer=tokenizer_digest(tokenizer),
-        template=template_digest(tokenizer),
-        config=_config_digest(model.config),
-    )
-
-
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     """Digest of what turns text into ids: the fast tokenizer's own serialisation, without truncation and padding."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -82,56 +67,11 @@ def template_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     return _text_digest(str(tokenizer.chat_template or ""))
 
 
-def _config_digest(config: PretrainedConfig) -> str:
+def config_digest(config: PretrainedConfig) -> str:
     """Digest of what the config says about the computation; where it came from and how it is run stays out."""
     settings = json.loads(config.to_json_string(use_diff=True))
     kept = {key: value for key, value in settings.items() if not key.startswith("_") and key not in _NOT_COMPUTING}
     return _text_digest(json.dumps(kept, sort_keys=True))
-
-
-def _hub_files(model: PreTrainedModel) -> list[Path]:
-    """The cached files of a hub base, found through the snapshot that its config came from."""
-    from huggingface_hub import try_to_load_from_cache
-
-    name = getattr(model.config, "_name_or_path", "") or ""
-    commit = getattr(model.config, "_commit_hash", None)
-    if not name or commit is None:
-        return []
-    found = try_to_load_from_cache(name, "config.json", revision=commit)
-    return sorted(Path(found).parent.glob("*.safetensors")) if isinstance(found, str) else []
-
-
-def _stored_weights(files: list[Path]) -> str:
-    """Digest of the tensors in ``files``, remembered in the user's cache by each file's path, size and time."""
-    from alora.base.cache import remember_of
-
-    return remember_of(files, ".txt", lambda: _tensors_digest(_stored_tensors(files)))
-
-
-def _stored_tensors(files: list[Path]) -> Iterator[tuple[str, torch.Tensor]]:
-    from safetensors import safe_open
-
-    places: dict[str, Any] = {}
-    with ExitStack() as stack:
-        for file in files:
-            opened = stack.enter_context(safe_open(file, framework="pt"))
-            places.update(dict.fromkeys(opened.keys(), opened))
-        for name in sorted(places):
-            yield name, places[name].get_tensor(name)
-
-
-def _memory_tensors(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from sorted(model.state_dict().items())
-
-
-def _tensors_digest(tensors: Iterator[tuple[str, torch.Tensor]]) -> str:
-    import torch
-
-    digest = hashlib.sha256()
-    for name, tensor in tensors:
-        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def _text_digest(text: str) -> str:

@@ -102,12 +102,11 @@ def _convert(file: Path, folder: Path, progress: bool) -> None:
 
 
 def _write(file: Path, made: Path, progress: bool) -> None:
-    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     with _bars(progress):
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-        model: Any = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+        model: Any = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype="float32")
     # The weights are plain float32 by now; the model still says that it is quantized and would refuse to be saved.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config

@@ -6,21 +6,21 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from alora.base import smollm2
-from alora.base.config import read_config, require_named_type, require_stored, require_whole, skeleton
-from alora.base.fingerprint import Fingerprint, fingerprint_base
-from alora.base.gguf import converted
+import torch
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from alora.base.config import read_config, require_whole
+from alora.base.describe import load_options, load_tokenizer, unreadable
+from alora.base.fingerprint import Fingerprint
+from alora.base.location import REMEDY, base_location
 from alora.base.quantize import NF4, SETTINGS, keep_gradients, nf4_config, quantize_in_place
+from alora.base.stored import fingerprint_base
 from alora.config.environment import debugging
-from alora.config.paths import is_gguf
 from alora.config.schema import BaseSettings
-from alora.errors import AloraError, BaseError, first_line
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from alora.errors import AloraError, BaseError
 
 
 @dataclass(frozen=True)
@@ -44,19 +44,19 @@ def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
     tokenizer = load_tokenizer(settings, progress)
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.dtype, device)
-    options = _load_options(settings)
+    options = load_options(settings)
     quantized = settings.quantization == NF4
     try:
         config = read_config(location, options)
         if settings.weights == "random":
             model = _random_weights(config, dtype, device, quantized)
         else:
-            require_stored(config, location, settings.trust_remote_code)
+            _require_stored(config, location, settings.trust_remote_code)
             model = _stored_weights(location, dtype, device, quantized, options)
     except AloraError:
         raise
     except Exception as error:
-        raise BaseError(_unreadable(settings.source, error)) from error
+        raise BaseError(unreadable(settings.source, error)) from error
     model.eval().requires_grad_(False)
     folder = None if settings.weights == "random" else Path(location)
     fingerprint = fingerprint_base(folder, model, tokenizer)
@@ -66,9 +66,6 @@ def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
 
 
 def _random_weights(config: Any, dtype: torch.dtype, device: torch.device, quantized: bool) -> PreTrainedModel:
-    import torch
-    from transformers import AutoModelForCausalLM
-
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
     if quantized:
@@ -79,8 +76,6 @@ def _random_weights(config: Any, dtype: torch.dtype, device: torch.device, quant
 def _stored_weights(
     location: str, dtype: torch.dtype, device: torch.device, quantized: bool, options: dict[str, Any]
 ) -> PreTrainedModel:
-    from transformers import AutoModelForCausalLM
-
     extra: dict[str, Any] = options | {"ignore_mismatched_sizes": True}  # require_whole() names them
     if quantized:  # tensor by tensor while loading: the unquantized base is never in memory as a whole
         extra |= {"quantization_config": nf4_config(dtype), "device_map": {"": _numbered(device)}}
@@ -102,28 +97,9 @@ def _moved(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
 
 def _numbered(device: torch.device) -> torch.device:
     """A device map wants to know which GPU."""
-    import torch
-
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return device
-
-
-def load_tokenizer(settings: BaseSettings, progress: bool = True) -> PreTrainedTokenizerBase:
-    """Load the base's tokenizer alone; BaseError when it cannot be read or has no chat template."""
-    from transformers import AutoTokenizer
-
-    location = base_location(settings, progress)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(location, **_load_options(settings))
-    except Exception as error:
-        raise BaseError(_unreadable(settings.source, error)) from error
-    if not tokenizer.chat_template:
-        raise BaseError(
-            f"base {settings.source!r} has no chat template; choose an instruction-tuned base, "
-            "or add chat_template.jinja to its folder"
-        )
-    return tokenizer
 
 
 def load_skeleton(settings: BaseSettings) -> PreTrainedModel:
@@ -134,19 +110,42 @@ def load_skeleton(settings: BaseSettings) -> PreTrainedModel:
     """
     location = base_location(settings)
     try:
-        return skeleton(read_config(location, _load_options(settings)), settings.trust_remote_code)
+        return _skeleton(read_config(location, load_options(settings)), settings.trust_remote_code)
     except AloraError:
         raise
     except Exception as error:
-        raise BaseError(_unreadable(settings.source, error)) from error
+        raise BaseError(unreadable(settings.source, error)) from error
+
+
+def _skeleton(config: PretrainedConfig, trust_remote_code: bool) -> PreTrainedModel:
+    """The base's modules without their weights (meta device): names and shapes, in seconds."""
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+
+
+def _require_stored(config: PretrainedConfig, location: str, trust_remote_code: bool) -> None:
+    """Refuse a local base whose config describes more parameters than its files have bytes, before room is made for
+    them.
+
+    Raises:
+        BaseError: with both counts.
+    """
+    files = list(Path(location).glob("*.safetensors"))
+    if not files:
+        return
+    stored = sum(file.stat().st_size for file in files)
+    described = sum(value.numel() for value in _skeleton(config, trust_remote_code).parameters())
+    if described > stored:  # a parameter takes two bytes or more: alora refuses what is quantized already
+        raise BaseError(
+            f"base {location}: its config describes {described:,} parameters, and its *.safetensors files hold "
+            f"{stored:,} bytes: they do not belong together; {REMEDY}"
+        )
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Hide transformers' bar over tensors that are on disk already (the bars of a download are the hub's and stay), and
     its report on tensors that are missing or misshapen, which :func:`require_whole` refuses."""
-    from transformers.utils import logging
-
     if debugging():
         yield
         return
@@ -163,34 +162,8 @@ def _without_bar(make: Any, args: Any, options: dict[str, Any]) -> Any:
     return make(*args, **options | {"disable": True})
 
 
-def base_location(settings: BaseSettings, progress: bool = True) -> str:
-    """The folder or hub id that any loader takes for ``settings``; "smollm2" is fetched and a GGUF file converted when
-    the cache does not hold them yet.
-
-    Raises:
-        BaseError: no base is chosen, its folder or file does not exist, or it cannot be fetched or converted.
-    """
-    source = settings.source
-    if source is None:
-        raise BaseError("no base chosen; add base=smollm2, base=qwen3_4b, ... or base.source=ID_FOLDER_OR_GGUF")
-    if source == smollm2.NAME:
-        return str(smollm2.ensure_smollm2(progress))
-    if is_gguf(source):
-        return str(converted(Path(source), progress))
-    if Path(source).is_absolute() and not Path(source).is_dir():
-        raise BaseError(f"base folder {source} does not exist; check base.source")
-    require_named_type(Path(source))
-    return source
-
-
-def _load_options(settings: BaseSettings) -> dict[str, Any]:
-    return {"revision": settings.revision or "main", "trust_remote_code": settings.trust_remote_code}
-
-
 def choose_device(name: str) -> torch.device:
     """The device that ``base.device`` means here; BaseError when there is none such."""
-    import torch
-
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -204,8 +177,6 @@ def choose_device(name: str) -> torch.device:
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     """The dtype that ``base.dtype`` means on ``device``; BaseError for one that alora does not run."""
-    import torch
-
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -216,12 +187,4 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
 
 def multiplies_bfloat16(device: torch.device) -> bool:
     """Whether ``device`` has kernels for bfloat16; a CPU without AVX512 emulates it, 17 times slower than float32."""
-    import torch
-
     return device.type == "cuda" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-def _unreadable(source: str | None, error: Exception) -> str:
-    if "trust_remote_code" in str(error):
-        return f"base {source!r} runs its own Python; read it, then set base.trust_remote_code=true on the command line"
-    return f"base {source!r} cannot be loaded: {first_line(error)}; check base.source, or take base=smollm2"

@@ -7,14 +7,13 @@ weight, and vLLM's own bitsandbytes loader does not do it either.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import BitsAndBytesConfig, PreTrainedModel
 
 from alora.errors import BaseError, MissingDependency
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-    from transformers import BitsAndBytesConfig, PreTrainedModel
 
 NF4 = "nf4"
 BLOCK = 64  # weights that share one scale; bitsandbytes' own default
@@ -29,8 +28,6 @@ def nf4_config(dtype: torch.dtype) -> BitsAndBytesConfig:
         BaseError: a dtype that its kernels do not compute in.
     """
     require_nf4(dtype)
-    from transformers import BitsAndBytesConfig
-
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type=NF4,
@@ -62,7 +59,6 @@ def quantize_in_place(model: PreTrainedModel, dtype: torch.dtype, device: torch.
     """
     require_nf4(dtype)
     from bitsandbytes.nn.modules import Linear4bit, Params4bit
-    from torch import nn
 
     head = model.get_output_embeddings()
     for name, module in list(model.named_modules()):

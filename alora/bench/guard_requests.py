@@ -38,8 +38,8 @@ from alora.bench.serving import ServingBench, make_material
 from alora.bench.shapes import shape_of
 from alora.bench.systems import System
 from alora.bench.trials import Agreement, Cell, Piece, Result, Run
-from alora.bundle.battery import load_battery, write_battery
-from alora.bundle.read import Bundle
+from alora.bundle.battery import write_battery
+from alora.bundle.read import Bundle, load_battery
 from alora.bundle.write import BundleContents, write_bundle
 from alora.config.schema import BaseSettings, BenchSettings, IdentitySettings, PromptSettings
 from alora.data.conversation import Conversation, Message

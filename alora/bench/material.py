@@ -14,8 +14,7 @@ from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE, AdapterSpec, Adapter
 from alora.base.load import LoadedBase, base_location, load_base
 from alora.bench.record import MeasuredBase
 from alora.bench.shapes import SHAPES, BaseShape, base_mib, random_base, shape_of
-from alora.bundle.battery import load_battery
-from alora.bundle.read import check_bundles
+from alora.bundle.read import check_bundles, load_battery
 from alora.config.schema import BaseSettings, BenchSettings
 from alora.errors import ConfigError
 from alora.prompt.render import Suffix

@@ -9,33 +9,16 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from alora.atomic import write_json
 from alora.bundle.light import LightBundle
 from alora.errors import BundleError
 from alora.reading import lone_surrogate, read_whole, require_plain
 
-if TYPE_CHECKING:
-    from alora.bundle.read import Bundle
-
 BATTERY_FILE = "battery.json"
 SCHEMA_VERSION = 1
 Read = TypeVar("Read", bound=LightBundle)
-
-
-def load_battery(folder: Path | str) -> list[Bundle]:
-    """Read the bundles that ``battery.json`` lists, with their weights, in its order.
-
-    Raises:
-        BundleError: the list is missing, damaged or newer than this alora; a bundle is damaged; they do not share a
-            base and prompt settings.
-    """
-    from alora.bundle.read import load_bundle
-
-    bundles = [load_bundle(path) for path in battery_folders(folder)]
-    require_one_base(bundles)
-    return bundles
 
 
 def battery_folders(folder: Path | str) -> list[Path]:

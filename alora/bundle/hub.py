@@ -5,10 +5,21 @@ from __future__ import annotations
 import glob
 from pathlib import Path
 
+from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    HTTPError,  # pyright: ignore[reportPrivateImportUsage] the root error of whichever HTTP client it uses
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
+
 from alora.bundle.battery import BATTERY_FILE, battery_folders
+from alora.bundle.light import read_bundle
 from alora.bundle.manifest import BUNDLE_FILES, MANIFEST_FILE
 from alora.config.paths import HUB_ID
-from alora.errors import BundleError
+from alora.errors import BundleError, first_line
 
 
 def fetch_bundle(name: str, endpoint: str | None = None) -> Path:
@@ -33,9 +44,6 @@ def fetch_bundle(name: str, endpoint: str | None = None) -> Path:
 
 
 def _fetch(name: str, patterns: list[str], endpoint: str | None) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
-
     parts = HUB_ID.fullmatch(name)
     if parts is None:
         raise BundleError(f"artifact {name} is neither a folder nor a hub id; write user/repository")
@@ -48,11 +56,11 @@ def _fetch(name: str, patterns: list[str], endpoint: str | None) -> Path:
         ) from error
     except LocalEntryNotFoundError as error:
         raise BundleError(
-            f"there is no folder {name}, and the hub cannot be asked for it ({_first_line(error)}); unset "
+            f"there is no folder {name}, and the hub cannot be asked for it ({first_line(error)}); unset "
             "HF_HUB_OFFLINE, check the network, or give a folder"
         ) from error
     except Exception as error:  # the hub's client and the one below it raise a dozen kinds
-        raise BundleError(f"{name} cannot be fetched from the hub: {_first_line(error)}") from error
+        raise BundleError(f"{name} cannot be fetched from the hub: {first_line(error)}") from error
 
 
 def push_bundle(folder: Path | str, repo_id: str, private: bool = True, endpoint: str | None = None) -> str:
@@ -64,17 +72,7 @@ def push_bundle(folder: Path | str, repo_id: str, private: bool = True, endpoint
     Raises:
         BundleError: the bundle is damaged, the name is impossible, the hub cannot be reached or refuses.
     """
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import (
-        HfHubHTTPError,
-        HFValidationError,
-        HTTPError,  # pyright: ignore[reportPrivateImportUsage] the root error of whichever HTTP client it uses
-        OfflineModeIsEnabled,
-    )
-
-    from alora.bundle.read import load_bundle
-
-    bundle = load_bundle(folder)
+    bundle = read_bundle(folder)
     api = HfApi(endpoint=endpoint)
     try:
         api.create_repo(repo_id, private=private, exist_ok=True)
@@ -85,21 +83,17 @@ def push_bundle(folder: Path | str, repo_id: str, private: bool = True, endpoint
             commit_message=f"Adapter {bundle.manifest.adapter_digest[:12]} for the policy {bundle.policy.id}",
         )
     except HFValidationError as error:
-        raise BundleError(f"export.push_to={repo_id!r} is no repository id: {_first_line(error)}") from error
+        raise BundleError(f"export.push_to={repo_id!r} is no repository id: {first_line(error)}") from error
     except OfflineModeIsEnabled as error:
         raise BundleError("HF_HUB_OFFLINE is set, so nothing can be pushed; unset it") from error
     except HfHubHTTPError as error:
         raise BundleError(
-            f"the hub at {api.endpoint} refuses to take {repo_id}: {_first_line(error)}; log in with "
+            f"the hub at {api.endpoint} refuses to take {repo_id}: {first_line(error)}; log in with "
             "`hf auth login` and check that you may write there"
         ) from error
     except (OSError, HTTPError) as error:
         raise BundleError(
-            f"the hub at {api.endpoint} cannot be reached ({_first_line(error)}); the bundle itself is complete: push "
+            f"the hub at {api.endpoint} cannot be reached ({first_line(error)}); the bundle itself is complete: push "
             "it later with `alora export artifact=BUNDLE export.push_to=NAME/REPOSITORY`"
         ) from error
     return str(commit.commit_url)
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alora.adapter.folder import AdapterWeights, load_adapter
+from alora.bundle.battery import battery_folders, require_one_base
 from alora.bundle.golden import disagreement, largest_difference, measure, tolerance
 from alora.bundle.light import LightBundle, read_bundle
 from alora.errors import BundleError, CheckFailed
+from alora.prefix.scorer import Scorer
 from alora.prompt.render import Question
 
 if TYPE_CHECKING:
@@ -31,8 +33,6 @@ class Bundle(LightBundle):
             BundleError: see :meth:`check_base`.
             CheckFailed: the difference is above ``tolerance``.
         """
-        from alora.prefix.scorer import Scorer
-
         self.check_base(base)
         conversations = [row.conversation for row in self.golden]
         with Scorer(base, [self.weights]) as scorer:
@@ -57,8 +57,6 @@ def check_bundles(bundles: Sequence[Bundle], base: LoadedBase, rows: int | None 
         BundleError: see :meth:`Bundle.check_base`.
         CheckFailed: answers differ by more than the two dtypes explain; every such bundle is named.
     """
-    from alora.prefix.scorer import Scorer
-
     for bundle in bundles:
         bundle.check_base(base)
     asked = [(bundle, bundle.golden[:rows]) for bundle in bundles if bundle.golden]
@@ -97,3 +95,15 @@ def load_bundle(folder: Path | str) -> Bundle:
             f"{light.manifest.adapter_digest[:12]}: not the adapter that was certified; export the bundle again"
         )
     return Bundle(light.folder, light.manifest, light.golden, weights)
+
+
+def load_battery(folder: Path | str) -> list[Bundle]:
+    """Read the bundles that ``battery.json`` lists, with their weights, in its order.
+
+    Raises:
+        BundleError: the list is missing, damaged or newer than this alora; a bundle is damaged; they do not share a
+            base and prompt settings.
+    """
+    bundles = [load_bundle(path) for path in battery_folders(folder)]
+    require_one_base(bundles)
+    return bundles

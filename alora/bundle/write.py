@@ -33,6 +33,7 @@ from alora.errors import BundleError, CheckFailed
 from alora.evaluation.records import Evaluation
 from alora.identity.certificate import Certificate, write_certificate
 from alora.policy import Policy
+from alora.prefix.scorer import Scorer
 from alora.probes import probe_conversations
 from alora.prompt.render import Renderer
 from alora.verdict import OperatingPoint
@@ -141,8 +142,6 @@ def _require_invocation(contents: BundleContents) -> None:
 
 def _measure(contents: BundleContents, probes: int) -> tuple[GoldenRow, ...]:
     """Golden rows of the adapter in memory."""
-    from alora.prefix.scorer import Scorer
-
     renderer = _renderer(contents)
     suffix = renderer.suffix(contents.policy)
     with Scorer(contents.base, [contents.weights]) as scorer:

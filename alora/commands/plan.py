@@ -6,8 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from alora.base.config import read_config
-from alora.base.load import base_location
+from alora.base.location import base_location
 from alora.bench import capacity
 from alora.bench.record import load_record
 from alora.bench.shapes import SHAPES, BaseShape, shape_of
@@ -48,6 +47,8 @@ def run(recipe: Recipe) -> int:
 
 def _shape(base: BaseSettings, shape: str) -> tuple[str, BaseShape]:
     """The base's sizes, from its config alone."""
+    from alora.base.config import read_config  # transformers and torch, which a shape does not need
+
     if base.source is None:
         return shape, SHAPES[shape]
     try:

@@ -20,7 +20,8 @@ from alora.bundle.battery import BATTERY_FILE, battery_folders, write_battery
 from alora.bundle.manifest import MoveRecord
 from alora.bundle.move import is_move, moved, recertify, rewrite_bundle
 from alora.bundle.read import Bundle, check_bundles
-from alora.commands.bundles import chosen, open_bundles, saved_run
+from alora.commands.artifacts import open_bundles
+from alora.commands.bundles import chosen, saved_run
 from alora.commands.output import say, say_json, table
 from alora.config.schema import BaseSettings, Recipe
 from alora.data.conversation import LabelledConversation, each
@@ -31,6 +32,7 @@ from alora.evaluation.predict import Predictions, predict
 from alora.evaluation.report import describe_operating_point
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Question
+from alora.serving.engine import Engine, ServedAdapter, require_unquantized
 from alora.verdict import OperatingPoint
 
 
@@ -148,8 +150,6 @@ class _InVllm:
     """vLLM in this process, in the place of alora's own scorer."""
 
     def __init__(self, bundles: Sequence[Bundle], base: LoadedBase, settings: BaseSettings) -> None:
-        from alora.serving.engine import Engine, ServedAdapter, require_unquantized
-
         require_unquantized(base)
         adapters = [ServedAdapter.of(bundle) for bundle in bundles]
         self._names = [adapter.name for adapter in adapters]

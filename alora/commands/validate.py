@@ -23,6 +23,8 @@ from alora.identity.probes import bare_suffix, identity_probes
 from alora.identity.report import check_rows
 from alora.layout import home_of
 from alora.prompt.render import Prompt, Renderer
+from alora.serving.engine import require_unquantized
+from alora.serving.prove import certify_in_vllm
 
 SHOWN_FAILURES = 10
 
@@ -80,9 +82,6 @@ def _certify(recipe: Recipe, subject: Subject, base: LoadedBase) -> Certificate:
     prompts = _prompts(recipe, subject, base)
     if recipe.engine != "vllm":
         return certify(base, subject.folder, prompts, recipe.identity)
-    from alora.serving.engine import require_unquantized
-    from alora.serving.prove import certify_in_vllm
-
     require_unquantized(base)
     location, controls = base_location(subject.base), recipe.identity.negative_controls
     certificate = certify_in_vllm(base, location, subject.weights, prompts, controls, subject.bundle)

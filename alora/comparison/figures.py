@@ -7,8 +7,7 @@ same resample for all seeds of a method; the spread over seeds is shown next to 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -44,10 +43,6 @@ class MethodFigures:
     operating_points: tuple[OperatingPoint, ...] = ()
     unanswered: float = 0.0
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Gap:
@@ -65,10 +60,6 @@ class Gap:
     p_bootstrap: float
     p_delong: float | None = None
     p_holm: float | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -8,25 +8,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+from tqdm.auto import tqdm
 
+from alora.adapter.bank import Bank
+from alora.adapter.folder import silent_adapter
 from alora.comparison.scores import RowScores, Scores, labelled_for
 from alora.comparison.task import Unit, Workbench
 from alora.data.conversation import LabelledConversation
 from alora.errors import DataError
+from alora.evaluation.bag_of_words import log_probabilities
 from alora.evaluation.predict import batched, labels_of
 from alora.evaluation.resampling import Floats
 from alora.policy import Policy
+from alora.prefix.packed import PackedModel
+from alora.prefix.plan import Pair
+from alora.prefix.scorer import PrefixCache
 from alora.prompt.render import Question
 
-if TYPE_CHECKING:
-    from sklearn.pipeline import Pipeline
-
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # inverse regularisation; the best on validation rows is taken
-FLOOR = -50.0  # log-probability of a label that no training row has
 
 
 def fit_and_score(bench: Workbench, unit: Unit) -> dict[str, Scores]:
@@ -47,7 +53,7 @@ def fit_and_score(bench: Workbench, unit: Unit) -> dict[str, Scores]:
             name: RowScores(
                 tuple(row.conversation.id for row in rows[name]),
                 labels[name],
-                _log_probabilities(probe, states[name], len(policy.labels)),
+                log_probabilities(probe, states[name], len(policy.labels)),
                 len(rows[name]),
             )
             for name in ("validation", "test")
@@ -60,15 +66,6 @@ def fit_and_score(bench: Workbench, unit: Unit) -> dict[str, Scores]:
 
 def hidden_states(bench: Workbench, policy: Policy, rows: Sequence[LabelledConversation]) -> Floats:
     """``states_ND``: the base's last hidden state of each row's prompt, in float64 on the CPU."""
-    import torch
-    from tqdm.auto import tqdm
-
-    from alora.adapter.bank import Bank
-    from alora.adapter.folder import silent_adapter
-    from alora.prefix.packed import PackedModel
-    from alora.prefix.plan import Pair
-    from alora.prefix.scorer import PrefixCache
-
     suffix, base = bench.renderer.suffix(policy), bench.base
     # The packed forward, for its kept prefixes.
     silent = silent_adapter(base.model, bench.task.recipe.adapter.targets, suffix.invocation_ids)
@@ -91,25 +88,13 @@ def hidden_states(bench: Workbench, policy: Policy, rows: Sequence[LabelledConve
 def _best_probe(
     policy: Policy, states: dict[str, Floats], labels: dict[str, NDArray[np.int64]]
 ) -> tuple[Pipeline, float]:
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
     if len(np.unique(labels["train"])) < 2:
         raise DataError(f"policy {policy.id!r}: a probe needs training rows of two labels")
     made = {}
     for strength in STRENGTHS:
         probe = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=2000))
         probe.fit(states["train"], labels["train"])
-        known = _log_probabilities(probe, states["validation"], len(policy.labels))
+        known = log_probabilities(probe, states["validation"], len(policy.labels))
         made[strength] = (-float(known[np.arange(len(known)), labels["validation"]].mean()), probe)
     best = min(made, key=lambda strength: made[strength][0])
     return made[best][1], best
-
-
-def _log_probabilities(probe: Pipeline, states_ND: Floats, labels: int) -> Floats:
-    logits_NL = np.full((len(states_ND), labels), FLOOR)
-    seen: Any = probe.classes_
-    if len(states_ND):
-        logits_NL[:, seen] = np.maximum(probe.predict_log_proba(states_ND), FLOOR)
-    return logits_NL

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -45,8 +46,8 @@ def document(
             "schema_version": SCHEMA_VERSION,
             "settings": dict(settings),
             "environment": dict(environment),
-            "methods": [item.as_dict() for item in comparison.methods],
-            "gaps": [gap.as_dict() for gap in comparison.gaps],
+            "methods": [asdict(item) for item in comparison.methods],
+            "gaps": [asdict(gap) for gap in comparison.gaps],
             "left_out": {unit: dict(reasons) for unit, reasons in left_out.items() if reasons},
             "scores": [item.as_dict() for item in scores],
         }

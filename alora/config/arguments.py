@@ -179,7 +179,7 @@ def _pairs(key: str, value: str) -> list[str]:
 
     Empty where the value is something else than a flat mapping of text.
     """
-    import yaml
+    import yaml  # which clients of a server go without
 
     try:
         pairs = yaml.load(value, yaml.BaseLoader) if value.strip().startswith("{") else None

@@ -44,6 +44,13 @@ def is_far(host: str | None) -> bool:
         return host != "localhost"
 
 
+def open_to_all(host: str, has_key: bool) -> str | None:
+    """A remark on a server that other machines reach and that asks for no key; None where it does not."""
+    if not is_far(host) or has_key:
+        return None
+    return f"{host} takes requests from other machines, and anybody may ask: no key is set; export {KEY}"
+
+
 def in_the_clear(url: str) -> str | None:
     """A remark on a URL that sends text, and a key, unencrypted over a network; None where it does not.
 

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from scipy.special import softmax
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.pipeline import Pipeline, make_pipeline
 
 from alora.data.conversation import LabelledConversation
 from alora.errors import DataError
@@ -17,10 +22,8 @@ from alora.evaluation.predict import Predictions, labels_of
 from alora.evaluation.resampling import Floats
 from alora.policy import Policy
 
-if TYPE_CHECKING:
-    from sklearn.pipeline import Pipeline
-
 MINIMUM_PER_LABEL = 2
+FLOOR = -50.0
 
 
 @dataclass(frozen=True)
@@ -33,13 +36,18 @@ class BagOfWords:
     def predict(self, rows: Sequence[LabelledConversation]) -> Predictions:
         """Log-probabilities as label logits, for the rows that are labelled for the policy."""
         wanted = [row for row in rows if self.policy.id in row.labels]
-        logits_NL = np.full((len(wanted), len(self.policy.labels)), -50.0)  # a label never seen in training
-        if wanted:
-            seen: Any = self.pipeline.classes_
-            logits_NL[:, seen] = np.maximum(
-                self.pipeline.predict_log_proba([r.conversation.transcript for r in wanted]), -50
-            )
+        texts = [row.conversation.transcript for row in wanted]
+        logits_NL = log_probabilities(self.pipeline, texts, len(self.policy.labels))
         return Predictions(self.policy, logits_NL, labels_of(self.policy, wanted))
+
+
+def log_probabilities(fitted: Pipeline, rows: Sequence[Any] | Floats, labels: int) -> Floats:
+    """A classifier's log-probabilities of all ``labels``; :data:`FLOOR` for those that no training row has."""
+    logits_NL = np.full((len(rows), labels), FLOOR)
+    if len(rows):
+        seen: Any = fitted.classes_
+        logits_NL[:, seen] = np.maximum(fitted.predict_log_proba(rows), FLOOR)
+    return logits_NL
 
 
 def fit_bag_of_words(policy: Policy, rows: Sequence[LabelledConversation], seed: int = 0) -> BagOfWords:
@@ -48,10 +56,6 @@ def fit_bag_of_words(policy: Policy, rows: Sequence[LabelledConversation], seed:
     Raises:
         DataError: fewer than two labels have two rows each, or no row holds a word.
     """
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-
     wanted = [row for row in rows if policy.id in row.labels]
     label_ids_N = labels_of(policy, wanted)
     if (np.bincount(label_ids_N, minlength=2) >= MINIMUM_PER_LABEL).sum() < 2:
@@ -78,9 +82,6 @@ def held_out_words(
     Raises:
         DataError: see :func:`fit_bag_of_words`.
     """
-    from scipy.special import softmax
-    from sklearn.metrics import roc_auc_score
-
     probability_NL = np.zeros((len(rows), len(policy.labels)))
     for known, asked in splits:
         fitted = fit_bag_of_words(policy, [rows[place] for place in known], seed)

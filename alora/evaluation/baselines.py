@@ -73,11 +73,8 @@ def compare_with_baselines(
 def _bag_of_words(
     policy: Policy, splits: Splits, held_out: Sequence[LabelledConversation], seed: int
 ) -> tuple[Predictions, Predictions]:
-    def labelled(rows: Sequence[LabelledConversation]) -> list[LabelledConversation]:
-        return [row for row in rows if policy.id in row.labels]
-
-    bag = fit_bag_of_words(policy, labelled(splits.train), seed)
-    return bag.predict(labelled(splits.validation)), bag.predict(labelled(held_out))
+    bag = fit_bag_of_words(policy, splits.train, seed)
+    return bag.predict(splits.validation), bag.predict(held_out)
 
 
 def _calibrated(

@@ -8,6 +8,7 @@ a thousand resamples cost one sweep; the tests hold every figure equal to scikit
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from alora.errors import DataError
 from alora.evaluation.records import FIGURES, Estimate, Metrics
@@ -109,3 +110,23 @@ def _calibration_error(positive_N: Flags, probability_N: Floats, counts_SN: Floa
     bins_N = np.minimum((probability_N * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
     gaps_NB = np.eye(CALIBRATION_BINS)[bins_N] * (positive_N - probability_N)[:, None]
     return np.abs(counts_SN @ gaps_NB).sum(axis=1) / counts_SN.sum(axis=1)
+
+
+def roc_points(positive_N: Flags, score_N: Floats) -> tuple[Floats, Floats]:
+    """False positive rate and recall at every threshold, from the strictest on; rows of one score move together."""
+    positive_N, score_N = np.asarray(positive_N, dtype=bool), np.asarray(score_N, dtype=np.float64)
+    order = np.argsort(-score_N, kind="stable")
+    last = np.r_[np.diff(score_N[order]) != 0, True]
+    hits, alarms = (np.r_[0.0, np.cumsum(flags[order])[last]] for flags in (positive_N, ~positive_N))
+    return alarms / max(alarms[-1], 1.0), hits / max(hits[-1], 1.0)
+
+
+def reliability_points(positive_N: Flags, probability_N: Floats) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    """Mean probability, share of positive rows, and number of rows, of every bin that holds some."""
+    probability_N = np.asarray(probability_N, dtype=np.float64)
+    bins_N = np.minimum((probability_N * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
+    held = np.bincount(bins_N, minlength=CALIBRATION_BINS)
+    used = held > 0
+    meant = np.bincount(bins_N, probability_N, CALIBRATION_BINS)[used] / held[used]
+    happened = np.bincount(bins_N, np.asarray(positive_N, dtype=np.float64), CALIBRATION_BINS)[used] / held[used]
+    return meant, happened, held[used]

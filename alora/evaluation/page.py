@@ -20,8 +20,8 @@ import numpy as np
 from alora.config.schema import EvaluationSettings
 from alora.evaluation.doubts import doubts
 from alora.evaluation.html import page_template
+from alora.evaluation.metrics import reliability_points, roc_points
 from alora.evaluation.noise import likelier_labels
-from alora.evaluation.plots import reliability_points, roc_points
 from alora.evaluation.records import Evaluation
 from alora.evaluation.report import HEADINGS, describe_operating_point, estimate_cell, figure_rows, table_rows
 from alora.evaluation.resampling import Flags, Floats, Sweep, sweep

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
+from tqdm.auto import tqdm
 
 from alora.data.conversation import LabelledConversation
 from alora.errors import ConfigError
@@ -77,8 +78,6 @@ def predict(
         ConfigError: policies and suffixes do not pair.
         PolicyError: a label is not one of its policy's.
     """
-    from tqdm.auto import tqdm
-
     if len(policies) != len(suffixes):
         raise ConfigError(f"{len(policies)} policies but {len(suffixes)} suffixes; give one suffix per policy")
     kept_P: list[list[list[float]]] = [[] for _ in policies]

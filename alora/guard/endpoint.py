@@ -56,7 +56,7 @@ def _mounted(engine_client: Any, state: Any, args: Namespace) -> tuple[Guard, Lo
     Raises:
         AloraError: none is a bundle, one is damaged or for another base, or the plugin is not active.
     """
-    from alora.base.describe import base_folder, describe_base
+    from alora.base.stored import base_folder, describe_base
     from alora.bundle.battery import require_one_base
     from alora.bundle.manifest import MANIFEST_FILE
     from alora.bundle.read import load_bundle

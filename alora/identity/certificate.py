@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,14 +9,11 @@ from typing import Any
 
 from alora.atomic import write_json
 from alora.base.fingerprint import Fingerprint
-from alora.config.environment import package_version
 from alora.errors import BundleError
 from alora.reading import read_json
 from alora.typed import typed
-from alora.version import __version__
 
 FORMAT = 1
-FILE_NAME = "identity.json"
 
 
 @dataclass(frozen=True)
@@ -33,23 +29,6 @@ class Environment:
     device: str
     threads: int
     attention: str
-
-    @classmethod
-    def here(cls, device: str, attention: str) -> Environment:
-        """This process, with the device and the attention kernels that the caller ran on."""
-        import torch
-
-        return cls(
-            alora=__version__,
-            torch=torch.__version__,
-            transformers=package_version("transformers") or "unknown",
-            peft=package_version("peft") or "unknown",
-            python=platform.python_version(),
-            platform=f"{platform.system()} {platform.machine()}",
-            device=device,
-            threads=torch.get_num_threads(),
-            attention=attention,
-        )
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from alora.base.load import LoadedBase, multiplies_bfloat16
 from alora.config.schema import IdentitySettings
 from alora.errors import AdapterError, CheckFailed, ConfigError
 from alora.identity.cases import make_calls
-from alora.identity.certificate import Certificate, Environment
+from alora.identity.certificate import Certificate
 from alora.identity.handover import BOUNDS
-from alora.identity.prove import prove
+from alora.identity.prove import environment_here, prove
 from alora.prompt.render import Prompt
 
 ENGINE = "transformers"
@@ -64,7 +64,7 @@ def certify(
         adapter_digest=weights.digest,
         invocation_ids=invocation_ids,
         adapted_modules=weights.spec.targets,
-        environment=Environment.here(_device(base.model), str(base.model.config._attn_implementation)),
+        environment=environment_here(_device(base.model), str(base.model.config._attn_implementation)),
         lengths=tuple(
             (call.name, tuple(i - p for i, p in zip(call.activation_B, call.padding_B, strict=True)), call.tokens)
             for call in calls

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from alora.identity.capture import Call, Capture, Site, capture
+from alora.identity.certificate import ControlRecord
 from alora.identity.compare import ACTIVATION, PREFIX, Finding, bits, compare
 
 SMALL = 1e-4
@@ -35,15 +36,6 @@ class Control:
     name: str
     kinds: tuple[str, ...]
     run: Callable[[Models, Call], Capture]
-
-
-@dataclass(frozen=True)
-class ControlResult:
-    """Whether a control was caught, and the first place of difference that gave it away."""
-
-    name: str
-    caught: bool
-    first: Finding | None
 
 
 def standard_lora(models: Models, call: Call) -> Capture:
@@ -102,23 +94,27 @@ CONTROLS: Sequence[Control] = (
 
 def run_controls(
     models: Models, calls: Sequence[Call], bases: Mapping[str, Capture], reached: Collection[Site]
-) -> list[ControlResult]:
+) -> tuple[ControlRecord, ...]:
     """Plant each fault in one call after another until it is caught; ``bases`` holds the base's captures by call."""
-    return [plant(control, models, calls, bases, reached) for control in CONTROLS]
+    return tuple(plant(control, models, calls, bases, reached) for control in CONTROLS)
 
 
 def plant(
     control: Control, models: Models, calls: Sequence[Call], bases: Mapping[str, Capture], reached: Collection[Site]
-) -> ControlResult:
+) -> ControlRecord:
     """Run one control on one call after another until its most telling kind of finding is there."""
     others: list[Finding] = []
     for call in calls:
         findings = compare(call, bases[call.name], control.run(models, call), reached)
         for finding in findings:
             if finding.check == control.kinds[0]:
-                return ControlResult(control.name, True, finding)
+                return ControlRecord(control.name, True, _told(finding))
         others += [finding for finding in findings if finding.check in control.kinds]
-    return ControlResult(control.name, bool(others), others[0] if others else None)
+    return ControlRecord(control.name, bool(others), _told(others[0]) if others else "none")
+
+
+def _told(finding: Finding) -> str:
+    return f"{finding.check} check, {finding}"
 
 
 @contextmanager

@@ -6,36 +6,21 @@ of the adapter's full-sequence run within :data:`BOUNDS`; they cannot be exact, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
 
 import torch
 from torch import nn
 from transformers import DynamicCache
 
 from alora.identity.capture import Call, cache_sites, forward
+from alora.identity.certificate import HandoverRecord
 from alora.identity.compare import bits_differ
 
 # Largest absolute difference of logits over their largest absolute value, by dtype.
 BOUNDS = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 
 
-@dataclass(frozen=True)
-class Handover:
-    """Outcome on one prompt: prefix elements that changed in the cache, and the relative error of the logits."""
-
-    case: str
-    prefix_elements: int
-    prefix_changed: int
-    logits_error: float
-    bound: float
-
-    @property
-    def passed(self) -> bool:
-        """Nothing changed in the cached prefix, and the logits are within the bound (NaN is not)."""
-        return self.prefix_changed == 0 and self.logits_error <= self.bound
-
-
-def hand_over(base: nn.Module, adapter: nn.Module, call: Call, full_logits_V: torch.Tensor) -> Handover:
+def hand_over(base: nn.Module, adapter: nn.Module, call: Call, full_logits_V: torch.Tensor) -> HandoverRecord:
     """Prefix on ``base``, suffix on ``adapter`` over the same cache; ``call`` holds one row, without padding."""
     if len(call.activation_B) != 1 or call.padding_B != (0,):
         raise ValueError(f"{call.name}: a handover takes one row without padding")
@@ -57,4 +42,6 @@ def hand_over(base: nn.Module, adapter: nn.Module, call: Call, full_logits_V: to
     wanted_V = full_logits_V.double()
     error = float((logits_V.double() - wanted_V).abs().max() / wanted_V.abs().max())
     dtype = str(full_logits_V.dtype).removeprefix("torch.")
-    return Handover(call.name, sum(tensor.numel() for tensor in before.values()), changed, error, BOUNDS[dtype])
+    elements = sum(tensor.numel() for tensor in before.values())
+    passed = changed == 0 and error <= BOUNDS[dtype]  # NaN is not
+    return HandoverRecord(call.name, elements, changed, error if math.isfinite(error) else None, BOUNDS[dtype], passed)

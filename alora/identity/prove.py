@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import platform
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,12 +13,20 @@ from peft import LoraConfig, PeftModel
 from peft.tuners.lora.variants import calculate_alora_offsets
 from torch import nn
 
+from alora.config.environment import package_version
 from alora.identity.capture import OUTPUT, Call, Capture, Site, capture, twin
-from alora.identity.certificate import ControlRecord, DtypeRecord, FindingRecord, HandoverRecord, LayerRecord
+from alora.identity.certificate import (
+    ControlRecord,
+    DtypeRecord,
+    Environment,
+    FindingRecord,
+    LayerRecord,
+)
 from alora.identity.compare import ACTIVATION, SiteCount, compare, count_sites, prefix_findings
 from alora.identity.controls import Models, run_controls
-from alora.identity.handover import Handover, hand_over
+from alora.identity.handover import hand_over
 from alora.identity.reach import adapted_modules, reached_sites, record_active
+from alora.version import __version__
 
 REPEAT, SEARCH, MODULE = "repeat", "search", "module"
 
@@ -60,8 +68,23 @@ def prove(
         passed=not findings and all(h.passed for h in handovers) and all(c.caught for c in controls),
         findings=tuple(findings),
         layers=_layer_records(counts, reached),
-        handovers=tuple(map(_handover_record, handovers)),
+        handovers=tuple(handovers),
         controls=controls,
+    )
+
+
+def environment_here(device: str, attention: str) -> Environment:
+    """This process, with the device and the attention kernels that the caller ran on."""
+    return Environment(
+        alora=__version__,
+        torch=torch.__version__,
+        transformers=package_version("transformers") or "unknown",
+        peft=package_version("peft") or "unknown",
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.machine()}",
+        device=device,
+        threads=torch.get_num_threads(),
+        attention=attention,
     )
 
 
@@ -117,20 +140,7 @@ def _controls(
     reached: Collection[Site],
 ) -> tuple[ControlRecord, ...]:
     models = Models(adapted, with_adapter(bare, folder, alora_invocation_tokens=None))
-    results = run_controls(models, calls, bases, reached)
-    return tuple(
-        ControlRecord(
-            result.name, result.caught, f"{result.first.check} check, {result.first}" if result.first else "none"
-        )
-        for result in results
-    )
-
-
-def _handover_record(handover: Handover) -> HandoverRecord:
-    error = handover.logits_error if math.isfinite(handover.logits_error) else None
-    return HandoverRecord(
-        handover.case, handover.prefix_elements, handover.prefix_changed, error, handover.bound, handover.passed
-    )
+    return run_controls(models, calls, bases, reached)
 
 
 def _layer_records(counts: Mapping[Site, SiteCount], reached: Collection[Site]) -> tuple[LayerRecord, ...]:

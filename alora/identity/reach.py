@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from peft.tuners.lora import LoraLayer
 from torch import nn
 
 from alora.errors import AdapterError
@@ -43,8 +44,6 @@ _HEAD = re.compile(r"(^|\.)(lm_head|embed_out)$")
 
 def adapted_modules(model: nn.Module) -> dict[str, Any]:
     """The modules that a ``PeftModel`` adapts, by their names in the base."""
-    from peft.tuners.lora import LoraLayer
-
     return {
         name.removeprefix("base_model.model."): module
         for name, module in model.named_modules()

@@ -36,8 +36,6 @@ class TextEncoder:
     """
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
-        from tokenizers import Tokenizer as Backend
-
         self._name = tokenizer.name_or_path or type(tokenizer).__name__
         backend: Tokenizer | None = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
@@ -50,7 +48,7 @@ class TextEncoder:
         harmless = {t["content"] for t in state["added_tokens"] if not t["special"] and _is_blank(t["content"])}
         control = {text: index for text, index in added.items() if text not in harmless | _needed_unknown(state)}
         self.forbidden = frozenset(control.values())
-        self._backend = Backend.from_str(json.dumps(_without(state, set(control), harmless)))
+        self._backend = type(backend).from_str(json.dumps(_without(state, set(control), harmless)))
         for text in control:
             self.encode(text)
 
@@ -94,9 +92,7 @@ class TextEncoder:
     @cached_property
     def _bare(self) -> "Tokenizer":
         """The backend without its normalizer."""
-        from tokenizers import Tokenizer as Backend
-
-        return Backend.from_str(json.dumps({**json.loads(self._backend.to_str()), "normalizer": None}))
+        return type(self._backend).from_str(json.dumps({**json.loads(self._backend.to_str()), "normalizer": None}))
 
 
 @contextmanager

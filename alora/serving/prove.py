@@ -26,11 +26,11 @@ from alora.identity.certificate import (
     Certificate,
     ControlRecord,
     DtypeRecord,
-    Environment,
     FindingRecord,
     LayerRecord,
     ParityRecord,
 )
+from alora.identity.prove import environment_here
 from alora.identity.reach import reached_sites
 from alora.prompt.render import Prompt
 from alora.serving.engine import Engine, ServedAdapter
@@ -98,7 +98,7 @@ def certify_in_vllm(
         adapter_digest=weights.digest,
         invocation_ids=weights.spec.invocation_ids or (),
         adapted_modules=weights.spec.targets,
-        environment=Environment.here(torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu", "vllm"),
+        environment=environment_here(torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu", "vllm"),
         lengths=tuple((f"prompt {n}", (case.activation,), len(case.ids)) for n, case in enumerate(cases, start=1)),
         dtypes=(DtypeRecord(dtype, identical, tuple(findings), _layers(cases, reached), (), caught),),
         notes=(f"bytes of whole cache blocks of {run.block} tokens, read out of vLLM's own cache",),

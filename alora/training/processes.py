@@ -24,6 +24,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from torch import distributed
 
 from alora.errors import RunError
@@ -120,8 +121,6 @@ def join_processes(device: str = "auto") -> Processes:
         raise RunError("accelerate was asked for FSDP; launch without --use_fsdp, and set training.shard_base=true")
     if device not in ("auto", "cpu", "cuda"):
         raise RunError(f"base.device={device} is one device for several processes; use auto, cpu or cuda")
-    from accelerate import PartialState
-
     # accelerate chooses the backend (gloo, nccl) and the device, here as later in the trainer.
     state = PartialState(cpu=device == "cpu" or not torch.cuda.is_available())
     atexit.register(state.destroy_process_group)

@@ -1,13 +1,5 @@
 """A run folder: what one run was asked, and what it has made so far.
 
-    run.yaml       the recipe, reloadable as input, under the environment in comments
-    inputs.json    digests of the data, the policies and the base that the run read
-    checkpoints/   while training, for resume
-    policies/ID/   of one policy: the best checkpoint as a PEFT folder, training.json (steps, best step, loss history),
-                   evaluation.json (metrics, calibration and threshold), predictions.parquet (every row's
-                   probability), report.html and identity.json (the KV identity certificate)
-    battery/       what is shipped: a bundle per policy, and battery.json
-
 :mod:`alora.layout` names the places. Each stage's output appears whole or not at all, so "is it there" is "is it done".
 """
 
@@ -45,7 +37,7 @@ from alora.reading import read_whole
 
 LOCK = ".lock"
 ADAPTER_FILES = r"adapter_(?:config\.json|model\.safetensors)"
-CHECKPOINT = r"(?:[^/]+/)?(?:checkpoint-\d+/.+|README\.md)"  # the card is TRL's
+CHECKPOINT = r"checkpoint-\d+/.+"
 _ONE = rf"(?:training|evaluation|identity)\.json|predictions\.parquet|report\.html|adapter/{ADAPTER_FILES}"
 _BUNDLE = rf"(?:alora|identity)\.json|golden\.jsonl|README\.md|{ADAPTER_FILES}"
 # All that a run ever makes and may remove again; up to version 0.1 what was of one policy lay in the folder itself.

@@ -8,17 +8,17 @@ norm and the head stay whole: label logits read single rows of the head. Adapter
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
+from alora.base.load import LoadedBase, choose_device, choose_dtype, load_base
+from alora.config.schema import BaseSettings
 from alora.errors import BaseError
 from alora.training.processes import Processes
-
-if TYPE_CHECKING:
-    from alora.base.load import LoadedBase
-    from alora.config.schema import BaseSettings
 
 
 def load_sharded(settings: BaseSettings, processes: Processes) -> LoadedBase:
@@ -28,8 +28,6 @@ def load_sharded(settings: BaseSettings, processes: Processes) -> LoadedBase:
         BaseError: a quantized base, a model class without a list of layers, or see
             :func:`~alora.base.load.load_base`.
     """
-    from alora.base.load import choose_device, choose_dtype, load_base
-
     if settings.quantization not in (None, "none"):
         raise BaseError(
             f"training.shard_base=true splits the weights that base.quantization={settings.quantization} packs; use "
@@ -44,9 +42,6 @@ def load_sharded(settings: BaseSettings, processes: Processes) -> LoadedBase:
 
 def shard_layers(model: nn.Module, device: torch.device, count: int) -> None:
     """Split each decoder layer of ``model`` over ``count`` processes, in place; the rest goes to ``device`` whole."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
     mesh = init_device_mesh(device.type, (count,))
     decoder, layers = _layers(model)
     for layer in layers:
@@ -64,8 +59,6 @@ def shard_layers(model: nn.Module, device: torch.device, count: int) -> None:
 
 def is_sharded(model: nn.Module) -> bool:
     """Whether parts of ``model`` lie on other processes."""
-    from torch.distributed.tensor import DTensor
-
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 

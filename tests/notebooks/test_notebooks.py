@@ -32,14 +32,14 @@ def definitions(source: str) -> list[str]:
 
 
 def imported(sources: list[str]) -> list[str]:
-    """The names that cells import from alora."""
+    """The names that cells import from alora, and from the files next to the notebooks."""
     lines = "\n".join(line for source in sources for line in source.splitlines() if not line.startswith("%"))
     nodes = [node for node in ast.walk(ast.parse(lines)) if isinstance(node, ast.Import | ast.ImportFrom)]
     return [
         alias.name
         for node in nodes
         for alias in node.names
-        if (getattr(node, "module", None) or alias.name).partition(".")[0] == "alora"
+        if (getattr(node, "module", None) or alias.name).partition(".")[0] in ("alora", "look", "plots")
     ]
 
 

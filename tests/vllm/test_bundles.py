@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from alora.adapter.folder import save_adapter
-from alora.bundle.battery import load_battery
 from alora.bundle.golden import TOLERANCES, tolerance
-from alora.bundle.read import load_bundle
+from alora.bundle.read import load_battery, load_bundle
 from alora.errors import BaseError
 from alora.serving.engine import Engine, ServedAdapter, require_unquantized
 from alora.serving.parity import OFF, parity

@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 
-from alora.bundle.battery import load_battery
+from alora.bundle.read import load_battery
 from alora.data.conversation import parse_conversation
 from alora.guard.core import Guard
 from alora.guard.engine import EngineReader

@@ -18,7 +18,7 @@ import httpx
 import numpy as np
 import pytest
 
-from alora.bundle.battery import load_battery
+from alora.bundle.read import load_battery
 from alora.data.conversation import parse_conversation
 from alora.guard.reader import Served
 from alora.prefix.scorer import Scorer

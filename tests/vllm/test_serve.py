@@ -10,7 +10,7 @@ import openai
 import pytest
 import torch
 
-from alora.bundle.battery import load_battery
+from alora.bundle.read import load_battery
 from alora.errors import CheckFailed, ConfigError
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import INVOCATION

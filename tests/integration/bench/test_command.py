@@ -111,6 +111,6 @@ def test_every_group_composes(group, capsys):
 
 def test_json_is_what_is_written(tmp_path, capsys, monkeypatch, report):
     _, record, _ = report
-    monkeypatch.setattr("alora.bench.run.run_bench", lambda *args: record)
+    monkeypatch.setattr("alora.commands.bench.run_bench", lambda *args: record)
     main(["bench", "training", f"output={tmp_path}", "json=true"])
     assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / "bench.json").read_text())

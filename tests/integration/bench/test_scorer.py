@@ -79,7 +79,7 @@ def test_wrong_logits_are_found(monkeypatch, tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_measured(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("alora.bench.run.run_bench", lambda *args: pytest.fail("it was measured first"))
+    monkeypatch.setattr("alora.commands.bench.run_bench", lambda *args: pytest.fail("it was measured first"))
     (tmp_path / "file").touch()
     assert main([*COMMAND, f"output={tmp_path / 'file'}"]) == 2
     assert "File exists" in capsys.readouterr().err
@@ -91,7 +91,7 @@ def test_a_disk_that_became_full_does_not_take_the_figures_with_it(run, tmp_path
     def full(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("alora.bench.run.run_bench", lambda *args: record)
+    monkeypatch.setattr("alora.commands.bench.run_bench", lambda *args: record)
     monkeypatch.setattr("alora.commands.bench.write_text", full)
     assert main([*COMMAND, f"output={tmp_path}"]) == 2
     told = capsys.readouterr()
@@ -143,7 +143,7 @@ def _raise(error):
 def test_a_benchmark_for_a_gpu_is_refused_without_one(monkeypatch, capsys, tmp_path):
     asked = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr("alora.bench.run.run_bench", lambda *args: asked.append(args) or sys.exit(7))
+    monkeypatch.setattr("alora.commands.bench.run_bench", lambda *args: asked.append(args) or sys.exit(7))
     assert main(["bench", "serving", "bench=gpu", f"output={tmp_path / 'out'}"]) == 2
     assert "bench.needs_gpu" in capsys.readouterr().err
     assert (asked, list(tmp_path.iterdir())) == ([], [])

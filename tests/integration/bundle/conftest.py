@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from alora.adapter.folder import AdapterWeights, save_adapter
-from alora.base.fingerprint import fingerprint_base
 from alora.base.load import LoadedBase
+from alora.base.stored import fingerprint_base
 from alora.bundle.write import BundleContents, write_bundle
 from alora.config.schema import IdentitySettings, PromptSettings
 from alora.data.conversation import Conversation, Message

@@ -11,8 +11,8 @@ import pytest
 
 from alora.adapter.folder import CONFIG_FILE
 from alora.base.load import load_base
-from alora.bundle.battery import load_battery, write_battery
-from alora.bundle.read import load_bundle
+from alora.bundle.battery import write_battery
+from alora.bundle.read import load_battery, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.cli import main
 from alora.config.saved import save_recipe

@@ -11,9 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from alora.api import open_artifact
-from alora.bundle.battery import load_battery
 from alora.bundle.hub import fetch_bundle
-from alora.bundle.read import load_bundle
+from alora.bundle.read import load_battery, load_bundle
 from alora.config.compose import load_recipe
 from alora.errors import BundleError
 

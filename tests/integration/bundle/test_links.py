@@ -8,9 +8,9 @@ import pytest
 
 from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE, load_adapter
 from alora.bundle.artifact import find_artifact
-from alora.bundle.battery import load_battery, write_battery
+from alora.bundle.battery import write_battery
 from alora.bundle.manifest import BUNDLE_FILES, file_record
-from alora.bundle.read import load_bundle
+from alora.bundle.read import load_battery, load_bundle
 from alora.bundle.write import copy_bundle
 from alora.cli import main
 from alora.config.schema import Recipe

@@ -10,12 +10,12 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from alora.adapter.folder import load_adapter
-from alora.base.fingerprint import fingerprint_base
 from alora.base.load import LoadedBase
+from alora.base.stored import fingerprint_base
 from alora.bundle.artifact import Artifact, Kind, find_artifact
-from alora.bundle.battery import load_battery, require_one_base, write_battery
+from alora.bundle.battery import require_one_base, write_battery
 from alora.bundle.manifest import content_digest, file_record
-from alora.bundle.read import check_bundles, load_bundle
+from alora.bundle.read import check_bundles, load_battery, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.config.schema import BaseSettings
 from alora.errors import AdapterError, BundleError, CheckFailed, RenderError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import alora
-from alora.bundle.battery import load_battery
+from alora.bundle.read import load_battery
 from alora.cli import main
 from alora.config import paths
 from tests.integration.serving.server import serving

@@ -13,10 +13,9 @@ import torch
 
 from alora.adapter.folder import AdapterWeights, save_adapter
 from alora.base.load import load_base
-from alora.bundle.battery import load_battery
 from alora.bundle.manifest import CARD_FILE, CERTIFICATE_FILE, MoveRecord, content_digest, manifest_from_dict
 from alora.bundle.move import parity_run, require_movable
-from alora.bundle.read import load_bundle
+from alora.bundle.read import load_battery, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.cli import main
 from alora.config.schema import BaseSettings, DataSettings, EvaluationSettings, IdentitySettings

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from alora.identity import controls
 from alora.identity.capture import Call, Capture, capture
+from alora.identity.certificate import ControlRecord
 from alora.identity.compare import (
     ACTIVATION,
     PREFIX,
@@ -127,7 +128,7 @@ def test_an_uncaught_control_is_reported(staged: Stage):
         "no fault", (PREFIX, ACTIVATION), lambda models, call: capture(models.alora, call, alora_offsets=call.offsets())
     )
     result = controls.plant(honest, staged.models, staged.calls, staged.bases, staged.reached)
-    assert result == controls.ControlResult("no fault", False, None)
+    assert result == ControlRecord("no fault", False, "none")
 
 
 def _shifted(call: Call, by: int) -> Call:

@@ -67,7 +67,8 @@ def test_not_finite_logits_do_not_pass(staged: Stage):
     call = staged.calls[0]
     wanted = full_logits(staged, call)
     wanted[3] = float("nan")
-    assert not hand_over(staged.bare, staged.models.alora, call, wanted).passed
+    outcome = hand_over(staged.bare, staged.models.alora, call, wanted)
+    assert (outcome.logits_error, outcome.passed) == (None, False)
 
 
 def test_a_padded_call_is_refused(staged: Stage):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import alora
-from alora.bundle.battery import load_battery
+from alora.bundle.read import load_battery
 from alora.errors import CheckFailed, DataError
 from alora.serving import client
 from tests.integration.serving.server import serving

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from alora.base.fingerprint import Fingerprint, fingerprint_base, tokenizer_digest
+from alora.base.fingerprint import Fingerprint, tokenizer_digest
+from alora.base.stored import fingerprint_base
 from tests.toy_models import toy_model
 from tests.toy_tokenizers import toy_tokenizer
 

@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaConfig
 
 from alora.base.config import _refuse_by_name
-from alora.base.fingerprint import _config_digest
+from alora.base.fingerprint import config_digest
 from alora.base.load import choose_device, choose_dtype
 from alora.errors import BaseError
 
@@ -50,7 +50,7 @@ def test_where_and_in_what_a_base_runs_by_itself(monkeypatch):
 
 def test_the_config_counts_and_its_origin_does_not():
     def digest(**settings):
-        return _config_digest(LlamaConfig(hidden_size=64, **settings))
+        return config_digest(LlamaConfig(hidden_size=64, **settings))
 
     assert digest(rope_parameters={"rope_type": "default", "rope_theta": 50.0}) != digest()
     assert digest(rms_norm_eps=1e-3) != digest()

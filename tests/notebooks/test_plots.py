@@ -1,25 +1,21 @@
 """What a figure shows is what was measured."""
 
 import io
-import sys
 
 import numpy as np
 import pytest
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from alora.errors import MissingDependency
-from alora.evaluation.metrics import CALIBRATION_BINS
-from alora.evaluation.plots import (
+from alora.evaluation.metrics import CALIBRATION_BINS, reliability_points, roc_points
+from notebooks.plots import (
     MOST_SITES,
     Interval,
     calibration_figure,
     difference_figure,
     gap_figure,
     lines_figure,
-    reliability_points,
     roc_figure,
-    roc_points,
 )
 
 
@@ -116,9 +112,3 @@ def test_every_figure_becomes_a_small_png(scored):
         content = png(figure)
         assert content.startswith(b"\x89PNG")
         assert len(content) < 60_000
-
-
-def test_without_matplotlib_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingDependency, match=r"alora-toolkit\[plots\]"):
-        gap_figure({})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from alora.commands.serve import announce
+from alora.commands.serve_vllm import announce
 from alora.config.secrets import KEY
 from tests.unit.config.test_secrets import SECRET
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.figure import Figure
+from plots import difference_figure
 
 from alora.base.load import load_base
 from alora.config.saved import read_saved_recipe
 from alora.data.splits import read_splits
-from alora.evaluation.plots import difference_figure
 from alora.identity.capture import Call, Capture, Site, capture, twin
 from alora.identity.cases import make_calls
 from alora.identity.compare import SiteCount, changed_shares, compare, count_sites
@@ -20,9 +22,6 @@ from alora.identity.reach import adapted_modules, reached_sites
 from alora.layout import ADAPTER, RUN_FILE
 from alora.policy import load_policies
 from alora.prompt.render import Renderer
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 BASE, ALORA = "base, run twice", "aLoRA"
 

@@ -1,25 +1,22 @@
-"""Figures of what was measured, as matplotlib figures that the caller shows or saves.
+"""The notebooks' figures of what was measured.
 
 Every function takes plain numbers and returns a ``matplotlib.figure.Figure``; nothing is read, computed anew or kept in
-a global state. ``pip install 'alora-toolkit[plots]'`` brings matplotlib, which is imported when a figure is made.
+a global state. ``pip install 'alora-toolkit[plots]'`` brings matplotlib.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
-from alora.errors import MissingDependency
-from alora.evaluation.metrics import CALIBRATION_BINS
+from alora.evaluation.metrics import CALIBRATION_BINS, reliability_points, roc_points
 from alora.evaluation.resampling import Flags, Floats
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MOST_SITES = 10  # rows of a heat map
 DPI = 80
@@ -36,11 +33,7 @@ class Interval:
 
 
 def roc_figure(methods: Mapping[str, tuple[Flags, Floats]], title: str = "") -> Figure:
-    """ROC curves: method → (positive rows, their scores). The part below 10 % false positives stands next to it.
-
-    Raises:
-        MissingDependency: matplotlib is not installed.
-    """
+    """ROC curves: method → (positive rows, their scores). The part below 10 % false positives stands next to it."""
     figure = _figure(8.0, 3.6)
     whole, left = figure.subplots(1, 2)
     for name, (positive_N, score_N) in methods.items():
@@ -55,21 +48,8 @@ def roc_figure(methods: Mapping[str, tuple[Flags, Floats]], title: str = "") -> 
     return figure
 
 
-def roc_points(positive_N: Flags, score_N: Floats) -> tuple[Floats, Floats]:
-    """False positive rate and recall at every threshold, from the strictest on; rows of one score move together."""
-    positive_N, score_N = np.asarray(positive_N, dtype=bool), np.asarray(score_N, dtype=np.float64)
-    order = np.argsort(-score_N, kind="stable")
-    last = np.r_[np.diff(score_N[order]) != 0, True]
-    hits, alarms = (np.r_[0.0, np.cumsum(flags[order])[last]] for flags in (positive_N, ~positive_N))
-    return alarms / max(alarms[-1], 1.0), hits / max(hits[-1], 1.0)
-
-
 def calibration_figure(methods: Mapping[str, tuple[Flags, Floats]], title: str = "") -> Figure:
-    """Reliability: method → (positive rows, calibrated probabilities), in the bins that the ECE is computed in.
-
-    Raises:
-        MissingDependency: matplotlib is not installed.
-    """
+    """Reliability: method → (positive rows, calibrated probabilities), in the bins that the ECE is computed in."""
     figure = _figure(8.0, 3.6)
     line, counts = figure.subplots(1, 2)
     line.plot([0, 1], [0, 1], color=_GREY, linewidth=0.8, linestyle=":")
@@ -85,23 +65,8 @@ def calibration_figure(methods: Mapping[str, tuple[Flags, Floats]], title: str =
     return figure
 
 
-def reliability_points(positive_N: Flags, probability_N: Floats) -> tuple[Floats, Floats, NDArray[np.int64]]:
-    """Mean probability, share of positive rows, and number of rows, of every bin that holds some."""
-    probability_N = np.asarray(probability_N, dtype=np.float64)
-    bins_N = np.minimum((probability_N * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
-    held = np.bincount(bins_N, minlength=CALIBRATION_BINS)
-    used = held > 0
-    meant = np.bincount(bins_N, probability_N, CALIBRATION_BINS)[used] / held[used]
-    happened = np.bincount(bins_N, np.asarray(positive_N, dtype=np.float64), CALIBRATION_BINS)[used] / held[used]
-    return meant, happened, held[used]
-
-
 def gap_figure(gaps: Mapping[str, Interval], margin: float | None = None, label: str = "difference") -> Figure:
-    """Differences with their intervals, one line each; ``margin`` shades what counts as equal.
-
-    Raises:
-        MissingDependency: matplotlib is not installed.
-    """
+    """Differences with their intervals, one line each; ``margin`` shades what counts as equal."""
     figure = _figure(7.0, 0.8 + 0.36 * max(len(gaps), 1))
     axes = figure.subplots()
     places = np.arange(len(gaps))[::-1]
@@ -123,9 +88,6 @@ def difference_figure(maps: Mapping[str, Mapping[str, Sequence[float]]], activat
     White is "equal bits", black is "every element differs", and a single changed element is grey enough to be seen. A
     red line stands before the activation index. Of a deep model, sites at even distances are shown, and each panel's
     first one that differs before the line.
-
-    Raises:
-        MissingDependency: matplotlib is not installed.
     """
     sites = _shown_sites(maps, activation)
     columns = 1 if len(maps) < 4 else 2
@@ -162,14 +124,8 @@ def lines_figure(
     title: str = "",
     dashed: Collection[str] = (),
 ) -> Figure:
-    """One line per name through its points with their intervals, on logarithmic axes; ``dashed`` are thin.
-
-    Raises:
-        MissingDependency: matplotlib is not installed.
-    """
+    """One line per name through its points with their intervals, on logarithmic axes; ``dashed`` are thin."""
     figure = _figure(6.0, 3.6)
-    from matplotlib.ticker import LogLocator
-
     axes = figure.subplots()
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -192,10 +148,6 @@ def lines_figure(
 
 
 def _figure(width: float, height: float) -> Figure:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependency("figures need matplotlib: pip install 'alora-toolkit[plots]'") from error
     return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
 
 

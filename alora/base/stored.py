@@ -1,0 +1,107 @@
+"""A base as files: fetched for an engine that loads it itself, and the digest of the weights that it stores."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download, try_to_load_from_cache
+from safetensors import safe_open
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from alora.base.cache import remember_of
+from alora.base.describe import DescribedBase, load_tokenizer
+from alora.base.fingerprint import Fingerprint, config_digest, template_digest, tokenizer_digest
+from alora.base.location import base_location
+from alora.config.schema import BaseSettings
+from alora.errors import BaseError, first_line
+
+_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+
+
+@dataclass(frozen=True)
+class _ConfigAlone:
+    """What :func:`fingerprint_base` asks of a model whose weights lie in files."""
+
+    config: PretrainedConfig
+
+    def state_dict(self) -> dict[str, Any]:
+        raise BaseError("the base's folder has no *.safetensors; convert its weights, or name another base")
+
+
+def base_folder(settings: BaseSettings) -> Path:
+    """The folder that an engine loads the base from; a hub base is fetched if it is not in the cache.
+
+    Raises:
+        BaseError: no base is chosen, or it cannot be found or fetched.
+    """
+    location = base_location(settings)
+    if Path(location).is_dir():
+        return Path(location)
+    try:
+        return Path(snapshot_download(location, revision=settings.revision, allow_patterns=_FILES))
+    except Exception as error:
+        raise BaseError(
+            f"base {location!r} cannot be fetched: {first_line(error)}; check base.source and the hub"
+        ) from error
+
+
+def describe_base(settings: BaseSettings, folder: Path) -> DescribedBase:
+    """Fingerprint the base in ``folder``, which ``settings`` name.
+
+    Raises:
+        BaseError: it cannot be read.
+    """
+    tokenizer = load_tokenizer(settings)
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=settings.trust_remote_code)
+    fingerprint = fingerprint_base(folder, _ConfigAlone(config), tokenizer)  # type: ignore[arg-type]
+    return DescribedBase(tokenizer, fingerprint, str(settings.source))
+
+
+def fingerprint_base(folder: Path | None, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Fingerprint:
+    """Fingerprint a base; its weights from ``folder``'s safetensors where there are any, else from memory."""
+    files = sorted(folder.glob("*.safetensors")) if folder is not None and folder.is_dir() else _hub_files(model)
+    return Fingerprint(
+        weights=_stored_weights(files) if files else _tensors_digest(sorted(model.state_dict().items())),
+        tokenizer=tokenizer_digest(tokenizer),
+        template=template_digest(tokenizer),
+        config=config_digest(model.config),
+    )
+
+
+def _hub_files(model: PreTrainedModel) -> list[Path]:
+    """The cached files of a hub base, found through the snapshot that its config came from."""
+    name = getattr(model.config, "_name_or_path", "") or ""
+    commit = getattr(model.config, "_commit_hash", None)
+    if not name or commit is None:
+        return []
+    found = try_to_load_from_cache(name, "config.json", revision=commit)
+    return sorted(Path(found).parent.glob("*.safetensors")) if isinstance(found, str) else []
+
+
+def _stored_weights(files: list[Path]) -> str:
+    """Digest of the tensors in ``files``, remembered in the user's cache by each file's path, size and time."""
+    return remember_of(files, ".txt", lambda: _tensors_digest(_stored_tensors(files)))
+
+
+def _stored_tensors(files: list[Path]) -> Iterator[tuple[str, torch.Tensor]]:
+    places: dict[str, Any] = {}
+    with ExitStack() as stack:
+        for file in files:
+            opened = stack.enter_context(safe_open(file, framework="pt"))
+            places.update(dict.fromkeys(opened.keys(), opened))
+        for name in sorted(places):
+            yield name, places[name].get_tensor(name)
+
+
+def _tensors_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in tensors:
+        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,52 @@
+"""``alora serve serving.scorer=vllm``: this process becomes stock vLLM's server with the bundles in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from alora.base.stored import base_folder, describe_base
+from alora.commands.artifacts import open_bundles
+from alora.commands.output import note
+from alora.config.schema import Recipe
+from alora.config.secrets import KEY, holds_key, open_to_all, redacted
+from alora.errors import CheckFailed
+from alora.serving.engine import ServedAdapter
+from alora.serving.launch import server_command, server_environment
+from alora.serving.plugin import require_plugin
+
+
+def serve_vllm(recipe: Recipe) -> NoReturn:
+    """Check bundles, base and plugin, then run the server."""
+    bundles, settings = open_bundles(recipe)
+    plain = [str(bundle.folder) for bundle in bundles if not bundle.manifest.activated]
+    if len(plain) == len(bundles) > 1:
+        note("these are all plain LoRA: each computes the conversation for itself")
+    folder = base_folder(settings)
+    base = describe_base(settings, folder)
+    for bundle in bundles:
+        bundle.check_base(base)
+    environment = server_environment()
+    note("asking vLLM whether it takes the plugin (some seconds)")
+    require_plugin(environment)
+    first = bundles[0].manifest.base
+    dtype = first.dtype if settings.dtype == "auto" else settings.dtype
+    if dtype == "float64":
+        raise CheckFailed("vLLM does not run float64; add base.dtype=float32 or base.dtype=bfloat16")
+    adapters = [ServedAdapter.of(bundle) for bundle in bundles]
+    labels = max(len(bundle.policy.labels) for bundle in bundles)
+    command = server_command(folder, first.source, adapters, labels, dtype, recipe.serving)
+    note("\n".join(f"serving {adapter.name} from {adapter.folder}" for adapter in adapters))
+    announce(command, environment)
+    os.execve(command[0], command, environment)
+
+
+def announce(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Show the command without its secrets, and remark on a server that anybody may ask."""
+    host = re.findall(r"--host[= ](\S+)", " ".join(command))[-1]
+    if remark := open_to_all(host, bool(environment.get(KEY)) or holds_key(command)):
+        note(remark)
+    note(redacted(shlex.join(command)))
