@@ -85,7 +85,7 @@ def read_yaml(path: Path, refusal: type[AloraError], remedy: str, loader: Any = 
 
     try:
         text = read_whole(path, LARGEST_YAML).decode("utf-8-sig")
-        return _bounded(loader or yaml.SafeLoader)(text).get_single_data()
+        return parse_yaml(text, loader)
     except OSError as error:
         raise refusal(f"{path}: {error.strerror or error}; {remedy}") from error
     except UnicodeDecodeError as error:
@@ -97,6 +97,13 @@ def read_yaml(path: Path, refusal: type[AloraError], remedy: str, loader: Any = 
         raise refusal(f"{path}{line}: not YAML: {error.problem}; put texts with ':' or '#' in quotes") from error
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         raise refusal(f"{path}: not YAML: {' '.join(str(error).split())[:300]}") from error
+
+
+def parse_yaml(text: str, loader: Any = None) -> Any:
+    """The value in a YAML text within bounds; raises what PyYAML and its constructors raise."""
+    import yaml
+
+    return _bounded(loader or yaml.SafeLoader)(text).get_single_data()
 
 
 def _bounded(loader: Any) -> Any:

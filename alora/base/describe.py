@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +12,8 @@ from alora.base.fingerprint import Fingerprint, template_digest, tokenizer_diges
 from alora.base.location import base_location
 from alora.config.schema import BaseSettings
 from alora.errors import BaseError, first_line
+
+MOST_GROWTH = 64  # published tokenizers replace a blank by one mark
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,29 @@ def load_tokenizer(settings: BaseSettings, progress: bool = True) -> PreTrainedT
         tokenizer = AutoTokenizer.from_pretrained(location, **load_options(settings))
     except Exception as error:
         raise BaseError(unreadable(settings.source, error)) from error
+    if (growth := _growth(tokenizer)) > MOST_GROWTH:
+        raise BaseError(
+            f"base {settings.source!r}: its tokenizer's normalizers make {growth:.3g} characters of one; take the base "
+            "from who published it"
+        )
     if not tokenizer.chat_template:
         raise BaseError(
             f"base {settings.source!r} has no chat template; choose an instruction-tuned base, "
             "or add chat_template.jinja to its folder"
         )
     return tokenizer
+
+
+def _growth(tokenizer: PreTrainedTokenizerBase) -> float:
+    """Characters that the normalizers' replacements make of one, at most: a chain of them multiplies."""
+    normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
+    waiting, growth = [{} if normalizer is None else json.loads(normalizer.__getstate__())], 1.0
+    while waiting:
+        one = waiting.pop()
+        waiting += one.get("normalizers", ())
+        replaced = one.get("pattern", {}).get("String") or " "
+        growth *= max(1.0, len(one.get("content") or "") / len(replaced))
+    return growth
 
 
 def load_options(settings: BaseSettings) -> dict[str, Any]:

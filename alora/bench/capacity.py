@@ -168,9 +168,13 @@ def battery_of(record: Record) -> Battery:
     settings = record.settings
     if settings.get("shape") not in SHAPES:
         raise ConfigError("the record does not name a shape of alora bench; measure with bench.shape=")
-    targets = settings["targets"].split(", ")
-    block = int(record.engine.get("block", BLOCK))
-    return Battery(SHAPES[settings["shape"]], int(settings["rank"]), targets, int(settings["suffix"]), block)
+    try:
+        targets, block = settings["targets"].split(", "), int(record.engine.get("block", BLOCK))
+        shape = SHAPES[settings["shape"]]
+        _ = [shape.linears[name] for name in targets]
+        return Battery(shape, int(settings["rank"]), targets, int(settings["suffix"]), block)
+    except (ValueError, LookupError) as error:
+        raise ConfigError(f"the record's settings are damaged ({error}); measure again") from error
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from alora.config.convert import typed_recipe
 from alora.config.received import forget_command_line, read_settings, require_bounded, require_settings_alone
 from alora.config.schema import Recipe
 from alora.errors import ConfigError, RunError
+from alora.reading import parse_yaml, read_whole
 
 _HEADER = "# Run it again: alora train recipe=THIS_FILE (elsewhere: and name=ANOTHER)\n# environment:\n"
 # The groups stand after the values, so that base=qwen3_4b on the command line wins over the saved base.
@@ -102,6 +103,10 @@ def read_saved_recipe(path: str | os.PathLike[str]) -> Recipe:
 
 def load_environment(path: str | os.PathLike[str]) -> dict[str, str]:
     """The environment that :func:`save_recipe` wrote above the settings; empty when there is none."""
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    lines = read_whole(Path(path)).decode(errors="replace").splitlines()
     facts = "\n".join(line.removeprefix("#   ") for line in lines if line.startswith("#   "))
-    return yaml.safe_load(facts) or {}
+    try:
+        found = parse_yaml(facts)
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError):
+        return {}  # what another has written there
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}

@@ -76,3 +76,11 @@ def test_a_missing_file_is_told(tmp_path):
 def test_settings_without_environment(tmp_path):
     save_recipe(Recipe(), tmp_path / "run.yaml", {})
     assert load_environment(tmp_path / "run.yaml") == {}
+
+
+@pytest.mark.parametrize(
+    "block", ["[1, 2]", "text", "a: [", "a: !!python/name:os.system x", "a: 1" + ":1" * 2000, "[" * 5000, "a: 1\na: 2"]
+)
+def test_an_environment_that_another_wrote_is_none(tmp_path, block):
+    (tmp_path / "run.yaml").write_text("".join(f"#   {line}\n" for line in block.splitlines()) + "name: x\n")
+    assert load_environment(tmp_path / "run.yaml") == {}

@@ -1,8 +1,13 @@
 """A base that is computed elsewhere: the tokenizer and template that count are those that make prompts here."""
 
-from alora.base.describe import describe_prompts
+import json
+
+import pytest
+
+from alora.base.describe import describe_prompts, load_tokenizer
 from alora.base.fingerprint import Fingerprint, template_digest, tokenizer_digest
 from alora.config.schema import BaseSettings
+from alora.errors import BaseError
 from tests.toy_tokenizers import toy_tokenizer
 
 
@@ -15,3 +20,14 @@ def test_prompts_are_those_of_the_tokenizer_here_whatever_the_weights_are(tmp_pa
     assert found.fingerprint == Fingerprint(
         "weights", tokenizer_digest(tokenizer), template_digest(tokenizer), "nf4", "config", "settings"
     )
+
+
+@pytest.mark.parametrize("pattern", [{"String": "a"}, {"Regex": "a"}])
+def test_a_tokenizer_that_makes_text_grow_is_refused(tmp_path, pattern):
+    toy_tokenizer("qwen3").save_pretrained(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    grows = {"type": "Replace", "pattern": pattern, "content": "a" * 10}
+    chain = {"type": "Sequence", "normalizers": [{"type": "NFC"}, *[grows] * 12]}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"normalizer": chain}))
+    with pytest.raises(BaseError, match=r"normalizers make 1e\+12 characters of one"):
+        load_tokenizer(BaseSettings(source=str(tmp_path)))
