@@ -49,9 +49,9 @@ class Tracking:
         """Whether anything is reported."""
         return self._reporter is not None
 
-    def callback(self, policies: Sequence[str]) -> TrainerCallback:
-        """What a trainer of ``policies`` needs."""
-        return _TrainerReports(self, policies, self._recipe.tracking.every)
+    def callback(self, policies: Sequence[str], prefix: str = "") -> TrainerCallback:
+        """What a trainer of ``policies`` needs; ``prefix`` opens every name, where each policy has its own steps."""
+        return _TrainerReports(self, policies, self._recipe.tracking.every, prefix)
 
     def begin(self, state: TrainerState, history: Sequence[tuple[Mapping[str, float], int]] = ()) -> None:
         """Open the reporter; a run that goes on reports again what its checkpoint knows, ``history``.
@@ -114,9 +114,9 @@ class Tracking:
 class _TrainerReports(TrainerCallback):
     """Asks a trainer for a training loss every ``every`` optimiser steps, and passes on what it logs."""
 
-    def __init__(self, tracking: Tracking, policies: Sequence[str], every: int) -> None:
+    def __init__(self, tracking: Tracking, policies: Sequence[str], every: int, prefix: str) -> None:
         self._tracking, self._every = tracking, every
-        self._named = partial(metric_names, policies=tuple(policies))
+        self._named = partial(metric_names, policies=tuple(policies), prefix=prefix)
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Called by the trainer; its state holds the log of a run that goes on."""
@@ -265,7 +265,7 @@ def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 
 
-def metric_names(logs: Mapping[str, object], policies: Sequence[str]) -> dict[str, float]:
+def metric_names(logs: Mapping[str, object], policies: Sequence[str], prefix: str = "") -> dict[str, float]:
     """A trainer's log entry with the ids of policies in place of their numbers: ``eval_loss_1`` → ``eval_loss/ID``.
 
     The only policy of a run has its total under its id, too. What is not a number is left out, and so is the summary
@@ -280,5 +280,5 @@ def metric_names(logs: Mapping[str, object], policies: Sequence[str]) -> dict[st
         phase, rest = ("eval_", key.removeprefix("eval_")) if key.startswith("eval_") else ("", key)
         numbers = {f"loss_{place}": f"loss/{policy}" for place, policy in enumerate(policies)}
         alone = [f"loss/{policies[0]}"] if rest == "loss" and len(policies) == 1 else []
-        named |= {f"{phase}{name}": float(value) for name in (numbers.get(rest, rest), *alone)}
+        named |= {f"{phase}{prefix}{name}": float(value) for name in (numbers.get(rest, rest), *alone)}
     return named

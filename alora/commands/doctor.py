@@ -26,7 +26,7 @@ from alora.serving.plugin import ask_plugin
 
 _TORCH_COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
 _EXTRAS = {
-    "baselines": "TRL in alora bench training",
+    "baselines": "the standard-LoRA baseline through TRL",
     "quantization": "4-bit bases (base.quantization=nf4)",
     "tracking": "tracking with wandb or TensorBoard",
 }

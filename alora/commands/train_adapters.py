@@ -25,10 +25,13 @@ def train_adapters(this: TrainingRun, tracking: Tracking, processes: Processes) 
     policies = this.going
     missing = not all(this.folder.places(policy.id).training.exists() for policy in policies)
     if processes.broadcast(missing):
-        watch = [tracking.callback([policy.id for policy in policies])]
-        fitted = train_together(this, policies, callbacks=watch)
-        for index, policy in enumerate(policies):
-            _keep(this, policy, fitted, index)
+        if this.recipe.training.engine == "trl":
+            this.each(lambda _, policy: _train_with_trl(this, policy, tracking))
+        else:
+            watch = [tracking.callback([policy.id for policy in policies])]
+            fitted = train_together(this, policies, callbacks=watch)
+            for index, policy in enumerate(policies):
+                _keep(this, policy, fitted, index)
         remove_checkpoints(this.folder.checkpoints)
     this.each(_require_adapter)
 
@@ -46,6 +49,23 @@ def train_together(this: TrainingRun, policies: Sequence[Policy], **options: Any
     settings, checkpoints = this.recipe.training, this.folder.checkpoints
     store = this.store
     return fit(this.base, fresh, rows["train"], rows["validation"], settings, checkpoints, store=store, **options)
+
+
+def _train_with_trl(this: TrainingRun, policy: Policy, tracking: Tracking) -> None:
+    """One policy's standard LoRA by TRL, which trains one at a time."""
+    from alora.training.trl_engine import fit_with_trl
+
+    if this.folder.places(policy.id).training.exists():
+        return
+    recipe = this.recipe
+    rows = _examples(this, [policy])
+    fresh = new_adapter(this.spec(policy), this.base.model, recipe.training.seed)
+    watch = [tracking.callback([policy.id], f"{policy.id}/" if len(this.policies) > 1 else "")]
+    checkpoints = this.folder.checkpoints / policy.id
+    fitted = fit_with_trl(
+        this.base, fresh, rows["train"], rows["validation"], recipe.training, checkpoints, callbacks=watch
+    )
+    _keep(this, policy, fitted, 0)
 
 
 def _examples(this: TrainingRun, policies: Sequence[Policy]) -> dict[str, list[Example]]:

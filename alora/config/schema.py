@@ -146,6 +146,7 @@ class TrainingSettings:
     prefix_cache_bytes: int = setting(2 * 1024**3, "at most", least=0, most=2**62)
     threads: int | None = setting(None, "null: torch's own choice", least=1, most=1024)
     shard_base: bool = setting(False, "under torchrun: each process holds a part of the frozen base (FSDP2)")
+    engine: str = setting("alora", "trl: a standard LoRA by TRL's SFTTrainer", choices=("alora", "trl"))
 
 
 @dataclass

@@ -24,7 +24,7 @@ def require_possible(recipe: Recipe, more: Sequence[str] = ()) -> None:
     Raises:
         ConfigError: with one line per problem.
     """
-    problems = [*_limit_problems(recipe), *_policy(recipe), *_compare(recipe), *more]
+    problems = [*_limit_problems(recipe), *_policy(recipe), *_training(recipe), *_compare(recipe), *more]
     if problems:
         raise ConfigError("\n".join(problems))
 
@@ -50,6 +50,19 @@ def _policy(recipe: Recipe) -> list[str]:
     return problems
 
 
+def _training(recipe: Recipe) -> list[str]:
+    problems = []
+    if recipe.training.engine == "trl" and recipe.adapter.kind != "lora":
+        problems.append(
+            f"training.engine=trl with adapter.kind={recipe.adapter.kind}: SFTTrainer passes no activation index on, "
+            "so an aLoRA would be searched for in every row, and one that is not found trains nothing without a word; "
+            "train it with training.engine=alora, or choose adapter=lora"
+        )
+    if recipe.training.engine == "trl" and recipe.training.class_weights != "none":
+        problems.append("training.class_weights has no effect on training.engine=trl, whose loss is SFTTrainer's own")
+    return problems
+
+
 def _compare(recipe: Recipe) -> list[str]:
     settings, judge, problems = recipe.compare, recipe.judge, []
     if judge.url is None and "judge" in settings.arms:
@@ -70,6 +83,11 @@ def _needs(recipe: Recipe, verb: str) -> list[str]:
         problems.append("alora bench compare needs two runs: alora bench compare one/bench.json other/bench.json")
     if verb == "train" and recipe.output is not None:
         problems.append("output= has no effect on train; a run lies in run_dir=")
+    if verb == "compare" and recipe.training.engine == "trl":
+        problems.append(
+            "training.engine=trl has no effect on compare, whose arms see the same batches by the same loss; train "
+            "TRL's own LoRA by alora train adapter=lora training.engine=trl"
+        )
     if verb in ("report", "label") and recipe.logs.verdicts is None:
         problems.append(f"alora {verb} needs verdicts=DIR: a folder or FILE.parquet that alora score wrote")
     if verb == "label" and (recipe.conversation is None or recipe.output is None):

@@ -37,7 +37,7 @@ from alora.reading import read_whole
 
 LOCK = ".lock"
 ADAPTER_FILES = r"adapter_(?:config\.json|model\.safetensors)"
-CHECKPOINT = r"checkpoint-\d+/.+"
+CHECKPOINT = r"(?:[^/]+/)?(?:checkpoint-\d+/.+|README\.md)"  # the card is TRL's
 _ONE = rf"(?:training|evaluation|identity)\.json|predictions\.parquet|report\.html|adapter/{ADAPTER_FILES}"
 _BUNDLE = rf"(?:alora|identity)\.json|golden\.jsonl|README\.md|{ADAPTER_FILES}"
 # All that a run ever makes and may remove again; up to version 0.1 what was of one policy lay in the folder itself.

@@ -333,7 +333,9 @@ def test_hydra_prints_its_help_and_config(capsys):
         assert all(word in text for word in words)
 
 
-@pytest.mark.parametrize("argv", [["training.batch_size=0"], ["policy.file=a.yaml", "policy.rule=b"]])
+@pytest.mark.parametrize(
+    "argv", [["training.batch_size=0"], ["training.engine=trl"], ["policy.file=a.yaml", "policy.rule=b"]]
+)
 def test_a_config_that_is_only_shown_is_checked(argv):
     assert recipes_of("train", "--cfg", "job", "training.batch_size=1") == []  # negative control
     with pytest.raises(ConfigError, match=argv[0].partition("=")[0]):

@@ -112,7 +112,7 @@ def test_names_that_are_recorded():
         "epoch": 0.5,
     }
     alone = {"eval_loss": 0.25, "train_loss": 3.0, "step": 4, "total_flos": float("nan")}
-    assert metric_names(alone, ["red"]) == {"eval_loss": 0.25, "eval_loss/red": 0.25}
+    assert metric_names(alone, ["red"], "red/") == {"eval_red/loss": 0.25, "eval_red/loss/red": 0.25}
 
 
 def test_a_link_in_a_received_run_leads_nowhere(tmp_path):

@@ -12,6 +12,25 @@ def test_the_defaults_are_fine():
     check_recipe(Recipe(), "doctor")
 
 
+def test_a_comparison_does_not_pass_over_the_engine_that_was_asked_for():
+    recipe = recipe_with("training.engine", "trl")
+    recipe.adapter.kind = "lora"
+    with pytest.raises(ConfigError, match=r"engine=trl has no effect on compare.*alora train adapter=lora"):
+        check_recipe(recipe, "compare")
+    with pytest.raises(ConfigError) as caught:  # negative control
+        check_recipe(recipe, "train")
+    assert "no effect" not in str(caught.value)
+
+
+def test_label_weights_are_of_alora_s_own_loss():
+    recipe = recipe_with("training.class_weights", "balanced")
+    recipe.policy.title, recipe.data.train, recipe.adapter.kind = "t", "rows.jsonl", "lora"
+    check_recipe(recipe, "train")
+    recipe.training.engine = "trl"
+    with pytest.raises(ConfigError, match=r"class_weights has no effect on training\.engine=trl"):
+        check_recipe(recipe, "train")
+
+
 def test_all_problems_at_once():
     recipe = recipe_with("adapter.rank", 0)
     recipe.prompt.layout = "turn"

@@ -12,7 +12,7 @@ from alora.training.run_folder import LOCK, RunFolder
 from tests.integration.bad_input.conftest import tree
 
 RUN = [
-    "checkpoints/checkpoint-3/optimizer.pt", "training.json",
+    "checkpoints/checkpoint-3/optimizer.pt", "checkpoints/red/checkpoint-12/rng/state.pth", "training.json",
     "adapter/adapter_config.json", "adapter/adapter_model.safetensors", "evaluation.json", "identity.json",
     "bundle/alora.json", "bundle/README.md", "bundle/golden.jsonl", "bundle/identity.json",
     "policies/red/training.json", "policies/red/adapter/adapter_config.json", "policies/blue/evaluation.json",

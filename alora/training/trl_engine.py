@@ -1,0 +1,281 @@
+"""A standard LoRA trained by TRL's ``SFTTrainer`` itself: the baseline that others would run, configured as it must be.
+
+SFTTrainer's defaults (1.16) would ruin these rows: it truncates them to 1024 tokens from the end, which removes the
+answer, and then silently drops rows without an answer. So each row is the renderer's own token ids followed by the
+answer, the answer is the only labelled token, nothing is truncated or packed, and the trainer's prepared rows are
+compared with the originals before the first step. The loss is SFTTrainer's: cross-entropy over the vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from peft import PeftModel, get_peft_model
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import PrinterCallback
+
+from alora.adapter.folder import AdapterWeights, load_adapter, peft_config
+from alora.atomic import write_json
+from alora.base.load import LoadedBase
+from alora.config.schema import TrainingSettings
+from alora.errors import MissingDependency, TrainingError
+from alora.training.examples import Example
+from alora.training.loop import Fitted, finite_entry, last_whole_checkpoint, require_rows
+from alora.training.progress import TrainingBar
+from alora.training.run_folder import remove_checkpoints
+from alora.training.schedule import Schedule, make_schedule
+from alora.training.track import Standing
+from alora.training.trainer import COMPLETE
+
+IGNORED = -100  # label of positions that a language-model loss leaves out
+
+
+def fit_with_trl(
+    base: LoadedBase,
+    adapter: AdapterWeights,
+    train: Sequence[Example],
+    validation: Sequence[Example],
+    settings: TrainingSettings,
+    checkpoints: Path,
+    progress: bool = True,
+    callbacks: Sequence[TrainerCallback] = (),
+) -> Fitted:
+    """Train one policy's standard LoRA and return its best by validation loss; the base is given back as it was.
+
+    A run that was cut off goes on from its last whole checkpoint in ``checkpoints``.
+
+    Raises:
+        MissingDependency: TRL is not installed.
+        TrainingError: no rows, rows that the trainer changed, a loss that is not finite, or nothing learned.
+    """
+    if adapter.spec.activated:
+        raise TrainingError("SFTTrainer passes no activation index on; train an aLoRA with training.engine=alora")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise TrainingError(
+            "training.engine=trl runs in one process here; train over several with training.engine=alora"
+        )
+    require_rows(train, validation)
+    settings = make_schedule(settings, train, adapter.spec.rank).settings
+    with peft_on(base, adapter) as model:
+        trainer = make_trainer(base, model, train, validation, settings, checkpoints)
+        for callback in (_Completed(), _FirstGradient(), *callbacks):
+            trainer.add_callback(callback)
+        if progress:
+            trainer.add_callback(TrainingBar())
+        resume = last_whole_checkpoint(checkpoints)
+        if resume is not None and _is_finished(resume):
+            state = TrainerState.load_from_json(str(resume / "trainer_state.json"))
+            best = load_adapter(checkpoints / Path(str(state.best_model_checkpoint)).name)
+            trained = AdapterWeights(adapter.spec, best.tensors)
+        else:
+            trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+            state, trained = trainer.state, read_back(model, adapter)
+    _require_finite(state, checkpoints)
+    stopped = state.global_step if state.global_step < state.max_steps else None
+    return Fitted(
+        adapters=(trained,),
+        standings=(Standing(best_loss=state.best_metric, best_step=state.best_global_step, stopped_at=stopped),),
+        steps=state.global_step,
+        settings=settings,
+        history=tuple(map(finite_entry, state.log_history)),
+    )
+
+
+def make_trainer(
+    base: LoadedBase,
+    model: PeftModel,
+    train: Sequence[Example],
+    validation: Sequence[Example],
+    settings: TrainingSettings,
+    checkpoints: Path,
+    **changes: Any,
+) -> Any:
+    """An ``SFTTrainer`` for ``model`` whose rows are exactly the examples. ``changes`` are options of ``SFTConfig``.
+
+    Raises:
+        MissingDependency: TRL is not installed.
+        TrainingError: the trainer made something else of the rows.
+    """
+    try:
+        from trl import SFTConfig, SFTTrainer  # pyright: ignore[reportPrivateImportUsage]
+    except ImportError as error:
+        raise MissingDependency(
+            "training.engine=trl needs the package trl; install alora-toolkit[baselines]"
+        ) from error
+
+    schedule = make_schedule(settings, train, int(model.peft_config["default"].r))  # pyright: ignore
+    rows = {"train": _rows(train), "validation": _rows(validation)}
+    trainer = SFTTrainer(
+        model=model,
+        args=SFTConfig(**_options(base, schedule, checkpoints) | changes),
+        train_dataset=Dataset.from_list(rows["train"]),
+        eval_dataset=Dataset.from_list(rows["validation"]),
+        processing_class=copy.deepcopy(base.tokenizer),  # a pad token may be set on it
+        callbacks=_stopping(settings),
+    )
+    trainer.remove_callback(PrinterCallback)
+    require_whole_rows("training", rows["train"], trainer.train_dataset)
+    require_whole_rows("validation", rows["validation"], trainer.eval_dataset)
+    return trainer
+
+
+def require_whole_rows(name: str, rows: Sequence[dict[str, list[int]]], prepared: Any) -> None:
+    """Hold what a trainer made of its rows against the rows: same number, same ids, the answer as the only label.
+
+    Raises:
+        TrainingError: a row was cut, packed, changed or dropped.
+    """
+    if len(prepared) != len(rows):
+        longest = max(len(row["input_ids"]) for row in rows)
+        raise TrainingError(
+            f"SFTTrainer kept {len(prepared)} of {len(rows)} {name} rows (the longest has {longest} tokens); its "
+            "max_length cuts the answer off and drops the row: max_length=None is needed"
+        )
+    for place, row in enumerate(rows):
+        found = prepared[place]
+        if found["input_ids"] != row["input_ids"] or found["labels"] != row["labels"]:
+            raise TrainingError(
+                f"SFTTrainer changed {name} row {place}: {len(row['input_ids'])} tokens became "
+                f"{len(found['input_ids'])}, or other tokens are labelled; max_length=None and no packing are needed"
+            )
+
+
+def _rows(examples: Sequence[Example]) -> list[dict[str, list[int]]]:
+    made = []
+    for example in examples:
+        (target,) = example.targets
+        prompt, answer = [*example.prefix_ids, *target.suffix_ids], target.label_token_ids[target.label]
+        made.append({"input_ids": [*prompt, answer], "labels": [IGNORED] * len(prompt) + [answer]})
+    return made
+
+
+def _stopping(settings: TrainingSettings) -> list[TrainerCallback]:
+    patience = settings.early_stopping_patience
+    return [EarlyStoppingCallback(early_stopping_patience=patience)] if patience else []
+
+
+def _options(base: LoadedBase, schedule: Schedule, checkpoints: Path) -> dict[str, Any]:
+    settings = schedule.settings
+    device = base.model.device
+    return {
+        "output_dir": str(checkpoints),
+        "max_length": None,
+        "packing": False,
+        "num_train_epochs": settings.epochs,
+        "max_steps": settings.max_steps,
+        "per_device_train_batch_size": schedule.conversations,
+        "per_device_eval_batch_size": schedule.conversations,
+        "gradient_accumulation_steps": settings.gradient_accumulation_steps,
+        "gradient_checkpointing": settings.gradient_checkpointing,
+        "learning_rate": settings.learning_rate,
+        "weight_decay": settings.weight_decay,
+        "warmup_steps": math.ceil(settings.warmup_ratio * schedule.steps),
+        "lr_scheduler_type": settings.scheduler,
+        "max_grad_norm": settings.max_grad_norm,
+        "optim": "adamw_torch",
+        "seed": settings.seed,
+        "data_seed": settings.seed,
+        "bf16": base.model.dtype == torch.bfloat16,
+        "eval_strategy": "steps",
+        "eval_steps": schedule.interval,
+        "save_strategy": "steps",
+        "save_steps": schedule.interval,
+        "save_total_limit": 2,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "eval_loss",
+        "greater_is_better": False,
+        "restore_callback_states_from_checkpoint": True,
+        "logging_steps": schedule.interval,
+        "report_to": [],
+        "disable_tqdm": True,
+        "dataloader_pin_memory": device.type == "cuda",
+        "use_cpu": device.type == "cpu",
+    }
+
+
+@contextmanager
+def peft_on(base: LoadedBase, adapter: AdapterWeights) -> Iterator[PeftModel]:
+    """The base under PEFT, holding ``adapter``; afterwards the base is what it was, patched methods included."""
+    # The layers share the config, so what a trainer writes into it is taken back in place.
+    changing = (base.model, base.model.config, base.model.config.get_text_config(), base.model.generation_config)
+    before = [(item, dict(vars(item))) for item in changing if item is not None]
+    model = get_peft_model(base.model, peft_config(adapter.spec))
+    assert isinstance(model, PeftModel)
+    try:
+        with torch.no_grad():
+            for pair, halves in _layers(model, adapter):
+                for half, tensor in zip(halves, pair, strict=True):
+                    half.copy_(tensor)
+        yield model
+    finally:
+        model.unload()
+        base.model.gradient_checkpointing_disable()
+        base.model.disable_input_require_grads()
+        for item, attributes in before:
+            for name in set(vars(item)) - set(attributes):
+                delattr(item, name)  # TRL's forward, PEFT's record of itself
+            vars(item).update(attributes)
+        base.model.requires_grad_(False)
+        base.model.eval()
+
+
+def read_back(model: PeftModel, like: AdapterWeights) -> AdapterWeights:
+    """The adapter that ``model`` holds now, in the shape of ``like``."""
+    tensors = {
+        name: (halves[0].detach().float().cpu().clone(), halves[1].detach().float().cpu().clone())
+        for name, (_, halves) in zip(like.tensors, _layers(model, like), strict=True)
+    }
+    return AdapterWeights(like.spec, tensors)
+
+
+def _layers(
+    model: PeftModel, adapter: AdapterWeights
+) -> Iterator[tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]]:
+    modules = dict(model.named_modules())
+    for name, pair in adapter.tensors.items():
+        layer: Any = modules[f"base_model.model.{name}"]
+        yield pair, (layer.lora_A["default"].weight, layer.lora_B["default"].weight)
+
+
+class _Completed(TrainerCallback):
+    """Marks a checkpoint that was written to its end."""
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Called by the trainer behind a checkpoint's last file."""
+        if state.is_world_process_zero:
+            folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+            write_json(folder / COMPLETE, {"step": state.global_step})
+
+
+class _FirstGradient(TrainerCallback):
+    """Stops a run that does not learn: B starts at zero, and its first gradient must not be."""
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Called by the trainer between backward and the optimiser's step."""
+        gradients = [weight.grad for name, weight in kwargs["model"].named_parameters() if "lora_B" in name]
+        if state.global_step == 0 and not any(gradient is not None and gradient.any() for gradient in gradients):
+            raise TrainingError("no gradient reached the adapter; it would stay what it is. Check adapter.targets")
+
+
+def _is_finished(checkpoint: Path) -> bool:
+    """Whether nothing is left to train behind a checkpoint: all steps done, or stopped early."""
+    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    control = state.get("stateful_callbacks", {}).get("TrainerControl", {})
+    return state["global_step"] >= state["max_steps"] or bool(control.get("args", {}).get("should_training_stop"))
+
+
+def _require_finite(state: TrainerState, checkpoints: Path) -> None:
+    if state.best_metric is None or not math.isfinite(state.best_metric):
+        remove_checkpoints(checkpoints)  # it would fail again: nothing to go on from
+        raise TrainingError(f"validation loss is {state.best_metric}; lower training.learning_rate")

@@ -1,0 +1,224 @@
+"""``training.engine=trl``: SFTTrainer on exactly our rows, with our loss, and the base given back as it was."""
+
+import json
+
+import pytest
+import torch
+from transformers import TrainerCallback, get_scheduler
+
+from alora.adapter.bank import Bank
+from alora.adapter.folder import AdapterSpec, AdapterWeights, load_adapter, new_adapter
+from alora.base.fingerprint import Fingerprint
+from alora.base.load import LoadedBase
+from alora.cli import main
+from alora.config.schema import Recipe, TrainingSettings
+from alora.config.validate import check_recipe
+from alora.errors import ConfigError, TrainingError
+from alora.prefix.packed import PackedModel
+from alora.prefix.plan import Pair
+from alora.training.examples import Example, Target
+from alora.training.loss import Answers, label_losses
+from alora.training.trl_engine import fit_with_trl, make_trainer, peft_on, read_back
+from tests.toy_models import toy_model
+from tests.toy_recipe import toy_overrides
+from tests.toy_tokenizers import toy_tokenizer
+
+LABELS = (11, 12)
+SPEC = AdapterSpec(4, 8.0, ("down_proj", "q_proj", "v_proj"), None)
+# TRL looks for its columns in the datasets that it is given with a function that is deprecated there.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+
+@pytest.fixture(scope="module")
+def base() -> LoadedBase:
+    tokenizer = toy_tokenizer("qwen3")
+    model = toy_model("qwen3", vocab=len(tokenizer)).eval().requires_grad_(False)
+    return LoadedBase(model, tokenizer, Fingerprint("w", "t", "c"), "toy")
+
+
+def _rows(count: int, first: int = 0, longest: int = 0) -> list[Example]:
+    """Standard LoRA examples of different lengths; the label is whether token 30 or 31 stands in the middle."""
+    rows = []
+    for number in range(first, first + count):
+        generator = torch.Generator().manual_seed(number)
+        ids = torch.randint(40, 190, (longest or 6 + number % 5,), generator=generator).tolist()
+        ids[len(ids) // 2] = 30 + number % 2
+        rows.append(Example((), (Target(0, tuple(ids), LABELS, number % 2),)))
+    return rows
+
+
+def _adapter(base: LoadedBase, trained: bool = False) -> AdapterWeights:
+    fresh = new_adapter(SPEC, base.model, seed=1)
+    if not trained:
+        return fresh
+    generator = torch.Generator().manual_seed(2)
+    return AdapterWeights(
+        SPEC, {name: (a, torch.randn(b.shape, generator=generator) * 0.1) for name, (a, b) in fresh.tensors.items()}
+    )
+
+
+def _settings(**changes) -> TrainingSettings:
+    options = {"max_steps": 12, "batch_size": 4, "learning_rate": 5e-3, "early_stopping_patience": 0}
+    return TrainingSettings(**(options | changes))
+
+
+def test_the_loss_is_that_of_our_own_standard_lora(base, tmp_path):
+    """Over the whole vocabulary, as a language model is trained; rows of different lengths in one padded batch."""
+    rows, adapter = _rows(4), _adapter(base, trained=True)
+    with peft_on(base, adapter) as model:
+        trainer = make_trainer(base, model, rows, rows, _settings(), tmp_path)
+        theirs = trainer.evaluate()["eval_loss"]
+        again = read_back(model, adapter)
+        wrong = make_trainer(base, model, rows, [_flipped(row) for row in rows], _settings(), tmp_path)
+        other = wrong.evaluate()["eval_loss"]
+    assert again.digest == adapter.digest
+
+    bank = Bank(base.model, [adapter], trainable=False, dtype=torch.float32)
+    vocabulary = tuple(range(base.model.config.vocab_size))
+    pairs = [Pair(0, 0, row.targets[0].suffix_ids, vocabulary) for row in rows]
+    with torch.no_grad():
+        logits_nV = PackedModel(base.model, bank).label_logits([None], pairs)
+    bank.release()
+    labels_n = torch.tensor([LABELS[row.targets[0].label] for row in rows])
+    ours = label_losses(Answers(logits_nV, labels_n)).mean().item()
+    assert theirs == pytest.approx(ours, abs=1e-5)
+    assert abs(other - ours) > 1e-3  # negative control: the wrong answers have another loss
+
+
+def test_its_steps_are_those_of_the_settings(base, tmp_path):
+    """Schedule, accumulation, clipping, decay and no dropout, against AdamW written out on all rows at once."""
+    rows, adapter = _rows(8), _adapter(base, trained=True)
+    settings = _settings(
+        max_steps=5, gradient_accumulation_steps=2, weight_decay=0.2, warmup_ratio=0.4, scheduler="cosine",
+        max_grad_norm=0.1, learning_rate=1e-2,
+    )  # fmt: skip
+    fitted = fit_with_trl(base, adapter, rows, rows, settings, tmp_path, progress=False)
+    assert fitted.standings[0].best_step == 5  # so that the last weights are what is returned
+    with peft_on(base, adapter) as model:
+        trained = [weight for weight in model.parameters() if weight.requires_grad]
+        optimiser = torch.optim.AdamW(trained, lr=1e-2, weight_decay=0.2)
+        schedule = get_scheduler("cosine", optimiser, num_warmup_steps=2, num_training_steps=5)
+        for _ in range(5):
+            loss = torch.stack([_answer_loss(model, row) for row in rows]).mean()
+            loss.backward()
+            assert torch.nn.utils.clip_grad_norm_(trained, 0.1) > 0.1
+            optimiser.step()
+            schedule.step()
+            optimiser.zero_grad()
+        ours = read_back(model, adapter)
+    for name, pair in ours.tensors.items():
+        for mine, theirs, fresh in zip(pair, fitted.adapters[0].tensors[name], adapter.tensors[name], strict=True):
+            torch.testing.assert_close(theirs, mine, atol=2e-5, rtol=1e-4)
+            assert (mine - fresh).abs().max() > 1e-3  # negative control
+
+
+def _answer_loss(model, row: Example) -> torch.Tensor:
+    target = row.targets[0]
+    logits_V = model(torch.tensor([[*row.prefix_ids, *target.suffix_ids]])).logits[0, -1]
+    return torch.nn.functional.cross_entropy(logits_V, torch.tensor(LABELS[target.label]))
+
+
+def _flipped(row: Example) -> Example:
+    target = row.targets[0]
+    return Example((), (Target(0, target.suffix_ids, LABELS, 1 - target.label),))
+
+
+def test_the_base_is_given_back(base, tmp_path):
+    ids = torch.tensor([[5, 6, 7, 8]])
+    with torch.no_grad():
+        before = base.model(ids).logits
+    state = {name: tensor.clone() for name, tensor in base.model.state_dict().items()}
+    attributes, config = set(vars(base.model)), base.model.config.to_dict()
+    tokenizer = base.tokenizer.init_kwargs.copy()
+    settings = _settings(max_steps=2, gradient_checkpointing=True)
+    fitted = fit_with_trl(base, _adapter(base), _rows(8), _rows(4, 50), settings, tmp_path, progress=False)
+    assert fitted.steps == 2
+    assert set(vars(base.model)) == attributes
+    assert base.model.config.to_dict() == config
+    assert base.tokenizer.init_kwargs == tokenizer
+    assert base.model.state_dict().keys() == state.keys()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in base.model.state_dict().items())
+    assert not base.model.training
+    assert not any(parameter.requires_grad for parameter in base.model.parameters())
+    with torch.no_grad():
+        assert torch.equal(base.model(ids).logits, before)
+
+
+def test_rows_that_are_cut_are_refused(base, tmp_path):
+    """Negative control: SFTTrainer's own default is the fault that the check is there for."""
+    long, short = _rows(2, longest=1100), _rows(4)
+    with peft_on(base, _adapter(base)) as model:
+        make_trainer(base, model, long + short, short, _settings(), tmp_path)
+        with pytest.raises(TrainingError, match=r"kept 4 of 6 training rows.*max_length"):
+            make_trainer(base, model, long + short, short, _settings(), tmp_path, max_length=1024)
+        with pytest.raises(TrainingError, match=r"changed validation row 0: 1101 tokens became 1024"):
+            make_trainer(base, model, short, long, _settings(), tmp_path, max_length=1024, truncation_mode="keep_end")
+
+
+class _Cut(TrainerCallback):
+    """Ends the process's training as an interrupt would, in the middle of a step's callbacks."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == self._step:
+            raise KeyboardInterrupt
+
+
+def test_a_run_that_was_cut_off_ends_with_the_same_adapter(base, tmp_path):
+    train, validation, settings = _rows(24), _rows(8, 50), _settings(evaluations_per_epoch=3)
+
+    def run(folder, *callbacks):
+        fitted = fit_with_trl(
+            base, _adapter(base), train, validation, settings, tmp_path / folder, progress=False, callbacks=callbacks
+        )
+        return fitted, fitted.adapters[0].digest
+
+    whole, wanted = run("whole")
+    with pytest.raises(KeyboardInterrupt):
+        run("cut", _Cut(7))
+    (tmp_path / "cut/checkpoint-6/complete.json").unlink()  # as if killed while it was written
+    resumed, digest = run("cut")
+    assert digest == wanted
+    assert resumed.steps == whole.steps == 12
+    assert run("cut")[1] == wanted  # called again behind its end: nothing is left to train
+    settings.seed = 3
+    assert run("other")[1] != wanted  # negative control
+
+
+def test_it_stops_early_and_keeps_the_best(base, tmp_path):
+    settings = _settings(max_steps=40, learning_rate=0.3, early_stopping_patience=2, evaluations_per_epoch=8)
+    fitted = fit_with_trl(base, _adapter(base), _rows(8), _rows(8, 50), settings, tmp_path, progress=False)
+    standing = fitted.standings[0]
+    assert standing.stopped_at == fitted.steps < 40
+    assert standing.best_step < standing.stopped_at
+    losses = [entry["eval_loss"] for entry in fitted.history if "eval_loss" in entry]
+    assert standing.best_loss == min(losses)
+    with peft_on(base, fitted.adapters[0]) as model, torch.no_grad():  # and what it kept is what was best
+        kept = torch.stack([_answer_loss(model, row) for row in _rows(8, 50)]).mean().item()
+    assert kept == pytest.approx(standing.best_loss, rel=1e-4)
+    assert abs(kept - losses[-1]) > 1e-3
+
+
+def test_an_activated_adapter_is_refused_by_name():
+    recipe = Recipe()
+    recipe.training.engine = "trl"
+    with pytest.raises(ConfigError, match=r"training.engine=trl with adapter.kind=alora: .*activation"):
+        check_recipe(recipe, "doctor")
+    recipe.adapter.kind = "lora"
+    check_recipe(recipe, "doctor")
+
+
+def test_the_command_trains_a_bundle_that_learned(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ALORA_CACHE", str(tmp_path / "cache"))
+    overrides = toy_overrides(tmp_path, tmp_path / "run")
+    assert main(["train", *overrides, "adapter=lora", "training.engine=trl", "training.learning_rate=3e-3"]) == 0
+    found = json.loads((tmp_path / "run/policies/toy/evaluation.json").read_text())["evaluations"][0]
+    assert (found["method"], found["split"]) == ("lora", "test")
+    assert found["metrics"]["figures"]["auroc"]["value"] > 0.9
+    assert not load_adapter(tmp_path / "run/bundle").spec.activated
+    assert not (tmp_path / "run/checkpoints").exists()
+    capsys.readouterr()
+    assert main(["train", *overrides, "training.engine=trl"]) == 2
+    assert "choose adapter=lora" in capsys.readouterr().err
