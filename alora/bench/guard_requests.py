@@ -53,6 +53,7 @@ from alora.policy import Policy
 from alora.prompt.render import Prefix, Renderer
 from alora.serving.client import RemoteEngine
 
+SCALE = SERVED_SCALE / 4  # so that golden rows agree in 16 bits, too, which the guard asks for
 WORDS = ("parcel", "order", "refund", "money", "late", "week", "please", "answer", "advice", "price", "number", "sorry")
 ROOM = 400  # tokens of a prompt beside the conversation: the template, and the reader's question
 QUESTIONS = 50  # of one request to /v1/systemone, which takes 64
@@ -121,7 +122,7 @@ def random_battery(settings: BenchSettings, given: BaseSettings, folder: Path) -
     for n in range(max(settings.policies)):
         policy = Policy(f"policy{n}", f"Rule {n}", f"The assistant never breaks rule {n}.")
         invoked = replace(spec, invocation_ids=renderer.suffix(policy).invocation_ids)
-        weights = random_adapter(invoked, base.model, settings.seed + 10 * n, SERVED_SCALE, dtype)
+        weights = random_adapter(invoked, base.model, settings.seed + 10 * n, SCALE, dtype)
         if certificate is None:
             save_adapter(weights, first := folder.with_name("certified"), base.source)
             prompts = [renderer.prompt(Conversation("bench", (Message("user", "Where is my parcel?"),)), policy)]
@@ -188,7 +189,9 @@ class Server:
             if self._process.poll() is not None:
                 raise CheckFailed(f"the server ended: {(self._scratch / 'log').read_text(errors='replace')[-3000:]}")
             with contextlib.suppress(Unreachable):
-                status, _ = await self._http.send(f"{self._url}/v1/guard/health", None, 5)
+                status, text = await self._http.send(f"{self._url}/v1/guard/health", None, 5)
+                if "the guard is not served" in text:  # golden rows differ, say: it will not be
+                    raise CheckFailed(text)
             await asyncio.sleep(1)
         for number, folder in enumerate(self._twins):
             await self._post("/v1/load_lora_adapter", {"lora_name": f"lora{number}", "lora_path": str(folder)})
