@@ -62,8 +62,13 @@ class Loader:
         """Certify what is served from the start, then follow the file. Until that passed, :attr:`refusal` says why."""
         async with self._changing:
             served = {item.name: item for item in self._guard.served}
+            asked = [(served[bundle.served_name], bundle) for bundle in self._bundles]
             try:
-                await self._certify([(served[bundle.served_name], bundle) for bundle in self._bundles], rows=1)
+                try:
+                    await self._certify(asked, rows=1)
+                except Overloaded:  # the engine queues fewer requests than there are policies
+                    for pair in asked:
+                        await self._certify([pair], rows=1)
             except AloraError as error:
                 self.refusal, self._retry = (
                     f"the guard is not served: {error}",

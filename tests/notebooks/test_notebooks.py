@@ -81,7 +81,9 @@ def test_every_notebook_is_here():
 def test_it_imports_alora_and_defines_nothing(file):
     notebook = nbformat.read(file, as_version=4)
     assert [kind for source in code(notebook) for kind in definitions(source)] == []
-    assert any(line.startswith(("from alora", "import plots")) for source in code(notebook) for line in source.splitlines())
+    assert any(
+        line.startswith(("from alora", "import plots")) for source in code(notebook) for line in source.splitlines()
+    )
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)

@@ -180,7 +180,7 @@ def test_a_guard_request_is_measured_next_to_requests_of_the_same_adapters(tmp_p
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["bench.serving.workloads=[guard,grid]", f"base.source={__file__}"], "alone"),
+        (["bench.serving.workloads=[guard,grid]"], "alone"),
         (["bench.serving.workloads=[guard]"], "base.source=smollm2"),
     ],
 )

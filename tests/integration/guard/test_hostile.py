@@ -11,10 +11,10 @@ from itertools import repeat
 import pytest
 
 import alora
+from alora import http as serving_http
 from alora.cli import main
 from alora.config.secrets import KEY
 from alora.errors import AloraError, CheckFailed, ConfigError
-from alora.serving import http as serving_http
 from tests.integration.bad_input.test_servers import drops, http, server
 
 MESSAGES = [{"role": "user", "content": "Where is my parcel?"}]
@@ -39,8 +39,8 @@ ANSWERS = {  # and what must be said
     ),
     "to go on, without end": (drops(b"", b"HTTP/1.1 100 Continue\r\n\r\n"), "no whole answer after 0.6 s"),
     "nested without end": (http(200, b"[" * 500_000), "is no guard"),
-    "no text": (in_text(b"rot13"), "answered 500: 'a.b a.b"),
-    "a text of names": (in_text(b"idna"), "answered 500: 'a.b a.b"),
+    "no text": (in_text(b"rot13"), "answered 500: a.b a.b"),
+    "a text of names": (in_text(b"idna"), "answered 500: a.b a.b"),
     "to another": (b"HTTP/1.1 302 X\r\nLocation: http://u:pw@there/\r\nContent-Length: 0\r\n\r\n", r"\*\*\*@there"),
 }
 
