@@ -213,7 +213,7 @@ class GenerateSettings:
     """``alora generate``: rows from a policy's text, by the model that ``judge`` names."""
 
     pairs: int = setting(200, "minimal pairs to write: a conversation for each label", least=1)
-    votes: int = setting(3, "that must agree on a conversation's label", least=1, most=15)
+    votes: int = setting(3, "that must agree on a conversation's label", least=1, most=10)
     judges: list[str] = setting([], "models that vote in turn, at judge.url; empty: judge.model", distinct=True)
     hold_out: str | None = setting(None, "a dimension: validation rows have values of it that no training row has")
     temperature: float = setting(0.8, "of written conversations", least=0, most=2)
