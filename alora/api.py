@@ -120,7 +120,8 @@ class Battery:
 
     def __init__(self, bundles: Sequence[Bundle], settings: BaseSettings, scorer: str) -> None:
         from alora.base.limits import require_room_for
-        from alora.base.load import base_location, load_base
+        from alora.base.load import load_base
+        from alora.base.location import base_location
         from alora.commands.artifacts import check_bases
         from alora.prefix.scorer import Scorer
 

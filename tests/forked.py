@@ -1,7 +1,7 @@
 """Commands in processes of their own, forked off one that has imported torch: killed for real, started in no time.
 
 So are the processes that they start with this interpreter. All of them share one hash seed, and what was imported read
-the environment long before: what must not depend on that is held to a fresh process.
+the environment long before: what must not depend on that runs in a fresh process.
 """
 
 import ctypes

@@ -55,7 +55,7 @@ from alora.serving.client import RemoteEngine
 
 SCALE = SERVED_SCALE / 4  # so that golden rows agree in 16 bits, too, which the guard asks for
 WORDS = ("parcel", "order", "refund", "money", "late", "week", "please", "answer", "advice", "price", "number", "sorry")
-ROOM = 400  # tokens of a prompt beside the conversation: the template, and the reader's question
+ROOM = 400  # tokens of a prompt besides the conversation: the template, and the reader's question
 QUESTIONS = 50  # of one request to /v1/systemone, which takes 64
 SILENCE_S = 1800.0
 READER = """def register():

@@ -11,7 +11,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE, AdapterSpec, AdapterWeights, new_adapter, save_adapter
-from alora.base.load import LoadedBase, base_location, load_base
+from alora.base.load import LoadedBase, load_base
+from alora.base.location import base_location
 from alora.bench.record import MeasuredBase
 from alora.bench.shapes import SHAPES, BaseShape, base_mib, random_base, shape_of
 from alora.bundle.read import check_bundles, load_battery

@@ -13,8 +13,9 @@ from tqdm.auto import tqdm
 
 from alora.adapter.folder import target_modules
 from alora.base.cache import cache_folder
+from alora.base.describe import load_tokenizer
 from alora.base.limits import longest_input, require_rank
-from alora.base.load import load_skeleton, load_tokenizer
+from alora.base.load import load_skeleton
 from alora.commands.output import note, report_file, say, say_json, table, write_json
 from alora.commands.show_rows import show_rows
 from alora.config.paths import POLICY_PLACE

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from alora.base.limits import IN_ARTIFACT, require_room
-from alora.base.load import LoadedBase, base_location, load_base
+from alora.base.load import LoadedBase, load_base
+from alora.base.location import base_location
 from alora.bundle.artifact import Artifact, find_artifact
 from alora.bundle.battery import BATTERY_FILE, battery_folders, write_battery
 from alora.bundle.manifest import MoveRecord

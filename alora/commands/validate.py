@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from alora.base.load import LoadedBase, base_location, load_base
+from alora.base.load import LoadedBase, load_base
+from alora.base.location import base_location
 from alora.bundle.artifact import find_artifact
 from alora.bundle.read import Bundle, check_bundles
 from alora.bundle.vllm_certificate import add_vllm_certificate

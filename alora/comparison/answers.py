@@ -14,7 +14,6 @@ from alora.errors import ConfigError
 from alora.reading import LONGEST, require_plain
 from alora.typed import typed
 
-_LONGEST_LINE = LONGEST
 Kept = TypeVar("Kept")
 
 
@@ -57,6 +56,6 @@ class Answers(Generic[Kept]):
 def _lines(file: Path) -> Iterator[bytes]:
     """Its lines, but for those that are longer than any that was written."""
     with file.open("rb") as stream:
-        while line := stream.readline(_LONGEST_LINE):
-            if line.endswith(b"\n") or len(line) < _LONGEST_LINE:
+        while line := stream.readline(LONGEST):
+            if line.endswith(b"\n") or len(line) < LONGEST:
                 yield line

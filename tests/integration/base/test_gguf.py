@@ -8,8 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from alora.base.describe import load_tokenizer
 from alora.base.gguf import converted, converted_folder, file_digest
-from alora.base.load import load_base, load_tokenizer
+from alora.base.load import load_base
 from alora.config.schema import BaseSettings
 from alora.errors import BaseError
 from tests.forked import Forked, run_forked

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from safetensors.torch import load_file, save_file
 
-from alora.base.load import load_base, load_tokenizer
+from alora.base.describe import load_tokenizer
+from alora.base.load import load_base
 from alora.config.schema import BaseSettings
 from alora.errors import BaseError
 from tests.toy_recipe import toy_base_folder
