@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 from alora.version import __version__
 
 if TYPE_CHECKING:
-    from alora.api import Battery, Verdicts, load, train
+    from alora.api import Battery, load, train
     from alora.remote import AsyncClient, Client
     from alora.serving.guard import AsyncGuard, Guard
     from alora.verdict import Verdict
+    from alora.verdicts import Verdicts
 
 __all__ = [
     "AsyncClient",
@@ -27,6 +28,7 @@ _HOMES = {  # the others: alora.api
     **dict.fromkeys(("AsyncClient", "Client"), "alora.remote"),
     **dict.fromkeys(("AsyncGuard", "Guard"), "alora.serving.guard"),
     "Verdict": "alora.verdict",
+    "Verdicts": "alora.verdicts",
 }
 
 
@@ -35,3 +37,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'alora' has no attribute {name!r}")
     return getattr(import_module(_HOMES.get(name, "alora.api")), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,115 +1,30 @@
-"""alora from Python: :func:`load` and :func:`train`; :mod:`alora.remote` has the clients of a server.
-
-Nothing heavy is imported before it is needed.
-"""
+"""alora from Python: :func:`load` and :func:`train`; :mod:`alora.remote` has the clients of a server."""
 
 from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
+from typing import Any, Literal, Self, overload
 
-from alora.bundle.battery import Read
-from alora.commands.bundles import read_bundles
+from alora.base.limits import require_room_for
+from alora.base.load import load_base
+from alora.base.location import base_location
+from alora.bundle.read import Bundle, load_bundle
+from alora.commands.artifacts import check_bases
+from alora.commands.output import note
+from alora.commands.train import run
 from alora.config.arguments import quoted
-from alora.config.paths import HUB_ID
-from alora.config.schema import BaseSettings, Recipe
-from alora.data.conversation import Conversation, LabelledConversation, parse_conversation
+from alora.config.compose import load_recipe
+from alora.config.schema import BaseSettings
 from alora.errors import AdapterError, AloraError, CheckFailed, ConfigError
-from alora.prompt.render import Question, Renderer, Truncation
-from alora.verdict import Verdict, make_verdict
-
-if TYPE_CHECKING:
-    from alora.bundle.read import Bundle
-
-Messages = Conversation | LabelledConversation | Sequence[Mapping[str, Any]] | Mapping[str, Any]
-Artifact = str | Path | Sequence[str | Path]
-Base = str | Path | BaseSettings | None
-
-
-@dataclass(frozen=True)
-class Verdicts:
-    """Every policy's verdict on one conversation, in the battery's order; ``verdicts["no_refunds"]`` is one of them.
-
-    ``truncation`` says what the conversation lost to fit the prompt; None: nothing. ``windows`` are the parts that a
-    long one was scored in, if its adapters were trained with ``prompt.truncation=windows``.
-    """
-
-    conversation: str
-    verdicts: tuple[Verdict, ...]
-    prefix_tokens: int
-    truncation: Truncation | None = None
-    windows: int = 1
-
-    @property
-    def violated(self) -> bool:
-        """Whether any policy is violated."""
-        return any(verdict.violated for verdict in self.verdicts)
-
-    def __getitem__(self, policy: str) -> Verdict:
-        for verdict in self.verdicts:
-            if verdict.policy == policy:
-                return verdict
-        raise KeyError(f"no policy {policy!r} among {', '.join(verdict.policy for verdict in self)}")
-
-    def __iter__(self) -> Iterator[Verdict]:
-        return iter(self.verdicts)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types: what ``alora score`` writes."""
-        return {
-            "conversation": self.conversation,
-            "prefix_tokens": self.prefix_tokens,
-            "truncation": None if self.truncation is None else asdict(self.truncation),
-            **({"windows": self.windows} if self.windows > 1 else {}),
-            "verdicts": [verdict.as_dict() for verdict in self.verdicts],
-        }
-
-
-class Policies(Generic[Read]):
-    """Bundles on one base: questions to all of them, which ``check`` may refuse, and verdicts from their logits."""
-
-    def __init__(
-        self, bundles: Sequence[Read], renderer: Renderer, check: Callable[[Question], object] = lambda _: None
-    ) -> None:
-        self.bundles, self._renderer, self._check = bundles, renderer, check
-        self.names = [bundle.served_name for bundle in bundles]
-
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """The ids of its policies, in the order of their verdicts."""
-        return tuple(bundle.policy.id for bundle in self.bundles)
-
-    def questions(self, messages: Messages, where: str) -> tuple[str, list[Question]]:
-        """The conversation's id, and the question to every policy about each of its windows; ``where`` opens messages,
-        if it is any."""
-        if isinstance(messages, LabelledConversation):
-            messages, where = messages.conversation, messages.where
-        if not isinstance(messages, Conversation):
-            plain = messages if isinstance(messages, Mapping) else {"messages": list(messages)}
-            messages = parse_conversation(plain, where or "the conversation")
-        suffixes = [bundle.suffix for bundle in self.bundles]
-        try:
-            questions = self._renderer.questions(messages, suffixes)
-            for question in questions:
-                self._check(question)
-        except AloraError as error:
-            raise type(error)(f"{where}: {error}" if where else str(error)) from error
-        return messages.id, questions
-
-    def verdicts(self, name: str, asked: Sequence[Question], logits_PL: Iterable[Iterable[Any]]) -> Verdicts:
-        """The verdicts from each policy's label logits."""
-        pairs = zip(self.bundles, logits_PL, strict=True)
-        verdicts = [
-            make_verdict(bundle.policy, list(map(float, logits_L)), bundle.calibration, bundle.manifest.adapter_digest)
-            for bundle, logits_L in pairs
-        ]
-        tokens, lost = sum(len(one.prefix.token_ids) for one in asked), [one.prefix.truncation for one in asked]
-        return Verdicts(name, tuple(verdicts), tokens, next(filter(None, lost), None), len(asked))
+from alora.evaluation.predict import answers
+from alora.prefix.scorer import Scorer
+from alora.prompt.render import Question
+from alora.serving.engine import Engine, ServedAdapter, require_unquantized
+from alora.verdicts import Artifact, Base, Messages, Policies, Verdicts, open_artifact
 
 
 class Battery:
@@ -119,12 +34,6 @@ class Battery:
     """
 
     def __init__(self, bundles: Sequence[Bundle], settings: BaseSettings, scorer: str) -> None:
-        from alora.base.limits import require_room_for
-        from alora.base.load import load_base
-        from alora.base.location import base_location
-        from alora.commands.artifacts import check_bases
-        from alora.prefix.scorer import Scorer
-
         base = load_base(settings)
         check_bases(bundles, base)
         renderer, model = bundles[0].renderer(base), base.model
@@ -136,8 +45,6 @@ class Battery:
             self._scorer = Scorer(base, [bundle.weights for bundle in bundles])
             self._answers, self.close = self._scorer.score_rows, self._scorer.close
             return
-        from alora.serving.engine import Engine, ServedAdapter, require_unquantized
-
         require_unquantized(base)
         adapters = [ServedAdapter.of(bundle) for bundle in bundles]
         self._engine = Engine(base_location(settings), adapters, str(base.model.dtype).removeprefix("torch."))
@@ -171,8 +78,6 @@ class Battery:
         return self._each(((f"row {number}", row) for number, row in enumerate(rows, 1)), errors)
 
     def _each(self, rows: Iterable[tuple[str, Messages]], errors: str = "raise") -> Iterator[Any]:
-        from alora.evaluation.predict import answers
-
         names: deque[str | AloraError] = deque()  # of the rows whose answers are to come, in order
 
         def ask() -> Iterator[Question]:
@@ -230,21 +135,7 @@ def load(
     Raises:
         AloraError: with what was found, where, and what to do.
     """
-    from alora.bundle.read import load_bundle
-
     return Battery(*open_artifact(artifact, base, policies, load_bundle), scorer)
-
-
-def open_artifact(
-    artifact: Artifact, base: Base, policies: Sequence[str], read: Callable[[Path], Read]
-) -> tuple[list[Read], BaseSettings]:
-    """What :func:`load` and the clients take as ``artifact``, as bundles; a hub id is fetched first."""
-    from alora.bundle.hub import fetch_bundle
-
-    names = map(str, [artifact] if isinstance(artifact, str | Path) else artifact)
-    folders = [name if Path(name).exists() or not HUB_ID.fullmatch(name) else str(fetch_bundle(name)) for name in names]
-    settings = base if isinstance(base, BaseSettings) else BaseSettings(source=None if base is None else str(base))
-    return read_bundles(Recipe(bundles=folders, base=settings, policies=list(policies)), read)
 
 
 def train(recipe: str | Path | None = None, **settings: Any) -> Path:
@@ -259,10 +150,6 @@ def train(recipe: str | Path | None = None, **settings: Any) -> Path:
         AloraError: what the command line would print.
         CheckFailed: a policy of a battery was left out.
     """
-    from alora.commands.output import note
-    from alora.commands.train import run
-    from alora.config.compose import load_recipe
-
     chosen = [] if recipe is None else [f"recipe={recipe}"]
     composed = load_recipe("train", [*chosen, *_overrides(settings)], note)
     if composed is None:

@@ -26,6 +26,7 @@ LONGEST = {
 }  # letters; more is no rule but a file gone astray
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _REMEDY = "give a YAML file with id, title and rule"
+_ROWS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,8 @@ def read_policies(path: str | Path, wanted: Sequence[str] = ("*",)) -> list[Poli
         PolicyError: the file cannot be read, or any of the policies is wrong; all of them at once.
     """
     path = Path(path)
+    if path.suffix.lower() in _ROWS:
+        raise PolicyError(f"{path} holds rows, by its name, and no policy: give it as data.train; {_REMEDY}")
     found: dict[str, Policy] = {}
     problems: list[str] = []
     others: list[str] = []  # of policies that nobody asked for

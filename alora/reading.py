@@ -9,6 +9,8 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import yaml
+
 from alora.errors import AloraError
 
 LONGEST = 64 * 2**20  # bytes
@@ -81,8 +83,6 @@ def read_yaml(path: Path, refusal: type[AloraError], remedy: str, loader: Any = 
     Raises:
         refusal: it cannot be read, has a key twice, or is larger than its settings can be, once aliases are followed.
     """
-    import yaml
-
     try:
         text = read_whole(path, LARGEST_YAML).decode("utf-8-sig")
         return parse_yaml(text, loader)
@@ -101,14 +101,11 @@ def read_yaml(path: Path, refusal: type[AloraError], remedy: str, loader: Any = 
 
 def parse_yaml(text: str, loader: Any = None) -> Any:
     """The value in a YAML text within bounds; raises what PyYAML and its constructors raise."""
-    import yaml
-
     return _bounded(loader or yaml.SafeLoader)(text).get_single_data()
 
 
 def _bounded(loader: Any) -> Any:
     """``loader`` with bounds on depth and size, which reads no key twice."""
-    import yaml
 
     class Bounded(loader):
         def __init__(self, text: str) -> None:

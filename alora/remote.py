@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Seque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal, Self, overload
 
-from alora.api import Artifact, Base, Messages, Policies, Verdicts, open_artifact
 from alora.bundle.light import read_bundle
 from alora.data.conversation import Conversation, LabelledConversation, parse_conversation
 from alora.data.messages import as_row
@@ -17,6 +16,7 @@ from alora.http import Waiting, named
 from alora.serving.client import RemoteEngine
 from alora.serving.guard import Guard
 from alora.verdict import Verdict, highest
+from alora.verdicts import Artifact, Base, Messages, Policies, Verdicts, open_artifact
 
 _AHEAD = 8  # conversations under way at a time
 
@@ -38,7 +38,7 @@ class AsyncClient:
     """
 
     def __init__(self, url: str, artifact: Artifact, *, base: Base = None, policies: Sequence[str] = ()) -> None:
-        from alora.base.describe import describe_prompts
+        from alora.base.describe import describe_prompts  # transformers, which a guard's client goes without
 
         self._engine = RemoteEngine(url)
         bundles, settings = open_artifact(artifact, base, policies, read_bundle)

@@ -78,7 +78,7 @@ def run(recipe: Recipe) -> int:
     else:
         for text, times in notes.items():
             say(f"note: {text}" + (f" ({times} times)" if times > 1 else ""))
-        _show(policies, battery, splits, lengths, findings)
+        _show(policies, battery, splits, lengths, findings, recipe.prompt.truncation == "windows")
         if recipe.show and tokenizer and policies:
             _try("show", findings, lambda: show_rows(recipe, splits, policies, tokenizer))
         counts = f"{_counted(errors, 'error')}, {_counted(warnings, 'warning')}"
@@ -227,6 +227,7 @@ def _show(
     splits: dict[str, Rows],
     lengths: dict[str, TokenLengths],
     findings: list[Finding],
+    windows: bool,
 ) -> None:
     for finding in findings:
         say(f"{finding.severity}: {finding}")
@@ -240,9 +241,10 @@ def _show(
         counts = [] if battery else list(count_labels(members, policies[0]).values())
         cells = [tokens.median, tokens.p95, tokens.longest, tokens.truncated_rows] if tokens else [None] * 4
         lost = f"{tokens.lost_tokens / max(tokens.prefix_tokens, 1):.1%}" if tokens else None
-        rows.append([name, len(merge_rows(members)) if battery else len(members), *counts, *cells, lost])
-    first = "conversations" if battery else "rows"
-    table(("split", first, *labels, "tokens p50", "p95", "max", "truncated", "text lost"), rows)
+        read = [tokens.windows if tokens else None] if windows else []
+        rows.append([name, len(merge_rows(members)) if battery else len(members), *counts, *cells, lost, *read])
+    first, last = "conversations" if battery else "rows", ["windows"] if windows else []
+    table(("split", first, *labels, "tokens p50", "p95", "max", "truncated", "text lost", *last), rows)
     say()
     if battery:
         table(("policy", "labels", *splits), [_count_row(policy, splits) for policy in policies])

@@ -12,16 +12,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from alora.api import Verdicts
 from alora.atomic import write_pieces
 from alora.commands.bundles import NO_BUNDLE
 from alora.commands.output import note, report_file, say, say_json, table, write_json
-from alora.commands.score_logs import score_logs, scorer_of
+from alora.commands.score_logs import score_logs
+from alora.commands.score_shards import scorer_of
 from alora.config.schema import Recipe
 from alora.data.conversation import LabelledConversation, read_conversation, stream_conversations
 from alora.data.sources import HUB, JSON_SUFFIXES, PARQUET_SUFFIXES, TABLE_SUFFIXES
 from alora.errors import ConfigError
 from alora.logs.rows import survey
+from alora.verdicts import Verdicts
 
 ROWS = tuple({*JSON_SUFFIXES, *TABLE_SUFFIXES, *PARQUET_SUFFIXES, ".gz"} - {".json"})  # .json is one conversation
 

@@ -47,7 +47,8 @@ def train_and_score(bench: Workbench, unit: Unit, home: Path) -> dict[str, Score
     with Scorer(bench.base, adapters, store=bench.store) as scorer:
         suffixes = [bench.renderer.suffix(policy) for policy in policies]
         answers = [
-            predict(scorer, bench.renderer, policies, suffixes, part) for part in (splits.validation, splits.test)
+            predict(scorer, bench.renderer, policies, suffixes, part, f"{unit.arm} on {name}")
+            for name, part in (("validation", splits.validation), ("test", splits.test))
         ]
     facts = {
         "learning_rate": fitted.settings.learning_rate,

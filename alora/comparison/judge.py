@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tqdm.auto import tqdm
 
 from alora.comparison.answers import Answers
 from alora.comparison.folder import ASK_AGAIN
@@ -118,8 +119,6 @@ def _answers(
     silent: Counter[NoAnswer],
 ) -> dict[int, Answer]:
     """The answers by their row's place; ``silent`` counts the rows without one."""
-    from tqdm.auto import tqdm
-
     settings = patience.settings
     keys = [_key(policy, row, settings) for row in rows]
     order = sorted(range(len(rows)), key=keys.__getitem__)  # files are sorted by label: no kind of row in a row
@@ -186,8 +185,6 @@ class _Patience:
 
 def _tell(policy: Policy, client: JudgeClient, silent: Counter[NoAnswer]) -> None:
     """One remark on the rows without an answer; an endpoint's words may quote a row, so they go into no file."""
-    from tqdm.auto import tqdm
-
     if silent:
         reasons = ", ".join(f"{count} {why.name.lower()}" for why, count in silent.items())
         words = f"; last refusal: {client.refusal}" if client.refusal else ""

@@ -24,8 +24,8 @@ def score_prompted(bench: Workbench, unit: Unit) -> dict[str, Scores]:
     started = time.process_time()
     with Scorer(base, silent, store=bench.store) as scorer:
         known, asked = (
-            predict(scorer, renderer, task.policies, suffixes, rows)
-            for rows in (task.splits.validation, task.splits.test)
+            predict(scorer, renderer, task.policies, suffixes, rows, f"rule in the prompt on {name}")
+            for name, rows in (("validation", task.splits.validation), ("test", task.splits.test))
         )
     facts = {"cpu_seconds_scoring_all_policies": round(time.process_time() - started, 1)}
     return {

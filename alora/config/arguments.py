@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import yaml
+
 from alora.config.paths import expanded, recipes_folder
 from alora.config.schema import OPEN_DICTIONARIES
 from alora.errors import ConfigError
@@ -179,8 +181,6 @@ def _pairs(key: str, value: str) -> list[str]:
 
     Empty where the value is something else than a flat mapping of text.
     """
-    import yaml  # which clients of a server go without
-
     try:
         pairs = yaml.load(value, yaml.BaseLoader) if value.strip().startswith("{") else None
     except yaml.YAMLError:

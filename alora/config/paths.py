@@ -1,6 +1,7 @@
 """Where alora's own configs and recipes lie, and how the paths of a recipe become absolute."""
 
 import copy
+import difflib
 import os
 import re
 from collections.abc import Sequence
@@ -68,12 +69,27 @@ def _input(key: str, given: str, needed: bool, on_hub: bool, places: Sequence[Pa
     found = _find_family(given, places) if POLICY_PLACE in given else _find(given, places)
     if found is not None:
         return str(found)
-    if on_hub and HUB_ID.fullmatch(given):
+    if on_hub and HUB_ID.fullmatch(given) and not any((place / given).parent.is_dir() for place in places):
         return given
     if needed:
         looked = dict.fromkeys(str(place / expanded(given)) for place in places)
-        problems.append(f"{key}: there is no {given!r}; looked for {', '.join(looked)}")
+        close = _close(given, places)
+        meant = f"did you mean {close!r}?" if close else f"looked for {', '.join(looked)}"
+        problems.append(f"{key}: there is no {given!r}; {meant}")
     return _output(given, places[0])
+
+
+def _close(given: str, places: Sequence[Path]) -> str | None:
+    """The name next to ``given`` that it may be a slip for."""
+    folder, name = os.path.split(given.rstrip("/"))
+    for place in places:
+        try:
+            names = os.listdir(place / expanded(folder))
+        except (OSError, ValueError):
+            continue
+        if close := difflib.get_close_matches(name, names, n=1, cutoff=0.75):
+            return os.path.join(folder, close[0])  # noqa: PTH118  (as it was written, with its ./)
+    return None
 
 
 def _find_family(given: str, places: Sequence[Path]) -> Path | None:

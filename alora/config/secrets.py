@@ -4,6 +4,7 @@ import ipaddress
 import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 HIDDEN = "***"
 KEY = "VLLM_API_KEY"  # the variable that vLLM's server reads its own key from
@@ -56,8 +57,6 @@ def in_the_clear(url: str) -> str | None:
 
     Also to this machine it does so where the environment names a proxy: the proxy gets all of it.
     """
-    from urllib.request import getproxies, proxy_bypass
-
     parts = urlsplit(url)
     if parts.scheme != "http":
         return None

@@ -53,7 +53,7 @@ def check_duplicates(splits: Mapping[str, Rows], *policies: Policy) -> list[Find
     findings = []
     exact = {name: _by(lambda row: text_digest(row.conversation), rows) for name, rows in splits.items()}
     for name, groups in exact.items():
-        repeated = [group for group in groups.values() if len(group) > 1]
+        repeated = [group for group in groups.values() if len(group) > 1 and not _torn(group, policies)]
         if extra := sum(len(group) - 1 for group in repeated):
             text = f"{extra} of {len(splits[name])} rows repeat another row's conversation ({_places(repeated)})"
             findings.append(Finding(WARNING, "DUPLICATES", name, text))
@@ -61,7 +61,7 @@ def check_duplicates(splits: Mapping[str, Rows], *policies: Policy) -> list[Find
     for groups in exact.values():
         for key, rows in groups.items():
             everywhere.setdefault(key, []).extend(rows)
-    torn = [group for group in everywhere.values() if any(_disagree(group, policy) for policy in policies)]
+    torn = [group for group in everywhere.values() if _torn(group, policies)]
     if torn:
         text = f"{len(torn)} conversations have two different labels ({_places(torn)}); decide on one"
         findings.append(Finding(WARNING, "TWO_LABELS", "labels", text))
@@ -92,8 +92,9 @@ def _compete(one: Rows, other: Rows) -> bool:
     return not {name for row in one for name in row.labels}.isdisjoint(name for row in other for name in row.labels)
 
 
-def _disagree(group: Rows, policy: Policy) -> bool:
-    return len({row.labels[policy.id] for row in group if policy.id in row.labels}) > 1
+def _torn(group: Rows, policies: Sequence[Policy]) -> bool:
+    labels = ({row.labels[policy.id] for row in group if policy.id in row.labels} for policy in policies)
+    return any(len(given) > 1 for given in labels)
 
 
 def _by(key: Callable[[LabelledConversation], str], rows: Rows) -> dict[str, list[LabelledConversation]]:

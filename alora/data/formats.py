@@ -215,3 +215,8 @@ def _table_lines(stream: Stream, name: str) -> Iterator[str]:
             if len(line) > LONGEST_LINE or "\0" in line:
                 raise DataError(f"{name} holds NUL bytes or a line of more than {LONGEST_LINE // 2**20} MiB: no CSV")
             yield line
+
+
+def one_line(error: Exception) -> str:
+    """What an error of another package says, short enough for a message."""
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -49,7 +49,8 @@ def compare_with_baselines(
     suffixes = [*map(renderer.suffix, policies), *rules]
     with Scorer(base, [*adapters, *silent], store=store) as scorer:
         both = [
-            predict(scorer, renderer, [*policies, *policies], suffixes, rows) for rows in (splits.validation, held_out)
+            predict(scorer, renderer, [*policies, *policies], suffixes, rows, f"evaluating on {name}")
+            for name, rows in (("validation", splits.validation), (split, held_out))
         ]
     found: dict[str, list[Scored]] = {}
     failed: dict[str, AloraError] = {}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.model_selection import StratifiedKFold
 
 from alora.data.conversation import LabelledConversation
 from alora.evaluation.bag_of_words import held_out_words
@@ -38,8 +39,6 @@ def doubtful_labels(policy: Policy, rows: Sequence[LabelledConversation], seed: 
     Raises:
         DataError: fewer than two labels have enough rows in every fold.
     """
-    from sklearn.model_selection import StratifiedKFold
-
     mine = [row for row in rows if policy.id in row.labels]
     label_ids_N = labels_of(policy, mine)
     folds = min(FOLDS, max(2, int(np.bincount(label_ids_N, minlength=2).min(initial=FOLDS))))

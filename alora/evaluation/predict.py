@@ -68,11 +68,12 @@ def predict(
     policies: Sequence[Policy],
     suffixes: Sequence[Suffix],
     rows: Sequence[LabelledConversation],
-    progress: bool = True,
+    progress: str = "evaluating",
 ) -> list[Predictions]:
     """Score ``rows`` with the scorer's adapters, adapter ``i`` answering ``policies[i]`` at ``suffixes[i]``.
 
-    A row is scored once, by the policies that it carries a label for; a row without any is skipped.
+    A row is scored once, by the policies that it carries a label for; a row without any is skipped. ``progress`` names
+    the bar; without one there is none.
 
     Raises:
         ConfigError: policies and suffixes do not pair.
@@ -83,7 +84,7 @@ def predict(
     kept_P: list[list[list[float]]] = [[] for _ in policies]
     truncated_P = [0] * len(policies)
     wanted = [row for row in rows if any(policy.id in row.labels for policy in policies)]
-    with tqdm(total=len(wanted), desc="evaluating", unit="row", disable=not progress or len(wanted) < 2) as bar:
+    with tqdm(total=len(wanted), desc=progress, unit="row", disable=not progress or len(wanted) < 2) as bar:
         asked = (question for row in wanted for question in _ask(renderer, policies, suffixes, row))
         for windows, logits_PL in answers(scorer.score_rows, asked):
             for i, logits_L in zip(windows[0].asked, logits_PL, strict=True):

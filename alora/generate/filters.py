@@ -7,6 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import GroupKFold
 
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.errors import DataError
@@ -58,8 +60,6 @@ def words_auroc(policy: Policy, rows: Sequence[LabelledConversation], groups: Se
 
     Near 1, counting words solves the rows, and an adapter need not learn the rule from them.
     """
-    from sklearn.model_selection import GroupKFold
-
     if len(set(groups)) < FOLDS:
         return None
     try:
@@ -70,8 +70,6 @@ def words_auroc(policy: Policy, rows: Sequence[LabelledConversation], groups: Se
 
 def length_auroc(policy: Policy, rows: Sequence[LabelledConversation]) -> float | None:
     """AUROC of the texts' lengths, at least 0.5: near 1, one label has the longer conversations."""
-    from sklearn.metrics import roc_auc_score
-
     positive = np.array([row.labels[policy.id] == policy.positive for row in rows])
     if positive.all() or not positive.any():
         return None

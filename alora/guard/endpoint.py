@@ -6,9 +6,7 @@ vLLM loads it when ``VLLM_PLUGINS`` names ``alora``; its own key, TLS, metrics a
 from __future__ import annotations
 
 import logging
-import os
 from argparse import Namespace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alora.errors import AloraError
@@ -16,11 +14,7 @@ from alora.errors import AloraError
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from alora.guard.core import Guard
-    from alora.guard.loading import Loader
-
 _logger = logging.getLogger("vllm.alora")
-SERVING_ROOT = "ALORA_SERVING_ROOT"  # the folder below which bundles are loaded while the server runs
 
 
 class GuardEndpoint:
@@ -42,47 +36,11 @@ class GuardEndpoint:
 
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
         """Serve the bundles among the server's LoRA modules. What keeps the guard from serving, its routes report."""
+        from alora.guard.mounted import guard_of  # vLLM loads this file long before its engine is up
+
         try:
-            state.alora_guard, state.alora_loader = _mounted(engine_client, state, args)
+            state.alora_guard, state.alora_loader = guard_of(engine_client, state, args)
             await state.alora_loader.start()
         except AloraError as error:
             state.alora_guard_refusal = f"the guard is not served: {error}"
             _logger.error("%s", state.alora_guard_refusal)
-
-
-def _mounted(engine_client: Any, state: Any, args: Namespace) -> tuple[Guard, Loader]:
-    """A guard of the bundles that vLLM serves as LoRA modules, each checked against the base.
-
-    Raises:
-        AloraError: none is a bundle, one is damaged or for another base, or the plugin is not active.
-    """
-    from alora.base.stored import base_folder, describe_base
-    from alora.bundle.battery import require_one_base
-    from alora.bundle.manifest import MANIFEST_FILE
-    from alora.bundle.read import load_bundle
-    from alora.config.schema import BaseSettings
-    from alora.errors import CheckFailed, ConfigError
-    from alora.guard.engine import EngineReader
-    from alora.guard.loading import make_guard
-    from alora.vllm_plugin import status
-
-    if not status().active:
-        raise CheckFailed(f"the alora plugin is not active: {status().reason}")
-    if args.logprobs_mode != "processed_logprobs":
-        raise ConfigError("start vLLM with --logprobs-mode processed_logprobs, as alora serve does")
-    loras = state.openai_serving_models.lora_requests
-    folders = {name: Path(lora.lora_path) for name, lora in loras.items()}
-    bundles = [load_bundle(at) for at in folders.values() if (at / MANIFEST_FILE).is_file()]
-    if not bundles:
-        raise ConfigError("no LoRA module of this server is an alora bundle; start it by alora serve battery=DIR")
-    if missing := [bundle.served_name for bundle in bundles if bundle.served_name not in loras]:
-        raise ConfigError(f"load each bundle under its own name; missing: {', '.join(missing)}")
-    require_one_base(bundles)
-    settings = bundles[0].base_settings(BaseSettings(source=args.model))
-    base = describe_base(settings, base_folder(settings))
-    for bundle in bundles:
-        bundle.check_base(base)
-    longest = engine_client.model_config.max_model_len - 1  # and the answer's own token
-    dtype = str(engine_client.model_config.dtype).removeprefix("torch.")
-    reader, root = EngineReader(engine_client, loras), os.environ.get(SERVING_ROOT)
-    return make_guard(bundles, base, dtype, reader, longest, load_bundle, root)

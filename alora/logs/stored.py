@@ -7,16 +7,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from alora.data.sources import parquet_batches
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+
+from alora.data.parquet import parquet_batches
 from alora.errors import AloraError, RunError, first_line
 from alora.reading import read_whole, require_plain
 from alora.typed import typed
 from alora.verdict import TENTHS
-
-if TYPE_CHECKING:
-    import pyarrow
 
 MANIFEST = "manifest.json"
 METADATA = b"alora"  # the manifest, in a Parquet file's own
@@ -72,9 +73,6 @@ def read_manifest(place: Path) -> dict[str, Any]:
     Raises:
         RunError: it is neither, or the manifest is damaged.
     """
-    import pyarrow
-    import pyarrow.parquet
-
     try:
         if place.is_dir():
             require_plain(place, RunError, MANIFEST)
@@ -96,8 +94,6 @@ def read_manifest(place: Path) -> dict[str, Any]:
 
 def schema(policies: Sequence[str]) -> pyarrow.Schema:
     """The columns of verdicts by ``policies``."""
-    import pyarrow
-
     text = pyarrow.string()
     own = {"probability": pyarrow.float64(), "label": text, "flagged": pyarrow.bool_(),
            "threshold": pyarrow.float64(), "adapter": text}  # fmt: skip
@@ -138,9 +134,6 @@ def checked(file: Path, job: Mapping[str, Any], rows: range, columns: Sequence[s
     Raises:
         RunError, DataError: the file holds something else.
     """
-    import pyarrow
-    import pyarrow.parquet
-
     try:
         if not pyarrow.parquet.read_schema(file).equals(schema(list(job["policies"]))):
             raise ValueError("its columns are not those of its policies")
@@ -159,8 +152,6 @@ def checked(file: Path, job: Mapping[str, Any], rows: range, columns: Sequence[s
 
 def _require_sound(batch: pyarrow.RecordBatch, rows: range) -> int:
     """The row behind its last one."""
-    import numpy as np
-
     for name in batch.schema.names:
         if name != "time" and batch.column(name).null_count:
             raise ValueError(f"{name} is not there in every row")

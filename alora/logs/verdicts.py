@@ -18,18 +18,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+from filelock import FileLock, Timeout
 
 from alora.atomic import is_part, remove_own, sweep, whole, write_json, write_pieces
 from alora.errors import DataError, RunError, first_line
 from alora.logs.stored import FIELDS, MANIFEST, METADATA, checked, read_manifest, schema, shard_name, shard_rows
 from alora.reading import read_whole
 from alora.typed import typed
-
-if TYPE_CHECKING:
-    import pyarrow
-
-    from alora.verdict import Verdict
+from alora.verdict import Verdict
 
 REJECTED, LOCK = "rejected.jsonl", ".lock"
 _OWN = re.compile(
@@ -127,8 +127,6 @@ class VerdictFolder:
         return read_manifest(place).get("done") if (place / MANIFEST).exists() or place.is_file() else None
 
     def __enter__(self) -> VerdictFolder:
-        from filelock import FileLock, Timeout
-
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(self.folder / LOCK, timeout=0)
         try:
@@ -164,8 +162,6 @@ class VerdictFolder:
 
     def write(self, shard: int, rows: Iterable[Scored | Refused]) -> None:
         """Write one shard, whose rows are all there; what it takes is at most the shard."""
-        import pyarrow.parquet
-
         scored: list[Scored] = []
         refused: list[Refused] = []
         for row in rows:
@@ -198,8 +194,6 @@ class VerdictFolder:
         return done
 
     def _join(self, file: Path, manifest: Mapping[str, Any]) -> None:
-        import pyarrow.parquet
-
         columns = schema(self.policies).with_metadata({METADATA: json.dumps(manifest).encode()})
         with whole(file) as staged, pyarrow.parquet.ParquetWriter(staged, columns, compression=_ZIPPED) as writer:
             for shard in range(self.shards):
@@ -234,8 +228,6 @@ class VerdictFolder:
 
 
 def _table(rows: Sequence[Scored], schema: pyarrow.Schema) -> pyarrow.Table:
-    import pyarrow
-
     columns: dict[str, list[Any]] = {name: [] for name in schema.names}
     for row in rows:
         for name in ("row", "id", "time", "prefix_tokens", "truncated"):

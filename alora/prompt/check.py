@@ -17,7 +17,8 @@ IN_RECIPE = "lower prompt.max_prefix_tokens to {tokens}"
 
 @dataclass(frozen=True)
 class TokenLengths:
-    """Whole prompts of one split in tokens, and what truncation takes: rows, and prefix tokens before and lost."""
+    """Whole prompts of one split in tokens; what truncation takes: rows, and prefix tokens before and lost; and how many
+    windows its rows are read in, one for a row that fits."""
 
     median: int
     p95: int
@@ -25,6 +26,7 @@ class TokenLengths:
     truncated_rows: int
     prefix_tokens: int
     lost_tokens: int
+    windows: int
 
 
 def check_prompts(
@@ -41,7 +43,7 @@ def check_prompts(
     findings = Findings()
     lengths: list[int] = []
     cut: list[tuple[int, int, str]] = []
-    prefix_tokens = 0
+    prefix_tokens = windows = 0
     for row in rows:
         wanted = [suffixes[policy] for policy in row.labels if policy in suffixes]
         if not wanted:
@@ -61,13 +63,14 @@ def check_prompts(
         if longest > longest_input:
             findings.add("PROMPT_TOO_LONG", row.where, too_long(longest, longest_input, longest_suffix))
         lengths.append(longest)
+        windows += len(prefixes)
         truncation = next(filter(None, (prefix.truncation for prefix in prefixes)), None)
         prefix_tokens += truncation.tokens_before if truncation else sum(len(prefix.token_ids) for prefix in prefixes)
         if truncation:
             cut.append((truncation.tokens_before - truncation.tokens_after, truncation.tokens_before, row.where))
     lost = sum(tokens for tokens, _, _ in cut)
     found = _truncation(name, cut, len(lengths), renderer.settings) if cut else []
-    return _token_lengths(lengths, len(cut), prefix_tokens, lost), [*findings.all(), *found]
+    return _token_lengths(lengths, len(cut), prefix_tokens, lost, windows), [*findings.all(), *found]
 
 
 def _truncation(name: str, cut: list[tuple[int, int, str]], rows: int, settings: PromptSettings) -> list[Finding]:
@@ -98,10 +101,10 @@ def too_long(tokens: int, limit: int, suffix: int, remedy: str = IN_RECIPE) -> s
     return f"the prompt has {tokens} tokens, the base takes {limit}; {remedy.format(tokens=limit - suffix)}"
 
 
-def _token_lengths(lengths: list[int], truncated: int, prefix_tokens: int, lost: int) -> TokenLengths:
+def _token_lengths(lengths: list[int], truncated: int, prefix_tokens: int, lost: int, windows: int) -> TokenLengths:
     ordered = sorted(lengths) or [0]
 
     def quantile(share: float) -> int:
         return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
-    return TokenLengths(quantile(0.5), quantile(0.95), ordered[-1], truncated, prefix_tokens, lost)
+    return TokenLengths(quantile(0.5), quantile(0.95), ordered[-1], truncated, prefix_tokens, lost, windows)

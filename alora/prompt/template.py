@@ -10,6 +10,7 @@ import gc
 import inspect
 import json
 import os
+import resource
 import signal
 import threading
 import warnings
@@ -129,8 +130,6 @@ def _within_limits(surgeon: "_Surgeon") -> ChatTemplate:
 
 def _answer(surgeon: "_Surgeon") -> dict[str, Any] | str:
     """In the child: the pieces, or what is wrong with the template."""
-    import resource
-
     gc.disable()  # what the parent holds is not the child's to end
     taken = int(Path(_STATM).read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     for kind, most in ((resource.RLIMIT_AS, taken + _MEMORY), (resource.RLIMIT_CPU, _SECONDS)):

@@ -21,6 +21,8 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from alora.errors import AdapterError
 from alora.vllm_plugin import compat
 from alora.vllm_plugin.adapter_config import CONFIG, MANIFEST, AdapterConfig, claims_alora, read_config
@@ -95,8 +97,6 @@ def _require_sound(copy: str, shown: str, config: AdapterConfig) -> None:
 
     Also for weights of a head that the configuration does not name: vLLM goes by the file, and would run them.
     """
-    from safetensors import SafetensorError, safe_open
-
     for file in Path(copy).glob("adapter_model.safetensors"):
         try:
             with safe_open(file, "pt") as tensors:

@@ -9,7 +9,6 @@ import pytest
 import alora
 from alora.api import _overrides
 from alora.cli import main
-from alora.commands import train as command
 from alora.errors import BundleError, ConfigError, DataError
 from tests.toy_recipe import toy_overrides
 from tests.vllm import bundles as store
@@ -99,7 +98,7 @@ def test_train_is_the_command_line_and_what_it_returns_loads(tmp_path):
 )
 def test_a_text_arrives_as_it_is(text, tmp_path, monkeypatch):
     arrived = []
-    monkeypatch.setattr(command, "run", lambda recipe: arrived.append(recipe) or 0)
+    monkeypatch.setattr("alora.api.run", lambda recipe: arrived.append(recipe) or 0)
     monkeypatch.chdir(tmp_path)
     rows = tmp_path / "rows.jsonl"
     rows.write_text("{}\n")
@@ -111,7 +110,7 @@ def test_a_text_arrives_as_it_is(text, tmp_path, monkeypatch):
 
 def test_a_recipe_and_a_group_by_name(tmp_path, monkeypatch):
     arrived = []
-    monkeypatch.setattr(command, "run", lambda recipe: arrived.append(recipe) or 0)
+    monkeypatch.setattr("alora.api.run", lambda recipe: arrived.append(recipe) or 0)
     monkeypatch.chdir(tmp_path)
     assert alora.train("quickstart", base="qwen3_4b", name="other") == Path.cwd() / "runs" / "other"
     assert arrived[0].base.source == "Qwen/Qwen3-4B"

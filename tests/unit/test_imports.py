@@ -5,6 +5,8 @@ from pathlib import Path
 
 import grimp
 
+import alora
+
 
 def circles(package):
     graph = grimp.build_graph(package, exclude_type_checking_imports=False, cache_dir=None)
@@ -44,3 +46,7 @@ def test_unit_tests_mirror_the_package_or_are_listed():
         module = root / "alora" / place.parent / place.name.removeprefix("test_")
         name = f"`{test.relative_to(root / 'tests')}`"
         assert module.exists() != (name in listed), f"{name}: no module of its own, and not in tests/README.md, or both"
+
+
+def test_a_shell_completes_the_public_names():
+    assert set(alora.__all__) <= set(dir(alora))

@@ -54,6 +54,11 @@ def test_a_row_with_two_labels():
     assert any("1 conversations have two different labels (train.jsonl:1 = v.jsonl:2)" in f.problem for f in findings)
 
 
+def test_a_pair_with_two_labels_is_told_once():
+    (finding,) = check_duplicates({"train": [row("a"), row("a", "violation", "train.jsonl:2")]}, POLICY)
+    assert finding.code == "TWO_LABELS"
+
+
 def test_leakage_between_splits():
     splits = {
         "train": [row("a"), row("b")],

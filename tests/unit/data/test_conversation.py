@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data import formats, sources
+from alora.data import formats, parquet, sources
 from alora.data.conversation import Conversation, Message, read_conversation, read_labelled, read_multilabelled
 from alora.errors import DataError
 from alora.findings import Findings
@@ -420,7 +420,7 @@ def test_parquet_that_unpacks_to_gigabytes_is_refused_by_its_size(tmp_path, monk
         pyarrow.parquet.write_table(table, path, compression="zstd", store_schema=False)
         assert path.stat().st_size < 20_000
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        monkeypatch.setattr(sources, "LARGEST", 10**8)
+        monkeypatch.setattr(parquet, "LARGEST", 10**8)
         with pytest.raises(DataError, match=r"^\S+rows.parquet holds 0\.\d GiB and more when it is unpacked"):
             read(str(path))
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000, "kilobytes"
@@ -428,7 +428,7 @@ def test_parquet_that_unpacks_to_gigabytes_is_refused_by_its_size(tmp_path, monk
 
 def test_parquet_of_more_rows_or_values_than_are_read_is_refused_unread(tmp_path, monkeypatch):
     path = tmp_path / "rows.parquet"
-    monkeypatch.setattr(sources, "MOST_ROWS", 1000)
+    monkeypatch.setattr(parquet, "MOST_ROWS", 1000)
     pyarrow.parquet.write_table(pyarrow.table({"messages": pyarrow.nulls(10**6, pyarrow.string())}), path)
     with pytest.raises(DataError, match=r"rows.parquet holds 1000000 rows.*at most 1000 rows"):
         read(str(path))

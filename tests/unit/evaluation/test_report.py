@@ -141,7 +141,7 @@ def test_predict_scores_a_row_once_and_keeps_it_where_it_is_labelled():
         row("too long", refunds="violation"),
     ]
     scorer = _LengthScorer()
-    refunds, tone = predict(scorer, _Renderer(), [REFUNDS, TONE], ["refunds", "tone"], rows, progress=False)
+    refunds, tone = predict(scorer, _Renderer(), [REFUNDS, TONE], ["refunds", "tone"], rows, progress="")
     assert (scorer.calls, scorer.asked) == (1, ((0, 1), (1,), (0,)))
     assert refunds.logits_NL.tolist() == [[2, 0], [8, 0]]
     assert refunds.label_ids_N.tolist() == [1, 0]
@@ -157,15 +157,15 @@ def test_predict_scores_as_many_rows_at_once_as_fit(limits, calls, monkeypatch):
     monkeypatch.setattr("alora.evaluation.predict.BATCH_PREFIX_TOKENS", limits[1])
     rows = [row("aa", tone="warm"), row("b", tone="rude"), row("too long", tone="warm")]
     scorer = _LengthScorer()
-    (tone,) = predict(scorer, _Renderer(), [TONE], ["tone"], rows, progress=False)
+    (tone,) = predict(scorer, _Renderer(), [TONE], ["tone"], rows, progress="")
     assert scorer.calls == calls
     assert tone.logits_NL[:, 0].tolist() == [2, 1, 8]
 
 
 def test_predict_refusals_and_nothing_to_do():
     with pytest.raises(ConfigError, match="1 policies but 2 suffixes"):
-        predict(_LengthScorer(), _Renderer(), [REFUNDS], ["a", "b"], [], progress=False)
-    (empty,) = predict(_LengthScorer(), _Renderer(), [REFUNDS], ["a"], [], progress=False)
+        predict(_LengthScorer(), _Renderer(), [REFUNDS], ["a", "b"], [], progress="")
+    (empty,) = predict(_LengthScorer(), _Renderer(), [REFUNDS], ["a"], [], progress="")
     assert empty.logits_NL.shape == (0, 2)
     with pytest.raises(DataError, match="no rows"):
         evaluate(empty, OperatingPoint(), SETTINGS, method="alora")

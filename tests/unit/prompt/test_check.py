@@ -38,9 +38,11 @@ def test_lengths_and_truncation_of_prompts():
 def test_with_windows_training_rows_alone_are_cut_and_that_is_no_error():
     rows = [row("x " * 2**12, where=f"train.jsonl:{number}") for number in range(9)]
 
+    def renderer_of(truncation):
+        return Renderer(toy_tokenizer("qwen3"), PromptSettings(max_prefix_tokens=200, truncation=truncation))
+
     def checked(name, truncation):
-        renderer = Renderer(toy_tokenizer("qwen3"), PromptSettings(max_prefix_tokens=200, truncation=truncation))
-        return check_prompts(name, rows, [POLICY], renderer, 10_000)
+        return check_prompts(name, rows, [POLICY], renderer_of(truncation), 10_000)
 
     lengths, (finding,) = checked("test", "middle")
     assert (lengths.truncated_rows, finding.code) == (9, "TRUNCATED_MOST")
@@ -50,6 +52,7 @@ def test_with_windows_training_rows_alone_are_cut_and_that_is_no_error():
     assert "in training alone" in finding.problem
     lengths, findings = checked("test", "windows")
     assert (lengths.truncated_rows, lengths.lost_tokens, findings) == (0, 0, [])
+    assert lengths.windows == sum(len(renderer_of("windows").windows(row.conversation)) for row in rows) > 9 * 10
 
 
 def test_prompts_longer_than_the_base_takes():

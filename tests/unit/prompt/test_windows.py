@@ -102,7 +102,7 @@ def test_a_violation_that_truncation_loses_is_found_in_a_window():
     def scored(truncation):
         this = renderer(truncation=truncation)
         suffix = this.suffix(POLICY)
-        return predict(Reads(this._tokenizer, "grenade"), this, [POLICY], [suffix], rows, progress=False)[0]
+        return predict(Reads(this._tokenizer, "grenade"), this, [POLICY], [suffix], rows, progress="")[0]
 
     for cut in ("middle", "start"):
         assert (scored(cut).logits_NL[:, 0] > 0).tolist() == [False] * 3

@@ -1,0 +1,101 @@
+"""What scores a log shard by shard: the engine that was asked for, and the rows that it reads on through."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from alora.commands.output import note
+from alora.config.schema import Recipe
+from alora.config.secrets import in_the_clear
+from alora.data.conversation import LabelledConversation, Rejected, stream_conversations
+from alora.errors import AloraError
+from alora.logs.rows import time_of
+from alora.logs.verdicts import Refused, Scored, VerdictFolder
+from alora.remote import Client, GuardClient
+
+if TYPE_CHECKING:
+    from alora.api import Battery
+
+
+class Shards:
+    """What scores and writes shards of one log; it reads on from shard to shard."""
+
+    def __init__(self, recipe: Recipe, source: str, folder: VerdictFolder) -> None:
+        self._recipe, self._source, self._folder = recipe, source, folder
+        self._scorer, self._next = scorer_of(recipe), 0
+        self._rows = self._read()
+
+    def _read(self) -> Iterator[tuple[int, Any]]:
+        return enumerate(stream_conversations(self._source, self._recipe.data))
+
+    def write(self, shard: int, tick: Callable[[int], object]) -> None:
+        """Score one shard; ``tick`` hears of rows that are done."""
+        if shard < self._next:
+            self._rows, self._next = self._read(), 0
+        size = self._recipe.logs.shard_rows
+        deque(islice(self._rows, (shard - self._next) * size), maxlen=0)
+        self._next = shard + 1
+        self._folder.write(shard, _answers(self._scorer, islice(self._rows, size), self._recipe, tick))
+
+    def close(self) -> None:
+        """Free the scorer."""
+        self._scorer.close()
+
+
+def _answers(
+    scorer: Battery | Client | GuardClient,
+    rows: Iterable[tuple[int, Any]],
+    recipe: Recipe,
+    tick: Callable[[int], object],
+) -> Iterator[Scored | Refused]:
+    """What comes of each row, in any order; nothing of another shard is read."""
+    asked: deque[tuple[int, Any, LabelledConversation]] = deque()
+    refused: list[Refused] = []
+
+    def conversations() -> Iterator[LabelledConversation]:
+        for number, (value, row) in rows:
+            if isinstance(row, Rejected):
+                refused.append(Refused(number, row.where, [str(finding) for finding in row.findings]))
+            else:
+                asked.append((number, value, row))
+                yield row
+
+    for answer in scorer.score_many(conversations(), errors="return"):
+        number, value, row = asked.popleft()
+        tick(1)
+        if isinstance(answer, AloraError):
+            if recipe.strict:
+                raise answer
+            yield Refused(number, row.where, [str(answer)])
+        else:
+            time = time_of(value, recipe.data)
+            cut = answer.truncation is not None
+            yield Scored(number, answer.conversation, time, answer.prefix_tokens, cut, answer.verdicts)
+    tick(len(refused))
+    yield from refused
+
+
+def by_guard(recipe: Recipe) -> bool:
+    """Whether a guard is asked: it knows its bundles itself."""
+    return recipe.engine.startswith("http") and not artifact_of(recipe)
+
+
+def artifact_of(recipe: Recipe) -> list[str]:
+    return [*([recipe.artifact] if recipe.artifact else []), *recipe.bundles]
+
+
+def scorer_of(recipe: Recipe) -> Battery | Client | GuardClient:
+    """What computes the verdicts: the engine that was asked for."""
+    if recipe.engine.startswith("http"):
+        if remark := in_the_clear(recipe.engine):
+            note(remark)
+        if by_guard(recipe):
+            return GuardClient(recipe.engine)
+        return Client(recipe.engine, artifact_of(recipe), base=recipe.base, policies=recipe.policies)
+    from alora.api import load  # torch, which a server's client goes without
+
+    here = "vllm" if recipe.engine == "vllm" else "packed"
+    return load(artifact_of(recipe), base=recipe.base, scorer=here, policies=recipe.policies)

@@ -1,0 +1,77 @@
+"""Rows of Parquet files, within bounds: a kilobyte of one can hold gigabytes."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.compute
+import pyarrow.parquet
+
+from alora.data.formats import Row, one_line, shortened
+from alora.errors import DataError
+
+MOST_ROWS, LARGEST = 10_000_000, 4 * 2**30  # rows, and bytes when unpacked
+
+
+def read_parquet(path: Path) -> Iterator[Row]:
+    """Its rows, as plain data; DataError where it cannot be read."""
+    try:
+        number = 0
+        for batch in parquet_batches(path):
+            for value in batch.to_pylist():
+                number += 1
+                yield Row(f"{path.name}:{number}", value)
+    except DataError:
+        raise
+    # Arrow takes texts that are not UTF-8 and dates beyond Python's; both fail only as they become Python's own.
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise DataError(f"{path}: not a Parquet file that can be read: {one_line(error)}") from error
+
+
+def parquet_batches(path: Path, columns: Sequence[str] | None = None, streamed: bool = False) -> Iterator[Any]:
+    """The rows of a Parquet file, of which a kilobyte can hold gigabytes: texts stay in their dictionaries.
+
+    Args:
+        columns: these alone; None: all.
+        streamed: the caller keeps nothing of a batch, so the bounds are on a group of rows and on a batch.
+    """
+    names = pyarrow.parquet.read_schema(path).names
+    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
+        raise DataError(f"{path}: the column {shortened(twice[0])} is there twice; rename one of them")
+    about = pyarrow.parquet.read_metadata(path)
+    every = range(about.num_row_groups)
+    for part in ([number] for number in every) if streamed else [every]:
+        groups = [about.row_group(number) for number in part]
+        chunks = [group.column(number) for group in groups for number in range(about.num_columns)]
+        rows, values = sum(group.num_rows for group in groups), sum(chunk.num_values for chunk in chunks)
+        size = sum(max(chunk.total_uncompressed_size, 0) for chunk in chunks)
+        if rows > MOST_ROWS or (values > 8 * MOST_ROWS and not streamed) or size > LARGEST:
+            _refuse_large(path, f"{rows} rows, {values} values and {size / 2**30:.1f} GiB")
+    leaves = [about.schema.column(number) for number in range(about.num_columns)]
+    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+    with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as file:
+        size = 0
+        for batch in file.iter_batches(batch_size=1024, columns=columns):
+            size = sum(map(_expanded, batch.columns)) + (0 if streamed else size)
+            if size > (LARGEST >> 4 if streamed else LARGEST):
+                _refuse_large(path, f"{size / 2**30:.1f} GiB and more")
+            yield batch
+
+
+def _refuse_large(path: Path, found: str) -> None:
+    raise DataError(
+        f"{path} holds {found} when it is unpacked; at most {MOST_ROWS} rows, eight values for each and "
+        f"{LARGEST >> 30} GiB are read: give fewer rows or columns"
+    )
+
+
+def _expanded(array: Any) -> int:
+    """Bytes of an Arrow array with every text of its dictionary written out."""
+    if pyarrow.types.is_dictionary(array.type):
+        lengths = pyarrow.compute.call_function("binary_length", [array.dictionary]).take(array.indices)
+        return pyarrow.compute.call_function("sum", [lengths]).as_py() or 0
+    if pyarrow.types.is_struct(array.type):
+        return sum(map(_expanded, array.flatten()))
+    return _expanded(array.flatten()) if hasattr(array, "flatten") else array.nbytes

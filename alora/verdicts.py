@@ -1,0 +1,117 @@
+"""Verdicts of several policies on one conversation: what :mod:`alora.api` and the clients of a server share.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Generic
+
+from alora.bundle.battery import Read
+from alora.commands.bundles import read_bundles
+from alora.config.paths import HUB_ID
+from alora.config.schema import BaseSettings, Recipe
+from alora.data.conversation import Conversation, LabelledConversation, parse_conversation
+from alora.errors import AloraError
+from alora.prompt.render import Question, Renderer, Truncation
+from alora.verdict import Verdict, make_verdict
+
+Messages = Conversation | LabelledConversation | Sequence[Mapping[str, Any]] | Mapping[str, Any]
+Artifact = str | Path | Sequence[str | Path]
+Base = str | Path | BaseSettings | None
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Every policy's verdict on one conversation, in the battery's order; ``verdicts["no_refunds"]`` is one of them.
+
+    ``truncation`` says what the conversation lost to fit the prompt; None: nothing. ``windows`` are the parts that a
+    long one was scored in, if its adapters were trained with ``prompt.truncation=windows``.
+    """
+
+    conversation: str
+    verdicts: tuple[Verdict, ...]
+    prefix_tokens: int
+    truncation: Truncation | None = None
+    windows: int = 1
+
+    @property
+    def violated(self) -> bool:
+        """Whether any policy is violated."""
+        return any(verdict.violated for verdict in self.verdicts)
+
+    def __getitem__(self, policy: str) -> Verdict:
+        for verdict in self.verdicts:
+            if verdict.policy == policy:
+                return verdict
+        raise KeyError(f"no policy {policy!r} among {', '.join(verdict.policy for verdict in self)}")
+
+    def __iter__(self) -> Iterator[Verdict]:
+        return iter(self.verdicts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON types: what ``alora score`` writes."""
+        return {
+            "conversation": self.conversation,
+            "prefix_tokens": self.prefix_tokens,
+            "truncation": None if self.truncation is None else asdict(self.truncation),
+            **({"windows": self.windows} if self.windows > 1 else {}),
+            "verdicts": [verdict.as_dict() for verdict in self.verdicts],
+        }
+
+
+class Policies(Generic[Read]):
+    """Bundles on one base: questions to all of them, which ``check`` may refuse, and verdicts from their logits."""
+
+    def __init__(
+        self, bundles: Sequence[Read], renderer: Renderer, check: Callable[[Question], object] = lambda _: None
+    ) -> None:
+        self.bundles, self._renderer, self._check = bundles, renderer, check
+        self.names = [bundle.served_name for bundle in bundles]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of its policies, in the order of their verdicts."""
+        return tuple(bundle.policy.id for bundle in self.bundles)
+
+    def questions(self, messages: Messages, where: str) -> tuple[str, list[Question]]:
+        """The conversation's id, and the question to every policy about each of its windows; ``where`` opens messages,
+        if it is any."""
+        if isinstance(messages, LabelledConversation):
+            messages, where = messages.conversation, messages.where
+        if not isinstance(messages, Conversation):
+            plain = messages if isinstance(messages, Mapping) else {"messages": list(messages)}
+            messages = parse_conversation(plain, where or "the conversation")
+        suffixes = [bundle.suffix for bundle in self.bundles]
+        try:
+            questions = self._renderer.questions(messages, suffixes)
+            for question in questions:
+                self._check(question)
+        except AloraError as error:
+            raise type(error)(f"{where}: {error}" if where else str(error)) from error
+        return messages.id, questions
+
+    def verdicts(self, name: str, asked: Sequence[Question], logits_PL: Iterable[Iterable[Any]]) -> Verdicts:
+        """The verdicts from each policy's label logits."""
+        pairs = zip(self.bundles, logits_PL, strict=True)
+        verdicts = [
+            make_verdict(bundle.policy, list(map(float, logits_L)), bundle.calibration, bundle.manifest.adapter_digest)
+            for bundle, logits_L in pairs
+        ]
+        tokens, lost = sum(len(one.prefix.token_ids) for one in asked), [one.prefix.truncation for one in asked]
+        return Verdicts(name, tuple(verdicts), tokens, next(filter(None, lost), None), len(asked))
+
+
+def open_artifact(
+    artifact: Artifact, base: Base, policies: Sequence[str], read: Callable[[Path], Read]
+) -> tuple[list[Read], BaseSettings]:
+    """What :func:`load` and the clients take as ``artifact``, as bundles; a hub id is fetched first."""
+    from alora.bundle.hub import fetch_bundle
+
+    names = map(str, [artifact] if isinstance(artifact, str | Path) else artifact)
+    folders = [name if Path(name).exists() or not HUB_ID.fullmatch(name) else str(fetch_bundle(name)) for name in names]
+    settings = base if isinstance(base, BaseSettings) else BaseSettings(source=None if base is None else str(base))
+    return read_bundles(Recipe(bundles=folders, base=settings, policies=list(policies)), read)
