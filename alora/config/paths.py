@@ -84,7 +84,7 @@ def _close(given: str, places: Sequence[Path]) -> str | None:
     folder, name = os.path.split(given.rstrip("/"))
     for place in places:
         try:
-            names = os.listdir(place / expanded(folder))
+            names = [entry.name for entry in (place / expanded(folder)).iterdir()]
         except (OSError, ValueError):
             continue
         if close := difflib.get_close_matches(name, names, n=1, cutoff=0.75):

@@ -17,8 +17,8 @@ IN_RECIPE = "lower prompt.max_prefix_tokens to {tokens}"
 
 @dataclass(frozen=True)
 class TokenLengths:
-    """Whole prompts of one split in tokens; what truncation takes: rows, and prefix tokens before and lost; and how many
-    windows its rows are read in, one for a row that fits."""
+    """Whole prompts of one split in tokens; what truncation takes: rows, and prefix tokens before and lost; and in how
+    many windows its rows are read, one for a row that fits."""
 
     median: int
     p95: int

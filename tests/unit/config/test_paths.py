@@ -87,7 +87,7 @@ def test_several_bundles(places):
 def test_a_slip_in_a_name_is_answered_with_the_name(places):
     (places[0] / "rows.jsonl").touch()
     (places[0] / "runs" / "quickstart").mkdir(parents=True)
-    with pytest.raises(ConfigError, match="there is no 'row.jsonl'; did you mean 'rows.jsonl'"):
+    with pytest.raises(ConfigError, match=r"there is no 'row.jsonl'; did you mean 'rows.jsonl'"):
         absolute_paths(Recipe(conversation="row.jsonl"), "score", places)
     with pytest.raises(ConfigError, match=r"there is no 'other.csv'; looked for"):
         absolute_paths(Recipe(conversation="other.csv"), "score", places)
