@@ -51,6 +51,7 @@ VERBS = {
 }
 # How safetensors and torch, which raise errors of their own, tell that a file could not be written.
 _DISK_SIGNS = ("No space left on device", "StorageFull", "File too large", "inline_container")
+LONGEST_LINE = 2100  # characters of a message
 _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free the space and run the same command again"),
     errno.ENAMETOOLONG: "give a shorter name",
@@ -249,8 +250,14 @@ def _ready_streams() -> None:
 
 
 def _fail(message: str, exit_code: int) -> int:
-    _say(f"alora: {message}" if exit_code != 1 else message)
+    lines = [_short(line) for line in message.split("\n")]
+    _say("\n".join([f"alora: {lines[0]}" if exit_code != 1 else lines[0], *lines[1:]]))
     return exit_code
+
+
+def _short(line: str) -> str:
+    """A line that quotes megabytes from a received file, without its middle; the remedy stands at its end."""
+    return line if len(line) <= LONGEST_LINE else f"{line[:1500]} [...] {line[-500:]}"
 
 
 def _say(text: str) -> None:

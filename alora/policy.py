@@ -68,6 +68,8 @@ class Policy:
         for name, text in texts:
             _refuse_odd_text(self.id, name, text)
         for text in (self.title, *self.labels, *self.answers):
+            if not text.strip():
+                raise PolicyError(f"policy {self.id!r}: a label or an answer word is empty; give each a text")
             if printable(text) != text:
                 raise PolicyError(
                     f"policy {self.id!r}: {text[:80]!r} holds a control character, which a terminal would obey; "

@@ -223,3 +223,15 @@ def test_a_remedy_fits_its_fault(error, words, not_there, capsys, monkeypatch):
     errors = capsys.readouterr().err
     assert words in errors
     assert not_there not in errors
+
+
+def test_a_message_that_quotes_megabytes_loses_its_middle_and_keeps_the_remedy(monkeypatch, capsys):
+    def fails(_):
+        raise errors.DataError(f"a.jsonl:1: {'x' * 10**6} is odd; mend it\na.jsonl:2: fine words; mend them")
+
+    monkeypatch.setattr(cli, "_dispatch", fails)
+    assert cli.main([]) == 2
+    one, two = capsys.readouterr().err.splitlines()
+    assert len(one) < 2200
+    assert (one[:20], one[-15:]) == ("alora: a.jsonl:1: xx", "is odd; mend it")
+    assert two == "a.jsonl:2: fine words; mend them"

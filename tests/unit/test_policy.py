@@ -149,6 +149,13 @@ def test_control_characters_that_would_reach_a_terminal_are_refused(field, text)
         Policy("a", given["title"], "R", (given["label"], "y"), (given["answer"], "B"))
 
 
+@pytest.mark.parametrize("field", ["label", "answer"])
+def test_an_empty_label_is_refused_in_a_manifest_too(field):
+    given = {"label": "x", "answer": "A"} | {field: " "}
+    with pytest.raises(PolicyError, match="a label or an answer word is empty"):
+        Policy("a", "T", "R", (given["label"], "y"), (given["answer"], "B"))
+
+
 @pytest.mark.parametrize("name", ["title", "rule"])
 def test_a_text_of_megabytes_is_refused_without_being_printed(name):
     texts = {"title": "No refunds", "rule": "Never."} | {name: "x" * 5_000_000}
