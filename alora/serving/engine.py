@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from transformers import AutoConfig
 
 from alora.errors import AdapterError, BaseError, CheckFailed, MissingDependency
 from alora.prompt.render import Prefix, Suffix
+from alora.vllm_plugin import register, status
 
 if TYPE_CHECKING:
     from alora.base.load import LoadedBase
@@ -72,8 +74,6 @@ class Engine:
             from vllm import LLM
         except ImportError as error:
             raise MissingDependency(f"engine=vllm needs vLLM ({error}); pip install 'alora-toolkit[vllm]'") from error
-        from alora.vllm_plugin import register, status
-
         register()
         if not status().active:
             raise CheckFailed(f"the vLLM plugin is not active: {status().reason}; `alora doctor` says more")
@@ -174,6 +174,4 @@ def served_rank(rank: int) -> int:
 
 
 def _longest(base: str) -> int | None:
-    from transformers import AutoConfig
-
     return getattr(AutoConfig.from_pretrained(base), "max_position_embeddings", None)

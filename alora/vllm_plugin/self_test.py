@@ -7,7 +7,7 @@ out again.
 from types import SimpleNamespace
 from typing import Any
 
-from alora.vllm_plugin import compat
+from alora.vllm_plugin import compat, stand_ins
 from alora.vllm_plugin.carried_request import CarriedLoRARequest
 
 _BLOCK = 4
@@ -31,7 +31,7 @@ def _carried(name: str, number: int, digest: str, activation: int = _ACTIVATION)
 
 
 def _test_hashes() -> None:
-    with compat.block_hashing(_BLOCK) as hashes:
+    with stand_ins.block_hashing(_BLOCK) as hashes:
         base = hashes(_PROMPT)
         first = hashes(_PROMPT, _carried("first", 1, "a"))
         earlier = hashes(_PROMPT, _carried("first", 1, "a", _ACTIVATION - 1))
@@ -50,7 +50,7 @@ def _test_hashes() -> None:
 
 def _test_v1_mask() -> None:
     lora = _carried("first", 7, "a")
-    ids, rows = compat.v1_example(lora)
+    ids, rows = stand_ins.v1_example(lora)
     runner = SimpleNamespace(requests={"row": SimpleNamespace(lora_request=lora)}, _set_active_loras=None)
     seen: list[Any] = []
     runner._set_active_loras = lambda prompts, tokens, *rest: seen.append(tokens)
@@ -59,7 +59,7 @@ def _test_v1_mask() -> None:
 
 
 def _test_v2_mask() -> None:
-    state, arguments = compat.v2_example(_carried("first", 7, "a"), computed=4)
+    state, arguments = stand_ins.v2_example(_carried("first", 7, "a"), computed=4)
     tokens = compat.current(compat.V2_LORA_INPUTS)(state, *arguments)[1]
     wanted = (0,) * (_ACTIVATION - 4) + (7,) * (16 - _ACTIVATION + 4)
     _expect(tuple(int(token) for token in tokens) == wanted, "the V2 model runner does not mask the prefix")

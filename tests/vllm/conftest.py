@@ -1,6 +1,7 @@
 """Fixtures for the tests that run real vLLM. They fail, never skip, where vLLM is missing."""
 
 import os
+import warnings
 
 import pytest
 
@@ -12,6 +13,9 @@ if os.environ.get("ALORA_TEST_RUNNER") == "v2":  # before anything imports Trito
 from tests.vllm import toy_engine
 
 os.environ.update(toy_engine.ENVIRONMENT)
+
+with warnings.catch_warnings(action="ignore"):  # of vLLM's own import, before pytest can be told
+    from alora.vllm_plugin import stand_ins  # noqa: F401
 
 from tests import forked
 from tests.vllm import toys as toy_store

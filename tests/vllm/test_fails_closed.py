@@ -19,6 +19,7 @@ from alora.vllm_plugin import (
     prefix_hash,
     register,
     self_test,
+    stand_ins,
     status,
     token_mapping,
 )
@@ -221,7 +222,7 @@ def test_a_worker_without_the_plugin_refuses(engine, reinstalled):
 
 
 def test_a_v2_runner_whose_positions_are_not_seen_refuses(toys):
-    runner = type("Runner", (), {"lora_state": compat.v2_example(lora_request(toys["linear"]), computed=0)[0]})
+    runner = type("Runner", (), {"lora_state": stand_ins.v2_example(lora_request(toys["linear"]), computed=0)[0]})
     assert "Runner" in engine_check.worker_refusal(SimpleNamespace(model_runner=runner()), "/")
 
 

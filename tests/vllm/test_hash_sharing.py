@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from alora.vllm_plugin import compat, install, prefix_hash, register
+from alora.vllm_plugin import install, prefix_hash, register, stand_ins
 from alora.vllm_plugin.carried_request import CarriedLoRARequest
 
 BLOCK = 4
@@ -43,7 +43,7 @@ def stock_hashes():
     def compute(prompts, salt):
         install.unregister()
         try:
-            with compat.block_hashing(BLOCK) as hashes:
+            with stand_ins.block_hashing(BLOCK) as hashes:
                 return [hashes(prompt, salt=salt) for prompt in prompts]
         finally:
             register()
@@ -56,7 +56,7 @@ def stock_hashes():
 def test_shared_hashes_equal_stock(stock_hashes, seed, salt):
     prompts = random_prompts(seed)
     wanted = stock_hashes(prompts, salt)
-    with compat.block_hashing(BLOCK) as hashes:
+    with stand_ins.block_hashing(BLOCK) as hashes:
         assert [hashes(prompt, salt=salt) for prompt in prompts] == wanted
         for prompt, stock in zip(prompts, wanted, strict=True):
             for activation in (0, 3, 4, 9, len(prompt)):
@@ -71,7 +71,7 @@ def test_tenants_whose_prompts_diverge_never_share(stock_hashes):
     system = list(range(BLOCK))
     prompts = [system + [seed] * 40 for seed in (7, 8)]
     wanted = {salt: stock_hashes(prompts, salt) for salt in ("one", "two", None)}
-    with compat.block_hashing(BLOCK) as hashes:
+    with stand_ins.block_hashing(BLOCK) as hashes:
         for _ in range(2):
             for salt, stock in wanted.items():
                 assert [hashes(prompt, salt=salt) for prompt in prompts] == stock
@@ -83,7 +83,7 @@ def test_what_is_no_token_is_never_taken_from_a_prompt_of_tokens(extra):
     prompt = list(range(40))
     images = [[SimpleNamespace(identifier=name, mm_position=SimpleNamespace(offset=4, length=30))] for name in "ab"]
     values = {"mm_features": images, "prompt_embeds": [torch.full((40, 2), value) for value in (1.0, 2.0)]}[extra]
-    with compat.block_hashing(BLOCK) as hashes:
+    with stand_ins.block_hashing(BLOCK) as hashes:
         seen = [hashes(prompt), *(hashes(prompt, **{extra: value}) for value in values)]
         again = [hashes(prompt), *(hashes(prompt, carried(40), **{extra: value}) for value in values)]
     assert seen == again, "the base's blocks under an adapter have the base's keys"
@@ -100,7 +100,7 @@ def test_hashes_that_look_ahead_are_left_to_stock():
 
 def test_two_activations_in_one_block_share_neither_it_nor_what_follows():
     prompt = list(range(40))
-    with compat.block_hashing(BLOCK) as hashes:
+    with stand_ins.block_hashing(BLOCK) as hashes:
         early, late = hashes(prompt, carried(9)), hashes(prompt, carried(10))
     assert early[:2] == late[:2]
     assert not set(early[2:]) & set(late[2:])
@@ -111,7 +111,7 @@ def test_lora_that_stock_vllm_serves_by_itself_shares_nothing_with_the_base(stoc
     from vllm.lora.request import LoRARequest
 
     prompt = list(range(40))
-    with compat.block_hashing(BLOCK) as hashes:
+    with stand_ins.block_hashing(BLOCK) as hashes:
         base = hashes(prompt)
         plain = hashes(prompt, LoRARequest("plain", 1, "/plain"))
         assert not set(plain) & set(base)
@@ -120,7 +120,7 @@ def test_lora_that_stock_vllm_serves_by_itself_shares_nothing_with_the_base(stoc
 
 def test_prompts_of_two_tenants_never_share():
     prompt = list(range(40))
-    with compat.block_hashing(BLOCK) as hashes:
+    with stand_ins.block_hashing(BLOCK) as hashes:
         seen = [hashes(prompt, salt=salt) for salt in ("one", "two", None)]
     assert not set(seen[0]) & set(seen[1])
     assert not set(seen[0]) & set(seen[2])
@@ -128,7 +128,7 @@ def test_prompts_of_two_tenants_never_share():
 
 def test_a_request_extended_by_its_answer_hashes_on_as_stock(stock_hashes):
     prompt = list(range(10))
-    with compat.block_hashing(BLOCK) as hashes:
+    with stand_ins.block_hashing(BLOCK) as hashes:
         grown = hashes(prompt, answer=list(range(90, 99)))
     (wanted,) = stock_hashes([prompt + list(range(90, 99))], None)
     assert grown == wanted
@@ -138,7 +138,7 @@ def test_the_self_test_leaves_the_seed_of_a_running_engine(monkeypatch):
     from vllm.v1.core import kv_cache_utils
 
     monkeypatch.setattr(kv_cache_utils, "NONE_HASH", b"the engine's", raising=False)
-    with compat.block_hashing(BLOCK):
+    with stand_ins.block_hashing(BLOCK):
         assert vars(kv_cache_utils)["NONE_HASH"] != b"the engine's"
     assert vars(kv_cache_utils)["NONE_HASH"] == b"the engine's"
 
@@ -155,7 +155,7 @@ def test_conversations_behind_one_system_prompt_are_hashed_once_each():
     """However they alternate: the very same objects come back."""
     system = list(range(BLOCK))
     prompts = [system + [seed] * 40 for seed in (7, 8, 9)]
-    with compat.block_hashing(BLOCK) as hashes:
+    with stand_ins.block_hashing(BLOCK) as hashes:
         seen = [hashes(prompt, carried(44)) for prompt in prompts]
         again = [hashes(prompt, carried(44)) for _ in range(3) for prompt in prompts]
         assert again == seen * 3

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from alora.vllm_plugin import compat, token_mapping
+from alora.vllm_plugin import compat, stand_ins, token_mapping
 from alora.vllm_plugin.carried_request import CarriedLoRARequest
 
 ADAPTER, ACTIVATION, STEP = 7, 40, 16
@@ -24,7 +24,7 @@ def wanted(computed: int, activation: int) -> list[int]:
 @pytest.mark.parametrize("computed", [0, 23, 24, 25, 39, 40, 41, 100])
 def test_v1_adapts_from_the_activation_on(computed, activation):
     lora = carried(activation)
-    batch, scheduled = compat.v1_example(lora, STEP)
+    batch, scheduled = stand_ins.v1_example(lora, STEP)
     batch.num_computed_tokens_cpu[0] = computed
     seen = []
     runner = SimpleNamespace(
@@ -38,7 +38,7 @@ def test_v1_adapts_from_the_activation_on(computed, activation):
 @pytest.mark.parametrize("activation", [0, ACTIVATION])
 @pytest.mark.parametrize("computed", [0, 23, 24, 25, 39, 40, 41, 100])
 def test_v2_adapts_from_the_activation_on(computed, activation):
-    state, arguments = compat.v2_example(carried(activation), computed, STEP)
+    state, arguments = stand_ins.v2_example(carried(activation), computed, STEP)
     _, tokens, _ = compat.current(compat.V2_LORA_INPUTS)(state, *arguments)
     assert [int(token) for token in tokens] == wanted(computed, activation)
 
@@ -48,7 +48,7 @@ def test_v2_positions_are_the_schedulers():
         scheduled_new_reqs=[SimpleNamespace(req_id="new", num_computed_tokens=64)],
         scheduled_cached_reqs=SimpleNamespace(req_ids=["old"], num_computed_tokens=[80]),
     )
-    state, _arguments = compat.v2_example(carried(ACTIVATION), computed=0)
+    state, _arguments = stand_ins.v2_example(carried(ACTIVATION), computed=0)
     runner = SimpleNamespace(lora_state=state)
     taken = []
     token_mapping.v2_positions_patch(lambda self, *rest: taken.append(rest))(runner, step, "batch", 3)
@@ -57,7 +57,7 @@ def test_v2_positions_are_the_schedulers():
 
 
 def test_v2_without_positions_raises_rather_than_guesses():
-    state, arguments = compat.v2_example(carried(ACTIVATION), computed=0)
+    state, arguments = stand_ins.v2_example(carried(ACTIVATION), computed=0)
     state._alora_computed = {"another row": 0}
     with pytest.raises(KeyError):
         compat.current(compat.V2_LORA_INPUTS)(state, *arguments)
