@@ -77,7 +77,8 @@ class VerdictFolder:
     def __init__(self, output: Path, job: Mapping[str, Any]) -> None:
         self.output, self._file = output, output if output.suffix == ".parquet" else None
         self.folder = output if self._file is None else output.with_name(f"{output.name}.parts")
-        self.job, self.shards = dict(job), math.ceil(job["rows"] / job["shard_rows"])
+        # As the manifest holds it, in which a tuple is a list: what is there is compared with it.
+        self.job, self.shards = json.loads(json.dumps(job)), math.ceil(job["rows"] / job["shard_rows"])
         self._claim(output)
 
     @property

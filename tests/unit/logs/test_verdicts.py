@@ -41,7 +41,7 @@ def test_a_time_that_no_text_file_can_hold_costs_no_other_row(tmp_path):
 @pytest.fixture
 def killed(tmp_path) -> Callable[[], VerdictFolder]:
     """A job of three shards that was killed when all were there but one; called, it goes on."""
-    asked = {policy: {"adapter": "0a" * 32, "threshold": 0.5} for policy in POLICIES}
+    asked = {policy: {"adapter": "0a" * 32, "threshold": 0.5, "histogram": (1,) * 10} for policy in POLICIES}
     job = {"rows": 6, "rows_digest": "", "policies": asked, "shard_rows": 2}
 
     def again() -> VerdictFolder:
