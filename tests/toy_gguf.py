@@ -24,16 +24,22 @@ NAMES = {
 NORMAL, CONTROL = 1, 3  # token types of llama.cpp
 
 
-def toy_gguf(file: Path, architecture: str = "llama", quantized: bool = False) -> PreTrainedModel:
-    """Write ``file`` and return the model that it was made from."""
+def toy_gguf(
+    file: Path, architecture: str = "llama", quantized: bool = False, lacks: str = "-", **header: int | None
+) -> PreTrainedModel:
+    """Write ``file`` and return the model that it was made from.
+
+    ``lacks``: how the names of tensors begin that are left out; ``header``: numbers that it gets wrong.
+    """
     tokenizer = toy_tokenizer("qwen3")
     model = toy_model("llama", vocab=len(tokenizer))
     config = model.config
     writer = GGUFWriter(file, architecture)
     writer.add_name("toy")
     writer.add_context_length(config.max_position_embeddings)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
+    if (layers := header.get("layers", config.num_hidden_layers)) is not None:
+        writer.add_block_count(layers)
+    writer.add_feed_forward_length(header.get("feed_forward") or config.intermediate_size)
     writer.add_embedding_length(config.hidden_size)
     writer.add_rope_dimension_count(config.head_dim)
     writer.add_rope_freq_base(10_000.0)
@@ -44,6 +50,8 @@ def toy_gguf(file: Path, architecture: str = "llama", quantized: bool = False) -
     _write_tokenizer(writer, tokenizer)
     for name, tensor in model.state_dict().items():
         array = _renamed(writer, name, tensor, config)
+        if array[0].startswith(lacks):
+            continue
         if quantized and array[1].ndim == 2 and array[1].shape[1] % 32 == 0:
             kind = GGMLQuantizationType.Q4_1
             writer.add_tensor(array[0], quants.quantize(array[1], kind), raw_dtype=kind)

@@ -259,7 +259,7 @@ def _pair(state: dict[str, torch.Tensor], folder: Path) -> dict[str, tuple[torch
             )
         for half in ("A", "B"):
             ending = f".lora_{half}.weight"
-            if key.startswith(_KEY_PREFIX) and key.endswith(ending) and tensor.ndim == 2:
+            if key.startswith(_KEY_PREFIX) and key.endswith(ending) and tensor.ndim == 2 and tensor.numel():
                 halves.setdefault(key[len(_KEY_PREFIX) : -len(ending)], {})[half] = tensor
                 break
         else:

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
 
-from alora.base.location import REMEDY
+from alora.base import REMEDY
 from alora.errors import BaseError
 
 _UNSUPPORTED_QUANTIZATION = {

@@ -13,7 +13,6 @@ import hashlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
@@ -85,8 +84,10 @@ def _convert(file: Path, folder: Path, progress: bool) -> None:
     with working_folder(folder.parent / f".{folder.name}") as staged:
         made = staged / "base"
         try:
-            _write(file, made, progress)
-        except OSError:
+            from alora.base.gguf_model import write_model  # torch, transformers and gguf
+
+            write_model(file, made, progress)
+        except (OSError, BaseError):
             raise
         except ImportError as error:
             raise MissingDependency(
@@ -99,33 +100,6 @@ def _convert(file: Path, folder: Path, progress: bool) -> None:
                 "family whose GGUF files transformers reads"
             ) from error
         made.replace(folder)
-
-
-def _write(file: Path, made: Path, progress: bool) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    with _bars(progress):
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-        model: Any = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype="float32")
-    # The weights are plain float32 by now; the model still says that it is quantized and would refuse to be saved.
-    if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
-    model.hf_quantizer, model.is_quantized = None, False
-    model.save_pretrained(made)
-    tokenizer.save_pretrained(made)
-
-
-@contextlib.contextmanager
-def _bars(progress: bool) -> Iterator[None]:
-    """transformers shows a bar over the tensors that it dequantizes; it is the only sign of life of the conversion."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    (logging.enable_progress_bar if progress else logging.disable_progress_bar)()
-    try:
-        yield
-    finally:
-        (logging.enable_progress_bar if shown else logging.disable_progress_bar)()
 
 
 def _require_space(folder: Path, needed: int) -> None:

@@ -12,10 +12,11 @@ import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from alora.base import REMEDY
 from alora.base.config import read_config, require_whole
 from alora.base.describe import load_options, load_tokenizer, unreadable
 from alora.base.fingerprint import Fingerprint
-from alora.base.location import REMEDY, base_location
+from alora.base.location import base_location
 from alora.base.quantize import NF4, SETTINGS, keep_gradients, nf4_config, quantize_in_place
 from alora.base.stored import fingerprint_base
 from alora.config.environment import debugging

@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from alora.base import smollm2
+from alora.base import REMEDY, smollm2
 from alora.base.gguf import converted
 from alora.config.paths import is_gguf
 from alora.config.schema import BaseSettings
 from alora.errors import BaseError
 from alora.reading import read_json
-
-REMEDY = "download it again, or take another base"
 
 
 def base_location(settings: BaseSettings, progress: bool = True) -> str:

@@ -48,7 +48,13 @@ class TextEncoder:
         harmless = {t["content"] for t in state["added_tokens"] if not t["special"] and _is_blank(t["content"])}
         control = {text: index for text, index in added.items() if text not in harmless | _needed_unknown(state)}
         self.forbidden = frozenset(control.values())
-        self._backend = type(backend).from_str(json.dumps(_without(state, set(control), harmless)))
+        try:
+            self._backend = type(backend).from_str(json.dumps(_without(state, set(control), harmless)))
+        except Exception as error:  # the Rust library raises no class of its own
+            raise RenderError(
+                f"the tokenizer of {self._name} does not work without its control tokens: {first_line(error)}; use the "
+                "base's original files, or another base"
+            ) from error
         for text in control:
             self.encode(text)
 

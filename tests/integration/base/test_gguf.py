@@ -70,6 +70,29 @@ def test_two_processes_at_once_get_one_folder(tmp_path, cache):
     ]
 
 
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({"lacks": "blk.1.attn_q"}, "its files lack tensor model.layers.1.self_attn.q_proj.weight"),
+        ({"lacks": "token_embd"}, "its files lack tensor model.embed_tokens.weight"),
+        ({"lacks": "blk.1."}, "its header describes"),
+        ({"layers": 1}, "its header describes 1 layers"),
+        ({"layers": 100}, "its header describes 100 layers"),
+        ({"layers": 2**32 - 1}, "its header describes 4294967295 layers"),
+        ({"layers": None}, "its header describes 32 layers"),
+        ({"feed_forward": 2**31}, "weights, and it holds"),
+        ({"architecture": "qwen2"}, "its files lack tensor model.layers.0.self_attn.k_proj.bias"),
+    ],
+    ids=str,
+)
+def test_a_file_that_is_not_what_its_header_says_makes_no_base(fault, words, tmp_path, cache):
+    toy_gguf(tmp_path / "toy.gguf", **fault)
+    with pytest.raises(BaseError, match=r"toy\.gguf.*download it again") as refused:
+        converted(tmp_path / "toy.gguf", progress=False)
+    assert words in str(refused.value)
+    assert [entry.name for entry in (cache / "bases").iterdir() if entry.is_dir()] == []
+
+
 def truncated(file: Path) -> None:
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 

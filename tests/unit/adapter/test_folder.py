@@ -110,7 +110,7 @@ def test_weights_that_no_target_names_are_refused_by_name(folder):
     assert "lm_head" in load_adapter(folder).tensors
 
 
-@pytest.mark.parametrize("shape", [(), (4,), (4, 4, 4)])
+@pytest.mark.parametrize("shape", [(), (4,), (4, 4, 4), (2**24, 0), (0, 2**24)])
 @pytest.mark.parametrize("half", ["A", "B"])
 def test_weights_that_are_no_matrix_are_refused_by_name(folder, half, shape):
     file = folder / "adapter_model.safetensors"

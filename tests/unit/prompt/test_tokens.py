@@ -99,6 +99,12 @@ def test_an_unknown_token_is_an_answer_where_bytes_are_missing():
     assert TextEncoder(wrapped(inner, unk_token="<unk>")).encode("az") == [1, 0]
 
 
+def test_a_tokenizer_that_needs_its_control_tokens_is_refused(monkeypatch):
+    monkeypatch.setattr("alora.prompt.tokens._without", lambda state, *_: {**state, "model": {"type": "BPE"}})
+    with pytest.raises(RenderError, match=r"does not work without its control tokens.*another base"):
+        TextEncoder(toy_tokenizer("gemma3"))
+
+
 def test_a_lone_surrogate_is_refused():
     with pytest.raises(RenderError, match="lone surrogate at character 1"):
         TextEncoder(toy_tokenizer("gemma3")).encode("a\udfff")

@@ -1,0 +1,69 @@
+"""What transformers reads in a GGUF file, as an ordinary model folder: all of it, or none."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from gguf import GGUFReader
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
+
+from alora.base import REMEDY
+from alora.base.config import require_whole
+from alora.errors import BaseError
+
+_BLOCK = re.compile(r"blk\.(\d{1,6})\.")  # that opens the names of a layer's tensors
+
+
+def write_model(file: Path, made: Path, progress: bool) -> None:
+    """Write the model and the tokenizer in ``file`` to the folder ``made``, in float32.
+
+    Raises:
+        BaseError: the file lacks a tensor, or holds another number of layers than its header describes.
+    """
+    _require_layers(file, AutoConfig.from_pretrained(file.parent, gguf_file=file.name))
+    with _bars(progress):
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        model: Any
+        model, info = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype="float32", output_loading_info=True, ignore_mismatched_sizes=True
+        )
+    require_whole(info, str(file))
+    # The weights are plain float32 by now; the model still says that it is quantized and would refuse to be saved.
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.hf_quantizer, model.is_quantized = None, False
+    model.save_pretrained(made)
+    tokenizer.save_pretrained(made)
+
+
+def _require_layers(file: Path, config: Any) -> None:
+    """Refuse a file whose header describes other layers, or more weights, than it holds: transformers would make room
+    for all of them, and fill those that are missing with random numbers.
+
+    Raises:
+        BaseError: with both counts.
+    """
+    blocks = {int(found[1]) for tensor in GGUFReader(file).tensors if (found := _BLOCK.match(tensor.name))}
+    layers = config.get_text_config().num_hidden_layers
+    if len(blocks) != layers or max(blocks) != layers - 1:
+        raise BaseError(f"{file}: its header describes {layers} layers, and it holds those of {len(blocks)}; {REMEDY}")
+    with torch.device("meta"):
+        described = sum(value.numel() for value in AutoModelForCausalLM.from_config(config).parameters())
+    size = file.stat().st_size
+    if described > 8 * size:  # no kind of weight takes less than a bit
+        raise BaseError(f"{file}: its header describes {described:,} weights, and it holds {size:,} bytes; {REMEDY}")
+
+
+@contextlib.contextmanager
+def _bars(progress: bool) -> Iterator[None]:
+    """transformers shows a bar over the tensors that it dequantizes; it is the only sign of life of the conversion."""
+    shown = logging.is_progress_bar_enabled()
+    (logging.enable_progress_bar if progress else logging.disable_progress_bar)()
+    try:
+        yield
+    finally:
+        (logging.enable_progress_bar if shown else logging.disable_progress_bar)()
