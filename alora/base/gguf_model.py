@@ -24,12 +24,18 @@ def write_model(file: Path, made: Path, progress: bool) -> None:
     Raises:
         BaseError: the file lacks a tensor, or holds another number of layers than its header describes.
     """
-    _require_layers(file, AutoConfig.from_pretrained(file.parent, gguf_file=file.name))
+    # Alone in a folder: transformers also reads what lies next to the file, Python included, and the cache's key is the
+    # file's digest.
+    alone = made.parent / "alone"
+    alone.mkdir()
+    (alone / file.name).symlink_to(file.absolute())
+    stored: dict[str, Any] = {"gguf_file": file.name, "trust_remote_code": False}
+    _require_layers(file, AutoConfig.from_pretrained(alone, **stored))
     with _bars(progress):
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        tokenizer = AutoTokenizer.from_pretrained(alone, **stored)
         model: Any
         model, info = AutoModelForCausalLM.from_pretrained(
-            file.parent, gguf_file=file.name, dtype="float32", output_loading_info=True, ignore_mismatched_sizes=True
+            alone, dtype="float32", output_loading_info=True, ignore_mismatched_sizes=True, **stored
         )
     require_whole(info, str(file))
     # The weights are plain float32 by now; the model still says that it is quantized and would refuse to be saved.

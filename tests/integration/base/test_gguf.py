@@ -1,5 +1,7 @@
 """A GGUF file as a base: converted once, whole or not at all."""
 
+import io
+import json
 import os
 import shutil
 from pathlib import Path
@@ -50,6 +52,20 @@ def test_the_second_call_converts_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr("alora.base.gguf._convert", lambda *_: pytest.fail("converted again"))
     shutil.copy(tmp_path / "toy.gguf", tmp_path / "copy.gguf")
     assert converted(tmp_path / "copy.gguf", progress=False) == folder  # by content, not by name
+
+
+def test_what_lies_next_to_the_file_is_neither_run_nor_read(tmp_path, monkeypatch):
+    toy_gguf(tmp_path / "toy.gguf")
+    (tmp_path / "evil.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w')\nfrom transformers import Qwen2TokenizerFast as Evil\n"
+    )
+    settings = {"auto_map": {"AutoTokenizer": [None, "evil.Evil"]}, "tokenizer_class": "Evil", "chat_template": "no"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 9))
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    folder = converted(tmp_path / "toy.gguf", progress=False)
+    assert not (tmp_path / "ran").exists()
+    assert load_tokenizer(BaseSettings(source=str(folder))).chat_template == toy_tokenizer("qwen3").chat_template
 
 
 CONVERT = """
