@@ -174,4 +174,4 @@ def served_rank(rank: int) -> int:
 
 
 def _longest(base: str) -> int | None:
-    return getattr(AutoConfig.from_pretrained(base), "max_position_embeddings", None)
+    return getattr(AutoConfig.from_pretrained(base, trust_remote_code=False), "max_position_embeddings", None)
