@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,21 +17,21 @@ from transformers.trainer_callback import PrinterCallback
 
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights
-from alora.atomic import remove_own
 from alora.config.schema import TrainingSettings
 from alora.errors import TrainingError
 from alora.prefix.packed import PackedModel
 from alora.prefix.store import PrefixStore, open_store
+from alora.training.checkpoints import last_whole_checkpoint
 from alora.training.examples import Example, balanced, collate
 from alora.training.gradients import GradientExchange, GradientWatch, PolicyClip
 from alora.training.model import SharedPrefixModel
 from alora.training.processes import ALONE, current_processes
 from alora.training.progress import TrainingBar
-from alora.training.run_folder import CHECKPOINT, remove_checkpoints
+from alora.training.run_folder import remove_checkpoints
 from alora.training.schedule import Schedule, make_schedule
 from alora.training.sharding import is_sharded
 from alora.training.track import Standing, Tracker
-from alora.training.trainer import COMPLETE, SharedPrefixTrainer
+from alora.training.trainer import SharedPrefixTrainer
 
 if TYPE_CHECKING:
     from alora.base.load import LoadedBase
@@ -142,17 +141,6 @@ def require_rows(train: Sequence[Example], validation: Sequence[Example]) -> Non
 def finite_entry(entry: Mapping[str, float]) -> dict[str, float | None]:
     """A log entry that JSON can hold: a policy that diverged has losses that it cannot."""
     return {name: value if math.isfinite(value) else None for name, value in entry.items()}
-
-
-def last_whole_checkpoint(checkpoints: Path) -> Path | None:
-    """The newest checkpoint that was written to its end; the ones that were cut off are removed."""
-    whole: dict[int, Path] = {}
-    for folder in checkpoints.glob("checkpoint-*"):
-        if (folder / COMPLETE).is_file():
-            whole[int(folder.name.rsplit("-", 1)[1])] = folder
-        else:
-            remove_own(checkpoints, re.compile(CHECKPOINT), [folder.name])
-    return whole[max(whole)] if whole else None
 
 
 def _bank_dtype(base_dtype: torch.dtype) -> torch.dtype:

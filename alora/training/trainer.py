@@ -18,8 +18,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerState
 
-from alora.atomic import save_tensors, write_json
+from alora.atomic import save_tensors
 from alora.prefix.plan import passes
+from alora.training.checkpoints import mark_complete
 from alora.training.examples import Batch
 from alora.training.loss import TEMPERATURES, Answers, label_losses, tempered_losses
 from alora.training.model import SharedPrefixModel
@@ -27,7 +28,6 @@ from alora.training.optimiser import PolicyAdamW
 from alora.training.processes import current_processes, share_out
 from alora.training.track import Tally, Tracker
 
-COMPLETE = "complete.json"  # written last: a checkpoint without it was cut off
 _WEIGHTS = "model.safetensors"
 
 
@@ -199,7 +199,7 @@ class SharedPrefixTrainer(Trainer):
         super()._save_checkpoint(model, trial)
         if self.args.should_save:
             folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-            write_json(folder / COMPLETE, {"step": self.state.global_step})
+            mark_complete(folder, self.state.global_step)
 
     def restore_finished(self, checkpoint: Path, total_steps: int) -> bool:
         """Take up ``checkpoint`` when nothing is left to train after it; else False, with the model as it was.

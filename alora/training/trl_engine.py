@@ -24,17 +24,16 @@ from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl,
 from transformers.trainer_callback import PrinterCallback
 
 from alora.adapter.folder import AdapterWeights, load_adapter, peft_config
-from alora.atomic import write_json
 from alora.base.load import LoadedBase
 from alora.config.schema import TrainingSettings
 from alora.errors import MissingDependency, TrainingError
+from alora.training.checkpoints import last_whole_checkpoint, mark_complete
 from alora.training.examples import Example
-from alora.training.loop import Fitted, finite_entry, last_whole_checkpoint, require_rows
+from alora.training.loop import Fitted, finite_entry, require_rows
 from alora.training.progress import TrainingBar
 from alora.training.run_folder import remove_checkpoints
 from alora.training.schedule import Schedule, make_schedule
 from alora.training.track import Standing
-from alora.training.trainer import COMPLETE
 
 IGNORED = -100  # label of positions that a language-model loss leaves out
 
@@ -253,7 +252,7 @@ class _Completed(TrainerCallback):
         """Called by the trainer behind a checkpoint's last file."""
         if state.is_world_process_zero:
             folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
-            write_json(folder / COMPLETE, {"step": state.global_step})
+            mark_complete(folder, state.global_step)
 
 
 class _FirstGradient(TrainerCallback):

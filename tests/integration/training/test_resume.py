@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from alora.adapter.folder import WEIGHTS_FILE
-from alora.training.loop import last_whole_checkpoint
+from alora.errors import RunError
+from alora.training.checkpoints import last_whole_checkpoint, mark_complete
 from tests.forked import kill_when, run_forked, start_forked
 from tests.toy_recipe import run_alora, toy_overrides
 
@@ -98,9 +99,39 @@ def test_a_checkpoint_that_was_cut_off_is_not_used(tmp_path):
     for step, whole in ((3, True), (6, False)):
         (tmp_path / f"checkpoint-{step}").mkdir()
         if whole:
-            (tmp_path / f"checkpoint-{step}" / "complete.json").write_text("{}")
+            mark_complete(tmp_path / f"checkpoint-{step}", step)
     assert last_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-3"
     assert not (tmp_path / "checkpoint-6").exists()
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:10])
+
+
+def relinked(file: Path) -> None:
+    file.rename(file.parents[1] / "elsewhere")
+    file.symlink_to(file.parents[1] / "elsewhere")
+
+
+def unread(file: Path) -> None:
+    (file.parent / "complete.json").write_text("[" * 9999)
+
+
+@pytest.mark.parametrize("damage", [cut, Path.unlink, unread])
+def test_a_checkpoint_that_was_changed_is_left_for_an_older_one(damage, tmp_path, capsys):
+    for step in (3, 6):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "scheduler.pt").write_bytes(bytes(99))
+        mark_complete(tmp_path / f"checkpoint-{step}", step)
+    (tmp_path / "checkpoint-best").mkdir()
+    assert last_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-6"
+    damage(tmp_path / "checkpoint-6" / "scheduler.pt")
+    assert last_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-3"
+    assert "checkpoint-6 was changed since it was written" in capsys.readouterr().err
+    assert not (tmp_path / "checkpoint-6").exists()
+    relinked(tmp_path / "checkpoint-3" / "scheduler.pt")
+    with pytest.raises(RunError, match="checkpoint-3 holds something that alora has not written, such as a link"):
+        last_whole_checkpoint(tmp_path)
 
 
 def test_another_seed_is_another_adapter(finished, tmp_path):
