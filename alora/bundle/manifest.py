@@ -111,7 +111,10 @@ class CardRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything in ``alora.json``. ``data`` counts rows: split → label → rows. ``created`` is UTC, ISO 8601."""
+    """Everything in ``alora.json``. ``data`` counts rows: split → label → rows. ``created`` is UTC, ISO 8601.
+
+    ``sha256`` is that of the file that this was read from, and covers each of the bundle's files by its digest.
+    """
 
     activated: bool
     policy: Policy
@@ -129,6 +132,7 @@ class Manifest:
     data: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     moved: MoveRecord | None = None
     card: CardRecord = field(default_factory=CardRecord)
+    sha256: str = field(default="", compare=False)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types with the manifest's own digest; :func:`manifest_from_dict` reads it back."""
@@ -258,6 +262,7 @@ def _manifest(content: Mapping[str, Any]) -> Manifest:
         created=typed(str, content["created"], "created"),
         moved=typed(MoveRecord | None, content.get("moved"), "moved"),
         card=typed(CardRecord, content.get("card", {}), "card"),
+        sha256=content["sha256"],
     )
 
 

@@ -50,7 +50,7 @@ class Guard:
         self._renderer, self._reader, self._longest = renderer, reader, longest
         self._held: Counter[str] = Counter()  # uses of adapters that must stay loaded
         self._tasks: set[asyncio.Task[None]] = set()
-        self._drift: dict[str, Drift] = {}
+        self._drift: dict[tuple[str, str], Drift] = {}  # by version
         self.served: tuple[Served, ...] = ()
         self.shadows: tuple[Served, ...] = ()
         self.serve(served)
@@ -60,7 +60,7 @@ class Guard:
         before = {item.name for item in (*self.served, *self.shadows)}
         self.served = tuple(item for item in served if item.stage == "live")
         self.shadows = tuple(item for item in served if item.stage == "shadow")
-        self._drift = {item.name: self._drift.get(item.name) or Drift(item.histogram) for item in self.served}
+        self._drift = {one.version: self._drift.get(one.version) or Drift(one.histogram) for one in self.served}
         for name in before - {item.name for item in served}:
             self._unload_if_unused(name)
 
@@ -112,7 +112,7 @@ class Guard:
             ),
             timing_ms=Timing(render=round((rendered - started) * 1000, 3), total=round(total * 1000, 3)),
         )
-        self._count(response)
+        self._count(asked, response)
         if self.shadows:
             self._start(self._shadow(prefixes, request, response))
         yield response
@@ -194,13 +194,13 @@ class Guard:
 
     def psi(self, item: Served) -> float | None:
         """How far an adapter's last probabilities are from those of its validation rows; None while that is unknown."""
-        drift = self._drift.get(item.name)
+        drift = self._drift.get(item.version)
         return None if drift is None else drift.psi
 
-    def _count(self, response: GuardResponse) -> None:
+    def _count(self, asked: Sequence[Served], response: GuardResponse) -> None:
         metrics.count(response)
-        for verdict in response.verdicts:
-            if verdict.probability is not None and (drift := self._drift.get(verdict.adapter)) is not None:
+        for item, verdict in zip(asked, response.verdicts, strict=True):
+            if verdict.probability is not None and (drift := self._drift.get(item.version)) is not None:
                 drift.add(verdict.probability)
                 metrics.PSI.labels(verdict.policy).set(math.nan if drift.psi is None else drift.psi)
 

@@ -7,6 +7,7 @@ import logging
 import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,7 @@ class Loader:
         self._bundles, self._read = bundles, read
         self.refusal: str | None = "the policies are not certified yet"
         self._retry = False
-        self._entries = tuple(self._entry(bundle, "live") for bundle in bundles)
+        self._entries = tuple(map(self._given, bundles))
         self._stamp: tuple[int, int] | None = None
         self._changing = asyncio.Lock()
         self._refreshing: asyncio.Task[None] | None = None
@@ -109,10 +110,12 @@ class Loader:
         """
         async with self._changing:
             found = await asyncio.to_thread(self._read, self._set.folder(bundle))
-            entry = Entry(policy, bundle, found.manifest.adapter_digest, stage, tags)
+            entry = replace(_entry(found, bundle, stage, tags), policy=policy)
             places = {(item.policy, item.stage): item for item in self._entries} | {(policy, stage): entry}
-            await self._switch(tuple(places.values()), write=True, read=found)
-            return Served.of(found, stage, tags)
+            with self._guard.holding(entry.name):
+                served = await self._certified(entry, found)
+                await self._switch(tuple(places.values()), [served], write=True)
+            return served
 
     async def delete(self, policy: str) -> None:
         """Serve ``policy`` no more, in no stage; BundleError for one that is not served, or is the last."""
@@ -124,35 +127,39 @@ class Loader:
                 raise BundleError(f"{policy} is the only live policy; stop the server instead")
             await self._switch(kept, write=True)
 
-    async def _switch(self, entries: tuple[Entry, ...], write: bool = False, read: LightBundle | None = None) -> None:
-        """Certify what is new, then serve exactly ``entries``. What does not come to be served is unloaded.
-
-        ``read`` is the bundle of one of them that was opened already.
-        """
+    async def _switch(self, entries: tuple[Entry, ...], certified: Sequence[Served] = (), write: bool = False) -> None:
+        """Certify what is neither served nor among ``certified``, then serve exactly ``entries``. What does not come to
+        be served is unloaded."""
         with self._guard.holding(*(entry.name for entry in entries)):
-            known = {item.name: item for item in (*self._guard.served, *self._guard.shadows)}
-            wanted = [await self._served(entry, known, read) for entry in entries]
+            known = {item.version: item for item in (*self._guard.served, *self._guard.shadows, *certified)}
+            wanted = [
+                known[entry.version].at(entry.stage, entry.tags)
+                if entry.version in known
+                else await self._certified(entry, await asyncio.to_thread(self._read, self._set.folder(entry.bundle)))
+                for entry in entries
+            ]
             if write:
                 self._set.write(entries)
                 self._stamp = self._set.stamp
             self._entries = entries
             self._guard.serve(wanted)
 
-    async def _served(self, entry: Entry, known: dict[str, Served], read: LightBundle | None) -> Served:
-        if entry.name in known:
-            return known[entry.name].at(entry.stage, entry.tags)
-        bundle = read
-        if bundle is None or bundle.served_name != entry.name:
-            bundle = await asyncio.to_thread(self._read, self._set.folder(entry.bundle))
+    async def _certified(self, entry: Entry, bundle: LightBundle) -> Served:
+        """Load ``bundle``, which must be that of ``entry``, and compare its golden rows; also where its weights are
+        loaded already, for they are not all of it."""
         if bundle.policy.id != entry.policy:
             raise BundleError(f"{entry.bundle} answers policy {bundle.policy.id!r}, not {entry.policy[:80]!r}")
-        if bundle.manifest.adapter_digest != entry.digest:
+        if (bundle.manifest.adapter_digest, bundle.manifest.sha256) != (entry.digest, entry.manifest):
             raise BundleError(f"{entry.bundle} has changed since it was loaded; load the policy again")
         require_one_prefix(self._bundles[0], bundle)
         await asyncio.to_thread(bundle.check_base, self._base)
         served = Served.of(bundle, entry.stage, entry.tags)
-        await self._reader.load(served, bundle)
+        loaded = entry.name in {item.name for item in (*self._guard.served, *self._guard.shadows)}
+        if not loaded:
+            await self._reader.load(served, bundle)
         await self._certify([(served, bundle)])
+        if loaded:  # the same weights, from a folder that has passed
+            await self._reader.load(served, bundle)
         return served
 
     async def _certify(self, asked: Sequence[tuple[Served, LightBundle]], rows: int | None = None) -> None:
@@ -185,9 +192,13 @@ class Loader:
         far = disagreement(golden, [given[number].logits for number in range(len(golden))])
         return None if far <= bound else f"{served.name}: golden rows differ by {far:.2g}, above {bound}"
 
-    def _entry(self, bundle: LightBundle, stage: str) -> Entry:
-        folder = Path(bundle.folder).absolute().relative_to(self._set.root.absolute())
-        return Entry(bundle.policy.id, str(folder), bundle.manifest.adapter_digest, stage)
+    def _given(self, bundle: LightBundle) -> Entry:
+        return _entry(bundle, str(Path(bundle.folder).absolute().relative_to(self._set.root.absolute())))
+
+
+def _entry(bundle: LightBundle, folder: str, stage: str = "live", tags: tuple[str, ...] = ()) -> Entry:
+    manifest = bundle.manifest
+    return Entry(manifest.policy.id, folder, manifest.adapter_digest, manifest.sha256, stage, tags)
 
 
 def make_guard(

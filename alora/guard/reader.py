@@ -27,13 +27,17 @@ class Overloaded(AloraError):
 
 @dataclass(frozen=True)
 class Served:
-    """One policy as it is served, under the name of its adapter on the server."""
+    """One policy as it is served, under the name of its adapter on the server.
+
+    ``name`` stands for the weights, ``manifest`` (the digest of the bundle's manifest) for all that makes a verdict.
+    """
 
     name: str
     policy: Policy
     suffix: Suffix
     calibration: Calibration
     digest: str
+    manifest: str
     stage: str = "live"  # or shadow: answers after the live ones, and blocks nothing
     tags: tuple[str, ...] = ()  # names of groups that requests may ask for
     histogram: tuple[int, ...] | None = None  # of the probabilities of its validation rows, in tenths
@@ -41,12 +45,25 @@ class Served:
     @classmethod
     def of(cls, bundle: LightBundle, stage: str = "live", tags: tuple[str, ...] = ()) -> Served:
         """A bundle that was read and checked."""
-        histogram = bundle.manifest.operating_point.histogram
-        digest = bundle.manifest.adapter_digest
-        return cls(bundle.served_name, bundle.policy, bundle.suffix, bundle.calibration, digest, stage, tags, histogram)
+        return cls(
+            name=bundle.served_name,
+            policy=bundle.policy,
+            suffix=bundle.suffix,
+            calibration=bundle.calibration,
+            digest=bundle.manifest.adapter_digest,
+            manifest=bundle.manifest.sha256,
+            stage=stage,
+            tags=tags,
+            histogram=bundle.manifest.operating_point.histogram,
+        )
+
+    @property
+    def version(self) -> tuple[str, str]:
+        """Of two that are equal in this, one answers as the other."""
+        return self.name, self.manifest
 
     def at(self, stage: str, tags: tuple[str, ...]) -> Served:
-        """The same weights at another stage, under other tags."""
+        """The same bundle at another stage, under other tags."""
         return replace(self, stage=stage, tags=tags)
 
 

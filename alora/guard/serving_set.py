@@ -21,11 +21,13 @@ FILE = "serving_set.json"
 
 @dataclass(frozen=True)
 class Entry:
-    """One policy: its bundle's folder below the root, the digest of its weights, live or shadow, and its tags."""
+    """One policy: its bundle's folder below the root, the digests of its weights and of its manifest, live or shadow,
+    and its tags."""
 
     policy: str
     bundle: str
     digest: str
+    manifest: str
     stage: str
     tags: tuple[str, ...] = ()
 
@@ -33,6 +35,11 @@ class Entry:
     def name(self) -> str:
         """Its adapter's name on the server."""
         return served_name(self.policy, self.digest)
+
+    @property
+    def version(self) -> tuple[str, str]:
+        """Which bundle it is, whatever its folder; as :attr:`~alora.guard.reader.Served.version`."""
+        return self.name, self.manifest
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+from dataclasses import replace
 
 import httpx
 import openai
@@ -211,6 +212,13 @@ def test_a_policy_is_replaced_on_the_running_engine(tmp_path):
         after = ask(server).json()["verdicts"][0]
         assert after["adapter"] == Served.of(new).name != before["adapter"]
         assert after["probability"] == pytest.approx(wanted, abs=TOLERANCE)
+        point = replace(new.manifest.operating_point, threshold=0.0001)  # the same weights, recalibrated
+        shutil.copytree(new.folder, battery / "recalibrated")
+        (battery / "recalibrated" / "alora.json").write_text(replace(new.manifest, operating_point=point).to_json())
+        answer = httpx.put(url, json={"bundle": "recalibrated"}, headers=admin, timeout=60)
+        assert answer.status_code == 200, answer.text
+        after = ask(server).json()["verdicts"][0]
+        assert (after["adapter"], after["threshold"], after["flagged"]) == (Served.of(new).name, 0.0001, True)
         assert "alora_guard_requests_total" in httpx.get(f"{server.url}/metrics").text
     with start(tmp_path, battery) as restarted:
         verdict = ask(restarted).json()["verdicts"][0]
@@ -218,6 +226,7 @@ def test_a_policy_is_replaced_on_the_running_engine(tmp_path):
             after["adapter"],
             pytest.approx(after["probability"], abs=TOLERANCE),
         )
+        assert verdict["threshold"] == 0.0001
 
 
 def test_the_servers_key_guards_the_guard(tmp_path):

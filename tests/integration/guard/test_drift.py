@@ -62,5 +62,8 @@ def test_the_index_of_the_last_verdicts(base, bundles, renderer, tmp_path):
 
     asyncio.run(serve(served))
     assert guard.psi(served) == pytest.approx(wanted)
+    recalibrated = replace(served, manifest="another")
+    asyncio.run(serve(recalibrated))
+    assert guard.psi(recalibrated) is None  # its probabilities are others
     asyncio.run(serve(Served.of(bundles[1])))
     assert guard.psi(served) is None  # forgotten with its weights

@@ -91,6 +91,36 @@ def test_a_replaced_policy_answers_with_the_new_weights(client, base, root):
     assert verdict["probability"] == pytest.approx(probability(base, new), abs=1e-6)
 
 
+def test_a_recalibrated_bundle_is_served_at_its_own_threshold(client, base, root):
+    """Its weights are those that are served already, so both have one name."""
+    point = load_bundle(root / "advice").manifest.operating_point
+    for threshold in (0.0001, 0.9999):
+        name = reissue(root, f"recalibrated{threshold}", operating_point=replace(point, threshold=threshold))
+        with TestClient(app_of(base, root)) as second:
+            answer = put(client, name)
+            assert (answer.status_code, answer.json()["threshold"]) == (200, threshold), answer.text
+            with TestClient(app_of(base, root)) as restarted:
+                for server in (client, restarted):
+                    verdict = verdicts(server)["advice"]
+                    assert (verdict["threshold"], verdict["flagged"]) == (threshold, threshold < 0.5)
+                    assert server.get("/v1/guard/policies").json()["policies"][0]["threshold"] == threshold
+            for _ in range(100):
+                if verdicts(second)["advice"]["threshold"] == threshold:
+                    break
+            assert verdicts(second)["advice"]["flagged"] == (threshold < 0.5)
+
+
+def test_a_bundle_that_changed_in_its_folder_is_put_again_first(client, base, root):
+    assert put(client, "v7").status_code == 200
+    manifest = load_bundle(root / "v7").manifest
+    point = replace(manifest.operating_point, threshold=0.0001)
+    (root / "v7" / "alora.json").write_text(replace(manifest, operating_point=point).to_json())
+    with TestClient(app_of(base, root)) as restarted:
+        answer = restarted.get("/v1/guard/health")
+        assert (answer.status_code, "has changed since it was loaded" in answer.text) == (503, True)
+    assert put(client, "v7").json()["threshold"] == 0.0001
+
+
 def test_a_restart_and_a_second_process_serve_the_same(client, base, root):
     with TestClient(app_of(base, root)) as second:
         assert put(client, "v7").status_code == 200
@@ -141,6 +171,29 @@ def swap_golden(root):
     return "v7", ""
 
 
+def reissue(root, folder, golden=None, **changed):
+    """The weights of ``advice`` in another bundle."""
+    shutil.copytree(root / "advice", root / folder)
+    bundle = load_bundle(root / folder)
+    if golden is not None:
+        write_golden(root / folder / "golden.jsonl", golden)
+        files = bundle.manifest.files | {"golden.jsonl": file_record(root / folder / "golden.jsonl")}
+        changed["files"] = files
+    (root / folder / "alora.json").write_text(replace(bundle.manifest, **changed).to_json())
+    return folder
+
+
+def rename(root):
+    policy = replace(load_bundle(root / "advice").policy, id="second")
+    return reissue(root, "second", policy=policy), "answers policy 'second'"
+
+
+def turn_golden(root):
+    rows = load_bundle(root / "advice").golden
+    turned = tuple(replace(row, label_logits=tuple(-value for value in row.label_logits)) for row in rows)
+    return reissue(root, "turned", turned), "golden rows differ"
+
+
 def link(root):
     (root / "link").symlink_to(root / "v7")
     return "link", "a link"
@@ -149,6 +202,8 @@ def link(root):
 BAD = {
     "a flipped bit": flip,
     "golden rows of another adapter": swap_golden,
+    "the same weights for another policy": rename,
+    "the same weights with other golden rows": turn_golden,
     "another base": lambda root: ("foreign", "different bases"),
     "another policy": lambda root: ("refunds", "answers policy 'refunds'"),
     "above the root": lambda root: ("../v7", "below the serving root"),
@@ -303,7 +358,7 @@ def _listed(policies):
 
 
 DIGEST = "0" * 64
-LIVE = {"policy": "advice", "bundle": "advice", "digest": DIGEST, "stage": "live", "tags": []}
+LIVE = {"policy": "advice", "bundle": "advice", "digest": DIGEST, "manifest": DIGEST, "stage": "live", "tags": []}
 DAMAGES = {
     "cut": lambda file: file.write_bytes(b"{"),
     "a list": lambda file: file.write_bytes(b"[]"),
