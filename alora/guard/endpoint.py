@@ -40,7 +40,7 @@ class GuardEndpoint:
 
         try:
             state.alora_guard, state.alora_loader = guard_of(engine_client, state, args)
-            await state.alora_loader.start()
+            await state.alora_loader.follow()
         except AloraError as error:
             state.alora_guard_refusal = f"the guard is not served: {error}"
             _logger.error("%s", state.alora_guard_refusal)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,9 +16,9 @@ from typing import TYPE_CHECKING
 from alora.bundle.battery import require_one_prefix
 from alora.bundle.golden import disagreement, tolerance
 from alora.bundle.light import LightBundle
-from alora.errors import AloraError, BundleError, CheckFailed
+from alora.errors import BundleError, CheckFailed
 from alora.guard.core import Guard
-from alora.guard.reader import EngineDead, Overloaded, Reading, Served
+from alora.guard.reader import Overloaded, Reading, Served
 from alora.guard.serving_set import Entry, ServingSet
 from alora.guard.wire import GuardRequest
 from alora.prompt.parts import Prefix
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from alora.guard.reader import Reader
 
 _logger = logging.getLogger("alora.guard")
+_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0  # before the next try to follow the file
 _OURS = GuardRequest(messages=[])  # without salt, priority or session
 
 
@@ -52,54 +55,61 @@ class Loader:
     ) -> None:
         self._guard, self._reader, self._base, self._dtype, self._set = guard, reader, base, dtype, serving_set
         self._bundles, self._read = bundles, read
-        self.refusal: str | None = "the policies are not certified yet"
-        self._retry = False
+        self._ready, self._pause, self._again = False, 0.0, math.inf
+        self.trouble: str | None = "the policies are not certified yet"
         self._entries = tuple(map(self._given, bundles))
         self._stamp: tuple[int, int] | None = None
         self._changing = asyncio.Lock()
         self._refreshing: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Certify what is served from the start, then follow the file. Until that passed, :attr:`refusal` says why."""
-        async with self._changing:
-            served = {item.name: item for item in self._guard.served}
-            asked = [(served[bundle.served_name], bundle) for bundle in self._bundles]
-            try:
-                try:
-                    await self._certify(asked, rows=1)
-                except Overloaded:  # the engine queues fewer requests than there are policies
-                    for pair in asked:
-                        await self._certify([pair], rows=1)
-            except AloraError as error:
-                self.refusal, self._retry = (
-                    f"the guard is not served: {error}",
-                    isinstance(error, EngineDead | Overloaded),
-                )
-                _logger.error("%s", self.refusal)
-                return
-            self.refusal = None
-        await self.refresh()  # what was put before a restart
+    @property
+    def refusal(self) -> str | None:
+        """Why nothing is served; None once the given bundles and the file's set were certified."""
+        return None if self._ready else self.trouble
 
     def poll(self) -> None:
-        """Begin to follow the file, if another process replaced it (costs one ``stat``); start, if nobody answered."""
+        """Begin to follow the file, if it was replaced (costs one ``stat``) or it is time to try again."""
         if self._refreshing is not None and not self._refreshing.done():
             return
-        if self.refusal is None and self._set.stamp != self._stamp:
-            self._refreshing = asyncio.create_task(self.refresh())
-        elif self.refusal is not None and self._retry:
-            self._refreshing = asyncio.create_task(self.start())
+        if self._set.stamp != self._stamp or time.monotonic() >= self._again:
+            self._refreshing = asyncio.create_task(self.follow())
 
-    async def refresh(self) -> None:
-        """Serve what the file says. A bundle that does not pass keeps the set as it is, and the log says why."""
+    async def follow(self) -> None:
+        """Serve what the file says, or what was given where there is none.
+
+        Until that passed once, :attr:`refusal` says why nothing is served: nobody knows what was put before a restart.
+        From then on what is served stays, and :attr:`trouble` says why the file is not followed.
+        """
         async with self._changing:
-            stamp = self._set.stamp
-            if stamp is None or stamp == self._stamp:
+            stamp, before = self._set.stamp, self._stamp
+            if stamp == before and self.trouble is None:  # this process wrote it
                 return
-            try:
-                await self._switch(await asyncio.to_thread(self._set.read))
-            except AloraError as error:
-                _logger.error("the serving set was replaced, and is not followed: %s", error)
             self._stamp = stamp
+            try:
+                if not self._ready:
+                    await self._certify_given()
+                if stamp is not None:
+                    await self._switch(await asyncio.to_thread(self._set.read))
+            except Exception as error:
+                said = "the serving set was replaced, and is not followed" if self._ready else "the guard is not served"
+                self.trouble = f"{said}: {str(error) or type(error).__name__}"
+                self._pause = min(max(2 * self._pause, _PAUSE_S), _LONGEST_PAUSE_S) if stamp == before else _PAUSE_S
+                self._again = time.monotonic() + self._pause
+                _logger.error("%s; next try in %d s", self.trouble, self._pause)
+            else:
+                self._is_followed()
+
+    def _is_followed(self) -> None:
+        self._ready, self.trouble, self._pause, self._again = True, None, 0.0, math.inf
+
+    async def _certify_given(self) -> None:
+        served = {item.name: item for item in self._guard.served}
+        asked = [(served[bundle.served_name], bundle) for bundle in self._bundles]
+        try:
+            await self._certify(asked, rows=1)
+        except Overloaded:  # the engine queues fewer requests than there are policies
+            for pair in asked:
+                await self._certify([pair], rows=1)
 
     async def put(self, policy: str, bundle: str, stage: str, tags: tuple[str, ...] = ()) -> Served:
         """Serve a bundle as ``policy``, in place of the one that is served under this id and stage.
@@ -111,7 +121,7 @@ class Loader:
         async with self._changing:
             found = await asyncio.to_thread(self._read, self._set.folder(bundle))
             entry = replace(_entry(found, bundle, stage, tags), policy=policy)
-            places = {(item.policy, item.stage): item for item in self._entries} | {(policy, stage): entry}
+            places = {(item.policy, item.stage): item for item in await self._current()} | {(policy, stage): entry}
             with self._guard.holding(entry.name):
                 served = await self._certified(entry, found)
                 await self._switch(tuple(places.values()), [served], write=True)
@@ -120,12 +130,17 @@ class Loader:
     async def delete(self, policy: str) -> None:
         """Serve ``policy`` no more, in no stage; BundleError for one that is not served, or is the last."""
         async with self._changing:
-            kept = tuple(item for item in self._entries if item.policy != policy)
-            if len(kept) == len(self._entries):
+            current = await self._current()
+            kept = tuple(item for item in current if item.policy != policy)
+            if len(kept) == len(current):
                 raise BundleError(f"{policy} is not served")
             if not any(item.stage == "live" for item in kept):
                 raise BundleError(f"{policy} is the only live policy; stop the server instead")
             await self._switch(kept, write=True)
+
+    async def _current(self) -> tuple[Entry, ...]:
+        """What a change is made to: the file's set, which another process may have replaced a moment ago."""
+        return self._entries if self._set.stamp is None else await asyncio.to_thread(self._set.read)
 
     async def _switch(self, entries: tuple[Entry, ...], certified: Sequence[Served] = (), write: bool = False) -> None:
         """Certify what is neither served nor among ``certified``, then serve exactly ``entries``. What does not come to
@@ -141,6 +156,7 @@ class Loader:
             if write:
                 self._set.write(entries)
                 self._stamp = self._set.stamp
+                self._is_followed()
             self._entries = entries
             self._guard.serve(wanted)
 

@@ -59,8 +59,10 @@ class ServingSet:
         """Changes whenever the file is replaced; None while there is none."""
         try:
             state = (self.root / FILE).lstat()
-        except OSError:
+        except FileNotFoundError:
             return None
+        except OSError:  # nobody can say what is in it; :meth:`read` says why
+            return 0, 0
         return state.st_ino, state.st_mtime_ns
 
     def read(self) -> tuple[Entry, ...]:

@@ -49,7 +49,7 @@ def make_app(guard: Guard, loader: Loader | None = None) -> FastAPI:
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         if loader is not None:
-            await loader.start()
+            await loader.follow()
         yield
 
     app = FastAPI(title="alora guard", lifespan=lifespan)

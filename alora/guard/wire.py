@@ -189,3 +189,4 @@ class Health(BaseModel):
 
     status: Literal["ready"]
     policies: int
+    trouble: str | None = Field(default=None, description="why the serving set's file is not what is served")

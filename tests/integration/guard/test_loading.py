@@ -16,7 +16,7 @@ from alora.bundle.manifest import file_record
 from alora.bundle.read import load_bundle
 from alora.bundle.write import write_bundle
 from alora.data.conversation import parse_conversation
-from alora.guard import metrics
+from alora.guard import loading, metrics
 from alora.guard.core import Guard
 from alora.guard.loading import Loader
 from alora.guard.packed import PackedReader
@@ -66,7 +66,15 @@ def client(base, root):
 
 
 def put(client, bundle, policy="advice", stage="live", headers=ADMIN):
-    return client.put(f"/v1/guard/policies/{policy}", json={"bundle": bundle, "stage": stage}, headers=headers)
+    answer = client.put(f"/v1/guard/policies/{policy}", json={"bundle": bundle, "stage": stage}, headers=headers)
+    settle(client)
+    return answer
+
+
+def settle(client):
+    """Wait until what was replaced is unloaded: two packed scorers must not change one base at once."""
+    while client.app.state.alora_guard._tasks:
+        time.sleep(0.001)
 
 
 def verdicts(client, **fields):
@@ -125,6 +133,7 @@ def test_a_restart_and_a_second_process_serve_the_same(client, base, root):
     with TestClient(app_of(base, root)) as second:
         assert put(client, "v7").status_code == 200
         assert client.delete("/v1/guard/policies/refunds", headers=ADMIN).status_code == 200
+        settle(client)
         wanted = client.get("/v1/guard/policies").json()
         assert [card["policy"] for card in wanted["policies"]] == ["advice"]
         with TestClient(app_of(base, root)) as restarted:
@@ -279,7 +288,7 @@ def test_at_the_start_all_policies_are_asked_together_and_each_that_differs_is_n
         reader = Counting(base, served)
         guard = Guard([Served.of(one) for one in served], served[0].renderer(base), reader)
         loader = Loader(guard, reader, base, "float32", served, ServingSet(root), load_bundle)
-        asyncio.run(loader.start())
+        asyncio.run(loader.follow())
         assert asked.pop() == [Served.of(one).name for one in served]
         assert asked == []
     names = [one.served_name in loader.refusal for one in served]
@@ -351,6 +360,86 @@ def test_replaced_under_load_every_verdict_is_of_the_weights_that_it_names(base,
         assert verdict["probability"] == pytest.approx(wanted[verdict["adapter"]], abs=1e-6)
     assert len({verdict["adapter"] for verdict in answers}) > 1
     assert set(loaded) == {Served.of(load_bundle(root / name)).name for name in ("v8", "refunds")}
+
+
+def wait_for(reached):
+    end = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def lose(root):
+    (root / "v7").rename(root / "elsewhere")
+    return lambda: (root / "elsewhere").rename(root / "v7")
+
+
+def spoil(root):
+    content = (root / "v7" / "adapter_model.safetensors").read_bytes()
+    flip(root)
+    return lambda: (root / "v7" / "adapter_model.safetensors").write_bytes(content)
+
+
+def cut(root):
+    content = (root / FILE).read_bytes()
+    (root / FILE).write_bytes(content[:-9])
+    return lambda: (root / FILE).write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [lose, spoil, cut])
+def test_after_a_restart_nothing_is_served_in_place_of_a_set_that_cannot_be_followed(
+    client, base, root, damage, monkeypatch
+):
+    monkeypatch.setattr(loading, "_PAUSE_S", 0.01)
+    assert put(client, "v7").status_code == 200
+    wanted = client.get("/v1/guard/policies").json()
+    mend = damage(root)
+    with TestClient(app_of(base, root)) as restarted:
+        for _ in range(3):
+            answer = restarted.get("/v1/guard/health")
+            assert (answer.status_code, "v7" in answer.text or FILE in answer.text) == (503, True)
+            assert restarted.post("/v1/guard", json={"messages": MESSAGES}).status_code == 503
+            assert put(restarted, "v8").status_code == 503
+        mend()
+        wait_for(lambda: restarted.get("/v1/guard/health").status_code == 200)
+        assert restarted.get("/v1/guard/policies").json() == wanted
+        assert restarted.get("/v1/guard/health").json() == {"status": "ready", "policies": 2}
+
+
+def set_of_another_process(root):
+    """``advice`` from a folder that is not there yet, and a tag."""
+    entries = [
+        loading._entry(load_bundle(root / "v7"), "later"),
+        loading._entry(load_bundle(root / "refunds"), "refunds", tags=("eu",)),
+    ]
+    ServingSet(root).write(tuple(entries))
+
+
+def trouble(client):
+    answer = client.get("/v1/guard/health")
+    assert answer.status_code == 200
+    return answer.json().get("trouble", "")
+
+
+def test_a_set_that_cannot_be_followed_is_tried_again(client, root, monkeypatch, caplog):
+    monkeypatch.setattr(loading, "_PAUSE_S", 0.01)
+    before = client.get("/v1/guard/policies").json()
+    set_of_another_process(root)
+    wait_for(lambda: "later" in trouble(client))
+    assert client.get("/v1/guard/policies").json() == before
+    wait_for(lambda: caplog.text.count("is not followed") > 2)
+    shutil.copytree(root / "v7", root / "later")
+    wait_for(lambda: verdicts(client)["advice"]["adapter"] == Served.of(load_bundle(root / "v7")).name)
+    assert trouble(client) == ""
+
+
+def test_a_change_is_made_to_the_set_that_the_file_has(client, root):
+    set_of_another_process(root)
+    wait_for(lambda: "later" in trouble(client))
+    assert put(client, "v8").status_code == 200  # in place of the folder that is not there
+    assert trouble(client) == ""
+    tags = {card["policy"]: card["tags"] for card in client.get("/v1/guard/policies").json()["policies"]}
+    assert tags == {"advice": [], "refunds": ["eu"]}
 
 
 def _listed(policies):
