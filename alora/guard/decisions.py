@@ -54,13 +54,13 @@ class DecisionRequest(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    model: str
+    model: Literal["alora"]
     input: str | list[dict[str, Any]]
     questions: list[Annotated[Predicate | Choice, Field(discriminator="type")]] = Field(min_length=1, max_length=400)
     prompt_cache_key: str | None = Field(
         default=None, min_length=1, max_length=256, description="share KV under this key only"
     )
-    deadline_ms: float | None = Field(default=None, gt=0, le=600_000)
+    deadline_ms: float | None = Field(default=None, gt=0, le=600_000, strict=True)
 
 
 class PredicateAnswer(BaseModel):

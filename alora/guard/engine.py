@@ -56,7 +56,8 @@ class EngineReader:
         except Exception as error:
             if self._client.errored:
                 raise EngineDead(f"the engine is dead: {self._client.dead_error}") from error
-            return Reading(index, error=f"the engine refused it: {' '.join(str(error).split())[:300]}")
+            why = " ".join(str(error).split()) or type(error).__name__
+            return Reading(index, error=f"the engine refused it: {why[:300]}")
         return Reading(index, error="the engine ended it without an answer")
 
     async def load(self, served: Served, bundle: LightBundle) -> None:

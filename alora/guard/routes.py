@@ -16,6 +16,7 @@ from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from alora.errors import AloraError
 from alora.guard import decisions as openai_decisions
@@ -38,6 +39,7 @@ from alora.guard.wire import (
     PolicyVerdict,
     PutPolicy,
 )
+from alora.serving.client import together
 
 ADMIN_KEY = "ALORA_ADMIN_KEY"
 MOST_BYTES = 1024 * 1024  # of a request's body
@@ -61,6 +63,8 @@ class _Route(APIRoute):
                 return await _unless_gone(request, handle(request))
             except RefusedRequest as error:
                 return _error(error.status, str(error))
+            except ClientDisconnect:  # in the middle of its body
+                return Response(status_code=499)
             except (EngineDead, Overloaded) as error:
                 return _error(503 if isinstance(error, EngineDead) else 429, str(error))
             except _OthersModel as error:
@@ -121,8 +125,8 @@ async def moderations(body: ModerationRequest, request: Request) -> ModerationRe
     talks = [body.messages] if texts is None else [[{"role": "user", "content": text}] for text in texts]
     if not talks:
         raise RefusedRequest("input is an empty list; give at least one text")
-    asked = [GuardRequest(messages=talk or [], policies=body.policies, deadline_ms=body.deadline_ms) for talk in talks]
-    answers = await asyncio.gather(*(judge.answer(one.of(request.headers)) for one in asked))
+    asked = [GuardRequest(messages=talk or [], **body.options).of(request.headers) for talk in talks]
+    answers = await together(map(judge.answer, asked))
     return ModerationResponse(
         id=f"modr-{secrets.token_hex(12)}", model=body.model, results=[_moderated(answer) for answer in answers]
     )
@@ -133,8 +137,8 @@ async def _require_own_model(request: Request) -> None:
         body = await request.json()
     except (ValueError, RecursionError):  # refused with all else that is wrong with it
         return
-    if isinstance(body, dict) and body.get("model") != openai_decisions.MODEL:
-        raise _OthersModel(f"model is {str(body.get('model'))[:100]!r}; the guard's is {openai_decisions.MODEL!r}")
+    if isinstance(body, dict) and body.get("model") not in (None, openai_decisions.MODEL):
+        raise _OthersModel(f"model is {str(body['model'])[:100]!r}; the guard's is {openai_decisions.MODEL!r}")
 
 
 @router.post("/v1/decisions", response_model=DecisionResponse, dependencies=[Depends(_require_own_model)])
@@ -159,9 +163,8 @@ async def litellm_guardrail(body: GenericGuardrailRequest, request: Request) -> 
     judge = guard_of(request.app)
     if body.images:
         raise RefusedRequest("images are given, and the guard reads text; it judges no half of a conversation")
-    policies = body.additional_provider_specific_params.get("policies")
-    asked = GuardRequest(messages=body.conversation, policies=policies).of(request.headers)
-    answer = await judge.answer(asked)
+    asked = GuardRequest(messages=body.conversation, **body.additional_provider_specific_params.options)
+    answer = await judge.answer(asked.of(request.headers))
     if answer.action == "allow":
         return GenericGuardrailResponse(action="NONE")
     flagged = ", ".join(verdict.policy for verdict in answer.verdicts if verdict.flagged)
@@ -285,6 +288,9 @@ def _error(status: int, message: str) -> JSONResponse:
 
 
 def _invalid(error: RequestValidationError) -> str:
-    """What is wrong, without the text that was sent."""
-    problems = [f"{'.'.join(map(str, item['loc'][1:])) or 'body'}: {item['msg']}" for item in error.errors()[:5]]
+    """What is wrong, without the text that was sent, but for the beginning of a key's."""
+    problems = [
+        f"{'.'.join(str(key)[:80] for key in item['loc'][1:])[:200] or 'body'}: {item['msg'][:200]}"
+        for item in error.errors()[:5]
+    ]
     return "; ".join(problems)

@@ -11,24 +11,40 @@ Status = Literal["ok", "missed", "failed", "skipped"]
 MOST_TEXTS = 100  # of one moderation request, each a conversation of its own
 
 
-class GuardRequest(BaseModel):
-    """``POST /v1/guard``: one conversation."""
+class Options(BaseModel):
+    """How a conversation is judged; each route takes all of them, and refuses a key that it does not know."""
 
     model_config = ConfigDict(extra="forbid")
 
-    messages: list[Any] = Field(description="the conversation, as in OpenAI's chat format")
     policies: list[str] | None = Field(default=None, description="ids, id@digest or tag:NAME; absent: every policy")
     deadline_ms: float | None = Field(
-        default=None, gt=0, le=600_000, description="answer after this long, complete or not"
+        default=None, gt=0, le=600_000, strict=True, description="answer after this long, complete or not"
     )
     on_failure: Literal["closed", "open"] = Field(
         default="closed", description="what a policy without an answer counts as"
     )
-    stop_on_block: bool = Field(default=False, description="cancel the rest at the first flagged verdict")
     cache_salt: str | None = Field(
         default=None, min_length=1, max_length=256, description="share KV under this salt only"
     )
-    priority: int = Field(default=0, description="lower runs first, where the engine schedules by priority")
+    priority: int = Field(
+        default=0,
+        ge=-(2**31),
+        lt=2**31,
+        strict=True,
+        description="lower runs first, where the engine schedules by priority",
+    )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """These, without what a route adds."""
+        return self.model_dump(include=set(Options.model_fields))
+
+
+class GuardRequest(Options):
+    """``POST /v1/guard``: one conversation."""
+
+    messages: list[Any] = Field(description="the conversation, as in OpenAI's chat format")
+    stop_on_block: bool = Field(default=False, description="cancel the rest at the first flagged verdict")
     stream: bool = Field(
         default=False, description="server-sent events: each verdict as it arrives, the whole answer last"
     )
@@ -86,16 +102,12 @@ class GuardResponse(BaseModel):
     timing_ms: Timing
 
 
-class ModerationRequest(BaseModel):
+class ModerationRequest(Options):
     """OpenAI's ``POST /v1/moderations``; ``messages`` in place of ``input`` judges a whole conversation."""
-
-    model_config = ConfigDict(extra="ignore")
 
     input: str | Annotated[list[str], Field(max_length=MOST_TEXTS)] | None = None
     model: str = "alora"
     messages: list[Any] | None = None
-    policies: list[str] | None = None
-    deadline_ms: float | None = Field(default=None, gt=0, le=600_000)
 
 
 class ModerationResult(BaseModel):
@@ -125,7 +137,7 @@ class GenericGuardrailRequest(BaseModel):
     tool_calls: list[Any] | None = None
     images: list[Any] | None = None
     input_type: Literal["request", "response"] = "request"
-    additional_provider_specific_params: dict[str, Any] = Field(default_factory=dict)
+    additional_provider_specific_params: Options = Field(default_factory=Options)
 
     @property
     def conversation(self) -> list[Any]:

@@ -79,7 +79,7 @@ class RemoteEngine:
                     f"{self.url} serves {', '.join(sorted(served))[:500]}, not {', '.join(missing)}; start it with "
                     "alora serve, or load each bundle under that name (POST /v1/load_lora_adapter)"
                 )
-            await _together(self._require(bundle, renderer) for bundle in unknown)
+            await together(self._require(bundle, renderer) for bundle in unknown)
             self._proven.update(bundle.served_name for bundle in unknown)
 
     def forget(self) -> None:
@@ -96,7 +96,7 @@ class RemoteEngine:
             ConfigError: it does not answer, or refuses a prompt.
         """
         asked = zip(suffixes, names, strict=True)
-        return [logprobs for logprobs, _ in await _together(self.ask(prefix, *pair) for pair in asked)]
+        return [logprobs for logprobs, _ in await together(self.ask(prefix, *pair) for pair in asked)]
 
     async def ask(
         self, prefix: Prefix, suffix: Suffix, name: str, session: str | None = None, **fields: str | int
@@ -199,11 +199,12 @@ class RemoteEngine:
             return await self._http.send(self.url + path, body, _SECONDS if seconds is None else seconds, headers)
 
 
-async def _together(work: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Result]:
+async def together(work: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Result]:
+    """The results of ``work``; the first that fails ends the others."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
         return await asyncio.gather(*tasks)
-    finally:  # the first that fails ends the others; vLLM aborts a request that nobody waits for
+    finally:  # vLLM aborts a request that nobody waits for
         for task in tasks:
             task.cancel()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 
 import openai
 import pytest
@@ -11,7 +12,7 @@ from alora.data.conversation import parse_conversation
 from alora.guard import routes, wire
 from alora.guard.core import Guard
 from alora.guard.packed import PackedReader
-from alora.guard.reader import Served
+from alora.guard.reader import Reading, Served
 from alora.guard.standalone import make_app
 from tests.integration.guard.conftest import MESSAGES, Faulty
 
@@ -82,6 +83,9 @@ def test_policies_and_health(client, bundles):
         (b'{"messages": [{"role": "user", "content": "hi"}], "polices": ["advice"]}', 400, "polices"),
         (b'{"messages": [{"role": "user", "content": "hi"}], "policies": ["x"]}', 400, "x is not served"),
         (b'{"messages": [{"role": "user", "content": "hi"}], "deadline_ms": 0}', 400, "deadline_ms"),
+        (b'{"messages": [{"role": "user", "content": "hi"}], "deadline_ms": true}', 400, "deadline_ms"),
+        (b'{"messages": [{"role": "user", "content": "hi"}], "priority": %d}' % 10**30, 400, "priority"),
+        (b'{"messages": [{"role": "user", "content": "hi"}], "' + b"k" * 900_000 + b'": 1}', 400, "kkk"),
         (b'{"messages": [{"role": "user", "content": "' + b"a" * routes.MOST_BYTES + b'"}]}', 413, "bytes"),
         (b"\xff\xfe", 400, ""),
         (b"[" * 100_000, 400, ""),
@@ -106,6 +110,9 @@ TURN = '"structured_messages": [{"role": "user", "content": "hi"}]'
         ("/v1/guard", '{"messages": [{"role": "user", "content": "hi"}], "policies": ["\\ud800"]}'),
         ("/v1/moderations", '{"input": "hi", "model": "\\ud800"}'),
         ("/v1/moderations", json.dumps({"input": ["x"] * (wire.MOST_TEXTS + 1)})),
+        ("/v1/moderations", '{"input": "hi", "polices": ["advice"]}'),
+        ("/v1/decisions", '{"input": "hi", "questions": [{"type": "predicate", "instructions": "policy:advice"}]}'),
+        (LITELLM, f'{{{TURN}, "additional_provider_specific_params": {{"polices": ["advice"]}}}}'),
         (
             "/v1/decisions",
             '{"model": "alora", "input": "hi", "questions": [{"name": "\\ud800", "question": "advice"}]}',
@@ -150,6 +157,74 @@ def test_images_beside_a_conversation_are_refused(client):
     answer = client.post(LITELLM, json={"structured_messages": MESSAGES, "images": ["data:image/png;base64,AAAA"]})
     assert answer.status_code == 400
     assert "images" in answer.json()["error"]["message"]
+
+
+OPTIONS = {"policies": ["advice"], "deadline_ms": 5000, "on_failure": "open", "cache_salt": "tenant-7", "priority": 3}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/guard", {"messages": MESSAGES, **OPTIONS}),
+        ("/v1/moderations", {"messages": MESSAGES, **OPTIONS}),
+        ("/v1/moderations", {"input": ["Hello.", "Bye."], **OPTIONS}),
+        (LITELLM, {"structured_messages": MESSAGES, "additional_provider_specific_params": OPTIONS}),
+    ],
+)
+def test_every_route_takes_the_options(bundles, renderer, path, body):
+    seen = []
+
+    class Reader:
+        async def read(self, prefix, asked, request):
+            seen.append(request.options)
+            for index in range(len(asked)):
+                yield Reading(index, (1.0, -1.0))
+
+    with TestClient(make_app(Guard([Served.of(bundle) for bundle in bundles], renderer, Reader()))) as client:
+        assert client.post(path, json=body).status_code == 200
+    assert seen == [OPTIONS] * len(body.get("input", [1]))
+
+
+def test_a_bad_text_ends_the_work_for_the_others(bundles, renderer):
+    closed = threading.Event()
+
+    class Hangs:
+        async def read(self, prefix, asked, request):
+            try:
+                await asyncio.Event().wait()
+                yield
+            finally:
+                closed.set()
+
+    reader = Hangs()
+    app = make_app(Guard([Served.of(bundle) for bundle in bundles], renderer, reader))
+    with TestClient(app) as client:
+        answer = client.post("/v1/moderations", json={"input": ["Hello.", "word " * 3000]})
+        assert (answer.status_code, closed.wait(5)) == (413, True)
+
+
+def asgi(app, path, receive):
+    """One request as a server hands it on; the status of what was answered."""
+    scope = {
+        "type": "http", "method": "POST", "path": path, "query_string": b"", "root_path": "", "http_version": "1.1",
+        "scheme": "http", "headers": [(b"content-type", b"application/json")], "app": app,
+    }  # fmt: skip
+    sent = []
+
+    async def send(message):
+        sent.append(message.get("status"))
+
+    asyncio.run(asyncio.wait_for(app(scope, receive, send), 60))
+    return sent[:1]
+
+
+def test_a_client_that_closes_in_its_body_is_no_error(guard):
+    arriving = iter([{"type": "http.request", "body": b'{"mess', "more_body": True}, {"type": "http.disconnect"}])
+
+    async def receive():
+        return next(arriving)
+
+    assert asgi(make_app(guard), "/v1/guard", receive) == [499]
 
 
 @pytest.mark.parametrize("path", ["/v1/guard", "/v1/moderations"])
