@@ -122,20 +122,25 @@ class Loader:
             found = await asyncio.to_thread(self._read, self._set.folder(bundle))
             entry = replace(_entry(found, bundle, stage, tags), policy=policy)
             places = {(item.policy, item.stage): item for item in await self._current()} | {(policy, stage): entry}
+            shadow = places.get((policy, "shadow"))
+            if stage == "live" and shadow is not None and shadow.version == entry.version:  # promoted
+                del places[policy, "shadow"]
+            _require_live(tuple(places.values()))
             with self._guard.holding(entry.name):
                 served = await self._certified(entry, found)
                 await self._switch(tuple(places.values()), [served], write=True)
             return served
 
-    async def delete(self, policy: str) -> None:
-        """Serve ``policy`` no more, in no stage; BundleError for one that is not served, or is the last."""
+    async def delete(self, policy: str, stage: str | None = None) -> None:
+        """Serve ``policy`` no more, in ``stage`` or in none; BundleError for one that is not served, or is the last."""
         async with self._changing:
             current = await self._current()
-            kept = tuple(item for item in current if item.policy != policy)
+            kept = tuple(item for item in current if item.policy != policy or stage not in (None, item.stage))
             if len(kept) == len(current):
-                raise BundleError(f"{policy} is not served")
+                raise BundleError(f"{policy} is not served" + (f" as {stage}" if stage else ""))
             if not any(item.stage == "live" for item in kept):
                 raise BundleError(f"{policy} is the only live policy; stop the server instead")
+            _require_live(kept)
             await self._switch(kept, write=True)
 
     async def _current(self) -> tuple[Entry, ...]:
@@ -210,6 +215,14 @@ class Loader:
 
     def _given(self, bundle: LightBundle) -> Entry:
         return _entry(bundle, str(Path(bundle.folder).absolute().relative_to(self._set.root.absolute())))
+
+
+def _require_live(entries: Sequence[Entry]) -> None:
+    live = {item.policy for item in entries if item.stage == "live"}
+    if alone := next((item.policy for item in entries if item.policy not in live), None):
+        raise BundleError(
+            f"{alone} has a shadow and nothing live, and a shadow alone is never asked; delete both, or put it live"
+        )
 
 
 def _entry(bundle: LightBundle, folder: str, stage: str = "live", tags: tuple[str, ...] = ()) -> Entry:

@@ -38,6 +38,7 @@ from alora.guard.wire import (
     PolicyList,
     PolicyVerdict,
     PutPolicy,
+    Stage,
 )
 from alora.serving.client import together
 
@@ -191,11 +192,11 @@ async def put_policy(policy: str, body: PutPolicy, request: Request) -> PolicyCa
 
 
 @router.delete("/v1/guard/policies/{policy}", response_model=PolicyList)
-async def delete_policy(policy: str, request: Request) -> PolicyList:
-    """Serve a policy no more; what is left."""
+async def delete_policy(policy: str, request: Request, stage: Stage | None = None) -> PolicyList:
+    """Serve a policy no more, or end its shadow alone (``?stage=shadow``); what is left."""
     loader = loader_of(request)
     try:
-        await loader.delete(policy)
+        await loader.delete(policy, stage)
     except AloraError as error:
         raise RefusedRequest(str(error), 409) from error
     return await policies(request)

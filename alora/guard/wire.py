@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from alora.serving.servers import SESSION, session_id
 
 Status = Literal["ok", "missed", "failed", "skipped"]
+Stage = Literal["live", "shadow"]
 MOST_TEXTS = 100  # of one moderation request, each a conversation of its own
 
 
@@ -184,7 +185,7 @@ class PutPolicy(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     bundle: str = Field(description="the bundle's folder, below the serving root")
-    stage: Literal["live", "shadow"] = "live"
+    stage: Stage = "live"
     tags: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]] = Field(
         default_factory=list, max_length=32, description="groups that requests may ask for as tag:NAME"
     )

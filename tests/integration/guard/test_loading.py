@@ -309,6 +309,38 @@ def test_the_last_live_policy_stays(client):
     assert client.delete("/v1/guard/policies/advice", headers=ADMIN).status_code == 409  # gone already
 
 
+def stages(client):
+    cards = client.get("/v1/guard/policies").json()["policies"]
+    return sorted((card["policy"], card["stage"]) for card in cards)
+
+
+def test_a_shadow_is_promoted_or_ended_alone(client):
+    lives = [("advice", "live"), ("refunds", "live")]
+    url = "/v1/guard/policies/advice"
+    assert put(client, "v7", stage="shadow").status_code == 200
+    assert stages(client) == [*lives[:1], ("advice", "shadow"), *lives[1:]]
+    assert client.delete(f"{url}?stage=live", headers=ADMIN).status_code == 409  # its shadow would stay
+    assert client.delete(f"{url}?stage=gone", headers=ADMIN).status_code == 400
+    assert client.delete(f"{url}?stage=shadow", headers=ADMIN).status_code == 200
+    assert stages(client) == lives
+    assert client.delete(f"{url}?stage=shadow", headers=ADMIN).status_code == 409
+    settle(client)
+    assert put(client, "v7", stage="shadow").status_code == 200
+    assert put(client, "v8").status_code == 200  # another than the shadow, which stays
+    assert ("advice", "shadow") in stages(client)
+    promoted = put(client, "v7").json()["digest"]
+    assert stages(client) == lives
+    assert verdicts(client)["advice"]["adapter"].endswith(promoted[:12])
+
+
+def test_a_shadow_of_nothing_live_is_refused(client):
+    assert client.delete("/v1/guard/policies/refunds", headers=ADMIN).status_code == 200
+    settle(client)
+    answer = put(client, "refunds", "refunds", stage="shadow")
+    assert (answer.status_code, "nothing live" in answer.text) == (409, True)
+    assert stages(client) == [("advice", "live")]
+
+
 def test_a_shadow_blocks_nothing_and_its_disagreements_are_counted(base, root):
     live, shadow = load_bundle(root / "advice"), load_bundle(root / "v7")
     reader = PackedReader(base, [live, shadow])
