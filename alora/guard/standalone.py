@@ -13,7 +13,8 @@ from pathlib import Path
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
-from prometheus_client import make_asgi_app
+from prometheus_client import REGISTRY
+from prometheus_client.exposition import choose_encoder
 from starlette.middleware.base import RequestResponseEndpoint
 
 from alora.config.secrets import KEY
@@ -37,6 +38,11 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+
+
+def _metrics(request: Request) -> Response:
+    write, kind = choose_encoder(request.headers.get("Accept", ""))
+    return Response(write(REGISTRY), media_type=kind)
 
 
 def make_app(guard: Guard, loader: Loader | None = None) -> FastAPI:
@@ -69,5 +75,5 @@ def make_app(guard: Guard, loader: Loader | None = None) -> FastAPI:
         return HTMLResponse(_PAGE, headers=_HEADERS)
 
     app.include_router(router)
-    app.mount("/metrics", make_asgi_app())
+    app.add_route("/metrics", _metrics)  # a mount would answer /metrics itself with a redirect
     return app

@@ -269,6 +269,11 @@ def test_a_dead_engine_is_503_and_a_full_one_429_also_in_mid_stream(base, bundle
     assert [line for line in said.splitlines() if line.startswith("event")] == ["event: verdict", "event: error"]
 
 
+def test_metrics_are_where_the_docs_say(client):
+    answer = client.get("/metrics", follow_redirects=False)
+    assert (answer.status_code, "alora_guard_requests_total" in answer.text) == (200, True)
+
+
 def test_every_route_asks_for_the_key(guard, monkeypatch):
     monkeypatch.setenv("VLLM_API_KEY", "secret")
     app = make_app(guard)
