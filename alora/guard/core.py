@@ -10,30 +10,21 @@ import secrets
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from alora.data.conversation import Conversation, parse_conversation
-from alora.errors import AdapterError, AloraError, DataError
+from alora.errors import AdapterError, DataError
 from alora.guard import metrics
 from alora.guard.drift import Drift
-from alora.guard.reader import EngineDead, Overloaded, Reader, Reading, Served
+from alora.guard.reader import EngineDead, Overloaded, Reader, Reading, RefusedRequest, Served, highest_of
 from alora.guard.wire import GuardRequest, GuardResponse, PolicyVerdict, Status, Timing, Usage
 from alora.prompt.tokens import LONG
-from alora.verdict import highest, make_verdict
+from alora.verdict import make_verdict
 
 if TYPE_CHECKING:
     from alora.prompt.render import Prefix, Renderer
 
 _logger = logging.getLogger("alora.guard")
-
-
-class RefusedRequest(AloraError):
-    """A request that the guard does not answer. ``status`` is HTTP's."""
-
-    def __init__(self, message: str, status: int = 400) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class Guard:
@@ -81,13 +72,9 @@ class Guard:
         """Each verdict as it arrives, then the whole answer; raises like :meth:`answer`, before the first of them."""
         started = time.monotonic()
         asked = self.choose(request.policies)
-        conversation = _conversation(request.messages)
-        if sum(len(message.content) for message in conversation.messages) > LONG:  # the other requests go on
-            prefixes = await asyncio.to_thread(self.render, conversation, asked)
-        else:
-            prefixes = self.render(conversation, asked)
-        rendered = time.monotonic()
         end = None if request.deadline_ms is None else started + request.deadline_ms / 1000
+        prefixes = await self._rendered(request, asked)
+        rendered = time.monotonic()
         given: dict[int, PolicyVerdict] = {}
         computed = 0
         arriving = self._arriving(prefixes, asked, request, end)
@@ -117,6 +104,21 @@ class Guard:
             self._start(self._shadow(prefixes, request, response))
         yield response
 
+    async def _rendered(self, request: GuardRequest, asked: Sequence[Served]) -> list[Prefix]:
+        """What :meth:`render` gives, or nothing at the deadline. What is long, in whatever field, is rendered in a
+        thread, so that the other requests go on."""
+
+        def render() -> list[Prefix]:
+            return self.render(_conversation(request.messages), asked)
+
+        if len(repr(request.messages)) <= LONG:
+            return render()
+        try:
+            seconds = None if request.deadline_ms is None else request.deadline_ms / 1000
+            return await asyncio.wait_for(asyncio.to_thread(render), seconds)
+        except TimeoutError:
+            return []
+
     async def _arriving(
         self, prefixes: Sequence[Prefix], asked: Sequence[Served], request: GuardRequest, end: float | None
     ) -> AsyncGenerator[tuple[int, PolicyVerdict, int], None]:
@@ -128,6 +130,8 @@ class Guard:
         readings = self._read(prefixes, asked, request)
         try:
             while len(given) < len(asked):
+                if end is not None and time.monotonic() >= end:
+                    raise TimeoutError
                 # At the deadline wait_for cancels the pending read, and with it what runs in the engine.
                 reading = await asyncio.wait_for(anext(readings), None if end is None else end - time.monotonic())
                 if reading.index in given:
@@ -167,7 +171,7 @@ class Guard:
                     async for reading in readings:
                         read[reading.index][window] = reading
                         if len(read[reading.index]) == len(prefixes):
-                            yield _highest(list(read[reading.index].values()))
+                            yield highest_of(list(read[reading.index].values()))
                 finally:
                     await readings.aclose()
 
@@ -186,11 +190,11 @@ class Guard:
         """Ask the shadows of the policies that answered, after the live ones, and count where they disagree."""
         live = {verdict.policy: verdict for verdict in response.verdicts if verdict.status == "ok"}
         asked = [item for item in self.shadows if item.policy.id in live]
-        async for reading in self._read(prefixes, asked, request):
+        async for reading in self._read(prefixes if asked else (), asked, request):
             shadow = _verdict(asked[reading.index], reading, request)
             before = live[shadow.policy]
             if shadow.status == "ok" and shadow.flagged != before.flagged:
-                metrics.SHADOW.labels(shadow.policy, before.adapter, shadow.adapter).inc()
+                metrics.SHADOW.labels(shadow.policy, before.label, shadow.label).inc()
 
     def psi(self, item: Served) -> float | None:
         """How far an adapter's last probabilities are from those of its validation rows; None while that is unknown."""
@@ -259,14 +263,6 @@ class Guard:
 
 def _tokens(prefixes: Sequence[Prefix]) -> int:
     return sum(len(prefix.token_ids) for prefix in prefixes)
-
-
-def _highest(readings: Sequence[Reading]) -> Reading:
-    """Merge one policy's readings of all windows: the first failed one if any failed, else the highest."""
-    if failed := next((reading for reading in readings if reading.error is not None), None):
-        return failed
-    cached = sum(reading.cached_tokens for reading in readings)
-    return replace(readings[0], logits=highest([reading.logits for reading in readings]), cached_tokens=cached)
 
 
 def _conversation(messages: Sequence[object]) -> Conversation:

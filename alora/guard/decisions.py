@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictStr
 
-from alora.guard.core import RefusedRequest
-from alora.guard.reader import Served
+from alora.guard.reader import RefusedRequest, Served
 from alora.guard.wire import GuardResponse, PolicyVerdict
 
 MODEL = "alora"  # what ``model`` names the guard

@@ -16,7 +16,9 @@ VERDICTS = Counter("alora_guard_verdicts", "Verdicts.", ["policy", "status", "fl
 PROBABILITY = Histogram(
     "alora_guard_probability", "Probability of a violation.", ["policy"], buckets=[tenth / 10 for tenth in range(1, 11)]
 )
-SHADOW = Counter("alora_shadow_disagreement", "Shadow verdicts unlike the live one.", ["policy", "live", "shadow"])
+SHADOW = Counter(
+    "alora_shadow_disagreement", "Shadow verdicts unlike the live one, by both labels.", ["policy", "live", "shadow"]
+)
 PSI = Gauge(
     "alora_guard_psi",
     "Population stability index of the last probabilities against validation's; NaN where there are too few.",

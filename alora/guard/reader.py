@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from alora.errors import AloraError
+from alora.verdict import highest
 
 if TYPE_CHECKING:
     from alora.bundle.light import LightBundle
@@ -23,6 +24,14 @@ class EngineDead(AloraError):
 
 class Overloaded(AloraError):
     """The engine takes no more requests for now."""
+
+
+class RefusedRequest(AloraError):
+    """A request that the guard does not answer. ``status`` is HTTP's."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,14 @@ class Reading:
     logits: Sequence[float] = ()
     cached_tokens: int = 0
     error: str | None = None
+
+
+def highest_of(readings: Sequence[Reading]) -> Reading:
+    """Merge one policy's readings of all windows: the first failed one if any failed, else the highest."""
+    if failed := next((reading for reading in readings if reading.error is not None), None):
+        return failed
+    cached = sum(reading.cached_tokens for reading in readings)
+    return replace(readings[0], logits=highest([reading.logits for reading in readings]), cached_tokens=cached)
 
 
 class Reader(Protocol):

@@ -21,10 +21,10 @@ from starlette.requests import ClientDisconnect
 from alora.errors import AloraError
 from alora.guard import decisions as openai_decisions
 from alora.guard import metrics
-from alora.guard.core import Guard, RefusedRequest
+from alora.guard.core import Guard
 from alora.guard.decisions import DecisionRequest, DecisionResponse
 from alora.guard.loading import Loader
-from alora.guard.reader import EngineDead, Overloaded, Served
+from alora.guard.reader import EngineDead, Overloaded, RefusedRequest, Served
 from alora.guard.wire import (
     GenericGuardrailRequest,
     GenericGuardrailResponse,

@@ -1,13 +1,14 @@
 """Verdicts are the scorer's; and no fault of a reader lets a closed policy through."""
 
 import asyncio
+import threading
 
 import pytest
 
 from alora.data.conversation import parse_conversation
-from alora.guard.core import Guard, RefusedRequest
+from alora.guard.core import Guard
 from alora.guard.packed import PackedReader
-from alora.guard.reader import EngineDead, Reading, Served
+from alora.guard.reader import EngineDead, Reading, RefusedRequest, Served
 from alora.guard.wire import GuardRequest
 from alora.prefix.scorer import Scorer
 from alora.verdict import make_verdict
@@ -107,9 +108,18 @@ def test_a_conversation_that_does_not_fit_whole_is_refused(bundles, renderer):
     assert caught.value.status == 413
 
 
-def test_a_long_conversation_is_rendered_while_others_are_answered(guard):
+TEXT = "Hello! " * 30000
+LONG = {
+    "a text": [{"role": "user", "content": TEXT}],
+    "a call": [{"role": "assistant", "tool_calls": [{"function": {"name": "pay", "arguments": TEXT}}]}],
+    "many messages": [{"role": "user", "content": ""}] * 20000 + [{"role": "user", "content": "x"}],
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_conversation_is_rendered_while_others_are_answered(guard, name):
     async def both():
-        talk = [{"role": "user", "content": "Hello! " * 30000}]
+        talk = LONG[name]
         long = asyncio.create_task(guard.answer(GuardRequest(messages=talk)))
         await asyncio.sleep(0)  # it has begun
         answer = await guard.answer(GuardRequest(messages=MESSAGES))
@@ -119,3 +129,24 @@ def test_a_long_conversation_is_rendered_while_others_are_answered(guard):
         return answer
 
     assert asyncio.run(both()).complete
+
+
+def test_the_deadline_holds_while_a_long_conversation_is_rendered(guard, monkeypatch):
+    rendered = threading.Event()
+
+    def render(conversation, asked):
+        rendered.wait(60)
+        return []
+
+    monkeypatch.setattr(guard, "render", render)
+    talk = [{"role": "user", "content": "Hello! " * 30000}]
+
+    async def asking():
+        try:
+            return await guard.answer(GuardRequest(messages=talk, deadline_ms=20))
+        finally:
+            rendered.set()
+
+    answer = asyncio.run(asking())
+    assert [verdict.status for verdict in answer.verdicts] == ["missed", "missed"]
+    assert (answer.action, answer.usage.prefix_tokens) == ("block", 0)
