@@ -114,8 +114,9 @@ def refusal(url: str, status: int, text: str) -> ConfigError:
     kinds = {400: PromptRefused, 413: PromptRefused, 429: Full, 502: Unreachable, 503: Unreachable, 504: Unreachable}
     with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):  # else the text stands for itself
         text = str(json.loads(text)["error"]["message"])
+    remedy = f"; export its key as {KEY}" if status == 401 else ""
     return kinds.get(status, ConfigError)(
-        f"{named(url)} answered {status}: {printable(' '.join(text[:2000].split())[:300])}"
+        f"{named(url)} answered {status}: {printable(' '.join(text[:2000].split())[:300])}{remedy}"
     )
 
 

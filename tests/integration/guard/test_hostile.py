@@ -39,6 +39,7 @@ ANSWERS = {  # and what must be said
     ),
     "to go on, without end": (drops(b"", b"HTTP/1.1 100 Continue\r\n\r\n"), "no whole answer after 0.6 s"),
     "nested without end": (http(200, b"[" * 500_000), "is no guard"),
+    "another key": (b"HTTP/1.1 401 X\r\nContent-Length: 2\r\n\r\n{}", "export its key as VLLM_API_KEY"),
     "no text": (in_text(b"rot13"), "answered 500: a.b a.b"),
     "a text of names": (in_text(b"idna"), "answered 500: a.b a.b"),
     "to another": (b"HTTP/1.1 302 X\r\nLocation: http://u:pw@there/\r\nContent-Length: 0\r\n\r\n", r"\*\*\*@there"),
