@@ -184,7 +184,9 @@ class _Reader:
             for call in (item[key] if isinstance(item[key], list) else [item[key]])
         ]
         calls = self._calls(given, where)
-        content = self._content(item.get("content", item.get("value")), role, bool(given), where)
+        said = item.get("content", item.get("value"))
+        said = item.get("refusal") if said is None else said  # OpenAI's, of a model that refuses
+        content = self._content(said, role, bool(given), where)
         name = item.get("name") or self._tools.get(str(item.get("tool_call_id", ""))) or ""
         texts = [content, name, *(text for call in calls for text in (call.name, call.arguments))]
         for text in texts:
@@ -222,14 +224,18 @@ class _Reader:
     def _part(self, part: Any, where: str) -> str:
         named = str(part.get("type")) if isinstance(part, dict) else ""
         media = any(word in named for word in _MEDIA)
+        own = [str(key) for key, value in part.items() if value] if isinstance(part, dict) else []
+        carried = [key for key in own if key.removeprefix("input_").removesuffix("_url") in _MEDIA]
         said = [part] if isinstance(part, str) else [part[key] for key in ("text", "refusal") if named and key in part]
-        if not media and said and all(isinstance(text, str) for text in said):
+        readable = not media and (self._settings.skip_media or not carried)
+        if readable and said and all(isinstance(text, str) for text in said):
             return "\n".join(said)
         if media and self._settings.skip_media:
             self._findings.notes[f"{shortened(named)} is left out (data.skip_media)"] += 1
             return ""
         what = f"a part of type {shortened(named)}" if named else kind(part)
-        remedy = "leave it out (of rows: data.skip_media=true)" if media else "give it as a text"
+        what += f" with {shortened(carried[0])}" if carried and not media else ""
+        remedy = "leave it out (of rows: data.skip_media=true)" if media or carried else "give it as a text"
         self._findings.add("CONTENT_PART", where, f"content holds {what}, and alora reads text; {remedy}")
         return ""
 

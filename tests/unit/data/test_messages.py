@@ -135,6 +135,9 @@ def test_rows_of_two_forms_in_one_source(tmp_path):
     ("item", "text"),
     [
         ({"role": "user", "content": [{"type": "image_url", "text": "harmless", "image_url": {"url": "x"}}]}, None),
+        ({"role": "user", "content": [{"type": "text", "text": "harmless", "image_url": {"url": "x"}}]}, None),
+        ({"role": "user", "content": [{"type": "text", "text": "harmless", "image_url": None}]}, "harmless"),
+        ({"role": "assistant", "content": None, "refusal": "I will not."}, "I will not."),
         ({"role": "user", "content": [{"type": "text", "text": "a", "refusal": "b"}]}, "a\nb"),
         (
             {"role": "assistant", "content": "a", "function_call": {"name": "f"}, "tool_calls": [{"name": "g"}]},
