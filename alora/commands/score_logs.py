@@ -17,7 +17,7 @@ from alora.commands.output import note, table
 from alora.commands.score_shards import Shards, artifact_of, by_guard
 from alora.config.schema import Recipe
 from alora.config.secrets import redacted
-from alora.errors import MissingDependency, first_line
+from alora.errors import AloraError, MissingDependency, first_line
 from alora.logs.rows import survey
 from alora.logs.verdicts import VerdictFolder
 from alora.remote import GuardClient
@@ -46,7 +46,11 @@ def score_logs(recipe: Recipe, source: str, output: Path) -> int:
         note(f"{output} is complete already")
     else:
         with folder:
-            _write_shards(recipe, source, folder)
+            try:
+                _write_shards(recipe, source, folder)
+            except AloraError:
+                note(f"the shards that are complete stay in {folder.folder}; the same command goes on behind them")
+                raise
             done = folder.finish()
     table(
         ("policy", "rows", "violated"), [(policy, done["scored"], count) for policy, count in done["flagged"].items()]

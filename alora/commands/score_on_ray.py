@@ -61,5 +61,4 @@ def on_ray(recipe: Recipe, source: str, folder: VerdictFolder, missing: Sequence
                 raise (CheckFailed if row["exit_code"] == CheckFailed.exit_code else RunError)(row["wrong"])
             yield int(row["item"])
     except ray.exceptions.RayError as error:
-        message = f"Ray: {first_line(error)}; the same command goes on behind the shards that are there"
-        raise RunError(message) from error
+        raise RunError(f"Ray: {first_line(error)}") from error

@@ -241,8 +241,8 @@ class Guard:
             for name in (item.policy.id, item.name, *(f"tag:{tag}" for tag in item.tags)):
                 known[name].append(item)
         if unknown := [name for name in names if name not in known]:
-            have = ", ".join(name for name in known if "@" not in name)
-            raise RefusedRequest(f"policies: {', '.join(unknown[:5])[:200]} is not served; choose from {have[:500]}")
+            have = ", ".join(name for name in known if "@" not in name)[:500]
+            raise RefusedRequest(f"policies: {', '.join(unknown[:5])[:200]} is not served; choose from {have}", 404)
         if not names:
             raise RefusedRequest("policies is empty; name at least one, or leave it out for all")
         return list({item.name: item for name in names for item in known[name]}.values())

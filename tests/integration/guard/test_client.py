@@ -36,7 +36,7 @@ def test_sync_and_async_give_the_guards_answer(url, client):
 
 
 def test_no_answer_is_an_error(url, monkeypatch, base, bundles):
-    with alora.Guard(url) as guard, pytest.raises(ConfigError, match=r"answered 400.*parcels is not served"):
+    with alora.Guard(url) as guard, pytest.raises(ConfigError, match=r"answered 404.*parcels is not served"):
         guard.check(MESSAGES, policies=["parcels"])
     with alora.Guard(url) as guard, pytest.raises(ConfigError, match="messages are a list"):
         guard.check("hello")

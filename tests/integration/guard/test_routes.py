@@ -81,7 +81,7 @@ def test_policies_and_health(client, bundles):
         (b'{"messages": [{"role": "wizard", "content": "hi"}]}', 400, "role"),
         (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', 400, ""),
         (b'{"messages": [{"role": "user", "content": "hi"}], "polices": ["advice"]}', 400, "polices"),
-        (b'{"messages": [{"role": "user", "content": "hi"}], "policies": ["x"]}', 400, "x is not served"),
+        (b'{"messages": [{"role": "user", "content": "hi"}], "policies": ["x"]}', 404, "x is not served"),
         (b'{"messages": [{"role": "user", "content": "hi"}], "deadline_ms": 0}', 400, "deadline_ms"),
         (b'{"messages": [{"role": "user", "content": "hi"}], "deadline_ms": true}', 400, "deadline_ms"),
         (b'{"messages": [{"role": "user", "content": "hi"}], "priority": %d}' % 10**30, 400, "priority"),
