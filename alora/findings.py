@@ -31,6 +31,11 @@ class Finding:
         return f"{self.where}: {self.problem} [{self.code}]"
 
 
+def place(where: str, part: str) -> str:
+    """Of a row, or of a part of it."""
+    return f"{where}: {part}" if part else where
+
+
 class Findings:
     """Problems in the order found, grouped by their text. All are counted, the first :data:`SHOWN` texts are kept.
 
@@ -43,17 +48,19 @@ class Findings:
         self._groups: dict[tuple[str, str], Finding] = {}
         self._last: dict[tuple[str, str], str] = {}
 
-    def add(self, code: str, where: str, problem: str) -> None:
-        """Note one problem; ``where`` is a place such as ``train.jsonl:17``, or a message there. A row counts once."""
-        key, row = (code, problem), where.partition(": ")[0]
+    def add(self, code: str, where: str, problem: str, part: str = "") -> None:
+        """Note one problem; ``where`` is a row (``train.jsonl:17``), ``part`` a message of it. A row counts once."""
+        key = code, problem
         known = self._groups.get(key)
-        if known is not None and self._last[key] == row:
+        if known is not None and self._last[key] == where:
             return
         self.count += 1
         if known is None and len(self._groups) == SHOWN:
             return
-        self._groups[key] = replace(known, count=known.count + 1) if known else Finding(ERROR, code, where, problem)
-        self._last[key] = row
+        self._groups[key] = (
+            replace(known, count=known.count + 1) if known else Finding(ERROR, code, place(where, part), problem)
+        )
+        self._last[key] = where
 
     def all(self) -> list[Finding]:
         """The problems, and how many more rows have others."""

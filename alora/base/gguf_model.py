@@ -33,10 +33,10 @@ def write_model(file: Path, made: Path, progress: bool) -> None:
     _require_layers(file, AutoConfig.from_pretrained(alone, **stored))
     with _bars(progress):
         tokenizer = AutoTokenizer.from_pretrained(alone, **stored)
-        model: Any
-        model, info = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             alone, dtype="float32", output_loading_info=True, ignore_mismatched_sizes=True, **stored
         )
+    model, info = loaded
     require_whole(info, str(file))
     # The weights are plain float32 by now; the model still says that it is quantized and would refuse to be saved.
     if hasattr(model.config, "quantization_config"):

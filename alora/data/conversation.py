@@ -12,7 +12,7 @@ from alora.data.labels import row_labels
 from alora.data.messages import Conversation, Message, conversation_of, detect_columns
 from alora.data.sources import Source, read_rows
 from alora.errors import DataError
-from alora.findings import ERROR, Finding, Findings
+from alora.findings import ERROR, Finding, Findings, place
 from alora.policy import Policy
 from alora.reading import read_stream, read_whole
 
@@ -152,9 +152,9 @@ class _ByRow(Findings):
         super().__init__()
         self.rows: dict[str, list[Finding]] = {}
 
-    def add(self, code: str, where: str, problem: str) -> None:
+    def add(self, code: str, where: str, problem: str, part: str = "") -> None:
         self.count += 1
-        self.rows.setdefault(where.partition(": ")[0], []).append(Finding(ERROR, code, where, problem))
+        self.rows.setdefault(where, []).append(Finding(ERROR, code, place(where, part), problem))
 
     def taken(self, source: str) -> Iterator[tuple[None, Rejected]]:
         """The rows that could not be read at all."""

@@ -111,8 +111,8 @@ def conversation_of(row: Any, where: str, settings: DataSettings, findings: Find
         findings.add("ROW_KIND", where, f"a row is an object with {columns.messages!r}, not {kind(row)}")
         return None
     raw = _raw_messages(row, where, columns.messages, findings)
-    reader = _Reader(settings, findings)
-    messages = [reader.message(item, f"{where}: message {number}") for number, item in enumerate(raw or [], 1)]
+    reader = _Reader(settings, findings, where)
+    messages = [reader.message(item, number) for number, item in enumerate(raw or [], 1)]
     if raw is not None and not raw:
         findings.add("EMPTY", where, f"{columns.messages!r} is empty; a conversation has at least one message")
     elif messages and all(message is not None and not message.text.strip() for message in messages):
@@ -164,40 +164,44 @@ def unpacked(value: Any) -> Any:
 class _Reader:
     """Reads the messages of one conversation in order: a tool's answer is named by the call before it."""
 
-    def __init__(self, settings: DataSettings, findings: Findings) -> None:
-        self._settings, self._findings = settings, findings
+    def __init__(self, settings: DataSettings, findings: Findings, where: str) -> None:
+        self._settings, self._findings, self._where, self._number = settings, findings, where, 0
         self._tools: dict[str, str] = {}
 
-    def message(self, item: Any, where: str) -> Message | None:
+    def _add(self, code: str, problem: str) -> None:
+        self._findings.add(code, self._where, problem, f"message {self._number}")
+
+    def message(self, item: Any, number: int) -> Message | None:
+        self._number = number
         if not isinstance(item, dict):
-            self._findings.add("MESSAGE_KIND", where, f'is {kind(item)}; write {{"role": ..., "content": ...}}')
+            self._add("MESSAGE_KIND", f'is {kind(item)}; write {{"role": ..., "content": ...}}')
             return None
         role, content = item.get("role"), item.get("content")
         if len(item) == 2 and role in ROLES and isinstance(content, str) and lone_surrogate(content) is None:
             return Message(role, content)  # nearly every message there is
         before = self._findings.count
-        role = self._role(item.get("role", item.get("from")), where)
+        role = self._role(item.get("role", item.get("from")))
         given = [
             call
             for key in ("tool_calls", "function_call")
             if item.get(key)
             for call in (item[key] if isinstance(item[key], list) else [item[key]])
         ]
-        calls = self._calls(given, where)
+        calls = self._calls(given)
         said = item.get("content", item.get("value"))
         said = item.get("refusal") if said is None else said  # OpenAI's, of a model that refuses
-        content = self._content(said, role, bool(given), where)
+        content = self._content(said, role, bool(given))
         name = item.get("name") or self._tools.get(str(item.get("tool_call_id", ""))) or ""
         texts = [content, name, *(text for call in calls for text in (call.name, call.arguments))]
         for text in texts:
             if not isinstance(text, str):
-                self._findings.add("CONTENT_KIND", where, f"name is {kind(text)}; it must be a text")
+                self._add("CONTENT_KIND", f"name is {kind(text)}; it must be a text")
             elif (surrogate := lone_surrogate(text)) is not None:
                 problem = f"content has a lone surrogate at character {surrogate}, which is no Unicode text"
-                self._findings.add("NOT_UNICODE", where, problem)
+                self._add("NOT_UNICODE", problem)
         return Message(role, content, name, calls) if self._findings.count == before else None
 
-    def _role(self, role: Any, where: str) -> str:
+    def _role(self, role: Any) -> str:
         if role in ROLES:
             return role
         known = self._settings.role_map.get(role) if isinstance(role, str) else None
@@ -206,22 +210,22 @@ class _Reader:
             self._findings.notes[f"role {shortened(role)} is read as {known}"] += 1
             return known
         text = f"role is {kind(role)}, not one of {', '.join(ROLES)}; set data.role_map={{ROLE: user}}"
-        self._findings.add("ROLE_UNKNOWN", where, text)
+        self._add("ROLE_UNKNOWN", text)
         return ""
 
-    def _content(self, content: Any, role: str, optional: bool, where: str) -> str:
+    def _content(self, content: Any, role: str, optional: bool) -> str:
         if isinstance(content, str):
             return content
         if content is None and optional:
             return ""
         if isinstance(content, list):
-            return "\n".join(text for part in content if (text := self._part(part, where)))
+            return "\n".join(text for part in content if (text := self._part(part)))
         if role == "tool" and isinstance(content, dict):
             return json.dumps(content, ensure_ascii=False)
-        self._findings.add("CONTENT_KIND", where, f"content is {kind(content)}; it must be a text")
+        self._add("CONTENT_KIND", f"content is {kind(content)}; it must be a text")
         return ""
 
-    def _part(self, part: Any, where: str) -> str:
+    def _part(self, part: Any) -> str:
         named = str(part.get("type")) if isinstance(part, dict) else ""
         media = any(word in named for word in _MEDIA)
         own = [str(key) for key, value in part.items() if value] if isinstance(part, dict) else []
@@ -236,17 +240,17 @@ class _Reader:
         what = f"a part of type {shortened(named)}" if named else kind(part)
         what += f" with {shortened(carried[0])}" if carried and not media else ""
         remedy = "leave it out (of rows: data.skip_media=true)" if media or carried else "give it as a text"
-        self._findings.add("CONTENT_PART", where, f"content holds {what}, and alora reads text; {remedy}")
+        self._add("CONTENT_PART", f"content holds {what}, and alora reads text; {remedy}")
         return ""
 
-    def _calls(self, given: Sequence[Any], where: str) -> tuple[Call, ...]:
+    def _calls(self, given: Sequence[Any]) -> tuple[Call, ...]:
         calls = []
         for call in given:
             function = call.get("function", call) if isinstance(call, dict) else call
             name = function.get("name") if isinstance(function, dict) else None
             if not isinstance(name, str) or not name:
                 text = f'a tool call is {kind(call)}; write {{"function": {{"name": ..., "arguments": ...}}}}'
-                self._findings.add("TOOL_CALL", where, text)
+                self._add("TOOL_CALL", text)
                 continue
             arguments = function.get("arguments")
             packed = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)

@@ -33,7 +33,8 @@ class Survey:
             digested = row.conversation, time_of(value, self.settings)
         else:
             for finding in row.findings:
-                self.wrong.add(finding.code, finding.where, finding.problem)
+                part = finding.where.removeprefix(row.where).removeprefix(": ")
+                self.wrong.add(finding.code, row.where, finding.problem, part)
         self._digest.update(repr(digested).encode("utf-8", "surrogatepass"))
 
     @property

@@ -5,9 +5,11 @@ from itertools import islice
 
 import pytest
 
+from alora.config.schema import DataSettings
 from alora.data import formats
 from alora.data.conversation import LabelledConversation, Rejected, stream_conversations
 from alora.errors import DataError
+from alora.logs.rows import survey
 
 
 def row(text: str = "hello", **more: object) -> str:
@@ -29,6 +31,16 @@ def test_each_row_has_its_own_outcome_in_order(tmp_path):
     *_, (_, both), _ = stream_conversations(str(tmp_path / "a.jsonl"))
     assert isinstance(both, Rejected)
     assert [finding.code for finding in both.findings] == ["ROLE_UNKNOWN", "CONTENT_KIND"]
+
+
+def test_a_name_with_a_colon_is_no_message(tmp_path):
+    file = tmp_path / "shop: march.jsonl"
+    file.write_text("\n".join([row(), "[1", row(id=True), row(), '{"messages": [3, 4]}']))
+    assert outcomes(file) == ["shop: march.jsonl:1", "NOT_JSON", "ID_KIND", "shop: march.jsonl:4", "MESSAGE_KIND"]
+    (_, wrong), *_ = [one for one in stream_conversations(str(file)) if isinstance(one[1], Rejected)][-1:]
+    assert [finding.where for finding in wrong.findings] == [f"shop: march.jsonl:5: message {n}" for n in (1, 2)]
+    found = survey(str(file), DataSettings())
+    assert (found.count, found.wrong.count) == (5, 4)
 
 
 def test_rows_behind_a_line_without_end_are_read(tmp_path, monkeypatch):
