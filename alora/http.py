@@ -26,9 +26,13 @@ _WHOLE = 2  # times the silence: no answer takes longer, drop by drop or with he
 class Unreachable(ConfigError):
     """The server does not answer, or something before it says so."""
 
+    wait: float | None = None  # seconds after which it may be asked again, where it says that it is away for now
+
 
 class Full(ConfigError):
     """The server takes no more for now."""
+
+    wait: float | None = 0.0
 
 
 class Http:
@@ -109,15 +113,26 @@ def named(url: str) -> str:
     return redacted(url).encode("utf-8", "backslashreplace").decode()[:300]
 
 
-def refusal(url: str, status: int, text: str) -> ConfigError:
+def wait_of(retry_after: str | None) -> float:
+    """Seconds of the header Retry-After: 0 where it is missing, or a date."""
+    try:
+        return max(0.0, float(retry_after or 0))
+    except ValueError:
+        return 0.0
+
+
+def refusal(url: str, status: int, text: str, retry_after: str | None = None) -> ConfigError:
     """What an answer other than 200 means."""
     kinds = {400: PromptRefused, 413: PromptRefused, 429: Full, 502: Unreachable, 503: Unreachable, 504: Unreachable}
     with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):  # else the text stands for itself
         text = str(json.loads(text)["error"]["message"])
     remedy = f"; export its key as {KEY}" if status == 401 else ""
-    return kinds.get(status, ConfigError)(
+    error = kinds.get(status, ConfigError)(
         f"{named(url)} answered {status}: {printable(' '.join(text[:2000].split())[:300])}{remedy}"
     )
+    if isinstance(error, (Full, Unreachable)):
+        error.wait = wait_of(retry_after)
+    return error
 
 
 def _silent(place: str, reason: str) -> Unreachable:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Event
 from typing import Any, Literal, Self, overload
 
 from alora.bundle.light import read_bundle
 from alora.data.conversation import Conversation, LabelledConversation, parse_conversation
 from alora.data.messages import as_row
 from alora.errors import AloraError, CheckFailed, ConfigError, DataError, PromptRefused, RenderError
-from alora.http import Waiting, named
+from alora.http import Full, Unreachable, Waiting, named
 from alora.serving.client import RemoteEngine
-from alora.serving.guard import Guard
+from alora.serving.guard import Guard, GuardAnswer, GuardVerdict
 from alora.verdict import Verdict, highest
 from alora.verdicts import Artifact, Base, Messages, Policies, Verdicts, open_artifact
 
 _AHEAD = 8  # conversations under way at a time
+_WAITS_S = (1, 2, 4, 8, 16, 30)  # before a busy guard is asked again
+_LONGEST_WAIT_S = 120  # that a guard may ask for
+_PLAIN = [{"role": "user", "content": "Hello"}]
 
 
 class AsyncClient:
@@ -153,7 +157,7 @@ class GuardClient:
     """Verdicts of the live policies of a guard, one request a conversation, without bundles or tokenizer here."""
 
     def __init__(self, url: str) -> None:
-        self._guard = Guard(url, timeout=600)
+        self._guard, self._ended = Guard(url, timeout=600), Event()
         self._url = named(url)
         self.asked = [policy for policy in self._guard.policies() if policy.stage == "live"]
         if not self.asked:
@@ -163,21 +167,23 @@ class GuardClient:
         """:meth:`alora.Battery.score` by the guard.
 
         Raises:
-            PromptRefused: the guard refuses the conversation.
-            CheckFailed: a policy did not answer, or is another one by now.
+            PromptRefused: the guard refuses the conversation, or a policy fails on it.
+            CheckFailed: a policy fails on any, or is another one by now.
         """
         if isinstance(messages, LabelledConversation):
             messages = messages.conversation
         if not isinstance(messages, Conversation):
             messages = parse_conversation(messages, "the conversation")
-        answer = self._guard.check(as_row(messages)["messages"], policies=[one.policy for one in self.asked])
-        found = {verdict.policy: verdict for verdict in answer.verdicts}
+        found, usage = self._answers(as_row(messages)["messages"])
+        if failed := [verdict for verdict in found.values() if verdict.status != "ok"]:
+            plain, _ = self._answers(_PLAIN)
+            why = "; ".join(f"{one.adapter} on the guard: {one.status}: {one.reason}" for one in failed)
+            if any(plain[one.policy].status != "ok" for one in failed):
+                raise CheckFailed(f"{why}; it fails on every conversation, so run the same command again later")
+            raise PromptRefused(why)
         verdicts = []
         for asked in self.asked:
-            verdict = found.get(asked.policy)
-            if verdict is None or verdict.status != "ok" or verdict.adapter != asked.adapter:
-                why = "did not answer" if verdict is None else f"{verdict.status}: {verdict.reason or verdict.adapter}"
-                raise CheckFailed(f"{asked.adapter} on the guard: {why}; run the same command again when it serves it")
+            verdict = found[asked.policy]
             if verdict.label not in asked.labels or verdict.threshold != asked.threshold:
                 raise CheckFailed(
                     f"{asked.adapter} on the guard {self._url}: it answers {str(verdict.label)[:200]!r} at "
@@ -187,18 +193,43 @@ class GuardClient:
             verdicts.append(
                 Verdict(asked.policy, str(verdict.label), probability, asked.threshold, asked.digest, given)
             )
-        return Verdicts(messages.id, tuple(verdicts), answer.usage.get("prefix_tokens", 0))
+        return Verdicts(messages.id, tuple(verdicts), usage.get("prefix_tokens", 0))
+
+    def _answers(self, messages: Sequence[Mapping[str, Any]]) -> tuple[dict[str, GuardVerdict], Mapping[str, int]]:
+        """What each policy that is asked says, and the guard's usage."""
+        answer = self._check(messages)
+        found = {verdict.policy: verdict for verdict in answer.verdicts}
+        for asked in self.asked:
+            if (adapter := found[asked.policy].adapter) != asked.adapter:
+                why = f"{asked.adapter} on the guard is {adapter} by now"
+                raise CheckFailed(f"{why}; run the same command again when it serves it")
+        return {asked.policy: found[asked.policy] for asked in self.asked}, answer.usage
+
+    def _check(self, messages: Sequence[Mapping[str, Any]]) -> GuardAnswer:
+        """The guard's answer; one that says that it is busy or away for now is asked again."""
+        names = [one.policy for one in self.asked]
+        for wait in _WAITS_S:
+            try:
+                return self._guard.check(messages, policies=names)
+            except (Full, Unreachable) as error:
+                if error.wait is None or self._ended.wait(min(max(wait, error.wait), _LONGEST_WAIT_S)):
+                    raise
+        return self._guard.check(messages, policies=names)
 
     def score_many(self, rows: Iterable[Messages], *, errors: str = "raise") -> Iterator[Any]:
         """As :meth:`alora.Battery.score_many`, several under way at a time."""
+        self._ended.clear()
         with ThreadPoolExecutor(_AHEAD) as pool:
             under_way: deque[Future[Verdicts]] = deque()
-            for row in rows:
-                under_way.append(pool.submit(self.score, row))
-                if len(under_way) == _AHEAD:
+            try:
+                for row in rows:
+                    under_way.append(pool.submit(self.score, row))
+                    if len(under_way) == _AHEAD:
+                        yield _result(under_way.popleft(), errors)
+                while under_way:
                     yield _result(under_way.popleft(), errors)
-            while under_way:
-                yield _result(under_way.popleft(), errors)
+            finally:
+                self._ended.set()  # nobody waits for the rest
 
     def close(self) -> None:
         """Close its connections."""

@@ -21,7 +21,7 @@ from alora.config.schema import JudgeSettings
 from alora.config.secrets import redacted
 from alora.data.conversation import Conversation
 from alora.errors import ConfigError
-from alora.http import Http, Unreachable, Waiting
+from alora.http import Http, Unreachable, Waiting, wait_of
 from alora.policy import Policy
 
 FAILURES_IN_A_ROW = 20  # then the endpoint counts as down
@@ -163,7 +163,7 @@ class JudgeClient:
         body = {"model": self._settings.model, "messages": list(request), **options}
         answer, text = self._wait(lambda http: http.exchange(self._url, body, self._settings.timeout))
         if answer.status_code != 200:
-            raise _Status(answer.status_code, text[:MOST_WORDS], _seconds(answer.headers.get("retry-after", "0")))
+            raise _Status(answer.status_code, text[:MOST_WORDS], wait_of(answer.headers.get("retry-after")))
         reply = json.loads(text)
         usage = reply.get("usage")
         spent = usage.get if isinstance(usage, dict) else dict[str, Any]().get
@@ -225,13 +225,6 @@ def _checked(url: str) -> str:
     if not usable:
         raise ConfigError(f"judge.url={redacted(url)!r} cannot be used; give http://HOST:PORT/v1 or https://HOST/v1")
     return url
-
-
-def _seconds(wish: str) -> float:
-    try:
-        return max(0.0, float(wish))
-    except ValueError:
-        return 0.0
 
 
 def _tokens(value: Any) -> int:

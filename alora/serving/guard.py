@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from alora.errors import CheckFailed, ConfigError, PromptRefused
 from alora.http import Http, Waiting, named, refusal, root
@@ -15,6 +15,9 @@ from alora.policy import Policy
 from alora.serving.servers import SESSION, Servers, session_id
 from alora.typed import typed
 from alora.verdict import Calibration
+
+if TYPE_CHECKING:
+    from httpx2 import Response
 
 _LISTING_S = 10.0  # of silence, before it says what it serves
 _CONNECTIONS = 100
@@ -146,7 +149,7 @@ class Guard:
         """What it serves; raises as :meth:`check` does."""
 
         async def ask(http: Http, url: str) -> list[GuardPolicy]:
-            sent = await http.send(f"{url}/v1/guard/policies", None, min(self._timeout, _LISTING_S))
+            sent = await http.exchange(f"{url}/v1/guard/policies", None, min(self._timeout, _LISTING_S))
             return _read(url, *sent, _policies)
 
         return self._wait(lambda http: self._servers.first("", partial(ask, http)))
@@ -207,7 +210,7 @@ async def _check(
     body = {"messages": list(messages), **fields}
 
     async def ask(url: str) -> GuardAnswer:
-        sent = await http.send(f"{url}/v1/guard", body, timeout, {SESSION: session})
+        sent = await http.exchange(f"{url}/v1/guard", body, timeout, {SESSION: session})
         return _read(url, *sent, lambda said: typed(GuardAnswer, said).require(fields))
 
     return await servers.first(session, ask)
@@ -222,9 +225,9 @@ def _policies(said: Any) -> list[GuardPolicy]:
     return found
 
 
-def _read(url: str, status: int, text: str, make: Callable[[Any], _Made]) -> _Made:
-    if status != 200:
-        raise refusal(url, status, text)
+def _read(url: str, answer: Response, text: str, make: Callable[[Any], _Made]) -> _Made:
+    if answer.status_code != 200:
+        raise refusal(url, answer.status_code, text, answer.headers.get("Retry-After"))
     try:
         return make(json.loads(text))
     except (ValueError, TypeError, LookupError, RecursionError) as error:

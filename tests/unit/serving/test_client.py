@@ -16,7 +16,7 @@ from alora.serving.client import RemoteEngine
 
 
 @contextmanager
-def server(status: int = 200, location: str | None = None, content: object = None):
+def server(status: int = 200, location: str | None = None, content: object = None, retry_after: str | None = None):
     """A server that answers everything alike; what reached it."""
     seen = []
 
@@ -25,8 +25,9 @@ def server(status: int = 200, location: str | None = None, content: object = Non
             seen.append((self.path, dict(self.headers), self.rfile.read(int(self.headers.get("Content-Length", 0)))))
             body = json.dumps({"data": []} if content is None else content).encode()
             self.send_response(status)
-            if location is not None:
-                self.send_header("Location", location)
+            for name, value in (("Location", location), ("Retry-After", retry_after)):
+                if value is not None:
+                    self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

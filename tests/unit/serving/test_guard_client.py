@@ -1,0 +1,81 @@
+"""A log scored by a guard that is busy, or whose policies fail: what costs a row, and what ends the job."""
+
+import pytest
+
+from alora.errors import CheckFailed, ConfigError, PromptRefused
+from alora.http import Full, Unreachable, refusal
+from alora.remote import _WAITS_S, GuardClient
+from alora.serving.guard import Guard, GuardAnswer, GuardPolicy, GuardVerdict
+from tests.unit.serving.test_client import server
+
+POLICY = GuardPolicy("advice", "Advice", "advice@" + "ab" * 8, "ab" * 8, "live", ("violation", "ok"), 0.5)
+OK = GuardVerdict("advice", "ok", False, POLICY.adapter, "ok", 0.25, 0.5, {"violation": 0.25, "ok": 0.75})
+FAILED = GuardVerdict("advice", "failed", True, POLICY.adapter, reason="it overflowed")
+
+
+@pytest.fixture
+def guard(monkeypatch):
+    """A client whose guard gives ``answers`` in turn, then a failure for texts with "bad"; how long it waited."""
+    answers, waits = [], []
+
+    def check(self, messages, **fields):
+        found = answers.pop(0) if answers else FAILED if "bad" in messages[0]["content"] else OK
+        if isinstance(found, Exception):
+            raise found
+        return GuardAnswer("x", "allow" if found is OK else "block", found is OK, (found,), {}, {})
+
+    monkeypatch.setattr(Guard, "policies", lambda self: [POLICY])
+    monkeypatch.setattr(Guard, "check", check)
+    client = GuardClient("http://127.0.0.1:1")
+    monkeypatch.setattr(client._ended, "wait", lambda seconds: waits.append(seconds))
+    return client, answers, waits
+
+
+def talk(text: str) -> list[dict]:
+    return [{"role": "user", "content": text}]
+
+
+def test_a_row_on_which_a_policy_fails_costs_itself_alone(guard):
+    client, _, _ = guard
+    rows = [talk(text) for text in ("one", "bad", "two")]
+    one, bad, two = client.score_many(rows, errors="return")
+    assert isinstance(bad, PromptRefused)
+    assert str(bad) == f"{POLICY.adapter} on the guard: failed: it overflowed"
+    assert [verdicts.verdicts[0].probability for verdicts in (one, two)] == [0.25, 0.25]
+
+
+def test_a_policy_that_fails_on_every_conversation_ends_the_job(guard):
+    client, answers, _ = guard
+    answers[:] = [OK, FAILED, FAILED]
+    client.score(talk("one"))
+    with pytest.raises(CheckFailed, match="failed: it overflowed; it fails on every conversation"):
+        client.score(talk("two"))
+
+
+@pytest.mark.parametrize(("status", "kind"), [(429, Full), (503, Unreachable)])
+def test_a_busy_guard_is_asked_again_a_few_times(status, kind, guard):
+    client, answers, waits = guard
+    answers[:] = [refusal("http://g", status, "busy", wish) for wish in (None, "7", "soon", "1e9")]
+    assert client.score(talk("one")).verdicts[0].probability == 0.25
+    assert waits == [1, 7, 4, 120]
+    answers[:] = [refusal("http://g", status, "busy") for _ in range(len(_WAITS_S) + 1)]
+    with pytest.raises(kind, match=f"answered {status}: busy"):
+        client.score(talk("one"))
+    assert waits[4:] == list(_WAITS_S)
+    assert not answers
+
+
+def test_a_guard_that_does_not_answer_is_not_waited_for(guard):
+    client, answers, waits = guard
+    answers[:] = [Unreachable("does not answer")]
+    with pytest.raises(Unreachable):
+        client.score(talk("one"))
+    assert waits == []
+
+
+def test_the_wait_is_that_of_the_answer():
+    with server(429, retry_after="7", content={"error": {"message": "full"}}) as (url, _), Guard(url) as guard:
+        with pytest.raises(ConfigError, match="full") as caught:
+            guard.check(talk("one"))
+        assert isinstance(caught.value, Full)
+        assert caught.value.wait == 7
