@@ -169,12 +169,13 @@ def _conversations(
     source: str, settings: DataSettings, findings: Findings
 ) -> Iterator[tuple[str, Any, DataSettings, Conversation | None]]:
     """Place, value and conversation of each row of one source, and the settings with the columns of such a row."""
-    known, usual, names = settings, settings.columns, None
+    known, usual, names, decided = settings, settings.columns, None, False
     for where, value in read_rows(source, findings):
         if isinstance(value, dict) and value.keys() != names:
-            found = detect_columns(usual, value, findings, first=names is None)
-            known, usual = replace(settings, columns=found), found if names is None else usual
-            names = value.keys()
+            found = detect_columns(usual, value, findings, first=not decided)
+            known, names = replace(settings, columns=found), value.keys()
+            if not decided and all(name in value for name in found.messages.split(",")):
+                usual, decided = found, True  # a row without any known form decides nothing
         yield where, value, known, conversation_of(value, where, known, findings)
 
 

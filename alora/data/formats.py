@@ -53,7 +53,7 @@ def read_text(path: Path, name: str, table: bool, findings: Findings) -> Iterato
                     raise DataError(f"{path} is {what}")
             if table:
                 yield from _read_table(stream, name, start, findings)
-            elif start.removeprefix(_UTF8_BOM).lstrip().startswith(b"["):
+            elif start.removeprefix(_UTF8_BOM).lstrip().startswith(b"[") and not _is_lone_bracket(stream):
                 with io.TextIOWrapper(stream, "utf-8-sig") as text:  # type: ignore[arg-type]
                     yield from _read_array(text, name, findings)
             else:
@@ -64,6 +64,18 @@ def read_text(path: Path, name: str, table: bool, findings: Findings) -> Iterato
         raise DataError(f"{path}: its gzip data is damaged ({error}); get the file again") from error
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}; check the file and its permissions") from error
+
+
+def _is_lone_bracket(stream: Stream) -> bool:
+    """Whether the first line is a damaged one of JSON lines, and opens no array: the next is an object without a comma
+    behind it, and behind that nothing closes."""
+    alone = stream.readline(16).removeprefix(_UTF8_BOM).strip() == b"["
+    second, third = (stream.readline(LONGEST_LINE), stream.readline(LONGEST_LINE)) if alone else (b"", b"")
+    stream.seek(0)
+    try:
+        return isinstance(json.loads(second), dict) and not third.lstrip().startswith((b"]", b","))
+    except (ValueError, RecursionError):
+        return False
 
 
 def _open(path: Path) -> Stream:
@@ -140,7 +152,8 @@ def _read_lines(stream: Stream, name: str, findings: Findings) -> Iterator[Row]:
                 line = stream.readline(LONGEST_LINE)
             continue
         if b"\x00" in line:
-            raise DataError(f"{where} holds NUL bytes, so it is no text file; give JSONL in UTF-8")
+            findings.add("NUL_BYTES", where, "holds NUL bytes, so it is no text; give JSONL in UTF-8")
+            continue
         if number == 1 and line.strip() == b"{" and stream.peek(1).lstrip().startswith(b'"'):
             raise DataError(f"{name} spreads an object over several lines; write one per line (jq -c), or an array")
         if line.strip():
@@ -205,6 +218,8 @@ def _read_table(stream: Stream, name: str, start: bytes, findings: Findings) -> 
         if any(cells[len(header) :]) or 0 < len(cells) < len(header):
             text = f"{len(cells)} cells and {len(header)} columns; put texts with {separator!r} or quotes in quotes"
             findings.add("CELLS", where, text)
+        elif "\0" in "".join(cells):
+            findings.add("NUL_BYTES", where, "holds NUL bytes, so it is no text; give CSV in UTF-8")
         elif any(cells):
             yield Row(where, {title: cell or None for title, cell in zip(header, cells, strict=False) if title})
 
@@ -212,8 +227,8 @@ def _read_table(stream: Stream, name: str, start: bytes, findings: Findings) -> 
 def _table_lines(stream: Stream, name: str) -> Iterator[str]:
     with io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:  # type: ignore[arg-type]
         while line := text.readline(LONGEST_LINE + 1):
-            if len(line) > LONGEST_LINE or "\0" in line:
-                raise DataError(f"{name} holds NUL bytes or a line of more than {LONGEST_LINE // 2**20} MiB: no CSV")
+            if len(line) > LONGEST_LINE:
+                raise DataError(f"{name} holds a line of more than {LONGEST_LINE // 2**20} MiB: no CSV")
             yield line
 
 

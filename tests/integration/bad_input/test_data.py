@@ -52,7 +52,7 @@ ROWS = {
     "an image": rows_case(
         lines(row(9, messages=said([{"type": "image_url"}]))), "'image_url'", "data.skip_media=true", "[CONTENT_PART]"
     ),
-    "NUL bytes": rows_case(lines("\0\0\0"), "rows.jsonl:9 holds NUL bytes", "give JSONL in UTF-8"),
+    "NUL bytes": rows_case(lines("\0\0\0"), "rows.jsonl:9: holds NUL bytes", "give JSONL in UTF-8"),
     "lone surrogate": rows_case(lines(row(9, messages=said("\ud800"))), "rows.jsonl:9", "lone surrogate"),
     "every wrong type, at once": rows_case(
         lines(

@@ -43,6 +43,28 @@ def test_a_name_with_a_colon_is_no_message(tmp_path):
     assert (found.count, found.wrong.count) == (5, 4)
 
 
+def test_the_first_row_of_a_known_form_decides_how_texts_are_read(tmp_path):
+    turns = [json.dumps({"prompt": f"p{n}", "response": f"r{n}"}) for n in range(2)]
+    (tmp_path / "a.jsonl").write_text("\n".join(['{"error": "timeout"}', "[1]", *turns, '{"error": 1}']))
+    assert outcomes(tmp_path / "a.jsonl") == ["COLUMN_MISSING", "ROW_KIND", "a.jsonl:3", "a.jsonl:4", "COLUMN_MISSING"]
+
+
+def test_a_lone_bracket_is_one_bad_line_and_no_array(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_text("\n".join(["[", row(), row(), "}"]))
+    assert outcomes(file) == ["NOT_JSON", "a.jsonl:2", "a.jsonl:3", "NOT_JSON"]
+    for array in (f"[\n{row()}\n]\n", f"[\n{row()},\n{row()}\n]", f"[\n{row()}\n,{row()}]", f"[\n\n{row()}]"):
+        file.write_text(array)
+        assert outcomes(file) == [f"a.jsonl:{1 + n}" for n in range(array.count("role"))]
+
+
+def test_a_nul_byte_costs_its_line_alone(tmp_path):
+    (tmp_path / "a.jsonl").write_text("\n".join([row(), "\0\0" + row(), row(), "\0"]))
+    assert outcomes(tmp_path / "a.jsonl") == ["a.jsonl:1", "NUL_BYTES", "a.jsonl:3", "NUL_BYTES"]
+    (tmp_path / "a.csv").write_text("prompt,id\nhello,1\nby\0e,2\nbye,3\n")
+    assert outcomes(tmp_path / "a.csv") == ["a.csv:2", "NUL_BYTES", "a.csv:4"]
+
+
 def test_rows_behind_a_line_without_end_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(formats, "LONGEST_LINE", 1000)
     (tmp_path / "a.jsonl").write_text("\n".join([row(), row("x" * 3500), row(), row("y" * 1000)]))
