@@ -135,7 +135,7 @@ def stream_conversations(
         DataError: the source as a whole, or the rest of it, cannot be read.
     """
     rejected = _ByRow()
-    for where, value, _, conversation in _conversations(source, settings or DataSettings(), rejected):
+    for where, value, _, conversation in _conversations(source, settings or DataSettings(), rejected, streamed=True):
         own = rejected.rows.pop(where, None)
         yield from rejected.taken(source)
         if own is None and conversation is not None:
@@ -166,11 +166,11 @@ class _ByRow(Findings):
 
 
 def _conversations(
-    source: str, settings: DataSettings, findings: Findings
+    source: str, settings: DataSettings, findings: Findings, streamed: bool = False
 ) -> Iterator[tuple[str, Any, DataSettings, Conversation | None]]:
     """Place, value and conversation of each row of one source, and the settings with the columns of such a row."""
     known, usual, names, decided = settings, settings.columns, None, False
-    for where, value in read_rows(source, findings):
+    for where, value in read_rows(source, findings, streamed):
         if isinstance(value, dict) and value.keys() != names:
             found = detect_columns(usual, value, findings, first=not decided)
             known, names = replace(settings, columns=found), value.keys()

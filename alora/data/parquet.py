@@ -15,11 +15,11 @@ from alora.errors import DataError
 MOST_ROWS, LARGEST = 10_000_000, 4 * 2**30  # rows, and bytes when unpacked
 
 
-def read_parquet(path: Path) -> Iterator[Row]:
+def read_parquet(path: Path, streamed: bool = False) -> Iterator[Row]:
     """Its rows, as plain data; DataError where it cannot be read."""
     try:
         number = 0
-        for batch in parquet_batches(path):
+        for batch in parquet_batches(path, streamed=streamed):
             for value in batch.to_pylist():
                 number += 1
                 yield Row(f"{path.name}:{number}", value)
@@ -48,7 +48,7 @@ def parquet_batches(path: Path, columns: Sequence[str] | None = None, streamed: 
         rows, values = sum(group.num_rows for group in groups), sum(chunk.num_values for chunk in chunks)
         size = sum(max(chunk.total_uncompressed_size, 0) for chunk in chunks)
         if rows > MOST_ROWS or (values > 8 * MOST_ROWS and not streamed) or size > LARGEST:
-            _refuse_large(path, f"{rows} rows, {values} values and {size / 2**30:.1f} GiB")
+            _refuse_large(path, f"{rows} rows, {values} values and {size / 2**30:.1f} GiB", streamed)
     leaves = [about.schema.column(number) for number in range(about.num_columns)]
     texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
     with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as file:
@@ -56,14 +56,15 @@ def parquet_batches(path: Path, columns: Sequence[str] | None = None, streamed: 
         for batch in file.iter_batches(batch_size=1024, columns=columns):
             size = sum(map(_expanded, batch.columns)) + (0 if streamed else size)
             if size > (LARGEST >> 4 if streamed else LARGEST):
-                _refuse_large(path, f"{size / 2**30:.1f} GiB and more")
+                _refuse_large(path, f"{size / 2**30:.1f} GiB and more", streamed)
             yield batch
 
 
-def _refuse_large(path: Path, found: str) -> None:
+def _refuse_large(path: Path, found: str, streamed: bool) -> None:
+    remedy = "of a row group are read: write smaller ones" if streamed else "are read: give fewer rows or columns"
     raise DataError(
         f"{path} holds {found} when it is unpacked; at most {MOST_ROWS} rows, eight values for each and "
-        f"{LARGEST >> 30} GiB are read: give fewer rows or columns"
+        f"{LARGEST >> 30} GiB {remedy}"
     )
 
 

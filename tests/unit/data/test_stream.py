@@ -3,10 +3,12 @@
 import json
 from itertools import islice
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from alora.config.schema import DataSettings
-from alora.data import formats
+from alora.data import formats, parquet
 from alora.data.conversation import LabelledConversation, Rejected, stream_conversations
 from alora.errors import DataError
 from alora.logs.rows import survey
@@ -63,6 +65,17 @@ def test_a_nul_byte_costs_its_line_alone(tmp_path):
     assert outcomes(tmp_path / "a.jsonl") == ["a.jsonl:1", "NUL_BYTES", "a.jsonl:3", "NUL_BYTES"]
     (tmp_path / "a.csv").write_text("prompt,id\nhello,1\nby\0e,2\nbye,3\n")
     assert outcomes(tmp_path / "a.csv") == ["a.csv:2", "NUL_BYTES", "a.csv:4"]
+
+
+def test_a_parquet_log_may_be_longer_than_what_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet, "LARGEST", 2**20)
+    monkeypatch.setattr(parquet, "MOST_ROWS", 1500)
+    texts = [f"{n} {'x' * 50}" for n in range(20_000)]
+    for size in (1000, 2000):
+        pyarrow.parquet.write_table(pyarrow.table({"prompt": texts}), tmp_path / f"{size}.parquet", row_group_size=size)
+    assert sum(1 for _ in stream_conversations(str(tmp_path / "1000.parquet"))) == len(texts)
+    with pytest.raises(DataError, match=r"holds 2000 rows.* of a row group are read: write smaller ones"):
+        list(stream_conversations(str(tmp_path / "2000.parquet")))
 
 
 def test_rows_behind_a_line_without_end_are_read(tmp_path, monkeypatch):
