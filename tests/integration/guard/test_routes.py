@@ -107,7 +107,7 @@ TURN = '"structured_messages": [{"role": "user", "content": "hi"}]'
 @pytest.mark.parametrize(
     ("path", "content"),
     [
-        ("/v1/guard", '{"messages": [{"role": "user", "content": "hi"}], "policies": ["\\ud800"]}'),
+        ("/v1/guard", '{"messages": [{"role": "user", "content": "hi"}], "policies": [1]}'),
         ("/v1/moderations", '{"input": "hi", "model": "\\ud800"}'),
         ("/v1/moderations", json.dumps({"input": ["x"] * (wire.MOST_TEXTS + 1)})),
         ("/v1/moderations", '{"input": "hi", "polices": ["advice"]}'),
