@@ -118,14 +118,24 @@ def tables(place: Path, columns: Sequence[str]) -> Iterator[pyarrow.Table]:
     Raises:
         RunError, DataError: they are damaged.
     """
-    job = read_manifest(place)["job"]
+    manifest = read_manifest(place)
+    job, done, rows = manifest["job"], manifest.get("done"), 0
+    for file, part in _files(place, job):
+        for table in checked(file, job, part, columns):
+            rows += len(table)
+            yield table
+    if done and rows != done["scored"]:
+        remedy = "the same alora score command scores the rest" if place.is_dir() else "remove it, and score it again"
+        raise RunError(f"{place} holds {rows} of {done['scored']} verdicts; {remedy}")
+
+
+def _files(place: Path, job: Mapping[str, Any]) -> list[tuple[Path, range]]:
+    """The files of verdicts, each with the rows that it is about."""
     if not place.is_dir():
-        yield from checked(place, job, range(job["rows"]), columns)
-        return
+        return [(place, range(job["rows"]))]
     require_plain(place, RunError)
-    numbers = [int(name[1]) for file in place.iterdir() if (name := _SHARD.fullmatch(file.name))]
-    for number in sorted(numbers):
-        yield from checked(place / shard_name(number), job, shard_rows(job, number), columns)
+    numbers = sorted(int(name[1]) for file in place.iterdir() if (name := _SHARD.fullmatch(file.name)))
+    return [(place / shard_name(number), shard_rows(job, number)) for number in numbers]
 
 
 def checked(file: Path, job: Mapping[str, Any], rows: range, columns: Sequence[str]) -> Iterator[pyarrow.Table]:
@@ -146,7 +156,7 @@ def checked(file: Path, job: Mapping[str, Any], rows: range, columns: Sequence[s
         raise
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise RunError(
-            f"{file} holds no verdicts that can be used: {first_line(error)}; score its rows again"
+            f"{file} holds no verdicts that can be used: {first_line(error)}; remove it, and score its rows again"
         ) from error
 
 

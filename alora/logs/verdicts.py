@@ -2,7 +2,8 @@
 
     manifest.json             the job (which rows, policies, base, settings), and what came of it once it is done
     verdicts-00000.parquet    the verdicts on the first ``shard_rows`` rows, and so on
-    rejected.jsonl            rows without verdicts, each with the reasons
+    rejected-00000.jsonl      the rows of a shard without verdicts, each with the reasons
+    rejected.jsonl            all of them, once the job is done
 
 A shard that is there is complete, so a killed job goes on behind the last one, and ends with the same bytes: each shard
 is scored by itself. ``verdicts.parquet`` as output is such a folder until the job is done, joined into one file then.
@@ -11,10 +12,11 @@ is scored by itself. ``verdicts.parquet`` as output is such a folder until the j
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,17 +27,18 @@ import pyarrow.parquet
 from filelock import FileLock, Timeout
 
 from alora.atomic import is_part, remove_own, sweep, whole, write_json, write_pieces
-from alora.errors import DataError, RunError, first_line
-from alora.logs.stored import FIELDS, MANIFEST, METADATA, checked, read_manifest, schema, shard_name, shard_rows
+from alora.errors import AloraError, DataError, RunError, first_line
+from alora.logs.stored import FIELDS, MANIFEST, METADATA, checked, read_manifest, schema, shard_name, shard_rows, tables
 from alora.reading import read_whole
 from alora.typed import typed
 from alora.verdict import Verdict
 
 REJECTED, LOCK = "rejected.jsonl", ".lock"
-_OWN = re.compile(
-    r"manifest\.json|rejected\.jsonl|\.lock|verdicts-(\d{5,18})\.parquet|rejected-(\d{5,18})\.jsonl"
-    r"|\..*\.[0-9a-f]{8}\.alora-part"
+_PARTS = re.compile(
+    r"rejected\.jsonl|\.lock|verdicts-(\d{5,18})\.parquet|rejected-(\d{5,18})\.jsonl|\..*\.[0-9a-f]{8}\.alora-part"
 )
+_OWN = re.compile(rf"{_PARTS.pattern}|manifest\.json")
+_logger = logging.getLogger("alora.logs")
 _ZIPPED = "zstd"
 _LONGEST = 2**32  # bytes of the rows without verdicts of a shard
 _AGAIN = "remove the shard, and run the same command again"
@@ -98,7 +101,7 @@ class VerdictFolder:
         self._require_own()
         if self._file is not None and self._file.exists():
             self._require_same(read_manifest(output), output)
-            remove_own(self.folder, _OWN)  # killed before it was removed
+            self._remove()  # killed before it was removed
         elif self._file is not None and self.rejected.exists() and not self.folder.exists():
             raise RunError(f"{self.rejected} is there already; give another output=, or move it away")
 
@@ -121,11 +124,27 @@ class VerdictFolder:
             )
             raise RunError(f"{place} holds verdicts of another job: {difference}; give another output=, or remove it")
 
+    def _remove(self) -> None:
+        """The folder of a file; its manifest last, without which it would be nobody's."""
+        for own in (_PARTS, _OWN):
+            remove_own(self.folder, own)
+
     @property
     def done(self) -> Mapping[str, Any] | None:
-        """What came of the job; None while it is not done."""
+        """What came of the job; None while it is not done, or where a shard of the folder is missing or damaged.
+
+        Raises:
+            RunError, DataError: the file is damaged.
+        """
         place = self.folder if self._file is None else self._file
-        return read_manifest(place).get("done") if (place / MANIFEST).exists() or place.is_file() else None
+        done = read_manifest(place).get("done") if (place / MANIFEST).exists() or place.is_file() else None
+        if done is None:
+            return None
+        if self._file is None:
+            (self.folder / LOCK).unlink(missing_ok=True)  # of a process that was killed behind the manifest
+            return done if all(map(self._is_whole, range(self.shards))) else None
+        deque(tables(place, schema(self.policies).names), maxlen=0)
+        return done
 
     def __enter__(self) -> VerdictFolder:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -137,7 +156,7 @@ class VerdictFolder:
                 f"another alora process writes {self.folder}; wait for it, or give another output="
             ) from error
         sweep(self.folder)
-        if not (self.folder / MANIFEST).exists():
+        if not (self.folder / MANIFEST).exists() or read_manifest(self.folder).get("done"):
             write_json(self.folder / MANIFEST, {"job": self.job})
         return self
 
@@ -150,16 +169,17 @@ class VerdictFolder:
         return len(shard_rows(self.job, shard))
 
     def missing(self) -> Iterator[int]:
-        """The shards to be written.
-
-        Raises:
-            RunError, DataError: one that is there does not hold the verdicts on its rows.
-        """
+        """The shards to be written: those that are not there, or do not hold the verdicts on their rows."""
         for shard in range(self.shards):
-            if self._shard(shard).exists():
-                self._counted(shard)
-            else:
+            if not self._is_whole(shard):
                 yield shard
+
+    def _is_whole(self, shard: int) -> bool:
+        try:
+            return self._shard(shard).exists() and self._counted(shard) is not None
+        except AloraError as error:
+            _logger.warning("shard %s is scored again: %s", shard, first_line(error))
+            return False
 
     def write(self, shard: int, rows: Iterable[Scored | Refused]) -> None:
         """Write one shard, whose rows are all there; what it takes is at most the shard."""
@@ -183,15 +203,15 @@ class VerdictFolder:
         refused = [file for file in map(self._refused, range(self.shards)) if file.exists()]
         if refused:
             write_pieces(self.rejected, (read_whole(file, _LONGEST) for file in refused))
+        elif self._file is None:
+            self.rejected.unlink(missing_ok=True)  # of shards that were scored again
         flagged = {policy: counts[policy] for policy in self.policies}
         done = {"scored": counts[""], "rejected": self.job["rows"] - counts[""], "flagged": flagged}
         if self._file is None:
             write_json(self.folder / MANIFEST, {"job": self.job, "done": done})
-            for file in refused:
-                file.unlink()
         else:
             self._join(self._file, {"job": self.job, "done": done})
-            remove_own(self.folder, _OWN)
+            self._remove()
         return done
 
     def _join(self, file: Path, manifest: Mapping[str, Any]) -> None:

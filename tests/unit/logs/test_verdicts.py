@@ -151,15 +151,15 @@ def content(given: bytes) -> Callable[[Path], object]:
        (content(b"\xff\xfe"), content(b""), content(b"[" * 200_000), content(b'{"row": 3}'), Path.unlink,
         content(b'{"row": 5, "where": "log.jsonl:6", "reasons": []}')))],
 )  # fmt: skip
-def test_a_shard_that_is_damaged_is_found_before_anything_is_scored(name, damage, killed, tmp_path):
+def test_a_shard_that_is_damaged_is_scored_again(name, damage, killed, tmp_path):
     damage(tmp_path / "v.parquet.parts" / name)
-    with killed() as folder, pytest.raises(RunError, match=r"-00001\.(parquet|jsonl)"):
-        list(folder.missing())
     with killed() as folder:
         folder.write(2, two_rows(2))
         with pytest.raises(RunError, match=r"-00001\.(parquet|jsonl)"):
             folder.finish()
+        assert list(folder.missing()) == [1]
     assert [path.name for path in tmp_path.iterdir()] == ["v.parquet.parts"]
+    assert finish(killed()) == {"scored": 3, "rejected": 3, "flagged": {"advice": 3, "refunds": 3}}
 
 
 def test_what_a_killed_try_refused_is_not_counted(killed):
@@ -167,3 +167,56 @@ def test_what_a_killed_try_refused_is_not_counted(killed):
         (folder.folder / "rejected-00002.jsonl").write_text('{"row": 4, "where": "log.jsonl:5", "reasons": ["busy"]}\n')
         folder.write(2, [scored(row, {"id": "c", "at": None}, lambda *_: 0.1, 0.5) for row in (4, 5)])
         assert folder.finish()["rejected"] == 2
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, empty, content(b"junk")])
+def test_a_complete_folder_s_shard_that_is_lost_is_scored_again(damage, tmp_path, caplog):
+    asked = {policy: {"adapter": "0a" * 32, "threshold": 0.5} for policy in POLICIES}
+    job = {"rows": 6, "rows_digest": "", "policies": asked, "shard_rows": 2}
+    done = finish(VerdictFolder(tmp_path / "v", job))
+    before = {path.name: path.read_bytes() for path in (tmp_path / "v").iterdir()}
+    assert VerdictFolder(tmp_path / "v", job).done == done
+    damage(tmp_path / "v/verdicts-00001.parquet")
+    with pytest.raises(RunError, match="score"):
+        list(tables(tmp_path / "v", ["row"]))
+    again = VerdictFolder(tmp_path / "v", job)
+    assert again.done is None
+    assert finish(again) == done
+    assert {path.name: path.read_bytes() for path in (tmp_path / "v").iterdir()} == before
+    assert ("shard 1 is scored again" in caplog.text) == (damage is not Path.unlink)
+
+
+def test_a_complete_file_that_is_damaged_is_refused(killed, tmp_path):
+    finish(killed())
+    file = tmp_path / "v.parquet"
+    columns = pyarrow.parquet.read_schema(file)
+    pyarrow.parquet.write_table(pyarrow.parquet.read_table(file).slice(0, 2).cast(columns), file)
+    with pytest.raises(RunError, match="holds 2 of 3 verdicts; remove it"):
+        _ = killed().done
+
+
+@pytest.mark.parametrize("left", range(1, 9))
+def test_a_job_that_was_killed_while_it_tidied_up_is_complete(left, killed, tmp_path, monkeypatch):
+    removed = Path.unlink
+
+    def dying(path, missing_ok=False):
+        if (tmp_path / "v.parquet").exists() and len([*path.parent.iterdir()]) == left:
+            raise KeyboardInterrupt
+        removed(path, missing_ok)
+
+    job = killed()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", dying)
+        with pytest.raises(KeyboardInterrupt):
+            finish(job)
+    assert killed().done == {"scored": 3, "rejected": 3, "flagged": {"advice": 3, "refunds": 3}}
+    assert {path.name for path in tmp_path.iterdir()} == {"v.parquet", "v.rejected.jsonl"}
+
+
+def test_a_folder_whose_process_was_killed_behind_the_manifest_keeps_no_lock(tmp_path):
+    asked = {policy: {"adapter": "0a" * 32, "threshold": 0.5} for policy in POLICIES}
+    job = {"rows": 6, "rows_digest": "", "policies": asked, "shard_rows": 2}
+    finish(VerdictFolder(tmp_path / "v", job))
+    (tmp_path / "v/.lock").touch()
+    assert VerdictFolder(tmp_path / "v", job).done
+    assert not (tmp_path / "v/.lock").exists()
