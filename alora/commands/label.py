@@ -7,31 +7,30 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from alora.atomic import write_pieces
 from alora.commands.output import note, say, table
 from alora.config.schema import Recipe
-from alora.data.messages import as_row
+from alora.data.messages import Conversation, as_row
 from alora.errors import ConfigError
 from alora.logs.rows import conversations_at
-from alora.logs.sample import DISAGREES, STRATUM, UNCERTAIN, sample
+from alora.logs.sample import DISAGREES, STRATUM, UNCERTAIN, Wanted, sample
 from alora.logs.stored import read_manifest
 
 
 def run(recipe: Recipe) -> int:
     """Write the rows with an empty label for each policy that they are worth one of; an existing file is refused."""
     file = Path(str(recipe.output))
-    if file.exists():
+    if file.suffix.lower() not in (".jsonl", ".ndjson"):
+        raise ConfigError(f"{file}: the rows are JSON lines; give output=NAME.jsonl")
+    if file.exists() or file.is_symlink():
         raise ConfigError(f"{file} is there already, and somebody may have labelled it; give another output=")
     against = recipe.logs.against
     wanted = sample(Path(str(recipe.logs.verdicts)), recipe.logs.rows, None if against is None else Path(against))
     job = read_manifest(Path(str(recipe.logs.verdicts)))["job"]
-    lines = (
-        json.dumps(as_row(conversation) | {"labels": dict.fromkeys(wanted[number]), "verdicts": wanted[number]}) + "\n"
-        for number, conversation in conversations_at(str(recipe.conversation), recipe.data, job, wanted)
-    )
-    write_pieces(file, lines)
+    write_pieces(file, _lines(conversations_at(str(recipe.conversation), recipe.data, job, wanted), wanted))
     counts = Counter((policy, said["why"]) for row in wanted.values() for policy, said in row.items())
     kinds = (DISAGREES, UNCERTAIN, STRATUM)
     table(("policy", *kinds), [(policy, *(counts[policy, kind] for kind in kinds)) for policy in job["policies"]])
@@ -39,3 +38,14 @@ def run(recipe: Recipe) -> int:
     if against is None:
         note("logs.against=VERDICTS of another version or a judge adds rows on which the two differ")
     return 0
+
+
+def _lines(rows: Iterable[tuple[int, Conversation]], wanted: Wanted) -> Iterator[str]:
+    """Training rows, whose ids must differ; in a log each turn may have its thread's."""
+    taken: set[str] = set()
+    for number, conversation in rows:
+        row = as_row(conversation) | {"labels": dict.fromkeys(wanted[number]), "verdicts": wanted[number]}
+        while row["id"] in taken:
+            row["id"] += f"#{number}"
+        taken.add(row["id"])
+        yield json.dumps(row) + "\n"

@@ -37,7 +37,7 @@ def run(recipe: Recipe) -> int:
     if Path(source).is_dir():
         raise ConfigError(f"{source} is a folder, and no conversation; give alora score {source} FILE.json")
     of_rows = source.lower().endswith(ROWS) or source.startswith(HUB)
-    if of_rows and recipe.output and Path(recipe.output).suffix in ("", ".parquet"):
+    if of_rows and recipe.output and _is_job(Path(recipe.output)):
         return score_logs(recipe, source, Path(recipe.output))
     if recipe.cluster is not None:
         raise ConfigError(
@@ -61,6 +61,14 @@ def run(recipe: Recipe) -> int:
     write_pieces(output, (f"{line}\n" for line in lines))
     table(("policy", "rows", "violated"), [(policy, found.count, count) for policy, count in violated.items()])
     return 0
+
+
+def _is_job(output: Path) -> bool:
+    """Whether verdicts become Parquet, one file or a folder of them; else they are JSON lines."""
+    suffix = output.suffix.lower()
+    if suffix in (*TABLE_SUFFIXES, ".gz", ".txt"):
+        raise ConfigError(f"output={output}: verdicts are written to NAME.parquet, to a folder or to NAME.jsonl")
+    return suffix not in JSON_SUFFIXES
 
 
 def _lines(recipe: Recipe, rows: Iterable[LabelledConversation], violated: Counter[str]) -> Iterator[str]:

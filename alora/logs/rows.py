@@ -20,6 +20,8 @@ class Survey:
 
     settings: DataSettings
     count: int = 0
+    sound: int = 0  # of them, conversations
+    timed: int = 0  # and of those, with a time
     wrong: Findings = field(default_factory=Findings)
 
     def __post_init__(self) -> None:
@@ -30,7 +32,9 @@ class Survey:
         self.count += 1
         digested: Any = row.where
         if isinstance(row, LabelledConversation):
-            digested = row.conversation, time_of(value, self.settings)
+            time = time_of(value, self.settings)
+            digested = row.conversation, time
+            self.sound, self.timed = self.sound + 1, self.timed + (time is not None)
         else:
             for finding in row.findings:
                 part = finding.where.removeprefix(row.where).removeprefix(": ")
@@ -47,13 +51,15 @@ def survey(source: str, settings: DataSettings) -> Survey:
     """All rows of ``source``, read through.
 
     Raises:
-        DataError: there are none.
+        DataError: there are none, or none has the column of times.
     """
     found = Survey(settings)
     for value, row in stream_conversations(source, settings):
         found.add(value, row)
     if not found.count:
         raise DataError(f"{source} holds no rows")
+    if settings.columns.time and not found.timed and found.sound:
+        raise DataError(f"{source}: no row has a {settings.columns.time!r}, which data.columns.time names")
     return found
 
 

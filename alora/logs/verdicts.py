@@ -27,6 +27,7 @@ import pyarrow.parquet
 from filelock import FileLock, Timeout
 
 from alora.atomic import is_part, remove_own, sweep, whole, write_json, write_pieces
+from alora.data.sources import PARQUET_SUFFIXES
 from alora.errors import AloraError, DataError, RunError, first_line
 from alora.logs.stored import FIELDS, MANIFEST, METADATA, checked, read_manifest, schema, shard_name, shard_rows, tables
 from alora.reading import read_whole
@@ -69,7 +70,7 @@ class VerdictFolder:
     """The place of one job's verdicts, held by this process: use it by ``with``.
 
     Args:
-        output: the folder, or the ``.parquet`` file that it becomes.
+        output: the folder, or the ``.parquet`` (or ``.pq``) file that it becomes.
         job: all that the verdicts depend on, as plain JSON: what is there already was made by the same job. It has
             ``rows`` (their number) and ``shard_rows``.
 
@@ -78,7 +79,7 @@ class VerdictFolder:
     """
 
     def __init__(self, output: Path, job: Mapping[str, Any]) -> None:
-        self.output, self._file = output, output if output.suffix == ".parquet" else None
+        self.output, self._file = output, output if output.suffix.lower() in PARQUET_SUFFIXES else None
         self.folder = output if self._file is None else output.with_name(f"{output.name}.parts")
         # As the manifest holds it, in which a tuple is a list: what is there is compared with it.
         self.job, self.shards = json.loads(json.dumps(job)), math.ceil(job["rows"] / job["shard_rows"])

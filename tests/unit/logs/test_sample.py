@@ -97,3 +97,23 @@ def test_a_row_that_is_written_out_reads_back_as_the_same_conversation(tmp_path)
     file.write_text(json.dumps(as_row(first.conversation)))
     ((_, again),) = stream_conversations(str(file))
     assert again == first
+
+
+def test_ids_that_a_log_repeats_are_unique_rows_to_label(tmp_path):
+    source = log(tmp_path, 60)
+    rows = [json.loads(line) for line in source.read_text().splitlines()]
+    source.write_text("".join(json.dumps(row | {"id": f"t{n % 20}"}) + "\n" for n, row in enumerate(rows)))
+    place, output = verdicts(tmp_path / "v.parquet", source), tmp_path / "rows.jsonl"
+    assert main(["label", f"verdicts={place}", f"data={source}", f"output={output}", "data.columns.time=at"]) == 0
+    ids = [json.loads(line)["id"] for line in output.read_text().splitlines()]
+    assert len(set(ids)) == len(ids) == 60
+    assert {name.partition("#")[0] for name in ids} == {f"t{n}" for n in range(20)}
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.csv", "rows", "link.jsonl"])
+def test_rows_to_label_are_json_lines_in_a_new_file(name, place, source, tmp_path, capsys):
+    (tmp_path / "link.jsonl").symlink_to("nowhere.jsonl")
+    assert main(["label", f"verdicts={place}", f"data={source}", f"output={tmp_path / name}"]) == 2
+    assert ("is there already" if name == "link.jsonl" else "give output=NAME.jsonl") in capsys.readouterr().err
+    assert (tmp_path / "link.jsonl").is_symlink()
+    assert not (tmp_path / name).exists()

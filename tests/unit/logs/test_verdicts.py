@@ -10,10 +10,12 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from alora.errors import RunError
+from alora.commands.score import _is_job
+from alora.errors import ConfigError, DataError, RunError
+from alora.logs.rows import survey
 from alora.logs.stored import tables
 from alora.logs.verdicts import Refused, Scored, VerdictFolder
-from tests.unit.logs.cases import POLICIES, scored, verdicts
+from tests.unit.logs.cases import POLICIES, TIMED, scored, verdicts
 
 
 def test_what_a_writer_that_died_left_is_gone_when_the_job_is_done(tmp_path):
@@ -69,6 +71,32 @@ def test_a_killed_job_goes_on(killed, tmp_path):
     assert finish(killed()) == {"scored": 3, "rejected": 3, "flagged": {"advice": 3, "refunds": 3}}
     assert {path.name for path in tmp_path.iterdir()} == {"v.parquet", "v.rejected.jsonl"}
     assert [json.loads(line)["row"] for line in (tmp_path / "v.rejected.jsonl").read_text().splitlines()] == [1, 3, 5]
+
+
+@pytest.mark.parametrize("name", ["V.PARQUET", "v.pq", "run.2026", "verdicts-v1.2"])
+def test_the_ending_says_whether_it_is_a_file(name, tmp_path):
+    job = {"rows": 2, "rows_digest": "", "policies": {"advice": {"adapter": "0a", "threshold": 0.5}}, "shard_rows": 2}
+    assert _is_job(tmp_path / name)
+    with VerdictFolder(tmp_path / name, job) as folder:
+        folder.write(0, [Refused(row, f"log.jsonl:{row + 1}", []) for row in range(2)])
+        folder.finish()
+    assert (tmp_path / name).is_file() == name.lower().endswith(("parquet", "pq"))
+
+
+def test_other_files_are_no_place_for_verdicts():
+    assert not _is_job(Path("v.jsonl"))
+    for name in ("v.csv", "v.jsonl.gz", "v.TXT"):
+        with pytest.raises(ConfigError, match=r"NAME.parquet, to a folder or to NAME.jsonl"):
+            _is_job(Path(name))
+
+
+def test_a_time_column_that_no_row_has_is_refused_before_anything_is_scored(tmp_path):
+    source = tmp_path / "log.jsonl"
+    source.write_text('{"messages": [{"role": "user", "content": "x"}]}\n[]\n')
+    with pytest.raises(DataError, match=r"no row has a 'at', which data.columns.time names"):
+        survey(str(source), TIMED)
+    source.write_text("1\n")
+    assert survey(str(source), TIMED).count == 1
 
 
 def pipe(path: Path) -> None:
