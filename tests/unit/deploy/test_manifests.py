@@ -108,9 +108,13 @@ def test_every_file_is_in_a_kustomization():
     assert all(place.exists() for place in listed)
 
 
+def pod(name: str) -> dict[str, Any]:
+    template = EVERYTHING[name]["spec"]["template"]
+    return template.get("spec") or template
+
+
 def container(name: str) -> dict[str, Any]:
-    spec = EVERYTHING[name]["spec"]
-    return (spec["template"].get("spec") or spec["template"])["containers"][0]
+    return pod(name)["containers"][0]
 
 
 CONTAINERS = ("base: Deployment", "overlays/kserve: LLMInferenceService")
@@ -189,16 +193,24 @@ def test_names_labels_and_ports_meet():
     assert {mount["name"] for mount in container("base: Deployment")["volumeMounts"]} == volumes
 
 
-def test_the_container_may_do_nothing_more_than_it_must():
-    pod, own = EVERYTHING["base: Deployment"]["spec"]["template"]["spec"], container("base: Deployment")
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_the_container_may_do_nothing_more_than_it_must(name):
+    spec, own = pod(name), container(name)
     dockerfile = (DEPLOY / "Dockerfile").read_text()
     (user,) = re.findall(r"^USER (\d+)$", dockerfile, re.MULTILINE)
-    assert pod["securityContext"]["runAsUser"] == int(user) > 0
-    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] == int(user) > 0
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert (spec["automountServiceAccountToken"], spec["enableServiceLinks"]) == (False, False)
     assert own["securityContext"]["readOnlyRootFilesystem"] is True
+    assert own["securityContext"]["allowPrivilegeEscalation"] is False
     assert own["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    written = {"/tmp"} | {value for name, value in environment().items() if "CACHE" in name and value[:1] == "/"}
-    empty = {volume["name"] for volume in pod["volumes"] if "emptyDir" in volume}
+    assert {"startupProbe", "readinessProbe", "livenessProbe"} <= own.keys()
+    assert "memory" in own["resources"]["limits"]
+    written = {"/tmp", "/dev/shm"} | {
+        value for name, value in environment().items() if "CACHE" in name and value[:1] == "/"
+    }
+    empty = {volume["name"] for volume in spec["volumes"] if "emptyDir" in volume}
     writable = {mount["mountPath"] for mount in own["volumeMounts"] if mount["name"] in empty}
     assert all(any(path == place or path.startswith(f"{place}/") for place in writable) for path in written)
 
