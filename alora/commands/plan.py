@@ -34,7 +34,7 @@ def run(recipe: Recipe) -> int:
         "adapters": f"{_gib(adapters)} on each device, and as much in host memory",
         "host memory": f"{_gib(weights + adapters)} a replica, while it loads",
     }
-    assumed = _assumptions(recipe, rates, memory, where)
+    assumed = _assumptions(recipe, rates, memory, where, itemsize)
     found = {"plans": [asdict(plan) for plan in plans], "facts": facts, "assumptions": assumed}
     if file is not None:
         write_json(file, {"benchmark": "plan", "cells": [], **found})
@@ -47,10 +47,10 @@ def run(recipe: Recipe) -> int:
 
 def _shape(base: BaseSettings, shape: str) -> tuple[str, BaseShape]:
     """The base's sizes, from its config alone."""
-    from alora.base.config import read_config  # transformers and torch, which a shape does not need
-
     if base.source is None:
         return shape, SHAPES[shape]
+    from alora.base.config import read_config  # transformers and torch, which a shape does not need
+
     try:
         options = {"revision": base.revision, "trust_remote_code": base.trust_remote_code}
         config = read_config(base_location(base), options)
@@ -78,7 +78,7 @@ def _machine(recipe: Recipe) -> tuple[capacity.Rates, float, str]:
     return capacity.published_rates(device), memory, f"{where} (Qwen3-4B on one H100 had these)"
 
 
-def _assumptions(recipe: Recipe, rates: capacity.Rates, memory: float, where: str) -> list[str]:
+def _assumptions(recipe: Recipe, rates: capacity.Rates, memory: float, where: str, itemsize: int) -> list[str]:
     own = recipe.plan
     return [
         f"{own.device}: {where}",
@@ -90,6 +90,9 @@ def _assumptions(recipe: Recipe, rates: capacity.Rates, memory: float, where: st
         f"{own.rate:g} conversations a second begin, at random; each has {own.turns} turns, {own.gap_s:g} s apart, and "
         f"grows evenly to {own.tokens} tokens; every turn asks every policy",
         "a conversation comes back to its replica (affinity), and its KV is still there",
+        f"base, adapters and KV have {itemsize} bytes a number; host memory is that of weights and adapters alone, "
+        "without the engine's own",
+        "no device is spare: one that fails is missing until it is back",
         f"KV is shared in blocks of {capacity.BLOCK} tokens; {capacity.USABLE:.0%} of {memory / 1e9:g} GB hold "
         "weights, adapters and KV",
         f"a device is busy {capacity.BUSIEST:.0%} of its time at most, and serves turns in their order (M/G/1); that "

@@ -36,7 +36,7 @@ def score_logs(recipe: Recipe, source: str, output: Path) -> int:
         "rows_digest": found.digest,
         "time": recipe.data.columns.time,
         **verdicts,
-        "engine": redacted(recipe.engine),
+        "engine": "packed" if recipe.engine == "transformers" else redacted(recipe.engine),
         "shard_rows": recipe.logs.shard_rows,
         "alora": __version__,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,8 @@ def on_ray(recipe: Recipe, source: str, folder: VerdictFolder, missing: Sequence
     computes = not recipe.engine.startswith("http") and recipe.base.device != "cpu"
     gpus = int(cluster.get("GPU", 0)) if computes else 0
     actors = recipe.logs.actors or gpus or int(cluster["CPU"])
+    # Ray has no other name for the number of tries yet.
+    warnings.filterwarnings("ignore", "`ray_remote_args` is deprecated")
     made_of = (recipe, source, folder.output, folder.job, str(Path.cwd()))
     try:
         written = ray.data.from_items(list(missing), override_num_blocks=len(missing)).map_batches(

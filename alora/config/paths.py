@@ -75,7 +75,8 @@ def _input(key: str, given: str, needed: bool, on_hub: bool, places: Sequence[Pa
         looked = dict.fromkeys(str(place / expanded(given)) for place in places)
         close = _close(given, places)
         meant = f"did you mean {close!r}?" if close else f"looked for {', '.join(looked)}"
-        problems.append(f"{key}: there is no {given!r}; {meant}")
+        said = "data" if key == "conversation" and not given.endswith(".json") else key  # as the user wrote it
+        problems.append(f"{said}: there is no {given!r}; {meant}")
     return _output(given, places[0])
 
 

@@ -169,6 +169,7 @@ BAD_COMMAND_LINES = [
     (["validate", "artifact=nowhere"], ["artifact", "nowhere", "looked for"]),
     (["export", "some_folder"], ["artifact=some_folder"]),
     (["score", "one.json", "two.json"], ["artifact: there is no 'one.json'", "conversation: there is no 'two.json'"]),
+    (["score", "artifact=one.json", "data=log.jsonl"], ["data: there is no 'log.jsonl'"]),
     (["score", "bundle=nowhere", "talk.json"], ["artifact", "conversation", "talk.json"]),
 ]
 
