@@ -118,12 +118,10 @@ class VerdictFolder:
 
     def _require_same(self, found: Mapping[str, Any], place: Path) -> None:
         before = found["job"]
-        changed = [key for key in {**before, **self.job} if before.get(key) != self.job.get(key)]
+        changed = [one for key in {**before, **self.job} for one in _changes(key, before.get(key), self.job.get(key))]
         if changed:
-            difference = ", ".join(
-                f"{key} ({_short(before.get(key))}, now {_short(self.job.get(key))})" for key in changed
-            )
-            raise RunError(f"{place} holds verdicts of another job: {difference}; give another output=, or remove it")
+            text = ", ".join(changed[:5])
+            raise RunError(f"{place} holds verdicts of another job: {text}; give another output=, or remove it")
 
     def _remove(self) -> None:
         """The folder of a file; its manifest last, without which it would be nobody's."""
@@ -259,6 +257,15 @@ def _table(rows: Sequence[Scored], schema: pyarrow.Schema) -> pyarrow.Table:
             for field, value in zip(FIELDS, own, strict=True):
                 columns[f"{verdict.policy}_{field}"].append(value)
     return pyarrow.table(columns, schema=schema)
+
+
+def _changes(name: str, before: Any, now: Any) -> Iterator[str]:
+    """What differs, by the names of the innermost values."""
+    if isinstance(before, dict) and isinstance(now, dict) and before.keys() == now.keys():
+        for key in now:
+            yield from _changes(f"{name}.{key}", before[key], now[key])
+    elif before != now:
+        yield f"{name} ({_short(before)}, now {_short(now)})"
 
 
 def _short(value: Any) -> str:

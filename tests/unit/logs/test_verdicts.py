@@ -214,6 +214,13 @@ def test_a_complete_folder_s_shard_that_is_lost_is_scored_again(damage, tmp_path
     assert ("shard 1 is scored again" in caplog.text) == (damage is not Path.unlink)
 
 
+def test_the_value_that_differs_is_named(killed, tmp_path):
+    job = killed().job
+    job["policies"]["advice"]["histogram"] = [2] * 10
+    with pytest.raises(RunError, match=r"another job: policies.advice.histogram \(\[1, .*, now \[2, .*\]\); give"):
+        VerdictFolder(tmp_path / "v.parquet", job)
+
+
 def test_a_complete_file_that_is_damaged_is_refused(killed, tmp_path):
     finish(killed())
     file = tmp_path / "v.parquet"
