@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from alora.base import REMEDY
 from alora.base.fingerprint import Fingerprint, template_digest, tokenizer_digest
 from alora.base.location import base_location
 from alora.config.schema import BaseSettings
@@ -43,6 +44,10 @@ def load_tokenizer(settings: BaseSettings, progress: bool = True) -> PreTrainedT
         tokenizer = AutoTokenizer.from_pretrained(location, **load_options(settings))
     except Exception as error:
         raise BaseError(unreadable(settings.source, error)) from error
+    if not isinstance(tokenizer.model_max_length, int | float):
+        raise BaseError(
+            f"base {settings.source!r}: model_max_length is no number in its tokenizer_config.json; {REMEDY}"
+        )
     if (growth := _growth(tokenizer)) > MOST_GROWTH:
         raise BaseError(
             f"base {settings.source!r}: its tokenizer's normalizers make {growth:.3g} characters of one; take the base "
@@ -64,7 +69,7 @@ def _growth(tokenizer: PreTrainedTokenizerBase) -> float:
         one = waiting.pop()
         waiting += one.get("normalizers", ())
         replaced = one.get("pattern", {}).get("String") or " "
-        growth *= max(1.0, len(one.get("content") or "") / len(replaced))
+        growth *= max(1.0, len(one.get("content") or "") / len(replaced), len(one.get("prepend") or ""))
     return growth
 
 

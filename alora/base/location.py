@@ -12,6 +12,8 @@ from alora.config.schema import BaseSettings
 from alora.errors import BaseError
 from alora.reading import read_json
 
+_MOST_LABELS = 10_000
+
 
 def base_location(settings: BaseSettings, progress: bool = True) -> str:
     """The folder or hub id that any loader takes for ``settings``; "smollm2" is fetched and a GGUF file converted when
@@ -44,3 +46,6 @@ def require_named_type(folder: Path) -> None:
     kind = stored.get("model_type", "") if isinstance(stored, dict) else None
     if not isinstance(kind, str) or not re.fullmatch(r"[\w.-]{0,64}", kind):
         raise BaseError(f"{file}: model_type is no name of a model; {REMEDY}")
+    labels = stored.get("num_labels", 2)  # transformers writes a name for each as it reads the config
+    if not isinstance(labels, int) or not 0 <= labels <= _MOST_LABELS:
+        raise BaseError(f"{file}: num_labels is {str(labels)[:40]}, not 0 to {_MOST_LABELS}; {REMEDY}")

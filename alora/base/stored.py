@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download, try_to_load_from_cache
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from alora.base import REMEDY
 from alora.base.cache import remember_of
 from alora.base.describe import DescribedBase, load_tokenizer
 from alora.base.fingerprint import Fingerprint, config_digest, template_digest, tokenizer_digest
@@ -93,7 +94,10 @@ def _stored_tensors(files: list[Path]) -> Iterator[tuple[str, torch.Tensor]]:
     places: dict[str, Any] = {}
     with ExitStack() as stack:
         for file in files:
-            opened = stack.enter_context(safe_open(file, framework="pt"))
+            try:
+                opened = stack.enter_context(safe_open(file, framework="pt"))
+            except SafetensorError as error:
+                raise BaseError(f"{file} cannot be read: {first_line(error)}; {REMEDY}") from error
             places.update(dict.fromkeys(opened.keys(), opened))
         for name in sorted(places):
             yield name, places[name].get_tensor(name)

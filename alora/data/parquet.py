@@ -13,6 +13,7 @@ from alora.data.formats import Row, one_line, shortened
 from alora.errors import DataError
 
 MOST_ROWS, LARGEST = 10_000_000, 4 * 2**30  # rows, and bytes when unpacked
+MOST_VALUES = 2**22  # in a thousand rows
 
 
 def read_parquet(path: Path, streamed: bool = False) -> Iterator[Row]:
@@ -55,9 +56,19 @@ def parquet_batches(path: Path, columns: Sequence[str] | None = None, streamed: 
         size = 0
         for batch in file.iter_batches(batch_size=1024, columns=columns):
             size = sum(map(_expanded, batch.columns)) + (0 if streamed else size)
+            if (values := sum(map(_values, batch.columns))) > MOST_VALUES:
+                _refuse_large(path, f"{values} values in {len(batch)} rows", streamed)
             if size > (LARGEST >> 4 if streamed else LARGEST):
                 _refuse_large(path, f"{size / 2**30:.1f} GiB and more", streamed)
             yield batch
+
+
+def _values(array: Any) -> int:
+    """Values of an Arrow array, in all its depth: each becomes an object of Python's."""
+    if pyarrow.types.is_dictionary(array.type) or not hasattr(array, "flatten"):
+        return len(array)
+    parts = array.flatten()
+    return len(array) + sum(map(_values, parts if isinstance(parts, list) else [parts]))
 
 
 def _refuse_large(path: Path, found: str, streamed: bool) -> None:

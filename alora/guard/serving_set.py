@@ -85,8 +85,11 @@ class ServingSet:
         return content.policies
 
     def write(self, entries: tuple[Entry, ...]) -> None:
-        """Replace the file."""
-        write_json(self.root / FILE, asdict(_Content(1, entries)))
+        """Replace the file; BundleError where that is not possible."""
+        try:
+            write_json(self.root / FILE, asdict(_Content(1, entries)))
+        except OSError as error:
+            raise BundleError(f"{self.root / FILE} cannot be written: {error.strerror or error}") from error
 
     def folder(self, name: str) -> Path:
         """The bundle's folder that ``name`` means, which lies below the root, no link on the way.

@@ -43,18 +43,20 @@ class TextEncoder:
                 f"the tokenizer of {self._name} is {type(tokenizer).__name__}, which has no fast (Rust) backend; "
                 "alora needs one to keep control tokens out of conversations: use a base that ships tokenizer.json"
             )
-        state = json.loads(backend.to_str())
-        added = {token["content"]: token["id"] for token in state["added_tokens"]}
-        harmless = {t["content"] for t in state["added_tokens"] if not t["special"] and _is_blank(t["content"])}
-        control = {text: index for text, index in added.items() if text not in harmless | _needed_unknown(state)}
-        self.forbidden = frozenset(control.values())
+        with panics_told(self._name):
+            self._make(backend)
+
+    def _make(self, backend: "Tokenizer") -> None:
         try:
+            state = json.loads(backend.to_str())
+            control, harmless = _control_of(state)
             self._backend = type(backend).from_str(json.dumps(_without(state, set(control), harmless)))
         except Exception as error:  # the Rust library raises no class of its own
             raise RenderError(
                 f"the tokenizer of {self._name} does not work without its control tokens: {first_line(error)}; use the "
                 "base's original files, or another base"
             ) from error
+        self.forbidden = frozenset(control.values())
         for text in control:
             self.encode(text)
 
@@ -136,6 +138,13 @@ def _has_gap(text: str, offsets: list[tuple[int, int]]) -> bool:
 
 def _is_blank(text: str) -> bool:
     return not text.replace(METASPACE, " ").strip()
+
+
+def _control_of(state: dict[str, Any]) -> tuple[dict[str, int], set[str]]:
+    """The added tokens that conversations may not hold, with their ids, and the harmless ones."""
+    added = {token["content"]: token["id"] for token in state["added_tokens"]}
+    harmless = {t["content"] for t in state["added_tokens"] if not t["special"] and _is_blank(t["content"])}
+    return {text: index for text, index in added.items() if text not in harmless | _needed_unknown(state)}, harmless
 
 
 def _needed_unknown(state: dict[str, Any]) -> set[str]:

@@ -65,6 +65,13 @@ def test_a_tensor_that_is_not_there_is_not_made_up(folder):
         load_base(_settings(folder), progress=False)
 
 
+@pytest.mark.parametrize("labels", [10**9, -1, "x"])
+def test_a_number_of_labels_that_no_base_has_is_refused_before_they_are_named(folder, labels):
+    _change(folder, num_labels=labels)
+    with pytest.raises(BaseError, match="num_labels is"):
+        load_base(_settings(folder), progress=False)
+
+
 @pytest.mark.parametrize("kind", ["ll\x1b[31mama", "l" * 5000, 7, ["llama"]])
 def test_a_type_that_is_no_name_is_not_printed(folder, kind, capfd):
     _change(folder, model_type=kind)

@@ -31,3 +31,17 @@ def test_a_tokenizer_that_makes_text_grow_is_refused(tmp_path, pattern):
     file.write_text(json.dumps(json.loads(file.read_text()) | {"normalizer": chain}))
     with pytest.raises(BaseError, match=r"normalizers make 1e\+12 characters of one"):
         load_tokenizer(BaseSettings(source=str(tmp_path)))
+
+
+def test_a_normalizer_that_prepends_pages_and_a_length_that_is_no_number_are_refused(tmp_path):
+    toy_tokenizer("qwen3").save_pretrained(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    whole = file.read_text()
+    file.write_text(json.dumps(json.loads(whole) | {"normalizer": {"type": "Prepend", "prepend": "a" * 10**6}}))
+    with pytest.raises(BaseError, match=r"normalizers make 1e\+06 characters of one"):
+        load_tokenizer(BaseSettings(source=str(tmp_path)))
+    file.write_text(whole)
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": "x"}))
+    with pytest.raises(BaseError, match="model_max_length"):
+        load_tokenizer(BaseSettings(source=str(tmp_path)))

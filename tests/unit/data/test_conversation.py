@@ -437,6 +437,21 @@ def test_parquet_of_more_rows_or_values_than_are_read_is_refused_unread(tmp_path
         read(str(path))
 
 
+def test_a_parquet_row_of_millions_of_values_is_refused_before_they_are_pythons(tmp_path):
+    """Each message takes two bits in the file, and half a kilobyte as Python's."""
+    path = tmp_path / "rows.parquet"
+    count = 10**7
+    parts = [pyarrow.nulls(count, pyarrow.string()), pyarrow.nulls(count, pyarrow.string())]
+    messages = pyarrow.StructArray.from_arrays(parts, ["role", "content"])
+    column = pyarrow.ListArray.from_arrays(pyarrow.array([0, count], pyarrow.int32()), messages)
+    pyarrow.parquet.write_table(pyarrow.table({"messages": column}), path, compression="zstd")
+    assert path.stat().st_size < 20_000
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DataError, match=r"rows.parquet holds \d+ values in 1 rows when it is unpacked"):
+        read(str(path))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 900_000, "kilobytes"
+
+
 def test_parquet_with_two_columns_of_one_name_is_refused_by_the_name(tmp_path):
     path = tmp_path / "rows.parquet"
     columns = [pyarrow.array(["ok"]), pyarrow.array(["violation"])]
