@@ -61,12 +61,9 @@ class EngineReader:
         return Reading(index, error="the engine ended it without an answer")
 
     async def load(self, served: Served, bundle: LightBundle) -> None:
-        """See :class:`~alora.guard.reader.Reader`. The id comes from the name, so that all processes agree on it;
-        loaded weights keep theirs, and the engine reads them from the new folder if it must load them again."""
+        """See :class:`~alora.guard.reader.Reader`. The id comes from the name, so that all processes agree on it."""
         digest = hashlib.sha256(served.name.encode()).hexdigest()
         number = _LEAST_ID + int(digest[:8], 16) % (2**31 - _LEAST_ID)
-        if (loaded := self._loras.get(served.name)) is not None:
-            number = loaded.lora_int_id
         others = {lora.lora_int_id: name for name, lora in self._loras.items() if name != served.name}
         if number in others:
             raise BundleError(f"{served.name} and {others[number]} would share an id; export one of them again")

@@ -175,12 +175,9 @@ class Loader:
         require_one_prefix(self._bundles[0], bundle)
         await asyncio.to_thread(bundle.check_base, self._base)
         served = Served.of(bundle, entry.stage, entry.tags)
-        loaded = entry.name in {item.name for item in (*self._guard.served, *self._guard.shadows)}
-        if not loaded:
+        if entry.name not in {item.name for item in (*self._guard.served, *self._guard.shadows)}:
             await self._reader.load(served, bundle)
         await self._certify([(served, bundle)])
-        if loaded:  # the same weights, from a folder that has passed
-            await self._reader.load(served, bundle)
         return served
 
     async def _certify(self, asked: Sequence[tuple[Served, LightBundle]], rows: int | None = None) -> None:

@@ -178,6 +178,18 @@ def test_at_the_deadline_the_engines_requests_are_aborted(bundles):
     assert (engine.asked, running) == (2, set())
 
 
+def test_two_policies_of_the_same_weights_have_two_ids(bundles):
+    class Engine:
+        async def add_lora(self, lora):
+            return True
+
+    loras, first = {}, Served.of(bundles[0])
+    reader = EngineReader(Engine(), loras)
+    for served in (first, replace(first, name=f"second@{first.digest[:12]}")):
+        asyncio.run(reader.load(served, bundles[0]))
+    assert len({lora.lora_int_id for lora in loras.values()}) == 2
+
+
 def test_score_and_guard_agree(served, tmp_path):
     talk = tmp_path / "talk.json"
     talk.write_text(json.dumps({"messages": TALK}))
