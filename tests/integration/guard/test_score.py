@@ -64,9 +64,11 @@ def test_a_policy_that_is_withdrawn_under_way_costs_no_row(url, guard, log, tmp_
 
     def withdrawing(names):
         count.append(names)
-        if len(count) > 10:
-            patch.setattr(guard, "served", served[:1])
-        return choose(names)
+        guard.served = served[:1] if len(count) > 10 else served
+        try:
+            return choose(names)
+        finally:
+            guard.served = served  # else its weights would be unloaded, which nobody gives back here
 
     with monkeypatch.context() as patch:
         patch.setattr(guard, "choose", withdrawing)
