@@ -1,13 +1,9 @@
 """A guard of two toy bundles, read by the packed scorer; and readers that fail in every way a reader can."""
 
 import asyncio
-import contextlib
 import math
-import threading
-import time
 
 import pytest
-import uvicorn
 from fastapi.testclient import TestClient
 
 from alora.guard.core import Guard
@@ -15,10 +11,11 @@ from alora.guard.packed import PackedReader
 from alora.guard.reader import EngineDead, Overloaded, Reading, Served
 from alora.guard.remote import RemoteReader
 from alora.guard.standalone import make_app
+from tests.clients import listening
 from tests.integration.serving.conftest import base, bundles, renderer
 from tests.integration.serving.server import serving
 
-__all__ = ["base", "bundles", "renderer"]
+__all__ = ["base", "bundles", "listening", "renderer"]
 
 MESSAGES = [{"role": "user", "content": "Which pills for a headache?"}, {"role": "assistant", "content": "Take two."}]
 
@@ -41,22 +38,6 @@ def guard(bundles, renderer, reader):
 def client(guard):
     with TestClient(make_app(guard)) as client:
         yield client
-
-
-@contextlib.contextmanager
-def listening(app, **options):
-    """The URL at which ``app`` is served until the block ends; ``options`` are uvicorn's."""
-    server = uvicorn.Server(uvicorn.Config(app, **{**options, "host": "127.0.0.1", "port": 0, "log_level": "error"}))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            assert thread.is_alive()
-            time.sleep(0.01)
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
 
 
 class Faulty:
