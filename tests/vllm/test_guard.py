@@ -12,6 +12,7 @@ from dataclasses import replace
 import httpx
 import openai
 import pytest
+import yaml
 
 from alora.bundle.read import load_battery
 from alora.data.conversation import parse_conversation
@@ -22,12 +23,14 @@ from alora.guard.wire import GuardRequest
 from alora.prefix.scorer import Scorer
 from alora.serving.engine import block_size
 from alora.verdict import make_verdict
+from tests import clients
 from tests.forked import run_forked
 from tests.vllm import bundles as store
 from tests.vllm.http_server import free_port, serving
 
 TOLERANCE = 1e-4  # of a probability: two engines in float32
 SMALL = "--enforce-eager,--num-gpu-blocks-override,256,--enable-prompt-tokens-details"
+UNFLAGGED = "oodcchdengocnmbfhpheilkndjgjo oi"  # by the toy policy on refunds
 TALK = [
     {"role": "user", "content": "My parcel is late. " * 10},
     {"role": "assistant", "content": "I am sorry. You will get your money back. " * 3},
@@ -118,6 +121,28 @@ def test_decisions_by_the_openai_sdk(served):
     assert {answer.name: answer.probability for answer in answers} == pytest.approx(wanted, abs=1e-6)
     with pytest.raises(openai.NotFoundError):  # vLLM 0.32 answers no decisions of its own
         served.client.decisions.create(model="base", input="hi", questions=questions)
+
+
+def test_litellm_and_langchain_pass_on_the_verdicts(served, tmp_path):
+    """As docs/guard.md sets them up; LiteLLM asks one policy, so that the toys flag one text and pass the other."""
+
+    def flagged(text, **fields):
+        verdicts = ask(served, messages=[{"role": "user", "content": text}], **fields).json()["verdicts"]
+        return ", ".join(verdict["policy"] for verdict in verdicts if verdict["flagged"])
+
+    texts, policies = ["My parcel is late.", UNFLAGGED], {"policies": ["refunds"]}
+    assert [flagged(text, **policies) for text in texts] == ["refunds", ""]
+    config = yaml.safe_load(clients.from_page("litellm.yaml", served.url))
+    config["guardrails"][0]["litellm_params"]["additional_provider_specific_params"] = policies
+    with clients.listening(clients.Model(dict.fromkeys(texts, UNFLAGGED)).app) as model:
+        with clients.litellm(config, model, tmp_path) as proxy:
+            asked = [[{"role": "user", "content": text}] for text in texts]
+            with pytest.raises(openai.BadRequestError, match="policy: refunds"):
+                proxy.chat.completions.create(model="chat", messages=asked[0])
+            answer = proxy.chat.completions.create(model="chat", messages=asked[1])
+            assert answer.choices[0].message.content == UNFLAGGED
+        answers = clients.langchain(served.url, model, tmp_path, texts)
+    assert [answer.partition("It was flagged for ")[2] for answer in answers] == [f"{flagged(text)}." for text in texts]
 
 
 def test_a_guard_of_its_own_before_the_server(served, tmp_path):
