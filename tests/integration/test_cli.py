@@ -26,7 +26,7 @@ def test_help_names_every_verb(capsys):
 @pytest.mark.parametrize(
     ("arguments", "heavy"),
     [
-        pytest.param(["--help"], {"torch", "hydra", "omegaconf", "transformers", "yaml", "numpy"}, id="help"),
+        pytest.param(["--help"], {"torch", "hydra", "omegaconf", "transformers", "pyarrow", "numpy"}, id="help"),
         pytest.param(["train", "--cfg", "job", "recipe=quickstart"], {"torch", "transformers", "numpy"}, id="config"),
     ],
 )

@@ -131,5 +131,6 @@ def test_what_an_actor_finds_wrong_is_said_as_it_is(log, tmp_path, capsys):
 
 def test_without_ray_the_extra_is_named(log, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "alora.commands.score_on_ray", raising=False)
     assert score(log, tmp_path / "v", *ON_RAY) == 2
     assert "alora-toolkit[ray]" in capsys.readouterr().err
