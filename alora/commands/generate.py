@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -135,13 +136,21 @@ def _rows(recipe: Recipe, policy: Policy, folder: Path, calls: Calls) -> Quality
             raise ConfigError(f"generate.hold_out={held} is none of the dimensions in {folder / 'dimensions.yaml'}: "
                               f"{', '.join(dimensions)}")  # fmt: skip
         wanted = cells(dimensions, settings.pairs, recipe.training.seed)
-        bar = tqdm(judged_pairs(calls, policy, wanted, recipe), desc="generating", total=len(wanted), unit="pair")
-        for found in bar:
-            if isinstance(found, BudgetSpent):
-                raise found
-            asked, unreadable = asked + 1, unreadable + (found is None)
-            cases += found or []
-            bar.set_postfix_str(f"{calls.total.requests} requests, cost {calls.cost:.4f}", refresh=False)
+        ended = None
+        with (
+            tqdm(desc="generating", total=len(wanted), unit="pair") as bar,
+            closing(judged_pairs(calls, policy, wanted, recipe)) as pairs,
+        ):
+            for found in pairs:
+                if isinstance(found, BudgetSpent):
+                    ended = found  # pairs behind it may have all their answers
+                    continue
+                asked, unreadable = asked + 1, unreadable + (found is None)
+                cases += found or []
+                bar.set_postfix_str(f"{calls.total.requests} requests, cost {calls.cost:.4f}", refresh=False)
+                bar.update()
+        if ended:
+            raise ended
     except BudgetSpent as spent:
         note(f"the budget is spent ({spent}); the same command with more of it goes on")
     dropped = _dropped(recipe, policy, cases)

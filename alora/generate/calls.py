@@ -23,7 +23,7 @@ Said = TypeVar("Said")
 
 
 class BudgetSpent(Exception):
-    """``generate.max_calls`` or ``generate.max_cost`` is reached."""
+    """``generate.max_calls`` or ``generate.max_cost`` is reached, or :meth:`Calls.stop` was called."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,9 @@ class Calls(JudgeClient):
         self._before = self._answers.usage
         self._begun = self._before.requests
         self._here = threading.local()  # spent: by the question that this thread asks
+        self._asking: dict[str, threading.Lock] = {}  # by key: what two threads ask at once is asked once
         self._failed_in_a_row = 0
+        self._stopped = False
 
     @property
     def total(self) -> Usage:
@@ -60,6 +62,10 @@ class Calls(JudgeClient):
     def cost(self) -> float:
         """Of all calls; 0 without prices."""
         return self.total.cost(self._settings)
+
+    def stop(self) -> None:
+        """Send nothing from now on; what is under way is still answered and kept."""
+        self._stopped = True
 
     def question(
         self, request: Sequence[dict[str, str]], read: Callable[[str | None], Said | None], **options: Any
@@ -73,8 +79,17 @@ class Calls(JudgeClient):
         """
         asked = [self._settings.model, list(request), options]  # without the URL: a local server's port may change
         key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
-        if known := self._answers.known.get(key):
-            return Reply(read(known[0]), key, known[1])
+        with self._asking.setdefault(key, threading.Lock()):
+            known = self._answers.known.get(key)
+            return self._ask(key, request, read, options) if known is None else Reply(read(known[0]), key, known[1])
+
+    def _ask(
+        self,
+        key: str,
+        request: Sequence[dict[str, str]],
+        read: Callable[[str | None], Said | None],
+        options: Mapping[str, Any],
+    ) -> Reply[Said]:
         heard: list[str | None] = [None]
 
         def keep(text: str | None) -> Said | None:
@@ -100,6 +115,8 @@ class Calls(JudgeClient):
 
     def _complete(self, request: Sequence[dict[str, str]], options: Mapping[str, Any]) -> str | None:
         with self._lock:
+            if self._stopped:
+                raise BudgetSpent("stopped")
             most_calls, most_cost = self._limits.max_calls, self._limits.max_cost
             if most_calls is not None and self._begun >= most_calls:
                 raise BudgetSpent(f"generate.max_calls={most_calls}")

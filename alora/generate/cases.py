@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -71,9 +71,9 @@ def cells(dimensions: Mapping[str, Sequence[str]], count: int, seed: int) -> lis
 
 def judged_pairs(
     calls: Calls, policy: Policy, wanted: Sequence[Mapping[str, str]], recipe: Recipe
-) -> Iterator[list[Case] | BudgetSpent | None]:
+) -> Generator[list[Case] | BudgetSpent | None, None, None]:
     """For each cell, in order: its cases, one for each label; None where the model wrote none that can be read; or the
-    budget's end, after which none is asked about."""
+    budget's end, where it came before its last vote. When it is closed, every answer that was under way is kept."""
 
     def one(number: int) -> list[Case] | BudgetSpent | None:
         try:
@@ -85,6 +85,7 @@ def judged_pairs(
         try:
             yield from pool.map(one, range(len(wanted)))
         except BaseException:
+            calls.stop()
             pool.shutdown(cancel_futures=True)
             raise
 
