@@ -33,7 +33,7 @@ from alora.generate.filters import leak, length_auroc, near_duplicates, words_au
 from alora.generate.prompts import DIMENSIONS
 from alora.generate.report import Quality, markdown
 from alora.policy import Policy, load_policies
-from alora.reading import read_json, read_yaml, require_plain
+from alora.reading import printable, read_json, read_yaml, require_plain
 
 _MARK = "generated.json"
 
@@ -153,6 +153,10 @@ def _rows(recipe: Recipe, policy: Policy, folder: Path, calls: Calls) -> Quality
             raise ended
     except BudgetSpent as spent:
         note(f"the budget is spent ({spent}); the same command with more of it goes on")
+    if calls.refusal:  # its words may quote a row, so they go into no file
+        note(
+            printable(f"{calls.usage.failed_requests} requests failed; the last time the endpoint said {calls.refusal}")
+        )
     dropped = _dropped(recipe, policy, cases)
     kept = [case for case in cases if case.conversation.id not in dropped]
     splits = _split(kept, recipe.data.validation_share, settings.hold_out)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import operator
 import os
 import random
@@ -26,6 +25,7 @@ from alora.policy import Policy
 
 FAILURES_IN_A_ROW = 20  # then the endpoint counts as down
 LONGEST_PAUSE = 30.0  # seconds between two tries, whatever the endpoint asks for
+MOST_TOKENS = 1e12  # of one answer: what is above is no count
 MOST_WORDS = 10_000  # characters of a refusal that are read
 _OPTIONAL = ("temperature", "max_tokens", "response_format")  # some models refuse them by name
 _NOT_TAKEN = (
@@ -117,7 +117,7 @@ class JudgeClient:
         self, request: Sequence[dict[str, str]], read: Callable[[str | None], Said | None], **options: Any
     ) -> Said | NoAnswer:
         """What ``read`` makes of the model's answer to ``request``, or why there is none after all tries; ``refusal``
-        holds the last refusal's words. ``options`` of the request go before the judge's own.
+        holds the last error's status and words. ``options`` of the request go before the judge's own.
 
         Raises:
             ConfigError: the endpoint refuses the key, the model or the method, so asking about any row is of no use.
@@ -134,8 +134,8 @@ class JudgeClient:
                 if self._dropped_option(error, options):
                     continue  # no try of its own: there are two options to lose
                 self._stop(error)
+                self.refusal = f"HTTP {error.status}: {error.words[:300]}"
                 if error.status in (400, 413, 422):
-                    self.refusal = f"HTTP {error.status}: {error.words[:300]}"
                     return NoAnswer.FILTERED if _FILTER.search(error.words) else NoAnswer.REFUSED
                 asked_to_wait = error.wait
             except Unreachable:
@@ -197,6 +197,8 @@ class JudgeClient:
                 f"{place}: HTTP 404; check that the URL ends with its version (/v1) and that judge.model="
                 f"{self._settings.model} is served there"
             ) from error
+        if error.status == 402:
+            raise ConfigError(f"{place}: HTTP 402, it wants to be paid first: {error.words[:300]}") from error
         if error.status == 405:
             raise ConfigError(f"{place} takes no chat completions: {error.words[:300]}") from error
 
@@ -233,4 +235,4 @@ def _tokens(value: Any) -> int:
         count = float(value)
     except (TypeError, ValueError, OverflowError):
         return 0
-    return int(count) if math.isfinite(count) and count > 0 else 0
+    return int(count) if 0 < count < MOST_TOKENS else 0

@@ -1,7 +1,7 @@
 """Requests that are answered once: every answer is kept in ``calls.jsonl``, and what it cost counts towards the budget.
 
-A run that was killed and called again reads the answers that it has and asks for the others. A request that failed is
-not kept, so the next call asks again.
+A run that was killed and called again reads the answers that it has and asks for the others. A request that failed or
+was refused is not kept, so the next call asks again; that the endpoint filters a content is.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from typing import Any, Generic, TypeVar
 from alora.comparison.answers import Answers
 from alora.comparison.judge_client import FAILURES_IN_A_ROW, JudgeClient, NoAnswer, Usage
 from alora.config.schema import GenerateSettings, JudgeSettings
-from alora.errors import RunError
+from alora.config.secrets import redacted
+from alora.errors import ConfigError, RunError
 
 Said = TypeVar("Said")
+_ASK_AGAIN = (NoAnswer.FAILED, NoAnswer.REFUSED)
 
 
 class BudgetSpent(Exception):
@@ -33,6 +35,7 @@ class Reply(Generic[Said]):
     said: Said | None  # None: it cannot be read, or there is none
     key: str
     usage: Usage
+    failed: bool = False  # or refused: the next call asks again
 
 
 class Calls(JudgeClient):
@@ -74,7 +77,8 @@ class Calls(JudgeClient):
 
         Raises:
             BudgetSpent: the request would be one too many.
-            ConfigError: the endpoint refuses the key, the model or the method.
+            ConfigError: the endpoint refuses the key, the model or the method; or there is a budget in money, and its
+            answers do not say what they took.
             RunError: it has not answered any of the last requests.
         """
         asked = [self._settings.model, list(request), options]  # without the URL: a local server's port may change
@@ -90,10 +94,10 @@ class Calls(JudgeClient):
         read: Callable[[str | None], Said | None],
         options: Mapping[str, Any],
     ) -> Reply[Said]:
-        heard: list[str | None] = [None]
+        heard: list[str | None] = []
 
         def keep(text: str | None) -> Said | None:
-            heard[0] = text
+            heard.append(text)
             return read(text)
 
         self._here.spent = Usage()
@@ -102,12 +106,18 @@ class Calls(JudgeClient):
             answer = self.complete(request, keep, **options)
         finally:
             spent: Usage = self._here.spent
-            if answer is not NoAnswer.FAILED:
-                self._answers.add(key, (heard[0], spent), text=heard[0], usage=asdict(spent))
+            if answer not in _ASK_AGAIN:
+                text = heard[-1] if heard else None
+                self._answers.add(key, (text, spent), text=text, usage=asdict(spent))
             elif spent.requests:
                 self._answers.add_usage(spent)
         self._wear(answer)
-        return Reply(None if isinstance(answer, NoAnswer) else answer, key, spent)
+        if heard and self._limits.max_cost is not None and not spent.input_tokens:
+            raise ConfigError(
+                f"{self._place}: its answers do not say how many tokens they took (usage), so generate.max_cost cannot "
+                "hold; set generate.max_calls in its place"
+            )
+        return Reply(None if isinstance(answer, NoAnswer) else answer, key, spent, answer in _ASK_AGAIN)
 
     def _count(self, **more: int) -> None:
         super()._count(**more)
@@ -125,10 +135,15 @@ class Calls(JudgeClient):
             self._begun += 1
         return super()._complete(request, options)
 
+    @property
+    def _place(self) -> str:
+        return f"judge.url={redacted(str(self._settings.url))}"
+
     def _wear(self, answer: object) -> None:
-        self._failed_in_a_row = self._failed_in_a_row + 1 if answer is NoAnswer.FAILED else 0
+        self._failed_in_a_row = self._failed_in_a_row + 1 if answer in _ASK_AGAIN else 0
         if self._failed_in_a_row >= FAILURES_IN_A_ROW:
+            said = f"it says {self.refusal}" if self.refusal else "see whether it is up"
             raise RunError(
-                f"judge.url={self._settings.url}: the last {FAILURES_IN_A_ROW} requests failed; see whether it is up, "
+                f"{self._place}: the last {FAILURES_IN_A_ROW} requests failed; {said}; "
                 "then give the same command again: what was answered is kept"
             )

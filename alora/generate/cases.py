@@ -11,6 +11,7 @@ from typing import Any
 from alora.config.schema import Recipe
 from alora.data.conversation import Conversation, Message
 from alora.data.messages import as_row
+from alora.errors import RunError
 from alora.generate.calls import BudgetSpent, Calls
 from alora.generate.prompts import (
     STANCES,
@@ -55,8 +56,18 @@ class Case:
 
 
 def find_dimensions(calls: Calls, policy: Policy) -> dict[str, list[str]] | None:
-    """The policy's dimensions as the model names them; None when it names none that can be read."""
-    return calls.question(ask_dimensions(policy), read_dimensions).said
+    """The policy's dimensions as the model names them; None when it names none that can be read.
+
+    Raises:
+        RunError: the request failed, or was refused.
+    """
+    reply = calls.question(ask_dimensions(policy), read_dimensions)
+    if reply.failed:
+        raise RunError(
+            f"the first request, for the policy's dimensions, failed: {calls.refusal or 'no answer'}; "
+            "give the same command again"
+        )
+    return reply.said
 
 
 def cells(dimensions: Mapping[str, Sequence[str]], count: int, seed: int) -> list[dict[str, str]]:

@@ -10,6 +10,10 @@ from tests.integration.generate.scripted import asks_for, generate, honest, pair
 from tests.unit.comparison.endpoint import completion
 
 
+def with_usage(answer, usage) -> object:
+    return {**answer, "usage": usage}
+
+
 def test_a_model_that_labels_everything_alike_is_caught(capsys):
     alike = lambda number, body: vote("violation") if asks_for(body) == "vote" else honest(number, body)  # noqa: E731
     assert generate(alike)[0] == 1
@@ -78,9 +82,9 @@ def test_what_failed_is_asked_again_by_the_next_call(fault):
 
 
 def test_an_endpoint_that_is_down_ends_the_run(capsys):
-    assert generate(lambda number, body: 500, pairs=30)[0] == 2
+    assert generate(lambda number, body: 500 if number else honest(number, body), pairs=30) == (2, 1 + 20)
     err = capsys.readouterr().err
-    assert "the last 20 requests failed" in err
+    assert "the last 20 requests failed; it says HTTP 500" in err
     assert "Traceback" not in err
 
 
@@ -148,3 +152,43 @@ def test_labels_that_are_out_of_balance_are_reported(capsys):
     assert "[UNBALANCED]" in capsys.readouterr().out
     generate(honest, "output=other")
     assert "[UNBALANCED]" not in capsys.readouterr().out
+
+
+def test_a_budget_in_money_needs_an_endpoint_that_counts(capsys):
+    def silent(number, body):
+        return with_usage(honest(number, body), {})
+
+    assert generate(silent, "judge.input_price=1000", "judge.output_price=0", "generate.max_cost=5") == (2, 1)
+    assert "generate.max_cost cannot hold; set generate.max_calls" in capsys.readouterr().err
+    assert generate(silent, pairs=2) == (0, 2 + 4 * 3)
+
+
+def test_a_count_that_is_none_counts_nothing():
+    boast = lambda number, body: with_usage(honest(number, body), {"prompt_tokens": 1.7e308})  # noqa: E731
+    assert generate(boast, "judge.input_price=1", "judge.output_price=1", pairs=2)[0] == 0
+    assert report()["input_tokens"] == 0
+
+
+@pytest.mark.parametrize("words", ["This response_format type is unavailable now", "max_tokens must be at most 1024"])
+def test_a_refused_request_says_why_and_is_asked_again(words, capsys):
+    refusal = (400, {}, {"error": {"message": words}})
+    refusing = lambda number, body: refusal if asks_for(body) == "cases" else honest(number, body)  # noqa: E731
+    assert generate(refusing, pairs=3) == (1, 1 + 3)
+    assert words in capsys.readouterr().err
+    assert generate(refusing, pairs=30) == (2, 20)
+    assert words in capsys.readouterr().err
+    assert generate(honest, pairs=3) == (0, 3 + 6 * 3)
+
+
+def test_an_endpoint_that_wants_money_ends_the_run_at_once(capsys):
+    broke = (402, {}, {"error": {"message": "Insufficient Balance"}})
+    assert generate(lambda number, body: broke if number > 2 else honest(number, body)) == (2, 4)
+    assert "Insufficient Balance" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fault", [500, (400, {}, {"error": {"message": "status 500"}})])
+def test_dimensions_that_were_never_answered_are_asked_for_again(fault, capsys):
+    assert generate(lambda number, body: fault if number == 0 else honest(number, body), pairs=2) == (2, 1)
+    assert "status 500" in capsys.readouterr().err
+    assert generate(honest, pairs=2)[1] == 1 + 2 + 4 * 3
+    assert report()["dimensions"] == "model"
