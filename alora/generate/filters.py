@@ -17,14 +17,30 @@ from alora.generate.cases import Case
 from alora.policy import Policy
 
 WORDS = 3  # in a row, that two texts share
+# One character of these scripts counts as a word: Thai, Lao, Burmese, Khmer, kana, Chinese characters.
+_LETTER = "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+_SPACELESS = re.compile(_LETTER)
+_WORD = re.compile(rf"{_LETTER}|(?:(?!{_LETTER})\w)+")
 FOLDS = 5
 
 
-def leak(case: Case, policy: Policy) -> str | None:
-    """What in a conversation gives the label away: the policy's id or title, or a label that is no everyday word."""
-    text = _text(case.conversation).casefold()
-    telling = [policy.id, policy.title, *(label for label in policy.labels if len(label) > 3)]
-    return next((word for word in telling if re.search(rf"\b{re.escape(word.casefold())}\b", text)), None)
+def leak(case: Case, policy: Policy, pair: Sequence[Case] = ()) -> str | None:
+    """What in a conversation gives the label away: the policy's id, its title, or a label.
+
+    Everyday words do not: an id or a label without an underscore or a digit, unless it is the positive label and the
+    rule does not use it; a title of one or two words; and what all sides of the pair hold tells them not apart.
+    """
+    text, others = _words(_text(case.conversation)), [_words(_text(other.conversation)) for other in pair]
+    rule = _words(policy.rule)
+    for name in (policy.id, policy.title, *policy.labels):
+        words = _words(name)
+        telling = len(words) >= (2 * WORDS if _SPACELESS.search(name) else WORDS) or (
+            len(words) == 1
+            and (re.search(r"[\d_]", name) or (name == policy.positive and len(name) > 3 and not _holds(rule, words)))
+        )
+        if telling and _holds(text, words) and not (len(others) > 1 and all(_holds(other, words) for other in others)):
+            return name
+    return None
 
 
 def near_duplicates(
@@ -78,8 +94,23 @@ def length_auroc(policy: Policy, rows: Sequence[LabelledConversation]) -> float 
 
 
 def _triples(conversation: Conversation) -> frozenset[tuple[str, ...]]:
-    words = re.findall(r"\w+", _text(conversation).casefold())
+    words = _words(_text(conversation))
     return frozenset(tuple(words[place : place + WORDS]) for place in range(max(1, len(words) - WORDS + 1)))
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.casefold())
+
+
+def _holds(text: Sequence[str], words: Sequence[str]) -> bool:
+    """Whether ``words`` follow each other in ``text``; the last one may be a plural."""
+    *before, last = words
+    ends = {last, f"{last}s", f"{last}es"}
+    span = len(words)
+    return any(
+        text[place + span - 1] in ends and [*text[place : place + span - 1]] == before
+        for place in range(len(text) - span + 1)
+    )
 
 
 def _text(conversation: Conversation) -> str:
