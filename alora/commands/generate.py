@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -19,11 +20,12 @@ import yaml
 from filelock import FileLock
 from tqdm.auto import tqdm
 
-from alora.atomic import write_json, write_pieces, write_text
+from alora.atomic import is_part, write_json, write_pieces, write_text
 from alora.commands.output import note, say, say_json, table
 from alora.comparison.judge import require_settings
 from alora.config.schema import Recipe
-from alora.data.conversation import LabelledConversation
+from alora.config.secrets import in_the_clear
+from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.splits import read_shared_rows
 from alora.errors import ConfigError, DataError
 from alora.findings import ERROR
@@ -60,7 +62,8 @@ def run(recipe: Recipe) -> int:
 
 
 def generated(recipe: Recipe) -> Recipe:
-    """``recipe`` with ``data.train=generate`` replaced by the files that were generated for it.
+    """``recipe`` with ``data.train=generate`` replaced by the files that were generated for it; validation rows that it
+    names stay.
 
     Raises:
         DataError: the rows cannot be trained on.
@@ -71,7 +74,8 @@ def generated(recipe: Recipe) -> Recipe:
         note(f"{finding.severity}: {finding}")
     if any(finding.severity == ERROR for finding in findings):
         raise DataError(f"the generated rows cannot be trained on; see {folder / 'report.md'}")
-    data = replace(recipe.data, train=str(folder / "train.jsonl"), validation=str(folder / "validation.jsonl"))
+    validation = recipe.data.validation or str(folder / "validation.jsonl")
+    data = replace(recipe.data, train=str(folder / "train.jsonl"), validation=validation)
     return replace(recipe, data=data)
 
 
@@ -92,10 +96,14 @@ def generate(recipe: Recipe) -> tuple[Quality, Path, dict[str, Any]]:
         raise ConfigError(
             f"generate.judges names {len(judges)} models; raise generate.votes to {len(judges)}, one each"
         )
+    if remark := in_the_clear(str(judge.url)):
+        note(remark)
     folder = Path(recipe.output) if recipe.output else Path("generated") / policy.id
+    known = [row.conversation for source in (recipe.data.test, recipe.data.validation) if source
+             for row in read_shared_rows(source, recipe.data, [policy])[0]]  # fmt: skip
     _claim(folder, policy)
     with FileLock(folder / ".lock", timeout=0), Calls(folder / "calls.jsonl", recipe.generate, judge) as calls:
-        quality = _rows(recipe, policy, folder, calls)
+        quality = _rows(recipe, policy, folder, calls, known)
         total = calls.total
         spent: dict[str, Any] = {
             "model": judge.model, "requests": total.requests, "failed_requests": total.failed_requests,
@@ -112,7 +120,7 @@ def generate(recipe: Recipe) -> tuple[Quality, Path, dict[str, Any]]:
     return quality, folder, spent
 
 
-def _rows(recipe: Recipe, policy: Policy, folder: Path, calls: Calls) -> Quality:
+def _rows(recipe: Recipe, policy: Policy, folder: Path, calls: Calls, known: Sequence[Conversation]) -> Quality:
     settings = recipe.generate
     questions = settings.pairs * (1 + len(policy.labels) * settings.votes)
     limits = [
@@ -120,9 +128,8 @@ def _rows(recipe: Recipe, policy: Policy, folder: Path, calls: Calls) -> Quality
     ]
     note(f"{settings.pairs} pairs: about {questions} requests, up to twice as many where judges disagree; "
          f"budget: {', '.join(limits) or 'none'}")  # fmt: skip
-    cases: list[Case] = []
-    asked = unreadable = 0
-    source = "edited or kept"
+    found: list[list[Case] | None] = []
+    source, ended = "edited or kept", ""
     try:
         if not (folder / "dimensions.yaml").exists():
             named = find_dimensions(calls, policy)
@@ -130,70 +137,83 @@ def _rows(recipe: Recipe, policy: Policy, folder: Path, calls: Calls) -> Quality
             write_text(
                 folder / "dimensions.yaml", yaml.safe_dump(named or DIMENSIONS, allow_unicode=True, sort_keys=False)
             )
-        dimensions, held = _dimensions(folder / "dimensions.yaml"), settings.hold_out
+        dimensions = _dimensions(folder / "dimensions.yaml", settings.hold_out)
         source = "built in" if dimensions == DIMENSIONS else source
-        if held is not None and held not in dimensions:
-            raise ConfigError(f"generate.hold_out={held} is none of the dimensions in {folder / 'dimensions.yaml'}: "
-                              f"{', '.join(dimensions)}")  # fmt: skip
-        wanted = cells(dimensions, settings.pairs, recipe.training.seed)
-        ended = None
-        with (
-            tqdm(desc="generating", total=len(wanted), unit="pair") as bar,
-            closing(judged_pairs(calls, policy, wanted, recipe)) as pairs,
-        ):
-            for found in pairs:
-                if isinstance(found, BudgetSpent):
-                    ended = found  # pairs behind it may have all their answers
-                    continue
-                asked, unreadable = asked + 1, unreadable + (found is None)
-                cases += found or []
-                bar.set_postfix_str(f"{calls.total.requests} requests, cost {calls.cost:.4f}", refresh=False)
-                bar.update()
-        if ended:
-            raise ended
+        found, ended = _ask(recipe, policy, calls, cells(dimensions, settings.pairs, recipe.training.seed))
     except BudgetSpent as spent:
-        note(f"the budget is spent ({spent}); the same command with more of it goes on")
+        ended = str(spent)
+    if ended:
+        note(f"the budget is spent ({ended}); the same command with more of it goes on")
     if calls.refusal:  # its words may quote a row, so they go into no file
         note(
             printable(f"{calls.usage.failed_requests} requests failed; the last time the endpoint said {calls.refusal}")
         )
-    dropped = _dropped(recipe, policy, cases)
+    cases = [case for pair in found for case in pair or []]
+    dropped = _dropped(recipe, policy, cases, known)
     kept = [case for case in cases if case.conversation.id not in dropped]
     splits = _split(kept, recipe.data.validation_share, settings.hold_out)
     rows = [LabelledConversation(case.conversation, {policy.id: str(case.label)}) for case in kept]
     solved = words_auroc(policy, rows, [case.pair for case in kept]), length_auroc(policy, rows)
-    return Quality(policy, asked, unreadable, cases, dropped, splits, *solved, source)
+    pairs = settings.pairs, len(found), found.count(None)
+    return Quality(policy, *pairs, cases, dropped, splits, *solved, source, ended)
 
 
-def _dropped(recipe: Recipe, policy: Policy, cases: Sequence[Case]) -> dict[str, str]:
-    """Ids of cases that nobody should train on, with the reason."""
+def _ask(
+    recipe: Recipe, policy: Policy, calls: Calls, wanted: Sequence[Mapping[str, str]]
+) -> tuple[list[list[Case] | None], str]:
+    """The pairs that were asked about to their end, None for those that cannot be read; and the budget, if it ended."""
+    asked: list[list[Case] | None] = []
+    ended = ""
+    with (
+        tqdm(desc="generating", total=len(wanted), unit="pair") as bar,
+        closing(judged_pairs(calls, policy, wanted, recipe)) as pairs,
+    ):
+        for pair in pairs:
+            if isinstance(pair, BudgetSpent):
+                ended = str(pair)  # a pair behind it may have all its answers
+                continue
+            asked.append(pair)
+            bar.set_postfix_str(f"{calls.total.requests} requests, cost {calls.cost:.4f}", refresh=False)
+            bar.update()
+    return asked, ended
+
+
+def _dropped(recipe: Recipe, policy: Policy, cases: Sequence[Case], known: Sequence[Conversation]) -> dict[str, str]:
+    """Ids of cases that nobody should train on, with the reason; ``known`` are rows that they must not repeat."""
     found: dict[str, str] = {}
+    pairs: dict[str, list[Case]] = defaultdict(list)
+    for case in cases:
+        pairs[case.pair].append(case)
     for case in cases:
         if case.label is None:
-            found[case.conversation.id] = "split: the judges did not agree"
-        elif word := leak(case, policy):
+            split = sum(map(bool, case.votes.values())) > 1
+            found[case.conversation.id] = f"split: {'the judges did not agree' if split else 'a judge gave no label'}"
+        elif word := leak(case, policy, pairs[case.pair]):
             found[case.conversation.id] = f"leak: it holds {word!r}"
     left = [case for case in cases if case.conversation.id not in found]
-    tested = read_shared_rows(recipe.data.test, recipe.data, [policy])[0] if recipe.data.test else []
     copies = near_duplicates(
         [case.conversation for case in left],
         [case.pair for case in left],
         recipe.generate.similarity,
-        [row.conversation for row in tested],
+        known,
     )
     return found | {left[number].conversation.id: f"copy: of {of}" for number, of in copies.items()}
 
 
 def _split(cases: Sequence[Case], share: float, dimension: str | None) -> dict[str, list[Case]]:
     """Train and validation rows: whole pairs, or all pairs with a value of ``dimension``, the first by a hash of their
-    name until the share is full."""
+    name until the share is full; where filters left all labels of some, validation rows are of those."""
 
     def group(case: Case) -> str:
         return case.pair if dimension is None else case.cell[dimension]
 
-    groups = sorted({group(case) for case in cases}, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
-    count = round(len(groups) * share)
-    held = set(groups[: count if dimension is None else min(max(1, count), len(groups) - 1)])
+    labels: dict[str, set[str | None]] = defaultdict(set)
+    for case in cases:
+        labels[group(case)].add(case.label)
+    most = max(map(len, labels.values()), default=0)
+    order = {name: (len(labels[name]) < most, hashlib.sha256(name.encode()).hexdigest()) for name in labels}
+    groups = sorted(labels, key=order.__getitem__)
+    held = set(groups[: min(max(1, round(len(groups) * share)), len(groups) - 1)])
     return {
         "train": [case for case in cases if group(case) not in held],
         "validation": [case for case in cases if group(case) in held],
@@ -207,20 +227,25 @@ def _claim(folder: Path, policy: Policy) -> None:
     if mark.exists():
         if read_json(mark, ConfigError, "give another output=") != mine:
             raise ConfigError(f"{folder} holds rows of another policy or rule; give another output=, or remove it")
-    elif folder.exists() and any(folder.iterdir()):
+    elif folder.exists() and any(item.name != "dimensions.yaml" and not is_part(item) for item in folder.iterdir()):
         raise ConfigError(f"{folder} is no folder of alora generate and is not empty; give another output=")
     else:
         write_json(mark, mine)
 
 
-def _dimensions(file: Path) -> dict[str, list[str]]:
+def _dimensions(file: Path, held: str | None) -> dict[str, list[str]]:
+    """What ``file`` holds; ConfigError where it is no list of values by name, or ``held`` cannot be held out of it."""
     content = read_yaml(file, ConfigError, "write NAME: [VALUE, VALUE, ...]")
     if not isinstance(content, dict) or not content:
         raise ConfigError(f"{file} holds no dimensions; write NAME: [VALUE, VALUE, ...]")
     for name, values in content.items():
         if not isinstance(values, list) or not values or not all(isinstance(item, str) for item in values):
             raise ConfigError(f"{file}: {name!s} is no list of texts; write NAME: [VALUE, VALUE, ...]")
-    return {str(name): values for name, values in content.items()}
+    dimensions = {str(name): values for name, values in content.items()}
+    if held is not None and len(set(dimensions.get(held, ()))) < 2:
+        others = ", ".join(name for name, values in dimensions.items() if len(set(values)) > 1)
+        raise ConfigError(f"generate.hold_out={held} is no dimension with two values in {file}: {others}")
+    return dimensions
 
 
 def _write_rows(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -58,16 +58,19 @@ def run(recipe: Recipe) -> int:
     require_tracking(recipe.tracking)
     if recipe.training.threads:
         torch.set_num_threads(recipe.training.threads)
+    base = None
     if recipe.data.train == GENERATE:
         if processes.count > 1:
             raise ConfigError("data.train=generate asks in one process; run alora generate, then train on its rows")
+        base = _load_base(recipe, processes)  # what it does not fit is refused before anything is paid for
+        _require_fit(recipe, base)
         recipe = generated(recipe)
     policies = load_policies(recipe.policy, recipe.policies)
     splits, left_out = read_splits(recipe.data, policies)
     talk = recipe.conversation
     conversation = None if talk is None else read_conversation(talk, recipe.data)
     with RunFolder(recipe, writes=processes.first) as folder:
-        base = _load_base(recipe, processes)
+        base = base or _load_base(recipe, processes)
         renderer = Renderer(base.tokenizer, recipe.prompt, recipe.base.template_kwargs)
         store = open_store(recipe.training, base)
         this = TrainingRun(recipe, folder, base, tuple(policies), splits, renderer, conversation, left_out, store)
@@ -130,11 +133,15 @@ def _take_part(this: TrainingRun, processes: Processes) -> int:
     return 0
 
 
+def _require_fit(recipe: Recipe, base: LoadedBase) -> None:
+    require_rank(base.model, recipe.adapter.rank)
+    target_modules(base.model, recipe.adapter.targets)
+
+
 def _require_ready(this: TrainingRun) -> None:
     """What would fail after the training fails before it: words and targets that the base lacks, long rows."""
     this.each(TrainingRun.spec)
-    require_rank(this.base.model, this.recipe.adapter.rank)
-    target_modules(this.base.model, this.recipe.adapter.targets)
+    _require_fit(this.recipe, this.base)
     rows = [*this.splits.train, *this.splits.validation, *this.splits.test]
     suffixes = {policy.id: this.renderer.suffix(policy) for policy in this.going}
     crowded = too_long_prompts(this.base.model, this.renderer, rows, suffixes)

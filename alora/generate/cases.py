@@ -91,6 +91,9 @@ def judged_pairs(
             return _pair(calls, policy, wanted[number], number, recipe)
         except BudgetSpent as spent:
             return spent
+        except BaseException:
+            calls.stop()  # here, for the next pair may begin before anybody hears of it
+            raise
 
     with ThreadPoolExecutor(recipe.judge.concurrency) as pool:
         try:
@@ -114,7 +117,7 @@ def _pair(calls: Calls, policy: Policy, cell: Mapping[str, str], number: int, re
         return None
     cases, writing = [], written.usage.cost(recipe.judge) / len(policy.labels)
     for label, turns in zip(policy.labels, written.said, strict=True):
-        conversation = Conversation(f"{pair}-{label}", tuple(Message(role, text) for role, text in turns))
+        conversation = Conversation(f"{policy.id}-{pair}-{label}", tuple(Message(role, text) for role, text in turns))
         votes, rounds, voting = _debate(calls, policy, conversation, recipe)
         counts = {name: sum(vote.label_id == place for vote in votes) for place, name in enumerate(policy.labels)}
         agreed = len(votes) == settings.votes and max(counts.values()) == settings.votes

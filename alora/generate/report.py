@@ -19,7 +19,8 @@ class Quality:
     """What became of the pairs that were asked for."""
 
     policy: Policy
-    pairs_asked: int
+    pairs_wanted: int
+    pairs_asked: int  # to their last vote
     pairs_unreadable: int
     cases: Sequence[Case]  # judged ones, dropped or not
     dropped: Mapping[str, str]  # id → reason
@@ -27,6 +28,7 @@ class Quality:
     words_auroc: float | None
     length_auroc: float | None
     dimensions_from: str
+    budget: str = ""  # what ended the run before its time
 
     @property
     def rows(self) -> list[Case]:
@@ -39,6 +41,7 @@ class Quality:
         return {
             "policy": self.policy.id,
             "dimensions": self.dimensions_from,
+            "pairs_wanted": self.pairs_wanted,
             "pairs_asked": self.pairs_asked,
             "pairs_unreadable": self.pairs_unreadable,
             "cases_judged": judged,
@@ -63,26 +66,12 @@ class Quality:
 
     def findings(self) -> list[Finding]:
         """What should keep these rows from being trained on as they are."""
-        figures, found = self.as_dict(), []
+        figures = self.as_dict()
+        found = self._of_rows(figures)
 
         def add(severity: str, code: str, problem: str) -> None:
             found.append(Finding(severity, code, self.policy.id, problem))
 
-        labels = Counter(case.label for case in self.rows)
-        missing = [label for label in self.policy.labels if not labels[label]]
-        if not self.rows:
-            add(ERROR, "NO_ROWS", "no row is left; take another model, or edit dimensions.yaml")
-        elif missing:
-            add(ERROR, "ONE_LABEL", f"no row is labelled {' or '.join(missing)}: the judges do not tell them apart")
-        elif min(labels[label] for label in self.policy.labels) < LEAST_ROWS:
-            add(
-                WARNING,
-                "FEW_ROWS",
-                f"{dict(labels)}: below {LEAST_ROWS} of a label little is learnt; raise generate.pairs",
-            )
-        if not missing and min(labels.values()) < MOST_SHARE * max(labels.values()):
-            add(WARNING, "UNBALANCED", f"{dict(labels)}: filters and judges took one label more than another; see "
-                                       "dropped.jsonl, or set training.class_weights=balanced")  # fmt: skip
         if figures["pairs_unreadable"] > MOST_SHARE * max(1, self.pairs_asked):
             add(WARNING, "UNREADABLE", f"{self.pairs_unreadable} of {self.pairs_asked} pairs could not be read")
         if (agreed := figures["agreed_in_the_end"]) is not None and agreed < LEAST_AGREEMENT:
@@ -98,6 +87,42 @@ class Quality:
                                    "an adapter need not learn the rule")  # fmt: skip
         if self.dimensions_from == "built in":
             add(WARNING, "BUILT_IN_DIMENSIONS", "the model named no dimensions; edit dimensions.yaml and call again")
+        return found
+
+    def _of_rows(self, figures: Mapping[str, Any]) -> list[Finding]:
+        """Whether there are rows, and of all labels."""
+        found: list[Finding] = []
+
+        def add(severity: str, code: str, problem: str) -> None:
+            found.append(Finding(severity, code, self.policy.id, problem))
+
+        labels = Counter(case.label for case in self.rows)
+        missing = [label for label in self.policy.labels if not labels[label]]
+        held = {case.label for case in self.kept.get("validation", ())}
+        why = ", ".join(f"{count} {reason}" for reason, count in figures["dropped"].items()) or "none"
+        if self.budget:
+            add(WARNING, "BUDGET_SPENT", f"{self.budget} was reached after {self.pairs_asked} of {self.pairs_wanted} "
+                                         "pairs; the same command with more of it goes on")  # fmt: skip
+        if not self.rows and self.budget and not self.cases:
+            add(ERROR, "NO_ROWS", f"no row is left: {self.budget} was reached before a pair had all its votes")
+        elif not self.rows:
+            add(ERROR, "NO_ROWS", f"no row is left (dropped: {why}); see dropped.jsonl, take another model, or edit "
+                                  "dimensions.yaml")  # fmt: skip
+        elif missing:
+            add(ERROR, "ONE_LABEL", f"no row is labelled {' or '.join(missing)} (dropped: {why}): the judges do not "
+                                    "tell them apart, or filters took them; see dropped.jsonl")  # fmt: skip
+        elif len(held) < len(self.policy.labels):
+            add(ERROR, "ONE_LABEL", f"validation rows hold {len(held)} of {len(self.policy.labels)} labels: too few "
+                                    "pairs are left to hold some out; raise generate.pairs")  # fmt: skip
+        elif min(labels[label] for label in self.policy.labels) < LEAST_ROWS:
+            add(
+                WARNING,
+                "FEW_ROWS",
+                f"{dict(labels)}: below {LEAST_ROWS} of a label little is learnt; raise generate.pairs",
+            )
+        if not missing and min(labels.values()) < MOST_SHARE * max(labels.values()):
+            add(WARNING, "UNBALANCED", f"{dict(labels)}: filters and judges took one label more than another; see "
+                                       "dropped.jsonl, or set training.class_weights=balanced")  # fmt: skip
         return found
 
 

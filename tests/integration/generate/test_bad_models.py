@@ -128,7 +128,7 @@ def test_what_the_endpoint_refuses_costs_its_pair_alone():
 def test_judges_that_give_no_label_leave_the_case_undecided():
     mute = lambda number, body: completion("I cannot judge that.") if asks_for(body) == "vote" else honest(0, body)  # noqa: E731
     assert generate(mute, pairs=2)[0] == 1
-    assert {row["reason"] for row in rows("dropped")} == {"split: the judges did not agree"}
+    assert {row["reason"] for row in rows("dropped")} == {"split: a judge gave no label"}
     assert report()["agreed_in_the_end"] == 0
 
 

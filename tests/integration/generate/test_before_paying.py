@@ -1,0 +1,105 @@
+"""What is wrong is said before anything is sent, and what ended a run is said in its report."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from alora.cli import main
+from alora.commands.generate import generated
+from alora.config.compose import load_recipe
+from tests.integration.generate.scripted import POLICY, asks_for, command, generate, honest, pair, report, rows
+from tests.toy_recipe import toy_overrides
+from tests.unit.comparison.endpoint import endpoint
+
+BOTH = ("violation", "ok")
+
+
+def write_rows(name: str, *labels: str) -> None:
+    said = [{"id": f"own-{number}", "messages": [{"role": "user", "content": f"Words {number} of my own."}],
+             "label": label} for number, label in enumerate(labels)]  # fmt: skip
+    Path(name).write_text("".join(f"{json.dumps(row)}\n" for row in said))
+
+
+@pytest.mark.parametrize("split", ["test", "validation"])
+def test_rows_that_cannot_be_read_are_refused_before(split):
+    write_rows("mine.jsonl", *BOTH, "maybe")
+    assert generate(honest, f"data.{split}=mine.jsonl") == (2, 0)
+
+
+def test_settings_that_do_not_fit_the_base_are_refused_before(folder, monkeypatch):
+    monkeypatch.setenv("ALORA_CACHE", str(folder / "cache"))
+    with endpoint(honest) as server:
+        more = ["data.train=generate", "judge.model=m", "generate.pairs=3", f"judge.url={server.url}"]
+        assert main(["train", *toy_overrides(folder, folder / "run"), *more, "adapter.rank=99999"]) == 2
+        assert server.bodies == []
+
+
+def test_validation_rows_of_your_own_are_used(folder):
+    write_rows("mine.jsonl", *BOTH * 2)
+    with endpoint(honest) as server:
+        asked = command(server.url, "data.train=generate")[1:]
+        asked = [item for item in asked if not item.startswith("output=")]
+        for more, expected in (("mine.jsonl", "mine.jsonl"), ("null", "generated/no_refunds/validation.jsonl")):
+            recipe = load_recipe("train", [*asked, f"data.validation={more}"], print)
+            assert recipe is not None
+            assert Path(generated(recipe).data.validation).resolve() == folder / expected
+
+
+@pytest.mark.parametrize("pairs", [2, 3])
+def test_few_pairs_leave_a_validation_pair(pairs):
+    assert generate(honest, pairs=pairs)[0] == 0
+    assert {row["label"] for row in rows("validation")} == {"violation", "ok"}
+
+
+def test_one_pair_is_too_few_to_hold_one_out(capsys):
+    assert generate(honest, pairs=1)[0] == 1
+    assert "validation rows hold 0 of 2 labels" in capsys.readouterr().out
+
+
+def test_validation_rows_are_of_pairs_that_are_whole():
+    def one_sided(number, body):
+        blunt = asks_for(body) == "cases" and "Case 7," not in str(body)
+        return pair(body, "You get your money back.", "Against no_refunds.") if blunt else honest(number, body)
+
+    assert generate(one_sided, "data.validation_share=0.01")[0] == 0
+    assert {row["pair"] for row in rows("validation")} == {"pair-00007"}
+
+
+def test_rows_of_two_policies_are_trained_on_together(folder):
+    for name in ("a", "b"):
+        (folder / "policy.yaml").write_text(POLICY.replace("no_refunds", name))
+        assert generate(honest, f"output={name}", pairs=3)[0] == 0
+    assert not {row["id"] for row in rows(folder="a")} & {row["id"] for row in rows(folder="b")}
+
+
+def test_your_own_dimensions_may_be_there_first(folder):
+    (folder / "out").mkdir()
+    (folder / "out/dimensions.yaml").write_text("weather: [rain, snow]\n")
+    (folder / "out/.generated.json.0123abcd.alora-part").write_text("")
+    assert generate(honest, pairs=2)[1] == 2 + 4 * 3
+    assert set(rows()[0]["generated"]["cell"]) == {"weather"}
+
+
+def test_a_dimension_of_one_value_cannot_be_held_out(folder, capsys):
+    (folder / "out").mkdir()
+    (folder / "out/dimensions.yaml").write_text("topic: [one]\ntone: [calm, angry]\n")
+    assert generate(honest, "generate.hold_out=topic") == (2, 0)
+    err = capsys.readouterr().err
+    assert "hold_out=topic is no dimension with two values" in err
+    assert "out/dimensions.yaml: tone" in err
+
+
+def test_a_budget_that_ends_the_run_is_in_the_report(capsys):
+    assert generate(honest, "generate.max_calls=6", pairs=3)[0] == 1
+    said = capsys.readouterr().out
+    assert "generate.max_calls=6 was reached before a pair had all its votes [NO_ROWS]" in said
+    assert "take another model" not in said
+    assert generate(honest, "generate.max_calls=17", pairs=3)[0] == 0
+    assert "generate.max_calls=17 was reached after 2 of 3 pairs" in capsys.readouterr().out
+    assert (report()["pairs_wanted"], report()["pairs_asked"]) == (3, 2)
+
+
+def test_an_unencrypted_url_is_remarked_on(capsys):
+    main(command("http://192.0.2.1/v1", "judge.timeout=0.1"))
+    assert "whoever is between reads the conversations and the key" in capsys.readouterr().err
