@@ -90,6 +90,8 @@ def generate(recipe: Recipe) -> tuple[Quality, Path, dict[str, Any]]:
         raise ConfigError("alora generate takes one policy at a time; choose it with policy.id=ID")
     policy, judge = policies[0], recipe.judge
     require_settings(judge)
+    if not policy.rule.strip():
+        raise ConfigError(f"policy {policy.id!r} has no rule to write from; give it one")
     if recipe.generate.max_cost is not None and judge.input_price is None:
         raise ConfigError("generate.max_cost needs prices; set judge.input_price and judge.output_price")
     if len(judges := recipe.generate.judges) > recipe.generate.votes:

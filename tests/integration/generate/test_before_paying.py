@@ -103,3 +103,10 @@ def test_a_budget_that_ends_the_run_is_in_the_report(capsys):
 def test_an_unencrypted_url_is_remarked_on(capsys):
     main(command("http://192.0.2.1/v1", "judge.timeout=0.1"))
     assert "whoever is between reads the conversations and the key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rule", ["rule: ''", ""])
+def test_a_policy_without_a_rule_is_refused(folder, rule, capsys):
+    (folder / "policy.yaml").write_text(f"id: no_refunds\ntitle: No refund promises\n{rule}\n")
+    assert generate(honest) == (2, 0)
+    assert "rule" in capsys.readouterr().err
