@@ -49,6 +49,7 @@ class Quality:
             "agreed_in_the_end": _share(len(decided), judged),
             "label_as_written": _share(sum(case.label == case.intended for case in decided), len(decided)),
             **self._by_model(),
+            "copies": sum(reason.startswith("copy") for reason in self.dropped.values()),
             "dropped": dict(Counter(reason.partition(":")[0] for reason in self.dropped.values())),
             "rows": {
                 split: {label: sum(case.label == label for case in cases) for label in self.policy.labels}
@@ -78,8 +79,8 @@ class Quality:
             add(WARNING, "JUDGES_SPLIT", f"the judges agree on {agreed:.0%} of the cases; the rule may be unclear")
         if (same := figures["label_as_written"]) is not None and same < 1 - MOST_SHARE:
             add(WARNING, "LABELS_TURNED", f"only {same:.0%} of the cases have the label that they were written for")
-        if figures["dropped"].get("copy", 0) > MOST_SHARE * max(1, len(self.cases)):
-            add(WARNING, "COPIES", f"{figures['dropped']['copy']} of {len(self.cases)} cases repeat another one")
+        if figures["copies"] > MOST_SHARE * max(1, len(self.cases)):
+            add(WARNING, "COPIES", f"{figures['copies']} of {len(self.cases)} cases repeat another one")
         probes = (("WORDS_SOLVE", "counting words", self.words_auroc), ("LENGTH_SOLVES", "length", self.length_auroc))
         for code, probe, auroc in probes:
             if auroc is not None and auroc >= SOLVED:

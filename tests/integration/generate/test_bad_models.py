@@ -30,7 +30,7 @@ def test_a_model_that_repeats_itself_is_caught(capsys):
         return pair({"messages": [{"content": "always the same"}]})
 
     assert generate(parrot)[1] == 1 + 12 + 2 * 3, "the same question is asked once"
-    assert report()["dropped"] == {"copy": 22}
+    assert (report()["copies"], report()["dropped"]) == (22, {"copy": 22})
     assert "[COPIES]" in capsys.readouterr().out
 
 
