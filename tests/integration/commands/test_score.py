@@ -109,9 +109,9 @@ def test_a_path_is_no_hub_id(given):
 
 def test_an_artifact_that_is_neither_folder_nor_on_the_hub(rows, monkeypatch, capsys):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert main(["score", "artifact=runs/quikstart", str(rows)]) == 2
+    assert main(["score", "artifact=nobody/quikstart", str(rows)]) == 2
     said = capsys.readouterr().err
-    assert "there is no folder runs/quikstart, and the hub cannot be asked for it" in said
+    assert "there is no folder nobody/quikstart, and the hub cannot be asked for it" in said
     assert "HF_HUB_OFFLINE" in said
 
 

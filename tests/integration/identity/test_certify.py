@@ -206,7 +206,8 @@ def test_state_space_layers_are_refused():
 
 
 def test_mixture_of_experts_is_told_apart(tmp_path: Path):
-    """The definition does not hold there, and the certificate says both that and why."""
+    """The definition need not hold there, and the certificate says so: whether it does hangs on whether the CPU's kernels
+    give a row the same bits next to other rows."""
     base = toy_base("llama")
     experts = Qwen3MoeForCausalLM(
         Qwen3MoeConfig(
@@ -226,7 +227,6 @@ def test_mixture_of_experts_is_told_apart(tmp_path: Path):
     mixed = replace(base, model=experts.eval().requires_grad_(False))
     folder = write_adapter(mixed, tmp_path / "adapter", targets=ATTENTION_TARGETS)
     certificate = certify(mixed, folder, toy_prompts(), QUICK)
-    assert not certificate.passed
     assert certificate.notes[0] == EXPERTS_NOTE
     dense = certify(base, write_adapter(base, tmp_path / "dense"), toy_prompts(), QUICK)
     assert dense.passed
