@@ -206,8 +206,8 @@ def test_state_space_layers_are_refused():
 
 
 def test_mixture_of_experts_is_told_apart(tmp_path: Path):
-    """The definition need not hold there, and the certificate says so: whether it does hangs on whether the CPU's kernels
-    give a row the same bits next to other rows."""
+    """The definition need not hold there, and the certificate says so. It does where the CPU's kernels give a row the
+    same bits next to any other rows."""
     base = toy_base("llama")
     experts = Qwen3MoeForCausalLM(
         Qwen3MoeConfig(
