@@ -1,6 +1,7 @@
 """Read what a user names, within bounds: no device without end, no pipe that nobody fills, no bomb, no link out."""
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -56,6 +57,12 @@ def lone_surrogate(text: str) -> int | None:
     except UnicodeEncodeError as error:
         return error.start
     return None
+
+
+def sha256_of(file: Path) -> str:
+    """sha256 of a file's bytes."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def printable(text: str) -> str:

@@ -46,7 +46,7 @@ def load_tokenizer(settings: BaseSettings, progress: bool = True) -> PreTrainedT
         raise BaseError(unreadable(settings.source, error)) from error
     if not isinstance(tokenizer.model_max_length, int | float):
         raise BaseError(
-            f"base {settings.source!r}: model_max_length is no number in its tokenizer_config.json; {REMEDY}"
+            f"base {settings.source!r}: model_max_length is not a number in its tokenizer_config.json; {REMEDY}"
         )
     if (growth := _growth(tokenizer)) > MOST_GROWTH:
         raise BaseError(

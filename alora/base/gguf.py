@@ -9,7 +9,6 @@ that of the full-precision weights the file was made from.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from filelock import FileLock
 
 from alora.base.cache import cache_root, remember_of
 from alora.errors import BaseError, MissingDependency, first_line
+from alora.reading import sha256_of
 
 _FORMAT = 1  # raise it when the conversion writes something else: a new number is a new folder in the cache
 _FLOAT32_OF_QUANTIZED = 8  # at most, bytes of the folder for one byte of a 4-bit file
@@ -60,12 +60,6 @@ def file_digest(file: Path) -> str:
         return remember_of([file], ".gguf.txt", lambda: sha256_of(file))
     except OSError as error:
         raise BaseError(f"{file} cannot be read: {error.strerror or error}; check base.source") from error
-
-
-def sha256_of(file: Path) -> str:
-    """sha256 of a file's bytes."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from alora.errors import AloraError, BundleError
 from alora.evaluation.records import Evaluation
 from alora.policy import Policy
 from alora.prompt.render import Suffix
-from alora.reading import read_whole, require_plain
+from alora.reading import read_whole, require_plain, sha256_of
 from alora.typed import typed
 from alora.verdict import OperatingPoint
 
@@ -169,9 +169,7 @@ def content_digest(content: Mapping[str, Any]) -> str:
 
 def file_record(file: Path) -> FileRecord:
     """Size and sha256 of a file."""
-    with file.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return FileRecord(file.stat().st_size, digest)
+    return FileRecord(file.stat().st_size, sha256_of(file))
 
 
 def served_name(policy: str, digest: str) -> str:

@@ -25,7 +25,7 @@ from alora.policy import Policy
 
 FAILURES_IN_A_ROW = 20  # then the endpoint counts as down
 LONGEST_PAUSE = 30.0  # seconds between two tries, whatever the endpoint asks for
-MOST_TOKENS = 1e12  # of one answer: what is above is no count
+MOST_TOKENS = 1e12  # of one answer; a larger number is ignored
 MOST_WORDS = 10_000  # characters of a refusal that are read
 _OPTIONAL = ("temperature", "max_tokens", "response_format")  # some models refuse them by name
 _NOT_TAKEN = (

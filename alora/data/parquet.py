@@ -57,7 +57,10 @@ def parquet_batches(path: Path, columns: Sequence[str] | None = None, streamed: 
         for batch in file.iter_batches(batch_size=1024, columns=columns):
             size = sum(map(_expanded, batch.columns)) + (0 if streamed else size)
             if (values := sum(map(_values, batch.columns))) > MOST_VALUES:
-                _refuse_large(path, f"{values} values in {len(batch)} rows", streamed)
+                raise DataError(
+                    f"{path} holds {values} values in {len(batch)} rows when it is unpacked; at most {MOST_VALUES} are "
+                    "read in a thousand rows: split long rows"
+                )
             if size > (LARGEST >> 4 if streamed else LARGEST):
                 _refuse_large(path, f"{size / 2**30:.1f} GiB and more", streamed)
             yield batch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,11 +68,12 @@ class Quality:
     def findings(self) -> list[Finding]:
         """What should keep these rows from being trained on as they are."""
         figures = self.as_dict()
-        found = self._of_rows(figures)
+        found: list[Finding] = []
 
         def add(severity: str, code: str, problem: str) -> None:
             found.append(Finding(severity, code, self.policy.id, problem))
 
+        self._check_rows(figures, add)
         if figures["pairs_unreadable"] > MOST_SHARE * max(1, self.pairs_asked):
             add(WARNING, "UNREADABLE", f"{self.pairs_unreadable} of {self.pairs_asked} pairs could not be read")
         if (agreed := figures["agreed_in_the_end"]) is not None and agreed < LEAST_AGREEMENT:
@@ -90,13 +91,8 @@ class Quality:
             add(WARNING, "BUILT_IN_DIMENSIONS", "the model named no dimensions; edit dimensions.yaml and call again")
         return found
 
-    def _of_rows(self, figures: Mapping[str, Any]) -> list[Finding]:
+    def _check_rows(self, figures: Mapping[str, Any], add: Callable[[str, str, str], None]) -> None:
         """Whether there are rows, and of all labels."""
-        found: list[Finding] = []
-
-        def add(severity: str, code: str, problem: str) -> None:
-            found.append(Finding(severity, code, self.policy.id, problem))
-
         labels = Counter(case.label for case in self.rows)
         missing = [label for label in self.policy.labels if not labels[label]]
         held = {case.label for case in self.kept.get("validation", ())}
@@ -124,7 +120,6 @@ class Quality:
         if not missing and min(labels.values()) < MOST_SHARE * max(labels.values()):
             add(WARNING, "UNBALANCED", f"{dict(labels)}: filters and judges took one label more than another; see "
                                        "dropped.jsonl, or set training.class_weights=balanced")  # fmt: skip
-        return found
 
 
 def markdown(quality: Quality, spent: dict[str, Any]) -> str:

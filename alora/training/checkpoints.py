@@ -1,6 +1,5 @@
 """The checkpoints of a training that was cut off: those are used that are, byte by byte, as they were written."""
 
-import hashlib
 import re
 import sys
 from pathlib import Path
@@ -9,7 +8,7 @@ from tqdm import tqdm
 
 from alora.atomic import remove_own, write_json
 from alora.errors import RunError
-from alora.reading import read_json
+from alora.reading import read_json, sha256_of
 from alora.training.run_folder import CHECKPOINT
 
 COMPLETE = "complete.json"  # written last, with the digest of each other file
@@ -60,7 +59,6 @@ def _digests(folder: Path) -> dict[str, str]:
         if path.name == COMPLETE or path.is_dir():
             continue
         if path.is_symlink() or not path.is_file():
-            raise OSError(f"{path} is no plain file")
-        with path.open("rb") as stream:
-            found[path.relative_to(folder).as_posix()] = hashlib.file_digest(stream, "sha256").hexdigest()
+            raise OSError(f"{path} is not a plain file")
+        found[path.relative_to(folder).as_posix()] = sha256_of(path)
     return found
