@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import httpx
@@ -278,13 +279,18 @@ def test_the_servers_key_guards_the_guard(tmp_path):
         assert (both.status_code, "2 requests" in both.json()["error"]["message"]) == (429, True)
         one = {"messages": TALK, "policies": ["advice"]}
         assert httpx.post(f"{server.url}/v1/guard", json=one, headers=key, timeout=60).json()["complete"] is True
-        # The engine core is a child of the server: killed, it is 503 and no verdict.
+        # The engine core is a child of the server. Stopped first, so that it is killed while it holds the request.
         engine = subprocess.run(["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True, check=True)
-        for child in map(int, engine.stdout.split()):
-            os.kill(child, signal.SIGKILL)
-        time.sleep(0.5)
-        try:
-            status = httpx.post(f"{server.url}/v1/guard", json=one, headers=key, timeout=30).status_code
-        except httpx.TransportError:  # vLLM's server ends with its engine
-            status = 503
-        assert status == 503
+        cores = [int(child) for child in engine.stdout.split()]
+        with ThreadPoolExecutor(1) as pool:
+            for core in cores:
+                os.kill(core, signal.SIGSTOP)
+            asked = pool.submit(httpx.post, f"{server.url}/v1/guard", json=one, headers=key, timeout=30)
+            time.sleep(1)
+            assert not asked.done()
+            for core in cores:
+                os.kill(core, signal.SIGKILL)
+            killed = time.monotonic()
+            answer = asked.result()
+            print(f"answered {time.monotonic() - killed:.3f} s after the kill")
+        assert (answer.status_code, "the engine is dead" in answer.json()["error"]["message"]) == (503, True)
