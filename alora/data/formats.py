@@ -15,7 +15,7 @@ from alora.errors import DataError
 from alora.findings import Findings
 
 LONGEST_NUMBER = 1000  # digits; Python itself refuses more than 4300
-LONGEST_LINE = 64 * 2**20  # bytes; longer is no row but a file without line ends
+LONGEST_LINE = 16 * 2**20  # bytes; longer is no row but a file without line ends; json takes 40 times as much
 MOST_INFLATED, LEAST_BOUND = 200, 64 * 2**20  # times the size of a gzip file, and bytes that any may have
 CHUNK = 2**20
 CUT_SHORT = "; the file is read up to here, as an array of rows"  # ends the one problem that hides further rows
