@@ -9,8 +9,7 @@ if TYPE_CHECKING:
     from alora.api import Battery, load, train
     from alora.remote import AsyncClient, Client
     from alora.serving.guard import AsyncGuard, Guard
-    from alora.verdict import Verdict
-    from alora.verdicts import Verdicts
+    from alora.verdict import Verdict, Verdicts
 
 __all__ = [
     "AsyncClient",
@@ -27,8 +26,7 @@ __all__ = [
 _HOMES = {  # the others: alora.api
     **dict.fromkeys(("AsyncClient", "Client"), "alora.remote"),
     **dict.fromkeys(("AsyncGuard", "Guard"), "alora.serving.guard"),
-    "Verdict": "alora.verdict",
-    "Verdicts": "alora.verdicts",
+    **dict.fromkeys(("Verdict", "Verdicts"), "alora.verdict"),
 }
 
 

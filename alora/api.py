@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, Self, overload
 
+from alora.asking import Artifact, Base, Messages, Policies, open_artifact
 from alora.base.limits import require_room_for
 from alora.base.load import load_base
 from alora.base.location import base_location
@@ -24,7 +25,7 @@ from alora.evaluation.predict import answers
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Question
 from alora.serving.engine import Engine, ServedAdapter, require_unquantized
-from alora.verdicts import Artifact, Base, Messages, Policies, Verdicts, open_artifact
+from alora.verdict import Verdicts
 
 
 class Battery:

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 from typing import Any, Literal, Self, overload
 
+from alora.asking import Artifact, Base, Messages, Policies, open_artifact
 from alora.bundle.light import read_bundle
 from alora.data.conversation import Conversation, LabelledConversation, parse_conversation
 from alora.data.messages import as_row
@@ -16,8 +17,7 @@ from alora.errors import AloraError, CheckFailed, ConfigError, DataError, Prompt
 from alora.http import Full, Unreachable, Waiting, named
 from alora.serving.client import RemoteEngine
 from alora.serving.guard import Guard, GuardAnswer, GuardVerdict
-from alora.verdict import Verdict, highest
-from alora.verdicts import Artifact, Base, Messages, Policies, Verdicts, open_artifact
+from alora.verdict import Verdict, Verdicts, highest
 
 _AHEAD = 8  # conversations under way at a time
 _WAITS_S = (1, 2, 4, 8, 16, 30)  # before a busy guard is asked again

@@ -1,12 +1,15 @@
 """Label logits → calibrated probabilities → verdict. Training, evaluation and serving all end here, in pure Python."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from alora.errors import AdapterError, ConfigError
 from alora.policy import Policy
+from alora.prompt.parts import Truncation
 
 TENTHS = 10  # bins of a histogram of probabilities
 LEAST = 100  # rows on both sides; below, the population stability of equal distributions is often above 0.1
@@ -110,6 +113,45 @@ class Verdict:
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types, in the order of the fields."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Every policy's verdict on one conversation, in the battery's order; ``verdicts["no_refunds"]`` is one of them.
+
+    ``truncation`` says what the conversation lost to fit the prompt; None: nothing. ``windows`` are the parts that a
+    long one was scored in, if its adapters were trained with ``prompt.truncation=windows``.
+    """
+
+    conversation: str
+    verdicts: tuple[Verdict, ...]
+    prefix_tokens: int
+    truncation: Truncation | None = None
+    windows: int = 1
+
+    @property
+    def violated(self) -> bool:
+        """Whether any policy is violated."""
+        return any(verdict.violated for verdict in self.verdicts)
+
+    def __getitem__(self, policy: str) -> Verdict:
+        for verdict in self.verdicts:
+            if verdict.policy == policy:
+                return verdict
+        raise KeyError(f"no policy {policy!r} among {', '.join(verdict.policy for verdict in self)}")
+
+    def __iter__(self) -> Iterator[Verdict]:
+        return iter(self.verdicts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON types: what ``alora score`` writes."""
+        return {
+            "conversation": self.conversation,
+            "prefix_tokens": self.prefix_tokens,
+            "truncation": None if self.truncation is None else asdict(self.truncation),
+            **({"windows": self.windows} if self.windows > 1 else {}),
+            "verdicts": [verdict.as_dict() for verdict in self.verdicts],
+        }
 
 
 def population_stability(before: Sequence[int] | None, after: Sequence[int]) -> float | None:

@@ -22,7 +22,7 @@ from alora.data.conversation import LabelledConversation, read_conversation, str
 from alora.data.sources import HUB, JSON_SUFFIXES, PARQUET_SUFFIXES, TABLE_SUFFIXES
 from alora.errors import ConfigError
 from alora.logs.rows import survey
-from alora.verdicts import Verdicts
+from alora.verdict import Verdicts
 
 ROWS = tuple({*JSON_SUFFIXES, *TABLE_SUFFIXES, *PARQUET_SUFFIXES, ".gz"} - {".json"})  # .json is one conversation
 

@@ -12,16 +12,16 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from alora.asking import open_artifact
 from alora.bundle.light import read_bundle
 from alora.commands.output import note, table
 from alora.commands.score_shards import Shards, artifact_of, by_guard
 from alora.config.schema import Recipe
 from alora.config.secrets import redacted
 from alora.errors import AloraError, MissingDependency, first_line
+from alora.logs.folder import VerdictFolder
 from alora.logs.rows import survey
-from alora.logs.verdicts import VerdictFolder
 from alora.remote import GuardClient
-from alora.verdicts import open_artifact
 from alora.version import __version__
 
 
@@ -41,7 +41,7 @@ def score_logs(recipe: Recipe, source: str, output: Path) -> int:
         "alora": __version__,
     }
     folder = VerdictFolder(output, job)
-    done = folder.done
+    done = folder.read_result()
     if done is not None:
         note(f"{output} is complete already")
     else:

@@ -17,7 +17,7 @@ from alora.commands.score_shards import Shards
 from alora.config.environment import debugging
 from alora.config.schema import Recipe
 from alora.errors import AloraError, CheckFailed, RunError, first_line
-from alora.logs.verdicts import VerdictFolder
+from alora.logs.folder import VerdictFolder
 
 _TRIES = 5  # of a shard whose actor died
 

@@ -12,8 +12,8 @@ from alora.config.schema import Recipe
 from alora.config.secrets import in_the_clear
 from alora.data.conversation import LabelledConversation, Rejected, stream_conversations
 from alora.errors import AloraError
+from alora.logs.folder import Refused, Scored, VerdictFolder
 from alora.logs.rows import time_of
-from alora.logs.verdicts import Refused, Scored, VerdictFolder
 from alora.remote import Client, GuardClient
 
 if TYPE_CHECKING:

@@ -103,8 +103,8 @@ def test_a_job_that_was_begun_here_is_finished_there(log, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("alora.logs.verdicts.VerdictFolder.missing", lambda self: iter(range(3)))
-        patch.setattr("alora.logs.verdicts.VerdictFolder.finish", interrupt)
+        patch.setattr("alora.logs.folder.VerdictFolder.missing", lambda self: iter(range(3)))
+        patch.setattr("alora.logs.folder.VerdictFolder.finish", interrupt)
         assert score(log, tmp_path / "v") == 130
     kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "v").glob("verdicts-*")}
     assert len(kept) == 3

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from alora.config.schema import ColumnSettings, DataSettings
+from alora.logs.folder import Scored, VerdictFolder
 from alora.logs.rows import survey, time_of
-from alora.logs.verdicts import Scored, VerdictFolder
 from alora.verdict import Verdict
 
 TIMED = DataSettings(columns=ColumnSettings(time="at"))

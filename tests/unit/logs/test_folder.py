@@ -12,9 +12,9 @@ import pytest
 
 from alora.commands.score import _is_job
 from alora.errors import ConfigError, DataError, RunError
+from alora.logs.folder import Refused, Scored, VerdictFolder
 from alora.logs.rows import survey
 from alora.logs.stored import tables
-from alora.logs.verdicts import Refused, Scored, VerdictFolder
 from tests.unit.logs.cases import POLICIES, TIMED, scored, verdicts
 
 
@@ -203,12 +203,12 @@ def test_a_complete_folder_s_shard_that_is_lost_is_scored_again(damage, tmp_path
     job = {"rows": 6, "rows_digest": "", "policies": asked, "shard_rows": 2}
     done = finish(VerdictFolder(tmp_path / "v", job))
     before = {path.name: path.read_bytes() for path in (tmp_path / "v").iterdir()}
-    assert VerdictFolder(tmp_path / "v", job).done == done
+    assert VerdictFolder(tmp_path / "v", job).read_result() == done
     damage(tmp_path / "v/verdicts-00001.parquet")
     with pytest.raises(RunError, match="score"):
         list(tables(tmp_path / "v", ["row"]))
     again = VerdictFolder(tmp_path / "v", job)
-    assert again.done is None
+    assert again.read_result() is None
     assert finish(again) == done
     assert {path.name: path.read_bytes() for path in (tmp_path / "v").iterdir()} == before
     assert ("shard 1 is scored again" in caplog.text) == (damage is not Path.unlink)
@@ -227,7 +227,7 @@ def test_a_complete_file_that_is_damaged_is_refused(killed, tmp_path):
     columns = pyarrow.parquet.read_schema(file)
     pyarrow.parquet.write_table(pyarrow.parquet.read_table(file).slice(0, 2).cast(columns), file)
     with pytest.raises(RunError, match="holds 2 of 3 verdicts; remove it"):
-        _ = killed().done
+        _ = killed().read_result()
 
 
 @pytest.mark.parametrize("left", range(1, 9))
@@ -244,7 +244,7 @@ def test_a_job_that_was_killed_while_it_tidied_up_is_complete(left, killed, tmp_
         patch.setattr(Path, "unlink", dying)
         with pytest.raises(KeyboardInterrupt):
             finish(job)
-    assert killed().done == {"scored": 3, "rejected": 3, "flagged": {"advice": 3, "refunds": 3}}
+    assert killed().read_result() == {"scored": 3, "rejected": 3, "flagged": {"advice": 3, "refunds": 3}}
     assert {path.name for path in tmp_path.iterdir()} == {"v.parquet", "v.rejected.jsonl"}
 
 
@@ -253,5 +253,5 @@ def test_a_folder_whose_process_was_killed_behind_the_manifest_keeps_no_lock(tmp
     job = {"rows": 6, "rows_digest": "", "policies": asked, "shard_rows": 2}
     finish(VerdictFolder(tmp_path / "v", job))
     (tmp_path / "v/.lock").touch()
-    assert VerdictFolder(tmp_path / "v", job).done
+    assert VerdictFolder(tmp_path / "v", job).read_result()
     assert not (tmp_path / "v/.lock").exists()

@@ -128,22 +128,21 @@ class VerdictFolder:
         for own in (_PARTS, _OWN):
             remove_own(self.folder, own)
 
-    @property
-    def done(self) -> Mapping[str, Any] | None:
+    def read_result(self) -> Mapping[str, Any] | None:
         """What came of the job; None while it is not done, or where a shard of the folder is missing or damaged.
 
         Raises:
             RunError, DataError: the file is damaged.
         """
         place = self.folder if self._file is None else self._file
-        done = read_manifest(place).get("done") if (place / MANIFEST).exists() or place.is_file() else None
-        if done is None:
+        result = read_manifest(place).get("done") if (place / MANIFEST).exists() or place.is_file() else None
+        if result is None:
             return None
         if self._file is None:
             (self.folder / LOCK).unlink(missing_ok=True)  # of a process that was killed behind the manifest
-            return done if all(map(self._is_whole, range(self.shards))) else None
+            return result if all(map(self._is_whole, range(self.shards))) else None
         deque(tables(place, schema(self.policies).names), maxlen=0)
-        return done
+        return result
 
     def __enter__(self) -> VerdictFolder:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,12 @@
-"""Verdicts of several policies on one conversation: what :mod:`alora.api` and the clients of a server share.
+"""Questions to several policies about one conversation, and verdicts from the answers: what :mod:`alora.api` and the
+clients of a server share.
 
 Imports no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic
 
@@ -16,51 +16,12 @@ from alora.config.paths import HUB_ID
 from alora.config.schema import BaseSettings, Recipe
 from alora.data.conversation import Conversation, LabelledConversation, parse_conversation
 from alora.errors import AloraError
-from alora.prompt.render import Question, Renderer, Truncation
-from alora.verdict import Verdict, make_verdict
+from alora.prompt.render import Question, Renderer
+from alora.verdict import Verdicts, make_verdict
 
 Messages = Conversation | LabelledConversation | Sequence[Mapping[str, Any]] | Mapping[str, Any]
 Artifact = str | Path | Sequence[str | Path]
 Base = str | Path | BaseSettings | None
-
-
-@dataclass(frozen=True)
-class Verdicts:
-    """Every policy's verdict on one conversation, in the battery's order; ``verdicts["no_refunds"]`` is one of them.
-
-    ``truncation`` says what the conversation lost to fit the prompt; None: nothing. ``windows`` are the parts that a
-    long one was scored in, if its adapters were trained with ``prompt.truncation=windows``.
-    """
-
-    conversation: str
-    verdicts: tuple[Verdict, ...]
-    prefix_tokens: int
-    truncation: Truncation | None = None
-    windows: int = 1
-
-    @property
-    def violated(self) -> bool:
-        """Whether any policy is violated."""
-        return any(verdict.violated for verdict in self.verdicts)
-
-    def __getitem__(self, policy: str) -> Verdict:
-        for verdict in self.verdicts:
-            if verdict.policy == policy:
-                return verdict
-        raise KeyError(f"no policy {policy!r} among {', '.join(verdict.policy for verdict in self)}")
-
-    def __iter__(self) -> Iterator[Verdict]:
-        return iter(self.verdicts)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types: what ``alora score`` writes."""
-        return {
-            "conversation": self.conversation,
-            "prefix_tokens": self.prefix_tokens,
-            "truncation": None if self.truncation is None else asdict(self.truncation),
-            **({"windows": self.windows} if self.windows > 1 else {}),
-            "verdicts": [verdict.as_dict() for verdict in self.verdicts],
-        }
 
 
 class Policies(Generic[Read]):
