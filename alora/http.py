@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from alora.config.secrets import KEY, redacted
+from alora.config.secrets import HIDDEN, KEY, redacted
 from alora.errors import ConfigError, PromptRefused
 from alora.reading import LONGEST, printable
 
@@ -43,8 +43,8 @@ class Http:
     """
 
     def __init__(self, most: int | None = None, key: str = KEY) -> None:
-        headers = {"Accept-Encoding": "identity"}
-        if secret := os.environ.get(key):
+        headers, self._secret = {"Accept-Encoding": "identity"}, os.environ.get(key, "")
+        if secret := self._secret:
             if not (secret.isascii() and secret.isprintable() and secret == secret.strip()):
                 raise ConfigError(f"${key} holds a character that no HTTP header carries; export it again")
             headers["Authorization"] = f"Bearer {secret}"
@@ -68,8 +68,8 @@ class Http:
     async def exchange(
         self, url: str, body: Mapping[str, Any] | None, silence: float, headers: Mapping[str, str] | None = None
     ) -> tuple[httpx2.Response, str]:
-        """The answer to one request and its text; ``silence`` in seconds ends it, and :data:`_WHOLE` times as many in
-        all.
+        """The answer to one request and its text, in which the key is hidden; ``silence`` in seconds ends it, and
+        :data:`_WHOLE` times as many in all.
 
         Raises:
             Unreachable: no whole answer comes, or one that is too long.
@@ -100,7 +100,7 @@ class Http:
                 f"{place} answered {answer.status_code} and sends on to {named(str(answer.headers.get('Location')))}, "
                 "where neither key nor text follow; give the right address"
             )
-        return answer, text
+        return answer, text.replace(self._secret, HIDDEN) if self._secret else text
 
 
 def root(url: str) -> str:

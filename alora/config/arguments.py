@@ -160,7 +160,10 @@ def _unalias(verb: str, item: str) -> str:
         return item
     if verb in OF_LOGS and match["key"] == "data":  # its rows have no other role
         return f"conversation={quoted(match['value'])}"
-    return f"{match['sign']}{ALIASES.get(match['key'], match['key'])}={match['value']}"
+    key = ALIASES.get(match["key"], match["key"])
+    if key == "policy" and match["value"].endswith((".yaml", ".yml")):  # a file, and no name of a stored policy
+        key = "policy.file"
+    return f"{match['sign']}{key}={match['value']}"
 
 
 def _as_hydra_takes_it(item: str, multirun: bool) -> list[str]:

@@ -91,9 +91,12 @@ class DataSettings:
     """Labelled conversations: JSON, CSV, TSV or Parquet files, ``hub:NAME[:SPLIT]`` data sets, or a list of them."""
 
     train: Any = setting(
-        None, "rows to train on; alora generate makes some", read_by=_TRAINING, some=True, form=_SOURCES
+        None, "rows to train on; train: `generate` makes them from the policy's text, by the model that judge names",
+        read_by=_TRAINING, some=True, form=_SOURCES,
+    )  # fmt: skip
+    validation: Any = setting(
+        None, "null: a share of data.train", read_by=(*_TRAINING, "generate", "recalibrate"), form=_SOURCES
     )
-    validation: Any = setting(None, "null: a share of data.train", read_by=(*_TRAINING, "recalibrate"), form=_SOURCES)
     test: Any = setting(
         None, "rows that only the figures see", read_by=(*_TRAINING, "evaluate", "fleet", "generate"), form=_SOURCES,
         of=(*_TRAINING, "evaluate", "fleet", "generate", "validate"),
@@ -367,8 +370,8 @@ class Recipe:
     serving: ServingSettings = section(ServingSettings, "serve")
     bench: BenchSettings = section(BenchSettings, "bench")
     compare: CompareSettings = section(CompareSettings, "compare")
-    judge: JudgeSettings = section(JudgeSettings, "compare", "generate", "check")
-    generate: GenerateSettings = section(GenerateSettings, "generate")
+    judge: JudgeSettings = section(JudgeSettings, "train", "compare", "generate", "check")
+    generate: GenerateSettings = section(GenerateSettings, "train", "generate")
     fleet: FleetSettings = section(FleetSettings, "fleet")
     logs: LogsSettings = section(LogsSettings, "score", "report", "label")
     plan: PlanSettings = section(PlanSettings, "plan")

@@ -44,10 +44,12 @@ class Limits:
         return self._range() + "".join(f", or {number}" for number in self.also)
 
     def _range(self) -> str:
-        if self.most < LARGEST:
+        if self.most < LARGEST and self.least > -math.inf:
             return f"between {self.least:g} and {self.most:.10g}"
         low = f"{self.least:g} or more" if self.least > -math.inf else ""
         low = f"more than {self.above:g}" if self.above > -math.inf else low
+        if self.most < LARGEST:
+            return f"{low} and at most {self.most:.10g}"
         return f"{low} and less than {self.below:g}" if self.below < math.inf else low
 
     def problem(self, key: str, value: Any) -> str | None:

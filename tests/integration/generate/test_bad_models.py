@@ -180,6 +180,15 @@ def test_a_refused_request_says_why_and_is_asked_again(words, capsys):
     assert generate(honest, pairs=3) == (0, 3 + 6 * 3)
 
 
+def test_an_endpoint_that_repeats_the_key_does_not_have_it_printed(monkeypatch, capsys):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-SECRET-77aa")
+    told = (400, {}, {"error": {"message": "no such key: sk-SECRET-77aa"}})
+    telling = lambda number, body: told if asks_for(body) == "cases" else honest(number, body)  # noqa: E731
+    assert generate(telling, pairs=30)[0] == 2
+    said = capsys.readouterr().err
+    assert ("no such key: ***" in said, "SECRET" in said) == (True, False)
+
+
 def test_an_endpoint_that_wants_money_ends_the_run_at_once(capsys):
     broke = (402, {}, {"error": {"message": "Insufficient Balance"}})
     assert generate(lambda number, body: broke if number > 2 else honest(number, body)) == (2, 4)

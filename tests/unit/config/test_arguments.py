@@ -122,3 +122,8 @@ def test_a_quoted_text_is_read_back_by_hydra(text):
 )
 def test_the_rows_of_score_are_its_data(verb, argument, override, tmp_path):
     assert read_arguments(verb, [argument], tmp_path).overrides == (override,)
+
+
+def test_a_policy_that_is_a_file_is_taken_as_one(tmp_path):
+    given = ["policy=mine/policy.yaml", "policy=jailbreak"]
+    assert read_arguments("generate", given, tmp_path).overrides == ("policy.file=mine/policy.yaml", given[1])
