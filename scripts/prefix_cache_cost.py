@@ -21,20 +21,21 @@ import torch
 
 from alora.adapter.folder import AdapterSpec
 from alora.bench.material import INVOCATION, random_adapter
-from alora.bench.packed import PackedTrainer, TrainingPrompts
 from alora.bench.shapes import SHAPES, random_base
+from alora.bench.trainers import PackedTrainer, draw_batch
 from alora.config.environment import describe_environment
 from alora.prefix.store import DiskStore, MemoryStore, PrefixStore
+from alora.training.examples import Batch
 
 BUDGET = 2 * 1024**3
 
 
-def epochs(trainer: PackedTrainer, prompts: list[TrainingPrompts], count: int) -> list[float]:
+def epochs(trainer: PackedTrainer, batches: list[Batch], count: int) -> list[float]:
     """CPU seconds of each epoch; the last step's gradients stay."""
     seconds = []
     for _ in range(count):
         start = time.process_time()
-        for one in prompts:
+        for one in batches:
             trainer.clear()
             trainer.on(one).step()
         seconds.append(time.process_time() - start)
@@ -56,9 +57,8 @@ def main() -> None:
     base = random_base(shape, device, torch.float32, 0)
     spec = AdapterSpec(8, 16.0, tuple(sorted(shape.linears)), INVOCATION)
     adapters = [random_adapter(spec, base, 10 * policy) for policy in range(given.policies)]
-    prompts = [
-        TrainingPrompts.draw(shape.vocab, given.prefix, given.suffix, given.policies, n)
-        for n in range(given.conversations)
+    batches = [
+        draw_batch(shape.vocab, given.prefix, given.suffix, given.policies, n) for n in range(given.conversations)
     ]
     found: dict[str, Any] = {}
     gradients: list[bytes] = []
@@ -69,10 +69,10 @@ def main() -> None:
             "disk": DiskStore(Path(scratch) / "kv", BUDGET, device),
         }
         for name, store in stores.items():
-            trainer = PackedTrainer(base, adapters, prompts[0], Path(scratch), store=store)
-            small = TrainingPrompts.draw(shape.vocab, 16, given.suffix, given.policies, 99)
+            trainer = PackedTrainer(base, adapters, batches[0], Path(scratch), store=store)
+            small = draw_batch(shape.vocab, 16, given.suffix, given.policies, 99)
             trainer.on(small).step()  # sets up what libraries do once
-            found[name] = {"epoch_seconds": epochs(trainer, prompts, given.epochs)}
+            found[name] = {"epoch_seconds": epochs(trainer, batches, given.epochs)}
             if store is not None:
                 found[name] |= {"hits": store.hits, "misses": store.misses}
             own = [half for pair in trainer.gradients(0).values() for half in pair]

@@ -18,6 +18,7 @@ from alora.errors import BaseError, CheckFailed
 from alora.serving.engine import Engine, ServedAdapter, on_gpu, prepare_environment
 
 KV_GIB = 2  # of the cache on CPU; VLLM_CPU_KVCACHE_SPACE goes before it
+KEPT = "keeps what is freed"
 GPU_SHARE = 0.6  # of the GPU's memory for vLLM; the packed scorer's base needs some too
 
 
@@ -32,14 +33,18 @@ class Request:
 
 
 class BenchEngine(Engine):
-    """An engine in which ``slots`` adapters fit at once, so that none waits for a slot.
+    """An engine with room for the longest prompt, and a slot for each aLoRA and each LoRA that is compared.
 
     Only the modules that an adapter targets are prepared for adapters: by default vLLM multiplies by zeros elsewhere,
     which standard LoRA would pay for on every token.
     """
 
-    def __init__(self, settings: BenchSettings, material: Material, slots: int, longest: int, clock: Clock) -> None:
-        threads, self.slots, self._clock, self._sent = torch.get_num_threads(), slots, clock, 0
+    def __init__(self, settings: BenchSettings, material: Material, clock: Clock) -> None:
+        serving, threads = settings.serving, torch.get_num_threads()
+        compared = max(*settings.policies, min(serving.populations) if "open_loop" in serving.workloads else 1)
+        tail = max(map(len, (*material.policy_texts, *(suffix.token_ids for suffix in material.suffixes))))
+        longest = max(*settings.prefixes, serving.load_tokens) + tail + 8
+        self.slots, self._clock, self._sent = 2 * compared, clock, 0
         if not on_gpu():
             os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(KV_GIB))
             keep_freed_memory()
@@ -49,9 +54,9 @@ class BenchEngine(Engine):
             for system, folders in material.folders.items() for policy, folder in enumerate(folders)
         ]  # fmt: skip
         self.options: dict[str, Any] = {
-            "max_loras": slots,
-            "max_cpu_loras": max(len(adapters), slots),
-            "max_num_batched_tokens": max(settings.serving.step_tokens, 64),
+            "max_loras": self.slots,
+            "max_cpu_loras": max(len(adapters), self.slots),
+            "max_num_batched_tokens": max(serving.step_tokens, 64),
             "max_num_seqs": 256 if on_gpu() else 128,
             "enforce_eager": not on_gpu(),
             "skip_tokenizer_init": True,
@@ -67,9 +72,19 @@ class BenchEngine(Engine):
             )
         self._core: Any = self.llm.llm_engine
 
-    @property
-    def architecture(self) -> str:
-        return self._core.model_config.architecture
+    def facts(self) -> dict[str, str]:
+        """The engine as a record shows it."""
+        facts = {"name": "vllm", **self.options, "block": self.block, "longest": self.longest}
+        return {key: str(value) for key, value in (facts if on_gpu() else facts | {"malloc": KEPT}).items()}
+
+    def missing_reader(self) -> str | None:
+        """Why vLLM's own shared-prefix reader (``/v1/systemone``, from 0.32 on) does not read this base, or None."""
+        try:
+            reader = importlib.import_module("vllm.entrypoints.generate.structured_decisions.strategies")
+        except ImportError:
+            return "this vLLM has no /v1/systemone"
+        name = self._core.model_config.architecture
+        return None if name in getattr(reader, "READ_STRATEGIES", {}) else f"/v1/systemone does not read {name}"
 
     def load(self, system: str, policies: Sequence[int]) -> None:
         """Put adapters into their slots, so that none is loaded while the clock runs."""
@@ -126,26 +141,15 @@ def read_result(request: Request, seconds: float, output: Any) -> Result:
     return Result(piece, seconds, cached, scores)
 
 
-def missing_reader(architecture: str) -> str | None:
-    """Why this vLLM's own shared-prefix reader (``/v1/systemone``, from 0.32 on) does not read this base, or None."""
-    try:
-        reader = importlib.import_module("vllm.entrypoints.generate.structured_decisions.strategies")
-    except ImportError:
-        return "this vLLM has no /v1/systemone"
-    known = getattr(reader, "READ_STRATEGIES", {})
-    return None if architecture in known else f"/v1/systemone does not read {architecture}"
-
-
 def _sampling(request: Request) -> Any:
     """One token among the labels; the reader's requests as ``/v1/systemone`` makes them (``NextTokenStrategy``)."""
     from vllm import SamplingParams
 
     labels = list(request.label_ids)
+    asked: dict[str, Any] = {"logprobs": len(labels), "allowed_token_ids": labels, "ignore_eos": True}
     if request.system == "reader":
-        return SamplingParams(max_tokens=1, temperature=0.0, logprob_token_ids=labels, detokenize=False)
-    return SamplingParams(
-        max_tokens=1, temperature=0.0, logprobs=len(labels), allowed_token_ids=labels, ignore_eos=True, detokenize=False
-    )
+        asked = {"logprob_token_ids": labels}
+    return SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, **asked)
 
 
 def prepared_modules(targets: Sequence[str]) -> dict[str, Any]:

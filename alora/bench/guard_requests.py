@@ -247,7 +247,7 @@ def _log(probability: float, temperature: float = 1.0) -> float:
 
 
 @dataclass
-class Way:
+class Way(System):
     """A system over HTTP."""
 
     name: str
@@ -265,10 +265,9 @@ class Way:
         answers = server.wait(server.ask(self.name, prefix_ids, policies, f"{self.name} {self._salt}"))
         seconds, front, results = time.perf_counter() - start, server.cpu_s - spent, list[Result]()
         for policy, (scores, hit) in zip(policies, answers, strict=True):
-            suffix = self.material.suffixes[policy]
-            piece = Piece.of(prefix_ids + suffix.token_ids, suffix.label_token_ids, policy)
-            if self.name == "reader":
-                piece = Piece("in its own words", policy, 0)  # it does not say how many of its tokens it found
+            # the reader does not say how many of its tokens it found
+            own = Piece("in its own words", policy, 0) if self.name == "reader" else None
+            piece = own or self.material.piece(prefix_ids, policy)
             results.append(Result(piece, 0.0, hit, tuple(scores)))
         return Run.of(seconds, seconds, results, front=front)
 

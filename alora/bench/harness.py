@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 
 from alora.bench import guards
 from alora.bench.intervals import paired_ratio
-from alora.bench.record import AaRun, Machine
+from alora.bench.record import AaRun, LoadRecord, Machine
 from alora.bench.trials import AA, Agreement, Cell, Ratio, Refusal, Run, Trial
 from alora.config.schema import BaseSettings, BenchSettings
 
@@ -155,13 +155,22 @@ class Context:
 
 class Benchmark(Protocol):
     """What a benchmark knows of its systems beyond their trials: why their seconds may not be used, least seconds of a
-    run, what a ratio tends to for ever more policies, and their verdicts compared with references.
+    run, and their verdicts compared with references.
     """
 
     def faults(self, cell: Cell, system: str) -> list[Refusal]: ...
     def roofline(self, cell: Cell, system: str) -> float: ...
-    def limit(self, cell: Cell, baseline: str) -> float | None: ...
     def agreement(self, cell: Cell, system: str) -> list[Agreement]: ...
+
+    def ask(self) -> None:
+        """Ask the references, where there are any, once all is measured."""
+
+    def limit(self, cell: Cell, baseline: str) -> float | None:
+        """What a ratio tends to for ever more policies."""
+
+    def load(self) -> list[LoadRecord]:
+        """What arrivals have shown."""
+        return []
 
 
 def evaluate(cells: Sequence[Cell], bench: Benchmark) -> tuple[list[Cell], dict[str, AaRun]]:
@@ -174,7 +183,8 @@ def evaluate(cells: Sequence[Cell], bench: Benchmark) -> tuple[list[Cell], dict[
             roofline = {name: bench.roofline(cell, name) for name in cell.systems}
             agreement = [one for name in cell.systems for one in bench.agreement(cell, name)]
             cell = replace(cell, roofline=roofline, agreement=agreement)
-            pairs = [(ours, baseline) for ours in cell.ours for baseline in cell.baselines]
+            others = [name for name in cell.systems if name not in (*cell.ours, AA)]
+            pairs = [(ours, baseline) for ours in cell.ours for baseline in others]
             cell = replace(cell, ratios=[_ratio(cell, *pair, bench, aa[cell.workload].refused) for pair in pairs])
         judged.append(cell)
     return judged, aa

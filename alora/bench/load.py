@@ -5,7 +5,7 @@ Two questions: the highest offered rate whose p95 stays below the target, and wh
 the slots. Latency counts from the arrival, so a server that falls behind cannot hide it by accepting later.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,8 +30,6 @@ TOGETHER = 4  # conversations that are answered at once before the clock starts
 HOPELESS = 5  # times the target: a rate whose latencies have come this far is given up, once it must fail
 SUSTAINED = 0.9  # of the offered rate must be served: the queue of a few conversations never stands quite still
 CHECKED = 4  # conversations of every offered rate whose verdicts are compared with the system's reference
-
-Conversation = Callable[[int, int], tuple[int, ...]]  # tokens and seed
 
 
 @dataclass(frozen=True)
@@ -92,17 +90,17 @@ class Load:
         system = self.record.system
         entries = [references.judge(system, self.results), *steadiness(system, self.results)]
         refused = [one for entry in entries for one in guards.unequal_verdicts(entry, tolerance)]
-        return replace(
-            self.record, agreement=[entry for entry in entries if entry.checked],
-            refused=refused if self.record.reason is None else [],
-        )  # fmt: skip
+        agreement = [entry for entry in entries if entry.checked]
+        return replace(self.record, agreement=agreement, refused=[] if self.record.reason else refused)
 
 
 @dataclass
 class Generator:
+    """Offers conversations to a system; ``conversation`` makes prefix ids of a number of tokens and a seed."""
+
     settings: BenchSettings
     system: VllmSystem
-    conversation: Conversation
+    conversation: Callable[[int, int], tuple[int, ...]]
     context: Context
 
     def requests(self, coming: Sequence[Arrival]) -> list[list[tuple[Key, Request]]]:
@@ -128,78 +126,55 @@ class Generator:
         self.context.harness.in_time()
         self.system.forget()
         coming = offered(self.settings, rate or 1.0, load.record.population)
-        drive = Drive(self, coming, rate)
-        measured = drive.run()
-        some = min(CHECKED, len(coming))
-        for number in (index * len(coming) // some for index in range(some)):
-            load.asked |= {key for key, _ in drive.requests[number]}
-        load.results += [(key, read_result(request, 0.0, output)) for (key, request), output in drive.answered]
+        requests, answered = self.requests(coming), list[tuple[Key, Request, Any]]()
+        measured, some = self._drive(coming, requests, rate, answered), min(CHECKED, len(coming))
+        for number in range(some):
+            load.asked |= {key for key, _ in requests[number * len(coming) // some]}
+        load.results += [(key, read_result(request, 0.0, output)) for key, request, output in answered]
         load.record.rates.append(measured)
         return measured
 
-
-class Drive:
-    """Conversations on their way through the engine; ``answered`` keeps vLLM's outputs, to be read off the clock."""
-
-    def __init__(self, generator: Generator, coming: Sequence[Arrival], rate: float) -> None:
-        self._context, self._engine = generator.context, generator.system.engine
-        self._target = generator.settings.serving.target_ms / 1000
-        self._coming, self._rate, self._next = coming, rate, 0
-        self.requests = generator.requests(coming)
-        self._running: dict[int, tuple[float, set[str]]] = {}  # from a conversation to its arrival and open requests
-        self._sent: dict[str, tuple[int, tuple[Key, Request]]] = {}
-        self._latencies: list[float] = []
-        self.answered: list[tuple[tuple[Key, Request], Any]] = []
-
-    def run(self) -> OfferedRate:
-        """Send every conversation when it arrives, until all are answered or the rate has failed beyond hope."""
-        clock, last = self._context.clock, self._coming[-1].at
-        start = clock.now()
-        while self._next < len(self._coming) or self._running:
-            self._accept(start)
-            if not self._running:
-                clock.wait_until(start + self._coming[self._next].at)
+    def _drive(
+        self, coming: Sequence[Arrival], requests: Sequence[Sequence[tuple[Key, Request]]], rate: float,
+        answered: list[tuple[Key, Request, Any]],
+    ) -> OfferedRate:  # fmt: skip
+        """Send every conversation when it arrives (at rate 0 when the last is answered), until all are answered or the
+        rate has failed beyond hope; vLLM's outputs are read off the clock.
+        """
+        clock, engine, last = self.context.clock, self.system.engine, coming[-1].at
+        waiting, start = deque(zip(coming, requests, strict=True)), clock.now()
+        sent, begun, latencies = dict[str, tuple[int, Key, Request]](), dict[int, float](), list[float]()
+        while waiting or begun:
+            # the same sum as wait_until gets: a difference may never reach an arrival
+            while waiting and (clock.now() >= start + waiting[0][0].at if rate else not begun):
+                one, own = waiting.popleft()
+                begun[one.conversation] = one.at if rate else clock.now() - start
+                sent |= {engine.send(request): (one.conversation, key, request) for key, request in own}
+            if not begun:
+                clock.wait_until(start + waiting[0][0].at)
                 continue
-            outputs = self._engine.step()
+            outputs = engine.step()
             now = clock.now() - start
-            self._read([output for output in outputs if output.finished], now)
-            self._context.harness.in_time()  # raises, and leaves what is under way
-            latencies = [*self._latencies, *(now - at for at, _ in self._running.values())]
-            if self._hopeless(latencies):
-                while self._engine.busy:  # let what was sent run out; the clock no longer counts
-                    self._engine.step()
-                return offered_rate(self._rate, latencies, False, now, last)
-        return offered_rate(self._rate, self._latencies, True, clock.now() - start, last)
+            for output in (output for output in outputs if output.finished):
+                number, key, request = sent.pop(output.request_id)
+                answered.append((key, request, output))
+                if all(number != other for other, _, _ in sent.values()):
+                    latencies.append(now - begun.pop(number))
+            self.context.harness.in_time()  # raises, and leaves what is under way
+            ages = [*latencies, *(now - at for at in begun.values())]
+            if self._hopeless(ages, rate, len(coming)):
+                while engine.busy:  # let what was sent run out; the clock no longer counts
+                    engine.step()
+                return offered_rate(rate, ages, False, now, last)
+        return offered_rate(rate, latencies, True, clock.now() - start, last)
 
-    def _hopeless(self, latencies: Sequence[float]) -> bool:
+    def _hopeless(self, ages: Sequence[float], rate: float, count: int) -> bool:
         """Whether so many have waited beyond the target that the p95 of all cannot meet it, and one beyond hope; or at
         rate 0, where no later one waits for them, that alone.
         """
-        late, count = sum(latency >= self._target for latency in latencies), len(self._coming)
-        beyond = not self._rate or max(latencies, default=0.0) > HOPELESS * self._target
-        return beyond and late >= count - int(0.95 * (count - 1))
-
-    def _accept(self, start: float) -> None:
-        """Send what has arrived; at rate 0 the next one, when the last is answered."""
-        while self._next < len(self._coming) and (self._rate or not self._running):
-            number, now = self._next, self._context.clock.now()
-            at = self._coming[number].at if self._rate else now - start
-            if self._rate and now < start + at:  # the same sum as wait_until gets: now - start < at may never end
-                return
-            self._next += 1
-            names = {self._engine.send(one[1]): one for one in self.requests[number]}
-            self._sent |= {name: (number, one) for name, one in names.items()}
-            self._running[number] = (at, set(names))
-
-    def _read(self, finished: Sequence[Any], now: float) -> None:
-        for output in finished:
-            number, request = self._sent.pop(output.request_id)
-            at, names = self._running[number]
-            names.discard(output.request_id)
-            self.answered.append((request, output))
-            if not names:
-                del self._running[number]
-                self._latencies.append(now - at)
+        target = self.settings.serving.target_ms / 1000
+        beyond = not rate or max(ages, default=0.0) > HOPELESS * target
+        return beyond and sum(age >= target for age in ages) >= count - int(0.95 * (count - 1))
 
 
 def offered_rate(rate: float, latencies: Sequence[float], complete: bool, seconds: float, last: float) -> OfferedRate:
@@ -226,8 +201,8 @@ def search(offer: Callable[[float], OfferedRate], target_ms: float, rates: int =
 
 
 def run_open_loop(
-    settings: BenchSettings, systems: Mapping[str, System], conversation: Conversation, context: Context,
-    loads: list[Load],
+    settings: BenchSettings, systems: Mapping[str, System], conversation: Callable[[int, int], tuple[int, ...]],
+    context: Context, loads: list[Load],
 ) -> None:  # fmt: skip
     """Search the highest rate of each system with adapters, then offer half of it to growing populations."""
     smallest, target = min(settings.serving.populations), settings.serving.target_ms

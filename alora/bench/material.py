@@ -15,6 +15,7 @@ from alora.base.load import LoadedBase, load_base
 from alora.base.location import base_location
 from alora.bench.record import MeasuredBase
 from alora.bench.shapes import SHAPES, BaseShape, base_mib, random_base, shape_of
+from alora.bench.trials import READS_TEXT, Piece
 from alora.bundle.read import check_bundles, load_battery
 from alora.config.schema import BaseSettings, BenchSettings
 from alora.errors import ConfigError
@@ -58,6 +59,15 @@ class Material:
     folders: dict[str, list[Path]]
     suffixes: tuple[Suffix, ...]
     policy_texts: tuple[tuple[int, ...], ...]
+
+    def prompt(self, system: str, prefix_ids: tuple[int, ...], policy: int) -> tuple[int, ...]:
+        """What ``system`` reads of a conversation and a policy."""
+        return prefix_ids + (self.policy_texts[policy] if system in READS_TEXT else self.suffixes[policy].token_ids)
+
+    def piece(self, prefix_ids: tuple[int, ...], policy: int) -> Piece:
+        """The work of a system with adapters."""
+        suffix = self.suffixes[policy]
+        return Piece.of(prefix_ids + suffix.token_ids, suffix.label_token_ids, policy)
 
     def twin(self, policy: int) -> AdapterWeights:
         """The adapter of ``policy`` as a standard LoRA: the same weights, on from token 0."""

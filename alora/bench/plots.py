@@ -44,7 +44,7 @@ def latency(axes: Any, record: Record) -> bool:
     cells = [cell for cell in grid if cell.at["tokens"] == longest]
     for name in dict.fromkeys(name for cell in cells for name in cell.systems if name != AA):
         there = [cell for cell in cells if name in cell.systems]
-        label = f"{name} (~ extrapolated)" if any(cell.part(name) for cell in there) else name
+        label = f"{name} (~ extrapolated)" if any(cell.mark(name) for cell in there) else name
         x, times = [cell.size("policies") for cell in there], [cell.whole_ms(name) for cell in there]
         _intervals(axes, x, times, label, COLOURS.get(name))
     axes.set(xlabel="policies on one conversation", ylabel=f"{longest} tokens, empty cache: all verdicts back, ms")
@@ -65,7 +65,7 @@ def speed_up(axes: Any, record: Record) -> bool:
         for one in cell.ratios:
             if one.ratio and one.baseline == "lora" and cell.workload == "grid":
                 label, policies = f"over LoRA, {cell.at['tokens']} tokens", cell.size("policies")
-                parts |= {label} if cell.part("lora") else set()
+                parts |= {label} if cell.mark("lora") else set()
             elif one.ratio and one.baseline == "peft":
                 label, policies = f"over PEFT, prefix {cell.at['prefix']}", int(one.ours.partition("=")[2])
             else:

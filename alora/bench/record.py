@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -167,11 +167,7 @@ def settings_by_key(settings: Mapping[str, Any], prefix: str = "") -> dict[str, 
 
 def plain(record: Record) -> dict[str, Any]:
     """What is written: everything but the tokens and scores of results."""
-    bare = [
-        replace(cell, trials=[replace(trial, run=replace(trial.run, results=())) for trial in cell.trials])
-        for cell in record.cells
-    ]
-    data = asdict(replace(record, cells=bare))
+    data = asdict(record)
     for trial in (trial for cell in data["cells"] for trial in cell["trials"]):
         del trial["run"]["results"]
     return data

@@ -1,5 +1,6 @@
 """What each system should answer, by PEFT and transformers on the whole prompt, and how far it is from that."""
 
+import copy
 import gc
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,17 +9,64 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from peft import PeftModel, get_peft_model
+from transformers import PreTrainedModel
 
 from alora.activation import peft_offset
-from alora.bench.baselines import peft_model, put_adapter
+from alora.adapter.folder import AdapterSpec, AdapterWeights, peft_config
 from alora.bench.material import Material
-from alora.bench.systems import last_logits
 from alora.bench.trials import READS_TEXT, Agreement, Cell, Result
 
 FEWEST = 2  # requests of a system and cell: of one alone, nobody would know whether the others are right
 NAMES = {"alora": "PEFT's aLoRA", "lora": "PEFT's LoRA", "base": "transformers"}
 Probabilities = tuple[float, ...]
 Key = tuple[tuple[int, ...], int]  # prefix ids and policy
+
+
+def peft_model(base: PreTrainedModel, spec: AdapterSpec) -> PeftModel:
+    """A copy of ``base`` with the stock attention under PEFT, ready for :func:`put_adapter`."""
+    copied = copy.deepcopy(base)
+    copied.set_attn_implementation("sdpa")
+    model = get_peft_model(copied, peft_config(spec))
+    assert isinstance(model, PeftModel)
+    return model
+
+
+@torch.no_grad()
+def put_adapter(model: PeftModel, adapter: AdapterWeights) -> None:
+    """Copy the weights into ``model``, whose adapter has the same spec."""
+    modules = dict(model.named_modules())
+    for name, (a_RD, b_OR) in adapter.tensors.items():
+        layer: Any = modules[f"base_model.model.{name}"]
+        layer.lora_A["default"].weight.copy_(a_RD)
+        layer.lora_B["default"].weight.copy_(b_OR)
+
+
+def last_logits(model: Any, prompt: tuple[int, ...], **options: Any) -> torch.Tensor:
+    """Logits ``[V]`` behind a prompt, on the CPU."""
+    ids_BT = torch.tensor([prompt], device=model.device)
+    return model(input_ids=ids_BT, logits_to_keep=1, use_cache=False, **options).logits[0, -1].float().cpu()
+
+
+class PeftModels:
+    """Policies as aLoRA and LoRA in PEFT, one at a time; every other spec gets a new copy of the base."""
+
+    def __init__(self, material: Material) -> None:
+        self._material = material
+        self._model: Any = None
+        self._spec: AdapterSpec | None = None
+
+    def model(self, kind: str, policy: int) -> Any:
+        """The base under the policy's adapter as ``kind`` (alora, lora), or the base itself (base)."""
+        if kind == "base":
+            return self._material.base.model
+        adapter = self._material.adapters[policy] if kind == "alora" else self._material.twin(policy)
+        if adapter.spec != self._spec:
+            self._model, self._spec = None, adapter.spec
+            gc.collect()  # the last copy of the base, before there is another
+            self._model = peft_model(self._material.base.model, adapter.spec).eval()
+        put_adapter(self._model, adapter)
+        return self._model
 
 
 @dataclass(frozen=True)
@@ -56,27 +104,17 @@ def sampled(cell: Cell, prefix: tuple[int, ...]) -> list[tuple[str, Key]]:
 
 @torch.inference_mode()
 def ask_references(material: Material, wanted: Iterable[tuple[str, Key]]) -> References:
-    """Full-sequence answers to every wanted request; aLoRAs and LoRAs each in a PEFT model of their own."""
+    """Full-sequence answers to every wanted request."""
     answers: dict[str, dict[Key, Probabilities]] = {name: {} for name in NAMES}
     gaps: dict[str, dict[int, float]] = {"alora": {}, "lora": {}}
-    base: Any = material.base.model
-    model: Any = None
-    spec = None
+    models = PeftModels(material)
     for name, (prefix, policy) in sorted(set(wanted), key=lambda one: (one[0], one[1][1], len(one[1][0]))):
-        labels, prompt = material.suffixes[policy].label_token_ids, prefix + material.suffixes[policy].token_ids
-        if name == "base":
-            answers[name][prefix, policy] = _ask(base, prefix + material.policy_texts[policy], labels)
-            continue
-        adapter = material.adapters[policy] if name == "alora" else material.twin(policy)
-        if adapter.spec != spec:
-            model, spec = None, adapter.spec
-            gc.collect()  # the last copy of the base, before there is another
-            model = peft_model(base, spec).eval()
-        put_adapter(model, adapter)
+        prompt, labels = material.prompt(name, prefix, policy), material.suffixes[policy].label_token_ids
         options = {"alora_offsets": [peft_offset(len(prompt), len(prefix))]} if name == "alora" else {}
-        answers[name][prefix, policy] = _ask(model, prompt, labels, **options)
-        if policy not in gaps[name]:
-            gaps[name][policy] = gap(answers[name][prefix, policy], _ask(base, prompt, labels))
+        answer = _ask(models.model(name, policy), prompt, labels, **options)
+        answers[name][prefix, policy] = answer
+        if name != "base" and policy not in gaps[name]:
+            gaps[name][policy] = gap(answer, _ask(material.base.model, prompt, labels))
     return References(answers, {name: fmean(own.values()) if own else 0.0 for name, own in gaps.items()})
 
 
@@ -101,10 +139,8 @@ def agreement(
 ) -> Agreement:  # fmt: skip
     """Answers next to the right ones. What is no number names no label."""
     gaps = [gap(one, other) for one, other in pairs]
-    same = sum(
-        all(map(math.isfinite, (*one, *other))) and one.index(max(one)) == other.index(max(other))
-        for one, other in pairs
-    )
+    named = [one.index(max(one)) == other.index(max(other)) for one, other in pairs]
+    same = sum(found < 1 and equal for found, equal in zip(gaps, named, strict=True))
     return Agreement(system, against, len(pairs), same, max(gaps, default=0.0), moved)
 
 

@@ -10,6 +10,7 @@ from alora.bench.flops import FlopCount
 from alora.bench.harness import Clock
 from alora.bench.material import BenchBase, Material, adapted
 from alora.bench.record import Machine
+from alora.bench.trials import READS_TEXT
 
 _COPIED = 256 * 1024**2  # bytes, several times a last-level cache
 _REPEATS = 5
@@ -61,7 +62,7 @@ class Roofline:
         The base's weights and the adapters' are read once. Keys and values are not counted as bytes: small ones may
         never leave the processor's cache, and a kernel may read a shared prefix once for all.
         """
-        bare, read_base = FlopCount(self.material.base.shape, 0, ()), system in ("base", "reader")
+        bare, read_base = FlopCount(self.material.base.shape, 0, ()), system in READS_TEXT
         flops = 0
         if system != "lora":
             flops = bare.prefix(tokens) - (bare.prefix(kept) if kept else 0)

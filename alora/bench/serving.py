@@ -15,18 +15,17 @@ from dataclasses import replace
 import torch
 
 from alora.bench import guards
-from alora.bench.engine import BenchEngine, Request, missing_reader
-from alora.bench.harness import Context, Turn
+from alora.bench.engine import BenchEngine, Request
+from alora.bench.harness import Benchmark, Context, Turn
 from alora.bench.load import Load, fired_adapters, run_open_loop
 from alora.bench.material import Material, bench_base, bundle_material, random_material
 from alora.bench.record import LoadRecord, MemoryRow
 from alora.bench.reference import Key, References, agreement, ask_references, of, reference_of, sampled, steadiness
 from alora.bench.roofline import Roofline
 from alora.bench.systems import PackedScorer, PeftLora, System, VllmSystem
-from alora.bench.trials import AA, READS_TEXT, Agreement, Cell, Refusal, Result, Run
+from alora.bench.trials import AA, Agreement, Cell, Refusal, Result, Run
 from alora.config.schema import BenchSettings
 from alora.errors import ConfigError
-from alora.serving.engine import on_gpu
 
 NEEDS_ENGINE = ("warm", "open_loop", "guard")
 WARM_TOKENS, TURN_POLICIES = 500, 10  # at most: every system runs all of them, since a cache is no use to a part
@@ -34,7 +33,7 @@ CHECKS = {"alora": ("packed", "the packed scorer"), "guard": ("alora", "P reques
 LORA_STEPS = 2  # of the engine that a rehearsal of standard LoRA fills; all further ones are alike
 
 
-class ServingBench:
+class ServingBench(Benchmark):
     """Systems on one engine (None: the packed scorer and PEFT's LoRA in this process).
 
     Raises:
@@ -49,25 +48,23 @@ class ServingBench:
         if settings.serving.engine == "vllm" and context.device.type == "cpu" and torch.cuda.is_available():
             raise ConfigError("base.device=cpu, but vLLM would take the GPU here; hide it: CUDA_VISIBLE_DEVICES=''")
         self._engine: BenchEngine | None = None
+        self.engine = {"name": "scorer"}
         self.ours = self._start()
         self.base, self.memory = self.material.base, list[MemoryRow]()
         self.tolerance = guards.VERDICT_TOLERANCE[guards.half(self.base.model.dtype)]
         self.systems[AA] = self.systems[self.ours]
-        self._loads: list[Load] = []
-        self._references = References()
-        self._known: dict[tuple[str, str], list[Agreement]] = {}
+        self._loads, self._references = list[Load](), References()
 
     def _start(self) -> str:
         """Set up the material, the engine and the systems; which of these is ours."""
         settings, names = self._settings, list(self._settings.serving.systems)
         self.material = make_material(self._context, settings)
-        self.engine = {"name": "scorer"}
         if settings.serving.engine == "vllm":
-            self._engine = start_engine(settings, self.material, self._context)
-            self.engine = described(self._engine)
-        if self._engine and "reader" in names and (reason := missing_reader(self._engine.architecture)):
-            self.engine["no reader"] = reason
-            names.remove("reader")
+            self._engine = BenchEngine(settings, self.material, self._context.clock)
+            self.engine = self._engine.facts()
+            if "reader" in names and (reason := self._engine.missing_reader()):
+                self.engine["no reader"] = reason
+                names.remove("reader")
         self.systems: dict[str, System] = {name: self._system(name) for name in names}
         return "alora" if "alora" in names else "packed"
 
@@ -81,19 +78,17 @@ class ServingBench:
     def measure(self) -> None:
         for name in self._settings.serving.workloads:
             getattr(self, f"_{name}")()
-        packed = self.systems.get("packed")
-        if isinstance(packed, PackedScorer):
-            packed.close()
+        for system in self.systems.values():
+            if isinstance(system, PackedScorer):
+                system.close()
 
     def conversation(self, tokens: int, seed: int = 0) -> tuple[int, ...]:
         """Prefix ids; the same for every system and round."""
         return self.material.conversation(tokens, self._settings.seed + 1000 + seed)
 
-    def _ready(self, policies: Sequence[int]) -> None:
-        """Adapters into their slots, so that none is loaded while the clock runs."""
+    def _load(self, policies: Sequence[int]) -> None:
         for system in self.systems.values():
-            if isinstance(system, VllmSystem):
-                system.engine.load(system.name, policies)
+            system.load(policies)
 
     def _grid(self) -> None:
         self._bursts("grid", self._settings.prefixes)
@@ -102,7 +97,7 @@ class ServingBench:
         cells = [(tokens, count) for tokens in lengths for count in self._settings.policies]
         for tokens, count in cells:
             cell = Cell(workload, {"tokens": tokens, "policies": count}, [self.ours])
-            self._ready(range(count))
+            self._load(range(count))
             turns = {name: self._cold(name, tokens, count) for name in self.systems}
             self._harness.measure(turns, [cell], len(cells))
 
@@ -146,7 +141,7 @@ class ServingBench:
             Cell("warm", {**at, "stage": "again"}, [self.ours], dict.fromkeys(names, tokens)),
         ]
         turns = self._turns(names, lambda one: [engine.answer([reading]), *(one.run(prefix, policies) for _ in "12")])
-        self._ready(policies)
+        self._load(policies)
         self._harness.measure(turns, stages, 2)
 
     def _conversation(self) -> None:
@@ -160,7 +155,7 @@ class ServingBench:
         turns = self._turns(
             list(self.systems), lambda one: [one.run(whole[:tokens], policies) for tokens in lengths[1:]]
         )
-        self._ready(policies)
+        self._load(policies)
         self._harness.measure(turns, stages, 1)
 
     def _open_loop(self) -> None:
@@ -180,36 +175,28 @@ class ServingBench:
 
     def faults(self, cell: Cell, system: str) -> list[Refusal]:
         """Verdicts that differ, too few slots, a cache that was not as empty or as full as it should be."""
-        refused = [
-            one for entry in self.agreement(cell, system) for one in guards.unequal_verdicts(entry, self.tolerance)
-        ]
+        own = [one for one in cell.agreement if one.system == system]
+        refused = [one for entry in own for one in guards.unequal_verdicts(entry, self.tolerance)]
         if system == "lora" and self._engine is not None:
             refused += guards.starved_slots(self._engine.slots, 2 * cell.size("policies"))
-        return refused + (self._cache_faults(cell, system) if self.systems[system].keeps else [])
-
-    def _cache_faults(self, cell: Cell, system: str) -> list[Refusal]:
+        if not self.systems[system].keeps:
+            return refused
         kept = cell.kept.get(system, 0)
-        emptied = guards.emptied_cache(cell.of(system), kept, system)
         if cell.workload == "warm":  # which begins with a stage in which the base reads
             read = next(c for c in self._harness.cells if c.at == {**cell.at, "stage": "read"})
-            return guards.warm_cache(read.of(system), 0, system) + emptied
-        shared = 0 if system == "lora" else cell.size("tokens")
-        return emptied if kept else guards.warm_cache(cell.of(system), shared, system)
+            refused += guards.warm_cache(read.of(system), 0, system)
+        elif not kept:
+            refused += guards.warm_cache(cell.of(system), 0 if system == "lora" else cell.size("tokens"), system)
+        return refused + guards.emptied_cache(cell.of(system), kept, system)
 
     def roofline(self, cell: Cell, system: str) -> float:
         """Arithmetic and bytes of what it could not have found in a cache."""
-        runs_as = system if system in ("lora", *READS_TEXT) else "alora"
         count, again = cell.of(system)[0].run.pieces, cell.at.get("stage") == "again"
         line = Roofline(self.material, self._context.machine)
-        return line.seconds(runs_as, cell.size("tokens"), count, cell.kept.get(system, 0), again)
-
-    def limit(self, cell: Cell, baseline: str) -> None:
-        """Rounds run a fixed number of policies."""
+        return line.seconds(system, cell.size("tokens"), count, cell.kept.get(system, 0), again)
 
     def agreement(self, cell: Cell, system: str) -> list[Agreement]:
         """With PEFT for sampled requests, with the packed scorer for all, and with its own other rounds."""
-        if (cell.name, system) in self._known:
-            return self._known[cell.name, system]
         prefix = self._prefix(cell)
 
         def keyed(name: str) -> list[tuple[Key, Result]]:
@@ -221,8 +208,7 @@ class ServingBench:
             right = {key: of(result) for key, result in keyed(other)}
             pairs = [(of(result), right[key]) for key, result in keyed(system) if key in right]
             found.append(agreement(system, named, pairs))
-        self._known[cell.name, system] = found + steadiness(system, keyed(system))
-        return self._known[cell.name, system]
+        return found + steadiness(system, keyed(system))
 
 
 def for_this_machine(settings: BenchSettings) -> BenchSettings:
@@ -258,19 +244,3 @@ def make_material(context: Context, settings: BenchSettings) -> Material:
             f"{needed}; lower bench.policies and bench.serving.populations, or leave workloads out"
         )
     return material
-
-
-def start_engine(settings: BenchSettings, material: Material, context: Context) -> BenchEngine:
-    """With a slot for each aLoRA and each LoRA that is compared, and room for the longest prompt."""
-    serving = settings.serving
-    tail = max(map(len, (*material.policy_texts, *(suffix.token_ids for suffix in material.suffixes))))
-    compared = max(*settings.policies, min(serving.populations) if "open_loop" in serving.workloads else 1)
-    longest = max(*settings.prefixes, serving.load_tokens) + tail + 8
-    return BenchEngine(settings, material, 2 * compared, longest, context.clock)
-
-
-def described(engine: BenchEngine) -> dict[str, str]:
-    """An engine as a record shows it."""
-    facts = engine.options | {"block": engine.block, "longest": engine.longest}
-    facts |= {} if on_gpu() else {"malloc": "keeps what is freed"}
-    return {"name": "vllm"} | {key: str(value) for key, value in facts.items()}

@@ -9,67 +9,60 @@ from pathlib import Path
 import torch
 
 from alora.bench import guards
-from alora.bench.baselines import TRAINERS, PeftTrainer, peft_model
 from alora.bench.flops import FlopCount
 from alora.bench.guards import Code, refuse
-from alora.bench.harness import Clock, Context, Harness
+from alora.bench.harness import Benchmark, Clock, Context, Harness
 from alora.bench.material import LABELS, adapter_spec, bench_base, random_adapter
 from alora.bench.memory import extra_peak_mib, in_fresh_process
-from alora.bench.packed import PackedTrainer, TrainingPrompts, difference
-from alora.bench.record import LoadRecord, MemoryRow
+from alora.bench.record import MemoryRow
+from alora.bench.reference import peft_model
+from alora.bench.trainers import TRAINERS, PackedTrainer, PeftTrainer, difference, draw_batch, over_vocabulary, piece_of
 from alora.bench.trials import AA, Agreement, Cell, Refusal, Result, Run
 from alora.config.schema import BaseSettings, BenchSettings, TrainingSettings
+from alora.training.examples import Batch
 
 PASS_TOKENS = TrainingSettings().max_suffix_tokens  # of a packed pass
 UNLIKE = 1e9  # what a record holds for an infinite difference, which JSON does not have
 
 
-class TrainingBench:
+class TrainingBench(Benchmark):
     """The cells are prefix lengths. ``_worst``: relative difference of a baseline to ours; ``_untrained``: policies of
     ours without a gradient; both by cell and system.
     """
 
     def __init__(self, context: Context) -> None:
         settings = context.settings
-        self.base = bench_base(settings, context.base, context.device, context.dtype)
-        self._spec, self._context, self._settings = adapter_spec(settings, self.base.shape), context, settings
-        self._adapters = [
-            random_adapter(self._spec, self.base.model, settings.seed + 10 * policy)
-            for policy in range(max(settings.policies))
-        ]
+        self.base = base = bench_base(settings, context.base, context.device, context.dtype)
         self.tolerance = guards.GRADIENT_TOLERANCE[guards.half(context.dtype)]
-        self._count = FlopCount(self.base.shape, settings.rank, self._spec.targets)
+        self.engine, self.memory = dict[str, str](), list[MemoryRow]()
+        self._context, self._settings = context, settings
+        policies, self._spec = range(max(settings.policies)), adapter_spec(settings, base.shape)
+        self._adapters = [random_adapter(self._spec, base.model, settings.seed + 10 * policy) for policy in policies]
+        self._count = FlopCount(base.shape, settings.rank, self._spec.targets)
         self._worst: dict[tuple[str, str], float] = {}
         self._untrained: dict[tuple[str, str], list[int]] = {}
-        self.engine, self.memory = dict[str, str](), list[MemoryRow]()
 
     def measure(self) -> None:
+        """Every prefix length, and the memory of a step."""
         for prefix in self._settings.prefixes:
             self._cell(prefix)
         if self._settings.memory:
             context = self._context
             self.memory = in_fresh_process(step_memory, self._settings, context.base, context.device, context.dtype)
 
-    def ask(self) -> None:
-        """Gradients were compared before a clock was read."""
-
-    def load(self) -> list[LoadRecord]:
-        return []
-
-    def _prompts(self, prefix: int, policies: int) -> TrainingPrompts:
+    def _batch(self, prefix: int, policies: int) -> Batch:
         settings, base = self._settings, self.base
-        return TrainingPrompts.draw(base.shape.vocab, prefix, settings.suffix, policies, settings.seed, base.banned)
+        return draw_batch(base.shape.vocab, prefix, settings.suffix, policies, settings.seed, base.banned)
 
-    def _packed(self, prompts: TrainingPrompts, tokens: int = PASS_TOKENS, vocabulary: bool = False) -> PackedTrainer:
-        adapters = self._adapters[: len(prompts.suffixes)]
-        return PackedTrainer(self.base.model, adapters, prompts, self._context.scratch, tokens, vocabulary)
+    def _packed(self, batch: Batch, tokens: int = PASS_TOKENS) -> PackedTrainer:
+        return PackedTrainer(self.base.model, self._adapters[: len(batch.pairs)], batch, self._context.scratch, tokens)
 
     def _cell(self, prefix: int) -> None:
         """Make the trainers, compare what they compute, and time them interleaved with an A/A run."""
         settings, counts = self._settings, sorted(self._settings.policies)
-        ours = {f"packed P={policies}": self._packed(self._prompts(prefix, policies)) for policies in counts}
+        ours = {f"packed P={policies}": self._packed(self._batch(prefix, policies)) for policies in counts}
         cell = Cell("training", {"prefix": prefix, "suffix": settings.suffix}, list(ours))
-        own = self._adapters[0], self._prompts(prefix, counts[-1]), self._context.scratch
+        own = self._adapters[0], self._batch(prefix, counts[-1]), self._context.scratch
         baselines = {name: TRAINERS[name](peft_model(self.base.model, self._spec), *own) for name in settings.baselines}
         self._compare(cell, ours, baselines, sorted({0, counts[-1] - 1}))
         systems = {**ours, **baselines, AA: ours[cell.ours[0]]}
@@ -98,47 +91,48 @@ class TrainingBench:
         """
         outcomes = []
         for name, one in ours.items():
-            found, self._untrained[cell.name, name] = one.outcomes([p for p in checked if p < one.policies])
+            found, self._untrained[cell.name, name] = one.outcomes([p for p in checked if p < len(one.batch.pairs)])
             outcomes.append(found)
         for name, baseline in baselines.items():
-            if baseline.objective == "labels":
+            if name == "peft":
                 references = []
                 for policy in reversed(checked):  # the first is what is timed
                     baseline.train_policy(self._adapters[policy], policy)
                     references.insert(0, baseline.outcome())
                 pairs = [pair for found in outcomes for pair in zip(found, references, strict=False)]
             else:
-                wide = self._packed(self._prompts(cell.size("prefix"), 1), vocabulary=True)
+                wide = self._packed(over_vocabulary(self._batch(cell.size("prefix"), 1), self.base.shape.vocab))
                 pairs = [(wide.outcomes([0])[0][0], baseline.outcome())]
                 wide.close()
             self._worst[cell.name, name] = max(difference(mine, theirs) for mine, theirs in pairs)
 
     def peak_memory(self, prefix: int) -> list[MemoryRow]:
         """PEFT, the packed step alone, and few and many policies in passes of one size: memory follows the pass."""
-        most = max(self._settings.policies)
-        few = min(8, most)
-        model = peft_model(self.base.model, self._spec)
+        most, context = max(self._settings.policies), self._context
+        few, model = min(8, most), peft_model(self.base.model, self._spec)
         small, whole = (
-            PeftTrainer(model, self._adapters[0], self._prompts(length, 1), self._context.scratch)
-            for length in (16, prefix)
+            PeftTrainer(model, self._adapters[0], self._batch(length, 1), context.scratch) for length in (16, prefix)
         )
-        rows = [MemoryRow("peft", 1, PASS_TOKENS, extra_peak_mib(small, whole, self._context.device))]
+        rows = [MemoryRow("peft", 1, PASS_TOKENS, extra_peak_mib(small, whole, context.device))]
         del model, small, whole
         short = few * self._settings.suffix
         for policies, tokens in ((1, PASS_TOKENS), (most, PASS_TOKENS), (few, short), (most, short)):
             gc.collect()
-            first = self._packed(self._prompts(16, policies), tokens)
-            peak = extra_peak_mib(first, first.on(self._prompts(prefix, policies)), self._context.device)
+            first = self._packed(self._batch(16, policies), tokens)
+            peak = extra_peak_mib(first, first.on(self._batch(prefix, policies)), context.device)
             rows.append(MemoryRow("packed", policies, tokens, peak))
             first.close()
         return rows
 
     def faults(self, cell: Cell, system: str) -> list[Refusal]:
         """Other gradients, pairs that a timed step left out, policies that were not trained."""
-        if system in self._settings.baselines:
-            return guards.unequal_gradients(self._worst[cell.name, system], self.tolerance, system)
+        if (worst := self._worst.get((cell.name, system))) is not None:
+            text = f"loss or gradients of {system} and ours differ by {worst:.1e}"
+            text = f"{text} (rounding explains {self.tolerance:.0e})"
+            return refuse(Code.UNEQUAL_GRADIENTS, text, not worst <= self.tolerance)
         policies, missing = policies_of(system), self._untrained[cell.name, system]
-        wanted = set(map(self._prompts(cell.size("prefix"), policies).piece, range(policies)))
+        batch = self._batch(cell.size("prefix"), policies)
+        wanted = {piece_of(batch.prefixes, *pair) for pair in zip(batch.pairs, batch.labels, strict=True)}
         ran = min(len(wanted & set(trial.run.work)) for trial in cell.of(system))
         left_out = refuse(Code.UNEQUAL_WORK, f"ours ran {ran} of its {policies} pairs", ran < policies)
         return left_out + refuse(Code.NO_GRADIENT, f"policies {missing} of ours got no finite gradient", missing)
@@ -155,6 +149,7 @@ class TrainingBench:
         return policies * self._count.packed(prefix, suffix, len(LABELS), policies)
 
     def limit(self, cell: Cell, baseline: str) -> float:
+        """A pair of the baseline over a pair of ours behind a prefix that is there already."""
         return self._flops(cell, baseline) / self._count.suffix(cell.size("prefix"), cell.size("suffix"), len(LABELS))
 
     def agreement(self, cell: Cell, system: str) -> list[Agreement]:
@@ -178,4 +173,5 @@ def step_memory(
 
 
 def policies_of(system: str) -> int:
+    """P of a packed system."""
     return int(system.partition("=")[2])

@@ -143,9 +143,9 @@ class Ratio:
     @property
     def why(self) -> str:
         """Why there is no number, in words: what the first guard found, and how many more objected."""
-        found = self.faults or self.refused
+        found = self.faults
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        return f"withheld: {found[0].text}{more}" if self.faults else "other prompts"
+        return f"withheld: {found[0].text}{more}" if found else "other prompts"
 
 
 @dataclass(frozen=True)
@@ -174,10 +174,6 @@ class Cell:
         ran = dict.fromkeys(trial.system for trial in self.trials)
         return [name for name in dict.fromkeys((*self.ours, *ORDER, *ran)) if name in ran]
 
-    @property
-    def baselines(self) -> list[str]:
-        return [name for name in self.systems if name not in (*self.ours, AA)]
-
     def size(self, key: str) -> int:
         return int(self.at[key])
 
@@ -187,9 +183,9 @@ class Cell:
     def mean(self, system: str, value: Callable[[Run], float]) -> float:
         return fmean(value(trial.run) for trial in self.of(system))
 
-    def part(self, system: str) -> bool:
-        """Whether a run of ``system`` is a part that stands for the whole."""
-        return self.of(system)[0].run.pieces < max(trial.run.pieces for trial in self.trials)
+    def share(self, system: str) -> float:
+        """How many of its runs make the whole burst: more than 1 where a run is a part that stands for it."""
+        return max(trial.run.pieces for trial in self.trials) / max(1, self.of(system)[0].run.pieces)
 
     @property
     def by_piece(self) -> bool:
@@ -198,7 +194,7 @@ class Cell:
 
     def mark(self, system: str) -> str:
         """Of figures that stand for a whole burst."""
-        return "~" if not self.by_piece and self.part(system) else ""
+        return "~" if not self.by_piece and self.share(system) > 1 else ""
 
     def each_ms(self, system: str) -> Measured:
         return median_interval([1000 * trial.each for trial in self.of(system)])
@@ -211,7 +207,7 @@ class Cell:
         machine did in it. None where a run is a part, whose requests wait less.
         """
         rounds = [trial.run.requests for trial in self.of(system)]
-        if self.part(system) or not all(rounds):
+        if self.share(system) > 1 or not all(rounds):
             return None
         return median_interval([1000 * float(np.percentile(one, percent)) for one in rounds])
 

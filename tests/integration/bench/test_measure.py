@@ -8,12 +8,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from alora.adapter.folder import AdapterSpec
 from alora.bench import memory
-from alora.bench.baselines import PeftTrainer, peft_model
 from alora.bench.flops import FlopCount
 from alora.bench.material import INVOCATION, LABELS, random_adapter
 from alora.bench.memory import in_fresh_process
-from alora.bench.packed import PackedTrainer, TrainingPrompts
+from alora.bench.reference import peft_model
 from alora.bench.shapes import SHAPES, BaseShape, random_base
+from alora.bench.trainers import PackedTrainer, PeftTrainer, draw_batch
 from alora.bench.training import PASS_TOKENS, step_memory
 from alora.config.schema import BaseSettings, BenchSettings
 from alora.errors import BaseError
@@ -57,7 +57,7 @@ def wide_base():
 
 
 def test_full_sequence_flops_are_what_torch_counts(wide_base, tmp_path):
-    adapter, prompts = random_adapter(SPEC, wide_base, 0), TrainingPrompts.draw(WIDE.vocab, PREFIX, SUFFIX, 1, 0)
+    adapter, prompts = random_adapter(SPEC, wide_base, 0), draw_batch(WIDE.vocab, PREFIX, SUFFIX, 1, 0)
     trainer = PeftTrainer(peft_model(wide_base, SPEC), adapter, prompts, tmp_path)
     assert FlopCount(WIDE, RANK, TARGETS).full_sequence(PREFIX, SUFFIX, 1) == pytest.approx(_counted(trainer), rel=0.01)
 
@@ -65,7 +65,7 @@ def test_full_sequence_flops_are_what_torch_counts(wide_base, tmp_path):
 @pytest.mark.parametrize("policies", [1, 5])
 def test_packed_flops_are_what_torch_counts(wide_base, policies, tmp_path):
     adapters = [random_adapter(SPEC, wide_base, policy) for policy in range(policies)]
-    prompts = TrainingPrompts.draw(WIDE.vocab, PREFIX, SUFFIX, policies, 0)
+    prompts = draw_batch(WIDE.vocab, PREFIX, SUFFIX, policies, 0)
     trainer = PackedTrainer(wide_base, adapters, prompts, tmp_path)
     paper = policies * FlopCount(WIDE, RANK, TARGETS).packed(PREFIX, SUFFIX, len(LABELS), policies)
     assert paper == pytest.approx(_counted(trainer), rel=0.02)

@@ -11,14 +11,22 @@ import torch
 
 from alora.adapter.folder import AdapterSpec
 from alora.bench import harness
-from alora.bench.baselines import HubTrainer, PeftTrainer, TrlTrainer, peft_model
 from alora.bench.guards import GRADIENT_TOLERANCE, unequal_work
 from alora.bench.harness import Clock
 from alora.bench.material import INVOCATION, random_adapter
-from alora.bench.packed import PackedTrainer, TrainingPrompts, difference
 from alora.bench.record import record_json
+from alora.bench.reference import peft_model
 from alora.bench.run import run_bench
 from alora.bench.shapes import SHAPES, random_base
+from alora.bench.trainers import (
+    HubTrainer,
+    PackedTrainer,
+    PeftTrainer,
+    TrlTrainer,
+    difference,
+    draw_batch,
+    over_vocabulary,
+)
 from alora.bench.trials import AA, Result, Run, Trial
 from alora.config.schema import BaseSettings, BenchSettings
 from alora.training.trainer import SharedPrefixTrainer
@@ -70,7 +78,7 @@ def test_a_step_that_runs_the_first_and_the_last_policy_alone(told, monkeypatch)
     """Both are what gradients are compared of."""
 
     def step(self):
-        batch = self._batch
+        batch = self.batch
         some = sorted({0, len(batch.pairs) - 1})
         parts = {name: tuple(getattr(batch, name)[at] for at in some) for name in ("pairs", "labels", "weights")}
         self._trainer.training_step(self._model, {"batch": replace(batch, **parts)})
@@ -87,7 +95,7 @@ def test_a_timed_step_that_runs_less_than_the_compared_one(told, monkeypatch):
         if calls[id(self)] == 1:
             return stock(self)
         few = copy.copy(self)
-        few._batch = replace(self._batch, pairs=self._batch.pairs[:1], labels=(0,), weights=(1.0,))
+        few.batch = replace(self.batch, pairs=self.batch.pairs[:1], labels=(0,), weights=(1.0,))
         return stock(few)
 
     monkeypatch.setattr(PackedTrainer, "step", step)
@@ -149,7 +157,7 @@ def adapters(base):
 
 @pytest.fixture
 def prompts():
-    return TrainingPrompts.draw(SHAPE.vocab, PREFIX, SUFFIX, 3, seed=0)
+    return draw_batch(SHAPE.vocab, PREFIX, SUFFIX, 3, seed=0)
 
 
 @pytest.fixture
@@ -187,7 +195,7 @@ def test_truncation_is_found(base, adapters, prompts, packed):
 @pytest.mark.parametrize(
     "other",
     [
-        lambda prompts: TrainingPrompts.draw(SHAPE.vocab, PREFIX, SUFFIX, 3, seed=77),
+        lambda prompts: draw_batch(SHAPE.vocab, PREFIX, SUFFIX, 3, seed=77),
         lambda prompts: replace(prompts, labels=tuple(1 - label for label in prompts.labels)),
     ],
     ids=["other tokens", "another answer"],
@@ -207,8 +215,8 @@ def test_ours_agrees_with_peft_for_every_policy(base, adapters, prompts, packed)
 
 @pytest.mark.parametrize("kind", [HubTrainer, TrlTrainer])
 def test_trainers_agree_with_the_vocabulary_objective(base, adapters, prompts, tmp_path, kind):
-    one = replace(prompts, suffixes=prompts.suffixes[:1], labels=prompts.labels[:1])
-    wide = PackedTrainer(base, adapters[:1], one, tmp_path, vocabulary=True)
+    one = replace(prompts, pairs=prompts.pairs[:1], labels=prompts.labels[:1], weights=(1.0,))
+    wide = PackedTrainer(base, adapters[:1], over_vocabulary(one, SHAPE.vocab), tmp_path)
     (ours,), _ = wide.outcomes([0])
     wide.close()
     assert difference(ours, made(kind, base, adapters[0], one).outcome()) <= TOLERANCE
@@ -236,7 +244,7 @@ def test_a_wrong_loss_is_found_and_what_cannot_be_compared_is_infinitely_apart(p
     assert difference(first, first) == 0
     assert difference(replace(first, loss=first.loss * 1.001), first) > TOLERANCE
     fewer = replace(first, gradients=dict(list(first.gradients.items())[1:]))
-    silent, wide = replace(first, gradients={}), replace(first, objective="vocabulary")
+    silent, wide = replace(first, gradients={}), replace(first, words=SHAPE.vocab)
     for other in (second, fewer, silent, wide):
         assert difference(first, other) == float("inf")
     assert difference(silent, silent) == float("inf")

@@ -13,6 +13,7 @@ import torch
 from alora.bench import run as running
 from alora.bench.harness import REHEARSAL, Clock, Harness, TimeIsUp, Turn, draw_orders
 from alora.bench.serving import ServingBench
+from alora.bench.systems import System
 from alora.bench.trials import AA, Cell, Run, Trial
 from alora.config.schema import BaseSettings, BenchSettings, ServingBenchSettings
 from alora.errors import CheckFailed, ConfigError
@@ -83,7 +84,7 @@ def test_a_system_that_leaves_a_stage_out_is_not_measured():
         Harness(BenchSettings(), progress=False).measure({"a": lambda number: [burst()]}, stages, 1)
 
 
-class Answered:
+class Answered(System):
     """A system that notes what it was asked, and whether its cache was emptied before."""
 
     keeps = True

@@ -1,0 +1,279 @@
+"""Training steps on equal pairs: ours, packed, and three full-sequence trainers that it is compared with.
+
+The baselines share nothing between policies, so P policies cost P times one. All run as fast as their packages allow:
+no gradient checkpointing, no padding, one conversation a batch (on CPU no slower per pair than four), float32 as
+loaded.
+
+- ``peft``: PEFT's aLoRA in a loop of its own, logits of the last token only, loss over the label tokens.
+- ``trainer``: the same model in ``transformers.Trainer`` as it comes, with its loss over the vocabulary.
+- ``trl``: TRL's ``SFTTrainer`` with settings that make it right and fast: ``max_length=None`` (1024 would cut the
+  invocation off), loss on the answer only, no bfloat16, no checkpointing.
+"""
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from datasets import Dataset
+from peft import PeftModel
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, Trainer, TrainingArguments
+
+from alora.activation import peft_offset
+from alora.adapter.bank import Bank
+from alora.adapter.folder import AdapterWeights
+from alora.bench.material import INVOCATION, LABELS, draw_suffix, token_ids
+from alora.bench.reference import put_adapter
+from alora.bench.trials import Piece
+from alora.errors import MissingDependency
+from alora.prefix.packed import PackedModel
+from alora.prefix.plan import Pair
+from alora.prefix.store import PrefixStore
+from alora.training.examples import Batch
+from alora.training.model import SharedPrefixModel
+from alora.training.track import Tracker
+from alora.training.trainer import SharedPrefixTrainer
+
+IGNORED = -100  # label of positions that a language-model loss leaves out
+Gradients = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+
+
+def draw_batch(
+    vocab: int, prefix: int, suffix: int, policies: int, seed: int, banned: frozenset[int] = frozenset(INVOCATION)
+) -> Batch:
+    """Random pairs of one conversation. Pair ``p`` is the same for any number of policies above ``p``."""
+    suffixes = [draw_suffix(vocab, suffix, seed + 1 + policy).token_ids for policy in range(policies)]
+    pairs = tuple(Pair(0, policy, ids, LABELS) for policy, ids in enumerate(suffixes))
+    labels = tuple(policy % len(LABELS) for policy in range(policies))
+    return Batch((token_ids(vocab, prefix, seed, banned),), pairs, labels, (1.0,) * policies)
+
+
+def over_vocabulary(batch: Batch, vocab: int) -> Batch:
+    """The same answers, each chosen among all tokens, as language-model trainers do."""
+    answers = tuple(pair.label_token_ids[label] for pair, label in zip(batch.pairs, batch.labels, strict=True))
+    pairs = tuple(replace(pair, label_token_ids=tuple(range(vocab))) for pair in batch.pairs)
+    return replace(batch, pairs=pairs, labels=answers)
+
+
+def piece_of(prefixes: Sequence[tuple[int, ...]], pair: Pair, label: int) -> Piece:
+    """The work of training one pair."""
+    return Piece.of(prefixes[pair.prefix] + pair.suffix_ids, (pair.label_token_ids[label],), pair.policy)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step computed for one pair; ``words``: how many tokens the loss is over."""
+
+    piece: Piece
+    words: int
+    loss: float
+    gradients: Gradients
+
+
+def difference(ours: Outcome, reference: Outcome) -> float:
+    """Largest relative difference of the loss and of each gradient matrix; infinite where they cannot be compared."""
+    if (ours.piece.digest, ours.words) != (reference.piece.digest, reference.words):
+        return math.inf
+    if not reference.gradients or ours.gradients.keys() != reference.gradients.keys():
+        return math.inf
+    apart = [abs(ours.loss - reference.loss) / max(abs(reference.loss), 1e-12)]
+    for name, theirs in reference.gradients.items():
+        for mine, wanted in zip(ours.gradients[name], theirs, strict=True):
+            norm = wanted.norm().item()
+            apart.append((mine.to(wanted.dtype) - wanted).norm().item() / norm if norm > 0 else math.inf)
+    return max(apart) if all(map(math.isfinite, apart)) else math.inf  # max() passes over NaN
+
+
+class PackedTrainer:
+    """Ours: P policies behind one prefix, by :meth:`alora.training.trainer.SharedPrefixTrainer.training_step`.
+
+    ``store`` keeps prefix KV between steps.
+    """
+
+    def __init__(
+        self, base: PreTrainedModel, adapters: Sequence[AdapterWeights], batch: Batch, scratch: Path,
+        max_suffix_tokens: int = 4096, store: PrefixStore | None = None,
+    ) -> None:  # fmt: skip
+        self.batch, self._bank = batch, Bank(base, adapters, trainable=True)
+        self._model = SharedPrefixModel(PackedModel(base, self._bank), store)
+        self._ran: list[tuple[Sequence[tuple[int, ...]], Sequence[Pair]]] = []  # prefixes and pairs of each pass
+        self._model.register_forward_pre_hook(self._note, with_kwargs=True)
+        self._trainer = SharedPrefixTrainer(
+            model=self._model, args=TrainingArguments(**trainer_options(scratch, base.device)),
+            tracker=Tracker(self._bank, patience=0), max_suffix_tokens=max_suffix_tokens,
+        )  # fmt: skip
+        self._trainer.current_gradient_accumulation_steps = 1  # set by the training loop, which is not timed
+
+    @property
+    def shared_tokens(self) -> int:
+        return len(self.batch.prefixes[0])
+
+    def on(self, batch: Batch) -> Self:
+        """The same trainer on other pairs."""
+        other = copy.copy(self)
+        other.batch = batch
+        return other
+
+    def step(self) -> None:
+        """Prefix once without gradient, then all suffixes, pass by pass."""
+        self._trainer.training_step(self._model, {"batch": self.batch})
+
+    def clear(self) -> None:
+        """Drop the gradients and the record of what ran, so that every step starts alike."""
+        self._bank.zero_grad(set_to_none=True)
+        self._ran.clear()
+
+    def _note(self, module: Any, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+        # two references a pass cost no time; a pass without gradient trains nothing and does not count
+        if torch.is_grad_enabled():
+            self._ran.append((given["prefixes"], given["pairs"]))
+
+    def pieces(self) -> list[Piece]:
+        """The pairs that the model ran since :meth:`clear`."""
+        labels = {(p.policy, p.suffix_ids): n for p, n in zip(self.batch.pairs, self.batch.labels, strict=True)}
+        return [
+            piece_of(prefixes, pair, labels.get((pair.policy, pair.suffix_ids), 0))
+            for prefixes, pairs in self._ran for pair in pairs
+        ]  # fmt: skip
+
+    def outcomes(self, policies: Sequence[int]) -> tuple[list[Outcome], list[int]]:
+        """Loss and gradients of some policies from one step; and the policies that got no finite gradient."""
+        self.clear()
+        self.step()
+        with torch.no_grad():
+            logits_nL = self._model.eval()(self.batch.prefixes, self.batch.pairs)
+        labels_n = torch.tensor(self.batch.labels, device=logits_nL.device)
+        losses = torch.nn.functional.cross_entropy(logits_nL, labels_n, reduction="none").tolist()
+        pieces, outcomes = {piece.policy: piece for piece in self.pieces()}, []
+        for policy in policies:
+            gradients = {name: (a.clone(), b.clone()) for name, (a, b) in self.gradients(policy).items()}
+            piece = pieces.get(policy, Piece("not run", policy, 0))
+            outcomes.append(Outcome(piece, logits_nL.shape[1], losses[policy], gradients))
+        untrained = [pair.policy for pair in self.batch.pairs if not self._has_gradient(pair.policy)]
+        self.clear()
+        return outcomes, untrained
+
+    def _has_gradient(self, policy: int) -> bool:
+        """Whether every gradient matrix of ``policy`` is finite and not zero."""
+        norms = torch.stack([half.norm() for pair in self.gradients(policy).values() for half in pair])
+        return bool((norms.isfinite() & (norms > 0)).all())
+
+    def gradients(self, policy: int) -> Gradients:
+        """By module; they are overwritten by the next step."""
+        return self._bank.gradients(policy)
+
+    def close(self) -> None:
+        self._bank.release()
+
+
+def trainer_options(scratch: Path, device: torch.device) -> dict[str, Any]:
+    """Options of every trainer: batch of one conversation, float32 as loaded, nothing written."""
+    return {
+        "output_dir": str(scratch), "per_device_train_batch_size": 1, "report_to": [], "save_strategy": "no",
+        "logging_strategy": "no", "disable_tqdm": True, "dataloader_pin_memory": False, "remove_unused_columns": False,
+        "label_names": ["labels"], "use_cpu": device.type == "cpu",
+    }  # fmt: skip
+
+
+class PeftTrainer:
+    """PEFT's aLoRA over the whole prompt, in as little code as possible; and what the other two have in common."""
+
+    shared_tokens = 0
+
+    def __init__(
+        self, model: PeftModel, adapter: AdapterWeights, batch: Batch, scratch: Path, policy: int = 0
+    ) -> None:  # fmt: skip
+        self._model, self._batch, self._scratch, self.words = model, batch, scratch, len(LABELS)
+        self.train_policy(adapter, policy)
+
+    def train_policy(self, adapter: AdapterWeights, policy: int) -> None:
+        """Go on with another pair of the batch, and its adapter."""
+        put_adapter(self._model, adapter)
+        self._policy, (prefix_ids,), pair = policy, self._batch.prefixes, self._batch.pairs[policy]
+        self._take(prefix_ids + pair.suffix_ids, len(prefix_ids), self._batch.labels[policy])
+
+    def _take(self, prompt: tuple[int, ...], prefix: int, label: int) -> None:
+        self._label, ids_BT = label, torch.tensor([prompt], device=self._model.device)
+        offsets = [peft_offset(len(prompt), prefix)]
+        self._inputs = {"input_ids": ids_BT, "logits_to_keep": 1, "use_cache": False, "alora_offsets": offsets}
+
+    def step(self) -> float:
+        """Forward with the last token's logits, and backward."""
+        logits_BL = self._model.train()(**self._inputs).logits[:, -1, list(LABELS)].float()
+        loss = torch.nn.functional.cross_entropy(logits_BL, torch.tensor([self._label], device=logits_BL.device))
+        loss.backward()
+        return loss.item()
+
+    def pieces(self) -> list[Piece]:
+        """The one pair, from the tokens that the model is given."""
+        return [Piece.of(self._inputs["input_ids"][0].tolist(), (LABELS[self._label],), self._policy)]
+
+    def clear(self) -> None:
+        self._model.zero_grad(set_to_none=True)
+
+    def outcome(self) -> Outcome:
+        self.clear()
+        loss, gradients = self.step(), {}
+        for name, module in self._model.named_modules():
+            if hasattr(module, "lora_A") and "default" in module.lora_A:
+                a, b = module.lora_A["default"].weight.grad, module.lora_B["default"].weight.grad
+                if a is not None and b is not None:
+                    gradients[name.removeprefix("base_model.model.")] = (a.clone(), b.clone())
+        self.clear()
+        return Outcome(self.pieces()[0], self.words, loss, gradients)
+
+
+class HubTrainer(PeftTrainer):
+    """``transformers.Trainer``: its ``training_step`` on the answer as the only labelled token."""
+
+    def _take(self, prompt: tuple[int, ...], prefix: int, label: int) -> None:
+        self.words = self._model.config.vocab_size
+        self._trainer = self._make_trainer((*prompt, LABELS[label]))
+        self._trainer.current_gradient_accumulation_steps = 1  # set by the training loop, which is not timed
+        batch = next(iter(self._trainer.get_train_dataloader()))
+        self._inputs = {name: value.to(self._model.device) for name, value in batch.items()}
+
+    def _make_trainer(self, row: tuple[int, ...]) -> Trainer:
+        labels = [IGNORED] * (len(row) - 1) + [row[-1]]
+        rows: Any = [{"input_ids": list(row), "attention_mask": [1] * len(row), "labels": labels}]
+        arguments = TrainingArguments(**trainer_options(self._scratch, self._model.device))
+        return Trainer(model=self._model, args=arguments, train_dataset=rows)
+
+    def step(self) -> float:
+        """The trainer's own step: prepare, forward, loss, backward."""
+        items = torch.tensor(1, device=self._model.device)
+        return self._trainer.training_step(self._model, dict(self._inputs), num_items_in_batch=items).item()
+
+    def pieces(self) -> list[Piece]:
+        """The prompt is what stands before the labelled token."""
+        ids, labels = self._inputs["input_ids"][0].tolist(), self._inputs["labels"][0].tolist()
+        at = next((index for index, label in enumerate(labels) if label != IGNORED), len(labels))
+        return [Piece.of(ids[:at], tuple(labels[at : at + 1]), self._policy)]
+
+
+class TrlTrainer(HubTrainer):
+    """TRL's ``SFTTrainer``. It patches the model that it is given, so give it one of its own."""
+
+    def _make_trainer(self, row: tuple[int, ...]) -> Trainer:
+        try:
+            from trl import SFTConfig, SFTTrainer  # pyright: ignore[reportPrivateImportUsage]
+        except ImportError as error:
+            text = "the baseline 'trl' needs the package trl; install alora-toolkit[baselines], or leave it out with"
+            raise MissingDependency(f"{text} bench.baselines=[peft,trainer]") from error
+        options: dict[str, Any] = trainer_options(self._scratch, self._model.device) | {"remove_unused_columns": True}
+        options |= {"max_length": None, "completion_only_loss": True, "gradient_checkpointing": False, "bf16": False}
+        config = SFTConfig(**options)
+        rows = Dataset.from_dict({"input_ids": [row], "completion_mask": [[0] * (len(row) - 1) + [1]]})
+        words = {"<pad>": 0, "<s>": 1, "</s>": 2} | {str(number): number for number in range(3, self.words)}
+        tokenizer = PreTrainedTokenizerFast(  # the trainer insists on one; the rows hold token ids already
+            tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="<pad>")),
+            pad_token="<pad>", bos_token="<s>", eos_token="</s>",
+        )  # fmt: skip
+        return SFTTrainer(model=self._model, args=config, train_dataset=rows, processing_class=tokenizer)
+
+
+TRAINERS = {"peft": PeftTrainer, "trainer": HubTrainer, "trl": TrlTrainer}
