@@ -2,8 +2,8 @@
 
 A device is three numbers: seconds a base operation, seconds an operation of adapted tokens (the base's part included)
 and seconds a request. They are fitted to the bursts of a bench record (:func:`fit_rates`), or are shares of the peak
-that its maker publishes (:func:`published_rates`). Operations are counted by :mod:`alora.bench.flops`, as the roofline
-counts them, but with whole last layers: engines trim nothing.
+that its maker publishes (:func:`published_rates`). Operations are counted as :mod:`alora.bench.roofline` does, but with
+whole last layers: engines trim nothing.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from statistics import median
 import numpy as np
 from scipy.optimize import nnls
 
-from alora.bench.flops import FlopCount
 from alora.bench.record import Record
-from alora.bench.shapes import SHAPES, BaseShape
+from alora.bench.roofline import FORWARD, FlopCount, causal
+from alora.bench.shapes import SHAPES
 from alora.config.schema import PlanSettings
 from alora.errors import ConfigError
 
@@ -28,7 +28,6 @@ USABLE = 0.9  # of a device's memory
 BUSIEST = 0.8  # share of a device's time that may be planned
 # Of the published peak, and seconds of a request: fitted to vLLM 0.26 with Qwen3-4B on one H100.
 EFFICIENCY, REQUEST_S = 0.2, 0.0008
-_FORWARD = 2  # matrix products of attention
 
 
 @dataclass(frozen=True)
@@ -75,49 +74,35 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Battery:
+class Battery(FlopCount):
     """Policies of one shape on one base."""
 
-    shape: BaseShape
-    rank: int
-    targets: Sequence[str]
-    suffix: int
+    suffix: int = 32
     block: int = BLOCK
 
     def alora(self, tokens: int, policies: int, cached: int = 0) -> Work:
         """Every policy on a conversation whose first ``cached`` tokens were computed before; the rest is, once."""
-        kept, part = self._whole_blocks(cached), tokens % self.block  # the part by every policy
+        kept, part = cached - cached % self.block, tokens % self.block  # the part by every policy
         base = self._base(tokens, kept) + (policies - 1) * self._base(tokens, tokens - part)
-        adapted = self._adapted * self.suffix + self._attention(tokens + self.suffix, tokens)
+        adapted = (self.linear + self.adapter) * self.suffix + self._attention(tokens + self.suffix, tokens)
         computed = tokens - kept + (policies - 1) * part + policies * self.suffix
         return Work(base, policies * adapted, policies, computed)
 
     def lora(self, tokens: int, policies: int, cached: int = 0) -> Work:
         """The same by standard LoRA: every policy computes the whole prompt behind its own ``cached`` tokens."""
-        kept, whole = self._whole_blocks(cached), tokens + self.suffix
-        one = (whole - kept) * self._adapted + self._attention(whole, kept)
+        kept, whole = cached - cached % self.block, tokens + self.suffix
+        one = (whole - kept) * (self.linear + self.adapter) + self._attention(whole, kept)
         return Work(0, policies * one, policies, policies * (whole - kept))
 
-    def _whole_blocks(self, tokens: int) -> int:
-        return tokens - tokens % self.block
-
     def _base(self, tokens: int, cached: int) -> float:
-        return (tokens - cached) * self._count.linear + self._attention(tokens, cached)
+        return (tokens - cached) * self.linear + self._attention(tokens, cached)
 
     def _attention(self, tokens: int, cached: int) -> int:
-        return self._count.attention(tokens * (tokens + 1) // 2 - cached * (cached + 1) // 2, _FORWARD)
-
-    @property
-    def _count(self) -> FlopCount:
-        return FlopCount(self.shape, self.rank, self.targets)
-
-    @property
-    def _adapted(self) -> int:
-        return self._count.linear + self._count.adapter
+        return self.attention(causal(tokens) - causal(cached), FORWARD)
 
     def adapter_bytes(self, itemsize: int) -> int:
         """Of one adapter."""
-        return self._count.adapter // 2 * itemsize
+        return self.adapter // 2 * itemsize
 
 
 def published_rates(device: Device) -> Rates:
@@ -134,9 +119,8 @@ def fit_rates(record: Record) -> Rates:
     """
     rows = [
         np.array([work.base, work.adapted, work.requests]) / seconds
-        for _, _, systems in bursts(record)
-        for work, seconds in systems.values()
-    ]
+        for _, _, systems in bursts(record) for work, seconds in systems.values()
+    ]  # fmt: skip
     if len(rows) < 3:
         raise ConfigError(
             "the record holds fewer than two cells of the grid with alora and lora; run alora bench serving"
@@ -149,17 +133,13 @@ def fit_rates(record: Record) -> Rates:
 
 def bursts(record: Record) -> list[tuple[int, int, dict[str, tuple[Work, float]]]]:
     """Tokens and policies of each cell of the grid, and by system the work and the median seconds of what it ran."""
-    battery = battery_of(record)
-    found = []
-    for cell in record.cells:
-        systems: dict[str, tuple[Work, float]] = {}
+    battery, found = battery_of(record), []
+    for cell in (cell for cell in record.cells if cell.workload == "grid" and {"alora", "lora"} <= set(cell.systems)):
+        tokens, systems = cell.size("tokens"), dict[str, tuple[Work, float]]()
         for name, count in (("alora", battery.alora), ("lora", battery.lora)):
-            runs = [trial.run for trial in cell.trials if trial.system == name]
-            if cell.workload == "grid" and runs:
-                work = count(cell.size("tokens"), runs[0].pieces)
-                systems[name] = work, median(run.seconds for run in runs)
-        if len(systems) == 2:
-            found.append((cell.size("tokens"), cell.size("policies"), systems))
+            runs = [trial.run for trial in cell.of(name)]
+            systems[name] = count(tokens, runs[0].pieces), median(run.seconds for run in runs)
+        found.append((tokens, cell.size("policies"), systems))
     return found
 
 
@@ -169,10 +149,10 @@ def battery_of(record: Record) -> Battery:
     if settings.get("shape") not in SHAPES:
         raise ConfigError("the record does not name a shape of alora bench; measure with bench.shape=")
     try:
-        targets, block = settings["targets"].split(", "), int(record.engine.get("block", BLOCK))
-        shape = SHAPES[settings["shape"]]
-        _ = [shape.linears[name] for name in targets]
-        return Battery(shape, int(settings["rank"]), targets, int(settings["suffix"]), block)
+        numbers = int(settings["suffix"]), int(record.engine.get("block", BLOCK))
+        battery = Battery(SHAPES[settings["shape"]], int(settings["rank"]), settings["targets"].split(", "), *numbers)
+        battery.adapter_bytes(1)  # needs every target
+        return battery
     except (ValueError, LookupError) as error:
         raise ConfigError(f"the record's settings are damaged ({error}); measure again") from error
 

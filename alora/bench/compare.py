@@ -132,6 +132,10 @@ def _logs(cell: Cell, system: str) -> list[float]:
     return [math.log(trial.each) for trial in cell.of(system)]
 
 
+def _moved(cell: Cell, other: Cell, system: str) -> float:
+    return fmean(_logs(cell, system)) - fmean(_logs(other, system))
+
+
 def _is_control(cell: Cell, name: str) -> bool:
     """Where the base runs alone, all are; where there is neither base nor scorer next to ours, LoRA by PEFT is."""
     names = CONTROLS if "packed" not in cell.ours else (*CONTROLS, "lora")
@@ -140,27 +144,24 @@ def _is_control(cell: Cell, name: str) -> bool:
 
 def _control_moves(cell: Cell, other: Cell) -> list[float]:
     """By what the controls moved, widened by the A/A run's own noise."""
-    names = [name for name in cell.systems if name in other.systems and name != AA and _is_control(cell, name)]
-    moves, noise = [fmean(_logs(cell, name)) - fmean(_logs(other, name)) for name in names], 0.0
-    if cell.ours and all({AA, cell.ours[0]} <= set(one.systems) for one in (cell, other)):
-        apart = [fmean(_logs(one, AA)) - fmean(_logs(one, cell.ours[0])) for one in (cell, other)]
-        noise = abs(apart[0] - apart[1])
+    both, noise = set(cell.systems) & set(other.systems), 0.0
+    if cell.ours and {AA, cell.ours[0]} <= both:
+        noise = abs(_moved(cell, other, AA) - _moved(cell, other, cell.ours[0]))
+    moves = [_moved(cell, other, name) for name in both - {AA} if _is_control(cell, name)]
     return [math.exp(move + side * noise) for move in moves for side in (-1, 1)]
 
 
 def _change(cell: Cell, other: Cell, name: str, band: tuple[float, float] | None) -> Change:
     first, second = ([1000 * trial.run.seconds for trial in one.of(name)] for one in (cell, other))
     change = Change(cell.name, name, median(first), median(second), ratio_of_medians(first, second), NO)
-    if _is_control(cell, name):
-        return replace(change, verdict=CONTROL)
-    if band is None:
-        return replace(change, verdict=NO_CONTROL)
-    logs = _logs(cell, name), _logs(other, name)
-    moved = fmean(logs[0]) - fmean(logs[1])
+    if band is None or _is_control(cell, name):
+        return replace(change, verdict=CONTROL if _is_control(cell, name) else NO_CONTROL)
+    moved = _moved(cell, other, name)
     nearest = min(max(moved, math.log(band[0])), math.log(band[1]))  # the drift that explains most of it
     if nearest == moved:
         return replace(change, chance=1.0)
-    test: Any = stats.ttest_ind([value - nearest for value in logs[0]], logs[1], equal_var=False)
+    drifted = [value - nearest for value in _logs(cell, name)]
+    test: Any = stats.ttest_ind(drifted, _logs(other, name), equal_var=False)
     return replace(change, verdict=SLOWER if moved < nearest else FASTER, chance=float(test.pvalue))
 
 

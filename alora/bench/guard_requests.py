@@ -26,7 +26,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from alora.adapter.folder import save_adapter
@@ -44,9 +43,6 @@ from alora.bundle.write import BundleContents, write_bundle
 from alora.config.schema import BaseSettings, BenchSettings, IdentitySettings, PromptSettings
 from alora.data.conversation import Conversation, Message
 from alora.errors import CheckFailed, ConfigError
-from alora.guard.core import Guard
-from alora.guard.reader import Reading, Served
-from alora.guard.wire import GuardRequest
 from alora.http import Http, Unreachable
 from alora.identity.certify import certify
 from alora.policy import Policy
@@ -89,9 +85,8 @@ class GuardBench(ServingBench):
             talk = " ".join(random.Random(f"{settings.seed} {size}").choices(WORDS, k=size))
             prefix = renderer.prefix(Conversation("bench", (Message("user", talk),)))
             self._server.talks[prefix.token_ids] = talk
-        own = "; ".join(f"{own_ms(bundles[0], renderer, count):.3f} for {count}" for count in settings.policies)
-        self.engine = {"name": "vllm's server", **{key: str(value) for key, value in self._server.options.items()}}
-        self.engine |= {"own Python, ms a policy": own, "suffix": str(len(bundles[0].suffix.token_ids))}
+        options = self._server.options | {"suffix": len(bundles[0].suffix.token_ids)}
+        self.engine = {"name": "vllm's server", **{key: str(value) for key, value in options.items()}}
         names = [name for name in settings.serving.systems if name in ("alora", "lora", "reader")]
         if "reader" in names and importlib.util.find_spec("vllm.entrypoints.generate.structured_decisions") is None:
             self.engine["no reader"] = "this vLLM has no /v1/systemone"
@@ -159,11 +154,7 @@ class Server:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """The server, ready.
-
-        Raises:
-            CheckFailed: it ended before it was.
-        """
+        """The server, ready; CheckFailed if it ended before it was."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -184,15 +175,15 @@ class Server:
             self._process.wait(60)
 
     async def _until_ready(self) -> None:
-        status = 0
+        status, text = 0, ""
         while status != 200:
             if self._process.poll() is not None:
                 raise CheckFailed(f"the server ended: {(self._scratch / 'log').read_text(errors='replace')[-3000:]}")
+            if "the guard is not served" in text:  # golden rows differ, say: it will not be
+                raise CheckFailed(text)
+            await asyncio.sleep(1)
             with contextlib.suppress(Unreachable):
                 status, text = await self._http.send(f"{self._url}/v1/guard/health", None, 5)
-                if "the guard is not served" in text:  # golden rows differ, say: it will not be
-                    raise CheckFailed(text)
-            await asyncio.sleep(1)
         for number, folder in enumerate(self._twins):
             await self._post("/v1/load_lora_adapter", {"lora_name": f"lora{number}", "lora_path": str(folder)})
 
@@ -270,28 +261,3 @@ class Way(System):
             piece = own or self.material.piece(prefix_ids, policy)
             results.append(Result(piece, 0.0, hit, tuple(scores)))
         return Run.of(seconds, seconds, results, front=front)
-
-
-def own_ms(bundle: Bundle, renderer: Renderer, policies: int) -> float:
-    """The guard's own Python for each policy, answer as JSON included and the conversation's rendering left out: median
-    of 100 requests to a reader that answers at once.
-    """
-
-    class AtOnce:
-        async def read(self, _prefix: Any, asked: Any, _request: Any) -> Any:
-            for index in range(len(asked)):
-                yield Reading(index, (0.3, -0.2))
-
-    async def run() -> float:
-        one, taken = Served.of(bundle), list[float]()
-        many = [replace(one, name=f"{n}@0", policy=replace(one.policy, id=f"policy{n}")) for n in range(policies)]
-        guard = Guard(many, renderer, AtOnce())  # pyright: ignore[reportArgumentType]
-        request = GuardRequest(messages=[{"role": "user", "content": "Where is my parcel?"}])
-        for _ in range(100):
-            start = time.process_time()
-            response = await guard.answer(request)
-            response.model_dump_json()
-            taken.append((time.process_time() - start) * 1000 - response.timing_ms.render)
-        return median(taken) / policies
-
-    return asyncio.run(run())

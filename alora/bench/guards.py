@@ -1,6 +1,6 @@
 """What must hold before a ratio is printed. Codes of refusals are stable, their words are not."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 
 import torch
@@ -66,7 +66,7 @@ def unequal_work(ours: Sequence[Trial], theirs: Sequence[Trial], name: str) -> l
 
 def _part_of(whole: set[Piece], part: set[Piece], name: str) -> list[Refusal]:
     code = Code.OTHER_PROMPTS if name in READS_TEXT else Code.UNEQUAL_WORK
-    mine, other = _sizes(whole), _sizes(part)
+    mine, other = (sorted({(one.prompt_tokens, one.output_tokens) for one in pieces}) for pieces in (whole, part))
     if foreign := part - whole:
         if mine != other:
             return refuse(code, f"prompts differ: ours {mine}, {name} {other} (tokens in, tokens out)")
@@ -75,21 +75,11 @@ def _part_of(whole: set[Piece], part: set[Piece], name: str) -> list[Refusal]:
     return refuse(Code.UNEQUAL_WORK, f"{name} ran a part of prompts of unequal length: its whole is unknown", unknown)
 
 
-def _sizes(pieces: Iterable[Piece]) -> list[tuple[int, int]]:
-    return sorted({(piece.prompt_tokens, piece.output_tokens) for piece in pieces})
-
-
 def missing_rounds(ours: Sequence[Trial], theirs: Sequence[Trial], name: str) -> list[Refusal]:
     """Ratios are taken round by round, so both must have run every one of them, once."""
     mine, other = (sorted(trial.round for trial in trials) for trials in (ours, theirs))
     text = f"{name} was measured in rounds {other}, ours in {mine}"
     return refuse(Code.MISSING_ROUNDS, text, mine != other or len(set(mine)) < len(mine))
-
-
-def unequal_gradients(worst: float, tolerance: float, name: str) -> list[Refusal]:
-    """Loss and gradients of both must agree on the very workload that is timed."""
-    text = f"loss or gradients of {name} and ours differ by {worst:.1e} (rounding explains {tolerance:.0e})"
-    return refuse(Code.UNEQUAL_GRADIENTS, text, not worst <= tolerance)
 
 
 def unequal_verdicts(agreement: Agreement, tolerance: float) -> list[Refusal]:

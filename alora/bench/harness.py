@@ -5,7 +5,6 @@ cell and round, every sample kept; and the ratios, where no guard objects.
 import gc
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -88,31 +87,25 @@ class Harness:
         orders = draw_orders(list(turns), stages[-1], rounds, self.settings.seed)
         schedule = [(REHEARSAL, list(turns)), *enumerate(orders)]
         for number, order in tqdm(schedule, desc=stages[0].name, disable=not self._progress, leave=False):
+            ran = []
             for position, name in enumerate(order):
                 self.in_time()
                 gc.collect()  # outside the clock, so that no system pays for another's garbage
-                for cell, run in zip(stages, turns[name](number), strict=True):
-                    if number != REHEARSAL:
-                        cell.trials.append(Trial(name, number, position, run))
+                runs = zip(stages, turns[name](number), strict=True)
+                ran += [(cell, Trial(name, number, position, run)) for cell, run in runs]
+            for cell, trial in ran if number != REHEARSAL else ():  # a round counts when every system has run
+                cell.trials.append(trial)
         self.cells += stages
         self.underway = []
 
     def in_time(self) -> None:
-        """Go on.
-
-        Raises:
-            TimeIsUp: ``bench.limit_s`` seconds have passed since the run began.
-        """
+        """Go on, or TimeIsUp: ``bench.limit_s`` seconds have passed since the run began."""
         if self.deadline is not None and time.perf_counter() > self.deadline:
             raise TimeIsUp(f"the limit of {self.settings.limit_s:g} s was reached (bench.limit_s)")
 
     def keep_whole_rounds(self) -> None:
-        """Of what is being measured, the rounds in which every system has run; two of them at least make a cell."""
-        trials = [trial for cell in self.underway for trial in cell.trials]
-        ran, systems = Counter(trial.round for trial in trials), {trial.system for trial in trials}
-        whole = {number for number, count in ran.items() if count == len(systems) * len(self.underway)}
-        for cell in self.underway if len(whole) >= 2 else ():
-            self.cells.append(replace(cell, trials=[trial for trial in cell.trials if trial.round in whole]))
+        """What is being measured is finished; two rounds at least make a cell."""
+        self.cells += [cell for cell in self.underway if len({trial.round for trial in cell.trials}) >= 2]
         self.underway = []
 
 
@@ -147,10 +140,6 @@ class Context:
     clock: Clock
     harness: Harness
     machine: Machine = field(default_factory=lambda: Machine({}, 0.0))
-
-    @property
-    def quantized(self) -> bool:
-        return self.base.quantization == "nf4"
 
 
 class Benchmark(Protocol):

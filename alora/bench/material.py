@@ -39,13 +39,13 @@ class BenchBase:
     folder: str | None = None
     banned: frozenset[int] = frozenset(INVOCATION)  # tokens that no conversation holds
 
-    def record(self, quantized: bool) -> MeasuredBase:
+    def record(self, quantization: str) -> MeasuredBase:
         shape, model = self.shape, self.model
         on_gpu = model.device.type == "cuda"
         return MeasuredBase(
             self.name, self.fingerprint, shape.parameters, shape.layers, shape.hidden, shape.vocab,
             shape.kv_bytes(model.dtype.itemsize), str(model.dtype).removeprefix("torch."),
-            torch.cuda.get_device_name(model.device) if on_gpu else "cpu", "nf4" if quantized else "none",
+            torch.cuda.get_device_name(model.device) if on_gpu else "cpu", quantization,
             base_mib(model),
         )  # fmt: skip
 

@@ -8,18 +8,13 @@ import re
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import torch
 
 from alora.errors import BaseError, first_line
 
-T = TypeVar("T")
 _MMAP_MAX, _MMAP_THRESHOLD, _TRIM_THRESHOLD = -4, -3, -1  # glibc's names
-
-
-class Steps(Protocol):
-    def step(self) -> object: ...
 
 
 def keep_freed_memory() -> None:
@@ -34,7 +29,7 @@ def return_freed_memory() -> None:
     _set({_MMAP_THRESHOLD: 65536, _TRIM_THRESHOLD: 65536})
 
 
-def in_fresh_process(run: Callable[..., T], *args: Any) -> T:
+def in_fresh_process(run: Callable[..., Any], *args: Any) -> Any:
     """``run(...)`` where nothing was freed before: a step that fits into what a process has kept shows no need.
 
     Raises:
@@ -49,30 +44,28 @@ def in_fresh_process(run: Callable[..., T], *args: Any) -> T:
         raise BaseError(text) from error
 
 
-def extra_peak_mib(first: Steps, measured: Steps, device: torch.device) -> float:
-    """MiB that ``measured.step()`` needs at its peak, beyond the weights, the adapters and their gradients.
+def extra_peak_mib(first: Callable[[], object], measured: Callable[[], object], device: torch.device) -> float:
+    """MiB that the step ``measured`` needs at its peak, beyond the weights, the adapters and their gradients.
 
-    ``first.step()`` makes the gradients, and what libraries set up once. On a GPU it is the allocator's peak, on CPU
+    The step ``first`` makes the gradients, and what libraries set up once. On a GPU it is the allocator's peak, on CPU
     the resident set's.
     """
-    first.step()
+    first()
     gc.collect()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
-        measured.step()
+        measured()
         return (torch.cuda.max_memory_allocated(device) - before) / 2**20
     Path("/proc/self/clear_refs").write_text("5")  # sets VmHWM back to VmRSS
-    before = _resident_kib("VmRSS")
-    measured.step()
-    return (_resident_kib("VmHWM") - before) / 2**10
+    before = _resident_mib("VmRSS")
+    measured()
+    return _resident_mib("VmHWM") - before
 
 
-def _resident_kib(key: str) -> int:
-    line = re.search(rf"^{key}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-    if line is None:
-        raise OSError(f"/proc/self/status has no {key}")
-    return int(line[1])
+def _resident_mib(key: str) -> float:
+    (kib,) = re.findall(rf"^{key}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(kib) / 2**10
 
 
 def _set(options: dict[int, int]) -> None:

@@ -1,6 +1,6 @@
 """``bench.md``: a record for people."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 import numpy as np
@@ -109,24 +109,26 @@ def _kernel_factor(cells: Sequence[Cell]) -> str:
     return f"**Kernel factor** ({note}): {'; '.join(shown)}." if shown else ""
 
 
+def _shown(cells: Sequence[Cell]) -> Iterator[tuple[Cell, str, list[str]]]:
+    """Every system of every cell, and how its row begins."""
+    for cell in cells:
+        for name in (name for name in cell.systems if name != AA):
+            yield cell, name, [", ".join(map(str, cell.at.values())), f"{cell.mark(name)}{name}"]
+
+
 def _systems(cells: Sequence[Cell]) -> str:
     """A row a system: its distance to the roofline, single requests, and the engine's counters."""
     rows = []
-    for cell in cells:
-        for name in (name for name in cell.systems if name != AA):
-            least, seconds = cell.roofline.get(name), median(trial.run.seconds for trial in cell.of(name))
-            pieces = cell.of(name)[0].run.pieces
-            whole = max(trial.run.pieces for trial in cell.trials) / pieces if cell.mark(name) else 1
-            computed, cached = (
-                cell.mean(name, value) * whole for value in (lambda run: run.computed, lambda run: run.cached)
-            )
-            rows.append([
-                ", ".join(map(str, cell.at.values())), f"{cell.mark(name)}{name}", _ms(cell, name),
-                f"{seconds / least:.1f}" if least else "-",
-                *(brief(cell.request_ms(name, percent)) for percent in (50, 95)),
-                *(f"{cell.mark(name)}{count:.0f}" if computed else "-" for count in (computed, cached)),
-                f"{1000 * front:.1f}" if (front := cell.mean(name, lambda run: run.front)) else "-",
-            ])  # fmt: skip
+    for cell, name, row in _shown(cells):
+        least, seconds = cell.roofline.get(name), median(trial.run.seconds for trial in cell.of(name))
+        tokens = [cell.share(name) * cell.mean(name, one) for one in (lambda run: run.computed, lambda run: run.cached)]
+        front = cell.mean(name, lambda run: run.front)
+        rows.append([
+            *row, _ms(cell, name), f"{seconds / least:.1f}" if least else "-",
+            *(brief(cell.request_ms(name, percent)) for percent in (50, 95)),
+            *(f"{cell.mark(name)}{count:.0f}" if tokens[0] else "-" for count in tokens),
+            f"{1000 * front:.1f}" if front else "-",
+        ])  # fmt: skip
     heads = ["cell", "system", "ms", "times the roofline", "request p50, ms", "p95", "tokens computed", "hit",
              "until accepted, ms"]  # fmt: skip
     return table(heads, rows)
@@ -135,18 +137,16 @@ def _systems(cells: Sequence[Cell]) -> str:
 def _answers(cells: Sequence[Cell]) -> str:
     """A row a system: whole conversations over HTTP, one at a time. The A/A run's are ours, too."""
     rows = []
-    for cell in cells:
-        for name in (name for name in cell.systems if name != AA):
-            ran = [*cell.of(name), *(cell.of(AA) if name in cell.ours else [])]
-            whole = max(trial.run.pieces for trial in cell.trials) / ran[0].run.pieces
-            seconds, computed = [trial.run.seconds * whole for trial in ran], cell.mean(name, lambda run: run.computed)
-            rows.append([
-                ", ".join(map(str, cell.at.values())), f"{cell.mark(name)}{name}", str(len(ran)),
-                f"{len(ran) / sum(seconds):.3f}",
-                *(f"{1000 * np.percentile(seconds, at):.0f}" if len(ran) >= least else "-" for at, least in SAMPLES),
-                f"{cell.mark(name)}{computed * whole:.0f}" if computed else "-",
-                f"{1000 * sum(trial.run.front for trial in ran) / sum(trial.run.pieces for trial in ran):.2f}",
-            ])  # fmt: skip
+    for cell, name, row in _shown(cells):
+        ran = [*cell.of(name), *(cell.of(AA) if name in cell.ours else [])]
+        seconds = [trial.run.seconds * cell.share(name) for trial in ran]
+        computed = cell.share(name) * cell.mean(name, lambda run: run.computed)
+        rows.append([
+            *row, str(len(ran)), f"{len(ran) / sum(seconds):.3f}",
+            *(f"{1000 * np.percentile(seconds, at):.0f}" if len(ran) >= least else "-" for at, least in SAMPLES),
+            f"{cell.mark(name)}{computed:.0f}" if computed else "-",
+            f"{1000 * sum(trial.run.front for trial in ran) / sum(trial.run.pieces for trial in ran):.2f}",
+        ])  # fmt: skip
     heads = ["cell", "system", "samples", "conversations/s", *(f"p{at}, ms" for at, _ in SAMPLES), "tokens computed",
              "API process, CPU ms a policy"]  # fmt: skip
     return table(heads, rows)

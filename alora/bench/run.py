@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from alora.bench.guard_requests import GuardBench
 from alora.bench.harness import Clock, Context, Harness, TimeIsUp, evaluate
 from alora.bench.record import Record, settings_by_key
 from alora.bench.roofline import measure_machine
@@ -15,7 +16,7 @@ from alora.bench.serving import ServingBench
 from alora.bench.training import TrainingBench
 from alora.config.environment import describe_environment
 from alora.config.schema import BaseSettings, BenchSettings
-from alora.errors import ConfigError, MissingDependency
+from alora.errors import ConfigError
 
 
 def run_bench(
@@ -33,7 +34,8 @@ def run_bench(
         with tempfile.TemporaryDirectory(prefix="alora-bench-") as scratch:
             clock, harness = Clock(device, settings.threads), Harness(settings, progress)
             context = Context(settings, base, device, dtype, Path(scratch), clock, harness)
-            bench = _bench(context)
+            served = GuardBench if "guard" in settings.serving.workloads else ServingBench
+            bench = TrainingBench(context) if settings.workload == "training" else served(context)
             gc.collect()
             gc.freeze()  # the libraries' own objects, which collections between runs need not visit
             context.machine = measure_machine(bench.base, clock)
@@ -44,22 +46,10 @@ def run_bench(
         torch.set_num_threads(threads)
     return Record(
         settings.workload, describe_environment(), settings_by_key(asdict(settings)),
-        bench.base.record(context.quantized), clock.name,
+        bench.base.record(base.quantization or "none"), clock.name,
         bench.tolerance, context.machine, bench.engine, cells, aa, bench.load(), bench.memory, stopped,
         round(time.perf_counter() - began, 1), round(time.process_time() - spent, 1),
     )  # fmt: skip
-
-
-def _bench(context: Context) -> TrainingBench | ServingBench:
-    if context.settings.workload == "training":
-        return TrainingBench(context)
-    if "guard" not in context.settings.serving.workloads:
-        return ServingBench(context)
-    try:
-        from alora.bench.guard_requests import GuardBench
-    except ImportError as error:
-        raise MissingDependency(f"the guard needs vLLM ({error}); pip install 'alora-toolkit[vllm]'") from error
-    return GuardBench(context)
 
 
 def _measured(bench: TrainingBench | ServingBench, harness: Harness) -> str | None:

@@ -11,12 +11,13 @@
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from alora.bench import guards
 from alora.bench.engine import BenchEngine, Request
-from alora.bench.harness import Benchmark, Context, Turn
+from alora.bench.harness import REHEARSAL, Benchmark, Context
 from alora.bench.load import Load, fired_adapters, run_open_loop
 from alora.bench.material import Material, bench_base, bundle_material, random_material
 from alora.bench.record import LoadRecord, MemoryRow
@@ -31,6 +32,7 @@ NEEDS_ENGINE = ("warm", "open_loop", "guard")
 WARM_TOKENS, TURN_POLICIES = 500, 10  # at most: every system runs all of them, since a cache is no use to a part
 CHECKS = {"alora": ("packed", "the packed scorer"), "guard": ("alora", "P requests")}  # ours against all answers of it
 LORA_STEPS = 2  # of the engine that a rehearsal of standard LoRA fills; all further ones are alike
+Step = Callable[[str, int], Run]  # of a stage: from a system and the number of the round
 
 
 class ServingBench(Benchmark):
@@ -78,17 +80,22 @@ class ServingBench(Benchmark):
     def measure(self) -> None:
         for name in self._settings.serving.workloads:
             getattr(self, f"_{name}")()
-        for system in self.systems.values():
-            if isinstance(system, PackedScorer):
-                system.close()
 
     def conversation(self, tokens: int, seed: int = 0) -> tuple[int, ...]:
         """Prefix ids; the same for every system and round."""
         return self.material.conversation(tokens, self._settings.seed + 1000 + seed)
 
-    def _load(self, policies: Sequence[int]) -> None:
+    def _measure(self, stages: Sequence[Cell], steps: Sequence[Step], cells: int) -> None:
+        """Every system from an empty cache on, which is kept from stage to stage; all adapters are in their slots."""
+
+        def turn(name: str, number: int) -> list[Run]:
+            self.systems[name].forget()
+            return [step(name, number) for step in steps]
+
         for system in self.systems.values():
-            system.load(policies)
+            system.load(range(stages[-1].size("policies")))
+        turns = {name: partial(turn, name) for name in stages[-1].kept or self.systems}
+        self._harness.measure(turns, stages, cells)
 
     def _grid(self) -> None:
         self._bursts("grid", self._settings.prefixes)
@@ -97,35 +104,17 @@ class ServingBench(Benchmark):
         cells = [(tokens, count) for tokens in lengths for count in self._settings.policies]
         for tokens, count in cells:
             cell = Cell(workload, {"tokens": tokens, "policies": count}, [self.ours])
-            self._load(range(count))
-            turns = {name: self._cold(name, tokens, count) for name in self.systems}
-            self._harness.measure(turns, [cell], len(cells))
+            self._measure([cell], [partial(self._cold, self.conversation(tokens), count)], len(cells))
 
-    def _cold(self, name: str, tokens: int, count: int) -> Turn:
-        """A burst on an empty cache. Standard LoRA runs as many policies as ``lora_tokens`` allow, others in each
-        round.
-        """
-        system, prefix, serving = self.systems[name], self.conversation(tokens), self._settings.serving
-        part = rehearsed = count
+    def _cold(self, prefix: tuple[int, ...], count: int, name: str, number: int) -> Run:
+        """A burst. Standard LoRA runs as many policies as ``lora_tokens`` allow, others in each round."""
+        serving, first, size = self._settings.serving, 0, count
         if name == "lora":
-            part = count if serving.lora_tokens is None else min(count, max(1, serving.lora_tokens // tokens))
-            rehearsed = min(part, LORA_STEPS * serving.step_tokens // tokens + 1)
-
-        def run(number: int) -> list[Run]:
-            system.forget()
-            first, size = (0, rehearsed) if number < 0 else (number * part, part)
-            return [system.run(prefix, [policy % count for policy in range(first, first + size)])]
-
-        return run
-
-    def _turns(self, names: Sequence[str], stages: Callable[[System], list[Run]]) -> dict[str, Turn]:
-        """Each system from an empty cache on; it is kept from stage to stage."""
-
-        def run(system: System) -> list[Run]:
-            system.forget()
-            return stages(system)
-
-        return {name: lambda number, system=self.systems[name]: run(system) for name in names}
+            size = min(count, max(1, (serving.lora_tokens or count * len(prefix)) // len(prefix)))
+            first = number * size
+            if number == REHEARSAL:
+                first, size = 0, min(size, LORA_STEPS * serving.step_tokens // len(prefix) + 1)
+        return self.systems[name].run(prefix, [policy % count for policy in range(first, first + size)])
 
     def _warm(self) -> None:
         assert self._engine is not None
@@ -133,16 +122,14 @@ class ServingBench(Benchmark):
         policies, prefix = range(max(self._settings.policies)), self.conversation(tokens)
         names = [name for name, system in self.systems.items() if system.keeps]
         reading = Request(prefix, "base", 0, self.material.suffixes[0].label_token_ids)
-        at = {"tokens": tokens, "policies": len(policies)}
+        at, burst = {"tokens": tokens, "policies": len(policies)}, partial(self._burst, prefix, policies)
         stages = [
             Cell("warm", {**at, "stage": "read"}),
             # the base's cache is of no use to standard LoRA, which is adapted from token 0
             Cell("warm", {**at, "stage": "warm"}, [self.ours], {n: 0 if n == "lora" else tokens for n in names}),
             Cell("warm", {**at, "stage": "again"}, [self.ours], dict.fromkeys(names, tokens)),
         ]
-        turns = self._turns(names, lambda one: [engine.answer([reading]), *(one.run(prefix, policies) for _ in "12")])
-        self._load(policies)
-        self._harness.measure(turns, stages, 2)
+        self._measure(stages, [lambda name, number: engine.answer([reading]), burst, burst], 2)
 
     def _conversation(self) -> None:
         count, longest = self._settings.serving.turns, self._settings.prefixes[0]
@@ -152,11 +139,10 @@ class ServingBench(Benchmark):
             kept = {name: lengths[turn - 1] if system.keeps else 0 for name, system in self.systems.items()}
             at: dict[str, int | str] = {"turn": turn, "tokens": lengths[turn], "policies": len(policies)}
             stages.append(Cell("conversation", at, [self.ours], kept))
-        turns = self._turns(
-            list(self.systems), lambda one: [one.run(whole[:tokens], policies) for tokens in lengths[1:]]
-        )
-        self._load(policies)
-        self._harness.measure(turns, stages, 1)
+        self._measure(stages, [partial(self._burst, whole[:tokens], policies) for tokens in lengths[1:]], 1)
+
+    def _burst(self, prefix: tuple[int, ...], policies: Sequence[int], name: str, number: int) -> Run:
+        return self.systems[name].run(prefix, policies)
 
     def _open_loop(self) -> None:
         run_open_loop(self._settings, self.systems, self.conversation, self._context, self._loads)
@@ -166,12 +152,9 @@ class ServingBench(Benchmark):
 
     def ask(self) -> None:
         """Ask the references about requests of every cell and rate that really ran."""
-        wanted = [one for cell in self._harness.cells for one in sampled(cell, self._prefix(cell))]
+        wanted = [one for cell in self._harness.cells for one in sampled(cell, self.conversation(cell.size("tokens")))]
         wanted += [(reference_of(load.record.system), key) for load in self._loads for key in load.asked]
         self._references = ask_references(self.material, wanted)
-
-    def _prefix(self, cell: Cell) -> tuple[int, ...]:
-        return self.conversation(cell.size("tokens"))
 
     def faults(self, cell: Cell, system: str) -> list[Refusal]:
         """Verdicts that differ, too few slots, a cache that was not as empty or as full as it should be."""
@@ -197,7 +180,7 @@ class ServingBench(Benchmark):
 
     def agreement(self, cell: Cell, system: str) -> list[Agreement]:
         """With PEFT for sampled requests, with the packed scorer for all, and with its own other rounds."""
-        prefix = self._prefix(cell)
+        prefix = self.conversation(cell.size("tokens"))
 
         def keyed(name: str) -> list[tuple[Key, Result]]:
             return [((prefix, one.piece.policy), one) for trial in cell.of(name) for one in trial.run.results]

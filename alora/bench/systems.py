@@ -56,38 +56,26 @@ class VllmSystem(System):
         self.engine.load(self.name, policies)
 
 
+@dataclass
 class PackedScorer(System):
     """:class:`~alora.prefix.scorer.Scorer`: prefix once, then all suffixes in packed passes."""
 
-    def __init__(self, material: Material, clock: Clock) -> None:
-        self._material, self._clock = material, clock
-        self._policies: tuple[int, ...] = ()  # that the scorer was made for
-        self._scorer: Scorer | None = None
+    material: Material
+    clock: Clock
 
     def run(self, prefix_ids: tuple[int, ...], policies: Sequence[int]) -> Run:
-        scorer, suffixes = self._scorer_of(policies), [self._material.suffixes[policy] for policy in policies]
-        rows: list[torch.Tensor] = []
-        seconds, wall = self._clock.time(lambda: rows.extend(scorer.label_logits(Prefix(prefix_ids), suffixes)))
+        made, rows = self.material, list[torch.Tensor]()
+        unknown = Fingerprint("random", "none", "none")
+        base = LoadedBase(made.base.model, cast(Any, None), unknown, "random")  # it takes token ids
+        suffixes = [made.suffixes[policy] for policy in policies]
+        with Scorer(base, [made.adapters[policy] for policy in policies]) as scorer:
+            seconds, wall = self.clock.time(lambda: rows.extend(scorer.label_logits(Prefix(prefix_ids), suffixes)))
         results = []
         for number, (policy, row_L) in enumerate(zip(policies, rows, strict=True)):
             shared = len(prefix_ids) if number else 0  # computed once, and counted for the first
             scores = tuple(torch.log_softmax(row_L.float(), 0).tolist())
-            results.append(Result(self._material.piece(prefix_ids, policy), seconds, shared, scores))
+            results.append(Result(made.piece(prefix_ids, policy), seconds, shared, scores))
         return Run.of(seconds, wall, results)
-
-    def _scorer_of(self, policies: Sequence[int]) -> Scorer:
-        if self._scorer is None or self._policies != tuple(policies):
-            self.close()
-            unknown = Fingerprint("random", "none", "none")
-            base = LoadedBase(self._material.base.model, cast(Any, None), unknown, "random")  # it takes token ids
-            self._scorer = Scorer(base, [self._material.adapters[policy] for policy in policies])
-            self._policies = tuple(policies)
-        return self._scorer
-
-    def close(self) -> None:
-        if self._scorer is not None:
-            self._scorer.close()
-        self._scorer = None
 
 
 class PeftLora(System):

@@ -9,13 +9,13 @@ from pathlib import Path
 import torch
 
 from alora.bench import guards
-from alora.bench.flops import FlopCount
 from alora.bench.guards import Code, refuse
 from alora.bench.harness import Benchmark, Clock, Context, Harness
 from alora.bench.material import LABELS, adapter_spec, bench_base, random_adapter
 from alora.bench.memory import extra_peak_mib, in_fresh_process
 from alora.bench.record import MemoryRow
 from alora.bench.reference import peft_model
+from alora.bench.roofline import FlopCount
 from alora.bench.trainers import TRAINERS, PackedTrainer, PeftTrainer, difference, draw_batch, over_vocabulary, piece_of
 from alora.bench.trials import AA, Agreement, Cell, Refusal, Result, Run
 from alora.config.schema import BaseSettings, BenchSettings, TrainingSettings
@@ -113,13 +113,13 @@ class TrainingBench(Benchmark):
         small, whole = (
             PeftTrainer(model, self._adapters[0], self._batch(length, 1), context.scratch) for length in (16, prefix)
         )
-        rows = [MemoryRow("peft", 1, PASS_TOKENS, extra_peak_mib(small, whole, context.device))]
+        rows = [MemoryRow("peft", 1, PASS_TOKENS, extra_peak_mib(small.step, whole.step, context.device))]
         del model, small, whole
         short = few * self._settings.suffix
         for policies, tokens in ((1, PASS_TOKENS), (most, PASS_TOKENS), (few, short), (most, short)):
             gc.collect()
             first = self._packed(self._batch(16, policies), tokens)
-            peak = extra_peak_mib(first, first.on(self._batch(prefix, policies)), context.device)
+            peak = extra_peak_mib(first.step, first.on(self._batch(prefix, policies)).step, context.device)
             rows.append(MemoryRow("packed", policies, tokens, peak))
             first.close()
         return rows
@@ -150,7 +150,9 @@ class TrainingBench(Benchmark):
 
     def limit(self, cell: Cell, baseline: str) -> float:
         """A pair of the baseline over a pair of ours behind a prefix that is there already."""
-        return self._flops(cell, baseline) / self._count.suffix(cell.size("prefix"), cell.size("suffix"), len(LABELS))
+        return self._flops(cell, baseline) / self._count.trained_suffix(
+            cell.size("prefix"), cell.size("suffix"), len(LABELS)
+        )
 
     def agreement(self, cell: Cell, system: str) -> list[Agreement]:
         """Of gradients, as far as a record shows them: the worst relative difference."""

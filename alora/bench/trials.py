@@ -183,18 +183,19 @@ class Cell:
     def mean(self, system: str, value: Callable[[Run], float]) -> float:
         return fmean(value(trial.run) for trial in self.of(system))
 
-    def share(self, system: str) -> float:
-        """How many of its runs make the whole burst: more than 1 where a run is a part that stands for it."""
-        return max(trial.run.pieces for trial in self.trials) / max(1, self.of(system)[0].run.pieces)
-
     @property
     def by_piece(self) -> bool:
         """Whether only times of a piece can be compared: in training each system runs as many pairs as it likes."""
         return self.workload == "training" or len(self.ours) > 1
 
+    def share(self, system: str) -> float:
+        """How many of its runs make a whole burst: more than 1 where a run is a part, which stands for the whole."""
+        pieces = self.of(system)[0].run.pieces
+        return 1.0 if self.by_piece else max(trial.run.pieces for trial in self.trials) / max(1, pieces)
+
     def mark(self, system: str) -> str:
         """Of figures that stand for a whole burst."""
-        return "~" if not self.by_piece and self.share(system) > 1 else ""
+        return "~" if self.share(system) > 1 else ""
 
     def each_ms(self, system: str) -> Measured:
         return median_interval([1000 * trial.each for trial in self.of(system)])

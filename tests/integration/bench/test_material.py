@@ -74,6 +74,6 @@ def test_real_weights_are_measured_with_their_fingerprint(tmp_path):
     assert (base.name, base.folder) == (source, source)
     assert len(base.fingerprint["weights"]) == 64
     assert base.fingerprint["tokenizer"]
-    assert base.record(False).parameters == base.shape.parameters > 0
+    assert base.record("none").parameters == base.shape.parameters > 0
     made = bench_base(BenchSettings(shape="toy", seed=3), BaseSettings(), CPU, torch.float32)
     assert made.fingerprint["weights"] == "random, seed 3, shape toy"

@@ -8,10 +8,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from alora.adapter.folder import AdapterSpec
 from alora.bench import memory
-from alora.bench.flops import FlopCount
 from alora.bench.material import INVOCATION, LABELS, random_adapter
 from alora.bench.memory import in_fresh_process
 from alora.bench.reference import peft_model
+from alora.bench.roofline import FlopCount
 from alora.bench.shapes import SHAPES, BaseShape, random_base
 from alora.bench.trainers import PackedTrainer, PeftTrainer, draw_batch
 from alora.bench.training import PASS_TOKENS, step_memory
@@ -77,7 +77,7 @@ def test_the_limit_is_what_many_policies_tend_to():
     alone = count.full_sequence(2000, 16, 1)
     ratios = [alone / count.packed(2000, 16, 2, policies) for policies in (1, 10, 100, 10**9)]
     assert ratios == sorted(ratios)
-    assert ratios[-1] == pytest.approx(alone / count.suffix(2000, 16, 2), rel=1e-4)
+    assert ratios[-1] == pytest.approx(alone / count.trained_suffix(2000, 16, 2), rel=1e-4)
 
 
 def test_the_split_needs_a_quarter_of_the_memory_and_no_more_with_more_policies():

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from alora.bench import roofline
-from alora.bench.flops import FlopCount
-from alora.bench.roofline import Roofline
+from alora.bench.roofline import FlopCount, Roofline
 from alora.bench.shapes import SHAPES
 from alora.prompt.render import Suffix
 from tests.unit.bench.cases import LABELS, adapter_of, judged, machine, material, played, players
