@@ -6,8 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from alora import capacity
 from alora.base.location import base_location
-from alora.bench import capacity
 from alora.bench.record import load_record
 from alora.bench.shapes import SHAPES, BaseShape, shape_of
 from alora.commands.output import note, report_file, say, say_json, table, write_json

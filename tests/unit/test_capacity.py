@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from alora.bench.capacity import (
+from alora.bench.record import Record, load_record
+from alora.bench.shapes import SHAPES
+from alora.capacity import (
     DEVICES,
     Battery,
     Rates,
@@ -22,14 +24,12 @@ from alora.bench.capacity import (
     published_rates,
     wait_p95,
 )
-from alora.bench.record import Record, load_record
-from alora.bench.shapes import SHAPES
 from alora.cli import main
 from alora.config import schema
 from alora.config.schema import TARGETS, PlanSettings
 from alora.errors import ConfigError
 
-RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 BATTERY = Battery(SHAPES["qwen3_4b"], 16, TARGETS, 32)
 H100 = published_rates(DEVICES["h100"])
 
