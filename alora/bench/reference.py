@@ -13,9 +13,10 @@ from peft import PeftModel, get_peft_model
 from transformers import PreTrainedModel
 
 from alora.activation import peft_offset
-from alora.adapter.folder import AdapterSpec, AdapterWeights, peft_config
+from alora.adapter.folder import AdapterSpec, peft_config
 from alora.bench.material import Material
 from alora.bench.trials import READS_TEXT, Agreement, Cell, Result
+from alora.training.trl_engine import put_adapter
 
 FEWEST = 2  # requests of a system and cell: of one alone, nobody would know whether the others are right
 NAMES = {"alora": "PEFT's aLoRA", "lora": "PEFT's LoRA", "base": "transformers"}
@@ -24,22 +25,12 @@ Key = tuple[tuple[int, ...], int]  # prefix ids and policy
 
 
 def peft_model(base: PreTrainedModel, spec: AdapterSpec) -> PeftModel:
-    """A copy of ``base`` with the stock attention under PEFT, ready for :func:`put_adapter`."""
+    """A copy of ``base`` with the stock attention under PEFT."""
     copied = copy.deepcopy(base)
     copied.set_attn_implementation("sdpa")
     model = get_peft_model(copied, peft_config(spec))
     assert isinstance(model, PeftModel)
     return model
-
-
-@torch.no_grad()
-def put_adapter(model: PeftModel, adapter: AdapterWeights) -> None:
-    """Copy the weights into ``model``, whose adapter has the same spec."""
-    modules = dict(model.named_modules())
-    for name, (a_RD, b_OR) in adapter.tensors.items():
-        layer: Any = modules[f"base_model.model.{name}"]
-        layer.lora_A["default"].weight.copy_(a_RD)
-        layer.lora_B["default"].weight.copy_(b_OR)
 
 
 def last_logits(model: Any, prompt: tuple[int, ...], **options: Any) -> torch.Tensor:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from alora.base.quantize import quantize_in_place
 
@@ -66,8 +66,7 @@ def random_base(
         "attn_implementation": "sdpa", "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
     }  # fmt: skip
     with device:  # drawn where it will live: billions of draws take minutes on a CPU
-        llama = shape.family == "llama"
-        model = LlamaForCausalLM(LlamaConfig(**sizes)) if llama else Qwen3ForCausalLM(Qwen3Config(**sizes))
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(shape.family, **sizes))
     model.to(dtype=dtype)  # pyright: ignore[reportCallIssue, reportArgumentType] wrapped by transformers
     if quantized:
         quantize_in_place(model, dtype, device)

@@ -27,7 +27,6 @@ from alora.activation import peft_offset
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights
 from alora.bench.material import INVOCATION, LABELS, draw_suffix, token_ids
-from alora.bench.reference import put_adapter
 from alora.bench.trials import Piece
 from alora.errors import MissingDependency
 from alora.prefix.packed import PackedModel
@@ -37,6 +36,7 @@ from alora.training.examples import Batch
 from alora.training.model import SharedPrefixModel
 from alora.training.track import Tracker
 from alora.training.trainer import SharedPrefixTrainer
+from alora.training.trl_engine import layers, put_adapter
 
 IGNORED = -100  # label of positions that a language-model loss leaves out
 Gradients = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
@@ -193,7 +193,8 @@ class PeftTrainer:
     def train_policy(self, adapter: AdapterWeights, policy: int) -> None:
         """Go on with another pair of the batch, and its adapter."""
         put_adapter(self._model, adapter)
-        self._policy, (prefix_ids,), pair = policy, self._batch.prefixes, self._batch.pairs[policy]
+        self._adapter, self._policy, pair = adapter, policy, self._batch.pairs[policy]
+        (prefix_ids,) = self._batch.prefixes
         self._take(prefix_ids + pair.suffix_ids, len(prefix_ids), self._batch.labels[policy])
 
     def _take(self, prompt: tuple[int, ...], prefix: int, label: int) -> None:
@@ -218,11 +219,9 @@ class PeftTrainer:
     def outcome(self) -> Outcome:
         self.clear()
         loss, gradients = self.step(), {}
-        for name, module in self._model.named_modules():
-            if hasattr(module, "lora_A") and "default" in module.lora_A:
-                a, b = module.lora_A["default"].weight.grad, module.lora_B["default"].weight.grad
-                if a is not None and b is not None:
-                    gradients[name.removeprefix("base_model.model.")] = (a.clone(), b.clone())
+        for name, (_, (a, b)) in zip(self._adapter.tensors, layers(self._model, self._adapter), strict=True):
+            if a.grad is not None and b.grad is not None:
+                gradients[name] = (a.grad.clone(), b.grad.clone())
         self.clear()
         return Outcome(self.pieces()[0], self.words, loss, gradients)
 

@@ -210,10 +210,7 @@ def peft_on(base: LoadedBase, adapter: AdapterWeights) -> Iterator[PeftModel]:
     model = get_peft_model(base.model, peft_config(adapter.spec))
     assert isinstance(model, PeftModel)
     try:
-        with torch.no_grad():
-            for pair, halves in _layers(model, adapter):
-                for half, tensor in zip(halves, pair, strict=True):
-                    half.copy_(tensor)
+        put_adapter(model, adapter)
         yield model
     finally:
         model.unload()
@@ -231,14 +228,23 @@ def read_back(model: PeftModel, like: AdapterWeights) -> AdapterWeights:
     """The adapter that ``model`` holds now, in the shape of ``like``."""
     tensors = {
         name: (halves[0].detach().float().cpu().clone(), halves[1].detach().float().cpu().clone())
-        for name, (_, halves) in zip(like.tensors, _layers(model, like), strict=True)
+        for name, (_, halves) in zip(like.tensors, layers(model, like), strict=True)
     }
     return AdapterWeights(like.spec, tensors)
 
 
-def _layers(
+@torch.no_grad()
+def put_adapter(model: PeftModel, adapter: AdapterWeights) -> None:
+    """Copy the weights into ``model``, whose adapter has the same spec."""
+    for pair, halves in layers(model, adapter):
+        for half, tensor in zip(halves, pair, strict=True):
+            half.copy_(tensor)
+
+
+def layers(
     model: PeftModel, adapter: AdapterWeights
 ) -> Iterator[tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]]:
+    """``adapter``'s tensors, each next to the parameters of ``model`` for it."""
     modules = dict(model.named_modules())
     for name, pair in adapter.tensors.items():
         layer: Any = modules[f"base_model.model.{name}"]
