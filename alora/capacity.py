@@ -74,7 +74,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Battery(FlopCount):
+class BatteryWork(FlopCount):
     """Policies of one shape on one base."""
 
     suffix: int = 32
@@ -143,14 +143,16 @@ def bursts(record: Record) -> list[tuple[int, int, dict[str, tuple[Work, float]]
     return found
 
 
-def battery_of(record: Record) -> Battery:
+def battery_of(record: Record) -> BatteryWork:
     """What a record's adapters were."""
     settings = record.settings
     if settings.get("shape") not in SHAPES:
         raise ConfigError("the record does not name a shape of alora bench; measure with bench.shape=")
     try:
         numbers = int(settings["suffix"]), int(record.engine.get("block", BLOCK))
-        battery = Battery(SHAPES[settings["shape"]], int(settings["rank"]), settings["targets"].split(", "), *numbers)
+        battery = BatteryWork(
+            SHAPES[settings["shape"]], int(settings["rank"]), settings["targets"].split(", "), *numbers
+        )
         battery.adapter_bytes(1)  # needs every target
         return battery
     except (ValueError, LookupError) as error:
@@ -158,7 +160,7 @@ def battery_of(record: Record) -> Battery:
 
 
 @dataclass(frozen=True)
-class Plan:
+class FleetPlan:
     """What one system needs. ``gpus`` None: no number of them meets the target."""
 
     system: str
@@ -172,7 +174,9 @@ class Plan:
     cost: float | None  # an hour
 
 
-def make_plan(settings: PlanSettings, battery: Battery, rates: Rates, memory: float, itemsize: int) -> list[Plan]:
+def make_plan(
+    settings: PlanSettings, battery: BatteryWork, rates: Rates, memory: float, itemsize: int
+) -> list[FleetPlan]:
     """aLoRA, and standard LoRA by the cheaper of its two ways: keeping each policy's KV from turn to turn, or not."""
     ours = _planned("alora", True, settings, battery, rates, memory, itemsize)
     both = [_planned("lora", keeps, settings, battery, rates, memory, itemsize) for keeps in (True, False)]
@@ -180,8 +184,8 @@ def make_plan(settings: PlanSettings, battery: Battery, rates: Rates, memory: fl
 
 
 def _planned(
-    system: str, keeps: bool, settings: PlanSettings, battery: Battery, rates: Rates, memory: float, itemsize: int
-) -> Plan:
+    system: str, keeps: bool, settings: PlanSettings, battery: BatteryWork, rates: Rates, memory: float, itemsize: int
+) -> FleetPlan:
     lengths = [round(settings.tokens * turn / settings.turns) for turn in range(settings.turns + 1)]
     count = battery.alora if system == "alora" else battery.lora
     weights = battery.shape.parameters * itemsize
@@ -199,7 +203,7 @@ def _planned(
         least = max(math.ceil(settings.rate * sum(turns) / BUSIEST), math.ceil(whole / room), 1)
         gpus, p95 = _enough(least, settings, turns)
     cost = None if gpus is None or settings.price is None else gpus * settings.price
-    return Plan(system, keeps, turns[-1], sum(turns), cached, gpus, p95, whole, cost)
+    return FleetPlan(system, keeps, turns[-1], sum(turns), cached, gpus, p95, whole, cost)
 
 
 def _enough(least: int, settings: PlanSettings, turns: Sequence[float]) -> tuple[int, float]:

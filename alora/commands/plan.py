@@ -22,7 +22,7 @@ def run(recipe: Recipe) -> int:
     settings = recipe.plan
     file = None if recipe.output is None else report_file(recipe.output)
     name, shape = _shape(recipe.base, settings.shape)
-    battery = capacity.Battery(shape, recipe.adapter.rank, recipe.adapter.targets, settings.suffix)
+    battery = capacity.BatteryWork(shape, recipe.adapter.rank, recipe.adapter.targets, settings.suffix)
     rates, memory, where = _machine(recipe)
     itemsize = _ITEM_BYTES[recipe.base.dtype] if (settings.device, recipe.base.dtype) != ("cpu", "auto") else 4
     plans = capacity.make_plan(settings, battery, rates, memory, itemsize)
@@ -101,7 +101,7 @@ def _assumptions(recipe: Recipe, rates: capacity.Rates, memory: float, where: st
     ]
 
 
-def _show(plans: list[capacity.Plan], facts: dict[str, str], assumed: list[str]) -> None:
+def _show(plans: list[capacity.FleetPlan], facts: dict[str, str], assumed: list[str]) -> None:
     headings = ("", "devices", "p95, ms", "last turn alone, ms", "a conversation, ms", "from the cache",
                 "KV of live ones", "cost an hour")  # fmt: skip
     table(headings, [_cells(plan) for plan in plans])
@@ -119,7 +119,7 @@ def _show(plans: list[capacity.Plan], facts: dict[str, str], assumed: list[str])
             )
 
 
-def _cells(plan: capacity.Plan) -> list[Any]:
+def _cells(plan: capacity.FleetPlan) -> list[Any]:
     name = plan.system if plan.keeps_kv else f"{plan.system}, KV not kept"
     p95 = None if plan.p95_s is None else round(1e3 * plan.p95_s, 1)
     times = (round(1e3 * plan.turn_s, 1), round(1e3 * plan.conversation_s, 1))

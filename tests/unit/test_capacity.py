@@ -15,7 +15,7 @@ from alora.bench.record import Record, load_record
 from alora.bench.shapes import SHAPES
 from alora.capacity import (
     DEVICES,
-    Battery,
+    BatteryWork,
     Rates,
     battery_of,
     bursts,
@@ -30,7 +30,7 @@ from alora.config.schema import TARGETS, PlanSettings
 from alora.errors import ConfigError
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-BATTERY = Battery(SHAPES["qwen3_4b"], 16, TARGETS, 32)
+BATTERY = BatteryWork(SHAPES["qwen3_4b"], 16, TARGETS, 32)
 H100 = published_rates(DEVICES["h100"])
 
 
