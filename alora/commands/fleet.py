@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from alora.base.limits import IN_ARTIFACT, require_room
 from alora.base.load import LoadedBase, load_base
@@ -19,7 +18,7 @@ from alora.config.schema import Recipe
 from alora.data.conversation import LabelledConversation, named
 from alora.data.splits import read_shared_rows
 from alora.errors import DataError, LeftOut
-from alora.evaluation.predict import answers
+from alora.evaluation.predict import predict
 from alora.evaluation.report import HEADINGS, table_rows
 from alora.prefix.scorer import Scorer
 
@@ -62,18 +61,15 @@ def _members(bundles: Sequence[Bundle], base: LoadedBase, rows: Sequence[Labelle
     """Every policy on every row, one pass a row."""
     check_bases(bundles, base)
     renderer, suffixes = bundles[0].renderer(base), [bundle.suffix for bundle in bundles]
-    asked = [replace(row, labels=dict.fromkeys((bundle.policy.id for bundle in bundles), "")) for row in rows]
+    policies = [bundle.policy for bundle in bundles]
+    # A row is asked about by the policies that it is labelled for: here by all, whatever its labels.
+    asked = [replace(row, labels={policy.id: policy.positive for policy in policies}) for row in rows]
     require_room(base.model, renderer, asked, {bundle.policy.id: bundle.suffix for bundle in bundles}, IN_ARTIFACT)
-    kept_P: list[list[list[float]]] = [[] for _ in bundles]
     with Scorer(base, [bundle.weights for bundle in bundles]) as scorer:
-        questions = (question for row in rows for question in renderer.questions(row.conversation, suffixes))
-        scored = answers(scorer.score_rows, questions)
-        for _, logits_PL in tqdm(scored, desc="scoring", unit="row", total=len(rows), disable=len(rows) < 2):
-            for kept, logits_L in zip(kept_P, logits_PL, strict=True):
-                kept.append(list(logits_L))
+        answers = predict(scorer, renderer, policies, suffixes, asked, "scoring")
     return [
-        Member(bundle.policy, bundle.manifest.operating_point, bundle.weights.digest, np.array(kept))
-        for bundle, kept in zip(bundles, kept_P, strict=True)
+        Member(bundle.policy, bundle.manifest.operating_point, bundle.weights.digest, answered.logits_NL)
+        for bundle, answered in zip(bundles, answers, strict=True)
     ]
 
 

@@ -1,9 +1,8 @@
 """Methods side by side on the same rows, in the order things happen.
 
 :mod:`~alora.comparison.task` fixes what is equal for all: policies, rows, base, settings.
-:mod:`~alora.comparison.arms` runs one arm: :mod:`~alora.comparison.adapters` (aLoRA, LoRA),
-:mod:`~alora.comparison.prompted` (the rule in the prompt), :mod:`~alora.comparison.probe` (the base's hidden state), a
-bag of words, and :mod:`~alora.comparison.judge` (another model behind an endpoint).
+:mod:`~alora.comparison.arms` runs one arm: aLoRA, LoRA, the rule in the prompt, a bag of words,
+:mod:`~alora.comparison.probe` (the base's hidden state), or :mod:`~alora.comparison.judge` (a model at an endpoint).
 :mod:`~alora.comparison.scores` is what each leaves: one raw score per row, from which every figure is computed again.
 :mod:`~alora.comparison.folder` keeps them, so that a comparison which was cut off goes on.
 :mod:`~alora.comparison.figures` and :mod:`~alora.comparison.report` turn scores into figures, tests and tables.

@@ -1,17 +1,32 @@
-"""One unit of a comparison: an arm over all policies, from rows to scores."""
+"""One unit of a comparison: an arm over all policies, from rows to scores.
+
+The arms that train (aLoRA, on all rows or without the doubtful ones, and standard LoRA) see the same rows in the same
+batches and order, with the same initial A, and stop by the same rule; only where the adapter starts differs, and the
+learning rate where ``compare.lora_learning_rate`` or its fellow is given.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from alora.comparison.adapters import train_and_score
+from alora.adapter.folder import AdapterSpec, AdapterWeights, new_adapter, save_adapter, silent_adapter
 from alora.comparison.judge import ask_and_score
 from alora.comparison.probe import fit_and_score
-from alora.comparison.prompted import score_prompted
-from alora.comparison.scores import Scores, labelled_for, row_scores
+from alora.comparison.scores import Scores, labelled_for, scores_of
 from alora.comparison.task import TRAINED, Unit, Workbench
 from alora.errors import AloraError
 from alora.evaluation.bag_of_words import fit_bag_of_words
+from alora.evaluation.noise import without_doubtful
+from alora.evaluation.predict import Predictions, predict_parts
+from alora.policy import Policy
+from alora.prefix.scorer import Scorer
+from alora.prompt.render import Renderer
+from alora.training import examples, fit
+from alora.training.run_folder import remove_checkpoints
+from alora.training.schedule import still_improving
 
 
 def run_unit(bench: Workbench, unit: Unit, home: Path) -> tuple[dict[str, Scores], dict[str, str]]:
@@ -22,9 +37,9 @@ def run_unit(bench: Workbench, unit: Unit, home: Path) -> tuple[dict[str, Scores
     """
     failed: dict[str, str] = {}
     if unit.arm in TRAINED:
-        found = train_and_score(bench, unit, home)
+        found = _trained(bench, unit, home)
     elif unit.arm == "prompt":
-        found = score_prompted(bench, unit)
+        found = _prompted(bench, unit)
     elif unit.arm == "probe":
         found = fit_and_score(bench, unit)
     elif unit.arm == "judge":
@@ -35,6 +50,64 @@ def run_unit(bench: Workbench, unit: Unit, home: Path) -> tuple[dict[str, Scores
     return found, failed | dict.fromkeys(missing, "its loss was not finite; lower the arm's learning rate")
 
 
+def _trained(bench: Workbench, unit: Unit, home: Path) -> dict[str, Scores]:
+    """Train and score every policy's adapter, which is kept below ``home``; one that diverged is not in the result."""
+    task, activated = bench.task, unit.arm != "lora"
+    recipe, splits = task.recipe, task.splits
+    rate = recipe.compare.alora_learning_rate if activated else recipe.compare.lora_learning_rate
+    settings = replace(recipe.training, seed=unit.seed or 0, learning_rate=rate or recipe.training.learning_rate)
+    started = time.process_time()
+    train = without_doubtful(task.policies, splits.train) if unit.arm == "alora_cleaned" else splits.train
+    rows = [examples(part, task.policies, bench.renderer, activated) for part in (train, splits.validation)]
+    fresh = [new_adapter(_spec(bench, unit, policy), bench.base.model, settings.seed) for policy in task.policies]
+    fitted = fit(bench.base, fresh, *rows, settings, home / "checkpoints", store=bench.store)
+    trained = time.process_time()
+    going = [place for place, standing in enumerate(fitted.standings) if standing.dropped is None]
+    adapters = [fitted.adapters[place] for place in going]
+    answers = _ask(bench, bench.renderer, adapters, [task.policies[place] for place in going], unit.arm)
+    facts = {
+        "learning_rate": fitted.settings.learning_rate,
+        "epochs": fitted.settings.epochs,
+        "steps": fitted.steps,
+        "training_rows": sum(bool(row.targets) for row in rows[0]),
+        "cpu_seconds_training_all_policies": round(trained - started, 1),
+        "cpu_seconds_scoring_all_policies": round(time.process_time() - trained, 1),
+    }
+    found = {}
+    for place, adapter, answered in zip(going, adapters, answers, strict=True):
+        policy, standing = task.policies[place], fitted.standings[place]
+        save_adapter(adapter, home / "adapters" / policy.id, bench.base.source)
+        own = {"best_step": standing.best_step, "best_validation_loss": standing.best_loss, "digest": adapter.digest}
+        own["still_improving"] = still_improving(fitted.history, place, len(fitted.standings)) is not None
+        found[policy.id] = scores_of(unit, answered, splits, facts | own)
+    remove_checkpoints(home / "checkpoints")
+    return found
+
+
+def _spec(bench: Workbench, unit: Unit, policy: Policy) -> AdapterSpec:
+    invocation_ids = bench.renderer.suffix(policy).invocation_ids if unit.arm != "lora" else None
+    return AdapterSpec.of(bench.task.recipe.adapter, invocation_ids, unit.rank)
+
+
+def _prompted(bench: Workbench, unit: Unit) -> dict[str, Scores]:
+    """The base alone reads conversation, title and the whole rule, whatever ``prompt.instruction`` says.
+
+    Temperature and threshold are fitted on validation rows afterwards, as for every arm; a preference that points the
+    wrong way stays wrong.
+    """
+    policies, splits, targets = bench.task.policies, bench.task.splits, bench.task.recipe.adapter.targets
+    renderer = bench.renderer.telling_the_rule()
+    suffixes = [renderer.suffix(policy) for policy in policies]
+    silent = [silent_adapter(bench.base.model, targets, suffix.invocation_ids) for suffix in suffixes]
+    started = time.process_time()
+    answers = _ask(bench, renderer, silent, policies, "rule in the prompt")
+    facts = {"cpu_seconds_scoring_all_policies": round(time.process_time() - started, 1)}
+    return {
+        policy.id: scores_of(unit, answered, splits, facts | {"suffix_tokens": len(suffix.token_ids)})
+        for policy, suffix, answered in zip(policies, suffixes, answers, strict=True)
+    }
+
+
 def _bags(bench: Workbench, unit: Unit) -> tuple[dict[str, Scores], dict[str, str]]:
     splits, found, failed = bench.task.splits, {}, {}
     for policy in bench.task.policies:
@@ -43,7 +116,17 @@ def _bags(bench: Workbench, unit: Unit) -> tuple[dict[str, Scores], dict[str, st
         except AloraError as error:
             failed[policy.id] = str(error)
             continue
-        parts = [row_scores(bag.predict(rows), rows) for rows in (splits.validation, splits.test)]
+        answered = [bag.predict(rows) for rows in (splits.validation, splits.test)]
         facts = {"training_rows": len(labelled_for(policy, splits.train))}
-        found[policy.id] = Scores(unit.arm, policy.id, None, None, *parts, facts=facts)
+        found[policy.id] = scores_of(unit, answered, splits, facts)
     return found, failed
+
+
+def _ask(
+    bench: Workbench, renderer: Renderer, adapters: Sequence[AdapterWeights], policies: Sequence[Policy], name: str
+) -> list[list[Predictions]]:
+    """Per policy what its adapter says of the validation rows, and of the test rows."""
+    parts = {"validation": bench.task.splits.validation, "test": bench.task.splits.test}
+    suffixes = [renderer.suffix(policy) for policy in policies]
+    with Scorer(bench.base, adapters, store=bench.store) as scorer:
+        return predict_parts(scorer, renderer, policies, suffixes, parts, name)

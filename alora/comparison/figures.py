@@ -82,7 +82,7 @@ def compare(scores: Sequence[Scores], settings: EvaluationSettings, main_rank: i
     that policy alone.
 
     Raises:
-        ConfigError: an unknown ``settings.target``, or a value that it cannot have.
+        ConfigError: ``settings.target`` has no ``target_value``.
     """
     groups: dict[Method, dict[str, list[Scores]]] = {}
     for item in scores:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from alora.comparison.report import finite
 from alora.config.schema import EvaluationSettings, FleetSettings
 from alora.data.conversation import LabelledConversation
 from alora.evaluation.calibration import positive_probability
@@ -91,14 +92,13 @@ class FleetReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
-        fires = [[None if np.isnan(value) else float(value) for value in row] for row in self.crossfire.fires_PP]
-        elsewhere = [None if np.isnan(value) else float(value) for value in self.crossfire.elsewhere_P]
+        fires, elsewhere = self.crossfire.fires_PP.tolist(), self.crossfire.elsewhere_P.tolist()
         return {
             "schema_version": 1,
             "evaluations": [evaluation.as_dict() for evaluation in self.evaluations],
             "drifts": [asdict(drift) for drift in self.drifts],
             "regressed": list(self.regressed),
-            "crossfire": {"policies": list(self.crossfire.policies), "fires": fires, "elsewhere": elsewhere},
+            "crossfire": finite({"policies": self.crossfire.policies, "fires": fires, "elsewhere": elsewhere}),
         }
 
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from enum import Enum, auto
 from typing import Any, Self, TypeVar
-from urllib.parse import urlsplit
 
 from alora.comparison.judge_prompt import Answer, messages, read_answer
 from alora.config.schema import JudgeSettings
 from alora.config.secrets import redacted
+from alora.config.setting import is_server
 from alora.data.conversation import Conversation
 from alora.errors import ConfigError
 from alora.http import Http, Unreachable, Waiting, wait_of
@@ -94,7 +94,12 @@ class JudgeClient:
 
     def __init__(self, settings: JudgeSettings, pause: float = 1.0) -> None:
         self._settings, self._pause = settings, pause
-        self._url = f"{_checked(str(settings.url)).rstrip('/')}/chat/completions"
+        url = str(settings.url)
+        if not is_server(url):
+            raise ConfigError(
+                f"judge.url={redacted(url)!r} cannot be used; give http://HOST:PORT/v1 or https://HOST/v1"
+            )
+        self._url = f"{url.rstrip('/')}/chat/completions"
         self._key_given = bool(os.environ.get(settings.api_key_env))
         self._wait = Waiting(lambda: Http(key=settings.api_key_env))
         self._refused: set[str] = set()  # names of options
@@ -215,18 +220,6 @@ def _not_taken(name: str, words: str) -> bool:
     """Whether an error says of a setting that the model does not know it; what is too long names settings as well."""
     near = rf"{_NOT_TAKEN}.{{0,60}}\b{name}\b|\b{name}\b.{{0,60}}{_NOT_TAKEN}"
     return re.search(near, words, re.IGNORECASE) is not None and not _TOO_LONG.search(words)
-
-
-def _checked(url: str) -> str:
-    """``url``, if it can be one; ConfigError otherwise."""
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        raise ConfigError(f"judge.url={redacted(url)!r} cannot be used; give http://HOST:PORT/v1 or https://HOST/v1")
-    return url
 
 
 def _tokens(value: Any) -> int:

@@ -19,12 +19,12 @@ from tqdm.auto import tqdm
 
 from alora.adapter.bank import Bank
 from alora.adapter.folder import silent_adapter
-from alora.comparison.scores import RowScores, Scores, labelled_for
+from alora.comparison.scores import Scores, labelled_for, scores_of
 from alora.comparison.task import Unit, Workbench
 from alora.data.conversation import LabelledConversation
 from alora.errors import DataError
 from alora.evaluation.bag_of_words import log_probabilities
-from alora.evaluation.predict import batched, labels_of
+from alora.evaluation.predict import Predictions, batched, labels_of
 from alora.evaluation.resampling import Floats
 from alora.policy import Policy
 from alora.prefix.packed import PackedModel
@@ -49,18 +49,13 @@ def fit_and_score(bench: Workbench, unit: Unit) -> dict[str, Scores]:
         states = {name: hidden_states(bench, policy, part) for name, part in rows.items()}
         labels = {name: labels_of(policy, part) for name, part in rows.items()}
         probe, strength = _best_probe(policy, states, labels)
-        parts = {
-            name: RowScores(
-                tuple(row.conversation.id for row in rows[name]),
-                labels[name],
-                log_probabilities(probe, states[name], len(policy.labels)),
-                len(rows[name]),
-            )
+        answered = [
+            Predictions(policy, log_probabilities(probe, states[name], len(policy.labels)), labels[name])
             for name in ("validation", "test")
-        }
+        ]
         facts = {"strength": strength, "training_rows": len(rows["train"])}
         facts["cpu_seconds"] = round(time.process_time() - started, 1)
-        found[policy.id] = Scores(unit.arm, policy.id, None, None, **parts, facts=facts)
+        found[policy.id] = scores_of(unit, answered, splits, facts)
     return found
 
 

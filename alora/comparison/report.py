@@ -41,7 +41,7 @@ def document(
     environment: Mapping[str, str],
 ) -> dict[str, Any]:
     """``compare.json``: settings, figures, tests, and every raw score by row id, so that all can be computed again."""
-    return _finite(
+    return finite(
         {
             "schema_version": SCHEMA_VERSION,
             "settings": dict(settings),
@@ -89,7 +89,7 @@ def gap_rows(comparison: Comparison, among: Sequence[str] | None = None) -> list
         [
             f"{title(gap.first, ranks)} - {title(gap.second, ranks)}",
             gap.policy or "mean of all",
-            f"{gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]",
+            _interval(gap),
             *(_p(value) for value in (gap.p_bootstrap, gap.p_delong, gap.p_holm)),
         ]
         for gap in comparison.gaps
@@ -205,12 +205,12 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _finite(value: Any) -> Any:
-    """NaN, which JSON does not have, as None."""
+def finite(value: Any) -> Any:
+    """Plain data without NaN, which JSON does not have, as None."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alora.atomic import write_json
+from alora.comparison.task import Unit
 from alora.data.conversation import LabelledConversation
+from alora.data.splits import Splits
 from alora.errors import RunError
 from alora.evaluation.predict import Predictions
 from alora.evaluation.resampling import Flags, Floats
@@ -88,6 +90,13 @@ def row_scores(predictions: Predictions, rows: Sequence[LabelledConversation]) -
     """Predictions with the ids of their rows; ``rows`` are those that were predicted, or more."""
     ids = tuple(row.conversation.id for row in labelled_for(predictions.policy, rows))
     return RowScores(ids, predictions.label_ids_N, predictions.logits_NL, len(ids))
+
+
+def scores_of(unit: Unit, answered: Sequence[Predictions], splits: Splits, facts: Mapping[str, Any]) -> Scores:
+    """One policy's scores, from its predictions on the validation rows and on the test rows."""
+    known, asked = answered
+    rows = row_scores(known, splits.validation), row_scores(asked, splits.test)
+    return Scores(unit.arm, known.policy.id, unit.seed, unit.rank, *rows, facts=facts)
 
 
 def write_scores(file: Path, scores: Scores) -> None:

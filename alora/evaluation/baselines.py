@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from alora.adapter.folder import AdapterWeights, silent_adapter
 from alora.config.schema import EvaluationSettings
-from alora.data.conversation import LabelledConversation
 from alora.errors import AloraError
 from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.calibration import all_probabilities, fit_operating_point, fit_rules
-from alora.evaluation.predict import Predictions, predict
+from alora.evaluation.predict import Predictions, predict_parts
 from alora.evaluation.report import evaluate
 from alora.evaluation.scored import Scored
 from alora.policy import Policy
@@ -38,7 +37,8 @@ def compare_with_baselines(
 
     The first evaluation of a policy is its adapter's. A policy whose figures cannot be had is in the second mapping.
     """
-    held_out, split = (splits.test, "test") if splits.test else (splits.validation, "validation")
+    split = "test" if splits.test else "validation"
+    parts = {"validation": splits.validation, split: splits.held_out}  # one part where there are no test rows
     # Both kinds in one bank share each row's prefix.
     told = renderer.telling_the_rule()
     rules = [told.suffix(policy) for policy in policies]
@@ -48,47 +48,45 @@ def compare_with_baselines(
     ]
     suffixes = [*map(renderer.suffix, policies), *rules]
     with Scorer(base, [*adapters, *silent], store=store) as scorer:
-        both = [
-            predict(scorer, renderer, [*policies, *policies], suffixes, rows, f"evaluating on {name}")
-            for name, rows in (("validation", splits.validation), (split, held_out))
-        ]
+        answers = predict_parts(scorer, renderer, [*policies, *policies], suffixes, parts, "evaluating")
     found: dict[str, list[Scored]] = {}
     failed: dict[str, AloraError] = {}
     for place, (policy, adapter) in enumerate(zip(policies, adapters, strict=True)):
         kind = "alora" if adapter.spec.activated else "lora"
         try:
-            pairs = {
-                kind: tuple(part[place] for part in both),
-                "prompt": tuple(part[len(policies) + place] for part in both),
-                "bag_of_words": _bag_of_words(policy, splits, held_out, seed),
+            bag = fit_bag_of_words(policy, splits.train, seed)
+            methods = {
+                kind: answers[place],
+                "prompt": answers[len(policies) + place],
+                "bag_of_words": [bag.predict(rows) for rows in parts.values()],
             }
             found[policy.id] = [
-                _calibrated(method, known, asked, settings, split, adapter.digest if method == kind else None, seed)
-                for method, (known, asked) in pairs.items()
+                _calibrated(
+                    method,
+                    dict(zip(parts, predicted, strict=True)),
+                    settings,
+                    adapter if method == kind else None,
+                    seed,
+                )
+                for method, predicted in methods.items()
             ]
         except AloraError as error:
             failed[policy.id] = error
     return found, failed
 
 
-def _bag_of_words(
-    policy: Policy, splits: Splits, held_out: Sequence[LabelledConversation], seed: int
-) -> tuple[Predictions, Predictions]:
-    bag = fit_bag_of_words(policy, splits.train, seed)
-    return bag.predict(splits.validation), bag.predict(held_out)
-
-
 def _calibrated(
     method: str,
-    known: Predictions,
-    asked: Predictions,
+    predicted: dict[str, Predictions],
     settings: EvaluationSettings,
-    split: str,
-    digest: str | None,
+    adapter: AdapterWeights | None,
     seed: int,
 ) -> Scored:
+    """Figures on the last part, at an operating point that is fitted on the validation rows."""
+    known, (split, asked) = predicted["validation"], list(predicted.items())[-1]
     point = fit_operating_point(known.logits_NL, known.label_ids_N, settings, seed)
     known_NL = all_probabilities(known.logits_NL, point.temperature)
     rules = fit_rules(known_NL, known.label_ids_N, known.policy.labels, settings)
+    digest = None if adapter is None else adapter.digest
     found = evaluate(asked, point, settings, method=method, split=split, adapter_digest=digest, seed=seed, rules=rules)
-    return Scored(found, {"validation": known, split: asked})
+    return Scored(found, predicted)

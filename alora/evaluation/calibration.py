@@ -93,7 +93,7 @@ def choose_threshold(
     it lies midway between two rows' probabilities.
 
     Raises:
-        ConfigError: unknown target, or a ``target_value`` outside (0, 1).
+        ConfigError: see :func:`target_value`.
         DataError: the rows hold one class only.
     """
     rate = target_value(settings)
@@ -126,28 +126,22 @@ def target_value(settings: EvaluationSettings) -> float | None:
     """The rate that the threshold has to hold: the one given, else the target's default; None for ``f1`` and ``cost``.
 
     Raises:
-        ConfigError: unknown target, or a ``target_value`` outside (0, 1).
+        ConfigError: a ``target_value`` for a target that holds no rate.
     """
     target = target_of(settings)
-    if target not in TARGETS:
-        raise ConfigError(f"evaluation.target={target} is not one of {', '.join(TARGETS)}")
     default = TARGETS[target]
-    if settings.target_value is None:
-        return default
-    if default is None:
+    if settings.target_value is not None and default is None:
         raise ConfigError(
             f"evaluation.target_value={settings.target_value} is a rate to hold, and target={target} holds none; add "
             "evaluation.target=fpr or evaluation.target=recall"
         )
-    if not 0 < settings.target_value < 1:
-        raise ConfigError(f"evaluation.target_value={settings.target_value} must lie between 0 and 1")
-    return settings.target_value
+    return default if settings.target_value is None else settings.target_value
 
 
 def _best_column(curve: Sweep, settings: EvaluationSettings, rate: float | None) -> NDArray[np.int64]:
     """Per resample the column of the sweep that serves the target best; the first (highest threshold) among equals."""
     hits, alarms = curve.hits_SK1, curve.alarms_SK1
-    if costs := require_costs(settings):
+    if costs := costs_of(settings):
         missed = curve.positives_S1 - hits
         return np.argmin(costs[0] * alarms + costs[1] * missed, axis=1)
     if rate is None:
@@ -166,23 +160,11 @@ def _thresholds(values_K: Floats) -> Floats:
     return np.r_[never, between, values_K[-1] / 2]
 
 
-def require_costs(settings: EvaluationSettings) -> tuple[float, float] | None:
-    """What a false positive and a false negative cost, where the target is cost.
-
-    Raises:
-        ConfigError: one of them is not a number above zero.
-    """
+def costs_of(settings: EvaluationSettings) -> tuple[float, float] | None:
+    """What a false positive and a false negative cost, where the target is cost; 1 where nothing is said."""
     if target_of(settings) != "cost":
         return None
-    alarm, miss = (
-        1.0 if cost is None else cost for cost in (settings.false_positive_cost, settings.false_negative_cost)
-    )
-    costs = (alarm, miss)
-    if not all(math.isfinite(cost) and cost > 0 for cost in costs):
-        raise ConfigError(
-            f"evaluation.false_positive_cost={costs[0]} and false_negative_cost={costs[1]} must be above 0"
-        )
-    return costs
+    return settings.false_positive_cost or 1.0, settings.false_negative_cost or 1.0
 
 
 def fit_operating_point(
@@ -196,7 +178,6 @@ def fit_operating_point(
     """
     if len(logits_NL) == 0:
         raise DataError("there are no validation rows to calibrate on; give data.validation or more training rows")
-    costs = require_costs(settings)
     positive_N = np.asarray(label_ids_N) == 0
     positive_probability(logits_NL)  # refuses what is not finite before anything is fitted to it
     temperature = fit_temperature(logits_NL, label_ids_N)
@@ -212,7 +193,7 @@ def fit_operating_point(
         target_value=target_value(settings),
         rows=len(positive_N),
         positives=int(positive_N.sum()),
-        costs=costs,
+        costs=costs_of(settings),
         histogram=tuple(seen[number] for number in range(TENTHS)),
     )
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from alora.errors import DataError
 from alora.evaluation.records import FIGURES, Estimate, Metrics
-from alora.evaluation.resampling import COVERAGE, Flags, Floats, draw_counts, ratio, sweep
+from alora.evaluation.resampling import COVERAGE, Flags, Floats, auroc, draw_counts, ratio, sweep
 
 CALIBRATION_BINS = 15
 _ECE = FIGURES.index("ece")
@@ -79,11 +79,8 @@ def figure_samples(positive_N: Flags, probability_N: Floats, threshold: float, c
     hits, alarms = curve.hits_SK1[:, column], curve.alarms_SK1[:, column]
     recall, specificity = ratio(hits, total_P), ratio(total_N - alarms, total_N)
 
-    gained_SK, raised_SK = np.diff(curve.hits_SK1), np.diff(curve.alarms_SK1)
-    below_SK = curve.hits_SK1[:, :-1] + gained_SK / 2  # ties count half
     precision_SK = ratio(curve.hits_SK1[:, 1:], curve.hits_SK1[:, 1:] + curve.alarms_SK1[:, 1:], empty=0.0)
-    auroc = ratio((raised_SK * below_SK).sum(axis=1), total_P * total_N)
-    auprc = ratio((gained_SK * precision_SK).sum(axis=1), total_P)
+    auprc = ratio((np.diff(curve.hits_SK1) * precision_SK).sum(axis=1), total_P)
     rate_SK1 = ratio(curve.alarms_SK1, curve.negatives_S1)
     recall_SK1 = ratio(curve.hits_SK1, curve.positives_S1)
     at_1, at_5 = (
@@ -96,7 +93,7 @@ def figure_samples(positive_N: Flags, probability_N: Floats, threshold: float, c
         ratio(2 * hits, hits + alarms + total_P, empty=0.0),
         ratio(hits, hits + alarms, empty=0.0),
         recall,
-        auroc,
+        auroc(curve),
         auprc,
         at_1,
         at_5,
@@ -114,10 +111,9 @@ def _calibration_error(positive_N: Flags, probability_N: Floats, counts_SN: Floa
 
 def roc_points(positive_N: Flags, score_N: Floats) -> tuple[Floats, Floats]:
     """False positive rate and recall at every threshold, from the strictest on; rows of one score move together."""
-    positive_N, score_N = np.asarray(positive_N, dtype=bool), np.asarray(score_N, dtype=np.float64)
-    order = np.argsort(-score_N, kind="stable")
-    last = np.r_[np.diff(score_N[order]) != 0, True]
-    hits, alarms = (np.r_[0.0, np.cumsum(flags[order])[last]] for flags in (positive_N, ~positive_N))
+    positive_N = np.asarray(positive_N, dtype=bool)
+    curve = sweep(positive_N, np.asarray(score_N, dtype=np.float64), np.ones((1, len(positive_N))))
+    hits, alarms = curve.hits_SK1[0], curve.alarms_SK1[0]
     return alarms / max(alarms[-1], 1.0), hits / max(hits[-1], 1.0)
 
 

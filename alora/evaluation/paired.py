@@ -14,7 +14,7 @@ import numpy as np
 from scipy.stats import norm, rankdata
 
 from alora.errors import DataError
-from alora.evaluation.resampling import COVERAGE, Flags, Floats, draw_counts, ratio, sweep
+from alora.evaluation.resampling import COVERAGE, Flags, Floats, auroc, draw_counts, sweep
 
 
 @dataclass(frozen=True)
@@ -92,14 +92,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def _auroc_samples(positive_N: Flags, scores_KN: Floats, counts_SN: Floats) -> Floats:
     """Per resample the mean AUROC of the runs; NaN where a resample is of one class."""
-    total_S = np.zeros(len(counts_SN))
-    for scores_N in scores_KN:
-        curve = sweep(positive_N, scores_N, counts_SN)
-        gained_SK, raised_SK = np.diff(curve.hits_SK1), np.diff(curve.alarms_SK1)
-        below_SK = curve.hits_SK1[:, :-1] + gained_SK / 2  # ties count half
-        pairs_S = curve.positives_S1[:, 0] * curve.negatives_S1[:, 0]
-        total_S += ratio((raised_SK * below_SK).sum(axis=1), pairs_S)
-    return total_S / len(scores_KN)
+    return np.mean([auroc(sweep(positive_N, scores_N, counts_SN)) for scores_N in scores_KN], axis=0)
 
 
 def _delong(positive_N: Flags, first_KN: Floats, second_JN: Floats) -> float:

@@ -3,7 +3,7 @@ packed together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, SupportsFloat
 
@@ -100,6 +100,21 @@ def predict(
         )
         for policy, kept, truncated in zip(policies, kept_P, truncated_P, strict=True)
     ]
+
+
+def predict_parts(
+    scorer: LabelScorer,
+    renderer: Renderer,
+    policies: Sequence[Policy],
+    suffixes: Sequence[Suffix],
+    parts: Mapping[str, Sequence[LabelledConversation]],
+    progress: str,
+) -> list[list[Predictions]]:
+    """:func:`predict` on several parts of the rows by name: per policy its predictions on each of them."""
+    found = [
+        predict(scorer, renderer, policies, suffixes, rows, f"{progress} on {name}") for name, rows in parts.items()
+    ]
+    return [list(of_policy) for of_policy in zip(*found, strict=True)]
 
 
 def _ask(

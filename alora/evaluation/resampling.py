@@ -63,6 +63,13 @@ def sweep(positive_N: Flags, probability_N: Floats, counts_SN: Floats) -> Sweep:
     return Sweep(ranked_N[starts_K], np.hstack([never_S1, hits]), np.hstack([never_S1, alarms]))
 
 
+def auroc(curve: Sweep) -> Floats:
+    """Per resample the area under the ROC; NaN where it is of one class."""
+    gained_SK, raised_SK = np.diff(curve.hits_SK1), np.diff(curve.alarms_SK1)
+    below_SK = curve.hits_SK1[:, :-1] + gained_SK / 2  # ties count half
+    return ratio((raised_SK * below_SK).sum(axis=1), (curve.positives_S1 * curve.negatives_S1)[:, 0])
+
+
 def ratio(numerator: Floats, denominator: Floats, empty: float = float("nan")) -> Floats:
     """``numerator / denominator``, and ``empty`` where the denominator is zero."""
     numerator, denominator = np.broadcast_arrays(numerator, denominator)

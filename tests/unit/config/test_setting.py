@@ -63,6 +63,8 @@ def test_ranges(key):
         ("training.learning_rate", (1e-300, 1e300), (0.0, float("inf"), float("nan"))),
         ("data.validation_share", (0.01, 0.99), (0, 1)),
         ("fleet.tolerance", (0, 0.99), (-0.01, 1)),
+        ("evaluation.target_value", (None, 0.5), (0, 1, 5)),
+        ("evaluation.false_negative_cost", (None, 0.5), (0, -1, float("inf"), float("nan"))),
         ("compare.ranks", ([], [1, 2]), ([0], [2, 2])),
         ("compare.seeds", ([0],), ([], [-1], [1, 1])),
         ("bench.prefixes", ([1],), ([], [0], [1, 1])),
