@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from alora.commands.output import say, table
 from alora.config.environment import debugging
 from alora.config.secrets import redacted
 from alora.errors import AloraError
@@ -104,10 +105,10 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments[0] in ("-V", "--version"):
         sys.stdout.write(f"alora {__version__}\n")
         return 0
+    from alora.config import compose, sweep  # Hydra, which --help goes without
+
     if not {"-sc", "--shell-completion"}.isdisjoint(arguments):
-        importlib.import_module("alora.config.compose").complete(
-            [item for item in arguments if item not in VERBS], list(VERBS)
-        )
+        compose.complete([item for item in arguments if item not in VERBS], list(VERBS))
         return 0
     verb, rest = arguments[0], arguments[1:]
     if verb not in VERBS:
@@ -118,21 +119,23 @@ def _dispatch(arguments: list[str]) -> int:
     if not {"-h", "--help"}.isdisjoint(rest):
         sys.stdout.write(f"alora {verb}  {VERBS[verb]}\n\n")
     elif not {"-m", "--multirun"}.isdisjoint(rest):
-        from alora.config.sweep import Jobs, run_sweep
-
-        of_verb = functools.partial
-        jobs = Jobs(of_verb(_run, verb), report, of_verb(_finished, verb), of_verb(_metric, verb), _summarise)
-        return run_sweep(verb, rest, jobs, _say)
-    from alora.config.compose import load_recipe
-
-    recipe = load_recipe(verb, rest, _say)
+        records = sweep.run_sweep(verb, rest, functools.partial(_run_job, verb), report, _say)
+        _summarise(records)
+        return max((record.exit_code for record in records), default=0)
+    recipe = compose.load_recipe(verb, rest, _say)
     return 0 if recipe is None else _command(verb).run(recipe)
 
 
-def _run(verb: str, recipe: "Recipe") -> int:
-    """Run one job of a sweep, perhaps in a process of its own, so nothing here may need the first one."""
+def _run_job(verb: str, recipe: "Recipe") -> tuple[int, float | None, bool]:
+    """Run one job of a sweep, perhaps in a process of its own, so nothing here may need the first one.
+
+    Only a training may have been done before, and only a training has a figure for a sweeper to lower.
+    """
     _quieten(verb)
-    return _command(verb).run(recipe)
+    command = _command(verb)
+    done = verb == "train" and command.is_finished(recipe)
+    exit_code = 0 if done else command.run(recipe)
+    return exit_code, command.metric(recipe) if verb == "train" and not exit_code else None, done
 
 
 def _command(verb: str) -> ModuleType:
@@ -146,21 +149,8 @@ def _command(verb: str) -> ModuleType:
             gc.enable()
 
 
-def _finished(verb: str, recipe: "Recipe") -> bool:
-    """Whether a job of a sweep has nothing left to do."""
-    _quieten(verb)
-    return verb == "train" and _command(verb).is_finished(recipe)
-
-
-def _metric(verb: str, recipe: "Recipe") -> float | None:
-    """What a sweep lowers; only a training has one."""
-    return _command(verb).metric(recipe) if verb == "train" else None
-
-
 def _summarise(records: Sequence["JobRecord"]) -> None:
     """One line per job of a sweep."""
-    from alora.commands.output import say, table
-
     say()
     rows = [
         (record.number, record.changed, record.outcome, record.metric, record.message or record.run_dir or "")

@@ -6,6 +6,7 @@ travels as a file next to the run folders.
 """
 
 import contextlib
+import functools
 import itertools
 import json
 import secrets
@@ -44,39 +45,18 @@ class JobRecord:
     message: str = "it left no report: look at its log, then run the same command again"
 
 
-@dataclass(frozen=True)
-class Jobs:
-    """What a command does with its jobs; each call may happen in another process."""
-
-    run: Callable[[Recipe], int]
-    report: Callable[[BaseException], int]  # prints an error and says its exit code
-    finished: Callable[[Recipe], bool]  # a job with nothing left to do is skipped
-    metric: Callable[[Recipe], float | None]  # of a job that is done; what a sweeper such as Optuna lowers
-    summarise: Callable[[Sequence[JobRecord]], None]
+Run = Callable[[Recipe], tuple[int, float | None, bool]]  # exit code, what a sweeper lowers, whether it was done before
 
 
-class Records:
-    """The jobs' records, each a file of its own."""
+def run_sweep(
+    verb: str, argv: Sequence[str], run: Run, report: Callable[[BaseException], int], note: Callable[[str], None]
+) -> list[JobRecord]:
+    """Run every job of a sweep by the launcher that was chosen, perhaps in another process.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def write(self, record: JobRecord) -> None:
-        """Called by the job, wherever it runs."""
-        write_json(self._folder / f"{record.number}.json", asdict(record))
-
-    def read(self, expected: Sequence[str]) -> list[JobRecord]:
-        """Every job's record; an ``expected`` one (its changed overrides, by number) without a record is lost."""
-        found = {}
-        for file in self._folder.glob("*.json"):
-            record = JobRecord(**json.loads(file.read_text(encoding="utf-8")))
-            found[record.number] = record
-        lost = {number: JobRecord(number, changed) for number, changed in enumerate(expected) if number not in found}
-        return [record for _, record in sorted((found | lost).items())]
-
-
-def run_sweep(verb: str, argv: Sequence[str], jobs: Jobs, note: Callable[[str], None]) -> int:
-    """Run every job of a sweep by the launcher that was chosen; the highest exit code.
+    Args:
+        run: one job.
+        report: prints an error and says its exit code.
+        note: receives a line on each job.
 
     Raises:
         ConfigError: the command line does not describe jobs.
@@ -86,7 +66,7 @@ def run_sweep(verb: str, argv: Sequence[str], jobs: Jobs, note: Callable[[str], 
         raise ConfigError("-m runs the jobs of a sweep; leave it out to print something")
     with composing(arguments, note):
         changed, below = _plan(arguments)
-        with _sweep_folder(arguments) as (records, of_hydra):
+        with _sweep_folder(arguments) as (folder, of_hydra):
 
             def task(composed: DictConfig) -> float | None:
                 running = HydraConfig.get()
@@ -94,8 +74,9 @@ def run_sweep(verb: str, argv: Sequence[str], jobs: Jobs, note: Callable[[str], 
                 chosen = [item for item in running.overrides.task if item not in arguments.overrides]
                 what = changed[number] if number < len(changed) else " ".join(chosen)
                 note(f"job {number}: {what}")
-                record = _run_job(number, what, lambda: _apart(to_recipe(composed, arguments), below, number), jobs)
-                records.write(record)
+                make = functools.partial(_own_recipe, composed, arguments, below, number)
+                record = _run_job(JobRecord(number, what), make, run, report)
+                write_json(folder / f"{number}.json", asdict(record))
                 return record.metric
 
             try:
@@ -104,9 +85,16 @@ def run_sweep(verb: str, argv: Sequence[str], jobs: Jobs, note: Callable[[str], 
                 if isinstance(error, COMPOSITION_ERRORS) or not _by_plugin(arguments):
                     raise
                 note(f"the launcher or sweeper gave up: {type(error).__name__}: {' '.join(str(error).split())[:500]}")
-            found = records.read(changed)
-    jobs.summarise(found)
-    return max((record.exit_code for record in found), default=0)
+            return _records(folder, changed)
+
+
+def _records(folder: Path, expected: Sequence[str]) -> list[JobRecord]:
+    """What the jobs left; an ``expected`` one (its changed overrides, by number) without a record is lost."""
+    found = {number: JobRecord(number, changed) for number, changed in enumerate(expected)}
+    for file in folder.glob("*.json"):
+        record = JobRecord(**json.loads(file.read_text(encoding="utf-8")))
+        found[record.number] = record
+    return [record for _, record in sorted(found.items())]
 
 
 def _by_plugin(arguments: Arguments) -> bool:
@@ -163,7 +151,8 @@ def below_the_run(recipes: Sequence[Recipe]) -> str:
     return "policy" if len(folders) == 1 and None not in policies and len(policies) == len(recipes) else "number"
 
 
-def _apart(recipe: Recipe, below: str, number: int) -> Recipe:
+def _own_recipe(composed: DictConfig, arguments: Arguments, below: str, number: int) -> Recipe:
+    recipe = to_recipe(composed, arguments)
     own = recipe.policy.id if below == "policy" else number
     return replace(recipe, run_dir=f"{recipe.run_dir}/{own}") if below else recipe
 
@@ -176,7 +165,7 @@ def _folder(path: str) -> str:
 
 
 @contextlib.contextmanager
-def _sweep_folder(arguments: Arguments) -> Iterator[tuple[Records, list[str]]]:
+def _sweep_folder(arguments: Arguments) -> Iterator[tuple[Path, list[str]]]:
     """Where the jobs' records lie, and the overrides that tell Hydra where to keep its own.
 
     The built-in launcher runs jobs in this process and needs nothing to last. Another one gets ``runs/.sweep`` as an
@@ -192,7 +181,7 @@ def _sweep_folder(arguments: Arguments) -> Iterator[tuple[Records, list[str]]]:
     try:
         more = [] if arguments.sets("hydra.sweep.dir") else [f"hydra.sweep.dir={_folder(str(lasting))}"]
         more += [] if arguments.sets("hydra.job.name") else [f"hydra.job.name=alora_{arguments.verb}"]
-        yield Records(folder), more
+        yield folder, more
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -200,18 +189,16 @@ def _sweep_folder(arguments: Arguments) -> Iterator[tuple[Records, list[str]]]:
             lasting.parent.rmdir()
 
 
-def _run_job(number: int, changed: str, make_recipe: Callable[[], Recipe], jobs: Jobs) -> JobRecord:
-    """Run one job of a sweep to a record; an error is reported here, so that the other jobs still run."""
-    run_dir = None
+def _run_job(
+    record: JobRecord, make: Callable[[], Recipe], run: Run, report: Callable[[BaseException], int]
+) -> JobRecord:
+    """Run one job to its record; an error is reported here, so that the other jobs still run."""
     try:
-        recipe = make_recipe()
-        run_dir = recipe.run_dir
-        done = jobs.finished(recipe)
-        exit_code = 0 if done else jobs.run(recipe)
-        metric = None if exit_code else jobs.metric(recipe)
+        recipe = make()
+        record = replace(record, run_dir=recipe.run_dir)
+        code, metric, done = run(recipe)
     except Exception as error:
         message = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        return JobRecord(number, changed, FAILED, jobs.report(error), run_dir, None, message)
-    outcome = SKIPPED if done else FAILED if exit_code else DONE
-    message = f"exit code {exit_code}" if exit_code else ""
-    return JobRecord(number, changed, outcome, exit_code, run_dir, metric, message)
+        return replace(record, outcome=FAILED, exit_code=report(error), message=message)
+    message, outcome = f"exit code {code}" if code else "", SKIPPED if done else FAILED if code else DONE
+    return replace(record, outcome=outcome, exit_code=code, metric=metric, message=message)

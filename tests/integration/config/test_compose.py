@@ -15,7 +15,7 @@ from alora.config.arguments import OF_ARTIFACT
 from alora.config.paths import configs_folder, recipes_folder
 from alora.config.saved import load_environment, read_saved_recipe, save_recipe
 from alora.config.schema import BaseSettings, Recipe
-from alora.config.sweep import Jobs, run_sweep
+from alora.config.sweep import run_sweep
 from alora.errors import ConfigError
 
 HUB_IDS = {
@@ -44,17 +44,20 @@ def recipes_of(verb: str, *argv: str, notes: list[str] | None = None) -> list[Re
     made: list[Recipe] = []
     note = (notes if notes is not None else []).append
     if "-m" in argv:
-        assert run_sweep(verb, argv, jobs(lambda recipe: made.append(recipe) or 0), note) == 0
+        assert swept(verb, argv, lambda recipe: made.append(recipe) or 0, note) == 0
         return made
     recipe = compose.load_recipe(verb, argv, note)
     return [] if recipe is None else [recipe]
 
 
-def jobs(run) -> Jobs:
+def swept(verb, argv, run, note) -> int:
+    """The highest exit code of a sweep's jobs."""
+
     def fails(error: BaseException) -> int:
         raise error
 
-    return Jobs(run, fails, lambda recipe: False, lambda recipe: None, lambda records: None)
+    records = run_sweep(verb, argv, lambda recipe: (run(recipe), None, False), fails, note)
+    return max(record.exit_code for record in records)
 
 
 def recipe_of(verb: str, *argv: str) -> Recipe:
@@ -318,7 +321,7 @@ class TestSweep:
             seen.append(recipe.name)
             return {"a": 1, "b": 0, "c": 2}[seen[-1]]
 
-        assert run_sweep("train", ["-m", "recipe=quickstart", "name=a,b,c"], jobs(run), lambda text: None) == 2
+        assert swept("train", ["-m", "recipe=quickstart", "name=a,b,c"], run, lambda text: None) == 2
         assert seen == ["a", "b", "c"]
 
 

@@ -8,7 +8,7 @@ import yaml
 from alora.cli import main, report
 from alora.config.saved import read_saved_recipe, save_recipe
 from alora.config.schema import Recipe
-from alora.config.sweep import Jobs, run_sweep
+from alora.config.sweep import run_sweep
 from alora.errors import ConfigError
 from tests.integration.config.test_compose import recipe_of
 
@@ -225,6 +225,9 @@ def test_jobs_of_a_recipe_do_not_resolve_what_it_escaped(here, capsys):
     )
     (here / "rows").write_text("")
     made = []
-    jobs = Jobs(lambda recipe: made.append(recipe.run_dir) or 0, report, *[lambda recipe: None] * 2, lambda _: None)
-    assert run_sweep("train", ["-m", "recipe=mine.yaml", "policy.id=a,b"], jobs, lambda text: None) == 0
+    argv = ["-m", "recipe=mine.yaml", "policy.id=a,b"]
+    records = run_sweep(
+        "train", argv, lambda recipe: (0, made.append(recipe.run_dir), False), report, lambda text: None
+    )
+    assert [record.exit_code for record in records] == [0, 0]
     assert made == [str(here / "runs/${oc.env:SECRET}" / name) for name in "ab"]

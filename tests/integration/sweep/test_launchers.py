@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from alora.config.compose import load_recipe
-from alora.config.sweep import DONE, FAILED, LOST, SKIPPED, Jobs, run_sweep
+from alora.config.sweep import DONE, FAILED, LOST, SKIPPED, run_sweep
 from alora.errors import ConfigError, DataError
 
 ROOT = Path(__file__).parents[3]
@@ -44,16 +44,8 @@ def here(tmp_path, monkeypatch):
     _stop_workers()
 
 
-def _never(recipe) -> bool:
-    return False
-
-
-def _no_metric(recipe) -> None:
-    return None
-
-
-def _metric(recipe) -> float:
-    return float(len(recipe.policy.id))
+def _highest(records) -> int:
+    return max(record.exit_code for record in records)
 
 
 def _fails(error: BaseException) -> int:
@@ -72,24 +64,22 @@ def _stop_workers() -> None:
 def _call(launcher: str, *more: str):
     """Exit code and records of a sweep over the policies; the job of one of them fails as ``train`` would."""
 
-    def run(recipe) -> int:
+    def run(recipe):
         if recipe.policy.id == "toy_bad":
             raise DataError("rows of toy_bad cannot be used", ["rows.jsonl:1: broken"])
-        Path(recipe.run_dir).mkdir(parents=True)
-        Path(recipe.run_dir, "process").write_text(str(os.getpid()))
-        return 0
+        done = Path(recipe.run_dir, "process").exists()
+        if not done:
+            Path(recipe.run_dir).mkdir(parents=True)
+            Path(recipe.run_dir, "process").write_text(str(os.getpid()))
+        return 0, float(len(recipe.policy.id)), done
 
-    def finished(recipe) -> bool:
-        return Path(recipe.run_dir, "process").exists()
-
-    records = []
-    code = run_sweep(
+    records = run_sweep(
         "train",
         ["-m", "--config-dir", "conf", "policy=glob(toy_*)", "base=smollm2", "data.train=rows.jsonl", "name=fleet",
          *LAUNCHERS[launcher], *more],
-        Jobs(run, lambda error: 2, finished, _metric, records.extend), lambda text: None,
+        run, lambda error: 2, lambda text: None,
     )  # fmt: skip
-    return code, records
+    return _highest(records), records
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -135,36 +125,34 @@ def test_a_temporary_folder_that_hydra_would_resolve_is_named(here, monkeypatch)
 
 def test_a_job_that_only_says_so_by_its_exit_code_has_failed(here):
     """As ``train`` does where a policy of a battery was left out."""
-    records = []
-    code = run_sweep(
+    records = run_sweep(
         "train",
         ["-m", "--config-dir", "conf", "policy=glob(toy_*)", "base=smollm2", "data.train=rows.jsonl"],
-        Jobs(lambda recipe: int(recipe.policy.id == "toy_bad"), lambda error: 2, _never, _no_metric, records.extend),
-        lambda text: None,
+        lambda recipe: (int(recipe.policy.id == "toy_bad"), None, False), lambda error: 2, lambda text: None,
     )  # fmt: skip
-    assert code == 1
+    assert _highest(records) == 1
     assert [(record.outcome, record.exit_code) for record in records] == [(DONE, 0), (FAILED, 1), (DONE, 0)]
 
 
 def test_a_process_that_dies_is_lost_and_named(here):
     """It writes no record; the launcher's own error is told, and the exit code says that something is to be done."""
 
-    def run(recipe) -> int:
+    def run(recipe):
         if recipe.policy.id == "toy_bad":
             deadline = time.monotonic() + 60  # joblib ends every process when one dies, so the first must be done
             while not list(here.glob("runs/.sweep/jobs-*/0.json")) and time.monotonic() < deadline:
                 time.sleep(0.01)
             os._exit(9)
-        return 0
+        return 0, None, False
 
-    records, notes = [], []
-    code = run_sweep(
+    notes = []
+    records = run_sweep(
         "train",
         ["-m", "--config-dir", "conf", "policy=glob(toy_*)", "base=smollm2", "data.train=rows.jsonl",
          "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"],
-        Jobs(run, lambda error: 2, _never, _no_metric, records.extend), notes.append,
+        run, lambda error: 2, notes.append,
     )  # fmt: skip
-    assert code == 2
+    assert _highest(records) == 2
     assert [record.outcome for record in records][:2] == [DONE, LOST]
     assert any("the launcher or sweeper gave up" in note for note in notes)
 
@@ -173,22 +161,25 @@ def test_policies_of_one_file_get_folders_of_their_own(here):
     (here / "policies.yaml").write_text("")
     found = []
 
-    def run(recipe) -> int:
+    def run(recipe):
         found.append((recipe.policy.id, Path(recipe.run_dir).relative_to(here), Path(recipe.data.train).name))
-        return 0
+        return 0, None, False
 
     (here / "rows").mkdir()
     for name in ("a", "b"):
         (here / f"rows/{name}.jsonl").write_text("")
     base = ["-m", "base=smollm2", "policy.file=policies.yaml", "policy.id=a,b", "data.train=rows/${policy.id}.jsonl"]
-    jobs = Jobs(run, _fails, _never, _no_metric, lambda records: None)
-    assert run_sweep("train", base, jobs, lambda text: None) == 0
+
+    def swept(*more: str) -> int:
+        return _highest(run_sweep("train", [*base, *more], run, _fails, lambda text: None))
+
+    assert swept() == 0
     assert found == [("a", Path("runs/run/a"), "a.jsonl"), ("b", Path("runs/run/b"), "b.jsonl")]
     found.clear()
-    assert run_sweep("train", [*base, "name=${policy.id}"], jobs, lambda text: None) == 0
+    assert swept("name=${policy.id}") == 0
     assert [folder for _, folder, _ in found] == [Path("runs/a"), Path("runs/b")]
     found.clear()  # seeds are not told apart by policy
-    assert run_sweep("train", [*base, "training.seed=0,1"], jobs, lambda text: None) == 0
+    assert swept("training.seed=0,1") == 0
     assert [folder for _, folder, _ in found] == [Path(f"runs/run/{number}") for number in range(4)]
 
 

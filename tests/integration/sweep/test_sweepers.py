@@ -10,7 +10,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.plugins.sweeper import Sweeper
 
-from alora.config.sweep import DONE, FAILED, Jobs, run_sweep
+from alora.config.sweep import DONE, FAILED, run_sweep
 
 
 class Descent(Sweeper):
@@ -45,16 +45,13 @@ def here(tmp_path, monkeypatch):
 def _sweep(*more: str):
     """Records of a sweep whose jobs are best at a learning rate of 0.2, and that fails at 0.4."""
 
-    def run(recipe) -> int:
-        return int(recipe.training.learning_rate == 0.4)
+    def run(recipe):
+        rate = recipe.training.learning_rate
+        return (1, None, False) if rate == 0.4 else (0, abs(rate - 0.2), False)
 
-    records = []
     argv = ["-m", "base=smollm2", "policy.title=t", "policy.rule=r", "data.train=rows.jsonl", *more]
-    jobs = Jobs(
-        run, lambda error: 2, lambda recipe: False, lambda recipe: abs(recipe.training.learning_rate - 0.2),
-        records.extend,
-    )  # fmt: skip
-    return run_sweep("train", argv, jobs, lambda text: None), records
+    records = run_sweep("train", argv, run, lambda error: 2, lambda text: None)
+    return max(record.exit_code for record in records), records
 
 
 def test_a_sweeper_reads_what_the_jobs_return(here, monkeypatch):

@@ -1,0 +1,40 @@
+"""``alora check data.noise=true``: training rows whose label looks wrong to the words of other rows, or to a judge."""
+
+from collections.abc import Sequence
+
+from alora.base.cache import cache_folder
+from alora.commands.output import note
+from alora.comparison.judge import disagreements
+from alora.config.schema import JudgeSettings
+from alora.config.secrets import in_the_clear
+from alora.data.check import Rows
+from alora.evaluation.noise import WORDS_KNOW, Doubt, doubtful_labels
+from alora.findings import WARNING, Finding
+from alora.policy import Policy
+
+
+def of_words(policy: Policy, rows: Rows) -> list[Finding]:
+    """Labels that the words of the other rows doubt, and first a warning where words know little."""
+    doubts, auroc = doubtful_labels(policy, rows)
+    found = _as_findings(policy, doubts, "LABEL_DOUBTFUL", "the words of the other rows say")
+    if doubts and auroc < WORDS_KNOW:
+        text = (f"words reach an AUROC of {auroc:.2f} on rows that they did not see, so many of these {len(doubts)} "
+                "labels may be right; read the first ones, or ask a judge (judge.url)")  # fmt: skip
+        found.insert(0, Finding(WARNING, "WORDS_UNSURE", f"{policy.id}: train", text))
+    return found
+
+
+def of_judge(policy: Policy, rows: Rows, settings: JudgeSettings) -> list[Finding]:
+    """Labels that are not the judge's."""
+    if remark := in_the_clear(str(settings.url)):
+        note(remark)
+    answers = cache_folder("judge") / f"{policy.id}.jsonl"  # digests and labels, so that none is paid for twice
+    return _as_findings(policy, disagreements(policy, rows, settings, answers), "JUDGE_DISAGREES", "the judge says")
+
+
+def _as_findings(policy: Policy, doubts: Sequence[Doubt], code: str, who: str) -> list[Finding]:
+    text = "policy {!r} labels it {!r}; {} {!r} ({:.2f}); read it"
+    return [
+        Finding(WARNING, code, one.row.where, text.format(policy.id, one.label, who, one.likelier, one.probability))
+        for one in doubts
+    ]
