@@ -24,7 +24,7 @@ from alora.errors import AdapterError, AloraError, CheckFailed, ConfigError
 from alora.evaluation.predict import answers
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Question
-from alora.serving.engine import Engine, ServedAdapter, require_unquantized
+from alora.serving.engine import Engine
 from alora.verdict import Verdicts
 
 
@@ -46,10 +46,8 @@ class Battery:
             self._scorer = Scorer(base, [bundle.weights for bundle in bundles])
             self._answers, self.close = self._scorer.score_rows, self._scorer.close
             return
-        require_unquantized(base)
-        adapters = [ServedAdapter.of(bundle) for bundle in bundles]
-        self._engine = Engine(base_location(settings), adapters, str(base.model.dtype).removeprefix("torch."))
-        self._answers, self.close = self._ask_vllm, self._engine.close
+        engine = Engine.of(bundles, base, base_location(settings))
+        self._answers, self.close = engine.score_rows, engine.close
 
     def score(self, messages: Messages) -> Verdicts:
         """Every policy's verdict on one conversation, from one pass over it.
@@ -107,9 +105,6 @@ class Battery:
                     raise
                 yield error
         yield from names
-
-    def _ask_vllm(self, batch: Sequence[Question]) -> Sequence[Sequence[Iterable[Any]]]:
-        return [self._engine.label_logits(one.prefix, one.suffixes, self._policies.names) for one in batch]
 
     def __enter__(self) -> Self:
         return self

@@ -12,14 +12,11 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from alora.reading import lone_surrogate
-
-if TYPE_CHECKING:
-    import torch
 
 _PART = re.compile(r"\..*\.[0-9a-f]{8}\.alora-part", re.DOTALL)
 
@@ -79,20 +76,6 @@ def whole(target: Path) -> Iterator[Path]:
     except BaseException:
         staged.unlink(missing_ok=True)
         raise
-
-
-def save_tensors(state: Mapping[str, "torch.Tensor"], file: Path, metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file with the mode that the umask gives; safetensors itself makes it private (0600).
-
-    Raises:
-        OSError, SafetensorError: it cannot be written.
-    """
-    from safetensors.torch import save_file
-
-    file.touch()
-    mode = file.stat().st_mode
-    save_file(dict(state), file, metadata)
-    file.chmod(mode)
 
 
 def strangers(folder: Path, own: re.Pattern[str], names: Collection[str] = ("",)) -> list[str]:

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from alora.adapter import CONFIG_FILE, WEIGHTS_FILE
-from alora.atomic import replace_folder, save_tensors, workshop
+from alora.atomic import replace_folder, workshop
 from alora.config.schema import AdapterSettings
 from alora.errors import AdapterError
 from alora.reading import read_json, require_plain
@@ -168,6 +168,18 @@ def save_adapter(weights: AdapterWeights, folder: Path, base_source: str) -> Non
         config.save_pretrained(str(staged))
         save_tensors(state, staged / WEIGHTS_FILE, metadata={"format": "pt"})
         replace_folder(staged, folder, (CONFIG_FILE, WEIGHTS_FILE))
+
+
+def save_tensors(state: Mapping[str, torch.Tensor], file: Path, metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file with the mode that the umask gives; safetensors itself makes it private (0600).
+
+    Raises:
+        OSError, SafetensorError: it cannot be written.
+    """
+    file.touch()
+    mode = file.stat().st_mode
+    save_file(dict(state), file, metadata)
+    file.chmod(mode)
 
 
 def load_adapter(folder: Path) -> AdapterWeights:

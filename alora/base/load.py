@@ -33,6 +33,11 @@ class LoadedBase:
     fingerprint: Fingerprint
     source: str
 
+    @property
+    def dtype(self) -> str:
+        """What it computes in: ``float32``, ``bfloat16``, ..."""
+        return str(self.model.dtype).removeprefix("torch.")
+
 
 def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
     """Load the base that ``settings`` name, frozen and in eval mode, with sdpa attention.

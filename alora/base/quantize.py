@@ -7,6 +7,7 @@ weight, and vLLM's own bitsandbytes loader does not do it either.
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -36,10 +37,10 @@ def nf4_config(dtype: torch.dtype) -> BitsAndBytesConfig:
     )
 
 
-def require_nf4(dtype: torch.dtype) -> None:
-    """MissingDependency or BaseError when a base cannot be quantized here to compute in ``dtype``."""
+def require_nf4(dtype: torch.dtype) -> ModuleType:
+    """bitsandbytes; MissingDependency or BaseError when a base cannot be quantized here to compute in ``dtype``."""
     try:
-        import bitsandbytes  # noqa: F401
+        import bitsandbytes
     except ImportError as error:
         raise MissingDependency(
             f"base.quantization=nf4 needs bitsandbytes ({error}); pip install 'alora-toolkit[quantization]'"
@@ -47,6 +48,7 @@ def require_nf4(dtype: torch.dtype) -> None:
     name = str(dtype).removeprefix("torch.")
     if name not in ("float32", "bfloat16"):
         raise BaseError(f"base.quantization=nf4 does not compute in {name}; use base.dtype=float32 or bfloat16")
+    return bitsandbytes
 
 
 def quantize_in_place(model: PreTrainedModel, dtype: torch.dtype, device: torch.device) -> None:
@@ -57,14 +59,12 @@ def quantize_in_place(model: PreTrainedModel, dtype: torch.dtype, device: torch.
     Raises:
         MissingDependency, BaseError: see :func:`nf4_config`.
     """
-    require_nf4(dtype)
-    from bitsandbytes.nn.modules import Linear4bit, Params4bit
-
+    bnb = require_nf4(dtype).nn
     head = model.get_output_embeddings()
     for name, module in list(model.named_modules()):
         if not isinstance(module, nn.Linear) or module is head:
             continue
-        packed = Linear4bit(
+        packed = bnb.Linear4bit(
             module.in_features,
             module.out_features,
             bias=module.bias is not None,
@@ -74,7 +74,7 @@ def quantize_in_place(model: PreTrainedModel, dtype: torch.dtype, device: torch.
             device="meta",  # pyright: ignore[reportArgumentType] not annotated
         )
         options: dict[str, Any] = {"compress_statistics": False, "quant_type": NF4, "module": packed}
-        packed.weight = Params4bit(module.weight.data, requires_grad=False, **options)
+        packed.weight = bnb.Params4bit(module.weight.data, requires_grad=False, **options)
         if module.bias is not None:
             packed.bias = module.bias
         model.set_submodule(name, packed.to(device))

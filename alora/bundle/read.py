@@ -68,7 +68,7 @@ def check_bundles(bundles: Sequence[Bundle], base: LoadedBase, rows: int | None 
         questions += [Question(renderer.prefix(row.conversation), [bundle.suffix], [place]) for row in golden]
     with Scorer(base, [bundle.weights for bundle, _ in asked]) as scorer:
         answers = iter(scorer.score_rows(questions))
-    dtype, failures = str(base.model.dtype).removeprefix("torch."), []
+    dtype, failures = base.dtype, []
     for bundle, golden in asked:
         far = disagreement(golden, [logits_L.tolist() for (logits_L,) in islice(answers, len(golden))])
         bound = tolerance(dtype, bundle.manifest.base.dtype)

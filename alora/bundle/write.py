@@ -170,7 +170,7 @@ def _write_files(folder: Path, contents: BundleContents, golden: tuple[GoldenRow
         base=BaseRecord(
             source=source,
             fingerprint=contents.base.fingerprint,
-            dtype=str(contents.base.model.dtype).removeprefix("torch."),
+            dtype=contents.base.dtype,
             revision=contents.revision,
             local=local,
         ),

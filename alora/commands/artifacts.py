@@ -96,12 +96,11 @@ def check_bases(bundles: Sequence[Bundle], base: LoadedBase) -> None:
         CheckFailed: an adapter does not answer its golden rows as it did.
     """
     check_bundles(bundles, base)
-    dtype = str(base.model.dtype).removeprefix("torch.")
     for bundle in bundles:
-        if bundle.manifest.base.dtype != dtype:
+        if bundle.manifest.base.dtype != base.dtype:
             note(
                 f"{bundle.policy.id}: its threshold was fitted in {bundle.manifest.base.dtype}, the base runs in "
-                f"{dtype}; add base.dtype={bundle.manifest.base.dtype}, or expect small differences"
+                f"{base.dtype}; add base.dtype={bundle.manifest.base.dtype}, or expect small differences"
             )
 
 

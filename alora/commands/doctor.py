@@ -11,6 +11,7 @@ import subprocess
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import HfApi, constants
 from packaging.requirements import Requirement
@@ -94,26 +95,24 @@ def _package_findings() -> list[Finding]:
     for extra in sorted(missing_extras):
         findings.append(Finding(f"no {_EXTRAS[extra]}", f"pip install 'alora-toolkit[{extra}]'"))
     for name in _TORCH_COMPANIONS:
-        if package_version(name) is not None and (fault := _import_fault(name)) is not None:
+        if package_version(name) is not None and (fault := _imported(name)[1]) is not None:
             remedy = f"it was built for another torch and breaks transformers: pip uninstall {name}"
             findings.append(Finding(f"{name} {package_version(name)} does not load ({fault})", remedy, broken=True))
     return findings
 
 
-def _import_fault(name: str) -> str | None:
+def _imported(name: str) -> tuple[Any, str | None]:
+    """A module, or why it cannot be had."""
     try:
-        importlib.import_module(name)
+        return importlib.import_module(name), None
     except Exception as error:
-        return " ".join(str(error).split())[:200]
-    return None
+        return None, " ".join(str(error).split())[:200]
 
 
 def _devices() -> tuple[dict[str, str], list[Finding]]:
-    fault = _import_fault("torch")
+    torch, fault = _imported("torch")
     if fault is not None:
         return {}, [Finding(f"torch does not load ({fault})", "make setup, or install torch again", broken=True)]
-    import torch
-
     facts = {"threads": str(torch.get_num_threads()), "cpu kernels": torch.backends.cpu.get_cpu_capability()}
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
@@ -182,7 +181,7 @@ def _bases(recipe: Recipe) -> tuple[dict[str, str], list[Finding]]:
 
 def _default_base() -> tuple[str, list[Finding]]:
     """Whether SmolLM2 is in the cache, and whether transformers can load a base at all."""
-    if (fault := _import_fault("transformers.models.auto.modeling_auto")) is not None:
+    if (fault := _imported("transformers.models.auto.modeling_auto")[1]) is not None:
         remedy = "install torch and transformers again, of versions that fit"
         return "unknown", [Finding(f"no base can be loaded ({fault})", remedy, broken=True)]
     folder = smollm2_folder()

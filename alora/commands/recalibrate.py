@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from alora.base.limits import IN_ARTIFACT, require_room
 from alora.base.load import LoadedBase, load_base
@@ -32,8 +31,7 @@ from alora.evaluation.calibration import fit_operating_point, positive_probabili
 from alora.evaluation.predict import Predictions, predict
 from alora.evaluation.report import describe_operating_point
 from alora.prefix.scorer import Scorer
-from alora.prompt.render import Question
-from alora.serving.engine import Engine, ServedAdapter, require_unquantized
+from alora.serving.engine import Engine
 from alora.verdict import OperatingPoint
 
 
@@ -127,12 +125,11 @@ def _refit(
     renderer = bundles[0].renderer(base)
     require_room(base.model, renderer, rows, {bundle.policy.id: bundle.suffix for bundle in bundles}, IN_ARTIFACT)
     if recipe.engine == "vllm":
-        answers = predict(_InVllm(bundles, base, settings), renderer, policies, suffixes, rows)
-    elif recipe.engine == "transformers":
+        engine = Engine.of(bundles, base, base_location(settings))
+        answers = predict(engine, renderer, policies, suffixes, rows)
+    else:
         with Scorer(base, [bundle.weights for bundle in bundles]) as scorer:
             answers = predict(scorer, renderer, policies, suffixes, rows)
-    else:
-        raise ConfigError(f"engine={recipe.engine}: recalibrate runs the engine itself; give transformers or vllm")
     found = []
     for bundle, predictions in zip(bundles, answers, strict=True):
         if len(predictions.label_ids_N) == 0:
@@ -141,25 +138,9 @@ def _refit(
             )
         evaluation = refit_settings(bundle.manifest.operating_point, recipe.evaluation)
         point = fit_operating_point(predictions.logits_NL, predictions.label_ids_N, evaluation)
-        dtype = str(base.model.dtype).removeprefix("torch.")
-        point = replace(point, dtype=dtype, engine=recipe.engine)
+        point = replace(point, dtype=base.dtype, engine=recipe.engine)
         found.append(Refit(bundle, point, predictions, moved(bundle, base, point)))
     return found
-
-
-class _InVllm:
-    """vLLM in this process, in the place of alora's own scorer."""
-
-    def __init__(self, bundles: Sequence[Bundle], base: LoadedBase, settings: BaseSettings) -> None:
-        require_unquantized(base)
-        adapters = [ServedAdapter.of(bundle) for bundle in bundles]
-        self._names = [adapter.name for adapter in adapters]
-        self._engine = Engine(base_location(settings), adapters, str(base.model.dtype).removeprefix("torch."))
-
-    def score_rows(self, questions: Sequence[Question]) -> list[Any]:
-        """As :meth:`alora.prefix.scorer.Scorer.score_rows`."""
-        ask = self._engine.label_logits
-        return [ask(item.prefix, item.suffixes, [self._names[place] for place in item.asked]) for item in questions]
 
 
 def _place(recipe: Recipe, artifact: Artifact, bundle: Bundle) -> Path:

@@ -4,16 +4,17 @@ from alora.base.limits import longest_input
 from alora.base.load import load_base
 from alora.bundle.read import load_bundle
 from alora.commands.artifacts import check_bases, open_bundles
+from alora.commands.serve_guard import serve_guard
 from alora.config.schema import Recipe
-from alora.guard.core import Guard
-from alora.guard.loading import Loader, make_guard
+from alora.guard.loading import make_guard
 from alora.guard.packed import PackedReader
 
 
-def make(recipe: Recipe) -> tuple[Guard, Loader]:
-    """The guard, and what loads more bundles into it."""
+def serve(recipe: Recipe) -> int:
+    """Load bundles and base, then answer."""
     bundles, settings = open_bundles(recipe)
     base = load_base(settings)
     check_bases(bundles, base)
-    dtype = str(base.model.dtype).removeprefix("torch.")
-    return make_guard(bundles, base, dtype, PackedReader(base, bundles), longest_input(base.model), load_bundle)
+    reader = PackedReader(base, bundles)
+    made = make_guard(bundles, base, base.dtype, reader, longest_input(base.model), load_bundle)
+    return serve_guard(recipe.serving, *made)

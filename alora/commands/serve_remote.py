@@ -4,15 +4,15 @@ from alora.base.describe import describe_prompts
 from alora.bundle.light import read_bundle
 from alora.commands.bundles import read_bundles
 from alora.commands.output import note
+from alora.commands.serve_guard import serve_guard
 from alora.config.schema import Recipe
 from alora.config.secrets import in_the_clear
-from alora.guard.core import Guard
-from alora.guard.loading import Loader, make_guard
+from alora.guard.loading import make_guard
 from alora.guard.remote import RemoteReader, longest_prompt
 
 
-def make(recipe: Recipe) -> tuple[Guard, Loader]:
-    """The guard, and what loads more bundles into it."""
+def serve(recipe: Recipe) -> int:
+    """Check the bundles against the base's tokenizer, then answer."""
     urls = [recipe.serving.scorer] if isinstance(recipe.serving.scorer, str) else recipe.serving.scorer
     for remark in filter(None, map(in_the_clear, urls)):
         note(remark)
@@ -22,4 +22,5 @@ def make(recipe: Recipe) -> tuple[Guard, Loader]:
         bundle.check_base(base)
     reader = RemoteReader(urls, bundles, bundles[0].renderer(base))
     # A server does not tell its dtype.
-    return make_guard(bundles, base, "bfloat16", reader, longest_prompt(urls), read_bundle)
+    made = make_guard(bundles, base, "bfloat16", reader, longest_prompt(urls), read_bundle)
+    return serve_guard(recipe.serving, *made)

@@ -19,7 +19,7 @@ from alora.serving.launch import server_command, server_environment
 from alora.serving.plugin import require_plugin
 
 
-def serve_vllm(recipe: Recipe) -> NoReturn:
+def serve(recipe: Recipe) -> NoReturn:
     """Check bundles, base and plugin, then run the server."""
     bundles, settings = open_bundles(recipe)
     plain = [str(bundle.folder) for bundle in bundles if not bundle.manifest.activated]

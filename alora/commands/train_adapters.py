@@ -18,6 +18,7 @@ from alora.training.processes import Processes
 from alora.training.run_folder import remove_checkpoints
 from alora.training.schedule import loss_curves, still_improving
 from alora.training.track import read_standing
+from alora.training.trl_engine import fit_with_trl
 
 
 def train_adapters(this: TrainingRun, tracking: Tracking, processes: Processes) -> None:
@@ -53,8 +54,6 @@ def train_together(this: TrainingRun, policies: Sequence[Policy], **options: Any
 
 def _train_with_trl(this: TrainingRun, policy: Policy, tracking: Tracking) -> None:
     """One policy's standard LoRA by TRL, which trains one at a time."""
-    from alora.training.trl_engine import fit_with_trl
-
     if this.folder.places(policy.id).training.exists():
         return
     recipe = this.recipe

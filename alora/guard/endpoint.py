@@ -25,14 +25,9 @@ class GuardEndpoint:
 
     def attach_router(self, app: FastAPI) -> None:
         """Mount the routes; they answer 503 until :meth:`init_state`."""
-        from fastapi.routing import APIRoute
+        from alora.guard.routes import mount  # FastAPI, which only a server needs
 
-        from alora.guard.routes import router
-
-        for route in app.routes:  # of 0.33 on; ours takes its place, and hands on what asks for another model
-            if isinstance(route, APIRoute) and route.path == "/v1/decisions" and "POST" in route.methods:
-                app.state.alora_others_decisions = route.get_route_handler()
-        app.include_router(router)
+        mount(app)
 
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
         """Serve the bundles among the server's LoRA modules. What keeps the guard from serving, its routes report."""

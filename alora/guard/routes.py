@@ -281,6 +281,14 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, Response]) ->
         watching.cancel()
 
 
+def mount(app: FastAPI) -> None:
+    """The guard's routes in ``app``. A server's own ``/v1/decisions`` (vLLM 0.33 on) answers for other models only."""
+    for route in app.routes:
+        if isinstance(route, APIRoute) and route.path == "/v1/decisions" and "POST" in route.methods:
+            app.state.alora_others_decisions = route.get_route_handler()
+    app.include_router(router)
+
+
 def _error(status: int, message: str) -> JSONResponse:
     message = message.encode("utf-8", "backslashreplace").decode()
     metrics.REFUSED.labels(str(status)).inc()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,21 +36,23 @@ def assert_kv_identity(
     Raises:
         CheckFailed: an AssertionError whose message names the first places of difference.
     """
+    return _asserted().assert_kv_identity(adapter, base, prompts, settings)
+
+
+def _asserted() -> ModuleType:
     from alora.identity import asserted
 
-    return asserted.assert_kv_identity(adapter, base, prompts, settings)
+    return asserted
 
 
 @pytest.fixture(scope="session")
 def alora_identity() -> Callable[..., Certificate]:
     """:func:`assert_kv_identity` that loads each base once per session."""
-    from alora.identity import asserted
-
     bases: dict[str, Base] = {}
 
     def check(adapter: str | Path, base: Base, *prompts_and_settings: object, **named: object) -> Certificate:
         if isinstance(base, str | Path):
-            base = bases.setdefault(str(base), bases.get(str(base)) or asserted.load(base))
-        return asserted.assert_kv_identity(adapter, base, *prompts_and_settings, **named)  # pyright: ignore
+            base = bases.setdefault(str(base), bases.get(str(base)) or _asserted().load(base))
+        return _asserted().assert_kv_identity(adapter, base, *prompts_and_settings, **named)  # pyright: ignore
 
     return check

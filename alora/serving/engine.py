@@ -12,7 +12,7 @@ import torch
 from transformers import AutoConfig
 
 from alora.errors import AdapterError, BaseError, CheckFailed, MissingDependency
-from alora.prompt.render import Prefix, Suffix
+from alora.prompt.render import Prefix, Question, Suffix
 from alora.vllm_plugin import register, status
 
 if TYPE_CHECKING:
@@ -98,6 +98,12 @@ class Engine:
         }
         self.llm: Any = LLM(model=base, **ours | options)
 
+    @classmethod
+    def of(cls, bundles: Sequence[Bundle], base: LoadedBase, location: str) -> Engine:
+        """The engine of ``bundles`` on ``base``, which lies at ``location``; BaseError where it is quantized here."""
+        require_unquantized(base)
+        return cls(location, [ServedAdapter.of(bundle) for bundle in bundles], base.dtype)
+
     def close(self) -> None:
         """End the engine and free its memory, so that another can start here.
 
@@ -116,6 +122,11 @@ class Engine:
         if name is None:
             return None
         return LoRARequest(name, self._ids[name], str(self._adapters[name].folder))
+
+    def score_rows(self, questions: Sequence[Question]) -> list[list[torch.Tensor]]:
+        """As :meth:`alora.prefix.scorer.Scorer.score_rows`: ``asked`` counts the adapters in their order."""
+        names = list(self._adapters)
+        return [self.label_logits(one.prefix, one.suffixes, [names[place] for place in one.asked]) for one in questions]
 
     def label_logits(
         self, prefix: Prefix, suffixes: Sequence[Suffix], names: Sequence[str | None]

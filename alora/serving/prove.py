@@ -74,19 +74,18 @@ def certify_in_vllm(
     Raises:
         MissingDependency, CheckFailed: see :class:`~alora.serving.engine.Engine`.
     """
-    dtype = str(base.model.dtype).removeprefix("torch.")
     reached = {site.layer for site in reached_sites(weights.tensors, _layer_count(base)) - {OUTPUT}}
     with _variants(weights, prompts[0], base.source) as variants:
         if bundle is not None:
             variants[_BUNDLE] = ServedAdapter.of(bundle)
-        with closing(Engine(location, list(variants.values()), dtype)) as engine:
+        with closing(Engine(location, list(variants.values()), base.dtype)) as engine:
             run = _Runner(engine, variants)
             cases = [run.case(ids, activation) for ids, activation in _cut(prompts, run.block, run.longest)]
             findings = [finding for case in cases for finding in _findings(case, case.adapted, reached)]
             findings += [finding for case in cases for finding in _stability(run, case)]
             findings += [FindingRecord("module", f"{name}: it adds nothing, or no number") for name in weights.absent]
             caught = tuple(_control(name, run, cases, reached) for name in CONTROLS if controls)
-            answers = run.parity(bundle, base, dtype, controls) if bundle is not None and bundle.golden else None
+            answers = run.parity(bundle, base, base.dtype, controls) if bundle is not None and bundle.golden else None
     identical = not findings and all(record.caught for record in caught)
     passed = identical and (answers is None or answers.passed)
     return Certificate(
@@ -100,7 +99,7 @@ def certify_in_vllm(
         adapted_modules=weights.spec.targets,
         environment=environment_here(torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu", "vllm"),
         lengths=tuple((f"prompt {n}", (case.activation,), len(case.ids)) for n, case in enumerate(cases, start=1)),
-        dtypes=(DtypeRecord(dtype, identical, tuple(findings), _layers(cases, reached), (), caught),),
+        dtypes=(DtypeRecord(base.dtype, identical, tuple(findings), _layers(cases, reached), (), caught),),
         notes=(f"bytes of whole cache blocks of {run.block} tokens, read out of vLLM's own cache",),
         parity=answers,
     )

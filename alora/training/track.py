@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import load_file
 
 from alora.adapter.bank import Bank
-from alora.adapter.folder import AdapterWeights
-from alora.atomic import save_tensors, write_json
+from alora.adapter.folder import AdapterWeights, save_tensors
+from alora.atomic import write_json
 from alora.errors import RunError
 from alora.reading import read_whole
 

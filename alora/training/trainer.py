@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerState
 
-from alora.atomic import save_tensors
+from alora.adapter.folder import save_tensors
 from alora.prefix.plan import passes
 from alora.training.checkpoints import mark_complete
 from alora.training.examples import Batch

@@ -8,13 +8,12 @@ import dataclasses
 import json
 import sys
 
+from alora.vllm_plugin import compat
 from alora.vllm_plugin.install import register
 from alora.vllm_plugin.state import status
 
 
 def main() -> int:
-    from alora.vllm_plugin import compat
-
     if compat.vllm_version() is None:
         register()  # notes that there is no vLLM
     else:

@@ -93,9 +93,7 @@ def vllm_version() -> str | None:
 
 def load_plugins() -> None:
     """Load plugins as vLLM does in each of its processes, with its own choice among them (``VLLM_PLUGINS``)."""
-    from vllm.plugins import load_general_plugins
-
-    load_general_plugins()
+    _late("vllm.plugins", "load_general_plugins")()
 
 
 def check_version(version: str | None) -> None:
@@ -146,31 +144,28 @@ def copies_by_name(symbol: Symbol, original: Any) -> Iterator[Any]:
             yield module
 
 
-def lora_request_class() -> Any:
-    from vllm.lora.request import LoRARequest
+def _late(module: str, name: str) -> Any:
+    """A name of vLLM's, which is imported when it is asked for: vLLM loads the plugin before much of itself."""
+    return getattr(importlib.import_module(module), name)
 
-    return LoRARequest
+
+def lora_request_class() -> Any:
+    return _late("vllm.lora.request", "LoRARequest")
 
 
 def validation_error_class() -> Any:
     """The error that vLLM's servers answer with HTTP 400."""
-    from vllm.exceptions import VLLMValidationError
-
-    return VLLMValidationError
+    return _late("vllm.exceptions", "VLLMValidationError")
 
 
 def peft_fields() -> frozenset[str]:
     """Keys of an ``adapter_config.json`` that this vLLM reads; it drops all others without a word."""
-    from vllm.lora.peft_helper import PEFTHelper
-
-    return frozenset(PEFTHelper.__dataclass_fields__)
+    return frozenset(_late("vllm.lora.peft_helper", "PEFTHelper").__dataclass_fields__)
 
 
 def adapter_folder(lora_path: str) -> str:
     """Local folder of an adapter that may be named by a hub id, as vLLM itself resolves it."""
-    from vllm.lora.utils import get_adapter_absolute_path
-
-    return get_adapter_absolute_path(lora_path)
+    return _late("vllm.lora.utils", "get_adapter_absolute_path")(lora_path)
 
 
 def v1_rows(runner: Any, input_batch: Any) -> list[tuple[Any, int]]:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from alora.vllm_plugin import compat
+from alora.vllm_plugin import compat, peft_gate
 from alora.vllm_plugin.state import STATE
 
 _logger = logging.getLogger("vllm.alora")
@@ -37,7 +37,6 @@ def _patches() -> list[tuple[compat.Symbol, Callable[[Any], Any]]]:
         carried_request,
         cpu_lora_ops,
         engine_check,
-        peft_gate,
         prefix_hash,
         token_mapping,
     )
@@ -68,10 +67,8 @@ def _patches() -> list[tuple[compat.Symbol, Callable[[Any], Any]]]:
 
 
 def _shut_gate(reason: str) -> None:
-    from alora.vllm_plugin.peft_gate import refuse_patch
-
     stock = compat.current(compat.PEFT_FROM_DIR)
-    _put(compat.PEFT_FROM_DIR, stock, refuse_patch(stock, reason))
+    _put(compat.PEFT_FROM_DIR, stock, peft_gate.refuse_patch(stock, reason))
 
 
 def _install() -> None:

@@ -11,13 +11,12 @@ import pytest
 import torch
 
 import alora.atomic
-from alora.adapter.folder import AdapterSpec, AdapterWeights, save_adapter
+from alora.adapter.folder import AdapterSpec, AdapterWeights, save_adapter, save_tensors
 from alora.atomic import (
     json_text,
     part,
     remove_own,
     replace_folder,
-    save_tensors,
     strangers,
     sweep,
     workshop,

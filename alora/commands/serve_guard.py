@@ -1,0 +1,23 @@
+"""The guard alone, on a port of this machine, whatever computes its verdicts."""
+
+import os
+
+import uvicorn
+
+from alora.commands.output import note
+from alora.config.schema import ServingSettings
+from alora.config.secrets import KEY, open_to_all
+from alora.guard.core import Guard
+from alora.guard.loading import Loader
+from alora.guard.standalone import make_app
+
+
+def serve_guard(settings: ServingSettings, guard: Guard, loader: Loader) -> int:
+    """Answer until the process is ended."""
+    if remark := open_to_all(settings.host, bool(os.environ.get(KEY))):
+        note(remark)
+    names = ", ".join(item.name for item in guard.served)
+    note(f"serving {names} on http://{settings.host}:{settings.port}/v1/guard")
+    # h11 bounds a header to 64 KiB; uvicorn's first choice, httptools, reads one without end.
+    uvicorn.run(make_app(guard, loader), host=settings.host, port=settings.port, log_level="warning", http="h11")
+    return 0
