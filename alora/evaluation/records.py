@@ -8,18 +8,8 @@ from typing import Any
 
 from alora.verdict import NEVER, OperatingPoint
 
-FIGURES = (
-    "accuracy",
-    "balanced_accuracy",
-    "f1",
-    "precision",
-    "recall",
-    "auroc",
-    "auprc",
-    "recall_at_1_fpr",
-    "recall_at_5_fpr",
-    "ece",
-)
+FIGURES = ("accuracy", "balanced_accuracy", "f1", "precision", "recall", "auroc", "auprc", "recall_at_1_fpr",
+           "recall_at_5_fpr", "ece")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -58,8 +48,7 @@ class Metrics:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
-        figures = {name: asdict(estimate) for name, estimate in self.figures.items()}
-        return {"rows": self.rows, "positives": self.positives, "threshold": self.threshold, "figures": figures}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -124,15 +113,4 @@ class Evaluation:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
-        return {
-            "policy": self.policy,
-            "method": self.method,
-            "split": self.split,
-            "adapter_digest": self.adapter_digest,
-            "label_counts": dict(self.label_counts),
-            "truncated": self.truncated,
-            "confusion": [list(line) for line in self.confusion],
-            "rules": dict(self.rules),
-            "operating_point": self.operating_point.as_dict(),
-            "metrics": self.metrics.as_dict(),
-        }
+        return asdict(self) | {"operating_point": self.operating_point.as_dict()}
