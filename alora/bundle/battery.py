@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from alora.atomic import write_json
 from alora.bundle.light import LightBundle
+from alora.config.setting import names_a_folder
 from alora.errors import BundleError
 from alora.reading import lone_surrogate, read_whole, require_plain
 
@@ -116,10 +117,4 @@ def _names(file: Path) -> list[str]:
 
 
 def _names_a_folder(name: object) -> bool:
-    return (
-        isinstance(name, str)
-        and name == Path(name).name
-        and name not in ("", "..")
-        and "\0" not in name
-        and lone_surrogate(name) is None
-    )
+    return isinstance(name, str) and names_a_folder(name) and lone_surrogate(name) is None

@@ -17,7 +17,6 @@ from alora.commands.artifacts import Subject, check_bases, data_settings, open_s
 from alora.commands.bundles import chosen
 from alora.commands.output import note, report_file, report_file_in, say, say_json, table, write_text
 from alora.commands.run_pages import say_doubts, write_page
-from alora.config.environment import describe_environment
 from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import LabelledConversation
 from alora.data.sources import Source
@@ -117,7 +116,7 @@ def _write(
     write_predictions(file.with_suffix(".parquet"), judged)
     for one in judged:
         name = one.policy.id
-        write_page(pages[name], one, recipe, describe_environment(), homes[name] / TRAINING)
+        write_page(pages[name], one, recipe, homes[name] / TRAINING)
     if len(pages) > 1:
         addresses = {pages[one.policy.id].name: one.evaluations for one in judged}
         write_text(file.with_suffix(".html"), render_overview(addresses, {}))

@@ -14,7 +14,7 @@ import torch
 
 from alora.commands.output import note, write_text
 from alora.commands.training_run import TrainingRun, in_short
-from alora.config.saved import load_environment
+from alora.config.environment import describe_environment
 from alora.config.schema import Recipe
 from alora.errors import CheckFailed, RunError
 from alora.evaluation.doubts import doubts
@@ -31,10 +31,11 @@ from alora.typed import typed
 _SHOWN = ("artifact", "base", "adapter", "policy", "policies", "data", "prompt", "evaluation")  # of a recipe
 
 
-def write_page(file: Path, judged: Judged, recipe: Recipe, environment: Mapping[str, str], training: Path) -> None:
+def write_page(file: Path, judged: Judged, recipe: Recipe, training: Path) -> None:
     """Write one policy's page; ``training`` is the record of its training, which may be missing."""
     losses, trained = _training(training)
-    versions = {name: value for name, value in environment.items() if name != "command"}  # a resume's may differ
+    # Without the command, which may be a resume's.
+    versions = {name: value for name, value in describe_environment().items() if name != "command"}
     facts = {"Training": trained, "Settings": dict(_settings(recipe)), "Versions": versions}
     shown = {title: table for title, table in facts.items() if table}
     write_text(file, render_page(Page(judged, recipe.evaluation, losses, shown)))
@@ -46,7 +47,7 @@ def write_judgement(this: TrainingRun, policy: Policy, methods: Sequence[Scored]
     rows = {name: [row for row in part if policy.id in row.labels] for name, part in vars(this.splits).items()}
     judged = Judged(policy, methods, rows)
     write_predictions(places.predictions, [judged])
-    write_page(places.report, judged, this.recipe, load_environment(this.folder.settings), places.training)
+    write_page(places.report, judged, this.recipe, places.training)
     write_evaluations(places.evaluation, judged.evaluations)
     if len(this.policies) == 1:
         link_only(this.folder.path, policy.id)

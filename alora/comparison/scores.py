@@ -100,15 +100,8 @@ def scores_of(unit: Unit, answered: Sequence[Predictions], splits: Splits, facts
 
 
 def write_scores(file: Path, scores: Scores) -> None:
-    """Write one arm's scores of one policy, whole or not at all.
-
-    Raises:
-        RunError: it cannot be written.
-    """
-    try:
-        write_json(file, {"schema_version": SCHEMA_VERSION, **scores.as_dict()})
-    except OSError as error:
-        raise RunError(f"{file} cannot be written: {error.strerror or error}; set run_dir= elsewhere") from error
+    """Write one arm's scores of one policy, whole or not at all."""
+    write_json(file, {"schema_version": SCHEMA_VERSION, **scores.as_dict()})
 
 
 def read_scores(file: Path) -> Scores:

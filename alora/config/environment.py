@@ -1,6 +1,7 @@
 """What a run depends on besides its settings: versions, machine, commit, command; and whether it is being debugged."""
 
 import contextlib
+import functools
 import os
 import platform
 import shlex
@@ -84,6 +85,7 @@ def command_line() -> str:
     return redacted(shlex.join([Path(words[0]).name, *map(without_secret, words[1:])])) if words else ""
 
 
+@functools.cache
 def source_commit() -> str | None:
     """Commit of the checkout that alora runs from, with ``-dirty`` when files differ; None outside a checkout."""
     root = Path(__file__).resolve().parents[2]

@@ -19,8 +19,7 @@ def silenced_choices(overrides: Sequence[str], values: Mapping[str, Any], folder
         values: the composed config.
         folders: where group folders lie; the first that has the option counts.
     """
-    given = dict(item.lstrip("+").split("=", 1) for item in overrides if "=" in item)
-    messages = []
+    given, messages = _given(overrides), []
     for group, option in given.items():
         wanted: dict[str, Any] = {}
         chosen = _option(group, option, folders)
@@ -45,10 +44,14 @@ def chosen_section(
 
     Arguments as for :func:`silenced_choices`.
     """
-    given = dict(item.lstrip("+").split("=", 1) for item in overrides if "=" in item)
+    given = _given(overrides)
     chosen = _option(section, given.get(section, ""), folders)
     keys = {key.split(".")[1] for key in given if key.startswith(f"{section}.")}
     return chosen | {key: value_at(values, f"{section}.{key}") for key in keys}
+
+
+def _given(overrides: Sequence[str]) -> dict[str, str]:
+    return dict(item.lstrip("+").split("=", 1) for item in overrides if "=" in item)
 
 
 def _option(group: str, option: str, folders: Sequence[Path]) -> dict[str, Any]:

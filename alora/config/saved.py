@@ -19,7 +19,6 @@ from alora.config.convert import typed_recipe
 from alora.config.received import forget_command_line, read_settings, require_bounded, require_settings_alone
 from alora.config.schema import Recipe
 from alora.errors import ConfigError, RunError
-from alora.reading import parse_yaml, read_whole
 
 _HEADER = "# Run it again: alora train recipe=THIS_FILE (elsewhere: and name=ANOTHER)\n# environment:\n"
 # The groups stand after the values, so that base=qwen3_4b on the command line wins over the saved base.
@@ -99,14 +98,3 @@ def read_saved_recipe(path: str | os.PathLike[str]) -> Recipe:
         lines = "\n".join(f"{path}: {line}" for line in str(error).splitlines())
         remedy = "the run was made by another version of alora; train again or edit the file"
         raise ConfigError(f"{lines}\n{remedy}") from error
-
-
-def load_environment(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The environment that :func:`save_recipe` wrote above the settings; empty when there is none."""
-    lines = read_whole(Path(path)).decode(errors="replace").splitlines()
-    facts = "\n".join(line.removeprefix("#   ") for line in lines if line.startswith("#   "))
-    try:
-        found = parse_yaml(facts)
-    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError):
-        return {}  # what another has written there
-    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}

@@ -13,10 +13,11 @@ import yaml
 from alora.config import compose
 from alora.config.arguments import OF_ARTIFACT
 from alora.config.paths import configs_folder, recipes_folder
-from alora.config.saved import load_environment, read_saved_recipe, save_recipe
+from alora.config.saved import read_saved_recipe, save_recipe
 from alora.config.schema import BaseSettings, Recipe
 from alora.config.sweep import run_sweep
 from alora.errors import ConfigError
+from tests.integration.config.test_saved import environment_above
 
 HUB_IDS = {
     "qwen3_0_6b": "Qwen/Qwen3-0.6B",
@@ -279,7 +280,7 @@ class TestSavedRun:
     def test_reads_back_typed(self, saved):
         recipe, folder = saved
         assert read_saved_recipe(folder / "run.yaml") == recipe
-        assert load_environment(folder / "run.yaml") == self.ENVIRONMENT
+        assert environment_above(folder / "run.yaml") == self.ENVIRONMENT
 
     def test_group_choices_still_win_over_it(self, saved):
         _, folder = saved

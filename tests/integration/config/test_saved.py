@@ -1,14 +1,21 @@
 """run.yaml: written, read back, and refused when it is not what it should be."""
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alora.config.saved import load_environment, read_saved_recipe, save_recipe
+from alora.config.saved import read_saved_recipe, save_recipe
 from alora.config.schema import Recipe
 from alora.errors import ConfigError, RunError
 
 texts = st.text(alphabet=st.characters(codec="utf-8"), max_size=40) | st.text(alphabet="a${}\\ :#'\"", max_size=12)
+
+
+def environment_above(path):
+    """What stands above the settings, in comments."""
+    lines = path.read_bytes().decode().splitlines()
+    return yaml.safe_load("\n".join(line.removeprefix("#   ") for line in lines if line.startswith("#   ")))
 
 
 @settings(max_examples=25, deadline=None)
@@ -20,7 +27,7 @@ def test_every_value_comes_back(tmp_path_factory, rule, word, command, rate, ste
     recipe.training.learning_rate, recipe.training.max_steps = rate, steps
     save_recipe(recipe, path, {"command": command, "torch": "2.13.0"})
     assert read_saved_recipe(path) == recipe
-    assert load_environment(path) == {"command": command, "torch": "2.13.0"}
+    assert environment_above(path) == {"command": command, "torch": "2.13.0"}
 
 
 @pytest.mark.parametrize(
@@ -49,7 +56,7 @@ def test_odd_text_comes_back(text, tmp_path):
     recipe.policy.rule = text
     save_recipe(recipe, tmp_path / "run.yaml", {"command": text})
     assert read_saved_recipe(tmp_path / "run.yaml") == recipe
-    assert load_environment(tmp_path / "run.yaml") == {"command": text}
+    assert environment_above(tmp_path / "run.yaml") == {"command": text}
 
 
 @pytest.mark.parametrize(
@@ -75,12 +82,4 @@ def test_a_missing_file_is_told(tmp_path):
 
 def test_settings_without_environment(tmp_path):
     save_recipe(Recipe(), tmp_path / "run.yaml", {})
-    assert load_environment(tmp_path / "run.yaml") == {}
-
-
-@pytest.mark.parametrize(
-    "block", ["[1, 2]", "text", "a: [", "a: !!python/name:os.system x", "a: 1" + ":1" * 2000, "[" * 5000, "a: 1\na: 2"]
-)
-def test_an_environment_that_another_wrote_is_none(tmp_path, block):
-    (tmp_path / "run.yaml").write_text("".join(f"#   {line}\n" for line in block.splitlines()) + "name: x\n")
-    assert load_environment(tmp_path / "run.yaml") == {}
+    assert environment_above(tmp_path / "run.yaml") == {}
