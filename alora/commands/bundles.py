@@ -20,6 +20,11 @@ Item = TypeVar("Item")
 NO_BUNDLE = "no bundle is given; add artifact=DIR (a bundle, a run or a battery) or bundles=[A,B]"
 
 
+def named_artifacts(recipe: Recipe) -> list[str]:
+    """What ``artifact`` and ``bundles`` name together."""
+    return [*([recipe.artifact] if recipe.artifact else []), *recipe.bundles]
+
+
 def read_bundles(recipe: Recipe, read: Callable[[Path], Read]) -> tuple[list[Read], BaseSettings]:
     """The bundles that ``artifact`` and ``bundles`` name (a run or a battery names several), and the base they share.
 
@@ -29,7 +34,7 @@ def read_bundles(recipe: Recipe, read: Callable[[Path], Read]) -> tuple[list[Rea
         ConfigError: neither is given, an artifact holds no bundle, or a battery none of ``policies``.
         BundleError: a bundle is damaged, or they do not share a base.
     """
-    named = [*([recipe.artifact] if recipe.artifact else []), *recipe.bundles]
+    named = named_artifacts(recipe)
     if not named:
         raise ConfigError(NO_BUNDLE)
     bundles: list[Read] = []

@@ -21,7 +21,7 @@ from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import LabelledConversation
 from alora.data.sources import Source
 from alora.data.splits import read_shared_rows
-from alora.errors import ConfigError, DataError, LeftOut
+from alora.errors import DataError, LeftOut
 from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.page import render_overview
 from alora.evaluation.predict import Predictions, predict
@@ -48,9 +48,7 @@ def run(recipe: Recipe) -> int:
 
     1 when a policy's rows could not be read, and it was left out.
     """
-    if recipe.artifact is None:
-        raise ConfigError("alora evaluate needs artifact=DIR: a run folder, an adapter folder, a bundle or a battery")
-    artifact = find_artifact(recipe.artifact)
+    artifact = find_artifact(str(recipe.artifact))
     bare = [artifact.folder] if artifact.kind is Kind.ADAPTER else []  # keeps its evaluation next to its weights
     file = report_file_in(recipe.output, EVALUATION, *bare)
     # Rows are read for all policies, which a row may name, and only then are policies chosen.

@@ -28,9 +28,7 @@ from alora.verdict import OperatingPoint
 
 def run(recipe: Recipe) -> int:
     """Make a bundle from a run's adapter or a bare one, or copy one; then push it where that is asked for."""
-    if recipe.artifact is None:
-        raise ConfigError("alora export needs artifact=DIR: a run folder, an adapter folder or a bundle")
-    artifact = find_artifact(recipe.artifact)
+    artifact = find_artifact(str(recipe.artifact))
     if artifact.several:
         raise ConfigError(
             f"{artifact.folder} holds several policies; export one: {next(iter(artifact.members.values()))}"

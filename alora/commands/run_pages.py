@@ -1,32 +1,36 @@
-"""What a run or an evaluation is judged by: a page, every row's probability, and warnings about doubtful figures."""
+"""What a run or an evaluation is judged by: tables, a page, every row's probability, and doubts."""
 
 from __future__ import annotations
 
 import json
-import resource
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from alora.commands.output import note, write_text
-from alora.commands.training_run import TrainingRun, in_short
+from alora.bundle.read import Bundle
+from alora.commands.output import note, say, table, write_text
 from alora.config.environment import describe_environment
 from alora.config.schema import Recipe
+from alora.data.conversation import LabelledConversation
 from alora.errors import CheckFailed, RunError
 from alora.evaluation.doubts import doubts
 from alora.evaluation.page import Page, render_overview, render_page
+from alora.evaluation.predict import answers
 from alora.evaluation.records import Evaluation
-from alora.evaluation.report import write_evaluations
+from alora.evaluation.report import HEADINGS, describe_operating_point, table_rows, write_evaluations
 from alora.evaluation.scored import Judged, Scored, write_predictions
-from alora.layout import POLICIES, REPORT, link_only
+from alora.identity.certificate import Certificate
+from alora.layout import BATTERY, BUNDLE, POLICIES, REPORT, RUN_FILE, link_only
 from alora.policy import Policy
+from alora.prefix.scorer import Scorer
 from alora.reading import read_whole
 from alora.training.track import read_hyperparameters
 from alora.typed import typed
+from alora.verdict import make_verdict
+
+if TYPE_CHECKING:
+    from alora.commands.training_run import TrainingRun
 
 _SHOWN = ("artifact", "base", "adapter", "policy", "policies", "data", "prompt", "evaluation")  # of a recipe
 
@@ -60,6 +64,61 @@ def write_run_overview(this: TrainingRun, evaluations: Mapping[str, Sequence[Eva
     write_text(this.folder.path / REPORT, render_overview(pages, left_out))
 
 
+def show_results(
+    this: TrainingRun,
+    evaluations: Mapping[str, list[Evaluation]],
+    certificates: dict[str, Certificate | None],
+    bundles: dict[str, Bundle],
+) -> None:
+    """Print the figures, operating point, certificate and one verdict of each policy that is left, then those that were
+    left out, and where everything lies."""
+    split = evaluations[this.going[0].id][0].split
+    say(f"\n{', '.join(policy.title for policy in this.going)} on {this.base.source}: {split} rows")
+    table(HEADINGS, table_rows([item for policy in this.going for item in evaluations[policy.id]]))
+    for policy in this.going:
+        say(f"{policy.id}: {describe_operating_point(evaluations[policy.id][0].operating_point)}")
+        if certificate := certificates[policy.id]:
+            say(f"{policy.id}: {_describe(certificate)}")
+    _show_verdicts(this, list(bundles.values()))
+    if this.left_out:
+        say()
+        table(("left out", "why"), [(name, in_short(str(error))) for name, error in this.left_out.items()])
+    say()
+    names = {"report": REPORT, "settings": RUN_FILE, "policies": POLICIES, "battery": BATTERY, "bundle": BUNDLE}
+    places = {what: this.folder.path / name for what, name in names.items()}
+    table(("what", "where"), [(what, place) for what, place in places.items() if place.exists()])
+
+
+def in_short(reason: str) -> str:
+    """Of a reason, the first line, and the first finding where there are several."""
+    return ": ".join(line.strip().removesuffix(":") for line in reason.splitlines()[:2])
+
+
+def _describe(certificate: Certificate) -> str:
+    caught = [control.caught for record in certificate.dtypes for control in record.controls]
+    names = ", ".join(record.dtype for record in certificate.dtypes)
+    return (
+        f"KV identity certified in {names} on {len(certificate.lengths)} calls, "
+        f"{sum(caught)} of {len(caught)} negative controls caught"
+    )
+
+
+def _show_verdicts(this: TrainingRun, bundles: Sequence[Bundle]) -> None:
+    """The verdicts on the recipe's conversation, else on the first held-out row, from one pass."""
+    row = LabelledConversation(this.conversation) if this.conversation else this.splits.held_out[0]
+    conversation = row.conversation
+    with Scorer(this.base, [bundle.weights for bundle in bundles]) as scorer:
+        questions = this.renderer.questions(conversation, [bundle.suffix for bundle in bundles])
+        ((_, logits),) = answers(scorer.score_rows, questions)
+    for bundle, logits_L in zip(bundles, logits, strict=True):
+        verdict = make_verdict(bundle.policy, logits_L, bundle.calibration, bundle.weights.digest)
+        labelled = f", labelled {row.labels[bundle.policy.id]}" if bundle.policy.id in row.labels else ""
+        say(
+            f"{bundle.policy.id}: verdict on conversation {conversation.id}{labelled}: {verdict.label} "
+            f"(P({bundle.policy.positive}) = {verdict.probability:.4f}, threshold {verdict.threshold:.4f})"
+        )
+
+
 def say_doubts(evaluations: Sequence[Evaluation], strict: bool) -> None:
     """Print what the figures hold against the adapters.
 
@@ -71,13 +130,6 @@ def say_doubts(evaluations: Sequence[Evaluation], strict: bool) -> None:
         note(f"{finding.severity}: {finding}")
     if found and strict:
         raise CheckFailed(f"strict=true, and {len(found)} warning{'s' if len(found) > 1 else ''} above")
-
-
-def peak_memory() -> int:
-    """Bytes that this process has held at once: on the GPU where there is one, else in all."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _training(file: Path) -> tuple[dict[str, Sequence[tuple[float, float]]], dict[str, object]]:

@@ -14,8 +14,9 @@ from tqdm.auto import tqdm
 
 from alora.asking import open_artifact
 from alora.bundle.light import read_bundle
+from alora.commands.bundles import named_artifacts
 from alora.commands.output import note, table
-from alora.commands.score_shards import Shards, artifact_of, by_guard
+from alora.commands.score_shards import Shards, by_guard
 from alora.config.schema import Recipe
 from alora.config.secrets import redacted
 from alora.errors import AloraError, MissingDependency, first_line
@@ -83,7 +84,7 @@ def _write_shards(recipe: Recipe, source: str, folder: VerdictFolder) -> None:
 
 def _bundle_verdicts(recipe: Recipe) -> dict[str, Any]:
     """What the verdicts hang on, and what later ones are compared with."""
-    bundles, base = open_artifact(artifact_of(recipe), recipe.base, recipe.policies, read_bundle)
+    bundles, base = open_artifact(named_artifacts(recipe), recipe.base, recipe.policies, read_bundle)
     policies = {}
     for bundle in bundles:
         point = bundle.manifest.operating_point

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from alora.commands.bundles import named_artifacts
 from alora.commands.output import note
 from alora.config.schema import Recipe
 from alora.config.secrets import in_the_clear
@@ -80,11 +81,7 @@ def _answers(
 
 def by_guard(recipe: Recipe) -> bool:
     """Whether a guard is asked: it knows its bundles itself."""
-    return recipe.engine.startswith("http") and not artifact_of(recipe)
-
-
-def artifact_of(recipe: Recipe) -> list[str]:
-    return [*([recipe.artifact] if recipe.artifact else []), *recipe.bundles]
+    return recipe.engine.startswith("http") and not named_artifacts(recipe)
 
 
 def scorer_of(recipe: Recipe) -> Battery | Client | GuardClient:
@@ -94,8 +91,8 @@ def scorer_of(recipe: Recipe) -> Battery | Client | GuardClient:
             note(remark)
         if by_guard(recipe):
             return GuardClient(recipe.engine)
-        return Client(recipe.engine, artifact_of(recipe), base=recipe.base, policies=recipe.policies)
+        return Client(recipe.engine, named_artifacts(recipe), base=recipe.base, policies=recipe.policies)
     from alora.api import load  # torch, which a server's client goes without
 
     here = "vllm" if recipe.engine == "vllm" else "packed"
-    return load(artifact_of(recipe), base=recipe.base, scorer=here, policies=recipe.policies)
+    return load(named_artifacts(recipe), base=recipe.base, scorer=here, policies=recipe.policies)

@@ -23,9 +23,8 @@ from alora.bundle.read import Bundle, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.commands.generate import generated
 from alora.commands.output import note, say
-from alora.commands.run_pages import say_doubts, write_judgement, write_run_overview
-from alora.commands.train_adapters import train_adapters, train_together
-from alora.commands.training_run import TrainingRun, read_back, show_results
+from alora.commands.run_pages import say_doubts, show_results, write_judgement, write_run_overview
+from alora.commands.training_run import TrainingRun, read_back, train_adapters, train_together
 from alora.config.environment import describe_environment
 from alora.config.paths import GENERATE
 from alora.config.saved import save_recipe

@@ -1,31 +1,33 @@
-"""One call of ``alora train``: what its stages share, and what it says at its end."""
+"""One call of ``alora train``: what its stages share, and the first of them, rows → adapters and ``training.json``."""
 
 from __future__ import annotations
 
+import resource
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from alora.adapter.folder import AdapterSpec
+import torch
+
+from alora.adapter.folder import AdapterSpec, new_adapter, save_adapter
 from alora.base.load import LoadedBase
-from alora.bundle.read import Bundle
-from alora.commands.output import say, table
+from alora.commands.output import note, write_json
 from alora.config.schema import Recipe
-from alora.data.conversation import Conversation, LabelledConversation
+from alora.data.conversation import Conversation
 from alora.data.splits import Splits
-from alora.errors import AloraError, BundleError, LeftOut, RunError
-from alora.evaluation.predict import answers
-from alora.evaluation.records import Evaluation
-from alora.evaluation.report import HEADINGS, describe_operating_point, table_rows
-from alora.identity.certificate import Certificate
-from alora.layout import BATTERY, BUNDLE, POLICIES, REPORT, RUN_FILE
+from alora.errors import AloraError, BundleError, LeftOut, RunError, TrainingError
 from alora.policy import Policy
-from alora.prefix.scorer import Scorer
 from alora.prefix.store import PrefixStore
 from alora.prompt.render import Renderer
-from alora.training import RunFolder
-from alora.verdict import make_verdict
+from alora.tracking import Tracking
+from alora.training import Example, Fitted, RunFolder, examples, fit
+from alora.training.processes import Processes
+from alora.training.run_folder import remove_checkpoints
+from alora.training.schedule import loss_curves, still_improving
+from alora.training.track import read_standing
+from alora.training.trl_engine import fit_with_trl
 
 Result = TypeVar("Result")
 
@@ -90,56 +92,82 @@ def read_back(file: Path, read: Callable[[Path], Result]) -> Result:
         ) from error
 
 
-def show_results(
-    this: TrainingRun,
-    evaluations: Mapping[str, list[Evaluation]],
-    certificates: dict[str, Certificate | None],
-    bundles: dict[str, Bundle],
-) -> None:
-    """Print the figures, operating point, certificate and one verdict of each policy that is left, then those that were
-    left out, and where everything lies."""
-    split = evaluations[this.going[0].id][0].split
-    say(f"\n{', '.join(policy.title for policy in this.going)} on {this.base.source}: {split} rows")
-    table(HEADINGS, table_rows([item for policy in this.going for item in evaluations[policy.id]]))
-    for policy in this.going:
-        say(f"{policy.id}: {describe_operating_point(evaluations[policy.id][0].operating_point)}")
-        if certificate := certificates[policy.id]:
-            say(f"{policy.id}: {_describe(certificate)}")
-    _show_verdicts(this, list(bundles.values()))
-    if this.left_out:
-        say()
-        table(("left out", "why"), [(name, in_short(str(error))) for name, error in this.left_out.items()])
-    say()
-    names = {"report": REPORT, "settings": RUN_FILE, "policies": POLICIES, "battery": BATTERY, "bundle": BUNDLE}
-    places = {what: this.folder.path / name for what, name in names.items()}
-    table(("what", "where"), [(what, place) for what, place in places.items() if place.exists()])
+def train_adapters(this: TrainingRun, tracking: Tracking, processes: Processes) -> None:
+    """Every policy from its own seed, its rows in the battery's batches; what training gives up is left out."""
+    policies = this.going
+    missing = not all(this.folder.places(policy.id).training.exists() for policy in policies)
+    if processes.broadcast(missing):
+        if this.recipe.training.engine == "trl":
+            this.each(lambda _, policy: _train_with_trl(this, policy, tracking))
+        else:
+            watch = [tracking.callback([policy.id for policy in policies])]
+            fitted = train_together(this, policies, callbacks=watch)
+            for index, policy in enumerate(policies):
+                _keep(this, policy, fitted, index)
+        remove_checkpoints(this.folder.checkpoints)
+    this.each(_require_adapter)
 
 
-def in_short(reason: str) -> str:
-    """Of a reason, the first line, and the first finding where there are several."""
-    return ": ".join(line.strip().removesuffix(":") for line in reason.splitlines()[:2])
+def _require_adapter(this: TrainingRun, policy: Policy) -> None:
+    places = this.folder.places(policy.id)
+    if not places.adapter.exists():
+        raise TrainingError(read_back(places.training, read_standing).dropped or "it has no adapter")
 
 
-def _describe(certificate: Certificate) -> str:
-    caught = [control.caught for record in certificate.dtypes for control in record.controls]
-    names = ", ".join(record.dtype for record in certificate.dtypes)
-    return (
-        f"KV identity certified in {names} on {len(certificate.lengths)} calls, "
-        f"{sum(caught)} of {len(caught)} negative controls caught"
+def train_together(this: TrainingRun, policies: Sequence[Policy], **options: Any) -> Fitted:
+    """All policies at once, their suffixes packed behind shared prefixes."""
+    rows = _examples(this, policies)
+    fresh = [new_adapter(this.spec(policy), this.base.model, this.recipe.training.seed) for policy in policies]
+    settings, checkpoints = this.recipe.training, this.folder.checkpoints
+    store = this.store
+    return fit(this.base, fresh, rows["train"], rows["validation"], settings, checkpoints, store=store, **options)
+
+
+def _train_with_trl(this: TrainingRun, policy: Policy, tracking: Tracking) -> None:
+    """One policy's standard LoRA by TRL, which trains one at a time."""
+    if this.folder.places(policy.id).training.exists():
+        return
+    recipe = this.recipe
+    rows = _examples(this, [policy])
+    fresh = new_adapter(this.spec(policy), this.base.model, recipe.training.seed)
+    watch = [tracking.callback([policy.id], f"{policy.id}/" if len(this.policies) > 1 else "")]
+    checkpoints = this.folder.checkpoints / policy.id
+    fitted = fit_with_trl(
+        this.base, fresh, rows["train"], rows["validation"], recipe.training, checkpoints, callbacks=watch
     )
+    _keep(this, policy, fitted, 0)
 
 
-def _show_verdicts(this: TrainingRun, bundles: Sequence[Bundle]) -> None:
-    """The verdicts on the recipe's conversation, else on the first held-out row, from one pass."""
-    row = LabelledConversation(this.conversation) if this.conversation else this.splits.held_out[0]
-    conversation = row.conversation
-    with Scorer(this.base, [bundle.weights for bundle in bundles]) as scorer:
-        questions = this.renderer.questions(conversation, [bundle.suffix for bundle in bundles])
-        ((_, logits),) = answers(scorer.score_rows, questions)
-    for bundle, logits_L in zip(bundles, logits, strict=True):
-        verdict = make_verdict(bundle.policy, logits_L, bundle.calibration, bundle.weights.digest)
-        labelled = f", labelled {row.labels[bundle.policy.id]}" if bundle.policy.id in row.labels else ""
-        say(
-            f"{bundle.policy.id}: verdict on conversation {conversation.id}{labelled}: {verdict.label} "
-            f"(P({bundle.policy.positive}) = {verdict.probability:.4f}, threshold {verdict.threshold:.4f})"
+def _examples(this: TrainingRun, policies: Sequence[Policy]) -> dict[str, list[Example]]:
+    rows = {
+        name: examples(getattr(this.splits, name), policies, this.renderer, this.activated)
+        for name in ("train", "validation")
+    }
+    if this.folder.writes:
+        names = ", ".join(policy.id for policy in policies)
+        note(f"training {names}: {len(rows['train'])} conversations, {len(rows['validation'])} to validate on")
+        if this.recipe.prompt.truncation == "windows":
+            note("training reads one prefix of a long conversation, cut from the middle; verdicts read all its windows")
+    return rows
+
+
+def _keep(this: TrainingRun, policy: Policy, fitted: Fitted, index: int) -> None:
+    places, standing = this.folder.places(policy.id), fitted.standings[index]
+    if standing.dropped is None:
+        save_adapter(fitted.adapters[index], places.adapter, this.base.source)
+    if last := still_improving(fitted.history, index, len(fitted.standings)):
+        key = "max_steps" if fitted.settings.max_steps > 0 else "epochs"
+        note(
+            f"{policy.id} was still improving when training ended (validation loss {last[0]:.3f}, then "
+            f"{last[1]:.3f}); raise training.{key}, which was {getattr(fitted.settings, key):g}"
         )
+    record = {"standing": asdict(standing), "steps": fitted.steps, "settings": asdict(fitted.settings)}
+    record |= {"losses": loss_curves(fitted.history, index, len(fitted.standings)), "peak_bytes": _peak_memory()}
+    write_json(places.training, record | {"history": list(fitted.history)})
+
+
+def _peak_memory() -> int:
+    """Bytes that this process has held at once: on the GPU where there is one, else in all."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -32,9 +32,7 @@ SHOWN_FAILURES = 10
 
 def run(recipe: Recipe) -> int:
     """Certify KV identity, print what was checked, write it to ``output``; 0 when it holds for all, 1 when not."""
-    if recipe.artifact is None:
-        raise ConfigError("alora validate needs artifact=DIR: a run folder, an adapter folder, a bundle or a battery")
-    artifact = find_artifact(recipe.artifact)
+    artifact = find_artifact(str(recipe.artifact))
     folders = chosen(artifact.members, recipe.policies, artifact, all_of=True)
     homes = () if artifact.several else (home for folder in folders.values() for home in (folder, home_of(folder)))
     output = recipe.output and report_file(recipe.output, *homes)

@@ -10,7 +10,7 @@ from typing import Any, cast, get_args
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
-from alora.config.explain import schema_types, unknown_key_message
+from alora.config.convert import schema_types, unknown_key_message
 from alora.config.schema import OPEN_DICTIONARIES
 from alora.errors import ConfigError
 

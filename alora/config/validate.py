@@ -78,4 +78,4 @@ def _needs(recipe: Recipe, verb: str) -> Iterator[str]:
         if recipe.data.train is None:
             yield "no training rows are given; give data.train=FILE.jsonl, or start from recipe=quickstart"
     if verb in ("validate", "evaluate", "export", "recalibrate", "fleet") and recipe.artifact is None:
-        yield f"alora {verb} needs artifact=DIR: a run folder, an adapter folder or a bundle"
+        yield f"alora {verb} needs artifact=DIR: a run folder, an adapter folder, a bundle or a battery"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from alora.config.convert import type_problems, typed_recipe
+from alora.config.convert import nearest_key, type_problems, typed_recipe, unknown_key_message
 from alora.errors import ConfigError
 
 
@@ -50,3 +50,29 @@ def test_references_are_followed_and_a_broken_one_is_named():
     assert (recipe.name, recipe.run_dir, recipe.policy.rule) == ("seed_0", "runs/seed_0", "costs ${x}")
     with pytest.raises(ConfigError, match=r"data\.train: Interpolation key 'nope' not found; give it a value"):
         typed_recipe({"data": {"train": "${nope}"}})
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("training.epcohs", "training.epochs"),
+        ("train.epochs", "training.epochs"),
+        ("epochs", "training.epochs"),
+        ("lr", None),
+        ("learning_rte", "training.learning_rate"),
+        ("polcy.file", "policy.file"),
+        ("artefact", "artifact"),
+        ("zzzzzzzz", None),
+        ("seed", "training.seed"),
+        ("rank", "adapter.rank"),
+        ("model", "base.source"),
+        ("judge.modle", "judge.model"),
+        ("bench.sede", "bench.seed"),
+    ],
+)
+def test_nearest_key(typed, meant):
+    assert nearest_key(typed) == meant
+
+
+def test_a_key_like_no_other_points_to_the_help():
+    assert unknown_key_message("zzzzzzzz") == "unknown key 'zzzzzzzz': --help lists every key"

@@ -2,8 +2,8 @@
 
 import pytest
 
+from alora.config.convert import schema_types, unknown_key_message
 from alora.config.elsewhere import REFUSED, REFUSED_VALUES, RENAMED, advice
-from alora.config.explain import schema_types, unknown_key_message
 from alora.config.schema import Recipe
 from alora.config.setting import settings_of
 from alora.config.validate import check_recipe
