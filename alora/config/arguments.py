@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from alora.config.paths import expanded, recipes_folder
-from alora.config.schema import OPEN_DICTIONARIES
+from alora.config.schema import OF_ARTIFACT, OPEN_DICTIONARIES
 from alora.errors import ConfigError
 
 POSITIONAL = {"new": "name", "score": "conversation", "bench": "bench.workload"}
@@ -22,8 +22,6 @@ OF_LOGS = ("score", "report", "label")
 _ARTIFACT = ("artifact=", "bundle=", "battery=", "bundles=")
 LOCAL_RECIPE = "recipe.yaml"
 _WITHOUT_RECIPE = ("new", "doctor", "bench", "report", "label", "plan")
-# Verbs on something that names its own base.
-OF_ARTIFACT = ("validate", "evaluate", "export", "score", "serve", "recalibrate", "fleet")
 
 # Hydra's flags by their short names, and those that take the next argument as their value (1.3).
 _LONG = {"-cp": "--config-path", "-cn": "--config-name", "-cd": "--config-dir", "-c": "--cfg", "-p": "--package",

@@ -25,7 +25,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from alora.config.arguments import LOCAL_RECIPE, OF_ARTIFACT, Arguments, local_recipe_name, read_arguments
+from alora.config.arguments import LOCAL_RECIPE, Arguments, local_recipe_name, read_arguments
 from alora.config.convert import typed_recipe
 from alora.config.describe import verb_help
 from alora.config.guard import RECIPE_FILE, guarded_hydra
@@ -34,7 +34,7 @@ from alora.config.paths import absolute_paths, configs_folder
 from alora.config.precedence import chosen_section, silenced_choices
 from alora.config.received import read_settings
 from alora.config.saved import PRIMARY_DEFAULTS
-from alora.config.schema import Recipe
+from alora.config.schema import OF_ARTIFACT, Recipe
 from alora.config.secrets import redacted
 from alora.config.validate import check_recipe
 from alora.errors import ConfigError

@@ -33,9 +33,9 @@ _CARD_WORD = (re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*").fullmatch, "letters, digi
 _SOURCES = (bool, "a file, hub:NAME, or a list of them such as [a.jsonl,b.csv]")
 # The verbs that read an input, which must be there when it is named.
 _TRAINING = ("check", "train", "compare")
-_OPENING = ("validate", "evaluate", "export", "recalibrate", "fleet", "score", "serve")
+OF_ARTIFACT = ("validate", "evaluate", "export", "recalibrate", "fleet", "score", "serve")
 _LABELLED = ("evaluate", "recalibrate", "fleet")
-_REPORTING = ("new", "check", "compare", "generate", *_OPENING, "report", "label", "plan", "bench", "doctor")
+_REPORTING = ("new", "check", "compare", "generate", *OF_ARTIFACT, "report", "label", "plan", "bench", "doctor")
 
 
 @dataclass
@@ -354,10 +354,10 @@ class Recipe:
     name: str = setting("run", "of the run", form=(names_a_folder, "a folder's name: no slash, 200 letters at most"),
                         of=("new", "train", "compare"))  # fmt: skip
     run_dir: str = setting("runs/${name}", "where everything of a run is kept", some=True, of=("train", "compare"))
-    base: BaseSettings = section(BaseSettings, *_TRAINING, *_OPENING, "plan", "bench", "doctor")
+    base: BaseSettings = section(BaseSettings, *_TRAINING, *OF_ARTIFACT, "plan", "bench", "doctor")
     adapter: AdapterSettings = section(AdapterSettings, *_TRAINING, "plan")
     policy: PolicySettings = section(PolicySettings, *_TRAINING, "generate")
-    policies: list[str] = setting([], "ids in policy.file: a battery ('*': all of them)", of=(*_TRAINING, *_OPENING))
+    policies: list[str] = setting([], "ids in policy.file: a battery ('*': all of them)", of=(*_TRAINING, *OF_ARTIFACT))
     data: DataSettings = section(
         DataSettings, *_TRAINING, *_LABELLED, "generate", "validate", "score", "report", "label"
     )
@@ -378,7 +378,7 @@ class Recipe:
     artifact: str | None = setting(
         None,
         "folder of an adapter, bundle, run or (battery=DIR) battery; score: or a hub id",
-        read_by=_OPENING,
+        read_by=OF_ARTIFACT,
         some=True,
     )
     bundles: list[str] = setting([], "score: several bundles on one conversation", read_by=("score", "serve"))

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -70,10 +71,7 @@ class Engine:
         self, base: str, adapters: Sequence[ServedAdapter], dtype: str, max_model_len: int = 4608, **options: Any
     ) -> None:
         prepare_environment()
-        try:
-            from vllm import LLM
-        except ImportError as error:
-            raise MissingDependency(f"engine=vllm needs vLLM ({error}); pip install 'alora-toolkit[vllm]'") from error
+        names = _vllm()
         register()
         if not status().active:
             raise CheckFailed(f"the vLLM plugin is not active: {status().reason}; `alora doctor` says more")
@@ -96,7 +94,7 @@ class Engine:
             "disable_log_stats": True,
             "seed": 0,
         }
-        self.llm: Any = LLM(model=base, **ours | options)
+        self.llm: Any = names.LLM(model=base, **ours | options)
 
     @classmethod
     def of(cls, bundles: Sequence[Bundle], base: LoadedBase, location: str) -> Engine:
@@ -109,19 +107,15 @@ class Engine:
 
         It takes vLLM's process groups with it, so no other engine of this process may be in use.
         """
-        from vllm.distributed import cleanup_dist_env_and_memory
-
         self.llm.llm_engine.engine_core.shutdown()
         del self.llm
-        cleanup_dist_env_and_memory()
+        _vllm().cleanup_dist_env_and_memory()
 
     def request(self, name: str | None) -> Any:
         """vLLM's own request object for one adapter; None for the base."""
-        from vllm.lora.request import LoRARequest
-
         if name is None:
             return None
-        return LoRARequest(name, self._ids[name], str(self._adapters[name].folder))
+        return _vllm().LoRARequest(name, self._ids[name], str(self._adapters[name].folder))
 
     def score_rows(self, questions: Sequence[Question]) -> list[list[torch.Tensor]]:
         """As :meth:`alora.prefix.scorer.Scorer.score_rows`: ``asked`` counts the adapters in their order."""
@@ -139,12 +133,18 @@ class Engine:
         return [torch.tensor(label_logprobs(suffix, output)) for suffix, output in zip(suffixes, outputs, strict=True)]
 
 
+def _vllm() -> ModuleType:
+    try:
+        from alora.serving import vllm_names
+    except ImportError as error:
+        raise MissingDependency(f"engine=vllm needs vLLM ({error}); pip install 'alora-toolkit[vllm]'") from error
+    return vllm_names
+
+
 def label_params(suffix: Suffix) -> Any:
     """vLLM's ``SamplingParams`` that ask for the label tokens' own probabilities, by ``processed_logprobs``."""
-    from vllm import SamplingParams
-
     labels = list(suffix.label_token_ids)
-    return SamplingParams(
+    return _vllm().SamplingParams(
         temperature=0.0, max_tokens=1, logprobs=len(labels), allowed_token_ids=labels, detokenize=False
     )
 
