@@ -14,7 +14,7 @@ from pathlib import Path
 
 from alora.bench.plots import write_plots
 from alora.bench.record import Record, load_record, record_json
-from alora.bench.report import brief, markdown, table
+from alora.bench.report import brief, markdown, ratio_text, table
 from alora.bench.trials import Cell
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,9 +67,7 @@ def _is_near(cell: Cell, tokens: int | None, adapters: int) -> bool:
 
 def _ratio(cell: Cell) -> str:
     ratio = cell.ratio("lora")
-    if ratio is None or ratio.ratio is None:
-        return ratio.why if ratio else "withheld"
-    return f"{cell.mark('lora')}**{brief(ratio.ratio, 1)}**"
+    return ratio_text(cell, ratio) if ratio else "withheld"
 
 
 def _nearest(cell: Cell) -> str:

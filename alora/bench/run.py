@@ -16,7 +16,7 @@ from alora.bench.serving import ServingBench
 from alora.bench.training import TrainingBench
 from alora.config.environment import describe_environment
 from alora.config.schema import BaseSettings, BenchSettings
-from alora.errors import ConfigError
+from alora.errors import ConfigError, first_line
 
 
 def run_bench(
@@ -75,5 +75,4 @@ def _measured(bench: TrainingBench | ServingBench, harness: Harness) -> str | No
 def _reason(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
-    reason = str(error).strip().split("\n")[0]
-    return reason if isinstance(error, TimeIsUp) else f"{type(error).__name__}: {reason}"
+    return first_line(error) if isinstance(error, TimeIsUp) else f"{type(error).__name__}: {first_line(error)}"

@@ -36,9 +36,8 @@ from alora.training.examples import Batch
 from alora.training.model import SharedPrefixModel
 from alora.training.track import Tracker
 from alora.training.trainer import SharedPrefixTrainer
-from alora.training.trl_engine import layers, put_adapter
+from alora.training.trl_engine import IGNORED, layers, put_adapter
 
-IGNORED = -100  # label of positions that a language-model loss leaves out
 Gradients = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
 
 
