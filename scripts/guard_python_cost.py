@@ -48,10 +48,11 @@ async def own_ms(one: Served, renderer: Any, policies: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("battery", type=Path)
+    parser.add_argument("--base", help="where the base lies, if the battery's was a local folder")
     parser.add_argument("--policies", type=int, nargs="+", default=[5, 20, 100])
     given = parser.parse_args()
     bundle = load_battery(given.battery)[0]
-    base = describe_prompts(bundle.base_settings(BaseSettings()), bundle.manifest.base.fingerprint)
+    base = describe_prompts(bundle.base_settings(BaseSettings(source=given.base)), bundle.manifest.base.fingerprint)
     for count in given.policies:
         took = asyncio.run(own_ms(Served.of(bundle), bundle.renderer(base), count))
         sys.stdout.write(f"{count} policies: {took:.3f} ms a policy\n")

@@ -180,7 +180,8 @@ def test_a_guard_request_is_measured_next_to_requests_of_the_same_adapters(tmp_p
 
 def test_the_guard_s_own_python_is_a_part_of_a_millisecond(monkeypatch, capsys):
     script = Path(__file__).parents[2] / "scripts/guard_python_cost.py"
-    monkeypatch.setattr(sys, "argv", [script.name, str(bundles.battery()), "--policies", "3"])
+    given = [str(bundles.battery()), "--base", str(bundles.base_folder()), "--policies", "3"]
+    monkeypatch.setattr(sys, "argv", [script.name, *given])
     runpy.run_path(str(script), run_name="__main__")
     count, _, took = capsys.readouterr().out.partition(" policies: ")
     assert (count, 0 < float(took.removesuffix(" ms a policy\n")) < 5) == ("3", True)
