@@ -18,7 +18,6 @@ from alora.errors import BaseError, CheckFailed
 from alora.serving.engine import Engine, ServedAdapter, on_gpu, prepare_environment
 
 KV_GIB = 2  # of the cache on CPU; VLLM_CPU_KVCACHE_SPACE goes before it
-KEPT = "keeps what is freed"
 GPU_SHARE = 0.6  # of the GPU's memory for vLLM; the packed scorer's base needs some too
 
 
@@ -75,7 +74,8 @@ class BenchEngine(Engine):
     def facts(self) -> dict[str, str]:
         """The engine as a record shows it."""
         facts = {"name": "vllm", **self.options, "block": self.block, "longest": self.longest}
-        return {key: str(value) for key, value in (facts if on_gpu() else facts | {"malloc": KEPT}).items()}
+        facts |= {} if on_gpu() else {"malloc": "keeps what is freed"}
+        return {key: str(value) for key, value in facts.items()}
 
     def missing_reader(self) -> str | None:
         """Why vLLM's own shared-prefix reader (``/v1/systemone``, from 0.32 on) does not read this base, or None."""
