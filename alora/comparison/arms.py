@@ -58,9 +58,9 @@ def _trained(bench: Workbench, unit: Unit, home: Path) -> dict[str, Scores]:
     settings = replace(recipe.training, seed=unit.seed or 0, learning_rate=rate or recipe.training.learning_rate)
     started = time.process_time()
     train = without_doubtful(task.policies, splits.train) if unit.arm == "alora_cleaned" else splits.train
-    rows = [examples(part, task.policies, bench.renderer, activated) for part in (train, splits.validation)]
+    rows, held_out = (examples(part, task.policies, bench.renderer, activated) for part in (train, splits.validation))
     fresh = [new_adapter(_spec(bench, unit, policy), bench.base.model, settings.seed) for policy in task.policies]
-    fitted = fit(bench.base, fresh, *rows, settings, home / "checkpoints", store=bench.store)
+    fitted = fit(bench.base, fresh, rows, held_out, settings, home / "checkpoints", store=bench.store)
     trained = time.process_time()
     going = [place for place, standing in enumerate(fitted.standings) if standing.dropped is None]
     adapters = [fitted.adapters[place] for place in going]
@@ -69,7 +69,7 @@ def _trained(bench: Workbench, unit: Unit, home: Path) -> dict[str, Scores]:
         "learning_rate": fitted.settings.learning_rate,
         "epochs": fitted.settings.epochs,
         "steps": fitted.steps,
-        "training_rows": sum(bool(row.targets) for row in rows[0]),
+        "training_rows": sum(bool(row.targets) for row in rows),
         "cpu_seconds_training_all_policies": round(trained - started, 1),
         "cpu_seconds_scoring_all_policies": round(time.process_time() - trained, 1),
     }
