@@ -29,7 +29,9 @@ class Answers(Generic[Kept]):
         self.usage = Usage()
         file.parent.mkdir(parents=True, exist_ok=True)
         require_plain(file.parent, ConfigError, file.name)
+        self._cut = ""  # ends a line that a kill cut, so that it spoils no other
         for line in _lines(file) if file.exists() else ():
+            self._cut = "" if line.endswith(b"\n") else "\n"
             try:
                 content = json.loads(line)
                 known = {content["key"]: read(content)} if "key" in content else {}
@@ -50,7 +52,8 @@ class Answers(Generic[Kept]):
 
     def _append(self, content: Mapping[str, Any]) -> None:
         with self._file.open("a", encoding="utf-8") as stream:
-            stream.write(f"\n{json.dumps(content)}")  # the break first: a cut line spoils no other
+            stream.write(f"{self._cut}{json.dumps(content)}\n")
+        self._cut = ""
 
 
 def _lines(file: Path) -> Iterator[bytes]:

@@ -96,6 +96,7 @@ class Quality:
         labels = Counter(case.label for case in self.rows)
         missing = [label for label in self.policy.labels if not labels[label]]
         held = {case.label for case in self.kept.get("validation", ())}
+        counts = ", ".join(f"{labels[label]} {label}" for label in self.policy.labels)
         why = ", ".join(f"{count} {reason}" for reason, count in figures["dropped"].items()) or "none"
         if self.budget:
             add(WARNING, "BUDGET_SPENT", f"{self.budget} was reached after {self.pairs_asked} of {self.pairs_wanted} "
@@ -115,10 +116,10 @@ class Quality:
             add(
                 WARNING,
                 "FEW_ROWS",
-                f"{dict(labels)}: below {LEAST_ROWS} of a label little is learnt; raise generate.pairs",
+                f"{counts}: below {LEAST_ROWS} of a label little is learnt; raise generate.pairs",
             )
         if not missing and min(labels.values()) < MOST_SHARE * max(labels.values()):
-            add(WARNING, "UNBALANCED", f"{dict(labels)}: filters and judges took one label more than another; see "
+            add(WARNING, "UNBALANCED", f"{counts}: filters and judges took one label more than another; see "
                                        "dropped.jsonl, or set training.class_weights=balanced")  # fmt: skip
 
 
