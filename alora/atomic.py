@@ -16,6 +16,9 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from filelock import BaseFileLock, FileLock, Timeout
+
+from alora.errors import RunError
 from alora.reading import lone_surrogate
 
 _PART = re.compile(r"\..*\.[0-9a-f]{8}\.alora-part", re.DOTALL)
@@ -29,6 +32,23 @@ def part(target: Path) -> Path:
 def is_part(path: Path) -> bool:
     """Whether ``path`` is named as something that is not whole yet."""
     return _PART.fullmatch(path.name) is not None
+
+
+def alone_in(folder: Path, lock: str, elsewhere: str) -> BaseFileLock:
+    """Make ``folder`` and take its lock, so that one process at a time works in it; ``elsewhere`` is the setting that
+    names another one.
+
+    Raises:
+        OSError: it cannot be written.
+        RunError: another process holds the lock.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    held = FileLock(folder / lock, timeout=0)
+    try:
+        held.acquire()
+    except Timeout as error:
+        raise RunError(f"another alora process works in {folder}; wait for it, or set {elsewhere}") from error
+    return held
 
 
 def sweep(folder: Path) -> None:

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from filelock import FileLock
 from tqdm.auto import tqdm
 
-from alora.atomic import is_part, write_json, write_pieces, write_text
+from alora.atomic import alone_in, is_part, write_json, write_pieces, write_text
 from alora.commands.output import note, say, say_json, table
 from alora.comparison.judge import require_settings
 from alora.config.schema import Recipe
@@ -104,7 +103,7 @@ def generate(recipe: Recipe) -> tuple[Quality, Path, dict[str, Any]]:
     known = [row.conversation for source in (recipe.data.test, recipe.data.validation) if source
              for row in read_shared_rows(source, recipe.data, [policy])[0]]  # fmt: skip
     _claim(folder, policy)
-    with FileLock(folder / ".lock", timeout=0), Calls(folder / "calls.jsonl", recipe.generate, judge) as calls:
+    with alone_in(folder, ".lock", "output="), Calls(folder / "calls.jsonl", recipe.generate, judge) as calls:
         quality = _rows(recipe, policy, folder, calls, known)
         total = calls.total
         spent: dict[str, Any] = {

@@ -24,9 +24,8 @@ from typing import Any
 
 import pyarrow
 import pyarrow.parquet
-from filelock import FileLock, Timeout
 
-from alora.atomic import is_part, remove_own, sweep, whole, write_json, write_pieces
+from alora.atomic import alone_in, is_part, remove_own, sweep, whole, write_json, write_pieces
 from alora.data.sources import PARQUET_SUFFIXES
 from alora.errors import AloraError, DataError, RunError, first_line
 from alora.logs.stored import FIELDS, MANIFEST, METADATA, checked, read_manifest, schema, shard_name, shard_rows, tables
@@ -145,14 +144,7 @@ class VerdictFolder:
         return result
 
     def __enter__(self) -> VerdictFolder:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = FileLock(self.folder / LOCK, timeout=0)
-        try:
-            self._lock.acquire()
-        except Timeout as error:
-            raise RunError(
-                f"another alora process writes {self.folder}; wait for it, or give another output="
-            ) from error
+        self._lock = alone_in(self.folder, LOCK, "output=")
         sweep(self.folder)
         if not (self.folder / MANIFEST).exists() or read_manifest(self.folder).get("done"):
             write_json(self.folder / MANIFEST, {"job": self.job})

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import BaseFileLock
 
-from alora.atomic import is_part, remove_own, strangers, sweep, write_json
+from alora.atomic import alone_in, is_part, remove_own, strangers, sweep, write_json
 from alora.config.schema import Recipe
 from alora.errors import RunError
 from alora.layout import (
@@ -91,9 +91,9 @@ class ClaimedFolder:
             if not self._made:
                 require_plain_run(self.path, RunError, self.outputs)
                 read_claim(self.path, self.kind)
+            self._lock = alone_in(self.path, LOCK, "run_dir=")
         except OSError as error:
             raise _unwritable(self.path, error) from error
-        self._lock = _lock(self.path)
 
     def __enter__(self) -> Self:
         return self
@@ -234,23 +234,6 @@ def read_claim(folder: Path, kind: str) -> dict[str, Any] | None:
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(settings))
-
-
-def _lock(folder: Path) -> BaseFileLock:
-    """Make ``folder`` and take its lock, so that one process at a time works in it.
-
-    Raises:
-        RunError: it cannot be written, or another process holds it.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / LOCK, timeout=0)
-        lock.acquire()
-    except Timeout as error:
-        raise RunError(f"another alora process works in {folder}; wait for it, or set run_dir=") from error
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-    return lock
 
 
 def _unwritable(folder: Path, error: OSError) -> RunError:

@@ -180,7 +180,7 @@ def test_a_second_process_is_refused(log, tmp_path, capsys):
     (tmp_path / "v").mkdir()
     with FileLock(tmp_path / "v" / ".lock"):
         assert score(log, tmp_path / "v") == 2
-    assert "another alora process writes" in capsys.readouterr().err
+    assert "another alora process works in" in capsys.readouterr().err
 
 
 def test_a_cluster_is_for_logs_into_parquet(log, tmp_path, capsys):

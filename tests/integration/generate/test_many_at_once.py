@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from alora.cli import main
 from tests.forked import start_forked
@@ -75,3 +76,15 @@ def test_ctrl_c_sends_nothing_more(tmp_path):
         assert len(server.bodies) <= 9 + 4
         kept = [line for line in Path("out/calls.jsonl").read_text().splitlines() if '"key"' in line]
         assert len(kept) == len(server.bodies)
+
+
+def test_two_processes_do_not_write_one_folder(capsys):
+    with endpoint(honest) as server:
+        assert main(command(server.url, pairs=2)) == 0
+        (lock,) = Path.cwd().rglob(".lock")
+        with FileLock(lock):
+            assert main(command(server.url, pairs=4)) == 2
+        assert len(server.bodies) == 1 + 2 * 7
+    assert f"another alora process works in {lock.parent.name}" in capsys.readouterr().err.replace(
+        str(lock.parent), lock.parent.name
+    )
