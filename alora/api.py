@@ -41,13 +41,13 @@ class Battery:
         self._policies = Policies(
             bundles, renderer, lambda asked: require_room_for(model, asked.prefix, asked.suffixes)
         )
-        self.policies, self._computing = self._policies.ids, Lock()
+        self.policies, self._computing, self._closed = self._policies.ids, Lock(), False
         if scorer != "vllm":
             self._scorer = Scorer(base, [bundle.weights for bundle in bundles])
-            self._answers, self.close = self._scorer.score_rows, self._scorer.close
+            self._answers, self._release = self._scorer.score_rows, self._scorer.close
             return
         engine = Engine.of(bundles, base, base_location(settings))
-        self._answers, self.close = engine.score_rows, engine.close
+        self._answers, self._release = engine.score_rows, engine.close
 
     def score(self, messages: Messages) -> Verdicts:
         """Every policy's verdict on one conversation, from one pass over it.
@@ -93,6 +93,8 @@ class Battery:
 
         def compute(batch: Sequence[Question]) -> Sequence[Sequence[Iterable[Any]]]:
             with self._computing:
+                if self._closed:  # without its adapters the base would answer in their name
+                    raise ConfigError("this battery is closed; score before close(), and read score_many inside `with`")
                 return self._answers(batch)
 
         for asked, logits_PL in answers(compute, ask()):
@@ -105,6 +107,13 @@ class Battery:
                     raise
                 yield error
         yield from names
+
+    def close(self) -> None:
+        """Free the base, once nobody computes; what is asked afterwards is refused."""
+        with self._computing:
+            if not self._closed:
+                self._closed = True
+                self._release()
 
     def __enter__(self) -> Self:
         return self

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alora.adapter.folder import AdapterWeights, load_adapter
+from alora.base.limits import require_room_for
 from alora.bundle.battery import battery_folders, require_one_base
 from alora.bundle.golden import disagreement, largest_difference, measure, tolerance
 from alora.bundle.light import LightBundle, read_bundle
-from alora.errors import BundleError, CheckFailed
+from alora.errors import BundleError, CheckFailed, ConfigError
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Question
 
@@ -26,6 +27,21 @@ class Bundle(LightBundle):
 
     weights: AdapterWeights
 
+    def golden_questions(self, base: LoadedBase, rows: int | None = None, place: int = 0) -> list[Question]:
+        """What its first golden rows ask the adapter at ``place``.
+
+        Raises:
+            BundleError: one is longer than the base takes: it was not made there, and may take any time.
+        """
+        renderer = self.renderer(base)
+        asked = [Question(renderer.prefix(row.conversation), [self.suffix], [place]) for row in self.golden[:rows]]
+        try:
+            for question in asked:
+                require_room_for(base.model, question.prefix, question.suffixes)
+        except ConfigError as error:
+            raise BundleError(f"{self.folder}: its golden rows are not of this base: {error}") from error
+        return asked
+
     def check_golden(self, base: LoadedBase, tolerance: float) -> float:
         """Score the golden rows on ``base`` and return the largest difference (absolute; relative above 1).
 
@@ -34,6 +50,7 @@ class Bundle(LightBundle):
             CheckFailed: the difference is above ``tolerance``.
         """
         self.check_base(base)
+        self.golden_questions(base)
         conversations = [row.conversation for row in self.golden]
         with Scorer(base, [self.weights]) as scorer:
             again = measure(scorer, self.renderer(base), self.suffix, conversations)
@@ -54,7 +71,7 @@ def check_bundles(bundles: Sequence[Bundle], base: LoadedBase, rows: int | None 
         rows: golden rows of each bundle that are asked; None: all of them.
 
     Raises:
-        BundleError: see :meth:`Bundle.check_base`.
+        BundleError: see :meth:`Bundle.check_base` and :meth:`Bundle.golden_questions`.
         CheckFailed: answers differ by more than the two dtypes explain; every such bundle is named.
     """
     for bundle in bundles:
@@ -62,10 +79,7 @@ def check_bundles(bundles: Sequence[Bundle], base: LoadedBase, rows: int | None 
     asked = [(bundle, bundle.golden[:rows]) for bundle in bundles if bundle.golden]
     if not asked:
         return
-    questions = []
-    for place, (bundle, golden) in enumerate(asked):
-        renderer = bundle.renderer(base)
-        questions += [Question(renderer.prefix(row.conversation), [bundle.suffix], [place]) for row in golden]
+    questions = [one for place, (bundle, _) in enumerate(asked) for one in bundle.golden_questions(base, rows, place)]
     with Scorer(base, [bundle.weights for bundle, _ in asked]) as scorer:
         answers = iter(scorer.score_rows(questions))
     dtype, failures = base.dtype, []

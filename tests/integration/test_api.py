@@ -57,6 +57,21 @@ def test_threads_that_share_it_get_the_verdicts_of_one(battery):
     assert [[verdict.probability for verdict in verdicts] for verdicts in found] == wanted
 
 
+def test_a_closed_battery_answers_no_more():
+    with alora.load(store.battery(), base=store.base_folder()) as loaded:
+        wanted = [verdict.probability for verdict in loaded.score(TALK)]
+        begun, later = loaded.score_many([TALK] * 400), loaded.score_many([TALK])
+        next(begun)
+    with pytest.raises(ConfigError, match="closed"):
+        loaded.score(TALK)
+    with pytest.raises(ConfigError, match="closed"):
+        next(later)
+    found = []
+    with pytest.raises(ConfigError, match="closed"):
+        found.extend([one.probability for one in verdicts] for verdicts in begun)
+    assert found == [pytest.approx(wanted, abs=1e-6)] * len(found)
+
+
 def test_a_bundle_alone_a_list_of_them_and_chosen_policies(battery):
     advice, refunds = (store.battery() / name for name in battery.policies)
     wanted = battery.score(TALK)

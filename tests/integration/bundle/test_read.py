@@ -14,10 +14,12 @@ from alora.base.load import LoadedBase
 from alora.base.stored import fingerprint_base
 from alora.bundle.artifact import Artifact, Kind, find_artifact
 from alora.bundle.battery import require_one_base, write_battery
+from alora.bundle.golden import prefix_digest
 from alora.bundle.manifest import content_digest, file_record
 from alora.bundle.read import check_bundles, load_battery, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.config.schema import BaseSettings
+from alora.data.conversation import Conversation, Message
 from alora.errors import AdapterError, BundleError, CheckFailed, RenderError
 from alora.policy import Policy
 from tests.integration.bundle.conftest import POLICIES, PROMPT, make_adapter, make_base, make_contents
@@ -398,6 +400,18 @@ def test_other_tensors_under_right_digests_are_refused(change, contents, folder,
     assert "refunds" not in str(caught.value)
     coarse = replace(forged.manifest, base=replace(forged.manifest.base, dtype="bfloat16"))
     check_bundles([replace(forged, manifest=coarse, weights=contents.weights)], base)
+
+
+def test_golden_rows_that_no_base_takes_are_not_computed(folder, base):
+    bundle = load_bundle(folder)
+    prompt = replace(bundle.manifest.prompt, max_prefix_tokens=2**40)
+    long = Conversation("long", (Message("user", "x " * 100_000),))
+    bomb = replace(bundle, manifest=replace(bundle.manifest, prompt=prompt))
+    digest = prefix_digest(bomb.renderer(base).prefix(long))
+    bomb = replace(bomb, golden=(replace(bundle.golden[0], conversation=long, prefix_sha256=digest),))
+    for check in (lambda: check_bundles([bomb], base), lambda: bomb.check_golden(base, 1e-2)):
+        with pytest.raises(BundleError, match="golden rows are not of this base"):
+            check()
 
 
 def test_a_bundle_without_golden_rows_is_checked_for_its_base(contents, base, tmp_path):
