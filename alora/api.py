@@ -35,6 +35,8 @@ class Battery:
     """
 
     def __init__(self, bundles: Sequence[Bundle], settings: BaseSettings, scorer: str) -> None:
+        if scorer not in ("packed", "vllm"):
+            raise ConfigError(f"scorer is {scorer!r}; give packed or vllm")
         base = load_base(settings)
         check_bases(bundles, base)
         renderer, model = bundles[0].renderer(base), base.model
