@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from alora.atomic import write_pieces
@@ -17,11 +18,11 @@ from alora.commands.bundles import NO_BUNDLE
 from alora.commands.output import note, report_file, say, say_json, table, write_json
 from alora.commands.score_logs import score_logs
 from alora.commands.score_shards import scorer_of
-from alora.config.schema import Recipe
+from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import LabelledConversation, read_conversation, stream_conversations
 from alora.data.sources import HUB, JSON_SUFFIXES, PARQUET_SUFFIXES, TABLE_SUFFIXES
 from alora.errors import ConfigError
-from alora.logs.rows import survey
+from alora.logs.rows import Survey, changed, survey
 from alora.verdict import Verdicts
 
 ROWS = tuple({*JSON_SUFFIXES, *TABLE_SUFFIXES, *PARQUET_SUFFIXES, ".gz"} - {".json"})  # .json is one conversation
@@ -52,8 +53,7 @@ def run(recipe: Recipe) -> int:
     found = survey(source, recipe.data)
     found.wrong.raise_if_any(source)
     violated: Counter[str] = Counter()
-    good = (row for _, row in stream_conversations(source, recipe.data) if isinstance(row, LabelledConversation))
-    lines = _lines(recipe, good, violated)
+    lines = _lines(recipe, _again(source, recipe.data, found), violated)
     if not output:
         for line in lines:
             say(line)
@@ -69,6 +69,17 @@ def _is_job(output: Path) -> bool:
     if suffix in (*TABLE_SUFFIXES, ".gz", ".txt"):
         raise ConfigError(f"output={output}: verdicts are written to NAME.parquet, to a folder or to NAME.jsonl")
     return suffix not in JSON_SUFFIXES
+
+
+def _again(source: str, settings: DataSettings, found: Survey) -> Iterator[LabelledConversation]:
+    """The rows that were surveyed, or a DataError at the end: a log may change meanwhile."""
+    again = Survey(settings)
+    for value, row in islice(stream_conversations(source, settings), found.count):
+        again.add(value, row)
+        if isinstance(row, LabelledConversation):
+            yield row
+    if again.digest != found.digest:
+        raise changed(source, 0, found.count - 1)
 
 
 def _lines(recipe: Recipe, rows: Iterable[LabelledConversation], violated: Counter[str]) -> Iterator[str]:

@@ -5,6 +5,7 @@ A shard is scored by itself, here or in an actor of a Ray cluster, so where it w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -29,7 +30,7 @@ from alora.version import __version__
 def score_logs(recipe: Recipe, source: str, output: Path) -> int:
     """Rows to Parquet; 1 where none could be scored. A row that is wrong costs itself alone, unless ``strict``."""
     verdicts = _guard_verdicts(recipe) if by_guard(recipe) else _bundle_verdicts(recipe)
-    found = survey(source, recipe.data)
+    found = survey(source, recipe.data, recipe.logs.shard_rows)
     if recipe.strict:
         found.wrong.raise_if_any(source)
     job = {
@@ -48,9 +49,12 @@ def score_logs(recipe: Recipe, source: str, output: Path) -> int:
     else:
         with folder:
             try:
-                _write_shards(recipe, source, folder)
+                _write_shards(recipe, source, folder, found.shards)
             except AloraError:
-                note(f"the shards that are complete stay in {folder.folder}; the same command goes on behind them")
+                note(
+                    f"the shards that are complete stay in {folder.folder}; the same command goes on behind them, as "
+                    "long as the rows are the same"
+                )
                 raise
             done = folder.finish()
     table(
@@ -61,7 +65,7 @@ def score_logs(recipe: Recipe, source: str, output: Path) -> int:
     return int(done["scored"] == 0)
 
 
-def _write_shards(recipe: Recipe, source: str, folder: VerdictFolder) -> None:
+def _write_shards(recipe: Recipe, source: str, folder: VerdictFolder, digests: Sequence[str]) -> None:
     missing = list(folder.missing())
     if not missing:
         return
@@ -74,10 +78,10 @@ def _write_shards(recipe: Recipe, source: str, folder: VerdictFolder) -> None:
                 raise MissingDependency(
                     f"cluster=ray needs Ray Data ({first_line(error)}); pip install 'alora-toolkit[ray]'"
                 ) from error
-            for shard in on_ray(recipe, source, folder, missing):
+            for shard in on_ray(recipe, source, folder, digests, missing):
                 bar.update(folder.rows_of(shard))
             return
-        with closing(Shards(recipe, source, folder)) as shards:
+        with closing(Shards(recipe, source, folder, digests)) as shards:
             for shard in missing:
                 shards.write(shard, bar.update)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,8 @@ from alora.config.secrets import in_the_clear
 from alora.data.conversation import LabelledConversation, Rejected, stream_conversations
 from alora.errors import AloraError
 from alora.logs.folder import Refused, Scored, VerdictFolder
-from alora.logs.rows import time_of
+from alora.logs.rows import Survey, changed, time_of
+from alora.logs.stored import shard_rows
 from alora.remote import Client, GuardClient
 
 if TYPE_CHECKING:
@@ -22,10 +23,14 @@ if TYPE_CHECKING:
 
 
 class Shards:
-    """What scores and writes shards of one log; it reads on from shard to shard."""
+    """What scores and writes shards of one log; it reads on from shard to shard.
 
-    def __init__(self, recipe: Recipe, source: str, folder: VerdictFolder) -> None:
-        self._recipe, self._source, self._folder = recipe, source, folder
+    Args:
+        digests: of each shard's rows, as they were surveyed: a log may change meanwhile.
+    """
+
+    def __init__(self, recipe: Recipe, source: str, folder: VerdictFolder, digests: Sequence[str]) -> None:
+        self._recipe, self._source, self._folder, self._digests = recipe, source, folder, digests
         self._scorer, self._next = scorer_of(recipe), 0
         self._rows = self._read()
 
@@ -33,13 +38,29 @@ class Shards:
         return enumerate(stream_conversations(self._source, self._recipe.data))
 
     def write(self, shard: int, tick: Callable[[int], object]) -> None:
-        """Score one shard; ``tick`` hears of rows that are done."""
+        """Score one shard; ``tick`` hears of rows that are done.
+
+        Raises:
+            DataError: its rows are no longer those that were surveyed; nothing is written.
+        """
         if shard < self._next:
             self._rows, self._next = self._read(), 0
         size = self._recipe.logs.shard_rows
         deque(islice(self._rows, (shard - self._next) * size), maxlen=0)
         self._next = shard + 1
-        self._folder.write(shard, _answers(self._scorer, islice(self._rows, size), self._recipe, tick))
+        self._folder.write(shard, self._answers(shard, tick))
+
+    def _answers(self, shard: int, tick: Callable[[int], object]) -> Iterator[Scored | Refused]:
+        numbers, seen = shard_rows(self._folder.job, shard), Survey(self._recipe.data)
+
+        def rows() -> Iterator[tuple[int, Any]]:
+            for number, (value, row) in islice(self._rows, len(numbers)):
+                seen.add(value, row)
+                yield number, (value, row)
+
+        yield from _answers(self._scorer, rows(), self._recipe, tick)
+        if seen.digest != self._digests[shard]:
+            raise changed(self._source, numbers[0], numbers[-1])
 
     def close(self) -> None:
         """Free the scorer."""

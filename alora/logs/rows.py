@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
+from itertools import islice
 from typing import Any
 
 from alora.config.schema import DataSettings
@@ -19,6 +20,7 @@ class Survey:
     """Rows that were read, counted; ``wrong`` groups what is wrong with them."""
 
     settings: DataSettings
+    shard_rows: int | None = None  # each shard of this many rows has a digest of its own
     count: int = 0
     sound: int = 0  # of them, conversations
     timed: int = 0  # and of those, with a time
@@ -26,9 +28,12 @@ class Survey:
 
     def __post_init__(self) -> None:
         self._digest = hashlib.sha256()
+        self._shards: list[Any] = []
 
     def add(self, value: Any, row: LabelledConversation | Rejected) -> None:
         """One more row."""
+        if self.shard_rows and self.count % self.shard_rows == 0:
+            self._shards.append(hashlib.sha256())
         self.count += 1
         digested: Any = row.where
         if isinstance(row, LabelledConversation):
@@ -39,21 +44,27 @@ class Survey:
             for finding in row.findings:
                 part = finding.where.removeprefix(row.where).removeprefix(": ")
                 self.wrong.add(finding.code, row.where, finding.problem, part)
-        self._digest.update(repr(digested).encode("utf-8", "surrogatepass"))
+        for digest in (self._digest, *self._shards[-1:]):
+            digest.update(repr(digested).encode("utf-8", "surrogatepass"))
 
     @property
     def digest(self) -> str:
         """Of all rows in their order, whatever file they stand in."""
         return self._digest.hexdigest()
 
+    @property
+    def shards(self) -> list[str]:
+        """The digest of each shard's rows."""
+        return [digest.hexdigest() for digest in self._shards]
 
-def survey(source: str, settings: DataSettings) -> Survey:
+
+def survey(source: str, settings: DataSettings, shard_rows: int | None = None) -> Survey:
     """All rows of ``source``, read through.
 
     Raises:
         DataError: there are none, or none has the column of times.
     """
-    found = Survey(settings)
+    found = Survey(settings, shard_rows)
     for value, row in stream_conversations(source, settings):
         found.add(value, row)
     if not found.count:
@@ -61,6 +72,14 @@ def survey(source: str, settings: DataSettings) -> Survey:
     if settings.columns.time and not found.timed and found.sound:
         raise DataError(f"{source}: no row has a {settings.columns.time!r}, which data.columns.time names")
     return found
+
+
+def changed(source: str, first: int, last: int) -> DataError:
+    """What to say of rows that are no longer those of the survey."""
+    return DataError(
+        f"{source} changed while it was scored: rows {first} to {last} are not those that were read before; score a "
+        "copy to which nothing writes"
+    )
 
 
 def time_of(value: Any, settings: DataSettings) -> str | None:
@@ -81,7 +100,8 @@ def conversations_at(
         DataError: these are other rows; said at the end, so use nothing of it before.
     """
     found = Survey(replace(settings, columns=replace(settings.columns, time=job["time"])))
-    for number, (value, row) in enumerate(stream_conversations(source, settings)):
+    rows = islice(stream_conversations(source, settings), job["rows"])  # others may have come behind them
+    for number, (value, row) in enumerate(rows):
         found.add(value, row)
         if number in wanted and isinstance(row, LabelledConversation):
             yield number, row.conversation

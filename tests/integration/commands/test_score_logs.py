@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow
@@ -11,6 +12,7 @@ import pytest
 
 import alora
 from alora.cli import main
+from alora.logs.rows import survey
 from tests.forked import kill_when, start_forked
 from tests.vllm import bundles as store
 
@@ -131,6 +133,52 @@ def test_no_row_is_lost(log, tmp_path, capsys, monkeypatch):
     for row, words in zip(wrong, ("'messages' is empty", "the prompt has", "not JSON", "role is"), strict=True):
         assert words in " ".join(row["reasons"])
     assert "4 of 50 rows have no verdict; " in capsys.readouterr().err
+
+
+def meanwhile(monkeypatch, module: str, change: Callable[[], object]) -> None:
+    """Call ``change`` between the survey of a log and its scoring."""
+
+    def surveyed(*asked):
+        found = survey(*asked)
+        change()
+        return found
+
+    monkeypatch.setattr(f"alora.commands.{module}.survey", surveyed)
+
+
+@pytest.mark.parametrize("number", [20, 49])  # of a full shard and of the last one
+@pytest.mark.parametrize("line", ["[", json.dumps(talk(3)), ""])
+def test_a_log_that_changes_under_way_is_refused_and_its_shard_not_written(number, line, log, tmp_path, capsys):
+    lines, place = log.read_text().splitlines(), tmp_path / "v"
+    surveyed = log.read_text()
+    with pytest.MonkeyPatch.context() as patch:
+        meanwhile(patch, "score_logs", lambda: log.write_text("\n".join([*lines[:number], line, *lines[number + 1 :]])))
+        assert score(log, place) == 2
+    first, last = (16, 23) if number == 20 else (48, 49)
+    assert f"rows {first} to {last} are not those that were read before" in capsys.readouterr().err
+    assert len([*place.glob("verdicts-*")]) == first // 8
+    log.write_text(surveyed)
+    assert score(log, place) == 0
+    assert score(log, tmp_path / "w") == 0
+    assert contents(place) == contents(tmp_path / "w")
+
+
+@pytest.mark.parametrize("line", ["[", json.dumps(talk(3))])
+def test_a_log_that_changes_under_way_leaves_no_lines(line, log, tmp_path, capsys, monkeypatch):
+    meanwhile(monkeypatch, "score", lambda: log.write_text(log.read_text().replace(json.dumps(talk(20)), line)))
+    assert score(log, tmp_path / "v.jsonl") == 2
+    assert "rows 0 to 49 are not those that were read before" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
+
+
+@pytest.mark.parametrize(("name", "module"), [("v", "score_logs"), ("v.jsonl", "score")])
+def test_rows_that_come_under_way_are_for_another_run(name, module, log, tmp_path, monkeypatch, capsys):
+    meanwhile(monkeypatch, module, lambda: log.write_text(log.read_text() + json.dumps(talk(50)) + "\n"))
+    output = tmp_path / name
+    assert score(log, output) == 0
+    assert f"advice  {ROWS}" in re.sub(" +", "  ", capsys.readouterr().out)
+    if name == "v":
+        assert main(["label", f"verdicts={output}", f"data={log}", f"output={tmp_path / 'l.jsonl'}"]) == 0
 
 
 def test_strict_refuses_before_anything_is_written(log, tmp_path, capsys):
