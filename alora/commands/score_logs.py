@@ -91,8 +91,10 @@ def _bundle_verdicts(recipe: Recipe) -> dict[str, Any]:
     bundles, base = open_artifact(named_artifacts(recipe), recipe.base, recipe.policies, read_bundle)
     policies = {}
     for bundle in bundles:
-        point = bundle.manifest.operating_point
-        known = {"adapter": bundle.manifest.adapter_digest, "labels": list(bundle.policy.labels)}
+        point, content = bundle.manifest.operating_point, bundle.manifest.as_dict()
+        # One adapter answers otherwise on another prompt: a longer prefix, say.
+        known = {key: content[key] for key in ("prompt", "suffix")}
+        known |= {"adapter": bundle.manifest.adapter_digest, "labels": list(bundle.policy.labels)}
         policies[bundle.policy.id] = known | asdict(point.calibration) | {"histogram": point.histogram}
     return {"policies": policies, "base": bundles[0].manifest.base.fingerprint.as_dict() | {"dtype": base.dtype}}
 

@@ -32,6 +32,8 @@ class _Judge:
     labels: list[str] = field(default_factory=list)
     temperature: float = 1.0
     histogram: list[int] | None = None
+    prompt: dict[str, Any] = field(default_factory=dict)
+    suffix: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.histogram is not None and (len(self.histogram) != TENTHS or min(self.histogram) < 0):

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow
@@ -11,7 +12,9 @@ import pyarrow.parquet
 import pytest
 
 import alora
+from alora.asking import open_artifact
 from alora.cli import main
+from alora.config.schema import PromptSettings
 from alora.logs.rows import survey
 from tests.forked import kill_when, start_forked
 from tests.vllm import bundles as store
@@ -116,6 +119,20 @@ def test_a_complete_job_is_not_run_again_and_another_one_is_refused(name, log, t
             assert f"holds verdicts of another job: {what} (" in capsys.readouterr().err
             log.write_text(text)
     assert contents(output) == before
+
+
+def test_other_prompt_settings_are_another_job(log, tmp_path, capsys, monkeypatch):
+    def shorter(*asked):
+        bundles, base = open_artifact(*asked)
+        return [
+            replace(one, manifest=replace(one.manifest, prompt=PromptSettings(max_prefix_tokens=120)))
+            for one in bundles
+        ], base
+
+    assert score(log, tmp_path / "v") == 0
+    monkeypatch.setattr("alora.commands.score_logs.open_artifact", shorter)
+    assert score(log, tmp_path / "v") == 2
+    assert "another job: policies.advice.prompt.max_prefix_tokens (400, now 120)" in capsys.readouterr().err
 
 
 def test_no_row_is_lost(log, tmp_path, capsys, monkeypatch):
