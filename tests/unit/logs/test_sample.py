@@ -78,7 +78,7 @@ def test_labels_that_are_filled_in_are_read_back(place, source, tmp_path, monkey
 
 
 def test_another_log_leaves_no_file(place, tmp_path, capsys):
-    other = log(tmp_path, ROWS + 1)
+    other = log(tmp_path, ROWS - 1)
     assert main(["label", f"verdicts={place}", f"data={other}", f"output={tmp_path / 'rows.jsonl'}"]) == 2
     assert "holds other rows" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir() if "rows" in path.name] == []
