@@ -16,7 +16,7 @@ import logging
 import math
 import os
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,8 +139,10 @@ class VerdictFolder:
             return None
         if self._file is None:
             (self.folder / LOCK).unlink(missing_ok=True)  # of a process that was killed behind the manifest
-            return result if all(map(self._is_whole, range(self.shards))) else None
-        deque(tables(place, schema(self.policies).names), maxlen=0)
+            counts = [self._count_whole(shard) for shard in range(self.shards)]
+            return result if None not in counts and self._result(counts) == result else None
+        if self._result([self._count(tables(place, schema(self.policies).names))]) != result:
+            raise RunError(f"{place}: its counts are not those of its verdicts; remove it, and score it again")
         return result
 
     def __enter__(self) -> VerdictFolder:
@@ -161,15 +163,16 @@ class VerdictFolder:
     def missing(self) -> Iterator[int]:
         """The shards to be written: those that are not there, or do not hold the verdicts on their rows."""
         for shard in range(self.shards):
-            if not self._is_whole(shard):
+            if self._count_whole(shard) is None:
                 yield shard
 
-    def _is_whole(self, shard: int) -> bool:
+    def _count_whole(self, shard: int) -> Counter[str] | None:
+        """:meth:`_counted` of a shard; None where it is missing or damaged."""
         try:
-            return self._shard(shard).exists() and self._counted(shard) is not None
+            return self._counted(shard) if self._shard(shard).exists() else None
         except AloraError as error:
             _logger.warning("shard %s is scored again: %s", shard, first_line(error))
-            return False
+            return None
 
     def write(self, shard: int, rows: Iterable[Scored | Refused]) -> None:
         """Write one shard, whose rows are all there; what it takes is at most the shard."""
@@ -189,20 +192,23 @@ class VerdictFolder:
     def finish(self) -> Mapping[str, Any]:
         """Join what belongs together, and say what came of the job."""
         sweep(self.folder)  # what actors left that died
-        counts = sum(map(self._counted, range(self.shards)), Counter[str]())
+        done = self._result(map(self._counted, range(self.shards)))
         refused = [file for file in map(self._refused, range(self.shards)) if file.exists()]
         if refused:
             write_pieces(self.rejected, (read_whole(file, _LONGEST) for file in refused))
         elif self._file is None:
             self.rejected.unlink(missing_ok=True)  # of shards that were scored again
-        flagged = {policy: counts[policy] for policy in self.policies}
-        done = {"scored": counts[""], "rejected": self.job["rows"] - counts[""], "flagged": flagged}
         if self._file is None:
             write_json(self.folder / MANIFEST, {"job": self.job, "done": done})
         else:
             self._join(self._file, {"job": self.job, "done": done})
             self._remove()
         return done
+
+    def _result(self, of_shards: Iterable[Counter[str] | None]) -> dict[str, Any]:
+        counts = sum(filter(None, of_shards), Counter[str]())
+        flagged = {policy: counts[policy] for policy in self.policies}
+        return {"scored": counts[""], "rejected": self.job["rows"] - counts[""], "flagged": flagged}
 
     def _join(self, file: Path, manifest: Mapping[str, Any]) -> None:
         columns = schema(self.policies).with_metadata({METADATA: json.dumps(manifest).encode()})
@@ -212,11 +218,8 @@ class VerdictFolder:
 
     def _counted(self, shard: int) -> Counter[str]:
         """How many rows of a shard each policy flags, and under "" how many it holds; all of it is checked."""
-        counts, rows = Counter[str](), shard_rows(self.job, shard)
-        for table in checked(self._shard(shard), self.job, rows, schema(self.policies).names):
-            counts[""] += len(table)
-            for policy in self.policies:
-                counts[policy] += sum(table[f"{policy}_flagged"].to_pylist())
+        rows = shard_rows(self.job, shard)
+        counts = self._count(checked(self._shard(shard), self.job, rows, schema(self.policies).names))
         file = self._refused(shard)
         try:
             lines = read_whole(file, _LONGEST).decode().splitlines() if file.exists() else []
@@ -225,6 +228,14 @@ class VerdictFolder:
             raise RunError(f"{file} is damaged ({first_line(error)}); {_AGAIN}") from error
         if counts[""] + len(refused) != len(rows) or not refused <= {*rows}:
             raise RunError(f"{self._shard(shard)} and {file.name} are not of rows {rows[0]} to {rows[-1]}; {_AGAIN}")
+        return counts
+
+    def _count(self, found: Iterable[pyarrow.Table]) -> Counter[str]:
+        counts = Counter[str]()
+        for table in found:
+            counts[""] += len(table)
+            for policy in self.policies:
+                counts[policy] += sum(table[f"{policy}_flagged"].to_pylist())
         return counts
 
     @property

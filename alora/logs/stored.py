@@ -153,6 +153,7 @@ def checked(file: Path, job: Mapping[str, Any], rows: range, columns: Sequence[s
         for batch in parquet_batches(file, list(dict.fromkeys(["row", *columns])), streamed=True):
             batch.validate(full=True)
             least = _require_sound(batch, range(least, rows.stop))
+            _require_own(batch, job["policies"])
             yield pyarrow.Table.from_batches([batch])
     except AloraError:
         raise
@@ -160,6 +161,20 @@ def checked(file: Path, job: Mapping[str, Any], rows: range, columns: Sequence[s
         raise RunError(
             f"{file} holds no verdicts that can be used: {first_line(error)}; remove it, and score its rows again"
         ) from error
+
+
+def _require_own(batch: pyarrow.RecordBatch, policies: Mapping[str, Any]) -> None:
+    """The verdicts are by the job's policies, as far as its manifest tells."""
+    names = set(batch.schema.names)
+    for policy, own in policies.items():
+        known = {"adapter": [own["adapter"]], "threshold": [own["threshold"]], "label": own.get("labels")}
+        for name, values in ((f"{policy}_{key}", values) for key, values in known.items()):
+            if values and name in names and not {*batch.column(name).unique().to_pylist()} <= {*values}:
+                raise ValueError(f"{name} is not that of its job")
+        if {f"{policy}_probability", f"{policy}_flagged"} <= names:
+            fires_N = batch.column(f"{policy}_probability").to_numpy() >= own["threshold"]
+            if (batch.column(f"{policy}_flagged").to_numpy(zero_copy_only=False) != fires_N).any():
+                raise ValueError(f"{policy}_flagged does not follow from its probability")
 
 
 def _require_sound(batch: pyarrow.RecordBatch, rows: range) -> int:

@@ -14,7 +14,7 @@ from alora.commands.score import _is_job
 from alora.errors import ConfigError, DataError, RunError
 from alora.logs.folder import Refused, Scored, VerdictFolder
 from alora.logs.rows import survey
-from alora.logs.stored import tables
+from alora.logs.stored import METADATA, tables
 from tests.unit.logs.cases import POLICIES, TIMED, scored, verdicts
 
 
@@ -43,7 +43,8 @@ def test_a_time_that_no_text_file_can_hold_costs_no_other_row(tmp_path):
 @pytest.fixture
 def killed(tmp_path) -> Callable[[], VerdictFolder]:
     """A job of three shards that was killed when all were there but one; called, it goes on."""
-    asked = {policy: {"adapter": "0a" * 32, "threshold": 0.5, "histogram": (1,) * 10} for policy in POLICIES}
+    asked = {policy: {"adapter": "0a" * 32, "threshold": 0.5, "histogram": (1,) * 10, "labels": ["violation", "ok"]}
+             for policy in POLICIES}  # fmt: skip
     job = {"rows": 6, "rows_digest": "", "policies": asked, "shard_rows": 2}
 
     def again() -> VerdictFolder:
@@ -167,6 +168,16 @@ def of_other_rows(file: Path) -> None:
     file.write_bytes(file.with_name("verdicts-00000.parquet").read_bytes())
 
 
+def of(column: str, value: object) -> Callable[[Path], None]:
+    def change(file: Path) -> None:
+        table = pyarrow.parquet.read_table(file)
+        at = table.schema.get_field_index(column)
+        values = pyarrow.array([value] * len(table), table.schema.field(at).type)
+        pyarrow.parquet.write_table(table.set_column(at, table.schema.field(at), values), file)
+
+    return change
+
+
 def content(given: bytes) -> Callable[[Path], object]:
     return lambda file: file.write_bytes(given)
 
@@ -174,7 +185,8 @@ def content(given: bytes) -> Callable[[Path], object]:
 @pytest.mark.parametrize(
     ("name", "damage"),
     [*(("verdicts-00001.parquet", damage) for damage in
-       (long, empty, without_a_column, of_other_rows, content(b"junk"), content(b""))),
+       (long, empty, without_a_column, of_other_rows, content(b"junk"), content(b""), of("refunds_adapter", "0b" * 32),
+        of("advice_threshold", 0.1), of("refunds_label", "nobody"), of("advice_flagged", False))),
      *(("rejected-00001.jsonl", damage) for damage in
        (content(b"\xff\xfe"), content(b""), content(b"[" * 200_000), content(b'{"row": 3}'), Path.unlink,
         content(b'{"row": 5, "where": "log.jsonl:6", "reasons": []}')))],
@@ -212,6 +224,25 @@ def test_a_complete_folder_s_shard_that_is_lost_is_scored_again(damage, tmp_path
     assert finish(again) == done
     assert {path.name: path.read_bytes() for path in (tmp_path / "v").iterdir()} == before
     assert ("shard 1 is scored again" in caplog.text) == (damage is not Path.unlink)
+
+
+@pytest.mark.parametrize("name", ["v", "v.parquet"])
+def test_counts_that_are_not_those_of_the_rows_are_not_taken(name, tmp_path):
+    asked = {policy: {"adapter": "0a" * 32, "threshold": 0.5} for policy in POLICIES}
+    job = {"rows": 6, "rows_digest": "", "policies": asked, "shard_rows": 2}
+    done = finish(VerdictFolder(tmp_path / name, job))
+    forged = {"job": job, "done": done | {"flagged": {"advice": 0, "refunds": 9999}}}
+    if name == "v":
+        (tmp_path / "v/manifest.json").write_text(json.dumps(forged))
+        again = VerdictFolder(tmp_path / "v", job)
+        assert again.read_result() is None
+        assert finish(again) == done
+    else:
+        table = pyarrow.parquet.read_table(tmp_path / name)
+        forged_table = table.replace_schema_metadata({METADATA: json.dumps(forged).encode()})
+        pyarrow.parquet.write_table(forged_table, tmp_path / name)
+        with pytest.raises(RunError, match="counts are not those of its verdicts; remove it"):
+            VerdictFolder(tmp_path / name, job).read_result()
 
 
 def test_the_value_that_differs_is_named(killed, tmp_path):
