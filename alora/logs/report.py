@@ -18,6 +18,7 @@ from alora.verdict import LEAST, TENTHS, population_stability
 
 MARK = "alora report"  # opens both files: what holds it may be replaced
 MOST_DAYS = 62  # rates are shown by day up to here, else by month
+MOST_TOGETHER = 100  # policies in the table of pairs, which grows with their square
 EXCERPT = 300  # characters of a conversation
 _UNKNOWN = "unknown"
 
@@ -52,7 +53,7 @@ class Summary:
         self.policies = list(self.job["policies"])
         count = len(self.policies)
         self.rows, self.flagged_P = 0, np.zeros(count, dtype=np.int64)
-        self.both_PP = np.zeros((count, count), dtype=np.int64)
+        self.both_QQ = np.zeros(2 * (min(count, MOST_TOGETHER),), dtype=np.int64)
         self.tenths_PB = np.zeros((count, TENTHS), dtype=np.int64)
         self.days: dict[str, Counter[str]] = defaultdict(Counter)  # day → policy, or "" for rows → count
         self._kept: dict[tuple[str, str], list[tuple[float, int, str, float]]] = defaultdict(list)
@@ -67,7 +68,8 @@ class Summary:
         probability_NP = np.column_stack([table[f"{policy}_probability"].to_numpy() for policy in self.policies])
         self.rows += len(table)
         self.flagged_P += flagged_NP.sum(axis=0)
-        self.both_PP += flagged_NP.T.astype(np.int64) @ flagged_NP.astype(np.int64)
+        flagged_NQ = flagged_NP[:, :MOST_TOGETHER].astype(np.int64)
+        self.both_QQ += flagged_NQ.T @ flagged_NQ
         tenths_NP = np.minimum((probability_NP * TENTHS).astype(np.int64), TENTHS - 1)
         for place, tenths_N in enumerate(tenths_NP.T):
             self.tenths_PB[place] += np.bincount(tenths_N, minlength=TENTHS)
@@ -153,12 +155,14 @@ def _over_time(summary: Summary) -> Table:
 
 
 def _together(summary: Summary) -> Table:
+    policies = summary.policies[:MOST_TOGETHER]
     rows = [
-        (policy, *(_share(both, summary.flagged_P[place]) for both in summary.both_PP[place]))
-        for place, policy in enumerate(summary.policies)
+        (policy, *(_share(both, summary.flagged_P[place]) for both in summary.both_QQ[place]))
+        for place, policy in enumerate(policies)
     ]
     about = "Share of the rows that a policy flags (row) which another one flags too (column)."
-    return Table("Firing together", about, ("flagged by", *summary.policies), rows)
+    about += f" The first {MOST_TOGETHER} policies alone." if len(summary.policies) > MOST_TOGETHER else ""
+    return Table("Firing together", about, ("flagged by", *policies), rows)
 
 
 def _drift(summary: Summary) -> Table:

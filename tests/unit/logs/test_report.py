@@ -1,11 +1,12 @@
 """alora report: figures that are recomputed here row by row, and texts that nothing lets become markup."""
 
+import json
 import re
 
 import pytest
 
 from alora.cli import main
-from alora.logs.report import Summary, day_of, report
+from alora.logs.report import MOST_TOGETHER, Summary, day_of, report
 from alora.verdict import population_stability
 from tests.unit.logs.cases import HOSTILE, POLICIES, log, probability, verdicts
 
@@ -27,6 +28,16 @@ def test_rates_and_who_fires_together(place):
     assert [row[:2] for row in found["Rates"].rows] == [(p, str(len(flagged[p]))) for p in POLICIES]
     both = len(flagged["advice"] & flagged["refunds"]) / len(flagged["advice"])
     assert found["Firing together"].rows[0] == ("advice", "100.00%", f"{both:.2%}")
+
+
+def test_the_table_of_pairs_does_not_grow_with_the_square_of_the_policies(tmp_path):
+    policies = {f"p{number}": {"adapter": "", "threshold": 0.5} for number in range(1000)}
+    job = {"rows": 1, "rows_digest": "", "policies": policies, "shard_rows": 1}
+    (tmp_path / "manifest.json").write_text(json.dumps({"job": job}))
+    found = tables(tmp_path)
+    assert len(found["Rates"].rows) == 1000
+    assert {len(found["Firing together"].rows), len(found["Firing together"].headings) - 1} == {MOST_TOGETHER}
+    assert "first 100 policies" in found["Firing together"].about
 
 
 def test_rates_over_time_are_by_day_in_utc(place):
