@@ -37,10 +37,12 @@ def absolute_paths(recipe: Recipe, verb: str, places: Sequence[Path]) -> Recipe:
     the first place. ``hub:...``, ``-`` and hub ids of bases stay as they are.
 
     Raises:
-        ConfigError: an input that ``verb`` reads is nowhere; all of them at once, with the places tried.
+        ConfigError: an input that ``verb`` reads is nowhere, all of them at once, with the places tried; or the output
+            is one of them.
     """
     result = copy.deepcopy(recipe)
     problems: list[str] = []
+    read: list[str] = []
     for key, _, limits in settings_of(Recipe):
         if limits.read_by is None:
             continue
@@ -49,15 +51,21 @@ def absolute_paths(recipe: Recipe, verb: str, places: Sequence[Path]) -> Recipe:
         on_hub = verb == "score" and key in ("artifact", "bundles")
         given = getattr(section, name)
         if isinstance(given, list):
-            setattr(section, name, [_input(key, item, needed, on_hub, places, problems) for item in given])
+            found = [_input(key, item, needed, on_hub, places, problems) for item in given]
+            setattr(section, name, found)
+            read += found if needed else []
         elif given is not None:
-            setattr(section, name, _input(key, given, needed, on_hub, places, problems))
+            found = _input(key, given, needed, on_hub, places, problems)
+            setattr(section, name, found)
+            read += [found] if needed else []
     if result.base.source is None and verb in ("check", "train", "compare"):
         result.base.source = DEFAULT_BASE
     result.base.source = _base(result.base.source, places, problems)
     result.run_dir = _output(result.run_dir, places[0])
     if result.output is not None:
         result.output = _output(result.output, places[0])
+        if any(_is_file(result.output, file) for file in read):
+            problems.append(f"output={result.output} is a file that the command reads; give another one")
     if problems:
         raise ConfigError("\n".join(problems))
     return result
@@ -132,6 +140,14 @@ def _base(given: str | None, places: Sequence[Path], problems: list[str]) -> str
 def is_gguf(source: str) -> bool:
     """Whether ``base.source`` names a GGUF file rather than a folder or a hub id."""
     return source.lower().endswith(".gguf") and not Path(source).is_dir()
+
+
+def _is_file(path: str, other: str) -> bool:
+    """Whether both lead to one file; links count."""
+    try:
+        return Path(path).is_file() and Path(path).samefile(other)
+    except (OSError, ValueError):
+        return False
 
 
 def _output(given: str, place: Path) -> str:
