@@ -23,6 +23,8 @@ def run(recipe: Recipe) -> int:
     settings = recipe.plan
     file = None if recipe.output is None else report_file(recipe.output)
     name, shape = _shape(recipe.base, settings.shape)
+    if unknown := sorted(set(recipe.adapter.targets) - set(shape.linears)):
+        raise ConfigError(f"adapter.targets: {', '.join(unknown)} is none of {', '.join(shape.linears)}")
     battery = capacity.BatteryWork(shape, recipe.adapter.rank, recipe.adapter.targets, settings.suffix)
     rates, memory, where = _machine(recipe)
     itemsize = _ITEM_BYTES[recipe.base.dtype] if (settings.device, recipe.base.dtype) != ("cpu", "auto") else 4

@@ -192,6 +192,8 @@ def test_the_command_prints_every_assumption(capsys, tmp_path):
     assert "nobody publishes what a CPU does" in capsys.readouterr().err
     assert main([*asked, f"plan.record={record}"]) == 2
     assert "plan.memory_gb" in capsys.readouterr().err
+    assert main(["plan", "adapter.targets=[q_proj,x]"]) == 2
+    assert "adapter.targets: x is none of q_proj, " in capsys.readouterr().err
     assert main(["plan", "plan.target_ms=1"]) == 1
     assert "no number of devices meets" in capsys.readouterr().err
 
