@@ -1,4 +1,4 @@
-"""Pages of HTML in which everything that others wrote is text."""
+"""Pages of HTML, and lines of Markdown, in which everything that others wrote is text."""
 
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,15 @@ def page_template(file: Path, **options: Any) -> Template:
         loader=FileSystemLoader(file.parent), autoescape=True, undefined=StrictUndefined, finalize=shown, **options
     )
     return environment.get_template(file.name)
+
+
+# What would open or close markup anywhere in a line of Markdown, or a cell of a table.
+_ESCAPES = str.maketrans({sign: f"\\{sign}" for sign in r"\`*_[]|!#~$"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"})
+
+
+def in_markdown(text: str) -> str:
+    """Text of others in a line of Markdown, in which none of it is markup."""
+    return " ".join(shown(text).split()).translate(_ESCAPES)
 
 
 def shown(value: Any) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from alora.evaluation.html import in_markdown
 from alora.findings import ERROR, WARNING, Finding
 from alora.generate.cases import Case
 from alora.policy import Policy
@@ -124,10 +125,13 @@ class Quality:
 
 
 def markdown(quality: Quality, spent: dict[str, Any]) -> str:
-    """The report as a page."""
-    lines = [f"# Rows for {quality.policy.title}", "", "| | |", "|---|---|"]
-    lines += [f"| {name.replace('_', ' ')} | {_cell(value)} |" for name, value in (quality.as_dict() | spent).items()]
-    lines += ["", *(f"- **{finding.severity}** {finding}" for finding in quality.findings())]
+    """The report as a page; its policy and the model's name may come from anywhere."""
+    lines = [f"# Rows for {in_markdown(quality.policy.title)}", "", "| | |", "|---|---|"]
+    lines += [
+        f"| {name.replace('_', ' ')} | {in_markdown(_cell(value))} |"
+        for name, value in (quality.as_dict() | spent).items()
+    ]
+    lines += ["", *(f"- **{finding.severity}** {in_markdown(str(finding))}" for finding in quality.findings())]
     return "\n".join(lines) + "\n"
 
 
@@ -136,7 +140,7 @@ def _cell(value: Any) -> str:
         return f"{value:.3f}"
     if isinstance(value, dict):
         return ", ".join(f"{name}: {_cell(item)}" for name, item in value.items()) or "none"
-    return "-" if value is None else str(value).replace("|", "\\|").replace("\n", " ")
+    return "-" if value is None else str(value)
 
 
 def _share(part: int, whole: int) -> float | None:

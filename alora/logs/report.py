@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from alora.evaluation.html import page_template, shown
+from alora.evaluation.html import in_markdown, page_template
 from alora.logs.stored import read_manifest, tables
 from alora.verdict import LEAST, TENTHS, population_stability
 
@@ -197,19 +197,16 @@ def as_html(found: Sequence[Table]) -> str:
 
 
 def as_markdown(found: Sequence[Table]) -> str:
-    """The same tables for a wiki or a pull request; nothing in a cell is markup."""
+    """The same tables for a wiki or a pull request; nothing of others is markup."""
     lines = [f"<!-- {MARK} -->"]
     for table in found:
-        lines += ["", f"## {table.title}", "", *([table.about, ""] if table.about else [])]
+        lines += ["", f"## {table.title}", "", *([in_markdown(table.about), ""] if table.about else [])]
         lines += [_line(table.headings), "| --- " * len(table.headings) + "|", *map(_line, table.rows)]
     return "\n".join(lines) + "\n"
 
 
-_ESCAPES = str.maketrans({sign: f"\\{sign}" for sign in r"\`*_[]|!#~$"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"})
-
-
 def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(' '.join(shown(cell).split()).translate(_ESCAPES) for cell in cells)} |"
+    return f"| {' | '.join(map(in_markdown, cells))} |"
 
 
 def _share(part: Any, whole: Any) -> str:

@@ -92,6 +92,16 @@ def test_the_index_is_that_of_the_formula():
     assert population_stability([99, 0], [100, 0]) is population_stability([100, 0], [99, 0]) is None
 
 
+def test_a_received_job_s_time_is_text(tmp_path):
+    place = verdicts(tmp_path / "v", log(tmp_path, 3))
+    manifest = json.loads((place / "manifest.json").read_text())
+    manifest["job"]["time"] = "<img src=x onerror=alert(1)>"
+    (place / "manifest.json").write_text(json.dumps(manifest))
+    assert main(["report", f"verdicts={place}", f"output={tmp_path}"]) == 0
+    assert "column '&lt;img" in (tmp_path / "report.md").read_text()
+    assert "<img" not in (tmp_path / "report.md").read_text() + (tmp_path / "report.html").read_text()
+
+
 def test_nothing_of_a_row_becomes_markup(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     source = log(tmp_path, 40, HOSTILE)
