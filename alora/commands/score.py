@@ -23,6 +23,7 @@ from alora.data.conversation import LabelledConversation, read_conversation, str
 from alora.data.sources import HUB, JSON_SUFFIXES, PARQUET_SUFFIXES, TABLE_SUFFIXES
 from alora.errors import ConfigError
 from alora.logs.rows import Survey, changed, survey
+from alora.logs.stored import require_outside
 from alora.verdict import Verdicts
 
 ROWS = tuple({*JSON_SUFFIXES, *TABLE_SUFFIXES, *PARQUET_SUFFIXES, ".gz"} - {".json"})  # .json is one conversation
@@ -37,6 +38,8 @@ def run(recipe: Recipe) -> int:
         raise ConfigError("\n".join(missing))
     if Path(source).is_dir():
         raise ConfigError(f"{source} is a folder, and no conversation; give alora score {source} FILE.json")
+    if recipe.output:
+        require_outside(Path(recipe.output))
     of_rows = source.lower().endswith(ROWS) or source.startswith(HUB)
     if of_rows and recipe.output and _is_job(Path(recipe.output)):
         return score_logs(recipe, source, Path(recipe.output))

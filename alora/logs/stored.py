@@ -94,6 +94,17 @@ def read_manifest(place: Path) -> dict[str, Any]:
     return found
 
 
+def require_outside(output: Path) -> None:
+    """RunError where ``output`` would lie in a folder of verdicts, which takes no other files."""
+    for folder in output.absolute().parents:
+        try:
+            found = (folder / MANIFEST).is_file() and read_manifest(folder)
+        except RunError:  # a manifest of somebody else
+            continue
+        if found:
+            raise RunError(f"{output} would lie among the verdicts in {folder}; give another output=")
+
+
 def schema(policies: Sequence[str]) -> pyarrow.Schema:
     """The columns of verdicts by ``policies``."""
     text = pyarrow.string()
