@@ -22,6 +22,7 @@ from alora.errors import RunError
 from alora.reading import lone_surrogate
 
 _PART = re.compile(r"\..*\.[0-9a-f]{8}\.alora-part", re.DOTALL)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what a disk says to a write
 
 
 def part(target: Path) -> Path:
@@ -93,8 +94,10 @@ def whole(target: Path) -> Iterator[Path]:
         with staged.open("rb") as stream:
             os.fsync(stream.fileno())
         staged.replace(target)
-    except BaseException:
+    except BaseException as error:
         staged.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+            error.filename = str(target)  # a write names no file, be it Python's or Arrow's
         raise
 
 

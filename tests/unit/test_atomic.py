@@ -1,5 +1,6 @@
 """Whole or not there."""
 
+import errno
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from alora.atomic import (
     replace_folder,
     strangers,
     sweep,
+    whole,
     workshop,
     write_json,
     write_text,
@@ -38,6 +40,12 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside(tmp_path):
         write_text(target, "new" * 10_000 + "\ud800")
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_full_disk_names_the_file(tmp_path):
+    with pytest.raises(OSError, match="No space") as full, whole(tmp_path / "a"):
+        raise OSError(errno.ENOSPC, "No space left on device")  # as Python's and Arrow's writes do
+    assert full.value.filename == str(tmp_path / "a")
 
 
 def test_a_folder_in_the_place_is_an_error_and_nothing_stays_beside(tmp_path):
