@@ -91,9 +91,10 @@ def test_a_row_that_is_too_long_is_named_and_the_old_file_stays(rows, tmp_path, 
 
 
 def test_the_rows_themselves_are_not_written_over(rows, capsys):
-    before = rows.read_text()
+    line = {"conversation": "mine", "verdicts": [], "messages": [{"role": "user", "content": "hi"}]}  # as a report's
+    rows.write_text(before := json.dumps(line) + "\n")
     assert score(rows, f"output={rows}") == 2
-    assert "is no report of alora's" in capsys.readouterr().err
+    assert "is a file that the command reads" in capsys.readouterr().err
     assert rows.read_text() == before
 
 
