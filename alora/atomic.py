@@ -4,6 +4,8 @@ What is being written carries a mark in its name (:func:`part`), and so does all
 killed process left, or a file whose path alora knows as its own (:func:`strangers`, :func:`remove_own`).
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import errno
@@ -14,12 +16,13 @@ import secrets
 import shutil
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any
-
-from filelock import BaseFileLock, FileLock, Timeout
+from typing import TYPE_CHECKING, Any
 
 from alora.errors import RunError
 from alora.reading import lone_surrogate
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 _PART = re.compile(r"\..*\.[0-9a-f]{8}\.alora-part", re.DOTALL)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what a disk says to a write
@@ -43,6 +46,8 @@ def alone_in(folder: Path, lock: str, elsewhere: str) -> BaseFileLock:
         OSError: it cannot be written.
         RunError: another process holds the lock.
     """
+    from filelock import FileLock, Timeout  # clients of a server write no folder, and do without it
+
     folder.mkdir(parents=True, exist_ok=True)
     held = FileLock(folder / lock, timeout=0)
     try:
