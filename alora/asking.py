@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Generic
 
 from alora.bundle.battery import Read
-from alora.bundle.hub import fetch_bundle
 from alora.commands.bundles import read_bundles
 from alora.config.paths import HUB_ID
 from alora.config.schema import BaseSettings, Recipe
@@ -71,6 +70,8 @@ def open_artifact(
     artifact: Artifact, base: Base, policies: Sequence[str], read: Callable[[Path], Read]
 ) -> tuple[list[Read], BaseSettings]:
     """What :func:`load` and the clients take as ``artifact``, as bundles; a hub id is fetched first."""
+    from alora.bundle.hub import fetch_bundle  # a client in an environment without huggingface_hub imports this file
+
     names = map(str, [artifact] if isinstance(artifact, str | Path) else artifact)
     folders = [name if Path(name).exists() or not HUB_ID.fullmatch(name) else str(fetch_bundle(name)) for name in names]
     settings = base if isinstance(base, BaseSettings) else BaseSettings(source=None if base is None else str(base))
