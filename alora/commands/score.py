@@ -22,7 +22,7 @@ from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import LabelledConversation, read_conversation, stream_conversations
 from alora.data.sources import HUB, JSON_SUFFIXES, PARQUET_SUFFIXES, TABLE_SUFFIXES
 from alora.errors import ConfigError
-from alora.logs.rows import Survey, changed, survey
+from alora.logs.rows import Survey, changed, read_again, survey
 from alora.logs.stored import require_outside
 from alora.verdict import Verdicts
 
@@ -76,13 +76,10 @@ def _is_job(output: Path) -> bool:
 
 def _again(source: str, settings: DataSettings, found: Survey) -> Iterator[LabelledConversation]:
     """The rows that were surveyed, or a DataError at the end: a log may change meanwhile."""
-    again = Survey(settings)
-    for value, row in islice(stream_conversations(source, settings), found.count):
-        again.add(value, row)
+    rows = islice(stream_conversations(source, settings), found.count)
+    for _, row in read_again(rows, settings, found.digest, changed(source, 0, found.count - 1)):
         if isinstance(row, LabelledConversation):
             yield row
-    if again.digest != found.digest:
-        raise changed(source, 0, found.count - 1)
 
 
 def _lines(recipe: Recipe, rows: Iterable[LabelledConversation], violated: Counter[str]) -> Iterator[str]:

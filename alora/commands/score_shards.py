@@ -14,7 +14,7 @@ from alora.config.secrets import in_the_clear
 from alora.data.conversation import LabelledConversation, Rejected, stream_conversations
 from alora.errors import AloraError
 from alora.logs.folder import Refused, Scored, VerdictFolder
-from alora.logs.rows import Survey, changed, time_of
+from alora.logs.rows import Row, changed, read_again, time_of
 from alora.logs.stored import shard_rows
 from alora.remote import Client, GuardClient
 
@@ -34,8 +34,8 @@ class Shards:
         self._scorer, self._next = scorer_of(recipe), 0
         self._rows = self._read()
 
-    def _read(self) -> Iterator[tuple[int, Any]]:
-        return enumerate(stream_conversations(self._source, self._recipe.data))
+    def _read(self) -> Iterator[Row]:
+        return stream_conversations(self._source, self._recipe.data)
 
     def write(self, shard: int, tick: Callable[[int], object]) -> None:
         """Score one shard; ``tick`` hears of rows that are done.
@@ -51,16 +51,14 @@ class Shards:
         self._folder.write(shard, self._answers(shard, tick))
 
     def _answers(self, shard: int, tick: Callable[[int], object]) -> Iterator[Scored | Refused]:
-        numbers, seen = shard_rows(self._folder.job, shard), Survey(self._recipe.data)
-
-        def rows() -> Iterator[tuple[int, Any]]:
-            for number, (value, row) in islice(self._rows, len(numbers)):
-                seen.add(value, row)
-                yield number, (value, row)
-
-        yield from _answers(self._scorer, rows(), self._recipe, tick)
-        if seen.digest != self._digests[shard]:
-            raise changed(self._source, numbers[0], numbers[-1])
+        numbers = shard_rows(self._folder.job, shard)
+        rows = read_again(
+            islice(self._rows, len(numbers)),
+            self._recipe.data,
+            self._digests[shard],
+            changed(self._source, numbers[0], numbers[-1]),
+        )
+        return _answers(self._scorer, enumerate(rows, numbers[0]), self._recipe, tick)
 
     def close(self) -> None:
         """Free the scorer."""

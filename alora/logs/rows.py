@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from itertools import islice
@@ -13,6 +13,8 @@ from alora.config.schema import DataSettings
 from alora.data.conversation import Conversation, LabelledConversation, Rejected, stream_conversations
 from alora.errors import DataError
 from alora.findings import Findings
+
+Row = tuple[Any, LabelledConversation | Rejected]  # its value, and what became of it
 
 
 @dataclass
@@ -74,9 +76,23 @@ def survey(source: str, settings: DataSettings, shard_rows: int | None = None) -
     return found
 
 
-def changed(source: str, first: int, last: int) -> DataError:
-    """What to say of rows that are no longer those of the survey."""
-    return DataError(
+def read_again(rows: Iterable[Row], settings: DataSettings, digest: str, wrong: str) -> Iterator[Row]:
+    """``rows`` once more, of which a survey said ``digest``.
+
+    Raises:
+        DataError: these are other rows; said at the end, by ``wrong``, so use nothing of it before.
+    """
+    found = Survey(settings)
+    for value, row in rows:
+        found.add(value, row)
+        yield value, row
+    if found.digest != digest:
+        raise DataError(wrong)
+
+
+def changed(source: str, first: int, last: int) -> str:
+    """What is wrong with rows that are no longer those of the survey."""
+    return (
         f"{source} changed while it was scored: rows {first} to {last} are not those that were read before; score a "
         "copy to which nothing writes"
     )
@@ -99,11 +115,9 @@ def conversations_at(
     Raises:
         DataError: these are other rows; said at the end, so use nothing of it before.
     """
-    found = Survey(replace(settings, columns=replace(settings.columns, time=job["time"])))
+    timed = replace(settings, columns=replace(settings.columns, time=job["time"]))
     rows = islice(stream_conversations(source, settings), job["rows"])  # others may have come behind them
-    for number, (value, row) in enumerate(rows):
-        found.add(value, row)
+    wrong = f"{source} holds other rows than those that were scored; give data= as alora score had it"
+    for number, (_, row) in enumerate(read_again(rows, timed, job["rows_digest"], wrong)):
         if number in wanted and isinstance(row, LabelledConversation):
             yield number, row.conversation
-    if found.digest != job["rows_digest"]:
-        raise DataError(f"{source} holds other rows than those that were scored; give data= as alora score had it")
