@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from alora.adapter.folder import AdapterWeights, load_adapter
 from alora.base.limits import require_room_for
 from alora.bundle.battery import battery_folders, require_one_base
-from alora.bundle.golden import disagreement, largest_difference, measure, tolerance
+from alora.bundle.golden import disagreement, largest_difference, tolerance
 from alora.bundle.light import LightBundle, read_bundle
 from alora.errors import BundleError, CheckFailed, ConfigError
 from alora.prefix.scorer import Scorer
@@ -50,15 +50,15 @@ class Bundle(LightBundle):
             CheckFailed: the difference is above ``tolerance``.
         """
         self.check_base(base)
-        self.golden_questions(base)
-        conversations = [row.conversation for row in self.golden]
+        asked = self.golden_questions(base)
         with Scorer(base, [self.weights]) as scorer:
-            again = measure(scorer, self.renderer(base), self.suffix, conversations)
+            answers = [tuple(map(float, scorer.score_rows([question])[0][0])) for question in asked]
+        again = [replace(row, label_logits=logits_L) for row, logits_L in zip(self.golden, answers, strict=True)]
         difference = largest_difference(self.golden, again)
         if not difference <= tolerance:
             raise CheckFailed(
                 f"{self.folder}: label logits of its golden rows differ by {difference:.2e}, above {tolerance:.0e} "
-                f"(made in {self.manifest.base.dtype}, now {str(base.model.dtype).removeprefix('torch.')})"
+                f"(made in {self.manifest.base.dtype}, now {base.dtype})"
             )
         return difference
 
