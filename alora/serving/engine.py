@@ -94,7 +94,7 @@ class Engine:
             "disable_log_stats": True,
             "seed": 0,
         }
-        self.llm: Any = names.LLM(model=base, **ours | options)
+        self.llm: Any = names.vllm.LLM(model=base, **ours | options)
 
     @classmethod
     def of(cls, bundles: Sequence[Bundle], base: LoadedBase, location: str) -> Engine:
