@@ -5,18 +5,21 @@ them, serves it alone before those vLLM servers, which run the plugin. Each way 
 what it needs: the last one no torch.
 """
 
-import importlib
-
 from alora.config.schema import Recipe
 from alora.errors import MissingDependency
 
 
 def run(recipe: Recipe) -> int:
     """Check bundles, base and plugin, then serve. With vLLM this process becomes its server."""
-    scorer = recipe.serving.scorer
-    way = scorer if scorer in ("vllm", "packed") else "remote"
+    if recipe.serving.scorer == "vllm":
+        from alora.commands.serve_vllm import serve
+
+        return serve(recipe)
     try:
-        server = importlib.import_module(f"alora.commands.serve_{way}")
+        if recipe.serving.scorer == "packed":
+            from alora.commands.serve_packed import serve
+        else:
+            from alora.commands.serve_remote import serve
     except ImportError as error:
         raise MissingDependency(f"the guard needs FastAPI ({error}); pip install 'alora-toolkit[guard]'") from error
-    return server.serve(recipe)
+    return serve(recipe)
