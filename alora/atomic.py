@@ -24,6 +24,7 @@ from alora.reading import lone_surrogate
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
+LOCK = ".lock"
 _PART = re.compile(r"\..*\.[0-9a-f]{8}\.alora-part", re.DOTALL)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what a disk says to a write
 
@@ -38,9 +39,9 @@ def is_part(path: Path) -> bool:
     return _PART.fullmatch(path.name) is not None
 
 
-def alone_in(folder: Path, lock: str, elsewhere: str) -> BaseFileLock:
-    """Make ``folder`` and take its lock, so that one process at a time works in it; ``elsewhere`` is the setting that
-    names another one.
+def alone_in(folder: Path, elsewhere: str) -> BaseFileLock:
+    """Make ``folder`` and take its :data:`LOCK`, so that one process at a time works in it; ``elsewhere`` is the
+    setting that names another one.
 
     Raises:
         OSError: it cannot be written.
@@ -49,7 +50,7 @@ def alone_in(folder: Path, lock: str, elsewhere: str) -> BaseFileLock:
     from filelock import FileLock, Timeout  # clients of a server write no folder, and do without it
 
     folder.mkdir(parents=True, exist_ok=True)
-    held = FileLock(folder / lock, timeout=0)
+    held = FileLock(folder / LOCK, timeout=0)
     try:
         held.acquire()
     except Timeout as error:

@@ -103,7 +103,7 @@ def generate(recipe: Recipe) -> tuple[Quality, Path, dict[str, Any]]:
     known = [row.conversation for source in (recipe.data.test, recipe.data.validation) if source
              for row in read_shared_rows(source, recipe.data, [policy])[0]]  # fmt: skip
     _claim(folder, policy)
-    with alone_in(folder, ".lock", "output="), Calls(folder / "calls.jsonl", recipe.generate, judge) as calls:
+    with alone_in(folder, "output="), Calls(folder / "calls.jsonl", recipe.generate, judge) as calls:
         quality = _rows(recipe, policy, folder, calls, known)
         total = calls.total
         spent: dict[str, Any] = {

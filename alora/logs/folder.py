@@ -25,7 +25,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from alora.atomic import alone_in, is_part, remove_own, sweep, whole, write_json, write_pieces
+from alora.atomic import LOCK, alone_in, is_part, remove_own, sweep, whole, write_json, write_pieces
 from alora.data.sources import PARQUET_SUFFIXES
 from alora.errors import AloraError, DataError, RunError, first_line
 from alora.logs.stored import FIELDS, MANIFEST, METADATA, checked, read_manifest, schema, shard_name, shard_rows, tables
@@ -33,7 +33,7 @@ from alora.reading import read_whole
 from alora.typed import typed
 from alora.verdict import Verdict
 
-REJECTED, LOCK = "rejected.jsonl", ".lock"
+REJECTED = "rejected.jsonl"
 _PARTS = re.compile(
     r"rejected\.jsonl|\.lock|verdicts-(\d{5,18})\.parquet|rejected-(\d{5,18})\.jsonl|\..*\.[0-9a-f]{8}\.alora-part"
 )
@@ -146,7 +146,7 @@ class VerdictFolder:
         return result
 
     def __enter__(self) -> VerdictFolder:
-        self._lock = alone_in(self.folder, LOCK, "output=")
+        self._lock = alone_in(self.folder, "output=")
         sweep(self.folder)
         if not (self.folder / MANIFEST).exists() or read_manifest(self.folder).get("done"):
             write_json(self.folder / MANIFEST, {"job": self.job})

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 
 from filelock import BaseFileLock
 
-from alora.atomic import alone_in, is_part, remove_own, strangers, sweep, write_json
+from alora.atomic import LOCK, alone_in, is_part, remove_own, strangers, sweep, write_json
 from alora.config.schema import Recipe
 from alora.errors import RunError
 from alora.layout import (
@@ -35,7 +35,6 @@ from alora.layout import (
 )
 from alora.reading import read_whole
 
-LOCK = ".lock"
 ADAPTER_FILES = r"adapter_(?:config\.json|model\.safetensors)"
 CHECKPOINT = r"(?:[^/]+/)?(?:checkpoint-\d+/.+|README\.md)"  # the card is TRL's
 _ONE = rf"(?:training|evaluation|identity)\.json|predictions\.parquet|report\.html|adapter/{ADAPTER_FILES}"
@@ -91,7 +90,7 @@ class ClaimedFolder:
             if not self._made:
                 require_plain_run(self.path, RunError, self.outputs)
                 read_claim(self.path, self.kind)
-            self._lock = alone_in(self.path, LOCK, "run_dir=")
+            self._lock = alone_in(self.path, "run_dir=")
         except OSError as error:
             raise _unwritable(self.path, error) from error
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from alora.atomic import LOCK
 from alora.cli import main
-from alora.training.run_folder import LOCK
 from tests.forked import Forked
 from tests.integration.bad_input.conftest import Case, arguments, check_refusal, tree
 
