@@ -80,12 +80,10 @@ def test_a_bad_row_is_named_and_nothing_is_written(rows, tmp_path, capsys):
 
 
 def test_a_row_that_is_too_long_is_named_and_the_old_file_stays(rows, tmp_path, capsys, monkeypatch):
-    output, lines = tmp_path / "verdicts.jsonl", rows.read_text().splitlines()
-    lines[2] = json.dumps({"messages": [{"role": "user", "content": "My parcel is late. " * 40}]})
-    rows.write_text("\n".join(lines) + "\n")
+    output = tmp_path / "verdicts.jsonl"
     assert score(rows, f"output={output}") == 0
     before = output.read_text()
-    monkeypatch.setattr("alora.base.limits.longest_input", lambda model: 300)  # the golden rows that are asked fit
+    monkeypatch.setattr("alora.base.limits.longest_input", lambda model: 60)
     assert score(rows, f"output={output}") == 2
     assert "rows.jsonl:3: the conversation: the prompt has" in capsys.readouterr().err
     assert output.read_text() == before
