@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from alora.prompt.render import Renderer
 
 MOST_ROWS = 100  # each is rendered whenever the bundle is opened
+MOST_TOKENS = 4096  # of a prefix; the longest probe has 878 bytes
 # Of a log-probability over the labels; relative above 1. float32: sums in another order, over a model's depth.
 # bfloat16: a logit between 16 and 32 has steps of 0.125, and two of them make a difference.
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.25, "float16": 0.05, "float64": 1e-3}

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alora.adapter.folder import AdapterWeights, load_adapter
-from alora.base.limits import require_room_for
 from alora.bundle.battery import battery_folders, require_one_base
-from alora.bundle.golden import disagreement, largest_difference, tolerance
+from alora.bundle.golden import MOST_TOKENS, disagreement, largest_difference, tolerance
 from alora.bundle.light import LightBundle, read_bundle
-from alora.errors import BundleError, CheckFailed, ConfigError
+from alora.errors import BundleError, CheckFailed
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Question
 
@@ -31,15 +30,15 @@ class Bundle(LightBundle):
         """What its first golden rows ask the adapter at ``place``.
 
         Raises:
-            BundleError: one is longer than the base takes: it was not made there, and may take any time.
+            BundleError: one is longer than any of alora's own, and may take any time.
         """
         renderer = self.renderer(base)
         asked = [Question(renderer.prefix(row.conversation), [self.suffix], [place]) for row in self.golden[:rows]]
-        try:
-            for question in asked:
-                require_room_for(base.model, question.prefix, question.suffixes)
-        except ConfigError as error:
-            raise BundleError(f"{self.folder}: its golden rows are not of this base: {error}") from error
+        if (longest := max((len(one.prefix.token_ids) for one in asked), default=0)) > MOST_TOKENS:
+            raise BundleError(
+                f"{self.folder}: a golden row has {longest:,} tokens, and alora's own at most {MOST_TOKENS:,}: it was "
+                "changed; copy the original back"
+            )
         return asked
 
     def check_golden(self, base: LoadedBase, tolerance: float) -> float:
