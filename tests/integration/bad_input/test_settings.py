@@ -44,7 +44,8 @@ SETTINGS = {
         "score artifact={place}/run {place}/talk.json output={here}/" + 300 * "x", ["ame too long", "shorter name"]
     ),
     "verdicts over the conversation": Case(
-        "score artifact={place}/run {place}/talk.json output={place}/talk.json", ["talk.json is there", "no report"]
+        "score artifact={place}/run {place}/talk.json output={place}/talk.json",
+        ["talk.json is a file that the command reads", "give another one"],
     ),
     "figures over the rows": Case(
         "evaluate artifact={place}/run output={here}/rows.json",
