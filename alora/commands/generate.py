@@ -55,8 +55,9 @@ def run(recipe: Recipe) -> int:
         for finding in findings:
             say(f"{finding.severity}  {finding}")
         say(f"\nrows and report: {folder}")
-        say(f"train on them: alora train policy.file=... data.train={folder}/train.jsonl "
-            f"data.validation={folder}/validation.jsonl")  # fmt: skip
+        if not any(finding.severity == ERROR for finding in findings):
+            say(f"train on them: alora train policy.file={recipe.policy.file or '...'} data.train={folder}/train.jsonl "
+                f"data.validation={folder}/validation.jsonl")  # fmt: skip
     return int(any(finding.severity == ERROR or recipe.strict for finding in findings))
 
 

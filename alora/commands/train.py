@@ -43,9 +43,8 @@ from alora.prefix.store import open_store
 from alora.probes import probe_conversations
 from alora.prompt.render import Prompt, Renderer
 from alora.tracking import Tracking, require_tracking, start_tracking
-from alora.training import RunFolder
 from alora.training.processes import Processes, join_processes
-from alora.training.run_folder import holds_finished
+from alora.training.run_folder import RunFolder, holds_finished
 from alora.training.sharding import is_sharded, load_sharded
 from alora.training.track import read_hyperparameters, read_standing
 

@@ -22,9 +22,10 @@ from alora.policy import Policy
 from alora.prefix.store import PrefixStore
 from alora.prompt.render import Renderer
 from alora.tracking import Tracking
-from alora.training import Example, Fitted, RunFolder, examples, fit
+from alora.training.examples import Example, examples
+from alora.training.loop import Fitted, fit
 from alora.training.processes import Processes
-from alora.training.run_folder import remove_checkpoints
+from alora.training.run_folder import RunFolder, remove_checkpoints
 from alora.training.schedule import loss_curves, still_improving
 from alora.training.track import read_standing
 from alora.training.trl_engine import fit_with_trl

@@ -24,7 +24,8 @@ from alora.evaluation.predict import Predictions, predict_parts
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Renderer
-from alora.training import examples, fit
+from alora.training.examples import examples
+from alora.training.loop import fit
 from alora.training.run_folder import remove_checkpoints
 from alora.training.schedule import still_improving
 

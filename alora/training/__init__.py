@@ -5,9 +5,3 @@
 :mod:`alora.training.loop` runs that from new adapters to their best checkpoints, and
 :mod:`alora.training.run_folder` is where a run's files lie.
 """
-
-from alora.training.examples import Example, examples
-from alora.training.loop import Fitted, fit
-from alora.training.run_folder import RunFolder
-
-__all__ = ["Example", "Fitted", "RunFolder", "examples", "fit"]
