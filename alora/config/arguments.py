@@ -20,6 +20,7 @@ POSITIONAL = {"new": "name", "score": "conversation", "bench": "bench.workload"}
 ALIASES = {"bundle": "artifact", "battery": "artifact", "verdicts": "logs.verdicts"}
 OF_LOGS = ("score", "report", "label")
 _ARTIFACT = ("artifact=", "bundle=", "battery=", "bundles=")
+_ROWS = ("data=", "conversation=")
 LOCAL_RECIPE = "recipe.yaml"
 _WITHOUT_RECIPE = ("new", "doctor", "bench", "report", "label", "plan")
 
@@ -145,8 +146,11 @@ def _positional(verb: str, values: list[str], overrides: list[str]) -> list[str]
         raise ConfigError(f"alora {verb}: {values[0]!r} is not key=value; did you mean {hint}={values[0]}?")
     if verb == "bench" and values[0] == "compare":
         return ["bench.workload=compare", f"bench.runs=[{','.join(map(quoted, values[1:]))}]"]
-    if verb == "score" and len(values) == 2 and not any(item.startswith(_ARTIFACT) for item in overrides):
-        return [f"artifact={quoted(values[0])}", f"{key}={quoted(values[1])}"]
+    if verb == "score" and not any(item.startswith(_ARTIFACT) for item in overrides):
+        if len(values) == 2:
+            return [f"artifact={quoted(values[0])}", f"{key}={quoted(values[1])}"]
+        if len(values) == 1 and any(item.startswith(_ROWS) for item in overrides):
+            return [f"artifact={quoted(values[0])}"]
     if len(values) > 1:
         raise ConfigError(f"alora {verb} takes one {key}, not {len(values)}: {' '.join(values)}")
     return [f"{key}={quoted(values[0])}"]

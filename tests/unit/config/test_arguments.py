@@ -29,6 +29,8 @@ from alora.errors import ConfigError
             ("artifact=x", 'conversation="we \\"talk\\", \\o/.json"'),
         ),
         ("score", ["runs/x", "talk.json"], (), ('artifact="runs/x"', 'conversation="talk.json"')),
+        ("score", ["runs/x", "data=log.jsonl"], (), ('artifact="runs/x"', 'conversation="log.jsonl"')),
+        ("score", ["runs/x", "conversation=talk.json"], (), ('artifact="runs/x"', "conversation=talk.json")),
         ("score", ["bundles=[a,b]", "+bundle=c"], (), ("bundles=[a,b]", "+artifact=c")),
     ],
 )
