@@ -86,8 +86,8 @@ def carried_for(engine: Any, request: Any) -> Any:
 
 def require_accepted(request: Any, name: str, config: AdapterConfig) -> int:
     """The request's activation index, 0 for plain LoRA; AdapterError for what no aLoRA can answer."""
-    asked = getattr(request.sampling_params, "prompt_logprobs", None)
-    if config.adapts_head and asked is not None:
+    asked = (getattr(request.sampling_params, key, None) for key in ("prompt_logprobs", "prompt_logprob_token_ids"))
+    if config.adapts_head and any(one is not None for one in asked):
         raise AdapterError(
             f"adapter {name!r} adapts lm_head, and vLLM cannot tell which rows of prompt_logprobs (echo with logprobs) "
             "are its own; ask without them"

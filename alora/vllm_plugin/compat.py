@@ -75,6 +75,17 @@ V2_LORA_INPUTS = _method(
     f"{_WORKER}.gpu.lora_utils", "LoraState.make_lora_inputs", "req_ids idx_mapping num_scheduled_tokens"
 )
 V2_PREPARE_INPUTS = _method(f"{_WORKER}.gpu.model_runner", "GPUModelRunner.prepare_inputs", "scheduler_output")
+V1_PROMPT_LOGPROBS = _method(
+    f"{_WORKER}.gpu_model_runner", "GPUModelRunner._get_prompt_logprobs_dict", "hidden_states num_scheduled_tokens"
+)
+V2_PROMPT_LOGPROBS = _method(
+    f"{_WORKER}.gpu.sample.prompt_logprob",
+    "PromptLogprobsWorker.compute_prompt_logprobs",
+    "logits_fn hidden_states input_batch",
+)
+HEAD_LOGITS = _method(
+    "vllm.lora.layers.logits_processor", "LogitsProcessorWithLoRA._get_logits", "hidden_states lm_head"
+)
 PUNICA_INIT = _method(
     "vllm.lora.punica_wrapper.punica_base", "PunicaWrapperBase.__init__", "max_num_batched_tokens max_batches"
 )
@@ -200,6 +211,20 @@ def engine_refusal(vllm_config: Any) -> str | None:
     if getattr(vllm_config, "num_hash_lookahead_tokens", 0):
         return "this drafter makes a block's key depend on tokens after the block; use n-gram speculation, or none"
     return None
+
+
+def prompt_logprobs() -> list[Symbol]:
+    """What computes logprobs of prompt tokens in the model runners; later vLLMs have a third."""
+    owner = V2_PROMPT_LOGPROBS.owner
+    third = _method(
+        V2_PROMPT_LOGPROBS.module, f"{owner}.compute_prompt_token_id_logprobs", "logits_fn hidden_states input_batch"
+    )
+    return [V1_PROMPT_LOGPROBS, V2_PROMPT_LOGPROBS, *([third] if hasattr(holder(third), third.name) else [])]
+
+
+def unadapted_logits(head: Any, hidden_states: Any, lm_head: Any, *args: Any, **kwargs: Any) -> Any:
+    """Logits of a ``LogitsProcessorWithLoRA`` without an adapter; a tied ``lm_head`` is wrapped, too."""
+    return head.base_layer._get_logits(hidden_states, getattr(lm_head, "base_layer", lm_head), *args, **kwargs)
 
 
 def model_runner(worker: Any) -> Any:

@@ -21,8 +21,6 @@ def adapted_rows_only(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def kernel(inputs: Any, weights: Any, output: Any, indices: Any, *args: Any, **kwargs: Any) -> None:
-        if len(indices) != len(inputs):  # logits of prompt tokens, which no adapter of the head is asked for
-            return
         adapted = indices >= 0
         if bool(adapted.all()):
             original(inputs, weights, output, indices, *args, **kwargs)

@@ -48,6 +48,8 @@ def _patches() -> list[tuple[compat.Symbol, Callable[[Any], Any]]]:
         (compat.V1_ACTIVE_LORAS, masking(token_mapping.v1_patch)),
         (compat.V2_LORA_INPUTS, masking(token_mapping.v2_patch)),
         (compat.V2_PREPARE_INPUTS, masking(token_mapping.v2_positions_patch)),
+        *((symbol, token_mapping.prompt_logprobs_patch) for symbol in compat.prompt_logprobs()),
+        (compat.HEAD_LOGITS, token_mapping.head_logits_patch),
         (compat.EXTRA_KEYS, prefix_hash.extra_keys_patch),
         (compat.BLOCK_HASHER, prefix_hash.block_hasher_patch),
         (compat.ENGINE_INIT_CACHES, engine_check.engine_start_patch),

@@ -6,6 +6,7 @@ module and rank that vLLM's LoRA serves works.
 
 import functools
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from alora.errors import AdapterError
@@ -14,6 +15,7 @@ from alora.vllm_plugin.adapter_config import claims_alora
 from alora.vllm_plugin.carried_request import CarriedLoRARequest
 
 NO_ADAPTER = 0
+_of_prompt_tokens = ContextVar("_of_prompt_tokens", default=False)
 
 
 def mask_tokens(
@@ -104,3 +106,35 @@ def v2_patch(original: Callable[..., Any]) -> Callable[..., Any]:
         return prompts, tokens, requests
 
     return make_lora_inputs
+
+
+def prompt_logprobs_patch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What computes ``prompt_logprobs`` in a model runner, with every head as the base's.
+
+    A request whose own adapter has the head is refused before, so the rows are the base's or of an adapter without it.
+    """
+
+    @functools.wraps(original)
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        before = _of_prompt_tokens.set(True)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _of_prompt_tokens.reset(before)
+
+    return compute
+
+
+def head_logits_patch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``LogitsProcessorWithLoRA._get_logits`` that adapts the rows to sample from alone.
+
+    It goes by the sampled rows' adapters, and would give them to as many rows of prompt tokens.
+    """
+
+    @functools.wraps(original)
+    def _get_logits(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _of_prompt_tokens.get():
+            return compat.unadapted_logits(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
+
+    return _get_logits
