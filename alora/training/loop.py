@@ -179,7 +179,7 @@ def _arguments(schedule: Schedule, checkpoints: Path, device: torch.device) -> T
         "gradient_accumulation_steps": settings.gradient_accumulation_steps,
         "learning_rate": settings.learning_rate,
         "weight_decay": settings.weight_decay,
-        "warmup_steps": math.ceil(settings.warmup_ratio * schedule.steps),
+        "warmup_steps": schedule.warmup_steps,
         "lr_scheduler_type": settings.scheduler,
         "max_grad_norm": 0.0,  # PolicyClip does it, policy by policy
         "seed": settings.seed,

@@ -35,6 +35,11 @@ class Schedule:
     steps: int
     interval: int  # steps from one evaluation to the next
 
+    @property
+    def warmup_steps(self) -> int:
+        """Steps before the full rate. The first of them has rate 0, so one step at least comes after them."""
+        return min(math.ceil(self.settings.warmup_ratio * self.steps), self.steps - 1)
+
 
 def make_schedule(settings: TrainingSettings, train: Sequence[Example], rank: int) -> Schedule:
     """The schedule of a training on ``train``.

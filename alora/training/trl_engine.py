@@ -177,7 +177,7 @@ def _options(base: LoadedBase, schedule: Schedule, checkpoints: Path) -> dict[st
         "gradient_checkpointing": settings.gradient_checkpointing,
         "learning_rate": settings.learning_rate,
         "weight_decay": settings.weight_decay,
-        "warmup_steps": math.ceil(settings.warmup_ratio * schedule.steps),
+        "warmup_steps": schedule.warmup_steps,
         "lr_scheduler_type": settings.scheduler,
         "max_grad_norm": settings.max_grad_norm,
         "optim": "adamw_torch",

@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
+from transformers import get_scheduler
 
-from alora.config.schema import TrainingSettings
+from alora.config.schema import SCHEDULERS, TrainingSettings
 from alora.training.examples import Example, Target
 from alora.training.loop import _arguments, finite_entry
 from alora.training.schedule import make_schedule, still_improving
@@ -105,3 +106,19 @@ def test_still_improving(losses, found):
     for key, policies in (("eval_loss", 1), ("eval_loss_1", 3)):
         history = [{"loss": 0.1}, *({key: loss, "step": 1.0} for loss in losses)]
         assert still_improving(history, 1 if policies > 1 else 0, policies) == found
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("ratio", [0.0, 0.05, 1.0])
+@pytest.mark.parametrize("steps", [1, 2, 20])
+def test_the_last_step_has_a_rate(steps, ratio, scheduler, tmp_path):
+    given = TrainingSettings(max_steps=steps, warmup_ratio=ratio, scheduler=scheduler, learning_rate=1.0)
+    arguments = _arguments(make_schedule(given, rows(*[(0,)] * 40), 16), tmp_path, torch.device("cpu"))
+    optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    following = get_scheduler(scheduler, optimiser, int(arguments.warmup_steps), steps)
+    rates = []
+    for _ in range(steps):
+        rates.append(following.get_last_lr()[0])
+        optimiser.step()
+        following.step()
+    assert rates[-1] > 0
