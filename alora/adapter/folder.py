@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from torch import nn
 
 from alora.adapter import CONFIG_FILE, WEIGHTS_FILE
 from alora.atomic import replace_folder, workshop
-from alora.config.schema import AdapterSettings
+from alora.config.schema import ALL_LINEAR, AdapterSettings
 from alora.errors import AdapterError
 from alora.reading import read_json, require_plain
 from alora.typed import typed
@@ -104,13 +104,19 @@ def _acts(product_OD: torch.Tensor) -> bool:
 def target_modules(model: nn.Module, targets: Sequence[str]) -> dict[str, nn.Linear]:
     """The linear layers of ``model`` that ``targets`` name, as PEFT matches names: whole path or its last part.
 
+    ``all-linear`` names all of them but the output layer.
+
     Raises:
         AdapterError: a target matches nothing, so the adapter would be smaller than asked for.
     """
     linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    output = getattr(model, "get_output_embeddings", lambda: None)()
     matches: dict[str, nn.Linear] = {}
     for target in targets:
-        found = {name: module for name, module in linears.items() if name == target or name.endswith(f".{target}")}
+        if target == ALL_LINEAR:
+            found = {name: module for name, module in linears.items() if module is not output}
+        else:
+            found = {name: module for name, module in linears.items() if name == target or name.endswith(f".{target}")}
         if not found:
             kinds = sorted({name.rsplit(".", 1)[-1] for name in linears})
             raise AdapterError(
@@ -123,11 +129,14 @@ def target_modules(model: nn.Module, targets: Sequence[str]) -> dict[str, nn.Lin
 def new_adapter(spec: AdapterSpec, model: nn.Module, seed: int) -> AdapterWeights:
     """A fresh adapter as PEFT initialises it (``LoraLayer.reset_lora_parameters`` 0.21): A uniform, B zero.
 
-    The draw depends on ``seed`` and the module order alone, in float32, so it is the same on every device.
+    Its spec names the modules that ``all-linear`` stands for. The draw depends on ``seed`` and the module order alone,
+    in float32, so it is the same on every device.
     """
     generator = torch.Generator().manual_seed(seed)
-    tensors = {}
-    for name, module in target_modules(model, spec.targets).items():
+    tensors, modules = {}, target_modules(model, spec.targets)
+    if ALL_LINEAR in spec.targets:
+        spec = replace(spec, targets=tuple(sorted({name.rpartition(".")[2] for name in modules})))
+    for name, module in modules.items():
         bound = 1 / math.sqrt(module.in_features)
         a_rd = torch.empty(spec.rank, module.in_features).uniform_(-bound, bound, generator=generator)
         tensors[name] = (a_rd, torch.zeros(module.out_features, spec.rank))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from alora.base.location import base_location
 from alora.bench.record import load_record
 from alora.bench.shapes import SHAPES, BaseShape, shape_of
 from alora.commands.output import note, report_file, say, say_json, table, write_json
-from alora.config.schema import BaseSettings, Recipe
+from alora.config.schema import ALL_LINEAR, BaseSettings, Recipe
 from alora.errors import BaseError, ConfigError, first_line
 
 _ITEM_BYTES = {"auto": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -23,6 +23,8 @@ def run(recipe: Recipe) -> int:
     settings = recipe.plan
     file = None if recipe.output is None else report_file(recipe.output)
     name, shape = _shape(recipe.base, settings.shape)
+    if ALL_LINEAR in recipe.adapter.targets:
+        recipe = replace(recipe, adapter=replace(recipe.adapter, targets=list(shape.linears)))
     if unknown := sorted(set(recipe.adapter.targets) - set(shape.linears)):
         raise ConfigError(f"adapter.targets: {', '.join(unknown)} is none of {', '.join(shape.linears)}")
     battery = capacity.BatteryWork(shape, recipe.adapter.rank, recipe.adapter.targets, settings.suffix)

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from alora.config.elsewhere import advice
-from alora.config.schema import Recipe
+from alora.config.schema import ALL_LINEAR, Recipe
 from alora.config.setting import settings_of
 from alora.errors import ConfigError
 
@@ -51,6 +51,7 @@ def _fill(recipe: DictConfig, values: Mapping[Any, Any], prefix: str = "") -> It
         if kind is None:
             yield unknown_key_message(key)
         elif not is_dataclass(kind):
+            value = [ALL_LINEAR] if (key, value) == ("adapter.targets", ALL_LINEAR) else value
             try:
                 OmegaConf.update(recipe, key, value, merge=False)
             except OmegaConfBaseException:

@@ -15,6 +15,7 @@ from alora.config.setting import is_engine, is_scorer, is_server, names_a_folder
 OPEN_DICTIONARIES = ("data.label_map", "data.role_map", "policy.labels", "base.template_kwargs")
 
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+ALL_LINEAR = "all-linear"  # as PEFT has it: every linear layer but the output layer
 DTYPES = ("float32", "bfloat16", "float64")
 SCHEDULERS = ("linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup",
               "inverse_sqrt")  # fmt: skip
@@ -59,7 +60,9 @@ class AdapterSettings:
     kind: str = setting("alora", "lora: adapted from token 0, the baseline", choices=("alora", "lora"))
     rank: int = setting(16, "of the two factors A and B", least=1)
     alpha: float | None = setting(None, "null: twice the rank", above=0)
-    targets: list[str] = setting(TARGETS, "modules to adapt", some=True, distinct=True)
+    targets: list[str] = setting(
+        TARGETS, "modules to adapt; all-linear: every linear layer but the output layer", some=True, distinct=True
+    )
 
 
 @dataclass

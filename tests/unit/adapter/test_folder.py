@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from alora.adapter.folder import AdapterSpec, load_adapter, new_adapter, save_adapter, target_modules
+from alora.config.schema import TARGETS
 from alora.errors import AdapterError
-from tests.toy_models import toy_model
+from tests.toy_models import FAMILIES, toy_model
 
 SPEC = AdapterSpec(4, 3.0, ("k_proj", "q_proj"), (5, 6), rank_stabilised=True)
 
@@ -160,3 +162,13 @@ def test_a_fresh_adapter_begins_as_pefts_and_names_all_as_absent():
     name, (a_rd, b_or) = next(iter(weights.tensors.items()))
     some = replace(weights, tensors={**weights.tensors, name: (a_rd, torch.ones_like(b_or))})
     assert some.absent == list(weights.tensors)[1:]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_all_linear_is_pefts_all_linear(family):
+    model = toy_model(family)
+    ours = new_adapter(replace(SPEC, targets=("all-linear",)), model, 0)
+    named = new_adapter(replace(SPEC, targets=tuple(sorted(TARGETS))), model, 0)
+    assert (ours.spec, ours.digest) == (named.spec, named.digest)  # a PEFT folder names the modules
+    config = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    assert set(get_peft_model(model, config).targeted_module_names) == set(ours.tensors)

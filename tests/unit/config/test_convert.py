@@ -76,3 +76,8 @@ def test_nearest_key(typed, meant):
 
 def test_a_key_like_no_other_points_to_the_help():
     assert unknown_key_message("zzzzzzzz") == "unknown key 'zzzzzzzz': --help lists every key"
+
+
+@pytest.mark.parametrize("value", ["all-linear", ["all-linear"]])
+def test_all_linear_needs_no_brackets(value):
+    assert typed_recipe({"adapter": {"targets": value}}).adapter.targets == ["all-linear"]
