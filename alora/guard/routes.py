@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import os
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator
 
 from fastapi import APIRouter, Depends, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 from fastapi.routing import APIRoute
-from pydantic import ValidationError
-from pydantic_core import PydanticSerializationError
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 
 from alora.errors import AloraError
 from alora.guard import decisions as openai_decisions
-from alora.guard import metrics
 from alora.guard.core import Guard
 from alora.guard.decisions import DecisionRequest, DecisionResponse
+from alora.guard.gate import OneGate, OthersModel
 from alora.guard.loading import Loader
 from alora.guard.reader import EngineDead, Overloaded, RefusedRequest, Served
 from alora.guard.wire import (
@@ -43,45 +36,8 @@ from alora.guard.wire import (
 from alora.serving.client import together
 
 ADMIN_KEY = "ALORA_ADMIN_KEY"
-MOST_BYTES = 1024 * 1024  # of a request's body
 
-
-class _OthersModel(Exception):
-    """A request for a model that is not the guard."""
-
-
-class _Route(APIRoute):
-    """A route that reads no more than :data:`MOST_BYTES`, and whose every error is one JSON object, as OpenAI's are."""
-
-    def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:
-        handle = super().get_route_handler()
-
-        async def bounded(request: Request) -> Response:
-            try:
-                await _read_bounded(request)
-                if request.method != "POST":  # a policy that is being replaced stays whole
-                    return await handle(request)
-                return await _unless_gone(request, handle(request))
-            except RefusedRequest as error:
-                return _error(error.status, str(error))
-            except ClientDisconnect:  # in the middle of its body
-                return Response(status_code=499)
-            except (EngineDead, Overloaded) as error:
-                return _error(503 if isinstance(error, EngineDead) else 429, str(error))
-            except _OthersModel as error:
-                theirs = getattr(request.app.state, "alora_others_decisions", None)
-                return _error(404, str(error)) if theirs is None else await theirs(request)
-            except RequestValidationError as error:
-                return _error(400, _invalid(error))
-            except HTTPException as error:  # FastAPI's own, for a body that no parser takes
-                return _error(error.status_code, str(error.detail))
-            except (ValidationError, PydanticSerializationError, UnicodeError, RecursionError):
-                return _error(400, "a value has the wrong type or is nested too deeply, or a text is not Unicode")
-
-        return bounded
-
-
-router = APIRouter(route_class=_Route, tags=["guard"])
+router = APIRouter(route_class=OneGate, tags=["guard"])
 
 
 def guard_of(app: FastAPI) -> Guard:
@@ -139,7 +95,7 @@ async def _require_own_model(request: Request) -> None:
     except (ValueError, RecursionError):  # refused with all else that is wrong with it
         return
     if isinstance(body, dict) and body.get("model") not in (None, openai_decisions.MODEL):
-        raise _OthersModel(f"model is {str(body['model'])[:100]!r}; the guard's is {openai_decisions.MODEL!r}")
+        raise OthersModel(f"model is {str(body['model'])[:100]!r}; the guard's is {openai_decisions.MODEL!r}")
 
 
 @router.post("/v1/decisions", response_model=DecisionResponse, dependencies=[Depends(_require_own_model)])
@@ -253,53 +209,9 @@ def _moderated(answer: GuardResponse) -> ModerationResult:
     )
 
 
-async def _read_bounded(request: Request) -> None:
-    """Read the body once, up to the limit; Starlette hands out what lies in ``_body`` from then on."""
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_BYTES:
-            raise RefusedRequest(f"the request has more than {MOST_BYTES} bytes", 413)
-    request._body = bytes(body)
-
-
-async def _unless_gone(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """What ``work`` answers; it is cancelled when its client closes the connection."""
-
-    async def gone() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    working, watching = asyncio.create_task(work), asyncio.create_task(gone())
-    try:
-        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            return Response(status_code=499)  # nobody reads it
-        return working.result()
-    finally:
-        working.cancel()
-        watching.cancel()
-
-
 def mount(app: FastAPI) -> None:
     """The guard's routes in ``app``. A server's own ``/v1/decisions`` (vLLM 0.33 on) answers for other models only."""
     for route in app.routes:
         if isinstance(route, APIRoute) and route.path == "/v1/decisions" and "POST" in route.methods:
             app.state.alora_others_decisions = route.get_route_handler()
     app.include_router(router)
-
-
-def _error(status: int, message: str) -> JSONResponse:
-    message = message.encode("utf-8", "backslashreplace").decode()
-    metrics.REFUSED.labels(str(status)).inc()
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    return JSONResponse({"error": {"message": message, "type": kind, "code": status}}, status)
-
-
-def _invalid(error: RequestValidationError) -> str:
-    """What is wrong, without the text that was sent, but for the beginning of a key's."""
-    problems = [
-        f"{'.'.join(str(key)[:80] for key in item['loc'][1:])[:200] or 'body'}: {item['msg'][:200]}"
-        for item in error.errors()[:5]
-    ]
-    return "; ".join(problems)

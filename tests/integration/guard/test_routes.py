@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from alora.data.conversation import parse_conversation
-from alora.guard import routes, wire
+from alora.guard import gate, wire
 from alora.guard.core import Guard
 from alora.guard.packed import PackedReader
 from alora.guard.reader import Reading, Served
@@ -86,7 +86,7 @@ def test_policies_and_health(client, bundles):
         (b'{"messages": [{"role": "user", "content": "hi"}], "deadline_ms": true}', 400, "deadline_ms"),
         (b'{"messages": [{"role": "user", "content": "hi"}], "priority": %d}' % 10**30, 400, "priority"),
         (b'{"messages": [{"role": "user", "content": "hi"}], "' + b"k" * 900_000 + b'": 1}', 400, "kkk"),
-        (b'{"messages": [{"role": "user", "content": "' + b"a" * routes.MOST_BYTES + b'"}]}', 413, "bytes"),
+        (b'{"messages": [{"role": "user", "content": "' + b"a" * gate.MOST_BYTES + b'"}]}', 413, "bytes"),
         (b"\xff\xfe", 400, ""),
         (b"[" * 100_000, 400, ""),
     ],
