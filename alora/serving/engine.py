@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import tempfile
+import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import AutoConfig
 
+from alora.adapter.folder import save_adapter
 from alora.errors import AdapterError, BaseError, CheckFailed, MissingDependency
 from alora.prompt.render import Prefix, Question, Suffix
 from alora.vllm_plugin import register, status
@@ -98,9 +101,20 @@ class Engine:
 
     @classmethod
     def of(cls, bundles: Sequence[Bundle], base: LoadedBase, location: str) -> Engine:
-        """The engine of ``bundles`` on ``base``, which lies at ``location``; BaseError where it is quantized here."""
+        """The engine of ``bundles`` on ``base``, which lies at ``location``; BaseError where it is quantized here.
+
+        vLLM gets the weights that were read, in a folder of the engine's own: it reads at the first question, and by
+        then the bundle's files may be others.
+        """
         require_unquantized(base)
-        return cls(location, [ServedAdapter.of(bundle) for bundle in bundles], base.dtype)
+        own = tempfile.TemporaryDirectory(prefix="alora-", ignore_cleanup_errors=True)
+        adapters = []
+        for number, bundle in enumerate(bundles, start=1):
+            adapters.append(replace(ServedAdapter.of(bundle), folder=Path(own.name, str(number))))
+            save_adapter(bundle.weights, adapters[-1].folder, base.source)
+        engine = cls(location, adapters, base.dtype)
+        weakref.finalize(engine, own.cleanup)
+        return engine
 
     def close(self) -> None:
         """End the engine and free its memory, so that another can start here.

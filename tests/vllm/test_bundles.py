@@ -1,9 +1,11 @@
 """What alora exports is what vLLM serves: same verdicts, and the same proof from vLLM's own cache."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from alora.adapter.folder import save_adapter
 from alora.bundle.golden import TOLERANCES, tolerance
@@ -100,9 +102,20 @@ def test_both_proofs_are_in_the_bundles_own_certificate(validated, policy):
 
 
 @pytest.fixture(scope="module")
-def engine():
-    bundles = load_battery(store.battery())
-    return Engine(str(store.base_folder()), [ServedAdapter.of(bundle) for bundle in bundles], "float32", 512)
+def engine(tmp_path_factory):
+    """Of a battery whose weights are replaced before the first question."""
+    bundles = load_battery(shutil.copytree(store.battery(), tmp_path_factory.mktemp("replaced") / "battery"))
+    engine = Engine.of(bundles, store.base(), str(store.base_folder()))
+    for bundle in bundles:
+        file = bundle.folder / "adapter_model.safetensors"
+        save_file({name: tensor.roll(1, 0) for name, tensor in load_file(file).items()}, file)
+    return engine
+
+
+def test_files_that_were_replaced_since_they_were_read_change_nothing(engine):
+    for bundle in load_battery(store.battery()):
+        renderer = bundle.renderer(store.base())
+        assert parity(bundle, renderer, engine.label_logits, "float32", bundle.served_name, {}).passed
 
 
 def test_parity_fails_where_it_should(engine):
