@@ -1,5 +1,6 @@
 """No circle of imports, lazy and type-only ones included: a reader can take the files in one order."""
 
+import logging
 import sys
 from pathlib import Path
 
@@ -50,3 +51,11 @@ def test_unit_tests_mirror_the_package_or_are_listed():
 
 def test_a_shell_completes_the_public_names():
     assert set(alora.__all__) <= set(dir(alora))
+
+
+def test_a_faster_kernel_that_is_not_installed_is_no_alarm(caplog):
+    assert alora.Verdict
+    logger = logging.getLogger("bitsandbytes.backends.cpu.ops")
+    logger.warning("Failed to load CPU gemm_4bit_forward from kernels-community: %s.", ImportError("kernels"))
+    logger.warning("another fault")
+    assert caplog.messages == ["another fault"]
