@@ -120,6 +120,16 @@ def test_the_page_shows_every_method_with_its_intervals():
     assert f"is right for {most} of 80 rows" in " ".join(text.split())
 
 
+@pytest.mark.parametrize(("split", "fitted"), [("test", False), ("validation", True)])
+def test_the_all_clear_says_on_which_rows_it_stands(split, fitted):
+    page = make_page(signals=(3.0, 0.1, 0.1))
+    methods = [replace(one, evaluation=replace(one.evaluation, split=split)) for one in page.judged.methods]
+    text = Read(render_page(replace(page, judged=replace(page.judged, methods=methods)))).text
+    clear = " ".join(text.split()).partition(f"On these 80 {split} rows nothing speaks against the adapter")[2][:400]
+    assert clear
+    assert ("temperature and threshold were chosen on the same rows" in clear) == fitted
+
+
 def test_the_slider_counts_what_the_figures_count():
     page = make_page()
     own = page.judged.evaluations[0]
