@@ -185,9 +185,11 @@ def _line(
     ends: tuple[float, float] = (1.0, 1.0),
     weights: Floats | None = None,
 ) -> Line:
-    """``points`` in the plot's own units, to a tenth; points that fall together are one. Weights make dots of area."""
+    """``points`` in the plot's own units, to a tenth; points that fall together are one. Weights make dots of area; a
+    point alone, which no line shows, is a dot."""
     drawn = [(round(x / ends[0] * _WIDTH, 1), round(_HEIGHT - y / ends[1] * _HEIGHT, 1)) for x, y in points]
-    sizes = [] if weights is None else np.round(1.5 + 9 * np.sqrt(weights), 1).tolist()
+    alone = [3.0] if len(drawn) == 1 else []
+    sizes = alone if weights is None else np.round(1.5 + 9 * np.sqrt(weights), 1).tolist()
     dots = [(*point, size) for point, size in zip(drawn, sizes, strict=False)]
     return Line(name, "M" + "L".join(f"{x:g} {y:g}" for x, y in dict.fromkeys(drawn)), colour, dots)
 

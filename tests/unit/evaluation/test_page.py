@@ -152,6 +152,14 @@ def test_curves_run_from_corner_to_corner():
     assert "Loss" not in [chart.title for chart in page_module._charts(replace(make_page(), losses={}))]
 
 
+def test_a_point_alone_is_a_dot():
+    loss = page_module._charts(
+        replace(make_page(), losses={"training": [(2, 0.4), (4, 0.3)], "validation": [(4, 0.2)]})
+    )[0]
+    assert [len(line.dots) for line in loss.lines] == [0, 1]
+    assert loss.lines[1].dots == [(300.0, 100.0, 3.0)]
+
+
 def test_the_worst_mistakes_are_the_surest_wrong_verdicts():
     page = make_page(signals=(0.2, 0.3, 1.2))
     own, rows = page.judged.methods[0], page.judged.rows["test"]
