@@ -116,7 +116,7 @@ def conversation_of(row: Any, where: str, settings: DataSettings, findings: Find
     if raw is not None and not raw:
         findings.add("EMPTY", where, f"{columns.messages!r} is empty; a conversation has at least one message")
     elif messages and all(message is not None and not message.text.strip() for message in messages):
-        findings.add("EMPTY", where, "every message is empty; remove the row")
+        findings.add("EMPTY", where, "every message is empty; give it a text, or leave the conversation out")
     name = row.get(columns.id)
     if name is not None and (isinstance(name, bool) or not isinstance(name, str | int)):
         findings.add("ID_KIND", where, f"{columns.id!r} is {kind(name)}; an id is a text or a number")
@@ -209,7 +209,7 @@ class _Reader:
         if known in ROLES:
             self._findings.notes[f"role {shortened(role)} is read as {known}"] += 1
             return known
-        text = f"role is {kind(role)}, not one of {', '.join(ROLES)}; set data.role_map={{ROLE: user}}"
+        text = f"role is {kind(role)}, not one of {', '.join(ROLES)} (of rows: data.role_map={{ROLE: user}} maps it)"
         self._add("ROLE_UNKNOWN", text)
         return ""
 

@@ -48,7 +48,7 @@ class OneGate(APIRoute):
                 theirs = getattr(request.app.state, "alora_others_decisions", None)
                 return _error(404, str(error)) if theirs is None else await theirs(request)
             except RequestValidationError as error:
-                return _error(400, _invalid(error))
+                return _not_json(request, error) or _error(400, _invalid(error))
             except HTTPException as error:  # FastAPI's own, for a body that no parser takes
                 return _error(error.status_code, str(error.detail))
             except (ValidationError, PydanticSerializationError, UnicodeError, RecursionError):
@@ -96,8 +96,19 @@ def _error(status: int, message: str) -> JSONResponse:
     return JSONResponse({"error": {"message": message, "type": kind, "code": status}}, status)
 
 
+def _not_json(request: Request, error: RequestValidationError) -> JSONResponse | None:
+    """The refusal of a body that was not read as JSON for its type: curl's -d without a header sends a form."""
+    kind = request.headers.get("Content-Type", "")
+    if "json" in kind or any(item["loc"] != ("body",) for item in error.errors()):
+        return None
+    return _error(415, f"Content-Type is {kind[:80] or 'missing'}; send application/json")
+
+
 def _invalid(error: RequestValidationError) -> str:
     """What is wrong, without the text that was sent, but for the beginning of a key's."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return f"the body is no JSON at character {first['loc'][-1]}"
     problems = [
         f"{'.'.join(str(key)[:80] for key in item['loc'][1:])[:200] or 'body'}: {item['msg'][:200]}"
         for item in error.errors()[:5]

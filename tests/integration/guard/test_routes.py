@@ -72,7 +72,7 @@ def test_policies_and_health(client, bundles):
 @pytest.mark.parametrize(
     ("content", "status", "words"),
     [
-        (b"{", 400, "JSON"),
+        (b'{"messages": oops}', 400, "no JSON at character 13"),
         (b"[]", 400, "body"),
         (b"{}", 400, "messages: Field required"),
         (b'{"messages": []}', 400, "empty"),
@@ -98,6 +98,16 @@ def test_what_is_no_request_is_one_message(client, content, status, words):
     assert words in message
     assert len(message) < 1000
     assert client.get("/v1/guard/health").status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded"])
+@pytest.mark.parametrize("path", ["/v1/guard", "/v1/moderations"])
+def test_a_body_of_another_type_says_what_to_send(client, path, kind):
+    answer = client.post(path, content=json.dumps({"messages": MESSAGES}), headers={"Content-Type": kind})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (
+        415,
+        f"Content-Type is {kind}; send application/json",
+    )
 
 
 LITELLM = "/v1/guard/beta/litellm_basic_guardrail_api"

@@ -94,7 +94,7 @@ BAD_ROWS = {
     "a message as a text": ({"messages": ["Hi"], "label": "ok"}, "message 1: is str 'Hi'"),
     "bad role": (
         {"messages": [{"role": "robot", "content": "x"}], "label": "ok"},
-        "role is str 'robot', not one of .* set data.role_map",
+        "role is str 'robot', not one of .*data.role_map",
     ),
     "no role": ({"messages": [{"content": "x"}], "label": "ok"}, "role is missing or null"),
     "content of a wrong type": ({"messages": [{"role": "user", "content": 3}], "label": "ok"}, "content is int 3"),
