@@ -93,7 +93,7 @@ def _copy(source: str, target: str) -> str:
 
 
 def _require_sound(copy: str, shown: str, config: AdapterConfig) -> None:
-    """AdapterError for weights that are no numbers: what they compute stays in blocks that others get to use.
+    """AdapterError for weights that are no numbers, so that none of their answers is one.
 
     Also for weights of a head that the configuration does not name: vLLM goes by the file, and would run them.
     """

@@ -86,6 +86,7 @@ V2_PROMPT_LOGPROBS = _method(
 HEAD_LOGITS = _method(
     "vllm.lora.layers.logits_processor", "LogitsProcessorWithLoRA._get_logits", "hidden_states lm_head"
 )
+ZEROED_BLOCKS = _method("vllm.v1.kv_cache_interface", "KVCacheConfig.needs_kv_cache_zeroing", "")
 PUNICA_INIT = _method(
     "vllm.lora.punica_wrapper.punica_base", "PunicaWrapperBase.__init__", "max_num_batched_tokens max_batches"
 )
@@ -140,6 +141,8 @@ def current(symbol: Symbol) -> Any:
     found = inspect.getattr_static(place, symbol.name, None)
     if isinstance(found, classmethod):
         found = getattr(place, symbol.name)
+    if isinstance(found, property):
+        found = found.fget
     if not callable(found):
         raise Incompatible(f"{symbol.path} is not there")
     names = tuple(inspect.signature(found).parameters)

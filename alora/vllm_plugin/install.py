@@ -52,6 +52,7 @@ def _patches() -> list[tuple[compat.Symbol, Callable[[Any], Any]]]:
         (compat.HEAD_LOGITS, token_mapping.head_logits_patch),
         (compat.EXTRA_KEYS, prefix_hash.extra_keys_patch),
         (compat.BLOCK_HASHER, prefix_hash.block_hasher_patch),
+        (compat.ZEROED_BLOCKS, prefix_hash.zeroed_blocks_patch),
         (compat.ENGINE_INIT_CACHES, engine_check.engine_start_patch),
         (compat.ENGINE_PREPROCESS, activation_source.preprocess_patch),
         (compat.ENGINE_ADD_LORA, activation_source.add_lora_patch),

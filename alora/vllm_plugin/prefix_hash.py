@@ -162,3 +162,12 @@ def block_hasher_patch(original: Callable[..., Any]) -> Callable[..., Any]:
         return request_block_hasher
 
     return get_request_block_hasher
+
+
+def zeroed_blocks_patch(original: Callable[..., Any]) -> Any:
+    """``KVCacheConfig.needs_kv_cache_zeroing`` of every cache: vLLM then clears a block before a request gets it.
+
+    An adapter whose finite weights overflow leaves NaN in its blocks. Attention reads the last block of a prompt whole,
+    and behind its mask 0 * NaN is NaN: in the answer of whoever has the block next.
+    """
+    return property(functools.wraps(original)(lambda self: True))

@@ -103,7 +103,7 @@ def test_a_front_end_without_the_engine_reads_a_changed_configuration_again(toys
 
 
 def test_weights_that_are_no_numbers_and_pipes_are_refused(engine, toys, tmp_path):
-    """What NaN computes would stay in blocks that other requests get to use; a pipe would never be read to its end."""
+    """NaN would answer nothing; a pipe would never be read to its end."""
     odd = tmp_path / "odd"
     shutil.copytree(toys["linear"].path, odd)
     weights = load_file(odd / "adapter_model.safetensors")

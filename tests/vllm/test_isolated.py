@@ -1,6 +1,7 @@
 """What may not be shared is not shared."""
 
 import itertools
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,7 @@ from alora.errors import AdapterError
 from alora.vllm_plugin import activation_source, compat
 from alora.vllm_plugin.carried_request import CarriedLoRARequest
 from tests.vllm.toy_engine import lora_request
-from tests.vllm.toy_models import ToyAdapter
+from tests.vllm.toy_models import ToyAdapter, edit_config
 from tests.vllm.toys import INVOCATION, filler, prompt
 
 NUMBERS = itertools.count(50)  # LoRA ids that no other test uses
@@ -122,6 +123,21 @@ def _keys(start: int, end: int, activation: int | None, **extra):
         }
     )
     return compat.current(compat.EXTRA_KEYS)(request, start, end, 0)
+
+
+@pytest.mark.parametrize("kind", ["linear", "plain"])
+def test_what_an_adapter_overflowed_to_reaches_nobody_else(engine, toys, tmp_path, kind):
+    """NaN stays in freed blocks, and attention reads a block whole, also the slots behind the prompt."""
+    huge = shutil.copytree(toys[kind].path, tmp_path / "huge")
+    edit_config(str(huge), lora_alpha=1e30)
+    adapter = ToyAdapter("huge", next(NUMBERS), str(huge), toys[kind].invocation)
+    ids = prompt(40, suffix=10)
+    wanted = engine.ask_one(ids).logprobs_V
+    engine.clear()
+    for seed in range(9):  # of 31 blocks each; the engine has 256
+        long = prompt(8, suffix=980, seed=seed, invocation=adapter.invocation)
+        assert engine.ask_one(long, adapter).logprobs_V.isnan().all()
+    assert torch.equal(engine.ask_one(ids).logprobs_V, wanted)
 
 
 def test_multimodal_and_prompt_embeds_keys_stay_in_every_block():
