@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,7 @@ def read_config(folder: str, shown: str) -> AdapterConfig:
     file = Path(shown, CONFIG)
     try:
         config = json.loads(Path(folder, CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise AdapterError(f"{file}: not a readable PEFT configuration ({error})") from error
     config = config if isinstance(config, dict) else {}
     tokens = config.get("alora_invocation_tokens")
@@ -64,18 +63,24 @@ def read_config(folder: str, shown: str) -> AdapterConfig:
                 f"{file} has {_EARLIER_KEY} and no alora_invocation_tokens, as the first aLoRA package wrote it: it "
                 "would run as a wrong plain LoRA; add the token ids of that text as alora_invocation_tokens"
             )
-        return AdapterConfig((), _adapts_head(config))
+        return AdapterConfig((), _adapts_head(config, file))
     if not isinstance(tokens, list) or not tokens or not all(type(token) is int and token >= 0 for token in tokens):
         raise AdapterError(f"{file}: alora_invocation_tokens is {tokens!r}, not a list of token ids")
     _require_read(config, file)
-    return AdapterConfig(tuple(tokens), _adapts_head(config))
+    return AdapterConfig(tuple(tokens), _adapts_head(config, file))
 
 
-def _adapts_head(config: dict[str, Any]) -> bool:
-    """Whether PEFT's ``target_modules``, names or a pattern, reach the output layer."""
-    targets = config.get("target_modules") or ()
+def _adapts_head(config: dict[str, Any], file: Path) -> bool:
+    """Whether PEFT's ``target_modules``, names or a pattern, reach the output layer.
+
+    A pattern is searched for the name and not run: it came with the adapter, and may run for ever. One that reaches the
+    head without its name is refused for its weights.
+    """
+    targets = config.get("target_modules") or []
     if isinstance(targets, str):
-        return re.fullmatch(targets, "lm_head") is not None
+        return "lm_head" in targets
+    if not isinstance(targets, list):
+        raise AdapterError(f"{file}: target_modules is {targets!r}, not a list of names")
     return any(str(name).split(".")[-1] == "lm_head" for name in targets)
 
 
@@ -97,7 +102,7 @@ def claims_alora(path: str) -> bool:
     try:
         folder = compat.adapter_folder(path)
         config = json.loads(Path(folder, CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(config, dict) and (
         config.get("alora_invocation_tokens") is not None
@@ -127,6 +132,6 @@ def _exported_as_alora(folder: str) -> bool:
     """Whether the folder is one of alora's own bundles, of an aLoRA: tools that drop PEFT's key leave this one."""
     try:
         manifest = json.loads(Path(folder, MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(manifest, dict) and manifest.get("activated") is True

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from alora.errors import AdapterError
 from alora.vllm_plugin import activation_source, compat
-from alora.vllm_plugin.adapter_config import read_config
+from alora.vllm_plugin.adapter_config import claims_alora, read_config
 from alora.vllm_plugin.adapter_record import Records
 from tests.vllm.toy_engine import lora_request
 from tests.vllm.toy_models import ToyAdapter, edit_config
@@ -84,6 +84,26 @@ def test_an_adapted_head_is_seen_in_names_and_patterns(toys, tmp_path, targets, 
     shutil.copytree(toys["linear"].path, tmp_path, dirs_exist_ok=True)
     edit_config(str(tmp_path), target_modules=targets)
     assert read_config(str(tmp_path), "shown").adapts_head == reached
+
+
+@pytest.mark.timeout(60)
+def test_a_pattern_is_not_run(toys, tmp_path):
+    """The front end reads it in its event loop, where the first one would stay for hours."""
+    shutil.copytree(toys["linear"].path, tmp_path, dirs_exist_ok=True)
+    for pattern in ("(" * 12 + "[a-z_]*" + ")*" * 12 + "X", "("):
+        edit_config(str(tmp_path), target_modules=pattern)
+        assert not read_config(str(tmp_path), "shown").adapts_head
+
+
+def test_targets_that_are_no_list_and_a_bomb_are_refused(toys, tmp_path):
+    shutil.copytree(toys["linear"].path, tmp_path, dirs_exist_ok=True)
+    edit_config(str(tmp_path), target_modules=5)
+    with pytest.raises(AdapterError, match="target_modules is 5, not a list"):
+        read_config(str(tmp_path), "shown")
+    (tmp_path / "adapter_config.json").write_text("[" * 100_000)
+    with pytest.raises(AdapterError, match="not a readable PEFT configuration"):
+        read_config(str(tmp_path), "shown")
+    assert not claims_alora(str(tmp_path))
 
 
 def test_a_front_end_without_the_engine_reads_a_changed_configuration_again(toys, tmp_path):
