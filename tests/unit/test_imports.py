@@ -56,6 +56,7 @@ def test_a_shell_completes_the_public_names():
 def test_a_faster_kernel_that_is_not_installed_is_no_alarm(caplog):
     assert alora.Verdict
     logger = logging.getLogger("bitsandbytes.backends.cpu.ops")
+    caplog.set_level(logging.WARNING, logger.name)
     logger.warning("Failed to load CPU gemm_4bit_forward from kernels-community: %s.", ImportError("kernels"))
     logger.warning("another fault")
     assert caplog.messages == ["another fault"]
