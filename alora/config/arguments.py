@@ -100,6 +100,12 @@ def read_arguments(verb: str, argv: Sequence[str], cwd: Path) -> Arguments:
     return replace(given, overrides=tuple(overrides), recipe_files=tuple(files), local=local)
 
 
+def other_names(verb: str, key: str) -> list[str]:
+    """What else the command line of ``verb`` calls the setting ``key``."""
+    names = [alias for alias, meant in ALIASES.items() if meant == key]
+    return [*names, "data"] if verb in OF_LOGS and key == "conversation" else names
+
+
 def local_recipe_name(path: Path) -> str:
     """Name under which a recipe file is offered to Hydra as an option of the group ``recipe``."""
     return "file_" + re.sub(r"\W", "_", str(path))

@@ -6,6 +6,7 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
+from alora.config.arguments import other_names
 from alora.config.received import value_at
 from alora.config.schema import Recipe
 from alora.config.setting import Limits, settings_of
@@ -29,7 +30,8 @@ def verb_help(verb: str, values: Mapping[str, Any], folders: Sequence[Path]) -> 
             lines += ["", f"{key}: {' '.join((kind.__doc__ or '').split()).replace('``', '')}", *_options(key, folders)]
         else:
             shown = f"  {key}={_shown(value_at(values, key))}"
-            lines.append(f"{shown:<44} {_meaning(limits)}".rstrip())
+            names = "".join(f"or {name}=; " for name in other_names(verb, key))
+            lines.append(f"{shown:<44} {names}{_meaning(limits)}".rstrip())
     return "\n".join([*_options("recipe", folders), *lines, _FOOTER])
 
 

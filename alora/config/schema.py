@@ -72,7 +72,7 @@ class PolicySettings:
     file: str | None = setting(None, "YAML with id, title, rule, labels",
                              read_by=(*_TRAINING, "evaluate", "generate"), some=True)  # fmt: skip
     id: str | None = setting(None, "which one of the file, or the inline policy's own")
-    title: str | None = setting(None, "a few words that open every suffix")
+    title: str | None = setting(None, "its name in reports; prompt.instruction can put it into the suffix")
     rule: str | None = setting(None, "what is and is not allowed, in sentences")
     labels: dict[str, str] = setting({}, "label → answer word, positive first; empty: violation/ok")
 
@@ -394,7 +394,7 @@ class Recipe:
     )
     conversation: str | None = setting(
         None,
-        "a JSON file, - for standard input; score, report, label: or rows",
+        "a JSON file, - for standard input; score, report, label: or a file of rows",
         read_by=("train", "score", "report", "label"),
     )
     output: str | None = setting(None, "where a report, verdicts or the bundle are written", of=_REPORTING)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import sys
 from dataclasses import is_dataclass, replace
 from pathlib import Path
@@ -354,6 +355,22 @@ def test_help_lists_the_keys_of_the_verb_as_they_would_be(capsys):
     serve = capsys.readouterr().out
     assert "  serving.port=8000" in serve
     assert "training.seed" not in serve
+
+
+@pytest.mark.parametrize(
+    ("verb", "names"),
+    [
+        ("score", {"artifact": ["bundle", "battery"], "conversation": ["data"]}),
+        ("serve", {"artifact": ["bundle", "battery"]}),
+        ("report", {"logs.verdicts": ["verdicts"], "conversation": ["data"]}),
+        ("train", {"conversation": []}),
+    ],
+)
+def test_help_says_what_else_a_key_is_called(verb, names, capsys):
+    assert recipes_of(verb, "--help") == []
+    lines = {line.strip().partition("=")[0]: line for line in capsys.readouterr().out.splitlines()}
+    for key, others in names.items():
+        assert re.findall(r"\bor (\w+)=;", lines[key]) == others
 
 
 @pytest.mark.parametrize(
