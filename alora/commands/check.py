@@ -20,7 +20,7 @@ from alora.commands.output import report_file, say, say_json, table, write_json
 from alora.commands.show_rows import show_rows
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import Recipe
-from alora.data.check import Rows, check_balance, check_duplicates, count_labels
+from alora.data.check import Rows, check_balance, check_duplicates, count_labels, describe_positive
 from alora.data.conversation import read_labelled
 from alora.data.splits import hold_out, merge_rows, read_policy_rows, source_of
 from alora.errors import AloraError
@@ -202,8 +202,11 @@ class _Check:
         table(headings, [self._split_row(name, rows) for name, rows in self.splits.items()])
         say()
         if self.battery:
-            table(("policy", "labels", *self.splits), [self._policy_row(policy) for policy in self.policies])
-            say()
+            headings = ("policy", "labels, the flagged one first", *self.splits)
+            table(headings, [self._policy_row(policy) for policy in self.policies])
+        else:
+            say(describe_positive(*next(iter(self.splits.items())), self.policies[0]))
+        say()
 
     @property
     def _windows(self) -> bool:

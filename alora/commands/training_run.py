@@ -15,6 +15,7 @@ from alora.adapter.folder import AdapterSpec, new_adapter, save_adapter
 from alora.base.load import LoadedBase
 from alora.commands.output import note, write_json
 from alora.config.schema import Recipe
+from alora.data.check import describe_positive
 from alora.data.conversation import Conversation
 from alora.data.splits import Splits
 from alora.errors import AloraError, BundleError, LeftOut, RunError, TrainingError
@@ -147,6 +148,8 @@ def _examples(this: TrainingRun, policies: Sequence[Policy]) -> dict[str, list[E
     if this.folder.writes:
         names = ", ".join(policy.id for policy in policies)
         note(f"training {names}: {len(rows['train'])} conversations, {len(rows['validation'])} to validate on")
+        for policy in policies:
+            note(describe_positive("train", this.splits.train, policy))
         if this.recipe.prompt.truncation == "windows":
             note("training reads one prefix of a long conversation, cut from the middle; verdicts read all its windows")
     return rows

@@ -44,6 +44,13 @@ def count_labels(rows: Rows, policy: Policy) -> dict[str, int]:
     return {label: counted[label] for label in policy.labels}
 
 
+def describe_positive(name: str, rows: Rows, policy: Policy) -> str:
+    """Which label is flagged, and how many rows of a split have it: nothing else shows labels that are swapped."""
+    counts = count_labels(rows, policy)
+    flagged = counts[policy.positive]
+    return f"{policy.id} flags {policy.positive!r}, the label of {flagged} of {sum(counts.values())} {name} rows"
+
+
 def check_duplicates(splits: Mapping[str, Rows], *policies: Policy) -> list[Finding]:
     """Conversations that read the same: twice in a split, with two labels, or in two splits (leakage).
 

@@ -1,6 +1,7 @@
 """``training.engine=trl``: SFTTrainer on exactly our rows, with our loss, and the base given back as it was."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -219,6 +220,6 @@ def test_the_command_trains_a_bundle_that_learned(tmp_path, monkeypatch, capsys)
     assert found["metrics"]["figures"]["auroc"]["value"] > 0.9
     assert not load_adapter(tmp_path / "run/bundle").spec.activated
     assert not (tmp_path / "run/checkpoints").exists()
-    capsys.readouterr()
+    assert re.search(r"^toy flags '\w+', the label of \d+ of \d+ train rows$", capsys.readouterr().err, re.MULTILINE)
     assert main(["train", *overrides, "training.engine=trl"]) == 2
     assert "choose adapter=lora" in capsys.readouterr().err

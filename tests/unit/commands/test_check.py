@@ -49,9 +49,19 @@ def test_sound_rows_are_ready_and_summed_up(tmp_path, base, capsys):
     assert run(recipe(base, data, strict=True)) == 0
     out = capsys.readouterr().out
     assert "0 errors, 0 warnings: ready to train" in out
-    assert [line.split()[:4] for line in out.splitlines() if line.startswith("t")] == [
+    assert [line.split()[:4] for line in out.splitlines() if line.startswith(("train ", "test "))] == [
         ["train", "40", "20", "20"], ["test", "20", "10", "10"]
     ]  # fmt: skip
+
+
+def test_the_label_that_is_flagged_is_named_with_its_rows(tmp_path, base, capsys):
+    swapped = [row(f"talk {n}{'abcdefgh'[n % 8]}", ("violation", "ok", "ok")[n % 3]) for n in range(90)]
+    train = write(tmp_path, "train.jsonl", swapped)
+    run(recipe(base, DataSettings(train=train, validation=train)))
+    assert "title flags 'violation', the label of 30 of 90 train rows" in capsys.readouterr().out
+    other = DataSettings(train=train, validation=train, label_map={"violation": "ok", "ok": "violation"})
+    run(recipe(base, other))
+    assert "title flags 'violation', the label of 60 of 90 train rows" in capsys.readouterr().out
 
 
 def test_everything_wrong_is_told_in_one_run(tmp_path, base, capsys):
@@ -141,6 +151,7 @@ def test_a_battery_with_a_file_for_each_policy(tmp_path, base, capsys):
     assert "warning: blue: labels: 1 conversations have two different labels (blue.jsonl:1 = blue.jsonl:81)" in out
     assert "red: train" not in out  # the other policies' rows are no duplicates of its own
     assert "3 errors, " in out
+    assert "labels, the flagged one first" in out
     assert any(line.split()[:4] == ["red", "violation", "/", "ok"] for line in out.splitlines())
 
 
