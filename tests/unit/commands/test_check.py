@@ -261,7 +261,11 @@ def test_a_threshold_needs_ten_positives(positives, code, tmp_path, base, capsys
 
 
 def test_a_policy_s_unknown_key_is_a_warning_and_a_wrong_policy_stops_only_those_who_ask(tmp_path, base, capsys):
-    file = write(tmp_path, "policies.yaml", ["- {id: mine, owner: me, severity: high}", "- {id: other, rule: 3}"])
+    file = write(
+        tmp_path,
+        "policies.yaml",
+        ["- {id: mine, owner: me, severity: high, metadata: {tags: [a]}}", "- {id: other, rule: 3}"],
+    )
     data = DataSettings(train=write(tmp_path, "train.jsonl", rows(200)))
     asked = recipe(base, data, json=True)
     asked.policy = PolicySettings(file=file, id="mine")
