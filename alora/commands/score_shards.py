@@ -114,4 +114,6 @@ def scorer_of(recipe: Recipe) -> Battery | Client | GuardClient:
     from alora.api import load  # torch, which a server's client goes without
 
     here = "vllm" if recipe.engine == "vllm" else "packed"
+    if here == "vllm":
+        note("loading the base, then starting vLLM in this process: a minute or more without a word until it can score")
     return load(named_artifacts(recipe), base=recipe.base, scorer=here, policies=recipe.policies)

@@ -16,7 +16,7 @@ from alora.config.secrets import KEY, holds_key, open_to_all, redacted
 from alora.errors import CheckFailed
 from alora.serving.engine import ServedAdapter
 from alora.serving.launch import server_command, server_environment
-from alora.serving.plugin import require_plugin
+from alora.serving.plugin import WAITING, require_plugin
 
 
 def serve(recipe: Recipe) -> NoReturn:
@@ -30,7 +30,7 @@ def serve(recipe: Recipe) -> NoReturn:
     for bundle in bundles:
         bundle.check_base(base)
     environment = server_environment()
-    note("asking vLLM whether it takes the plugin (some seconds)")
+    note(WAITING)
     require_plugin(environment)
     first = bundles[0].manifest.base
     dtype = first.dtype if settings.dtype == "auto" else settings.dtype

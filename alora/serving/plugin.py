@@ -11,6 +11,12 @@ from typing import Any
 from alora.config.environment import package_version
 from alora.errors import CheckFailed, MissingDependency
 
+LIMIT_S = 300
+WAITING = (
+    "starting vLLM's Python in a process of its own, to see whether it takes the plugin; from a cold disk its import "
+    f"alone can take minutes ({LIMIT_S} s at most)"
+)
+
 
 def ask_plugin(environment: Mapping[str, str]) -> dict[str, Any]:
     """What the plugin says of itself in a process of its own, which loads plugins as vLLM does: its ``Status``.
@@ -24,7 +30,7 @@ def ask_plugin(environment: Mapping[str, str]) -> dict[str, Any]:
     command = [sys.executable, "-W", "ignore", "-m", "alora.vllm_plugin"]
     quiet = {**environment, "VLLM_LOGGING_LEVEL": "CRITICAL"}
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=300, env=quiet, check=False)
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=quiet, check=False)
         return json.loads(answer.stdout[answer.stdout.index("{") :])
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise CheckFailed(

@@ -1,0 +1,13 @@
+"""What computes verdicts says what it waits for."""
+
+import pytest
+
+from alora.commands.score_shards import scorer_of
+from alora.config.schema import Recipe
+
+
+@pytest.mark.parametrize(("engine", "told"), [("vllm", True), ("transformers", False)])
+def test_a_start_that_takes_long_is_told(engine, told, monkeypatch, capsys):
+    monkeypatch.setattr("alora.api.load", lambda *_, scorer, **__: scorer)
+    assert scorer_of(Recipe(engine=engine, artifact="bundle")) == ("vllm" if told else "packed")
+    assert ("starting vLLM in this process" in capsys.readouterr().err) is told
