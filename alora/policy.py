@@ -80,6 +80,9 @@ class Policy:
         for name, values in (("labels", self.labels), ("answer words", self.answers)):
             if len(set(values)) != len(values):
                 raise PolicyError(f"policy {self.id!r}: {name} {list(values)} repeat; each must be its own")
+        if len({label.strip().casefold() for label in self.labels}) < len(self.labels):
+            raise PolicyError(f"policy {self.id!r}: capitals or blanks alone tell apart some of {list(self.labels)}, "
+                              "and rows and judges are read without them; give each label its own word")  # fmt: skip
         if len(self.answers) != len(self.labels):
             raise PolicyError(f"policy {self.id!r}: {len(self.answers)} answer words for {len(self.labels)} labels")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,14 +19,14 @@ from typing import Any
 import yaml
 from tqdm.auto import tqdm
 
-from alora.atomic import alone_in, is_part, write_json, write_pieces, write_text
+from alora.atomic import alone_in, is_part, write_json, write_text
 from alora.commands.output import note, say, say_json, table
 from alora.comparison.judge import require_settings
 from alora.config.schema import Recipe
 from alora.config.secrets import in_the_clear
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.splits import read_shared_rows
-from alora.errors import ConfigError, DataError
+from alora.errors import CheckFailed, ConfigError, DataError
 from alora.findings import ERROR
 from alora.generate.calls import BudgetSpent, Calls
 from alora.generate.cases import Case, cells, find_dimensions, judged_pairs
@@ -34,9 +34,9 @@ from alora.generate.filters import leak, length_auroc, near_duplicates, words_au
 from alora.generate.prompts import DIMENSIONS
 from alora.generate.report import Quality, markdown
 from alora.policy import Policy, load_policies
-from alora.reading import printable, read_json, read_yaml, require_plain
+from alora.reading import lone_surrogate, printable, read_json, read_yaml, require_plain, sha256_of
 
-_MARK = "generated.json"
+_MARK, _SPLITS = "generated.json", ("train.jsonl", "validation.jsonl")
 
 
 def run(recipe: Recipe) -> int:
@@ -67,13 +67,16 @@ def generated(recipe: Recipe) -> Recipe:
 
     Raises:
         DataError: the rows cannot be trained on.
+        CheckFailed: ``strict``, and there are warnings.
     """
     quality, folder, _ = generate(replace(recipe, output=None))
-    findings = quality.findings()
+    findings = [item for item in quality.findings() if not (recipe.data.validation and item.code == "FEW_POSITIVES")]
     for finding in findings:
         note(f"{finding.severity}: {finding}")
     if any(finding.severity == ERROR for finding in findings):
         raise DataError(f"the generated rows cannot be trained on; see {folder / 'report.md'}")
+    if findings and recipe.strict:
+        raise CheckFailed(f"strict=true, and the generated rows have warnings; see {folder / 'report.md'}")
     validation = recipe.data.validation or str(folder / "validation.jsonl")
     data = replace(recipe.data, train=str(folder / "train.jsonl"), validation=validation)
     return replace(recipe, data=data)
@@ -112,13 +115,7 @@ def generate(recipe: Recipe) -> tuple[Quality, Path, dict[str, Any]]:
             "input_tokens": total.input_tokens, "output_tokens": total.output_tokens,
             "cost": None if judge.input_price is None else round(calls.cost, 6),
         }  # fmt: skip
-    for split, cases in quality.kept.items():
-        _write_rows(folder / f"{split}.jsonl", [case.as_row(policy) for case in cases])
-    dropped = [case.as_row(policy) | {"reason": quality.dropped[case.conversation.id]}
-               for case in quality.cases if case.conversation.id in quality.dropped]  # fmt: skip
-    _write_rows(folder / "dropped.jsonl", dropped)
-    write_json(folder / "report.json", quality.as_dict() | spent)
-    write_text(folder / "report.md", markdown(quality, spent))
+        _write(folder, quality, spent)
     return quality, folder, spent
 
 
@@ -131,7 +128,7 @@ def _rows(recipe: Recipe, policy: Policy, folder: Path, calls: Calls, known: Seq
     note(f"{settings.pairs} pairs: about {questions} requests, up to twice as many where judges disagree; "
          f"budget: {', '.join(limits) or 'none'}")  # fmt: skip
     found: list[list[Case] | None] = []
-    source, ended = "edited or kept", ""
+    source, ended = "dimensions.yaml", ""
     try:
         if not (folder / "dimensions.yaml").exists():
             named = find_dimensions(calls, policy)
@@ -223,12 +220,22 @@ def _split(cases: Sequence[Case], share: float, dimension: str | None) -> dict[s
 
 
 def _claim(folder: Path, policy: Policy) -> None:
+    """Take ``folder``; ConfigError where it is another's, or its rows were edited and would be written over."""
     mark, mine = folder / _MARK, {"generated_for": policy.as_dict()}
     if folder.is_dir():
         require_plain(folder, ConfigError)
     if mark.exists():
-        if read_json(mark, ConfigError, "give another output=") != mine:
+        found = read_json(mark, ConfigError, "give another output=")
+        wrote = found.pop("wrote", {}) if isinstance(found, dict) else {}
+        if found != mine:
             raise ConfigError(f"{folder} holds rows of another policy or rule; give another output=, or remove it")
+        for name in _SPLITS:
+            file = folder / name
+            if file.exists() and sha256_of(file) not in wrote.get(name, ()):
+                raise ConfigError(
+                    f"{file} was edited since it was written, and would be written over; train on it "
+                    f"(data.train={folder / _SPLITS[0]} data.validation={folder / _SPLITS[1]}), or move it away"
+                )
     elif folder.exists() and any(item.name != "dimensions.yaml" and not is_part(item) for item in folder.iterdir()):
         raise ConfigError(f"{folder} is no folder of alora generate and is not empty; give another output=")
     else:
@@ -243,12 +250,33 @@ def _dimensions(file: Path, held: str | None) -> dict[str, list[str]]:
     for name, values in content.items():
         if not isinstance(values, list) or not values or not all(isinstance(item, str) for item in values):
             raise ConfigError(f"{file}: {name!s} is no list of texts; write NAME: [VALUE, VALUE, ...]")
+        if any(lone_surrogate(text) is not None for text in (str(name), *values)):
+            raise ConfigError(f"{file}: {printable(str(name))} or a value of it is no Unicode text; write it anew")
     dimensions = {str(name): values for name, values in content.items()}
+    if len(dimensions) < len(content):
+        raise ConfigError(f"{file} gives a dimension twice, as a number and as a text; leave one out")
     if held is not None and len(set(dimensions.get(held, ()))) < 2:
         others = ", ".join(name for name, values in dimensions.items() if len(set(values)) > 1)
         raise ConfigError(f"generate.hold_out={held} is no dimension with two values in {file}: {others}")
     return dimensions
 
 
-def _write_rows(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    write_pieces(file, (f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
+def _write(folder: Path, quality: Quality, spent: dict[str, Any]) -> None:
+    """Rows and report. The mark names the rows' digests first, old beside new: a kill leaves either."""
+    policy, wrote = quality.policy, {}
+    dropped = [case.as_row(policy) | {"reason": quality.dropped[case.conversation.id]}
+               for case in quality.cases if case.conversation.id in quality.dropped]  # fmt: skip
+    texts = {f"{split}.jsonl": _lines(case.as_row(policy) for case in cases) for split, cases in quality.kept.items()}
+    for name, text in texts.items():
+        file = folder / name
+        wrote[name] = [sha256_of(file)] if file.exists() else []
+        wrote[name] += [hashlib.sha256(text.encode()).hexdigest()]
+    write_json(folder / _MARK, {"generated_for": policy.as_dict(), "wrote": wrote})
+    for name, text in (texts | {"dropped.jsonl": _lines(dropped)}).items():
+        write_text(folder / name, text)
+    write_json(folder / "report.json", quality.as_dict() | spent)
+    write_text(folder / "report.md", markdown(quality, spent))
+
+
+def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)

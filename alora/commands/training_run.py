@@ -32,6 +32,7 @@ from alora.training.track import read_standing
 from alora.training.trl_engine import fit_with_trl
 
 Result = TypeVar("Result")
+_MOST_NAMED = 8  # policies, with a line each; alora check lists all
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def _examples(this: TrainingRun, policies: Sequence[Policy]) -> dict[str, list[E
     if this.folder.writes:
         names = ", ".join(policy.id for policy in policies)
         note(f"training {names}: {len(rows['train'])} conversations, {len(rows['validation'])} to validate on")
-        for policy in policies:
+        for policy in policies[:_MOST_NAMED]:
             note(describe_positive("train", this.splits.train, policy))
         if this.recipe.prompt.truncation == "windows":
             note("training reads one prefix of a long conversation, cut from the middle; verdicts read all its windows")

@@ -138,7 +138,7 @@ class JudgeClient:
                 self._count(failed_requests=1)
                 if self._dropped_option(error, options):
                     continue  # no try of its own: there are two options to lose
-                self._stop(error)
+                self._stop(error, options.get("model") or self._settings.model)
                 self.refusal = f"HTTP {error.status}: {error.words[:300]}"
                 if error.status in (400, 413, 422):
                     return NoAnswer.FILTERED if _FILTER.search(error.words) else NoAnswer.REFUSED
@@ -189,7 +189,7 @@ class JudgeClient:
                 self._refused.add(named)
             return not self._refused.isdisjoint(sent)
 
-    def _stop(self, error: _Status) -> None:
+    def _stop(self, error: _Status, model: str | None) -> None:
         place = f"judge.url={redacted(str(self._settings.url))}"
         if error.status in (401, 403):
             state = "was refused" if self._key_given else "is missing"
@@ -199,8 +199,8 @@ class JudgeClient:
             ) from error
         if error.status == 404:
             raise ConfigError(
-                f"{place}: HTTP 404; check that the URL ends with its version (/v1) and that judge.model="
-                f"{self._settings.model} is served there"
+                f"{place}: HTTP 404; check that the URL ends with its version (/v1) and that model {model!r} is "
+                "served there (judge.model, generate.judges)"
             ) from error
         if error.status == 402:
             raise ConfigError(f"{place}: HTTP 402, it wants to be paid first: {error.words[:300]}") from error

@@ -77,7 +77,8 @@ def _confidence(value: Any) -> float | None:
 def objects(text: str | None) -> Iterator[dict[str, Any]]:
     """Every JSON object outside ``<think>`` in its order, and those within one that has no label itself."""
     said = (text or "").rpartition("</think>")[2].partition("<think>")[0][-LONGEST_ANSWER:]
-    decoder, place = json.JSONDecoder(), said.find("{")
+    # Not strict: models break lines inside a text.
+    decoder, place = json.JSONDecoder(strict=False), said.find("{")
     while place != -1:
         try:
             value, end = decoder.raw_decode(said, place)

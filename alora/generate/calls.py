@@ -112,7 +112,8 @@ class Calls(JudgeClient):
             elif spent.requests:
                 self._answers.add_usage(spent)
         self._wear(answer)
-        if heard and self._limits.max_cost is not None and not spent.input_tokens:
+        counted = spent.input_tokens and (spent.output_tokens or not (heard and heard[-1]))
+        if heard and self._limits.max_cost is not None and not counted:
             raise ConfigError(
                 f"{self._place}: its answers do not say how many tokens they took (usage), so generate.max_cost cannot "
                 "hold; set generate.max_calls in its place"

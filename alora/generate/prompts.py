@@ -74,7 +74,7 @@ def read_dimensions(text: str | None) -> dict[str, list[str]] | None:
 def ask_cases(policy: Policy, cell: Mapping[str, str], number: int) -> Request:
     """Ask for one conversation for each label, as alike as they can be; ``number`` makes each request another one."""
     wishes = "\n".join(f"- {name}: {value}" for name, value in cell.items())
-    keys = ", ".join(f"{json.dumps(label)}: MESSAGES" for label in policy.labels)
+    keys = ", ".join(f"{json.dumps(label, ensure_ascii=False)}: MESSAGES" for label in policy.labels)
     return _request(
         f"{_policy(policy)}\n\n"
         "Write one conversation between a user and an assistant for each label. They are a minimal pair: the same "

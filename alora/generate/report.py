@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from alora.data.check import LEAST_POSITIVES
 from alora.evaluation.html import in_markdown
 from alora.findings import ERROR, WARNING, Finding
 from alora.generate.cases import Case
@@ -104,6 +105,8 @@ class Quality:
                                          "pairs; the same command with more of it goes on")  # fmt: skip
         if not self.rows and self.budget and not self.cases:
             add(ERROR, "NO_ROWS", f"no row is left: {self.budget} was reached before a pair had all its votes")
+        elif not self.cases:
+            add(ERROR, "NO_ROWS", "no row is left: no pair could be read; see calls.jsonl, or take another model")
         elif not self.rows:
             add(ERROR, "NO_ROWS", f"no row is left (dropped: {why}); see dropped.jsonl, take another model, or edit "
                                   "dimensions.yaml")  # fmt: skip
@@ -113,15 +116,24 @@ class Quality:
         elif len(held) < len(self.policy.labels):
             add(ERROR, "ONE_LABEL", f"validation rows hold {len(held)} of {len(self.policy.labels)} labels: too few "
                                     "pairs are left to hold some out; raise generate.pairs")  # fmt: skip
-        elif min(labels[label] for label in self.policy.labels) < LEAST_ROWS:
-            add(
-                WARNING,
-                "FEW_ROWS",
-                f"{counts}: below {LEAST_ROWS} of a label little is learnt; raise generate.pairs",
-            )
+        else:
+            self._check_numbers(labels, add)
         if not missing and min(labels.values()) < MOST_SHARE * max(labels.values()):
             add(WARNING, "UNBALANCED", f"{counts}: filters and judges took one label more than another; see "
                                        "dropped.jsonl, or set training.class_weights=balanced")  # fmt: skip
+
+    def _check_numbers(self, labels: Counter[str | None], add: Callable[[str, str, str], None]) -> None:
+        """Whether there is enough of each label to learn, and to fit a threshold."""
+        held = self.kept["validation"]
+        positive = self.policy.positive
+        few = sum(case.label == positive for case in held)
+        if few < LEAST_POSITIVES:
+            text = f"{few} of {len(held)} validation rows are {positive}, a threshold needs {LEAST_POSITIVES}"
+            add(WARNING, "FEW_POSITIVES", f"{text}; raise generate.pairs, or give labelled rows as data.validation")
+        if min(labels[label] for label in self.policy.labels) < LEAST_ROWS:
+            counts = ", ".join(f"{labels[label]} {label}" for label in self.policy.labels)
+            add(WARNING, "FEW_ROWS",
+                f"{counts}: below {LEAST_ROWS} of a label little is learnt; raise generate.pairs")  # fmt: skip
 
 
 def markdown(quality: Quality, spent: dict[str, Any]) -> str:

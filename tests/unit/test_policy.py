@@ -162,3 +162,9 @@ def test_a_text_of_megabytes_is_refused_without_being_printed(name):
     with pytest.raises(PolicyError, match=f"its {name} has 5,000,000 letters") as caught:
         Policy(id="p", **texts)
     assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("labels", [("OK", "ok"), (" a", "a")])
+def test_labels_that_capitals_or_blanks_alone_tell_apart(labels):
+    with pytest.raises(PolicyError, match="capitals or blanks alone tell apart"):
+        Policy("x", "X", "No x.", labels, ("Yes", "No"))

@@ -154,9 +154,10 @@ def test_labels_that_are_out_of_balance_are_reported(capsys):
     assert "[UNBALANCED]" not in capsys.readouterr().out
 
 
-def test_a_budget_in_money_needs_an_endpoint_that_counts(capsys):
+@pytest.mark.parametrize("usage", [{}, {"prompt_tokens": 100}])
+def test_a_budget_in_money_needs_an_endpoint_that_counts(usage, capsys):
     def silent(number, body):
-        return with_usage(honest(number, body), {})
+        return with_usage(honest(number, body), usage)
 
     assert generate(silent, "judge.input_price=1000", "judge.output_price=0", "generate.max_cost=5") == (2, 1)
     assert "generate.max_cost cannot hold; set generate.max_calls" in capsys.readouterr().err

@@ -110,3 +110,47 @@ def test_a_policy_without_a_rule_is_refused(folder, rule, capsys):
     (folder / "policy.yaml").write_text(f"id: no_refunds\ntitle: No refund promises\n{rule}\n")
     assert generate(honest) == (2, 0)
     assert "rule" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('topic: ["\\ud800", b]', "topic or a value of it is no Unicode text"),
+        ("1: [a]\n'1': [b]", "gives a dimension twice"),
+    ],
+)
+def test_dimensions_that_cannot_be_asked_for_are_refused(folder, content, words, capsys):
+    (folder / "out").mkdir()
+    (folder / "out/dimensions.yaml").write_text(content)
+    assert generate(honest) == (2, 0)
+    assert words in capsys.readouterr().err
+
+
+def test_rows_that_were_edited_are_not_written_over(folder, capsys):
+    """The same command goes on over what it wrote, a kill between its files included, and over nothing else."""
+    assert generate(honest)[0] == 0
+    edited = (folder / "out/train.jsonl").read_text().replace("violation", "ok")
+    first = (folder / "out/validation.jsonl").read_bytes()
+    assert generate(honest, "generate.max_calls=1000", pairs=13)[0] == 0
+    (folder / "out/validation.jsonl").write_bytes(first)  # as a kill between the mark and the rows leaves it
+    assert generate(honest, pairs=13) == (0, 0)
+    (folder / "out/train.jsonl").write_text(edited)
+    assert generate(honest) == (2, 0)
+    assert "out/train.jsonl was edited since it was written" in capsys.readouterr().err
+    assert (folder / "out/train.jsonl").read_text() == edited
+
+
+def test_a_missing_judge_is_named(capsys):
+    def one_of_two(number, body):
+        return 404 if body["model"] == "b" else honest(number, body)
+
+    assert generate(one_of_two, "generate.judges=[m,b]")[0] == 2
+    assert "model 'b' is served there" in capsys.readouterr().err
+
+
+def test_few_positive_validation_rows_are_said_as_alora_check_says_it(capsys):
+    assert generate(honest)[0] == 0
+    assert "2 of 4 validation rows are violation, a threshold needs 10" in capsys.readouterr().out
+    assert main(["check", "policy.file=policy.yaml", "data.train=out/train.jsonl",
+                 "data.validation=out/validation.jsonl"]) == 2  # fmt: skip
+    assert "[FEW_POSITIVES]" in capsys.readouterr().out
