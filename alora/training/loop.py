@@ -106,6 +106,7 @@ def fit(
                 trainer.train(resume_from_checkpoint=str(resume) if resume else None)
         if tracker.active and tracker.judged != trainer.state.global_step:
             trainer.evaluate()
+        tracker.drop_unmoved()
         if progress and store is not None and (shortfall := store.shortfall()):
             tqdm.write(shortfall, file=sys.stderr)
         if all(standing.dropped for standing in tracker.standings):

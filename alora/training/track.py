@@ -112,6 +112,14 @@ class Tracker:
         """Give up one policy whose training loss is not finite."""
         self.drop(place, f"training loss is not finite at step {step}; {_REMEDY}")
 
+    def drop_unmoved(self) -> None:
+        """Give up policies whose adapter no step has moved: it would be exported as one that does nothing."""
+        for place in self.active - self._best.keys():
+            if self._bank.inert(place):
+                self.drop(
+                    place, "no step of the training moved its adapter; raise training.max_steps or training.epochs"
+                )
+
     def best(self, place: int) -> AdapterWeights:
         """The weights of the best evaluation; the present ones when there was none."""
         return self._best.get(place) or self._bank.adapter(place)

@@ -332,3 +332,12 @@ def test_a_policy_may_have_no_row_in_a_step(tmp_path):
     settings = TrainingSettings(epochs=4, batch_size=2, early_stopping_patience=1, learning_rate=0.1)
     fitted = fit(base, [_fresh(base)] * 3, rows(30, 0), rows(12, 100), settings, tmp_path, progress=False)
     assert all(standing.best_step is not None for standing in fitted.standings)
+
+
+def test_an_adapter_that_no_step_moved_is_given_up(tmp_path):
+    base, rows = _base(dtype=torch.float32), _examples(8)
+    settings = TrainingSettings(max_steps=2, batch_size=4, learning_rate=1e-300)  # nothing is left of it in float32
+    with pytest.raises(TrainingError, match=r"no step .* moved its adapter; raise training.max_steps"):
+        fit(base, [_fresh(base)], rows, rows, settings, tmp_path, progress=False)
+    settings = replace(settings, max_steps=1, learning_rate=None)  # one step, too, has a rate
+    assert fit(base, [_fresh(base)], rows, rows, settings, tmp_path, progress=False).standings[0].best_step == 1
