@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedKFold
 
 from alora.data.conversation import LabelledConversation
+from alora.errors import DataError
 from alora.evaluation.bag_of_words import held_out_words
 from alora.evaluation.predict import labels_of
 from alora.evaluation.resampling import Floats
 from alora.policy import Policy
 
 FOLDS = 5
+LEAST = 3  # rows of a label, so that two are left when one is held out
 WORDS_KNOW = 0.75  # AUROC below which the words' doubts say little of the labels
 
 
@@ -41,7 +43,13 @@ def doubtful_labels(policy: Policy, rows: Sequence[LabelledConversation], seed: 
     """
     mine = [row for row in rows if policy.id in row.labels]
     label_ids_N = labels_of(policy, mine)
-    folds = min(FOLDS, max(2, int(np.bincount(label_ids_N, minlength=2).min(initial=FOLDS))))
+    count_L = np.bincount(label_ids_N, minlength=2)
+    if (count_L >= LEAST).sum() < 2:
+        raise DataError(
+            f"policy {policy.id!r}: too few rows of a label to hold any out; words can doubt labels from {LEAST} rows "
+            "of two labels each"
+        )
+    folds = min(FOLDS, max(2, int(count_L.min())))
     splits = StratifiedKFold(folds, shuffle=True, random_state=seed).split(label_ids_N, label_ids_N)
     probabilities_NL, auroc = held_out_words(policy, mine, splits, seed)
     likelier_N = likelier_labels(probabilities_NL, label_ids_N)

@@ -3,6 +3,8 @@ labels otherwise."""
 
 import json
 
+import pytest
+
 from alora.cli import main
 from tests.toy_recipe import toy_base_folder, toy_rows
 from tests.unit.comparison.endpoint import endpoint, says
@@ -16,20 +18,41 @@ def judge(number: int, body: dict) -> object:
     return says("violation" if "says red" in text else "ok", 99 if "message 0 41 says" in text else 60)
 
 
-def test_turned_labels_are_listed(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
     monkeypatch.setenv("ALORA_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
-    file = toy_rows(tmp_path / "train.jsonl", 80)
+    toy_rows(tmp_path / "train.jsonl", 80)
+    toy_rows(tmp_path / "validation.jsonl", 40, seed=1)
+    (tmp_path / "policy.yaml").write_text("id: toy\ntitle: No red\nrule: Nobody says red.\n")
+    return ["check", f"base.source={toy_base_folder(tmp_path / 'base')}", "policy.file=policy.yaml",
+            "data.train=train.jsonl", "data.validation=validation.jsonl", "prompt.max_prefix_tokens=400"]  # fmt: skip
+
+
+@pytest.mark.parametrize("counts", [(1, 0), (1, 1)])
+@pytest.mark.parametrize("strict", ["false", "true"])
+def test_too_few_rows_are_a_note(asked, counts, strict, tmp_path, capsys):
+    lines = (tmp_path / "train.jsonl").read_text().splitlines()
+    kept = [line for label, count in zip(("violation", "ok"), counts, strict=True)
+            for line in [line for line in lines if json.loads(line)["label"] == label][:count]]  # fmt: skip
+    (tmp_path / "train.jsonl").write_text("\n".join(kept) + "\n")
+    found = []
+    for noise in ("false", "true"):
+        code = main([*asked, "json=true", f"strict={strict}", f"data.noise={noise}"])
+        report = json.loads(capsys.readouterr().out)
+        found.append((code, report["ready"], report["findings"]))
+        assert any("too few rows of a label" in text for text in report["notes"]) == (noise == "true")
+    assert found[0] == found[1]
+
+
+def test_turned_labels_are_listed(asked, tmp_path, capsys):
+    file = tmp_path / "train.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     for number in (10, 41):
         lines[number]["label"] = "ok" if lines[number]["label"] == "violation" else "violation"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    toy_rows(tmp_path / "validation.jsonl", 40, seed=1)
-    (tmp_path / "policy.yaml").write_text("id: toy\ntitle: No red\nrule: Nobody says red.\n")
-    asked = ["check", f"base.source={toy_base_folder(tmp_path / 'base')}", "policy.file=policy.yaml",
-             "data.train=train.jsonl", "data.validation=validation.jsonl", "prompt.max_prefix_tokens=400"]  # fmt: skip
     for more, expected in (([], []), (["data.noise=true"], ["train.jsonl:11", "train.jsonl:42"])):
         assert main([*asked, "json=true", *more]) == 0
         found = json.loads(capsys.readouterr().out)["findings"]

@@ -40,9 +40,16 @@ def test_turned_labels_are_found_and_sound_ones_left_alone():
     assert doubtful_labels(POLICY, rows(set())) == ([], 1.0)
 
 
-def test_one_label_alone_cannot_be_doubted():
-    with pytest.raises(DataError, match="two training rows of two labels"):
-        doubtful_labels(POLICY, [row for row in rows(set()) if row.labels["refunds"] == "ok"])
+@pytest.mark.parametrize("counts", [(0, 0), (0, 1), (1, 1), (1, 9), (2, 9), (0, 100)])
+def test_too_few_rows_of_a_label_to_hold_any_out(counts):
+    few = [row for label, count in zip(POLICY.labels, counts, strict=True)
+           for row in [row for row in rows(set()) if row.labels["refunds"] == label][:count]]  # fmt: skip
+    with pytest.raises(DataError, match="too few rows of a label to hold any out"):
+        doubtful_labels(POLICY, few)
+
+
+def test_three_rows_of_a_label_are_enough():
+    assert doubtful_labels(POLICY, rows(set(), 6))[1] >= 0.5
 
 
 def test_without_doubtful_labels_the_other_policies_keep_theirs():
