@@ -92,7 +92,12 @@ def disagreements(
         book.add_usage(client.usage)
     _tell(policy, client, silent)
     found = [
-        Doubt(row, row.labels[policy.id], policy.labels[answer.label_id], answer.confidence or SURE)
+        Doubt(
+            row,
+            row.labels[policy.id],
+            policy.labels[answer.label_id],
+            SURE if answer.confidence is None else answer.confidence,
+        )
         for row, answer in ((mine[place], answer) for place, answer in sorted(given.items()))
         if policy.labels[answer.label_id] != row.labels[policy.id]
     ]

@@ -58,7 +58,7 @@ def doubtful_labels(policy: Policy, rows: Sequence[LabelledConversation], seed: 
         for n, likelier in enumerate(likelier_N)
         if likelier != label_ids_N[n]
     ]
-    return sorted(found, key=lambda doubt: -doubt.probability), auroc or 0.5
+    return sorted(found, key=lambda doubt: -doubt.probability), 0.5 if auroc is None else auroc
 
 
 def without_doubtful(policies: Sequence[Policy], rows: Sequence[LabelledConversation]) -> list[LabelledConversation]:

@@ -11,10 +11,12 @@ from tests.unit.comparison.endpoint import endpoint, says
 
 
 def judge(number: int, body: dict) -> object:
-    """Right, but for row 7; surer of some rows than of others."""
+    """Right, but for rows 7 and 8; surer of some rows than of others, and not sure at all of row 8."""
     text = body["messages"][1]["content"].partition("<conversation>")[2]
     if "message 0 6 says" in text:
         return says("ok", 70)
+    if "message 0 7 says" in text:
+        return says("violation", 0)
     return says("violation" if "says red" in text else "ok", 99 if "message 0 41 says" in text else 60)
 
 
@@ -71,8 +73,14 @@ def test_turned_labels_are_listed(asked, tmp_path, capsys):
             assert main([*asked, "json=true", *more]) == 0
             found = json.loads(capsys.readouterr().out)["findings"]
             told = [(item["where"], item["problem"]) for item in found if item["code"] == "JUDGE_DISAGREES"]
-            assert [where for where, _ in told] == ["train.jsonl:42", "train.jsonl:7", "train.jsonl:11"], "surest first"
+            assert [where for where, _ in told] == [
+                "train.jsonl:42",
+                "train.jsonl:7",
+                "train.jsonl:11",
+                "train.jsonl:8",
+            ]
             assert "labels it 'violation'; the judge says 'ok' (0.70); read it" in told[1][1]
+            assert "the judge says 'violation' (0.00); read it" in told[3][1]
             assert len(server.bodies) == requests
     assert main([*asked, "data.noise=true", "judge.url=http://127.0.0.1:9/v1"]) == 2
     assert "no judge.model=NAME" in capsys.readouterr().err
