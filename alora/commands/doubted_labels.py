@@ -12,6 +12,8 @@ from alora.evaluation.noise import WORDS_KNOW, Doubt, doubtful_labels
 from alora.findings import WARNING, Finding
 from alora.policy import Policy
 
+SILENT = 0.3  # share of the rows without an answer from which on the judge's list is no list of all rows
+
 
 def of_words(policy: Policy, rows: Rows) -> list[Finding]:
     """Labels that the words of the other rows doubt, and first a warning where words know little."""
@@ -25,11 +27,18 @@ def of_words(policy: Policy, rows: Rows) -> list[Finding]:
 
 
 def of_judge(policy: Policy, rows: Rows, settings: JudgeSettings) -> list[Finding]:
-    """Labels that are not the judge's."""
+    """Labels that are not the judge's, and first a warning where it answered little."""
     if remark := in_the_clear(str(settings.url)):
         note(remark)
     answers = cache_folder("judge") / f"{policy.id}.jsonl"  # digests and labels, so that none is paid for twice
-    return _as_findings(policy, disagreements(policy, rows, settings, answers), "JUDGE_DISAGREES", "the judge says")
+    second = disagreements(policy, rows, settings, answers)
+    found = _as_findings(policy, second.doubts, "JUDGE_DISAGREES", "the judge says")
+    silent = second.asked - second.answered
+    if silent > SILENT * second.asked:
+        text = (f"the judge gave no readable answer for {silent} of {second.asked} rows, so it doubts none of their "
+                "labels; raise judge.max_tokens if it thinks before it answers, or ask another model")  # fmt: skip
+        found.insert(0, Finding(WARNING, "JUDGE_UNREADABLE", f"{policy.id}: train", text))
+    return found
 
 
 def _as_findings(policy: Policy, doubts: Sequence[Doubt], code: str, who: str) -> list[Finding]:

@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +77,20 @@ def ask_and_score(task: Task, unit: Unit, home: Path) -> dict[str, Scores]:
     return found
 
 
+@dataclass(frozen=True)
+class Second:
+    """A judge's labels next to the rows' own: ``doubts`` are the rows where they differ, the surest first."""
+
+    doubts: list[Doubt]
+    asked: int
+    answered: int
+    commonest: int  # answered rows that have the commonest label: so many agree with a judge who knows nothing else
+
+
 def disagreements(
     policy: Policy, rows: Sequence[LabelledConversation], settings: JudgeSettings, answers: Path
-) -> list[Doubt]:
-    """Rows whose label is not the judge's, the surest first; what it said is kept in ``answers``.
+) -> Second:
+    """Rows whose label is not the judge's; what it said is kept in ``answers``.
 
     Raises: as :func:`ask_and_score` does.
     """
@@ -101,7 +111,9 @@ def disagreements(
         for row, answer in ((mine[place], answer) for place, answer in sorted(given.items()))
         if policy.labels[answer.label_id] != row.labels[policy.id]
     ]
-    return sorted(found, key=lambda doubt: -doubt.probability)
+    labels = Counter(mine[place].labels[policy.id] for place in given)
+    doubts = sorted(found, key=lambda doubt: -doubt.probability)
+    return Second(doubts, len(mine), len(given), max(labels.values(), default=0))
 
 
 def _scores(policy: Policy, rows: Sequence[LabelledConversation], given: Mapping[int, Answer]) -> RowScores:

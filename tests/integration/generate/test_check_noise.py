@@ -7,7 +7,7 @@ import pytest
 
 from alora.cli import main
 from tests.toy_recipe import toy_base_folder, toy_rows
-from tests.unit.comparison.endpoint import endpoint, says
+from tests.unit.comparison.endpoint import completion, endpoint, says
 
 
 def judge(number: int, body: dict) -> object:
@@ -84,3 +84,24 @@ def test_turned_labels_are_listed(asked, tmp_path, capsys):
             assert len(server.bodies) == requests
     assert main([*asked, "data.noise=true", "judge.url=http://127.0.0.1:9/v1"]) == 2
     assert "no judge.model=NAME" in capsys.readouterr().err
+
+
+def with_judge(asked, behaviour, capsys, *more) -> tuple[list[dict], str]:
+    """Findings of the judge, and the remarks."""
+    with endpoint(behaviour) as server:
+        judged = ("data.noise=true", f"judge.url={server.url}", "judge.model=m", "judge.retries=0")
+        assert main([*asked, "json=true", *judged, *more]) == 0
+    out, remarks = capsys.readouterr()
+    return [item for item in json.loads(out)["findings"] if item["code"].startswith("JUDGE")], remarks
+
+
+@pytest.mark.parametrize(("unreadable", "warned"), [(25, True), (24, False)])
+def test_a_judge_that_cannot_be_read_is_warned_of(unreadable, warned, asked, capsys):
+    def behaviour(number, body):
+        text = body["messages"][1]["content"].partition("<conversation>")[2]
+        row = int(text.partition("message 0 ")[2].split()[0])
+        return completion("I would rather not say.") if row < unreadable else says("ok" if row % 2 else "violation")
+
+    found, _ = with_judge(asked, behaviour, capsys)
+    assert [item["code"] for item in found] == ["JUDGE_UNREADABLE"] * warned
+    assert not warned or "no readable answer for 25 of 80 rows" in found[0]["problem"]
