@@ -27,12 +27,17 @@ def of_words(policy: Policy, rows: Rows) -> list[Finding]:
 
 
 def of_judge(policy: Policy, rows: Rows, settings: JudgeSettings) -> list[Finding]:
-    """Labels that are not the judge's, and first a warning where it answered little."""
+    """Labels that are not the judge's, and first a warning where it answered little, or knows little."""
     if remark := in_the_clear(str(settings.url)):
         note(remark)
     answers = cache_folder("judge") / f"{policy.id}.jsonl"  # digests and labels, so that none is paid for twice
     second = disagreements(policy, rows, settings, answers)
     found = _as_findings(policy, second.doubts, "JUDGE_DISAGREES", "the judge says")
+    if second.doubts and (agreed := second.answered - len(second.doubts)) <= second.commonest:
+        text = (f"the judge agrees with {agreed} of {second.answered} labels, and one label for all rows would with "
+                f"{second.commonest}; so many of these {len(second.doubts)} labels may be right; read the first ones, "
+                "or ask another model")  # fmt: skip
+        found.insert(0, Finding(WARNING, "JUDGE_UNSURE", f"{policy.id}: train", text))
     silent = second.asked - second.answered
     if silent > SILENT * second.asked:
         text = (f"the judge gave no readable answer for {silent} of {second.asked} rows, so it doubts none of their "

@@ -105,3 +105,15 @@ def test_a_judge_that_cannot_be_read_is_warned_of(unreadable, warned, asked, cap
     found, _ = with_judge(asked, behaviour, capsys)
     assert [item["code"] for item in found] == ["JUDGE_UNREADABLE"] * warned
     assert not warned or "no readable answer for 25 of 80 rows" in found[0]["problem"]
+
+
+@pytest.mark.parametrize(("right", "warned"), [(0, True), (1, False)])
+def test_a_judge_no_better_than_one_label_for_all_is_warned_of(right, warned, asked, capsys):
+    def behaviour(number, body):  # but for ``right`` rows of the other label, all are ok
+        text = body["messages"][1]["content"].partition("<conversation>")[2]
+        return says("violation" if right and "message 0 0 says" in text else "ok", 99)
+
+    found, _ = with_judge(asked, behaviour, capsys)
+    codes = [item["code"] for item in found]
+    assert codes == ["JUDGE_UNSURE"] * warned + ["JUDGE_DISAGREES"] * (40 - right)
+    assert not warned or "agrees with 40 of 80 labels, and one label for all rows would with 40;" in found[0]["problem"]
