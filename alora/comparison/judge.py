@@ -92,14 +92,21 @@ def disagreements(
 ) -> Second:
     """Rows whose label is not the judge's; what it said is kept in ``answers``.
 
-    Raises: as :func:`ask_and_score` does.
+    Raises: as :func:`ask_and_score` does; ConfigError also for a policy without a rule.
     """
     require_settings(settings)
+    if not policy.rule.strip():
+        raise ConfigError(f"policy {policy.id!r} has no rule to judge by; give it one")
     mine, silent = labelled_for(policy, rows), Counter[NoAnswer]()
     with JudgeClient(settings) as client:
         book = _book(answers, policy)
-        given = _answers(client, book, policy, mine, _Patience(settings), silent)
-        book.add_usage(client.usage)
+        _remark(f"asking {settings.model} about {len(mine)} rows of {policy.id}; answers that are in the cache cost "
+                "nothing")  # fmt: skip
+        try:
+            given = _answers(client, book, policy, mine, _Patience(settings), silent)
+            book.add_usage(client.usage)
+        finally:
+            _remark(f"{policy.id}: {_spent(client.usage, settings)}")
     _tell(policy, client, silent)
     found = [
         Doubt(
@@ -205,8 +212,17 @@ def _tell(policy: Policy, client: JudgeClient, silent: Counter[NoAnswer]) -> Non
     if silent:
         reasons = ", ".join(f"{count} {why.name.lower()}" for why, count in silent.items())
         words = f"; last refusal: {client.refusal}" if client.refusal else ""
-        remark = f"{policy.id}: {silent.total()} rows have no answer ({reasons}{words})"
-        tqdm.write(printable(remark), file=sys.stderr)
+        _remark(f"{policy.id}: {silent.total()} rows have no answer ({reasons}{words})")
+
+
+def _remark(text: str) -> None:
+    tqdm.write(printable(text), file=sys.stderr)
+
+
+def _spent(usage: Usage, settings: JudgeSettings) -> str:
+    """What this call alone has taken, answers of earlier ones aside."""
+    cost = "" if settings.input_price is None else f", cost {usage.cost(settings):.4f}"
+    return f"{usage.requests} requests, {usage.input_tokens} input and {usage.output_tokens} output tokens{cost}"
 
 
 def logits(answer: Answer, labels: int) -> list[float]:

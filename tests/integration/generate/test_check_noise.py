@@ -2,6 +2,7 @@
 labels otherwise."""
 
 import json
+import re
 
 import pytest
 
@@ -117,3 +118,35 @@ def test_a_judge_no_better_than_one_label_for_all_is_warned_of(right, warned, as
     codes = [item["code"] for item in found]
     assert codes == ["JUDGE_UNSURE"] * warned + ["JUDGE_DISAGREES"] * (40 - right)
     assert not warned or "agrees with 40 of 80 labels, and one label for all rows would with 40;" in found[0]["problem"]
+
+
+def test_what_a_judge_takes_is_said_before_and_after(asked, capsys):
+    with endpoint(judge) as server:
+        more = ["data.noise=true", f"judge.url={server.url}", "judge.model=m"]
+        for prices, told in (
+            (["judge.input_price=5", "judge.output_price=10"],
+             "toy: 80 requests, 8000 input and 800 output tokens, cost 0.0480\n"),
+            ([], "toy: 0 requests, 0 input and 0 output tokens\n"),
+        ):  # fmt: skip
+            assert main([*asked, *more, *prices]) == 0
+            remarks = capsys.readouterr().err
+            before = "asking m about 80 rows of toy; answers that are in the cache cost nothing\n"
+            assert remarks.index(before) < remarks.index(told)
+
+
+def test_what_a_judge_took_is_said_where_it_ends_early(asked, capsys):
+    with endpoint(lambda number, body: says("ok") if number < 30 else 401) as server:
+        more = ["data.noise=true", f"judge.url={server.url}", "judge.model=m", "judge.concurrency=1"]
+        assert main([*asked, *more]) == 2
+    # A request may be under way when another one is refused.
+    assert re.search(r"^toy: \d+ requests, 3000 input and 300 output tokens$", capsys.readouterr().err, re.MULTILINE)
+
+
+def test_no_judge_is_asked_about_a_policy_without_a_rule(asked, tmp_path, capsys):
+    (tmp_path / "policy.yaml").write_text("id: toy\ntitle: No red\nrule: ' '\n")
+    with endpoint(judge) as server:
+        assert main([*asked, "data.noise=true", f"judge.url={server.url}", "judge.model=m"]) == 2
+    assert not server.bodies
+    out, remarks = capsys.readouterr()
+    assert "policy 'toy' has no rule to judge by; give it one" in out
+    assert "asking" not in remarks
