@@ -22,7 +22,7 @@ from alora.config.schema import Recipe
 from alora.config.secrets import redacted
 from alora.errors import AloraError, MissingDependency, first_line
 from alora.logs.folder import VerdictFolder
-from alora.logs.rows import survey
+from alora.logs.rows import reading, survey
 from alora.remote import GuardClient
 from alora.version import __version__
 
@@ -37,6 +37,7 @@ def score_logs(recipe: Recipe, source: str, output: Path) -> int:
         "rows": found.count,
         "rows_digest": found.digest,
         "time": recipe.data.columns.time,
+        "reading": reading(recipe.data),
         **verdicts,
         "engine": "packed" if recipe.engine == "transformers" else redacted(recipe.engine),
         "shard_rows": recipe.logs.shard_rows,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from itertools import islice
 from typing import Any
 
-from alora.config.schema import DataSettings
+from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.conversation import Conversation, LabelledConversation, Rejected, stream_conversations
 from alora.errors import DataError
 from alora.findings import Findings
@@ -107,6 +107,19 @@ def time_of(value: Any, settings: DataSettings) -> str | None:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")  # half a surrogate pair is no text of Parquet's
 
 
+def reading(settings: DataSettings) -> dict[str, Any]:
+    """How rows are read, as plain JSON: kept with their verdicts, for those who read the same rows later."""
+    return {name: value for name, value in asdict(settings).items() if name in ("columns", "role_map", "skip_media")}
+
+
+def _as_scored(settings: DataSettings, job: Mapping[str, Any]) -> DataSettings:
+    """``settings``, or those that ``job`` read its rows by where they say nothing of their own."""
+    own = replace(settings, columns=replace(settings.columns, time=None))
+    if (kept := job.get("reading")) is not None and reading(own) == reading(DataSettings()):
+        own = replace(own, **kept | {"columns": ColumnSettings(**kept["columns"])})
+    return replace(own, columns=replace(own.columns, time=job["time"]))
+
+
 def conversations_at(
     source: str, settings: DataSettings, job: Mapping[str, Any], wanted: Container[int]
 ) -> Iterator[tuple[int, Conversation]]:
@@ -115,9 +128,9 @@ def conversations_at(
     Raises:
         DataError: these are other rows; said at the end, so use nothing of it before.
     """
-    timed = replace(settings, columns=replace(settings.columns, time=job["time"]))
+    settings = _as_scored(settings, job)
     rows = islice(stream_conversations(source, settings), job["rows"])  # others may have come behind them
-    wrong = f"{source} holds other rows than those that were scored; give data= as alora score had it"
-    for number, (_, row) in enumerate(read_again(rows, timed, job["rows_digest"], wrong)):
+    wrong = f"{source} holds other rows than those that were scored; give data= as alora score had it, and data.columns"
+    for number, (_, row) in enumerate(read_again(rows, settings, job["rows_digest"], wrong)):
         if number in wanted and isinstance(row, LabelledConversation):
             yield number, row.conversation

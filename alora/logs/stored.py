@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
+from alora.config.schema import ColumnSettings
 from alora.data.parquet import parquet_batches
 from alora.errors import AloraError, RunError, first_line
 from alora.reading import read_whole, require_plain
@@ -41,12 +42,20 @@ class _Judge:
 
 
 @dataclass(frozen=True)
+class _Reading:
+    columns: ColumnSettings
+    role_map: dict[str, str]
+    skip_media: bool
+
+
+@dataclass(frozen=True)
 class _Job:
     rows: int
     rows_digest: str
     policies: dict[str, _Judge]
     shard_rows: int
     time: str | None = None
+    reading: _Reading | None = None  # of verdicts by an older version
     engine: str = ""
     base: dict[str, Any] = field(default_factory=dict)
     alora: str = ""

@@ -252,3 +252,19 @@ def test_a_cluster_is_for_logs_into_parquet(log, tmp_path, capsys):
     assert score(log, tmp_path / "v.jsonl", "cluster=ray") == 2
     assert "output=FILE.parquet" in capsys.readouterr().err
     assert not (tmp_path / "v.jsonl").exists()
+
+
+def test_the_rows_to_label_are_read_by_the_columns_that_they_were_scored_by(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    lines = [f"t{n},Where is parcel {n}?,It is on its way." for n in range(20)]
+    Path("chats.csv").write_text("\n".join(["ticket,customer,agent", *lines]) + "\n")
+    columns = ["data.columns.messages='customer,agent'", "data.columns.id=ticket"]
+    assert score("chats.csv", tmp_path / "v.parquet", *columns, "data.role_map={customer: user, agent: assistant}") == 0
+    asked = ["label", "verdicts=v.parquet", "data=chats.csv"]
+    assert main([*asked, "output=rows.jsonl"]) == 0
+    assert main(["report", "verdicts=v.parquet", "data=chats.csv"]) == 0
+    rows = rejected(Path("rows.jsonl"))
+    assert [row["id"] for row in rows] == [f"t{n}" for n in range(20)]
+    assert [message["role"] for message in rows[0]["messages"]] == ["user", "assistant"]
+    assert main([*asked, "output=again.jsonl", "data.columns.messages=agent"]) == 2  # what the user says counts
+    assert "give data= as alora score had it, and data.columns" in capsys.readouterr().err

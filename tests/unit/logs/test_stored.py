@@ -52,6 +52,7 @@ def policy(**own: object):
      policy(adapter=5), policy(histogram="abc"), policy(histogram=["a"] * 10), policy(histogram=[1000]),
      policy(histogram=[-5] * 10), job(policies=["advice"]), job(policies={}), job(policies=None),
      job(policies={"advice": None}), job(policies={"advice": {}}), job(rows="<script>"), job(rows=-1), job(time={}),
+     job(reading={"columns": {"messages": 5}, "role_map": {}, "skip_media": False}), job(reading=[]),
      job(rows_digest=None), job(shard_rows=0), lambda manifest: manifest.update(done=[1]),
      lambda manifest: manifest.update(done="x"), lambda manifest: manifest.update(job=[1]),
      b"[" * 200_000, b'{"job": NaN}', b"", b"\xff", b"[1]"],
