@@ -78,7 +78,7 @@ def ask_and_score(task: Task, unit: Unit, home: Path) -> dict[str, Scores]:
 
 
 @dataclass(frozen=True)
-class Second:
+class SecondOpinion:
     """A judge's labels next to the rows' own: ``doubts`` are the rows where they differ, the surest first."""
 
     doubts: list[Doubt]
@@ -89,7 +89,7 @@ class Second:
 
 def disagreements(
     policy: Policy, rows: Sequence[LabelledConversation], settings: JudgeSettings, answers: Path
-) -> Second:
+) -> SecondOpinion:
     """Rows whose label is not the judge's; what it said is kept in ``answers``.
 
     Raises: as :func:`ask_and_score` does; ConfigError also for a policy without a rule.
@@ -120,7 +120,7 @@ def disagreements(
     ]
     labels = Counter(mine[place].labels[policy.id] for place in given)
     doubts = sorted(found, key=lambda doubt: -doubt.probability)
-    return Second(doubts, len(mine), len(given), max(labels.values(), default=0))
+    return SecondOpinion(doubts, len(mine), len(given), max(labels.values(), default=0))
 
 
 def _scores(policy: Policy, rows: Sequence[LabelledConversation], given: Mapping[int, Answer]) -> RowScores:
