@@ -191,6 +191,10 @@ class _Reader:
         said = item.get("content", item.get("value"))
         said = item.get("refusal") if said is None else said  # OpenAI's, of a model that refuses
         content = self._content(said, role, bool(given))
+        if isinstance(refusal := item.get("refusal"), str) and refusal and refusal != content:
+            content = f"{content}\n{refusal}".strip("\n")
+        if carried := [key for key in item if item[key] and str(key).removesuffix("s") in _MEDIA]:
+            self._media(f"{shortened(carried[0])} beside its text")
         name = item.get("name") or self._tools.get(str(item.get("tool_call_id", ""))) or ""
         texts = [content, name, *(text for call in calls for text in (call.name, call.arguments))]
         for text in texts:
@@ -234,14 +238,21 @@ class _Reader:
         readable = not media and (self._settings.skip_media or not carried)
         if readable and said and all(isinstance(text, str) for text in said):
             return "\n".join(said)
-        if media and self._settings.skip_media:
-            self._findings.notes[f"{shortened(named)} is left out (data.skip_media)"] += 1
-            return ""
         what = f"a part of type {shortened(named)}" if named else kind(part)
         what += f" with {shortened(carried[0])}" if carried and not media else ""
-        remedy = "leave it out (of rows: data.skip_media=true)" if media or carried else "give it as a text"
-        self._add("CONTENT_PART", f"content holds {what}, and alora reads text; {remedy}")
+        if media or carried:
+            self._media(what)
+        else:
+            self._add("CONTENT_PART", f"content holds {what}, and alora reads text; give it as a text")
         return ""
+
+    def _media(self, what: str) -> None:
+        """What is no text: left out, where the user chose that."""
+        if self._settings.skip_media:
+            self._findings.notes[f"{what} is left out (data.skip_media)"] += 1
+        else:
+            remedy = "leave it out (of rows: data.skip_media=true)"
+            self._add("CONTENT_PART", f"content holds {what}, and alora reads text; {remedy}")
 
     def _calls(self, given: Sequence[Any]) -> tuple[Call, ...]:
         calls = []

@@ -10,12 +10,13 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictStr, model_validator
 
 from alora.guard.reader import RefusedRequest, Served
 from alora.guard.wire import GuardResponse, PolicyVerdict
 
 MODEL = "alora"  # what ``model`` names the guard
+_OTHERS = ("cache_salt", "on_failure", "policies", "priority", "stop_on_block", "stream")  # of ``/v1/guard``
 
 
 class TextPart(BaseModel):
@@ -51,7 +52,15 @@ class Choice(BaseModel):
 class DecisionRequest(BaseModel):
     """``POST /v1/decisions``."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore")  # OpenAI's options grow
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_options_of_other_routes(cls, given: Any) -> Any:
+        wrong = [name for name in _OTHERS if isinstance(given, dict) and given.get(name) is not None]
+        if wrong:
+            raise ValueError(f"{wrong[0]} is no option of this route; it takes prompt_cache_key and deadline_ms")
+        return given
 
     model: Literal["alora"]
     input: str | list[dict[str, Any]]
@@ -112,7 +121,7 @@ class DecisionResponse(BaseModel):
     usage: DecisionUsage
 
 
-def policy_of(question: Predicate | Choice, served: Sequence[Served]) -> Served:
+def policy_of(question: Predicate | Choice, number: int, served: Sequence[Served]) -> Served:
     """The policy that a question asks; RefusedRequest for one that no served policy answers, or several do."""
     given = question.instructions
     text = given if isinstance(given, str) else "".join(part.text for part in given)
@@ -125,9 +134,10 @@ def policy_of(question: Predicate | Choice, served: Sequence[Served]) -> Served:
         fitting = [item for item in fitting if item.policy.id == question.name]
     if len(fitting) != 1:
         have = ", ".join(item.policy.id for item in served)[:500]
+        which = number if question.name is None else repr(question.name[:100])
         raise RefusedRequest(
-            f"question {(question.name or '')[:100]!r} asks what no policy here was trained on, and any answer would "
-            f"be to another question; set instructions to policy:ID, of {have}, or to that policy's rule, word for word"
+            f"question {which} asks what no policy here was trained on, and any answer would be to another question; "
+            f"set instructions to policy:ID, of {have}, or to that policy's rule, word for word"
         )
     labels = fitting[0].policy.labels
     if isinstance(question, Choice) and sorted(option.value for option in question.choices) != sorted(labels):

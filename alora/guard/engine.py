@@ -38,7 +38,13 @@ class EngineReader:
             except Exception as error:
                 raise Overloaded(f"the engine takes no {len(asked)} requests for now: {error}") from error
         name = f"guard-{uuid4().hex}"
-        return as_they_come([self._one(n, prefix, item, request, f"{name}-{n}") for n, item in enumerate(asked)])
+        asking = [self._one(n, prefix, item, request, f"{name}-{n}") for n, item in enumerate(asked)]
+        return as_they_come(asking, self._require_running)
+
+    def _require_running(self) -> None:
+        """EngineDead once vLLM is shut down: it leaves its requests without an answer, and waits for them to end."""
+        if self._client.errored:
+            raise EngineDead(f"the engine is dead: {self._client.dead_error}")
 
     async def _one(self, index: int, prefix: Prefix, item: Served, request: GuardRequest, name: str) -> Reading:
         lora = self._loras.get(item.name)
@@ -51,17 +57,22 @@ class EngineReader:
         try:
             answers = self._client.generate(prompt, params, name, lora_request=lora, priority=request.priority)
             async for output in answers:
-                if output.finished:
+                if output.finished and output.outputs[0].logprobs:
                     return Reading(index, label_logprobs(item.suffix, output), output.num_cached_tokens or 0)
         except Exception as error:
             if self._client.errored:
                 raise EngineDead(f"the engine is dead: {self._client.dead_error}") from error
             why = " ".join(str(error).split()) or type(error).__name__
             return Reading(index, error=f"the engine refused it: {why[:300]}")
-        return Reading(index, error="the engine ended it without an answer")
+        return Reading(index, error="the engine ended it without an answer; the server's log says why")
 
     async def load(self, served: Served, bundle: LightBundle) -> None:
-        """See :class:`~alora.guard.reader.Reader`. The id comes from the name, so that all processes agree on it."""
+        """See :class:`~alora.guard.reader.Reader`. The id comes from the name, so that all processes agree on it.
+
+        What is still loaded, for requests that run with it, stays: a name holds the digest of its weights.
+        """
+        if served.name in self._loras:
+            return
         digest = hashlib.sha256(served.name.encode()).hexdigest()
         number = _LEAST_ID + int(digest[:8], 16) % (2**31 - _LEAST_ID)
         others = {lora.lora_int_id: name for name, lora in self._loras.items() if name != served.name}

@@ -99,7 +99,9 @@ def _error(status: int, message: str) -> JSONResponse:
 def _not_json(request: Request, error: RequestValidationError) -> JSONResponse | None:
     """The refusal of a body that was not read as JSON for its type: curl's -d without a header sends a form."""
     kind = request.headers.get("Content-Type", "")
-    if "json" in kind or any(item["loc"] != ("body",) for item in error.errors()):
+    media = kind.partition(";")[0].strip().lower()
+    read = media == "application/json" or (media.startswith("application/") and media.endswith("+json"))
+    if read or any(item["loc"] != ("body",) for item in error.errors()):
         return None
     return _error(415, f"Content-Type is {kind[:80] or 'missing'}; send application/json")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -122,12 +122,25 @@ class Reader(Protocol):
         ...
 
 
-async def as_they_come(asked: Sequence[Coroutine[Any, Any, Reading]]) -> AsyncGenerator[Reading, None]:
-    """The readings of ``asked``, run together, each when it is there; closing it cancels the rest."""
+async def as_they_come(
+    asked: Sequence[Coroutine[Any, Any, Reading]], check: Callable[[], None] = lambda: None
+) -> AsyncGenerator[Reading, None]:
+    """The readings of ``asked``, run together, each when it is there; closing it cancels the rest. While none comes,
+    ``check`` is called each second; what it raises ends the wait."""
     tasks = [asyncio.create_task(one) for one in asked]
+    done = asyncio.Queue[asyncio.Task[Reading]]()
+    for task in tasks:
+        task.add_done_callback(done.put_nowait)
     try:
-        for done in asyncio.as_completed(tasks):
-            yield await done
+        for _ in tasks:
+            while True:
+                try:
+                    async with asyncio.timeout(1.0):
+                        task = await done.get()
+                    break
+                except TimeoutError:
+                    check()
+            yield task.result()
     finally:
         for task in tasks:
             task.cancel()

@@ -78,7 +78,8 @@ async def moderations(body: ModerationRequest, request: Request) -> ModerationRe
     judge = guard_of(request.app)
     if (body.input is None) == (body.messages is None):
         raise RefusedRequest("give input (text or a list of texts) or messages (one conversation), not both")
-    texts = [body.input] if isinstance(body.input, str) else body.input
+    one = isinstance(body.input, str) or (bool(body.input) and isinstance(body.input[0], dict))  # or its parts
+    texts = [body.input] if one else body.input
     talks = [body.messages] if texts is None else [[{"role": "user", "content": text}] for text in texts]
     if not talks:
         raise RefusedRequest("input is an empty list; give at least one text")
@@ -102,7 +103,9 @@ async def _require_own_model(request: Request) -> None:
 async def decisions(body: DecisionRequest, request: Request) -> DecisionResponse:
     """OpenAI's decisions endpoint: each question asks a policy."""
     judge = guard_of(request.app)
-    asked = [openai_decisions.policy_of(question, judge.served) for question in body.questions]
+    asked = [
+        openai_decisions.policy_of(question, number, judge.served) for number, question in enumerate(body.questions, 1)
+    ]
     answer = await judge.answer(
         GuardRequest(
             messages=openai_decisions.messages_of(body.input),

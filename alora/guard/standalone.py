@@ -64,9 +64,13 @@ def make_app(guard: Guard, loader: Loader | None = None) -> FastAPI:
 
     @app.middleware("http")
     async def require_key(request: Request, call_next: RequestResponseEndpoint) -> Response:
-        given = request.headers.get("Authorization", "").encode()
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         # Not request.url, which the Host header has a say in.
-        if key and request.scope["path"] != "/" and not hmac.compare_digest(given, f"Bearer {key}".encode()):
+        if (
+            key
+            and request.scope["path"] != "/"
+            and not (scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), key.encode()))
+        ):
             return JSONResponse({"error": {"message": "Unauthorized", "type": "invalid_request_error"}}, 401)
         return await call_next(request)
 

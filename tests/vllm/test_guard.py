@@ -216,6 +216,21 @@ def test_two_policies_of_the_same_weights_have_two_ids(bundles):
     assert len({lora.lora_int_id for lora in loras.values()}) == 2
 
 
+def test_weights_that_are_loaded_stay_where_they_came_from(bundles):
+    """A recalibrated bundle may come back while requests run with its weights: the engine refuses a second folder."""
+
+    class Engine:
+        loaded = None
+
+        async def add_lora(self, lora):
+            assert self.loaded in (None, lora.lora_path)
+            self.loaded = lora.lora_path
+
+    reader, served = EngineReader(Engine(), {}), Served.of(bundles[0])
+    asyncio.run(reader.load(served, bundles[0]))
+    asyncio.run(reader.load(served, replace(bundles[0], folder=bundles[1].folder)))
+
+
 def test_score_and_guard_agree(served, tmp_path):
     talk = tmp_path / "talk.json"
     talk.write_text(json.dumps({"messages": TALK}))
@@ -294,3 +309,20 @@ def test_the_servers_key_guards_the_guard(tmp_path):
             answer = asked.result()
             print(f"answered {time.monotonic() - killed:.3f} s after the kill")
         assert (answer.status_code, "the engine is dead" in answer.json()["error"]["message"]) == (503, True)
+
+
+def test_a_server_that_is_stopped_answers_what_it_holds(tmp_path):
+    """vLLM's shutdown leaves requests without an answer and waits for their end; the guard ends its own."""
+    with start(tmp_path) as server, ThreadPoolExecutor(1) as pool:
+        engine = subprocess.run(["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True, check=True)
+        for core in map(int, engine.stdout.split()):
+            os.kill(core, signal.SIGSTOP)
+        asked = pool.submit(ask, server, 120)
+        time.sleep(1)
+        os.kill(server.process.pid, signal.SIGTERM)
+        answer = asked.result()
+        assert (answer.status_code, "the engine is dead" in answer.json()["error"]["message"]) == (503, True)
+        end = time.monotonic() + 60
+        while server.process.poll() is None and time.monotonic() < end:
+            time.sleep(0.1)
+        assert server.process.poll() is not None

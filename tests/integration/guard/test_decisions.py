@@ -104,7 +104,7 @@ def test_what_is_no_conversation_is_400(decide, given):
 def test_what_is_no_json_is_400(client, kind):
     for content in (b"{", b"[]", b"\xff", b"{}", b"[" * 100_000):
         answer = client.post("/v1/decisions", content=content, headers={"Content-Type": kind})
-        assert answer.status_code in (400, 404), content  # 404: another model than ours, where it is none at all
+        assert answer.status_code in (400, 404, 415), content  # 404: another model than ours, or none
 
 
 def test_a_policy_without_an_answer_refuses(base, bundles, renderer):
@@ -136,3 +136,12 @@ def test_another_model_is_404_or_the_servers_own(client, decide):
     with TestClient(app) as other:
         assert other.post("/v1/decisions", json=body).json() == {"theirs": "base"}
         assert other.post("/v1/decisions", json=body | {"model": "alora"}).status_code == 503  # no guard yet
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("cache_salt", "tenant"), ("on_failure", "open"), ("policies", ["advice"]), ("stream", True)]
+)
+def test_an_option_of_the_other_routes_is_not_passed_over(client, field, value):
+    body = {"model": "alora", "input": "hi", "questions": [predicate("policy:advice")], field: value}
+    answer = client.post("/v1/decisions", json=body)
+    assert (answer.status_code, f"{field} is no option" in answer.json()["error"]["message"]) == (400, True)

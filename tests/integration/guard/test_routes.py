@@ -100,7 +100,7 @@ def test_what_is_no_request_is_one_message(client, content, status, words):
     assert client.get("/v1/guard/health").status_code == 200
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded"])
+@pytest.mark.parametrize("kind", ["text/plain", "text/json", "application/jsonx", "application/x-www-form-urlencoded"])
 @pytest.mark.parametrize("path", ["/v1/guard", "/v1/moderations"])
 def test_a_body_of_another_type_says_what_to_send(client, path, kind):
     answer = client.post(path, content=json.dumps({"messages": MESSAGES}), headers={"Content-Type": kind})
@@ -108,6 +108,15 @@ def test_a_body_of_another_type_says_what_to_send(client, path, kind):
         415,
         f"Content-Type is {kind}; send application/json",
     )
+
+
+def test_moderations_take_one_input_in_parts(client):
+    parts = [{"type": "text", "text": "Take"}, {"type": "text", "text": "two."}]
+    found = client.post("/v1/moderations", json={"input": parts}).json()["results"]
+    assert found == client.post("/v1/moderations", json={"input": "Take\ntwo."}).json()["results"]
+    image = {"type": "image_url", "image_url": {"url": "x"}}
+    refused = client.post("/v1/moderations", json={"input": [*parts, image]})
+    assert (refused.status_code, "'image_url'" in refused.json()["error"]["message"]) == (400, True)
 
 
 LITELLM = "/v1/guard/beta/litellm_basic_guardrail_api"
@@ -296,5 +305,6 @@ def test_every_route_asks_for_the_key(guard, monkeypatch):
             assert client.request(method, path).status_code == 401, path
             wrong = client.request(method, path, headers={"Authorization": "Bearer other"})
             assert wrong.status_code == 401
-        right = client.get("/v1/guard/policies", headers={"Authorization": "Bearer secret"})
-        assert right.status_code == 200
+        for scheme in ("Bearer", "bearer"):
+            right = client.get("/v1/guard/policies", headers={"Authorization": f"{scheme} secret"})
+            assert right.status_code == 200

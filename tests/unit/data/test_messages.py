@@ -80,7 +80,10 @@ def test_images_are_refused_or_left_out_and_noted():
     assert "'image_url'" in findings.all()[0].problem
     found, findings = messages(message, skip_media=True)
     assert found == (Message("user", "See"),)
-    assert findings.notes == {"'image_url' is left out (data.skip_media)": 1}
+    assert findings.notes == {"a part of type 'image_url' is left out (data.skip_media)": 1}
+    found, findings = messages({"role": "user", "content": "See", "images": ["x"]}, skip_media=True)
+    assert found == (Message("user", "See"),)
+    assert findings.notes == {"'images' beside its text is left out (data.skip_media)": 1}
 
 
 @pytest.mark.parametrize(
@@ -138,6 +141,10 @@ def test_rows_of_two_forms_in_one_source(tmp_path):
         ({"role": "user", "content": [{"type": "text", "text": "harmless", "image_url": {"url": "x"}}]}, None),
         ({"role": "user", "content": [{"type": "text", "text": "harmless", "image_url": None}]}, "harmless"),
         ({"role": "assistant", "content": None, "refusal": "I will not."}, "I will not."),
+        ({"role": "assistant", "content": "a", "refusal": "I will not."}, "a\nI will not."),
+        ({"role": "assistant", "content": "a", "refusal": None, "audio": None, "images": []}, "a"),
+        ({"role": "assistant", "content": "a", "audio": {"id": "1", "transcript": "b"}}, None),
+        ({"role": "user", "content": "a", "images": ["data:"]}, None),
         ({"role": "user", "content": [{"type": "text", "text": "a", "refusal": "b"}]}, "a\nb"),
         (
             {"role": "assistant", "content": "a", "function_call": {"name": "f"}, "tool_calls": [{"name": "g"}]},
