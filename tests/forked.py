@@ -210,11 +210,12 @@ def _become(command: Sequence[str], environment: Mapping[str, str]) -> int:
     environment = dict(environment)
     os.environ.clear()
     os.environ.update(environment)
-    sys.path[:0] = [str(Path.cwd()), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    own = [] if command[1] == "-P" else [str(Path.cwd())]
+    sys.path[:0] = [*own, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     _read_environment_again()
     warnings.filterwarnings("ignore", "'.*' found in sys.modules", RuntimeWarning)  # so it is meant to be
     sys.orig_argv, (_, *rest) = [*command], command
-    while rest[0] in ("-u", "-W"):
+    while rest[0] in ("-u", "-W", "-P"):
         rest = rest[1 + (rest[0] == "-W") :]
     try:
         if rest[0] == "-m":
