@@ -12,7 +12,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,17 @@ from alora.generate.prompts import DIMENSIONS
 from alora.generate.report import Quality, markdown
 from alora.policy import Policy, load_policies
 from alora.reading import lone_surrogate, printable, read_json, read_yaml, require_plain, sha256_of
+from alora.typed import typed
 
-_MARK, _SPLITS = "generated.json", ("train.jsonl", "validation.jsonl")
+_MARK = "generated.json"
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """Whose folder it is: the policy, and by name the sha256 of the rows that were written, or may have been."""
+
+    generated_for: dict[str, Any]
+    wrote: dict[str, list[str]] = field(default_factory=dict)
 
 
 def run(recipe: Recipe) -> int:
@@ -56,8 +65,7 @@ def run(recipe: Recipe) -> int:
             say(f"{finding.severity}  {finding}")
         say(f"\nrows and report: {folder}")
         if not any(finding.severity == ERROR for finding in findings):
-            say(f"train on them: alora train policy.file={recipe.policy.file or '...'} data.train={folder}/train.jsonl "
-                f"data.validation={folder}/validation.jsonl")  # fmt: skip
+            say(f"train on them: alora train policy.file={recipe.policy.file or '...'} {_as_data(folder)}")
     return int(any(finding.severity == ERROR or recipe.strict for finding in findings))
 
 
@@ -221,25 +229,32 @@ def _split(cases: Sequence[Case], share: float, dimension: str | None) -> dict[s
 
 def _claim(folder: Path, policy: Policy) -> None:
     """Take ``folder``; ConfigError where it is another's, or its rows were edited and would be written over."""
-    mark, mine = folder / _MARK, {"generated_for": policy.as_dict()}
+    mark = folder / _MARK
     if folder.is_dir():
         require_plain(folder, ConfigError)
     if mark.exists():
-        found = read_json(mark, ConfigError, "give another output=")
-        wrote = found.pop("wrote", {}) if isinstance(found, dict) else {}
-        if found != mine:
+        content = read_json(mark, ConfigError, "give another output=")
+        try:
+            found = typed(_Mark, content)
+        except TypeError as error:
+            raise ConfigError(f"{mark} is not alora's: {error}; give another output=") from error
+        if found.generated_for != policy.as_dict():
             raise ConfigError(f"{folder} holds rows of another policy or rule; give another output=, or remove it")
-        for name in _SPLITS:
+        for name in ("train.jsonl", "validation.jsonl"):
             file = folder / name
-            if file.exists() and sha256_of(file) not in wrote.get(name, ()):
+            if file.exists() and sha256_of(file) not in found.wrote.get(name, ()):
                 raise ConfigError(
                     f"{file} was edited since it was written, and would be written over; train on it "
-                    f"(data.train={folder / _SPLITS[0]} data.validation={folder / _SPLITS[1]}), or move it away"
+                    f"({_as_data(folder)}), or move it away"
                 )
     elif folder.exists() and any(item.name != "dimensions.yaml" and not is_part(item) for item in folder.iterdir()):
         raise ConfigError(f"{folder} is no folder of alora generate and is not empty; give another output=")
     else:
-        write_json(mark, mine)
+        write_json(mark, asdict(_Mark(policy.as_dict())))
+
+
+def _as_data(folder: Path) -> str:
+    return f"data.train={folder}/train.jsonl data.validation={folder}/validation.jsonl"
 
 
 def _dimensions(file: Path, held: str | None) -> dict[str, list[str]]:
@@ -262,16 +277,15 @@ def _dimensions(file: Path, held: str | None) -> dict[str, list[str]]:
 
 
 def _write(folder: Path, quality: Quality, spent: dict[str, Any]) -> None:
-    """Rows and report. The mark names the rows' digests first, old beside new: a kill leaves either."""
-    policy, wrote = quality.policy, {}
+    """Rows and report. The mark names the digests of old and new rows first: a kill leaves either."""
+    policy = quality.policy
     dropped = [case.as_row(policy) | {"reason": quality.dropped[case.conversation.id]}
                for case in quality.cases if case.conversation.id in quality.dropped]  # fmt: skip
     texts = {f"{split}.jsonl": _lines(case.as_row(policy) for case in cases) for split, cases in quality.kept.items()}
-    for name, text in texts.items():
-        file = folder / name
-        wrote[name] = [sha256_of(file)] if file.exists() else []
-        wrote[name] += [hashlib.sha256(text.encode()).hexdigest()]
-    write_json(folder / _MARK, {"generated_for": policy.as_dict(), "wrote": wrote})
+    wrote = {name: [hashlib.sha256(text.encode()).hexdigest()] for name, text in texts.items()}
+    for name in texts:
+        wrote[name] += [sha256_of(folder / name)] if (folder / name).exists() else []
+    write_json(folder / _MARK, asdict(_Mark(policy.as_dict(), wrote)))
     for name, text in (texts | {"dropped.jsonl": _lines(dropped)}).items():
         write_text(folder / name, text)
     write_json(folder / "report.json", quality.as_dict() | spent)

@@ -117,12 +117,12 @@ class Quality:
             add(ERROR, "ONE_LABEL", f"validation rows hold {len(held)} of {len(self.policy.labels)} labels: too few "
                                     "pairs are left to hold some out; raise generate.pairs")  # fmt: skip
         else:
-            self._check_numbers(labels, add)
+            self._check_numbers(labels, counts, add)
         if not missing and min(labels.values()) < MOST_SHARE * max(labels.values()):
             add(WARNING, "UNBALANCED", f"{counts}: filters and judges took one label more than another; see "
                                        "dropped.jsonl, or set training.class_weights=balanced")  # fmt: skip
 
-    def _check_numbers(self, labels: Counter[str | None], add: Callable[[str, str, str], None]) -> None:
+    def _check_numbers(self, labels: Counter[str | None], counts: str, add: Callable[[str, str, str], None]) -> None:
         """Whether there is enough of each label to learn, and to fit a threshold."""
         held = self.kept["validation"]
         positive = self.policy.positive
@@ -131,7 +131,6 @@ class Quality:
             text = f"{few} of {len(held)} validation rows are {positive}, a threshold needs {LEAST_POSITIVES}"
             add(WARNING, "FEW_POSITIVES", f"{text}; raise generate.pairs, or give labelled rows as data.validation")
         if min(labels[label] for label in self.policy.labels) < LEAST_ROWS:
-            counts = ", ".join(f"{labels[label]} {label}" for label in self.policy.labels)
             add(WARNING, "FEW_ROWS",
                 f"{counts}: below {LEAST_ROWS} of a label little is learnt; raise generate.pairs")  # fmt: skip
 

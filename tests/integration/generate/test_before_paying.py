@@ -154,3 +154,12 @@ def test_few_positive_validation_rows_are_said_as_alora_check_says_it(capsys):
     assert main(["check", "policy.file=policy.yaml", "data.train=out/train.jsonl",
                  "data.validation=out/validation.jsonl"]) == 2  # fmt: skip
     assert "[FEW_POSITIVES]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("wrote", ["5", '{"train.jsonl": 5}', '{"train.jsonl": "abc"}'])
+def test_a_mark_of_another_form_is_refused(folder, wrote, capsys):
+    assert generate(honest, pairs=2)[0] == 0
+    mark = json.loads((folder / "out/generated.json").read_text())
+    (folder / "out/generated.json").write_text(json.dumps(mark | {"wrote": json.loads(wrote)}))
+    assert generate(honest, pairs=2) == (2, 0)
+    assert "generated.json is not alora's: wrote" in capsys.readouterr().err
