@@ -193,7 +193,7 @@ class _Reader:
         content = self._content(said, role, bool(given))
         if isinstance(refusal := item.get("refusal"), str) and refusal and refusal != content:
             content = f"{content}\n{refusal}".strip("\n")
-        if carried := [key for key in item if item[key] and str(key).removesuffix("s") in _MEDIA]:
+        if carried := _media_of(item):
             self._media(f"{shortened(carried[0])} beside its text")
         name = item.get("name") or self._tools.get(str(item.get("tool_call_id", ""))) or ""
         texts = [content, name, *(text for call in calls for text in (call.name, call.arguments))]
@@ -232,8 +232,7 @@ class _Reader:
     def _part(self, part: Any) -> str:
         named = str(part.get("type")) if isinstance(part, dict) else ""
         media = any(word in named for word in _MEDIA)
-        own = [str(key) for key, value in part.items() if value] if isinstance(part, dict) else []
-        carried = [key for key in own if key.removeprefix("input_").removesuffix("_url") in _MEDIA]
+        carried = _media_of(part) if isinstance(part, dict) else []
         said = [part] if isinstance(part, str) else [part[key] for key in ("text", "refusal") if named and key in part]
         readable = not media and (self._settings.skip_media or not carried)
         if readable and said and all(isinstance(text, str) for text in said):
@@ -247,7 +246,7 @@ class _Reader:
         return ""
 
     def _media(self, what: str) -> None:
-        """What is no text: left out, where the user chose that."""
+        """Refuse it, or leave it out where the user chose that."""
         if self._settings.skip_media:
             self._findings.notes[f"{what} is left out (data.skip_media)"] += 1
         else:
@@ -269,6 +268,12 @@ class _Reader:
             if call.get("id"):
                 self._tools[str(call["id"])] = name
         return tuple(calls)
+
+
+def _media_of(value: Mapping[Any, Any]) -> list[str]:
+    """What a message, or a part of its content, names media by: ``input_audio``, ``image_url``, ``images``."""
+    names = [str(key) for key in value if value[key]]
+    return [name for name in names if name.removeprefix("input_").removesuffix("s").removesuffix("_url") in _MEDIA]
 
 
 def listed(row: Mapping[str, Any]) -> str:

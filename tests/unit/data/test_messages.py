@@ -145,6 +145,9 @@ def test_rows_of_two_forms_in_one_source(tmp_path):
         ({"role": "assistant", "content": "a", "refusal": None, "audio": None, "images": []}, "a"),
         ({"role": "assistant", "content": "a", "audio": {"id": "1", "transcript": "b"}}, None),
         ({"role": "user", "content": "a", "images": ["data:"]}, None),
+        ({"role": "user", "content": "a", "image_url": {"url": "x"}}, None),
+        ({"role": "user", "content": "a", "input_audio": {"data": "x"}}, None),
+        ({"role": "user", "content": [{"type": "text", "text": "harmless", "images": ["x"]}]}, None),
         ({"role": "user", "content": [{"type": "text", "text": "a", "refusal": "b"}]}, "a\nb"),
         (
             {"role": "assistant", "content": "a", "function_call": {"name": "f"}, "tool_calls": [{"name": "g"}]},
