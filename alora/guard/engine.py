@@ -42,7 +42,7 @@ class EngineReader:
         return as_they_come(asking, self._require_running)
 
     def _require_running(self) -> None:
-        """EngineDead once vLLM is shut down: it leaves its requests without an answer, and waits for them to end."""
+        """EngineDead once it failed or is shut down, which leaves vLLM's requests without an answer."""
         if self._client.errored:
             raise EngineDead(f"the engine is dead: {self._client.dead_error}")
 
@@ -60,8 +60,7 @@ class EngineReader:
                 if output.finished and output.outputs[0].logprobs:
                     return Reading(index, label_logprobs(item.suffix, output), output.num_cached_tokens or 0)
         except Exception as error:
-            if self._client.errored:
-                raise EngineDead(f"the engine is dead: {self._client.dead_error}") from error
+            self._require_running()
             why = " ".join(str(error).split()) or type(error).__name__
             return Reading(index, error=f"the engine refused it: {why[:300]}")
         return Reading(index, error="the engine ended it without an answer; the server's log says why")

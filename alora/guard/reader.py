@@ -133,15 +133,17 @@ async def as_they_come(
         task.add_done_callback(done.put_nowait)
     try:
         for _ in tasks:
-            while True:
-                try:
-                    async with asyncio.timeout(1.0):
-                        task = await done.get()
-                    break
-                except TimeoutError:
-                    check()
-            yield task.result()
+            yield (await _next(done, check)).result()
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _next(done: asyncio.Queue[asyncio.Task[Reading]], check: Callable[[], None]) -> asyncio.Task[Reading]:
+    while True:
+        try:
+            async with asyncio.timeout(1.0):
+                return await done.get()
+        except TimeoutError:
+            check()

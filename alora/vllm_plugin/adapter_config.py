@@ -47,8 +47,8 @@ def read_config(folder: str, shown: str) -> AdapterConfig:
     """
     file = Path(shown, CONFIG)
     try:
-        config = json.loads(Path(folder, CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        config = _json(folder, CONFIG)
+    except (OSError, ValueError) as error:
         raise AdapterError(f"{file}: not a readable PEFT configuration ({error})") from error
     config = config if isinstance(config, dict) else {}
     tokens = config.get("alora_invocation_tokens")
@@ -101,8 +101,8 @@ def claims_alora(path: str) -> bool:
     """Whether an adapter claims to be an aLoRA, however badly; what cannot be read claims nothing."""
     try:
         folder = compat.adapter_folder(path)
-        config = json.loads(Path(folder, CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        config = _json(folder, CONFIG)
+    except (OSError, ValueError):
         return False
     return isinstance(config, dict) and (
         config.get("alora_invocation_tokens") is not None
@@ -128,10 +128,17 @@ def config_here(path: str) -> AdapterConfig | None:
     return _config_as_of(path, (info.st_ino, info.st_mtime_ns))
 
 
+def _json(folder: str, name: str) -> Any:
+    try:
+        return json.loads(Path(folder, name).read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
+
+
 def _exported_as_alora(folder: str) -> bool:
     """Whether the folder is one of alora's own bundles, of an aLoRA: tools that drop PEFT's key leave this one."""
     try:
-        manifest = json.loads(Path(folder, MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        manifest = _json(folder, MANIFEST)
+    except (OSError, ValueError):
         return False
     return isinstance(manifest, dict) and manifest.get("activated") is True
