@@ -12,7 +12,7 @@ from alora.evaluation.noise import WORDS_KNOW, Doubt, doubtful_labels
 from alora.findings import WARNING, Finding
 from alora.policy import Policy
 
-SILENT = 0.3  # share of the rows without an answer from which on the judge's list is no list of all rows
+SILENT = 0.3  # share of rows without an answer above which the judge's list leaves out too many
 
 
 def of_words(policy: Policy, rows: Rows) -> list[Finding]:

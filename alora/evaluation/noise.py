@@ -17,7 +17,7 @@ from alora.evaluation.resampling import Floats
 from alora.policy import Policy
 
 FOLDS = 5
-LEAST = 3  # rows of a label, so that two are left when one is held out
+LEAST = 3  # rows of a label: one to hold out, and two to learn from
 WORDS_KNOW = 0.75  # AUROC below which the words' doubts say little of the labels
 
 
