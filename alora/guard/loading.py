@@ -137,7 +137,7 @@ class Loader:
             current = await self._current()
             kept = tuple(item for item in current if item.policy != policy or stage not in (None, item.stage))
             if len(kept) == len(current):
-                raise BundleError(f"{policy} is not served" + (f" as {stage}" if stage else ""))
+                raise BundleError(f"{policy[:80]} is not served" + (f" as {stage}" if stage else ""))
             if not any(item.stage == "live" for item in kept):
                 raise BundleError(f"{policy} is the only live policy; stop the server instead")
             _require_live(kept)
@@ -151,13 +151,7 @@ class Loader:
         """Certify what is neither served nor among ``certified``, then serve exactly ``entries``. What does not come to
         be served is unloaded."""
         with self._guard.holding(*(entry.name for entry in entries)):
-            known = {item.version: item for item in (*self._guard.served, *self._guard.shadows, *certified)}
-            wanted = [
-                known[entry.version].at(entry.stage, entry.tags)
-                if entry.version in known
-                else await self._certified(entry, await asyncio.to_thread(self._read, self._set.folder(entry.bundle)))
-                for entry in entries
-            ]
+            wanted = [await self._wanted(entry, certified) for entry in entries]
             if write:
                 self._set.write(entries)
                 self._stamp = self._set.stamp
@@ -165,13 +159,23 @@ class Loader:
             self._entries = entries
             self._guard.serve(wanted)
 
+    async def _wanted(self, entry: Entry, certified: Sequence[Served]) -> Served:
+        """What ``entry`` serves. Its folder is read, but for one that was: a restart has nothing but the folder."""
+        at_hand = {item.version: item for item in (*self._guard.served, *self._guard.shadows, *certified)}
+        read = {(item.version, item.bundle) for item in self._entries}
+        known = at_hand.get(entry.version)
+        if known is not None and (known in certified or (entry.version, entry.bundle) in read):
+            return known.at(entry.stage, entry.tags)
+        bundle = await asyncio.to_thread(self._read, self._set.folder(entry.bundle))
+        if known is None:
+            return await self._certified(entry, bundle)
+        _require_bundle_of(entry, bundle)
+        return known.at(entry.stage, entry.tags)
+
     async def _certified(self, entry: Entry, bundle: LightBundle) -> Served:
         """Load ``bundle``, which must be that of ``entry``, and compare its golden rows; also where its weights are
         loaded already, for they are not all of it."""
-        if bundle.policy.id != entry.policy:
-            raise BundleError(f"{entry.bundle} answers policy {bundle.policy.id!r}, not {entry.policy[:80]!r}")
-        if (bundle.manifest.adapter_digest, bundle.manifest.sha256) != (entry.digest, entry.manifest):
-            raise BundleError(f"{entry.bundle} has changed since it was loaded; load the policy again")
+        _require_bundle_of(entry, bundle)
         require_one_prefix(self._bundles[0], bundle)
         await asyncio.to_thread(bundle.check_base, self._base)
         served = Served.of(bundle, entry.stage, entry.tags)
@@ -220,6 +224,13 @@ def _require_live(entries: Sequence[Entry]) -> None:
         raise BundleError(
             f"{alone} has a shadow and nothing live, and a shadow alone is never asked; delete both, or put it live"
         )
+
+
+def _require_bundle_of(entry: Entry, bundle: LightBundle) -> None:
+    if bundle.policy.id != entry.policy:
+        raise BundleError(f"{entry.bundle} answers policy {bundle.policy.id!r}, not {entry.policy[:80]!r}")
+    if (bundle.manifest.adapter_digest, bundle.manifest.sha256) != (entry.digest, entry.manifest):
+        raise BundleError(f"{entry.bundle} has changed since it was loaded; load the policy again")
 
 
 def _entry(bundle: LightBundle, folder: str, stage: str = "live", tags: tuple[str, ...] = ()) -> Entry:

@@ -468,6 +468,22 @@ def test_a_set_that_cannot_be_followed_is_tried_again(client, root, monkeypatch,
     assert trouble(client) == ""
 
 
+@pytest.mark.parametrize("folder", ["nowhere", "v8"])
+def test_a_set_that_a_restart_could_not_serve_is_trouble_though_its_weights_are_served(client, root, folder):
+    """The folder that it names for them is gone, or holds others."""
+    assert put(client, "v7").status_code == 200
+    before = client.get("/v1/guard/policies").json()
+    entries = [
+        replace(entry, bundle=folder) if entry.policy == "advice" else entry for entry in ServingSet(root).read()
+    ]
+    ServingSet(root).write(tuple(entries))
+    wait_for(lambda: folder in trouble(client))
+    assert client.get("/v1/guard/policies").json() == before
+    entries = [replace(entry, bundle="v7") if entry.policy == "advice" else entry for entry in entries]
+    ServingSet(root).write(tuple(entries))
+    wait_for(lambda: not trouble(client))
+
+
 def test_a_change_is_made_to_the_set_that_the_file_has(client, root):
     set_of_another_process(root)
     wait_for(lambda: "later" in trouble(client))
