@@ -5,12 +5,16 @@ them, serves it alone before those vLLM servers, which run the plugin. Each way 
 what it needs: the last one no torch.
 """
 
-from alora.config.schema import Recipe
-from alora.errors import MissingDependency
+import re
+import socket
+
+from alora.config.schema import Recipe, ServingSettings
+from alora.errors import ConfigError, MissingDependency
 
 
 def run(recipe: Recipe) -> int:
     """Check bundles, base and plugin, then serve. With vLLM this process becomes its server."""
+    _require_port(recipe.serving)
     if recipe.serving.scorer == "vllm":
         from alora.commands.serve_vllm import serve
 
@@ -23,3 +27,21 @@ def run(recipe: Recipe) -> int:
     except ImportError as error:
         raise MissingDependency(f"the guard needs FastAPI ({error}); pip install 'alora-toolkit[guard]'") from error
     return serve(recipe)
+
+
+def _require_port(settings: ServingSettings) -> None:
+    """Refuse now what the server would find only after it has loaded the base."""
+    if any(re.match(r"--(host|port|uds)\b", word) for word in settings.arguments):  # vLLM's own win
+        return
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the servers: a port just left is free
+            probe.bind(address)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on serving.host={settings.host} serving.port={settings.port}: {error.strerror}; "
+            "give another address or port"
+        ) from error

@@ -299,7 +299,7 @@ class ServingSettings:
         form=(is_scorer, SCORERS),
         in_files=("vllm", "packed"),
     )
-    host: str = setting("127.0.0.1", "who may ask the server", in_files=("127.0.0.1",))
+    host: str = setting("127.0.0.1", "who may ask the server", form=(str.strip, "an address"), in_files=("127.0.0.1",))
     port: int = setting(8000, "of the server", least=1, most=65535)
     max_loras: int | None = setting(None, "adapters in one step; null: all", least=1)
     room: int = setting(8, "more that may be loaded while it runs (VLLM_ALLOW_RUNTIME_LORA_UPDATING=1)", least=0)

@@ -1,0 +1,51 @@
+"""``alora serve``: an address that cannot be listened on is said before anything is loaded."""
+
+import socket
+
+import pytest
+
+from alora.commands import serve, serve_vllm
+from alora.config.schema import Recipe, ServingSettings
+from alora.errors import ConfigError
+
+
+@pytest.fixture
+def taken():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield other.getsockname()[1]
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What was served, without a server."""
+    recipes = []
+    monkeypatch.setattr(serve_vllm, "serve", lambda recipe: recipes.append(recipe) or 0)
+    return recipes
+
+
+@pytest.mark.parametrize("scorer", ["vllm", "packed", "http://127.0.0.1:1"])
+def test_a_port_that_is_taken_is_named_before_the_base_is_loaded(taken, scorer):
+    with pytest.raises(ConfigError, match=rf"serving.host=127.0.0.1 serving.port={taken}: Address already in use"):
+        serve.run(Recipe(serving=ServingSettings(scorer=scorer, port=taken)))
+
+
+def test_an_address_of_another_machine_is_named():
+    with pytest.raises(ConfigError, match=r"serving.host=192.0.2.1 .*: Cannot assign requested address"):
+        serve.run(Recipe(serving=ServingSettings(host="192.0.2.1")))
+
+
+def test_a_port_that_was_just_left_is_free(taken, started):
+    with socket.create_server(("127.0.0.1", 0)) as before:
+        port = before.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):
+            before.accept()[0].close()  # the server's side waits from now on
+    assert serve.run(Recipe(serving=ServingSettings(port=port))) == 0
+    assert len(started) == 1
+
+
+def test_vllms_own_options_say_where_it_listens(taken, started):
+    settings = ServingSettings(port=taken, arguments=["--port=8123"])
+    assert serve.run(Recipe(serving=settings)) == 0
+    assert started[0].serving is settings
