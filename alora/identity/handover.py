@@ -16,8 +16,9 @@ from alora.identity.capture import Call, cache_sites, forward
 from alora.identity.certificate import HandoverRecord
 from alora.identity.compare import bits_differ
 
-# Largest absolute difference of logits over their largest absolute value, by dtype.
-BOUNDS = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
+# Largest absolute difference of logits over their largest absolute value, by dtype. In bfloat16, twenty adapters on
+# SmolLM2-135M were at most 0.053 off by rounding alone; eight of them, at least 0.13 off with the adapter off.
+BOUNDS = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-1}
 
 
 def hand_over(base: nn.Module, adapter: nn.Module, call: Call, full_logits_V: torch.Tensor) -> HandoverRecord:
