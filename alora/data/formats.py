@@ -178,6 +178,11 @@ def _read_array(stream: io.TextIOWrapper, name: str, findings: Findings) -> Iter
     while True:
         at = at if (blank := _BETWEEN.match(buffer, at)) is None else blank.end()
         if buffer[at : at + 1] == "]":
+            rest = buffer[at + 1 :]
+            while rest.isspace() or not rest:
+                if not (rest := stream.read(CHUNK)):
+                    return
+            findings.add("NOT_JSON", f"{name}:{number}", f"not JSON: text behind the array's end{CUT_SHORT}")
             return
         try:
             value, at = decoder.raw_decode(buffer, at)

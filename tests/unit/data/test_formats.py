@@ -121,6 +121,20 @@ def test_an_array_that_breaks_off_is_read_to_there(tmp_path):
     assert [(finding.code, finding.where) for finding in findings.all()] == [("NOT_JSON", "a.json:3")]
 
 
+@pytest.mark.parametrize("rest", ['[{"n": 3}]', '{"n": 3}', "]", ","])
+@pytest.mark.parametrize("between", ["", "\n", " " * 300])
+def test_what_follows_an_array_is_not_passed_over(between, rest, tmp_path, monkeypatch):
+    """Two arrays in a row, as ``cat`` joins files, are not the first one alone."""
+    monkeypatch.setattr(formats, "CHUNK", 64)
+    (tmp_path / "a.json").write_text('[{"n": 1}, {"n": 2}]' + between + rest)
+    findings = Findings()
+    assert len(list(formats.read_text(tmp_path / "a.json", "a.json", False, findings))) == 2
+    assert [(finding.code, finding.where) for finding in findings.all()] == [("NOT_JSON", "a.json:3")]
+    (tmp_path / "a.json").write_text('[{"n": 1}, {"n": 2}]' + between)
+    assert len(list(formats.read_text(tmp_path / "a.json", "a.json", False, whole := Findings()))) == 2
+    assert not whole.count
+
+
 def test_a_gzip_bomb_is_one_clear_message(tmp_path, monkeypatch):
     monkeypatch.setattr(formats, "LEAST_BOUND", 2**20)
     squeezed = zlib.compressobj(9, zlib.DEFLATED, 31)
