@@ -1,12 +1,13 @@
 """Where rows come from: text files, Parquet files, hub data sets. Each row arrives as plain data with its place."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from alora.data.formats import Row, one_line, read_text
 from alora.errors import DataError, MissingDependency
 from alora.findings import Findings
+from alora.reading import require_plain
 
 HUB = "hub:"
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -70,11 +71,17 @@ def _load_hub(name: str, config: str | None, split: str, source: str) -> Any:
     except ImportError as error:
         raise MissingDependency(f"{source} needs the package datasets; pip install datasets") from error
     saved = Path(name) / "dataset_info.json", Path(name) / "dataset_dict.json"
+    require_plain(Path(name), DataError)
     try:
         if any(path.is_file() for path in saved):  # written by save_to_disk
             data = datasets.load_from_disk(name)
         else:
-            data = datasets.load_dataset(name, config)
+            builder = datasets.load_dataset_builder(name, config)
+            _require_own(builder.config.data_files or {}, name)
+            builder.download_and_prepare()
+            data = builder.as_dataset()
+    except DataError:
+        raise
     except Exception as error:  # the hub, its cache and its loaders raise a dozen kinds
         raise DataError(
             f"{source}: the data set cannot be loaded: {one_line(error)}; check name and network"
@@ -84,3 +91,11 @@ def _load_hub(name: str, config: str | None, split: str, source: str) -> Any:
     if split not in data:
         raise DataError(f"{source}: there is no split {split!r}; it has {', '.join(map(str, data))}")
     return data[split]
+
+
+def _require_own(files: Mapping[Any, Sequence[str]], name: str) -> None:
+    """DataError where a data set's card (``data_files`` in README.md) leads to a file that is not its own."""
+    home = f"{Path(name).resolve()}/" if Path(name).exists() else "hf://"
+    for file in (file for part in files.values() for file in part):
+        if not file.startswith(home) or ".." in Path(file).parts:
+            raise DataError(f"{name}: its README.md leads to {file}, which is no file of the data set; remove it there")

@@ -332,6 +332,22 @@ def test_a_hub_data_set_from_a_folder_of_files(tmp_path, monkeypatch):
     assert [item.conversation.messages[0].content for item in rows] == ["a", "b"]
 
 
+@pytest.mark.parametrize("named", ["{home}/secret.txt", "../home/*.txt", "{home}/*", "own.txt"])
+def test_a_hub_data_set_does_not_lead_to_other_files(named, tmp_path, monkeypatch):
+    """Its card may name any file of whoever reads it, and a link may be any."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "secret.txt").write_text("S3cr3t\n")
+    (tmp_path / "set").mkdir()
+    if named == "own.txt":
+        (tmp_path / "set" / "own.txt").symlink_to(tmp_path / "home" / "secret.txt")
+    files = named.format(home=tmp_path / "home")
+    card = f'---\nconfigs:\n- config_name: default\n  data_files: "{files}"\n---\n'
+    (tmp_path / "set" / "README.md").write_text(card)
+    with pytest.raises(DataError, match=r"no file of the data set|is a link"):
+        read(f"hub:{tmp_path}/set")
+
+
 def test_a_hub_data_set_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True)
     with pytest.raises(DataError, match="cannot be loaded"):
