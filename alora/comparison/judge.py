@@ -27,6 +27,7 @@ from alora.comparison.judge_prompt import Answer, messages
 from alora.comparison.scores import RowScores, Scores, labelled_for
 from alora.comparison.task import Task, Unit
 from alora.config.schema import JudgeSettings
+from alora.config.secrets import redacted
 from alora.data.conversation import LabelledConversation
 from alora.errors import ConfigError, RunError
 from alora.evaluation.noise import Doubt
@@ -193,7 +194,7 @@ class _Patience:
             self._in_a_row += 1
         if self._in_a_row < FAILURES_IN_A_ROW:
             return
-        place, without = f"judge.url={self.settings.url}", "leave judge.url out to do without it"
+        place, without = f"judge.url={redacted(str(self.settings.url))}", "leave judge.url out to do without it"
         if answer is NoAnswer.REFUSED and not self._answered:
             raise ConfigError(f"{place} refuses every request: {refusal}; see the judge's settings, or {without}")
         advice = "see whether it is up"

@@ -10,13 +10,14 @@ import pytest
 
 from alora.cli import main
 from alora.comparison.folder import ASK_AGAIN
-from alora.comparison.judge import FAILURES_IN_A_ROW, ask_and_score, logits
+from alora.comparison.judge import FAILURES_IN_A_ROW, _Patience, ask_and_score, logits
+from alora.comparison.judge_client import NoAnswer
 from alora.comparison.judge_prompt import Answer
 from alora.comparison.task import Task, Unit
 from alora.config.schema import JudgeSettings, Recipe
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.data.splits import Splits
-from alora.errors import ConfigError, RunError
+from alora.errors import AloraError, ConfigError, RunError
 from alora.policy import Policy
 from tests.integration.comparison.places import make_place, overrides
 from tests.unit.comparison.endpoint import completion, endpoint, says
@@ -97,6 +98,16 @@ def test_an_endpoint_that_is_of_no_use_stops_early(behaviour, kind, words, tmp_p
     if kind is RunError:
         again, _ = score(honest, tmp_path, count=60)
         assert len(again.test.ids) == 60
+
+
+@pytest.mark.parametrize("answer", [NoAnswer.FAILED, NoAnswer.REFUSED])
+def test_the_key_in_its_url_is_not_shown(answer):
+    patience = _Patience(JudgeSettings(url="https://me:S3cr3t@host/v1", model="m"))
+    for _ in range(FAILURES_IN_A_ROW - 1):
+        patience.wear(answer, "")
+    with pytest.raises(AloraError, match=r"//\*\*\*@host/v1") as caught:
+        patience.wear(answer, "")
+    assert "S3cr3t" not in str(caught.value)
 
 
 def test_words_without_a_label_stop_nothing_where_others_have_one(tmp_path):

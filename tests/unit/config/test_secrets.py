@@ -26,7 +26,10 @@ TEXTS = [
     f'["--api-key", "{SECRET},{SECRET}"]',
     f"judge.url=https://me:{SECRET}@host/v1",
     f"judge.url=https://me:{SECRET}@{SECRET}@host/v1",
+    f"judge.url=https://me:a'{SECRET}@host/v1",
+    f'["https://me:a\\"{SECRET}@host/v1"]',
     f"https://host/v1?api-key={SECRET}&x=1",
+    f"https://host/v1?api-key=a'{SECRET}&x=1",
 ]
 
 
