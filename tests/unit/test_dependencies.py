@@ -59,6 +59,18 @@ def test_packages_whose_internals_are_used_are_bound_above(name):
     assert any(bound.operator == "<" for bound in {**EXTRA, **NEEDED}[name].specifier)
 
 
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("jinja2", "3.1.5"),  # CVE-2025-27516: a received chat template reads the environment into the prompt
+        ("filelock", "3.20.0"),  # CVE-2025-68146: .lock -> a file of yours, in a received run, empties that file
+    ],
+)
+def test_versions_by_which_a_received_file_does_harm_stay_out(name, version):
+    bounds = [declared(PROJECT["dependencies"]), declared(PYPROJECT["dependency-groups"]["client"])]
+    assert not any(found[name].specifier.contains(version) for found in bounds if name in found)
+
+
 def pins(lock: str) -> dict[str, tuple[str, int]]:
     """name → version and number of digests."""
     found: dict[str, tuple[str, int]] = {}
