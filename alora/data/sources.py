@@ -1,6 +1,6 @@
 """Where rows come from: text files, Parquet files, hub data sets. Each row arrives as plain data with its place."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +75,11 @@ def _load_hub(name: str, config: str | None, split: str, source: str) -> Any:
     try:
         if any(path.is_file() for path in saved):  # written by save_to_disk
             data = datasets.load_from_disk(name)
+            parts = data.values() if isinstance(data, datasets.DatasetDict) else [data]
+            _require_own([file["filename"] for part in parts for file in part.cache_files], name)
         else:
             builder = datasets.load_dataset_builder(name, config)
-            _require_own(builder.config.data_files or {}, name)
+            _require_own([file for part in (builder.config.data_files or {}).values() for file in part], name)
             builder.download_and_prepare()
             data = builder.as_dataset()
     except DataError:
@@ -93,9 +95,15 @@ def _load_hub(name: str, config: str | None, split: str, source: str) -> Any:
     return data[split]
 
 
-def _require_own(files: Mapping[Any, Sequence[str]], name: str) -> None:
-    """DataError where a data set's card (``data_files`` in README.md) leads to a file that is not its own."""
-    home = f"{Path(name).resolve()}/" if Path(name).exists() else "hf://"
-    for file in (file for part in files.values() for file in part):
-        if not file.startswith(home) or ".." in Path(file).parts:
-            raise DataError(f"{name}: its README.md leads to {file}, which is no file of the data set; remove it there")
+def _require_own(files: Sequence[str], name: str) -> None:
+    """DataError where a data set leads to files of others: ``data_files`` in its README.md, or its state.json."""
+    home = Path(name)
+    for file in files:
+        place = Path(file).parent
+        own = place.resolve().is_relative_to(home.resolve()) if home.exists() else file.startswith("hf://")
+        if not own:
+            raise DataError(
+                f"{name} leads to {file}, which is no file of the data set; mend its README.md or state.json"
+            )
+        if home.exists():
+            require_plain(place, DataError, Path(file).name)  # it may lie in a hidden folder

@@ -332,19 +332,30 @@ def test_a_hub_data_set_from_a_folder_of_files(tmp_path, monkeypatch):
     assert [item.conversation.messages[0].content for item in rows] == ["a", "b"]
 
 
-@pytest.mark.parametrize("named", ["{home}/secret.txt", "../home/*.txt", "{home}/*", "own.txt"])
+@pytest.mark.parametrize("named", ["{home}/secret.txt", "../home/*.txt", "{home}/*", "own.txt", ".own/own.txt"])
 def test_a_hub_data_set_does_not_lead_to_other_files(named, tmp_path, monkeypatch):
     """Its card may name any file of whoever reads it, and a link may be any."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "secret.txt").write_text("S3cr3t\n")
-    (tmp_path / "set").mkdir()
-    if named == "own.txt":
-        (tmp_path / "set" / "own.txt").symlink_to(tmp_path / "home" / "secret.txt")
+    (tmp_path / "set" / ".own").mkdir(parents=True)
+    if named.endswith("own.txt"):
+        (tmp_path / "set" / named).symlink_to(tmp_path / "home" / "secret.txt")
     files = named.format(home=tmp_path / "home")
     card = f'---\nconfigs:\n- config_name: default\n  data_files: "{files}"\n---\n'
     (tmp_path / "set" / "README.md").write_text(card)
     with pytest.raises(DataError, match=r"no file of the data set|is a link"):
+        read(f"hub:{tmp_path}/set")
+
+
+@pytest.mark.parametrize("led", ["{home}/data-00000-of-00001.arrow", "../home/data-00000-of-00001.arrow"])
+def test_a_saved_data_set_does_not_lead_to_other_files(led, tmp_path):
+    for name in ("home", "set"):
+        datasets.Dataset.from_dict({"text": [name], "label": ["ok"]}).save_to_disk(str(tmp_path / name))
+    state = json.loads((tmp_path / "set" / "state.json").read_text())
+    state["_data_files"] = [{"filename": led.format(home=tmp_path / "home")}]
+    (tmp_path / "set" / "state.json").write_text(json.dumps(state))
+    with pytest.raises(DataError, match="is no file of the data set"):
         read(f"hub:{tmp_path}/set")
 
 
