@@ -55,6 +55,10 @@ class Guard:
         for name in before - {item.name for item in served}:
             self._unload_if_unused(name)
 
+    def require_running(self) -> None:
+        """EngineDead where no verdict can be computed, as far as that is known without asking."""
+        self._reader.require_running()
+
     async def answer(self, request: GuardRequest) -> GuardResponse:
         """The whole answer.
 

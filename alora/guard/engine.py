@@ -39,10 +39,10 @@ class EngineReader:
                 raise Overloaded(f"the engine takes no {len(asked)} requests for now: {error}") from error
         name = f"guard-{uuid4().hex}"
         asking = [self._one(n, prefix, item, request, f"{name}-{n}") for n, item in enumerate(asked)]
-        return as_they_come(asking, self._require_running)
+        return as_they_come(asking, self.require_running)
 
-    def _require_running(self) -> None:
-        """EngineDead once it failed or is shut down, which leaves vLLM's requests without an answer."""
+    def require_running(self) -> None:
+        """See :class:`~alora.guard.reader.Reader`. vLLM leaves requests unanswered when its engine fails or ends."""
         if self._client.errored:
             raise EngineDead(f"the engine is dead: {self._client.dead_error}")
 
@@ -60,7 +60,7 @@ class EngineReader:
                 if output.finished and output.outputs[0].logprobs:
                     return Reading(index, label_logprobs(item.suffix, output), output.num_cached_tokens or 0)
         except Exception as error:
-            self._require_running()
+            self.require_running()
             why = " ".join(str(error).split()) or type(error).__name__
             return Reading(index, error=f"the engine refused it: {why[:300]}")
         return Reading(index, error="the engine ended it without an answer; the server's log says why")

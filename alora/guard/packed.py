@@ -42,6 +42,9 @@ class PackedReader:
             # The first policy paid for the prefix.
             yield Reading(index, logits_L.tolist(), len(prefix.token_ids) if index else 0)
 
+    def require_running(self) -> None:
+        """See :class:`~alora.guard.reader.Reader`; it lives as long as this process."""
+
     async def load(self, served: Served, bundle: LightBundle) -> None:
         """See :class:`~alora.guard.reader.Reader`."""
         assert isinstance(bundle, Bundle)

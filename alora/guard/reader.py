@@ -113,6 +113,10 @@ class Reader(Protocol):
         """
         ...
 
+    def require_running(self) -> None:
+        """EngineDead where nothing can be read, as far as that is known without asking."""
+        ...
+
     async def load(self, served: Served, bundle: LightBundle) -> None:
         """Make ``served`` readable, or raise an AloraError."""
         ...

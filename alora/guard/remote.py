@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from alora.errors import AloraError
 from alora.guard.reader import EngineDead, Overloaded, Reading, Served, as_they_come
-from alora.http import Full, Unreachable
+from alora.http import Full, Unreachable, named
 from alora.serving.client import MODELS, RemoteEngine
 from alora.serving.servers import Servers
 
@@ -85,6 +85,11 @@ class RemoteReader:
             raise Overloaded(str(error)) from error
         except AloraError as error:
             return Reading(index, error=" ".join(str(error).split())[:300])
+
+    def require_running(self) -> None:
+        """See :class:`~alora.guard.reader.Reader`."""
+        if self._servers.all_away:
+            raise EngineDead(f"none of the servers answers: {', '.join(map(named, self._engines))}")
 
     async def load(self, served: Served, bundle: LightBundle) -> None:
         """See :class:`~alora.guard.reader.Reader`; every server that answers must have loaded it, under its name."""

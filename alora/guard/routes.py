@@ -164,8 +164,9 @@ async def delete_policy(policy: str, request: Request, stage: Stage | None = Non
 @router.get("/v1/guard/health", response_model=Health, response_model_exclude_none=True)
 async def health(request: Request) -> Health:
     """200 when the guard can answer, 503 with the reason when not."""
-    served, loader = guard_of(request.app).served, getattr(request.app.state, "alora_loader", None)
-    return Health(status="ready", policies=len(served), trouble=None if loader is None else loader.trouble)
+    guard, loader = guard_of(request.app), getattr(request.app.state, "alora_loader", None)
+    guard.require_running()
+    return Health(status="ready", policies=len(guard.served), trouble=None if loader is None else loader.trouble)
 
 
 async def _events(

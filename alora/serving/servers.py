@@ -58,6 +58,11 @@ class Servers:
 
         return sorted(self._urls, key=rank, reverse=True)
 
+    @property
+    def all_away(self) -> bool:
+        """Whether none answered when it was asked last."""
+        return len(self._away) == len(self._urls)
+
     async def first(self, session: str, ask: Callable[[str], Awaitable[_Answer]]) -> _Answer:
         """What the first server answers that can; asking twice does no harm.
 

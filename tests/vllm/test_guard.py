@@ -1,6 +1,7 @@
 """The guard inside stock vLLM's server: one request, every policy, one prefill; deadlines; a dead engine."""
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -308,6 +309,8 @@ def test_the_servers_key_guards_the_guard(tmp_path):
             killed = time.monotonic()
             answer = asked.result()
             print(f"answered {time.monotonic() - killed:.3f} s after the kill")
+        with contextlib.suppress(httpx.TransportError):  # the server ends a moment later
+            assert httpx.get(f"{server.url}/v1/guard/health", headers=key, timeout=30).status_code == 503
         assert (answer.status_code, "the engine is dead" in answer.json()["error"]["message"]) == (503, True)
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
 from fastapi.testclient import TestClient
@@ -11,6 +12,7 @@ from alora.errors import ConfigError
 from alora.guard.loading import make_guard
 from alora.guard.remote import RemoteReader, longest_prompt
 from alora.guard.standalone import make_app
+from alora.serving import servers
 from tests.integration.guard.conftest import MESSAGES
 from tests.integration.serving.server import serving
 
@@ -69,6 +71,22 @@ def test_a_server_that_was_away_must_show_again_what_it_is(app, server, away):
         assert {verdict["status"] for verdict in answer["verdicts"]} == {"failed"}
         server.unplugged.clear()
         assert ask(client).json()["complete"] is True
+
+
+def test_health_says_that_no_server_answers_until_one_does(app, server, monkeypatch):
+    monkeypatch.setattr(servers, "_EVERY_S", 0.01)
+    right = server.answer
+    with TestClient(app) as client:
+        assert ask(client).status_code == 200
+        server.answer = lambda path, body: (502, {"error": {"message": "bad gateway"}})
+        assert ask(client).status_code == 503
+        health = client.get("/v1/guard/health")
+        assert (health.status_code, "none of the servers answers" in health.text) == (503, True)
+        server.answer = right
+        end = time.monotonic() + 60
+        while client.get("/v1/guard/health").status_code != 200:
+            assert time.monotonic() < end
+            time.sleep(0.01)
 
 
 def test_salt_and_priority_reach_the_server(app, server):
