@@ -37,6 +37,19 @@ from alora.serving.client import together
 
 ADMIN_KEY = "ALORA_ADMIN_KEY"
 
+# Categories that OpenAI's SDK (3.51) reads under another name than its attribute's. A policy may have that id: the SDK
+# would give None for it, which an app takes for "not flagged".
+_OPENAIS = {
+    "harassment_threatening": "harassment/threatening",
+    "hate_threatening": "hate/threatening",
+    "illicit_violent": "illicit/violent",
+    "self_harm": "self-harm",
+    "self_harm_instructions": "self-harm/instructions",
+    "self_harm_intent": "self-harm/intent",
+    "sexual_minors": "sexual/minors",
+    "violence_graphic": "violence/graphic",
+}
+
 router = APIRouter(route_class=OneGate, tags=["guard"])
 
 
@@ -201,15 +214,16 @@ def _card(item: Served, psi: float | None = None) -> PolicyCard:
 
 
 def _moderated(answer: GuardResponse) -> ModerationResult:
-    scores = {
-        verdict.policy: float(verdict.flagged) if verdict.probability is None else verdict.probability
-        for verdict in answer.verdicts
-    }
+    found = {verdict.policy: verdict for verdict in answer.verdicts}
+    found |= {_OPENAIS[name]: verdict for name, verdict in found.items() if name in _OPENAIS}
     return ModerationResult(
         flagged=answer.action == "block",
-        categories={verdict.policy: verdict.flagged for verdict in answer.verdicts},
-        category_scores=scores,
-        category_applied_input_types={name: ["text"] for name in scores},
+        categories={name: verdict.flagged for name, verdict in found.items()},
+        category_scores={
+            name: float(verdict.flagged) if verdict.probability is None else verdict.probability
+            for name, verdict in found.items()
+        },
+        category_applied_input_types={name: ["text"] for name in found},
     )
 
 

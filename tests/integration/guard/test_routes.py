@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from dataclasses import replace
 
 import openai
 import pytest
@@ -108,6 +109,23 @@ def test_a_body_of_another_type_says_what_to_send(client, path, kind):
         415,
         f"Content-Type is {kind}; send application/json",
     )
+
+
+@pytest.mark.parametrize("category", openai.types.moderation.Categories.model_fields)
+def test_a_policy_that_has_the_name_of_an_openai_category_is_found_under_it(bundles, renderer, category):
+    """The SDK reads some of them under another name than its attribute's."""
+
+    class Sure:
+        async def read(self, prefix, asked, request):
+            yield Reading(0, (50.0, -50.0))
+
+    served = Served.of(bundles[0])
+    guard = Guard([replace(served, policy=replace(served.policy, id=category))], renderer, Sure())
+    with TestClient(make_app(guard)) as client:
+        sdk = openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=client)
+        found = sdk.moderations.create(input="Which pills for a headache?").results[0]
+    assert getattr(found.categories, category) is True
+    assert getattr(found.category_scores, category) == 1.0
 
 
 def test_moderations_take_one_input_in_parts(client):
