@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from alora.data.check import LEAST_POSITIVES, MORE_POSITIVES
 from alora.evaluation.calibration import TEMPERATURE_BOUNDS, at_bound
 from alora.evaluation.records import Evaluation
 from alora.findings import WARNING, Finding
@@ -27,7 +28,8 @@ def doubts(evaluations: Sequence[Evaluation]) -> list[Finding]:
     """Warnings about each adapter among ``evaluations``, held against the other methods on its policy's rows.
 
     ``WORDS_BEAT_ADAPTER`` and ``PROMPT_BEATS_ADAPTER`` go by AUROC in three digits; ``AUROC_COVERS_CHANCE`` by the
-    lower bound of its interval; ``ONE_CLASS`` says that there is none; ``CALIBRATION_AT_BOUND`` is of the temperature.
+    lower bound of its interval; ``ONE_CLASS`` says that there is none; ``FEW_POSITIVES`` is of the rows that the
+    threshold was fitted on, ``CALIBRATION_AT_BOUND`` of the temperature.
     """
     return [
         Finding(WARNING, code, own.policy, text)
@@ -55,10 +57,14 @@ def _against(own: Evaluation, others: Sequence[Evaluation]) -> Iterator[tuple[st
         value = other.metrics.value("auroc")
         if code and value is not None and round(value, 3) >= round(auroc.value, 3):
             yield code, f"AUROC {auroc.value:.3f} on {rows} is not above {value:.3f} of {name}; {remedy}"
-    if at_bound(own.operating_point.temperature):
+    point = own.operating_point
+    if point.rows and point.positives < LEAST_POSITIVES:
+        fitted = f"its threshold was fitted on {point.positives} positives in {point.rows} rows"
+        yield "FEW_POSITIVES", f"{fitted}, and needs {LEAST_POSITIVES}; {MORE_POSITIVES}"
+    if at_bound(point.temperature):
         low, high = TEMPERATURE_BOUNDS
         yield (
             "CALIBRATION_AT_BOUND",
-            f"temperature {own.operating_point.temperature:.3g} is at the bound of its fit ({low:g} to {high:g}), so "
+            f"temperature {point.temperature:.3g} is at the bound of its fit ({low:g} to {high:g}), so "
             "its probabilities mean little; add validation rows, or train less",
         )

@@ -16,12 +16,14 @@ from alora.verdict import OperatingPoint
 POLICY = Policy("refunds", "No refunds", "Promise nothing.")
 
 
-def method(name, signal, label_ids=None, temperature=1.0, bootstrap=100):
+def method(name, signal, label_ids=None, temperature=1.0, bootstrap=100, fitted=(0, 0)):
     """Figures of a method whose logits know ``signal`` of the label."""
     label_ids = np.arange(60) % 2 if label_ids is None else label_ids
     noise = np.random.default_rng(3).normal(size=len(label_ids))
     logits = np.stack([noise + signal * (1 - 2 * label_ids), np.zeros(len(label_ids))], axis=1)
-    point, settings = OperatingPoint(temperature, 0.5), EvaluationSettings(bootstrap=bootstrap)
+    rows, positives = fitted
+    point = OperatingPoint(temperature, 0.5, rows=rows, positives=positives)
+    settings = EvaluationSettings(bootstrap=bootstrap)
     predictions = Predictions(POLICY, logits, label_ids)
     return evaluate(predictions, point, settings, method=name, adapter_digest="d" if name == "alora" else None)
 
@@ -36,6 +38,8 @@ CASES = {
     "worse than chance": (method("alora", -2.0), [], ["AUROC_COVERS_CHANCE"]),
     "no interval": (method("alora", -2.0, bootstrap=0), [], ["AUROC_COVERS_CHANCE"]),
     "one class": (method("alora", 1.0, np.zeros(9, int)), [method("bag_of_words", 2.0)], ["ONE_CLASS"]),
+    "a threshold on nine positives": (method("alora", 2.0, fitted=(60, 9)), [], ["FEW_POSITIVES"]),
+    "on ten": (method("alora", 2.0, fitted=(60, 10)), [], []),
     "at a bound": (method("alora", 2.0, temperature=TEMPERATURE_BOUNDS[1]), [], ["CALIBRATION_AT_BOUND"]),
     "all of it": (
         method("alora", 0.0, temperature=TEMPERATURE_BOUNDS[0]),
