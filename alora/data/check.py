@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 
 from alora.data.conversation import Conversation, LabelledConversation
+from alora.data.messages import usual_role
 from alora.data.splits import LEAST_ROWS, text_digest, too_few
 from alora.findings import ERROR, WARNING, Finding
 from alora.policy import Policy
@@ -14,6 +15,7 @@ FEW_ROWS = 8  # of one label: below this a metric is noise
 LEAST_POSITIVES = 10  # validation rows that a threshold is fitted on
 RARE_SHARE = 0.05
 MORE_POSITIVES = "label more, raise data.validation_share, or give data.validation"
+_SPEAKER = re.compile(r"^[ \t]*(\w[\w .-]{0,30}):(?!//)", re.MULTILINE)
 _NOT_LETTERS = re.compile(r"[\W\d_]+")
 
 Rows = Sequence[LabelledConversation]
@@ -42,6 +44,21 @@ def count_labels(rows: Rows, policy: Policy) -> dict[str, int]:
     """Rows of each label, in the policy's order."""
     counted = Counter(row.labels.get(policy.id) for row in rows)
     return {label: counted[label] for label in policy.labels}
+
+
+def check_turns(name: str, rows: Rows) -> list[Finding]:
+    """Most rows are one message that reads as a transcript: an app sends such turns with roles, so in other tokens."""
+    speakers = Counter[str]()
+    for row in rows:
+        if len(row.conversation.messages) == 1:
+            speakers.update(set(_SPEAKER.findall(row.conversation.messages[0].content)))
+    common = [speaker for speaker, count in speakers.most_common(2) if count > len(rows) / 2]
+    if len(common) < 2:
+        return []
+    one, other = sorted(common)
+    roles = ", ".join(f"{speaker}: {usual_role(speaker) or 'ROLE'}" for speaker in (one, other))
+    text = f"most rows are one message with lines of '{one}:' and '{other}:', and an app sends turns; if these are "
+    return [Finding(WARNING, "TRANSCRIPT", name, f"{text}turns, say who speaks: 'data.role_map={{{roles}}}'")]
 
 
 def describe_positive(name: str, rows: Rows, policy: Policy) -> str:

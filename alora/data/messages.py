@@ -1,7 +1,8 @@
 """One conversation: its messages, and how a row becomes them, whoever wrote it: OpenAI, ShareGPT, two text columns."""
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -110,7 +111,7 @@ def conversation_of(row: Any, where: str, settings: DataSettings, findings: Find
     if not isinstance(row, dict):
         findings.add("ROW_KIND", where, f"a row is an object with {columns.messages!r}, not {kind(row)}")
         return None
-    raw = _raw_messages(row, where, columns.messages, findings)
+    raw = _raw_messages(row, where, settings, findings)
     reader = _Reader(settings, findings, where)
     messages = [reader.message(item, number) for number, item in enumerate(raw or [], 1)]
     if raw is not None and not raw:
@@ -126,8 +127,9 @@ def conversation_of(row: Any, where: str, settings: DataSettings, findings: Find
     return Conversation(where if name is None else str(name), complete) if raw and len(complete) == len(raw) else None
 
 
-def _raw_messages(row: dict[str, Any], where: str, column: str, findings: Findings) -> list[Any] | None:
+def _raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findings: Findings) -> list[Any] | None:
     """The row's messages as they stand. Columns of plain texts (``prompt,response``) are turns in that order."""
+    column = settings.columns.messages
     names = [column] if column in row else column.split(",")
     missing = [name for name in names if name not in row]
     if missing:
@@ -137,6 +139,8 @@ def _raw_messages(row: dict[str, Any], where: str, column: str, findings: Findin
     values = [row[name] for name in names]
     if len(names) == 1 and isinstance(found := unpacked(values[0]), list):
         return found
+    if len(names) == 1 and isinstance(found, str) and (turns := spoken(found, settings.role_map)):
+        return turns
     texts = [(name, index, value) for index, (name, value) in enumerate(zip(names, values, strict=True)) if value]
     if column != ColumnSettings.messages and all(isinstance(value, str | None) for value in values):
         for name in {*names} - {name for name, _, _ in texts}:
@@ -149,6 +153,20 @@ def _raw_messages(row: dict[str, Any], where: str, column: str, findings: Findin
     hint = " as JSON, by json.dumps" if isinstance(values[0], str) else ""
     findings.add("MESSAGES_KIND", where, f'{kinds}; messages are a list of {{"role": ..., "content": ...}}{hint}')
     return None
+
+
+def usual_role(name: str) -> str | None:
+    """The role that ``name`` stands for without a setting."""
+    known = ALIASES.get(name.lower(), name.lower())
+    return known if known in ROLES else None
+
+
+def spoken(text: str, roles: Iterable[str]) -> list[dict[str, str]]:
+    """The turns of a transcript, each of which opens a line with one of ``roles`` and a colon; none of another text."""
+    before, *parts = re.split(rf"^[ \t]*({'|'.join(map(re.escape, roles)) or '(?!)'}):", text, flags=re.MULTILINE)
+    if before.strip():
+        return []
+    return [{"role": role, "content": said.strip()} for role, said in zip(parts[::2], parts[1::2], strict=True)]
 
 
 def unpacked(value: Any) -> Any:
@@ -209,7 +227,7 @@ class _Reader:
         if role in ROLES:
             return role
         known = self._settings.role_map.get(role) if isinstance(role, str) else None
-        known = known or (ALIASES.get(role.lower(), role.lower()) if isinstance(role, str) else None)
+        known = known or (usual_role(role) if isinstance(role, str) else None)
         if known in ROLES:
             self._findings.notes[f"role {shortened(role)} is read as {known}"] += 1
             return known

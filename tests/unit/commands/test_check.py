@@ -64,6 +64,12 @@ def test_the_label_that_is_flagged_is_named_with_its_rows(tmp_path, base, capsys
     assert "title flags 'violation', the label of 60 of 90 train rows" in capsys.readouterr().out
 
 
+def test_transcripts_in_one_message_are_doubtful(tmp_path, base, capsys):
+    train = write(tmp_path, "train.jsonl", rows(word="Agent: hello\nCustomer:"))
+    run(recipe(base, DataSettings(train=train, validation=train)))
+    assert capsys.readouterr().out.count("[TRANSCRIPT]") == 1
+
+
 def test_everything_wrong_is_told_in_one_run(tmp_path, base, capsys):
     bad_word = PolicySettings(title="Title", labels={"violation": "Unauthorized!", "ok": "No"})
     data = DataSettings(

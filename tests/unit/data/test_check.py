@@ -2,7 +2,7 @@
 
 import pytest
 
-from alora.data.check import ERROR, WARNING, check_balance, check_duplicates
+from alora.data.check import ERROR, WARNING, check_balance, check_duplicates, check_turns
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.policy import Policy
 
@@ -85,3 +85,13 @@ def test_rows_that_no_policy_has_on_both_sides_are_no_leak():
     assert check_duplicates(splits, *others) == []
     splits["validation"].append(labelled("a", q="ok"))
     assert {finding.code for finding in check_duplicates(splits, *others)} == {"DUPLICATES", "LEAK", "GROUP_LEAK"}
+
+
+def test_rows_that_read_as_transcripts_are_doubtful():
+    chats = [row(f"Agent: hello\nCustomer: {i}\nhttp://a.b/c") for i in range(3)]
+    (finding,) = check_turns("train", [*chats, row("hello")])
+    assert (finding.severity, finding.code, finding.where) == (WARNING, "TRANSCRIPT", "train")
+    assert "data.role_map={Agent: ROLE, Customer: user}" in finding.problem
+    turns = LabelledConversation(Conversation("t", (Message("user", "Agent: a\nCustomer: b"),) * 2))
+    for rows in ([], [turns], [row("Re: a"), row("b: c")], [*chats, *[row("hello")] * 3]):
+        assert check_turns("train", rows) == []

@@ -195,3 +195,19 @@ def test_what_is_no_message(item):
     assert conversation is None
     assert findings.count == 1
     assert findings.all()[0].where == "f:1: message 1"
+
+
+TRANSCRIPT = "Agent: Hello!\nHow are you?\r\n\n Customer: see http://a.b\nand Agent: too\nAgent:"
+
+
+def test_a_transcript_in_one_cell_is_turns_where_the_settings_name_its_speakers():
+    columns = ColumnSettings(messages="chat")
+    conversation, _ = read({"chat": TRANSCRIPT}, columns=columns, role_map={"Agent": "assistant", "Customer": "user"})
+    assert conversation.messages == (
+        Message("assistant", "Hello!\nHow are you?"),
+        Message("user", "see http://a.b\nand Agent: too"),
+        Message("assistant", ""),
+    )
+    for role_map, text in (({}, TRANSCRIPT), ({"Agent": "assistant"}, "As Agent: said"), ({"A.": "user"}, "AB: c")):
+        conversation, _ = read({"chat": text}, columns=columns, role_map=role_map)
+        assert conversation.messages == (Message("user", text),)
