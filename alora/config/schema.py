@@ -82,7 +82,7 @@ class ColumnSettings:
     """Names of the columns that hold what alora needs."""
 
     messages: str = setting("messages", "or text columns, such as prompt,response; without it, alora looks for others")
-    label: str = setting("label", "of one policy")
+    label: str = setting("label", "of one policy; of several, %policy%: a column named by each")
     labels: str = setting("labels", "of several: {policy: label}")
     id: str = setting("id", "names a row in reports")
     group: str | None = setting(None, "rows with the same value (customer, thread) are never on both sides of a split")

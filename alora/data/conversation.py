@@ -192,8 +192,8 @@ def _labelled_rows(
         labels = row_labels(value, where, known, policies, findings, own) if isinstance(value, dict) else {}
         if conversation is not None and conversation.id != where:
             if conversation.id in places:
-                text = f"id {shortened(conversation.id)} is also at {places[conversation.id]}; make ids unique"
-                findings.add("ID_TWICE", where, text)
+                twice = f"id {shortened(conversation.id)} is also at {places[conversation.id]}"
+                findings.add("ID_TWICE", where, "make ids unique, or set data.columns.id to a column of such", twice)
             places.setdefault(conversation.id, where)
         group = _group(value, where, settings.columns.group, findings)
         if conversation is not None:

@@ -5,6 +5,7 @@ from typing import Any
 from unicodedata import normalize
 
 from alora.config.arguments import quoted
+from alora.config.paths import POLICY_PLACE
 from alora.config.schema import DataSettings
 from alora.data.formats import shortened
 from alora.data.messages import kind, listed, unpacked
@@ -22,9 +23,12 @@ def row_labels(
 ) -> dict[str, str]:
     """A row's label for each of ``policies`` that it has; ``own`` gathers what is wrong with one's alone."""
     columns = settings.columns
+    if POLICY_PLACE in columns.label:
+        return _by_column(row, where, settings, policies, findings, own)
     if columns.label not in row and columns.labels not in row:
         text = f"no column {columns.label!r} or {columns.labels!r}; the row has {listed(row)}"
-        findings.add("COLUMN_MISSING", where, f"{text}; set data.columns.label=NAME")
+        each = f", or to {POLICY_PLACE} where each policy has a column of its name" if len(policies) > 1 else ""
+        findings.add("COLUMN_MISSING", where, f"{text}; set data.columns.label=NAME{each}")
         return {}
     many = unpacked(row.get(columns.labels))
     if many is not None and not isinstance(many, dict):
@@ -39,6 +43,27 @@ def row_labels(
     if many is not None:
         _refuse_contradiction(row, found, where, settings, policies, findings, own)
     return {name: label for name, label in found.items() if label is not None}
+
+
+def _by_column(
+    row: dict[str, Any],
+    where: str,
+    settings: DataSettings,
+    policies: Sequence[Policy],
+    findings: Findings,
+    own: Mapping[str, Findings],
+) -> dict[str, str]:
+    """The labels of a row that has a column for each policy; an empty cell means "not annotated"."""
+    found = {}
+    for policy in policies:
+        column = settings.columns.label.replace(POLICY_PLACE, policy.id)
+        if column not in row:
+            text = f"no column {column!r}, which data.columns.label names; the row has {listed(row)}"
+            own.get(policy.id, findings).add("COLUMN_MISSING", where, text)
+        elif row[column] not in (None, ""):
+            label = _label(row[column], where, policy, settings, own.get(policy.id, findings))
+            found |= {policy.id: label} if label is not None else {}
+    return found
 
 
 def _refuse_contradiction(
@@ -69,7 +94,7 @@ def _own_policy(row: dict[str, Any], where: str, policies: Sequence[Policy], fin
             return policy
     known = ", ".join(policy.id for policy in policies)
     text = f"'policy' is {kind(row.get('policy'))}; a row with one label names one of {known}"
-    findings.add("POLICY_UNKNOWN", where, text)
+    findings.add("POLICY_UNKNOWN", where, f"{text} (of a file for each policy: data.train=FILE.{POLICY_PLACE}.csv)")
     return None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from alora.config.paths import POLICY_PLACE
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.formats import parse_json, shortened
 from alora.findings import Findings
@@ -95,6 +96,8 @@ def detect_columns(
     changes, known = {}, DETECTED if first and columns.messages == ColumnSettings.messages else LISTS
     for key in ("messages", "label", "labels", "id"):
         named, usual = getattr(columns, key), getattr(ColumnSettings, key)
+        if POLICY_PLACE in named:  # a column for each policy
+            continue
         forms = [named, usual, *(known if key == "messages" else ())]
         found = next((form for form in forms if all(name in own for name in form.lower().split(","))), None)
         if named not in row and found is not None:
@@ -143,7 +146,7 @@ def _raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findi
         return turns
     texts = [(name, index, value) for index, (name, value) in enumerate(zip(names, values, strict=True)) if value]
     if column != ColumnSettings.messages and all(isinstance(value, str | None) for value in values):
-        for name in {*names} - {name for name, _, _ in texts}:
+        for name in {*names} - {name for name, _, _ in texts} if texts else ():
             findings.notes[f"nothing is in column {name!r}, so the row has a message less"] += 1
         return [
             {"role": _SPEAKERS.get(name.strip().lower(), ROLES[1 + index % 2]), "content": text}

@@ -257,6 +257,32 @@ def test_many_policies_share_a_file(tmp_path):
         read_multilabelled(jsonl(tmp_path, row()), DataSettings(), [POLICY, OTHER])
 
 
+def test_a_table_with_a_column_for_each_policy(tmp_path):
+    path = tmp_path / "wide.csv"
+    path.write_text("chat,is_p,is_q,label\nHi,yes,,a\nHo,no,YES,b\n")
+    columns = ColumnSettings(messages="chat", label="is_%policy%")
+    settings = DataSettings(columns=columns, label_map={"yes": "violation", "no": "ok"})
+    rows = read_multilabelled(str(path), settings, [POLICY, OTHER])
+    assert [row.labels for row in rows] == [{"p": "violation"}, {"p": "ok", "q": "violation"}]
+    own = {"r": Findings()}
+    read_multilabelled(str(path), settings, [POLICY, Policy("r", "T", "R")], own)
+    (finding,) = own["r"].all()
+    assert (finding.code, finding.count) == ("COLUMN_MISSING", 2)
+    assert "no column 'is_r'" in finding.problem
+    with pytest.raises(DataError, match=r"no column 'label'.* or to %policy% where each policy has a column"):
+        read_multilabelled(jsonl(tmp_path, {"messages": "Hi"}), DataSettings(), [POLICY, OTHER])
+
+
+def test_ids_that_come_twice_are_one_finding(tmp_path):
+    paths = [jsonl(tmp_path, *(row(f"{name} {n}", id=n) for n in range(30)), name=f"{name}.jsonl") for name in "ab"]
+    with pytest.raises(DataError) as caught:
+        read_labelled(paths, DataSettings(), POLICY)
+    (finding,) = caught.value.findings
+    assert (finding.code, finding.count, finding.where) == (
+        "ID_TWICE", 30, "b.jsonl:1: id '0' is also at a.jsonl:1"
+    )  # fmt: skip
+
+
 def test_what_is_wrong_with_one_policys_labels_is_gathered_apart_and_costs_no_other_its_row(tmp_path):
     messages = row()["messages"]
     path = jsonl(

@@ -107,6 +107,12 @@ def test_columns_that_are_found(row, roles):
     assert findings.notes.keys() >= {*blank}
 
 
+def test_a_row_without_any_text_is_a_finding_and_no_note():
+    _, findings = read({"chat": ""}, columns=ColumnSettings(messages="chat"))
+    assert [finding.code for finding in findings.all()] == ["EMPTY"]
+    assert not findings.notes
+
+
 def test_a_source_in_another_form_than_the_columns_is_read_as_it_is(tmp_path):
     chats, messages = tmp_path / "chats.csv", tmp_path / "messages.jsonl"
     chats.write_text("Question,Answer,verdict\nHi,Hello,ok\n")
