@@ -193,7 +193,7 @@ def _labelled_rows(
         if conversation is not None and conversation.id != where:
             if conversation.id in places:
                 twice = f"id {shortened(conversation.id)} is also at {places[conversation.id]}"
-                findings.add("ID_TWICE", where, "make ids unique, or set data.columns.id to a column of such", twice)
+                findings.add("ID_TWICE", where, "make ids unique, or name another column: data.columns.id=NAME", twice)
             places.setdefault(conversation.id, where)
         group = _group(value, where, settings.columns.group, findings)
         if conversation is not None:

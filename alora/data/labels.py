@@ -94,7 +94,7 @@ def _own_policy(row: dict[str, Any], where: str, policies: Sequence[Policy], fin
             return policy
     known = ", ".join(policy.id for policy in policies)
     text = f"'policy' is {kind(row.get('policy'))}; a row with one label names one of {known}"
-    findings.add("POLICY_UNKNOWN", where, f"{text} (of a file for each policy: data.train=FILE.{POLICY_PLACE}.csv)")
+    findings.add("POLICY_UNKNOWN", where, f"{text} (one file for each policy: data.train=FILE.{POLICY_PLACE}.csv)")
     return None
 
 
