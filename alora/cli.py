@@ -80,7 +80,7 @@ def report(error: BaseException) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     if isinstance(error, KeyboardInterrupt):
-        return _fail("interrupted; the same command goes on where it stopped", INTERRUPTED)
+        return _fail("interrupted; the same command goes on from what it had saved", INTERRUPTED)
     if debugging():
         traceback.print_exception(error)
     if "TORCHELASTIC_RUN_ID" in os.environ and not importlib.import_module("alora.training.processes").first_to_fail():

@@ -56,8 +56,8 @@ def _fetch(name: str, patterns: list[str], endpoint: str | None) -> Path:
         ) from error
     except LocalEntryNotFoundError as error:
         raise BundleError(
-            f"there is no folder {name}, and the hub cannot be asked for it ({first_line(error)}); unset "
-            "HF_HUB_OFFLINE, check the network, or give a folder"
+            f"there is no folder {name}, and the hub cannot be asked for it ({first_line(error)}); check "
+            "the folder's name, or the network and HF_HUB_OFFLINE"
         ) from error
     except Exception as error:  # the hub's client and the one below it raise a dozen kinds
         raise BundleError(f"{name} cannot be fetched from the hub: {first_line(error)}") from error

@@ -33,7 +33,7 @@ def run(recipe: Recipe) -> int:
     """Score one conversation, or each row of a file; the verdicts are the output, not the exit code."""
     source = recipe.conversation
     if source is None:
-        missing = ["no conversation is given; add conversation=FILE.json, rows in FILE.jsonl, or - for standard input"]
+        missing = ["no conversation is given; add conversation=FILE.json, rows as data=FILE, or - for standard input"]
         missing += [] if recipe.artifact or recipe.bundles else [NO_BUNDLE]
         raise ConfigError("\n".join(missing))
     if Path(source).is_dir():

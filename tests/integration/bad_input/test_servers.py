@@ -42,6 +42,7 @@ LISTS = {  # what GET /v1/models gives, and what must be said
     "a page": (http(200, b"<html>\n" * 500), "no OpenAI-compatible server: it answered '<html>"),
     "an error, cut": (http(500, b"no", length=500), "does not answer (peer closed connection"),
     "an error of many lines": (http(502, b"<p>\n" * 500 + b"\x1b[2J"), "answered 502: <p>"),
+    "a guard alone": (http(404, b'{"detail":"Not Found"}'), "has no /v1/models, so no vLLM runs there"),
     "no key": (http(401, b"Unauthorized"), "answered 401: Unauthorized"),
     "no HTTP": (b"SSH-2.0-OpenSSH_9.6\r\n", "does not answer"),
     "nothing": (b"", "does not answer"),

@@ -91,7 +91,9 @@ SETTINGS = {
     "more golden rows than there are": Case("train export.golden_rows=99", ["export.golden_rows=99", "between 0 and"]),
     "no artifact": Case("validate artifact={here}/none", ["artifact", "looked for"]),
     "an artifact of something else": Case("validate artifact={place}/base", ["is no artifact of alora", "run.yaml"]),
-    "nothing to score": Case("score artifact={place}/run", ["no conversation is given", "standard input"]),
+    "nothing to score": Case(
+        "score artifact={place}/run", ["no conversation is given", "rows as data=FILE", "standard input"]
+    ),
     "a report that cannot be written": Case(
         "evaluate artifact={place}/run output={place}/policy.yaml/report.json", ["report.json", "writable output="]
     ),
