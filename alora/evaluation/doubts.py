@@ -59,7 +59,7 @@ def _against(own: Evaluation, others: Sequence[Evaluation]) -> Iterator[tuple[st
             yield code, f"AUROC {auroc.value:.3f} on {rows} is not above {value:.3f} of {name}; {remedy}"
     point = own.operating_point
     if point.rows and point.positives < LEAST_POSITIVES:
-        fitted = f"its threshold was fitted on {point.positives} positives in {point.rows} rows"
+        fitted = f"its threshold was fitted on {point.rows} rows, {point.positives} of them positive"
         yield "FEW_POSITIVES", f"{fitted}, and needs {LEAST_POSITIVES}; {MORE_POSITIVES}"
     if at_bound(point.temperature):
         low, high = TEMPERATURE_BOUNDS
