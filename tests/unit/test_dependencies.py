@@ -64,9 +64,10 @@ def test_packages_whose_internals_are_used_are_bound_above(name):
     [
         ("jinja2", "3.1.5"),  # CVE-2025-27516: a received chat template reads the environment into the prompt
         ("filelock", "3.20.0"),  # CVE-2025-68146: .lock -> a file of yours, in a received run, empties that file
+        ("httpx2", "2.5.0"),  # cancelled calls fill the pool of alora.AsyncGuard for good
     ],
 )
-def test_versions_by_which_a_received_file_does_harm_stay_out(name, version):
+def test_versions_that_do_harm_stay_out(name, version):
     bounds = [declared(PROJECT["dependencies"]), declared(PYPROJECT["dependency-groups"]["client"])]
     assert not any(found[name].specifier.contains(version) for found in bounds if name in found)
 

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 
@@ -63,7 +63,7 @@ class Load:
 
     def __init__(self, url, wanted, versions):
         self.wanted, self.versions, self.end = wanted, versions, time.monotonic() + SECONDS
-        self.http = httpx.AsyncClient(base_url=url, timeout=60)
+        self.http = httpx2.AsyncClient(base_url=url, timeout=60)
         self.count, self.ids, self.adapters = Counter(), set(), set()
 
     def going(self):
