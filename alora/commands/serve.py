@@ -40,8 +40,7 @@ def _require_port(settings: ServingSettings) -> None:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the servers: a port just left is free
             probe.bind(address)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on serving.host={settings.host} serving.port={settings.port}: {error.strerror}; "
-            "give another address or port"
-        ) from error
+    except (OSError, ValueError) as error:  # ValueError: no name that could be looked up
+        why = error.strerror if isinstance(error, OSError) else error
+        place = f"serving.host={settings.host[:80]} serving.port={settings.port}"
+        raise ConfigError(f"cannot listen on {place}: {why}; give another address or port") from error

@@ -31,9 +31,13 @@ def test_a_port_that_is_taken_is_named_before_the_base_is_loaded(taken, scorer):
         serve.run(Recipe(serving=ServingSettings(scorer=scorer, port=taken)))
 
 
-def test_an_address_of_another_machine_is_named():
-    with pytest.raises(ConfigError, match=r"serving.host=192.0.2.1 .*: Cannot assign requested address"):
-        serve.run(Recipe(serving=ServingSettings(host="192.0.2.1")))
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [("192.0.2.1", "192.0.2.1 .*: Cannot assign requested address"), ("a" * 300, "a{80} serving.port=8000: .*label")],
+)
+def test_an_address_that_is_not_this_machines_is_named(host, said):
+    with pytest.raises(ConfigError, match=rf"serving.host={said}"):
+        serve.run(Recipe(serving=ServingSettings(host=host)))
 
 
 def test_a_port_that_was_just_left_is_free(taken, started):
