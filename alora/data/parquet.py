@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,9 @@ def parquet_batches(path: Path, columns: Sequence[str] | None = None, streamed: 
     texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
     with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as file:
         size = 0
-        for batch in file.iter_batches(batch_size=1024, columns=columns):
+        # Each group by itself: no batch of Arrow's has texts inside of lists from the dictionaries of two.
+        groups = (file.iter_batches(batch_size=1024, row_groups=[number], columns=columns) for number in every)
+        for batch in chain.from_iterable(groups):
             size = sum(map(_expanded, batch.columns)) + (0 if streamed else size)
             if (values := sum(map(_values, batch.columns))) > MOST_VALUES:
                 raise DataError(

@@ -78,6 +78,17 @@ def test_a_parquet_log_may_be_longer_than_what_is_kept(tmp_path, monkeypatch):
         list(stream_conversations(str(tmp_path / "2000.parquet")))
 
 
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_messages_of_a_parquet_log_may_stand_in_any_groups_of_rows(size, tmp_path):
+    rows = [{"messages": [{"role": "user", "content": f"{n}"}] * (1 + n % 2)} for n in range(2100)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=size)
+    read = [one for _, one in stream_conversations(str(tmp_path / "a.parquet"))]
+    assert [one.where for one in read] == [f"a.parquet:{n + 1}" for n in range(2100)]
+    assert [[m.content for m in one.conversation.messages] for one in read] == [
+        [message["content"] for message in row["messages"]] for row in rows
+    ]
+
+
 def test_rows_behind_a_line_without_end_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(formats, "LONGEST_LINE", 1000)
     (tmp_path / "a.jsonl").write_text("\n".join([row(), row("x" * 3500), row(), row("y" * 1000)]))
