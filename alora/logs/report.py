@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import heapq
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +23,7 @@ MOST_DAYS = 62  # rates are shown by day up to here, else by month
 MOST_TOGETHER = 100  # policies in the table of pairs, which grows with their square
 EXCERPT = 300  # characters of a conversation
 _UNKNOWN = "unknown"
+_COMPACT = re.compile(r"\d{8}(\d{6})?")
 
 
 @dataclass(frozen=True)
@@ -106,14 +109,15 @@ class Summary:
 
 
 def day_of(time: str | None) -> str:
-    """The day (UTC where the time tells its zone) of an ISO date, or of seconds or milliseconds since 1970."""
+    """The day (UTC where the time tells its zone) of an ISO date, or of (milli-, micro-, nano-) seconds since 1970."""
     if not time:
         return _UNKNOWN
-    try:
-        number = float(time)
-        return datetime.fromtimestamp(number / 1000 if abs(number) > 1e11 else number, UTC).date().isoformat()
-    except (ValueError, OverflowError, OSError):
-        pass
+    if not _COMPACT.fullmatch(time):  # a date without its dashes, and no number of seconds
+        with suppress(ValueError, OverflowError, OSError):
+            number = float(time)
+            while 1e11 < abs(number) < 1e20:
+                number /= 1000
+            return datetime.fromtimestamp(number, UTC).date().isoformat()
     try:
         found = datetime.fromisoformat(time)
         return (found.astimezone(UTC) if found.tzinfo else found).date().isoformat()

@@ -55,7 +55,9 @@ def test_many_days_are_told_by_month(place, monkeypatch):
 @pytest.mark.parametrize(
     ("time", "day"),
     [("2026-03-01", "2026-03-01"), ("1770000000", "2026-02-02"), ("1770000000000.0", "2026-02-02"), ("soon", "unknown"),
-     (None, "unknown"), ("nan", "unknown"), ("1e300", "unknown"), ("2026-01-01T00:30:00+01:00", "2025-12-31")],
+     (None, "unknown"), ("nan", "unknown"), ("1e300", "unknown"), ("2026-01-01T00:30:00+01:00", "2025-12-31"),
+     ("20260301", "2026-03-01"), ("20261301", "unknown"), ("20260301091200", "unknown"),
+     ("1770000000000000", "2026-02-02"), ("1770000000000000000", "2026-02-02")],
 )  # fmt: skip
 def test_a_day_of_any_time(time, day):
     assert day_of(time) == day
