@@ -59,13 +59,13 @@ _LLM = fields(
     template={"type": "object"},  # a pod's spec: checked as that
 )
 _PICKER = fields(
-    "apiVersion kind plugins schedulingProfiles",
+    "apiVersion kind plugins requestHandler schedulingProfiles",
     apiVersion={"const": "inference.networking.x-k8s.io/v1alpha1"},
     kind={"const": "EndpointPickerConfig"},
     plugins=items(
         fields(
             "type",
-            type={"enum": ["session-affinity-filter", "queue-scorer", "max-score-picker"]},
+            type={"enum": ["passthrough-parser", "session-affinity-filter", "queue-scorer", "max-score-picker"]},
             parameters=fields(
                 "strategy sessionIdConfig",
                 strategy={"enum": ["session_id", "encoded_endpoint_header"]},
@@ -77,6 +77,7 @@ _PICKER = fields(
             ),
         )
     ),
+    requestHandler=fields("parsers", parsers=items(fields("pluginRef", pluginRef=TEXT))),
     schedulingProfiles=items(
         fields("name plugins", name=TEXT, plugins=items(fields("pluginRef", pluginRef=TEXT, weight={"type": "number"})))
     ),

@@ -67,8 +67,10 @@ def test_every_manifest_fits_its_schema(name):
 
 def test_the_endpoint_picker_s_plugins():
     check(PICKER)
-    (profile,) = PICKER["schedulingProfiles"]
-    assert [item["pluginRef"] for item in profile["plugins"]] == [item["type"] for item in PICKER["plugins"]]
+    (parser,), (profile,) = PICKER["requestHandler"]["parsers"], PICKER["schedulingProfiles"]
+    used = [parser["pluginRef"], *(item["pluginRef"] for item in profile["plugins"])]
+    assert used == [item["type"] for item in PICKER["plugins"]]
+    assert parser["pluginRef"] == "passthrough-parser"  # the others answer 400 on /v1/guard
 
 
 @pytest.mark.parametrize(
@@ -189,8 +191,21 @@ def test_names_labels_and_ports_meet():
     assert (pool["kind"], pool["name"], pool["group"]) == (found["kind"], found["metadata"]["name"],
                                                            found["apiVersion"].partition("/")[0])  # fmt: skip
     assert found["spec"]["targetPorts"] == [{"number": port["containerPort"]}]
+    assert "replicas" not in EVERYTHING["base: Deployment"]["spec"]  # the autoscaler's, which each apply would set back
     volumes = {volume["name"] for volume in pods["spec"]["volumes"]}
     assert {mount["name"] for mount in container("base: Deployment")["volumeMounts"]} == volumes
+
+
+def test_the_page_says_what_the_manifests_need():
+    page = (ROOT / "docs/scale_out.md").read_text()
+    (allowed,) = EVERYTHING["base: NetworkPolicy"]["spec"]["ingress"][0]["from"]
+    ((label, value),) = allowed["namespaceSelector"]["matchLabels"].items()
+    assert f"kubectl label namespace GATEWAY {label}={value}" in page
+    (models, *_) = pod("base: Deployment")["volumes"]
+    assert f"volume claim `{models['persistentVolumeClaim']['claimName']}`" in page
+    for overlay in ("gateway", "inferencepool"):
+        (gateway,) = EVERYTHING[f"overlays/{overlay}: HTTPRoute"]["spec"]["parentRefs"]
+        assert f"Gateway `{gateway['name']}`" in page
 
 
 @pytest.mark.parametrize("name", CONTAINERS)
