@@ -68,6 +68,12 @@ def test_every_name_is_exported(exported, expressions):
     assert {pair: bad for pair in found if (bad := unknown(*pair, exported))} == {}
 
 
+def test_an_alert_fires_where_nothing_is_exported(exported):
+    """The others compare values, and there are none where no guard is left."""
+    (metric,) = re.findall(r"^absent\((\w+)\)$", "\n".join(expression for expression, _ in alerts()), re.MULTILINE)
+    assert exported[metric] == set()  # no label: it is there before the first request
+
+
 def test_every_metric_is_on_the_dashboard(exported):
     shown = " ".join(expression for expression, _ in dashboard())
     families = {re.sub(r"_(total|created|bucket|sum|count)$", "", name) for name in exported}
