@@ -47,6 +47,11 @@ def run(recipe: Recipe) -> int:
         raise ConfigError(
             f"cluster={recipe.cluster} scores a log into Parquet; add output=FILE.parquet, and rows as data="
         )
+    if not of_rows and recipe.output and Path(recipe.output).suffix.lower() in PARQUET_SUFFIXES:
+        raise ConfigError(
+            f"output={recipe.output} is for the verdicts on a log, and {source} is one conversation; give "
+            "output=NAME.json, or the log as JSON lines, CSV, TSV or Parquet"
+        )
     output = recipe.output and report_file(recipe.output)
     if not of_rows:
         conversation = read_conversation(source, recipe.data)

@@ -254,6 +254,13 @@ def test_a_cluster_is_for_logs_into_parquet(log, tmp_path, capsys):
     assert not (tmp_path / "v.jsonl").exists()
 
 
+def test_one_conversation_s_verdicts_are_no_parquet(tmp_path, capsys):
+    (tmp_path / "talk.json").write_text(json.dumps(talk(3)))
+    assert score(tmp_path / "talk.json", tmp_path / "v.parquet") == 2
+    assert "talk.json is one conversation; give output=NAME.json" in capsys.readouterr().err
+    assert not (tmp_path / "v.parquet").exists()
+
+
 def test_the_rows_to_label_are_read_by_the_columns_that_they_were_scored_by(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     lines = [f"t{n},Where is parcel {n}?,It is on its way." for n in range(20)]
