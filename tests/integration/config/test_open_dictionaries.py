@@ -15,6 +15,7 @@ TABLE = {
     "data.columns.messages=dialogue data.columns.label=verdict": ("dialogue", {}),
     "data.columns.messages=asked,answered": ("asked,answered", {}),
     "data.columns.group=customer_id": ("messages", {}),
+    "data.columns.label=%policy%": ("messages", {}),
     "'data.label_map={unsafe: violation, safe: ok}'": ("messages", {"unsafe": "violation", "safe": "ok"}),
     '\'data.label_map={"1": violation, "0": ok}\'': ("messages", {"1": "violation", "0": "ok"}),
 }
