@@ -23,18 +23,19 @@ def row_labels(
 ) -> dict[str, str]:
     """A row's label for each of ``policies`` that it has; ``own`` gathers what is wrong with one's alone."""
     columns = settings.columns
-    if POLICY_PLACE in columns.label:
-        return _by_column(row, where, settings, policies, findings, own)
-    if columns.label not in row and columns.labels not in row:
+    of_each = POLICY_PLACE in columns.label
+    many = None if of_each else unpacked(row.get(columns.labels))
+    if of_each:
+        pairs = _by_column(row, where, columns.label, policies, findings, own)
+    elif columns.label not in row and columns.labels not in row:
         text = f"no column {columns.label!r} or {columns.labels!r}; the row has {listed(row)}"
         each = f", or to {POLICY_PLACE} where each policy has a column of its name" if len(policies) > 1 else ""
         findings.add("COLUMN_MISSING", where, f"{text}; set data.columns.label=NAME{each}")
         return {}
-    many = unpacked(row.get(columns.labels))
-    if many is not None and not isinstance(many, dict):
+    elif many is not None and not isinstance(many, dict):
         findings.add("LABELS_KIND", where, f"{columns.labels!r} is {kind(many)}; map each policy to its label or null")
         return {}
-    if many is not None:  # null and absent mean "not annotated"
+    elif many is not None:  # null and absent mean "not annotated"
         pairs = [(policy, many[policy.id]) for policy in policies if many.get(policy.id) is not None]
     else:
         policy = policies[0] if len(policies) == 1 else _own_policy(row, where, policies, findings)
@@ -48,22 +49,21 @@ def row_labels(
 def _by_column(
     row: dict[str, Any],
     where: str,
-    settings: DataSettings,
+    named: str,
     policies: Sequence[Policy],
     findings: Findings,
     own: Mapping[str, Findings],
-) -> dict[str, str]:
-    """The labels of a row that has a column for each policy; an empty cell means "not annotated"."""
-    found = {}
+) -> list[tuple[Policy, Any]]:
+    """What a row says of each policy in the policy's own column; an empty cell means "not annotated"."""
+    pairs = []
     for policy in policies:
-        column = settings.columns.label.replace(POLICY_PLACE, policy.id)
+        column = named.replace(POLICY_PLACE, policy.id)
         if column not in row:
             text = f"no column {column!r}, which data.columns.label names; the row has {listed(row)}"
             own.get(policy.id, findings).add("COLUMN_MISSING", where, text)
         elif row[column] not in (None, ""):
-            label = _label(row[column], where, policy, settings, own.get(policy.id, findings))
-            found |= {policy.id: label} if label is not None else {}
-    return found
+            pairs.append((policy, row[column]))
+    return pairs
 
 
 def _refuse_contradiction(

@@ -151,7 +151,15 @@ class Loader:
         """Certify what is neither served nor among ``certified``, then serve exactly ``entries``. What does not come to
         be served is unloaded."""
         with self._guard.holding(*(entry.name for entry in entries)):
-            wanted = [await self._wanted(entry, certified) for entry in entries]
+            known = {item.version: item for item in (*self._guard.served, *self._guard.shadows, *certified)}
+            read = {(item.version, item.bundle) for item in self._entries}
+            fresh = {item.version for item in certified}
+            wanted = [
+                known[entry.version].at(entry.stage, entry.tags)
+                if entry.version in fresh or (entry.version, entry.bundle) in read
+                else await self._by_folder(entry, known.get(entry.version))
+                for entry in entries
+            ]
             if write:
                 self._set.write(entries)
                 self._stamp = self._set.stamp
@@ -159,13 +167,8 @@ class Loader:
             self._entries = entries
             self._guard.serve(wanted)
 
-    async def _wanted(self, entry: Entry, certified: Sequence[Served]) -> Served:
-        """What ``entry`` serves. Its folder is read, but for one that was: a restart has nothing but the folder."""
-        at_hand = {item.version: item for item in (*self._guard.served, *self._guard.shadows, *certified)}
-        read = {(item.version, item.bundle) for item in self._entries}
-        known = at_hand.get(entry.version)
-        if known is not None and (known in certified or (entry.version, entry.bundle) in read):
-            return known.at(entry.stage, entry.tags)
+    async def _by_folder(self, entry: Entry, known: Served | None) -> Served:
+        """What ``entry`` serves, by its folder, which is all that a restart has; ``known`` is served already."""
         bundle = await asyncio.to_thread(self._read, self._set.folder(entry.bundle))
         if known is None:
             return await self._certified(entry, bundle)
