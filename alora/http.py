@@ -94,7 +94,9 @@ class Http:
         except TimeoutError as error:
             raise _silent(place, f"no whole answer after {silence * _WHOLE:g} s") from error
         except (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:  # a cut answer, no HTTP at all
-            raise _silent(place, " ".join(str(error).split())[:300] or type(error).__name__) from error
+            silent = _silent(place, " ".join(str(error).split())[:300] or type(error).__name__)
+            silent.wait = 0.0 if isinstance(error, httpx2.ConnectError) else None  # it may be starting again
+            raise silent from error
         if 300 <= answer.status_code < 400:
             raise ConfigError(
                 f"{place} answered {answer.status_code} and sends on to {named(str(answer.headers.get('Location')))}, "

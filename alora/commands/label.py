@@ -14,7 +14,7 @@ from alora.atomic import write_pieces
 from alora.commands.output import note, say, table
 from alora.config.schema import Recipe
 from alora.data.messages import Conversation, as_row
-from alora.errors import ConfigError
+from alora.errors import CheckFailed, ConfigError
 from alora.logs.rows import conversations_at
 from alora.logs.sample import DISAGREES, STRATUM, UNCERTAIN, Wanted, sample
 from alora.logs.stored import read_manifest
@@ -29,6 +29,8 @@ def run(recipe: Recipe) -> int:
         raise ConfigError(f"{file} is there already, and somebody may have labelled it; give another output=")
     against = recipe.logs.against
     wanted = sample(Path(str(recipe.logs.verdicts)), recipe.logs.rows, None if against is None else Path(against))
+    if not wanted:
+        raise CheckFailed(f"{recipe.logs.verdicts} holds a verdict on no row, so there is nothing to label")
     job = read_manifest(Path(str(recipe.logs.verdicts)))["job"]
     write_pieces(file, _lines(conversations_at(str(recipe.conversation), recipe.data, job, wanted), wanted))
     counts = Counter((policy, said["why"]) for row in wanted.values() for policy, said in row.items())

@@ -1,9 +1,11 @@
 """A log scored by a guard that is busy, or whose policies fail: what costs a row, and what ends the job."""
 
+from socket import socket
+
 import pytest
 
 from alora.errors import CheckFailed, ConfigError, PromptRefused
-from alora.http import Full, Unreachable, refusal
+from alora.http import Full, Http, Unreachable, Waiting, refusal
 from alora.remote import _WAITS_S, GuardClient
 from alora.serving.guard import Guard, GuardAnswer, GuardPolicy, GuardVerdict
 from tests.unit.serving.test_client import server
@@ -71,6 +73,18 @@ def test_a_guard_that_does_not_answer_is_not_waited_for(guard):
     with pytest.raises(Unreachable):
         client.score(talk("one"))
     assert waits == []
+
+
+def test_a_guard_that_is_starting_again_is_waited_for(guard):
+    client, answers, waits = guard
+    with socket() as free:
+        free.bind(("127.0.0.1", 0))  # nothing listens there
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(Unreachable) as caught:
+            Waiting(Http)(lambda http: http.send(url, None, 5))
+    answers[:] = [caught.value]
+    assert client.score(talk("one")).verdicts[0].probability == 0.25
+    assert waits == [1]
 
 
 def test_the_wait_is_that_of_the_answer():

@@ -10,6 +10,7 @@ from alora.config.schema import DataSettings
 from alora.data.conversation import read_labelled, stream_conversations
 from alora.data.messages import as_row
 from alora.errors import ConfigError
+from alora.logs.folder import Refused, VerdictFolder
 from alora.logs.sample import DISAGREES, STRATUM, UNCERTAIN, sample
 from alora.policy import Policy
 from tests.unit.logs.cases import log, probability, verdicts
@@ -82,6 +83,23 @@ def test_another_log_leaves_no_file(place, tmp_path, capsys):
     assert main(["label", f"verdicts={place}", f"data={other}", f"output={tmp_path / 'rows.jsonl'}"]) == 2
     assert "holds other rows" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir() if "rows" in path.name] == []
+
+
+def test_verdicts_on_no_row_leave_nothing_to_label(source, tmp_path, capsys):
+    job = {
+        "rows": ROWS,
+        "rows_digest": "0a",
+        "time": None,
+        "policies": {"advice": {"adapter": "0a" * 32, "threshold": 0.5}},
+        "shard_rows": ROWS,
+    }
+    with VerdictFolder(tmp_path / "none", job) as folder:
+        folder.write(0, [Refused(row, f"{source}:{row + 1}", ["too long"]) for row in range(ROWS)])
+        folder.finish()
+    output = tmp_path / "rows.jsonl"
+    assert main(["label", f"verdicts={tmp_path / 'none'}", f"data={source}", f"output={output}"]) == 1
+    assert "holds a verdict on no row" in capsys.readouterr().err
+    assert not output.exists()
 
 
 def test_a_row_that_is_written_out_reads_back_as_the_same_conversation(tmp_path):
