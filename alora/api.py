@@ -58,7 +58,7 @@ class Battery:
             messages: a list of ``{"role": ..., "content": ...}``, or a row with such a list under ``messages``.
 
         Raises:
-            DataError, RenderError: it is no conversation.
+            DataError, RenderError: it is not a conversation.
             ConfigError: it is longer than the base takes.
         """
         return next(self._each([("", messages)]))

@@ -1,6 +1,6 @@
 """Verbs to commands; errors to messages and exit codes. Nothing heavy is imported before a verb asks for it.
 
-Exit codes: 0 done; 1 a check ran and its answer is no; 2 something the user can mend; 3 a fault of alora's own;
+Exit codes: 0 done; 1 a check ran and failed; 2 something the user can correct; 3 a fault of alora's own;
 130 interrupted; 141 the reader of standard output went away.
 """
 

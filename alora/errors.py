@@ -1,7 +1,7 @@
 """Every error that alora raises on purpose.
 
 A message says what was found, where, and what to do about it. The command line prints the message alone and
-exits with the class's ``exit_code``: 2 when the user can mend the input, 1 when a check ran and failed.
+exits with the class's ``exit_code``: 2 when the user can correct the input, 1 when a check ran and failed.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -74,7 +74,7 @@ class TrainingError(AloraError, RuntimeError):
 
 
 class CheckFailed(AloraError, AssertionError):
-    """A check ran to its end and its answer is no (KV identity, reload parity, golden rows)."""
+    """A check ran to its end and failed (KV identity, reload parity, golden rows)."""
 
     exit_code = 1
 
@@ -84,7 +84,7 @@ class MissingDependency(AloraError, ImportError):
 
 
 class AllFailed(AloraError):
-    """Each of several policies failed, and each with its own error; the user may mend some of them, or none."""
+    """Each of several policies failed, each with its own error; the user may be able to correct some of them."""
 
     def __init__(self, errors: Mapping[str, AloraError]) -> None:
         self.exit_code = max(error.exit_code for error in errors.values())

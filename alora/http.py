@@ -30,7 +30,7 @@ class Unreachable(ConfigError):
 
 
 class Full(ConfigError):
-    """The server takes no more for now."""
+    """The server takes no further requests for now."""
 
     wait: float | None = 0.0
 
@@ -52,7 +52,7 @@ class Http:
         try:
             self._client = httpx2.AsyncClient(headers=headers, limits=limits)
         except (ValueError, ImportError) as error:
-            raise ConfigError(f"the environment's proxy cannot be used: {redacted(str(error))}; mend it") from error
+            raise ConfigError(f"the environment's proxy cannot be used: {redacted(str(error))}; correct it") from error
 
     async def close(self) -> None:
         """Close its connections."""
@@ -73,14 +73,14 @@ class Http:
 
         Raises:
             Unreachable: no whole answer comes, or one that is too long.
-            PromptRefused: ``body`` is no JSON.
+            PromptRefused: ``body`` is not JSON.
             ConfigError: the server sends on to another.
         """
         place = named(url)
         try:
             content = None if body is None else json.dumps(body, allow_nan=False).encode()
         except (TypeError, ValueError, RecursionError) as error:
-            raise PromptRefused(f"what {place} is to be asked is no JSON ({error}); give texts and numbers") from error
+            raise PromptRefused(f"the request to {place} is not JSON ({error}); give texts and numbers") from error
         given = {**(headers or {}), **({} if body is None else {"Content-Type": "application/json"})}
         method = "GET" if body is None else "POST"
         try:

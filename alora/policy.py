@@ -23,7 +23,7 @@ LONGEST = {
     "label": 200,
     "answer": 200,
     "rule": 100_000,
-}  # letters; more is no rule but a file gone astray
+}  # letters; more is not a rule but a file gone astray
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _REMEDY = "give a YAML file with id, title and rule"
 _ROWS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
@@ -271,7 +271,7 @@ def _refuse_odd_text(policy: str, name: str, text: Any) -> None:
     if len(text) > LONGEST[name]:
         raise PolicyError(f"policy {policy!r}: its {name} has {len(text):,} letters; use {LONGEST[name]:,} at most")
     if lone_surrogate(text) is not None:
-        raise PolicyError(f"policy {policy!r}: {text!r} holds a lone surrogate, which is no Unicode text; replace it")
+        raise PolicyError(f"policy {policy!r}: {text!r} holds a lone surrogate, which is not Unicode text; replace it")
 
 
 def _in_words(name: str) -> str:

@@ -81,7 +81,7 @@ def read_json(path: Path, refusal: type[AloraError], remedy: str) -> Any:
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def read_yaml(path: Path, refusal: type[AloraError], remedy: str, loader: Any = None) -> Any:

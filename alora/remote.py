@@ -57,7 +57,7 @@ class AsyncClient:
         """:meth:`alora.Battery.score` by the server; all policies are asked at once.
 
         Raises:
-            DataError, RenderError: it is no conversation.
+            DataError, RenderError: it is not a conversation.
             ConfigError: the server does not answer, refuses the prompt, or does not serve a bundle.
             CheckFailed: it runs without the plugin, or its answers are not the bundles'.
         """

@@ -34,7 +34,7 @@ def typed(kind: Any, value: Any, key: str = "") -> Any:
         return float(value)
     if kind is Any or (type(value) is kind is not float):
         return value
-    raise TypeError(f"{key} is {repr(value)[:60]}, which is no {_name(kind)}")
+    raise TypeError(f"{key} is {repr(value)[:60]}, which is not {_name(kind)}")
 
 
 def _record(kind: Any, content: Mapping[str, Any], key: str) -> Any:
@@ -51,6 +51,6 @@ def _record(kind: Any, content: Mapping[str, Any], key: str) -> Any:
 
 def _name(kind: Any) -> str:
     if dataclasses.is_dataclass(kind) or typing.get_origin(kind) in (Mapping, dict):
-        return "object"
-    words = {bool: "true or false", int: "whole number", float: "finite number", str: "text"}
-    return words.get(kind, "list of its length and kind")
+        return "an object"
+    words = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}
+    return words.get(kind, "a list of its length and kind")

@@ -23,8 +23,8 @@ def read_config(location: str, options: Mapping[str, Any]) -> PretrainedConfig:
     """The config of the base at ``location``, a folder or a hub id.
 
     Raises:
-        BaseError: it is no config, or describes a base that alora refuses: quantized already, RoPE that depends on the
-            prompt's length, a number that no base has.
+        BaseError: it is not a config, or describes a base that alora refuses: quantized already, RoPE that depends on
+            the prompt's length, a number that no base has.
     """
     config = AutoConfig.from_pretrained(location, **options)
     for key, value in _leaves(config.to_dict()):

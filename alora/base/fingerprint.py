@@ -19,7 +19,7 @@ _NOT_COMPUTING = ("architectures", "dtype", "torch_dtype", "transformers_version
 class Fingerprint:
     """sha256 digests of a base's weights, tokenizer, chat template and config, and its quantization ("none", "nf4").
 
-    The config counts where it departs from its class's defaults, so that a new default elsewhere is no difference.
+    The config counts where it departs from its class's defaults, so that a new default elsewhere is not a difference.
 
     The weights' digest is over names, dtypes, shapes and bytes of the stored tensors, in the order of their names, so
     it does not depend on sharding or on the dtype that the base is run in. Of a quantized base too they are those of

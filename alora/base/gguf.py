@@ -31,7 +31,7 @@ def converted(file: Path, progress: bool = True, digest: str | None = None) -> P
         digest: sha256 of the file, if the caller knows it.
 
     Raises:
-        BaseError: the file is no GGUF that transformers can read, or the cache cannot be written.
+        BaseError: the file is not a GGUF that transformers can read, or the cache cannot be written.
     """
     folder = converted_folder(digest or file_digest(file))
     if folder.is_dir():

@@ -45,7 +45,7 @@ def require_named_type(folder: Path) -> None:
     stored = read_json(file, BaseError, REMEDY) if file.exists() else {}
     kind = stored.get("model_type", "") if isinstance(stored, dict) else None
     if not isinstance(kind, str) or not re.fullmatch(r"[\w.-]{0,64}", kind):
-        raise BaseError(f"{file}: model_type is no name of a model; {REMEDY}")
+        raise BaseError(f"{file}: model_type is not a name of a model; {REMEDY}")
     labels = stored.get("num_labels", 2)  # transformers writes a name for each as it reads the config
     if not isinstance(labels, int) or not 0 <= labels <= _MOST_LABELS:
         raise BaseError(f"{file}: num_labels is {str(labels)[:40]}, not 0 to {_MOST_LABELS}; {REMEDY}")

@@ -192,7 +192,7 @@ def load_record(path: Path) -> Record:
     file = path / "bench.json" if path.is_dir() else path
     data = read_json(file, ConfigError, "give a bench.json, or the folder that holds one")
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise ConfigError(f"{file} is no record of this version's alora bench; measure it again")
+        raise ConfigError(f"{file} is not a record of this version's alora bench; measure it again")
     try:
         return typed(Record, data)
     except TypeError as error:

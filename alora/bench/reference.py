@@ -119,7 +119,7 @@ def of(result: Result) -> Probabilities:
 
 
 def gap(one: Probabilities, other: Probabilities) -> float:
-    """Largest difference of a label's probability; 1, the most there can be, where one of them is no number."""
+    """Largest difference of a label's probability; 1, the most there can be, where one of them is not a number."""
     if not all(map(math.isfinite, (*one, *other))):  # max() passes over NaN
         return 1.0
     return max(abs(a - b) for a, b in zip(one, other, strict=True))
@@ -128,7 +128,7 @@ def gap(one: Probabilities, other: Probabilities) -> float:
 def agreement(
     system: str, against: str, pairs: Sequence[tuple[Probabilities, Probabilities]], moved: float | None = None
 ) -> Agreement:  # fmt: skip
-    """Answers next to the right ones. What is no number names no label."""
+    """Answers next to the right ones. What is not a number names no label."""
     gaps = [gap(one, other) for one, other in pairs]
     named = [one.index(max(one)) == other.index(max(other)) for one, other in pairs]
     same = sum(found < 1 and equal for found, equal in zip(gaps, named, strict=True))

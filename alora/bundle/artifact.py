@@ -75,7 +75,7 @@ def find_artifact(folder: Path | str) -> Artifact:
             several = tuple(battery_folders(folder)) if kind is Kind.BATTERY else (folder,)
             return Artifact(kind, folder, () if kind is Kind.ADAPTER else several, several, run)
     marks = ", ".join(kind.value for kind in Kind)
-    raise BundleError(f"{folder} is no artifact of alora: it holds none of {marks}")
+    raise BundleError(f"{folder} is not an artifact of alora: it holds none of {marks}")
 
 
 def _bundles(run: Path) -> tuple[Path, ...]:

@@ -110,7 +110,7 @@ def _names(file: Path) -> list[str]:
     seen: set[str] = set()
     for index, name in enumerate(names):
         if not _names_a_folder(name) or name in seen:
-            problem = "is there twice" if name in seen else "is no name of a folder next to it"
+            problem = "is there twice" if name in seen else "is not a name of a folder next to it"
             raise BundleError(f"{file}: bundles[{index}], {repr(name)[:80]}, {problem}; write the battery again")
         seen.add(name)
     return names

@@ -83,7 +83,7 @@ def push_bundle(folder: Path | str, repo_id: str, private: bool = True, endpoint
             commit_message=f"Adapter {bundle.manifest.adapter_digest[:12]} for the policy {bundle.policy.id}",
         )
     except HFValidationError as error:
-        raise BundleError(f"export.push_to={repo_id!r} is no repository id: {first_line(error)}") from error
+        raise BundleError(f"export.push_to={repo_id!r} is not a repository id: {first_line(error)}") from error
     except OfflineModeIsEnabled as error:
         raise BundleError("HF_HUB_OFFLINE is set, so nothing can be pushed; unset it") from error
     except HfHubHTTPError as error:

@@ -210,7 +210,7 @@ def manifest_from_dict(content: Any, where: str) -> Manifest:
     """
     version = content.get("schema_version") if isinstance(content, dict) else None
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise BundleError(f"{where}: schema_version is {version!r}, so this is no bundle manifest; export it again")
+        raise BundleError(f"{where}: schema_version is {version!r}, so this is not a bundle manifest; export it again")
     if version > SCHEMA_VERSION:
         raise BundleError(
             f"{where}: schema_version {version} was made by a newer alora, and this one reads up to {SCHEMA_VERSION}; "

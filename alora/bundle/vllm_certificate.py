@@ -34,7 +34,7 @@ def add_vllm_certificate(bundle: Bundle, vllm: Certificate) -> Bundle:
         raise BundleError(f"{bundle.folder} is a plain LoRA without a certificate, so nothing can be added to one")
     inner = next((entry.name for entry in bundle.folder.iterdir() if not entry.is_file()), None)
     if inner is not None:
-        raise BundleError(f"{bundle.folder} holds {inner!r}, which is no part of a bundle; take it out, or use a copy")
+        raise BundleError(f"{bundle.folder} holds {inner!r}, which is not part of a bundle; take it out, or use a copy")
     whole = replace(read_certificate(bundle.folder / CERTIFICATE_FILE), vllm=vllm)
 
     def fill(staged: Path) -> None:

@@ -70,7 +70,7 @@ def _folder(recipe: Recipe) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     report_file(folder / "bench.json")
     if (folder / "bench.md").exists() and not (folder / "bench.json").exists():
-        raise ConfigError(f"{folder}/bench.md is there and is no report of alora's; give another output=")
+        raise ConfigError(f"{folder}/bench.md is there and is not a report of alora's; give another output=")
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(_ROOM))
     return folder

@@ -248,7 +248,7 @@ def _claim(folder: Path, policy: Policy) -> None:
                     f"({_as_data(folder)}), or move it away"
                 )
     elif folder.exists() and any(item.name != "dimensions.yaml" and not is_part(item) for item in folder.iterdir()):
-        raise ConfigError(f"{folder} is no folder of alora generate and is not empty; give another output=")
+        raise ConfigError(f"{folder} is not a folder of alora generate and is not empty; give another output=")
     else:
         write_json(mark, asdict(_Mark(policy.as_dict())))
 
@@ -258,21 +258,21 @@ def _as_data(folder: Path) -> str:
 
 
 def _dimensions(file: Path, held: str | None) -> dict[str, list[str]]:
-    """What ``file`` holds; ConfigError where it is no list of values by name, or ``held`` cannot be held out of it."""
+    """What ``file`` holds; ConfigError where it is not a list of values by name, or ``held`` cannot be held out."""
     content = read_yaml(file, ConfigError, "write NAME: [VALUE, VALUE, ...]")
     if not isinstance(content, dict) or not content:
         raise ConfigError(f"{file} holds no dimensions; write NAME: [VALUE, VALUE, ...]")
     for name, values in content.items():
         if not isinstance(values, list) or not values or not all(isinstance(item, str) for item in values):
-            raise ConfigError(f"{file}: {name!s} is no list of texts; write NAME: [VALUE, VALUE, ...]")
+            raise ConfigError(f"{file}: {name!s} is not a list of texts; write NAME: [VALUE, VALUE, ...]")
         if any(lone_surrogate(text) is not None for text in (str(name), *values)):
-            raise ConfigError(f"{file}: {printable(str(name))} or a value of it is no Unicode text; write it anew")
+            raise ConfigError(f"{file}: {printable(str(name))} or a value of it is not Unicode text; write it anew")
     dimensions = {str(name): values for name, values in content.items()}
     if len(dimensions) < len(content):
         raise ConfigError(f"{file} gives a dimension twice, as a number and as a text; leave one out")
     if held is not None and len(set(dimensions.get(held, ()))) < 2:
         others = ", ".join(name for name, values in dimensions.items() if len(set(values)) > 1)
-        raise ConfigError(f"generate.hold_out={held} is no dimension with two values in {file}: {others}")
+        raise ConfigError(f"generate.hold_out={held} is not a dimension with two values in {file}: {others}")
     return dimensions
 
 

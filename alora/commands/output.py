@@ -42,7 +42,7 @@ def report_file(output: str | Path, *homes: Path) -> Path:
             adapter's to replace; of a run's only ``identity.json`` is.
 
     Raises:
-        ConfigError: it is a record that a run, a bundle or an adapter keeps, or a file that is no report of alora's.
+        ConfigError: it is a record that a run, a bundle or an adapter keeps, or a file that is not a report of alora's.
     """
     file = Path(output)
     in_bundle, in_adapter = ((file.parent / name).exists() for name in ("alora.json", "adapter_config.json"))
@@ -52,7 +52,7 @@ def report_file(output: str | Path, *homes: Path) -> Path:
     if file.name in _RECORDS and (in_bundle or ((in_run or in_adapter) and not wanted)):
         raise ConfigError(f"{file} is a record of the run, bundle or adapter that it lies in; give another output=")
     if (file.is_symlink() or file.exists()) and not _is_report(file):
-        raise ConfigError(f"{file} is there and is no report of alora's; give another output=, or move it away")
+        raise ConfigError(f"{file} is there and is not a report of alora's; give another output=, or move it away")
     return file
 
 

@@ -182,7 +182,7 @@ def _show(recipe: Recipe, refits: Sequence[Refit], made: Sequence[Bundle], sourc
         say(
             f"{policy}: parity with the base in {found['quantization']}: {found['same_verdict']} of {found['rows']} "
             "golden rows keep their verdict, log-probabilities differ by up to "
-            f"{'what is no number' if far is None else f'{far:.2g}'}"
+            f"{'what is not a number' if far is None else f'{far:.2g}'}"
         )
     say(f"rows: {source}; what the old threshold does is on the same rows")
     for bundle in made:

@@ -17,7 +17,7 @@ def run(recipe: Recipe) -> int:
     files = home / "report.md", home / "report.html"
     for file in files:
         if (file.exists() or file.is_symlink()) and not _replaceable(file):
-            raise ConfigError(f"{file} is there and is no report of alora's; give another output=FOLDER")
+            raise ConfigError(f"{file} is there and is not a report of alora's; give another output=FOLDER")
     summary = Summary(Path(str(recipe.logs.verdicts)), recipe.logs.examples)
     texts = {}
     if recipe.conversation is not None:

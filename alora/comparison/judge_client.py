@@ -44,7 +44,7 @@ Said = TypeVar("Said")
 class NoAnswer(Enum):
     """Why a row has no answer. Only the first may be otherwise when it is asked again."""
 
-    FAILED = auto()  # connection, timeout, HTTP 429 or 5xx, a body that is no chat completion
+    FAILED = auto()  # connection, timeout, HTTP 429 or 5xx, a body that is not a chat completion
     UNREADABLE = auto()  # words, but no label
     REFUSED = auto()  # HTTP 400, 413 or 422: this row is too long, or no request of ours is taken
     FILTERED = auto()  # the same, and it says that the content is what it refuses

@@ -52,7 +52,7 @@ def messages(policy: Policy, conversation: Conversation, max_characters: int) ->
 def read_answer(text: str | None, policy: Policy) -> Answer | None:
     """The last JSON object of ``text`` that has a label; None when there is none, or its label is not the policy's.
 
-    What comes before it is a draft, and what stands in ``<think>`` is no answer at all. A label in other capitals or
+    What comes before it is a draft, and what stands in ``<think>`` is not an answer. A label in other capitals or
     with spaces around it is the label. Words around the object are passed over, but a label in prose is not an answer:
     a refusal names labels too.
     """

@@ -62,7 +62,7 @@ class Limits:
             if isinstance(item, int | float) and not abs(item) <= largest:
                 return f"{key} is {str(item)[:40]}; no setting goes beyond {largest}"
             if isinstance(item, str) and lone_surrogate(item) is not None:
-                return f"{key} is {ascii(item)[:60]}, which is no Unicode text; write it in UTF-8"
+                return f"{key} is {ascii(item)[:60]}, which is not Unicode text; write it in UTF-8"
         if self.some and value in ([], ""):
             remedy = "list at least one" if value == [] else f"give a value, or {key}=null for none"
             return f"{key} is empty; {remedy}"
@@ -125,7 +125,7 @@ def is_server(url: str) -> bool:
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number or above 65535, half an IPv6 address
+    except ValueError:  # a port that is not a number or above 65535, half an IPv6 address
         return False
     return usable and url.isprintable() and " " not in url
 

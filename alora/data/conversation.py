@@ -87,7 +87,7 @@ def read_conversation(source: str, settings: DataSettings | None = None) -> Conv
     ``settings.columns`` names what the object holds; one with ``messages`` needs no other name.
 
     Raises:
-        DataError: it cannot be read, or is no conversation.
+        DataError: it cannot be read, or is not a conversation.
     """
     where = "standard input" if source == "-" else Path(source).name
     try:
@@ -106,7 +106,7 @@ def parse_conversation(value: Any, where: str, settings: DataSettings | None = N
     """One conversation from parsed JSON: an object with ``messages``, or their list; ``where`` names it in errors.
 
     Raises:
-        DataError: it is no conversation.
+        DataError: it is not a conversation.
     """
     row = {ColumnSettings.messages: value} if isinstance(value, list) else value
     findings, settings = Findings(), settings or DataSettings()
@@ -119,7 +119,7 @@ def parse_conversation(value: Any, where: str, settings: DataSettings | None = N
 
 @dataclass(frozen=True)
 class Rejected:
-    """A row that is no conversation, with all that is wrong with it."""
+    """A row that is not a conversation, with all that is wrong with it."""
 
     where: str
     findings: tuple[Finding, ...]

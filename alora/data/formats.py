@@ -15,7 +15,7 @@ from alora.errors import DataError
 from alora.findings import Findings
 
 LONGEST_NUMBER = 1000  # digits; Python itself refuses more than 4300
-LONGEST_LINE = 16 * 2**20  # bytes; longer is no row but a file without line ends; json takes 40 times as much
+LONGEST_LINE = 16 * 2**20  # bytes; longer is not a row but a file without line ends; json takes 40 times as much
 MOST_INFLATED, LEAST_BOUND = 200, 64 * 2**20  # times the size of a gzip file, and bytes that any may have
 CHUNK = 2**20
 CUT_SHORT = "; the file is read up to here, as an array of rows"  # ends the one problem that hides further rows
@@ -152,7 +152,7 @@ def _read_lines(stream: Stream, name: str, findings: Findings) -> Iterator[Row]:
                 line = stream.readline(LONGEST_LINE)
             continue
         if b"\x00" in line:
-            findings.add("NUL_BYTES", where, "holds NUL bytes, so it is no text; give JSONL in UTF-8")
+            findings.add("NUL_BYTES", where, "holds NUL bytes, so it is not text; give JSONL in UTF-8")
             continue
         if number == 1 and line.strip() == b"{" and stream.peek(1).lstrip().startswith(b'"'):
             raise DataError(f"{name} spreads an object over several lines; write one per line (jq -c), or an array")
@@ -224,7 +224,7 @@ def _read_table(stream: Stream, name: str, start: bytes, findings: Findings) -> 
             text = f"{len(cells)} cells and {len(header)} columns; put texts with {separator!r} or quotes in quotes"
             findings.add("CELLS", where, text)
         elif "\0" in "".join(cells):
-            findings.add("NUL_BYTES", where, "holds NUL bytes, so it is no text; give CSV in UTF-8")
+            findings.add("NUL_BYTES", where, "holds NUL bytes, so it is not text; give CSV in UTF-8")
         elif any(cells):
             yield Row(where, {title: cell or None for title, cell in zip(header, cells, strict=False) if title})
 

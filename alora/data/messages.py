@@ -125,7 +125,7 @@ def conversation_of(row: Any, where: str, settings: DataSettings, findings: Find
     if name is not None and (isinstance(name, bool) or not isinstance(name, str | int)):
         findings.add("ID_KIND", where, f"{columns.id!r} is {kind(name)}; an id is a text or a number")
     elif isinstance(name, str) and lone_surrogate(name) is not None:
-        findings.add("NOT_UNICODE", where, f"{columns.id!r} holds a lone surrogate, which is no Unicode text")
+        findings.add("NOT_UNICODE", where, f"{columns.id!r} holds a lone surrogate, which is not Unicode text")
     complete = tuple(message for message in messages if message is not None)
     return Conversation(where if name is None else str(name), complete) if raw and len(complete) == len(raw) else None
 
@@ -222,7 +222,7 @@ class _Reader:
             if not isinstance(text, str):
                 self._add("CONTENT_KIND", f"name is {kind(text)}; it must be a text")
             elif (surrogate := lone_surrogate(text)) is not None:
-                problem = f"content has a lone surrogate at character {surrogate}, which is no Unicode text"
+                problem = f"content has a lone surrogate at character {surrogate}, which is not Unicode text"
                 self._add("NOT_UNICODE", problem)
         return Message(role, content, name, calls) if self._findings.count == before else None
 

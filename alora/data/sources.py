@@ -103,7 +103,7 @@ def _require_own(files: Sequence[str], name: str) -> None:
         own = place.resolve().is_relative_to(home.resolve()) if home.exists() else file.startswith("hf://")
         if not own:
             raise DataError(
-                f"{name} leads to {file}, which is no file of the data set; mend its README.md or state.json"
+                f"{name} leads to {file}, which is not a file of the data set; mend its README.md or state.json"
             )
         if home.exists():
             require_plain(place, DataError, Path(file).name)  # it may lie in a hidden folder

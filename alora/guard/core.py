@@ -65,7 +65,7 @@ class Guard:
         Raises:
             RefusedRequest: an unknown policy, a malformed or too long conversation.
             EngineDead: the engine is gone.
-            Overloaded: it takes no more.
+            Overloaded: it takes no further requests.
         """
         async for item in self.judge(request):
             if isinstance(item, GuardResponse):

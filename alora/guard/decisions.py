@@ -59,7 +59,7 @@ class DecisionRequest(BaseModel):
     def _refuse_options_of_other_routes(cls, given: Any) -> Any:
         wrong = [name for name in _OTHERS if isinstance(given, dict) and given.get(name) is not None]
         if wrong:
-            raise ValueError(f"{wrong[0]} is no option of this route; it takes prompt_cache_key and deadline_ms")
+            raise ValueError(f"{wrong[0]} is not an option of this route; it takes prompt_cache_key and deadline_ms")
         return given
 
     model: Literal["alora"]

@@ -110,7 +110,7 @@ def _invalid(error: RequestValidationError) -> str:
     """What is wrong, without the text that was sent, but for the beginning of a key's."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
-        return f"the body is no JSON at character {first['loc'][-1]}"
+        return f"the body is not JSON at character {first['loc'][-1]}"
     problems = [
         f"{'.'.join(str(key)[:80] for key in item['loc'][1:])[:200] or 'body'}: {item['msg'][:200]}"
         for item in error.errors()[:5]

@@ -132,7 +132,7 @@ class Loader:
             return served
 
     async def delete(self, policy: str, stage: str | None = None) -> None:
-        """Serve ``policy`` no more, in ``stage`` or in none; BundleError for one that is not served, or is the last."""
+        """Stop serving ``policy``, in ``stage`` or altogether; BundleError where it is not served, or is the last."""
         async with self._changing:
             current = await self._current()
             kept = tuple(item for item in current if item.policy != policy or stage not in (None, item.stage))

@@ -165,7 +165,7 @@ async def put_policy(policy: str, body: PutPolicy, request: Request) -> PolicyCa
 
 @router.delete("/v1/guard/policies/{policy}", response_model=PolicyList)
 async def delete_policy(policy: str, request: Request, stage: Stage | None = None) -> PolicyList:
-    """Serve a policy no more, or end its shadow alone (``?stage=shadow``); what is left."""
+    """Stop serving a policy, or its shadow alone (``?stage=shadow``); returns what is left."""
     loader = loader_of(request)
     try:
         await loader.delete(policy, stage)

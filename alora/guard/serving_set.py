@@ -110,5 +110,5 @@ class ServingSet:
         except OSError as error:
             raise BundleError(f"bundle is {name[:200]!r}: {error.strerror}; name a folder below the root") from error
         if not found:
-            raise BundleError(f"bundle is {name[:200]!r}, which is no folder below the serving root")
+            raise BundleError(f"bundle is {name[:200]!r}, which is not a folder below the serving root")
         return folder

@@ -113,7 +113,7 @@ class VerdictFolder:
             own = name and (number is None or (int(number) < self.shards and number == f"{int(number):05}"))
             # What another process of this job has just renamed is no longer there.
             if not (own and (entry.is_file(follow_symlinks=False) or not os.path.lexists(entry))):
-                raise RunError(f"{entry.path} is no file of alora's; move it away, or give another output=")
+                raise RunError(f"{entry.path} is not a file of alora's; move it away, or give another output=")
 
     def _require_same(self, found: Mapping[str, Any], place: Path) -> None:
         before = found["job"]

@@ -104,7 +104,7 @@ def time_of(value: Any, settings: DataSettings) -> str | None:
     if found is None:
         return None
     text = found.isoformat() if isinstance(found, date) else str(found)
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")  # half a surrogate pair is no text of Parquet's
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")  # half a surrogate pair is not text of Parquet's
 
 
 def reading(settings: DataSettings) -> dict[str, Any]:

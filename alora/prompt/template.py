@@ -79,8 +79,8 @@ def take_apart(tokenizer: "PreTrainedTokenizerBase", template_kwargs: Mapping[st
     for name, value in (template_kwargs or {}).items():
         if name in taken or name == "messages" or not isinstance(value, bool):
             raise RenderError(
-                f"template_kwargs.{name} is no switch of a chat template; only names that the template itself reads, "
-                "with true or false, can be set (enable_thinking)"
+                f"template_kwargs.{name} is not a switch of a chat template; only names that the template itself "
+                "reads, with true or false, can be set (enable_thinking)"
             )
     facts = type(tokenizer).__qualname__, tokenizer.chat_template, template_kwargs, tokenizer.special_tokens_map
     key = json.dumps(facts, sort_keys=True, default=str)

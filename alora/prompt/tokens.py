@@ -71,7 +71,7 @@ class TextEncoder:
             text.encode()
         except UnicodeEncodeError as error:
             raise RenderError(
-                f"the text has a lone surrogate at character {error.start}, which is no Unicode text; replace it"
+                f"the text has a lone surrogate at character {error.start}, which is not Unicode text; replace it"
             ) from None
         with panics_told(self._name):
             if len(text) > LONG:  # lets other threads run meanwhile, which encode() does not
@@ -105,7 +105,7 @@ class TextEncoder:
 
 @contextmanager
 def panics_told(name: str) -> Iterator[None]:
-    """RenderError for a panic in Rust, which is no ``Exception``: a regex of ``tokenizer.json`` that gives up."""
+    """RenderError for a panic in Rust, which is not an ``Exception``: a regex of ``tokenizer.json`` that gives up."""
     try:
         yield
     except BaseException as error:

@@ -51,7 +51,7 @@ class RemoteEngine:
         """What the server serves, with the tokens that each takes, where it says so.
 
         Raises:
-            ConfigError: it does not answer, or is no OpenAI-compatible server.
+            ConfigError: it does not answer, or is not an OpenAI-compatible server.
         """
         status, text = await self._send(MODELS, None, _PROBE_SECONDS)
         if status == 404:
@@ -150,7 +150,7 @@ class RemoteEngine:
             ) from error
 
     async def _require_plugin(self, bundle: LightBundle) -> None:
-        """Ask for one token, which is no invocation."""
+        """Ask for one token, which is not an invocation."""
         name, invocation = bundle.served_name, bundle.suffix.invocation_ids
         stranger = next(token for token in count() if token not in invocation)
         if not bundle.manifest.activated:
@@ -194,7 +194,7 @@ class RemoteEngine:
         try:
             return pick(json.loads(text))
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise ConfigError(f"{self.url} is no OpenAI-compatible server: it answered {text[:100]!r}") from error
+            raise ConfigError(f"{self.url} is not an OpenAI-compatible server: it answered {text[:100]!r}") from error
 
     async def _send(
         self, path: str, body: dict[str, Any] | None, seconds: float | None = None, session: str | None = None

@@ -125,7 +125,7 @@ class Guard:
     """A guard server at ``url`` (``http://HOST:PORT``), whose key is read from ``$VLLM_API_KEY``; use it by ``with``.
 
     Several servers of the same policies: each conversation, by tenant (``cache_salt``) and opening, has its own; the
-    next one answers where that cannot. A server that does not answer raises: no answer is no leave to go on.
+    next one answers where that cannot. A server that does not answer raises: silence is not consent.
 
     Args:
         timeout: seconds of a server's silence, and half of what its whole answer may take.
@@ -141,7 +141,7 @@ class Guard:
         Raises:
             PromptRefused: the server refuses the request.
             ConfigError: it does not answer, or fails.
-            CheckFailed: what answers is no guard.
+            CheckFailed: what answers is not a guard.
         """
         return self._wait(lambda http: _check(http, self._servers, self._timeout, messages, fields))
 
@@ -231,4 +231,4 @@ def _read(url: str, answer: Response, text: str, make: Callable[[Any], _Made]) -
     try:
         return make(json.loads(text))
     except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise CheckFailed(f"{named(url)} is no guard: {str(error)[:300]}; start one with alora serve") from error
+        raise CheckFailed(f"{named(url)} is not a guard: {str(error)[:300]}; start one with alora serve") from error

@@ -22,7 +22,7 @@ _logger = logging.getLogger("alora.serving")
 def session_id(messages: Sequence[Mapping[str, Any]], tenant: str | None = None) -> str:
     """The same for all turns of a conversation, without personal data: a digest of tenant and opening.
 
-    The opening ends with the first message that is no system message, which an app's conversations share.
+    The opening ends with the first message that is not a system message, which an app's conversations share.
     """
     length = next((n for n, message in enumerate(messages, 1) if message.get("role") != "system"), len(messages))
     first = json.dumps([tenant, *messages[:length]], sort_keys=True, default=str)
@@ -102,7 +102,7 @@ class Servers:
             self._lost(url)
 
     def close(self) -> None:
-        """Ask for health no more."""
+        """Stop asking for health."""
         self._closed.set()
 
 

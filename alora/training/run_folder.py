@@ -146,8 +146,8 @@ class ClaimedFolder:
         names = [name for name in self.outputs if name not in links]
         if foreign := strangers(self.path, self.own, names):
             raise RunError(
-                f"{self.path / foreign[0]} is no file of alora's, and lies where the run before is to be removed; move "
-                "it away, or choose another run_dir="
+                f"{self.path / foreign[0]} is not a file of alora's, and lies where the run before is to be removed; "
+                "move it away, or choose another run_dir="
             )
         remove_own(self.path, self.own, names)
         for name in links:

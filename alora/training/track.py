@@ -86,7 +86,7 @@ class Tracker:
     def judge(self, losses: Mapping[int, float], step: int) -> None:
         """Take in one evaluation's validation loss per policy.
 
-        An adapter that has not moved yet (a schedule's first step may have rate 0) is no candidate, however well the
+        An adapter that has not moved yet (a schedule's first step may have rate 0) is not a candidate, however well the
         base does at its best temperature: it would be exported as an adapter that does nothing.
         """
         self.judged = step

@@ -116,7 +116,7 @@ def check_version(version: str | None) -> None:
     try:
         found = (int(head[0]), int(head[1]))
     except (IndexError, ValueError):
-        raise Incompatible(f"vLLM calls itself {version!r}, which is no version number") from None
+        raise Incompatible(f"vLLM calls itself {version!r}, which is not a version number") from None
     if not OLDEST <= found <= NEWEST:
         wanted = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
         raise Incompatible(f"vLLM {version} is outside {wanted}, which this alora was made for")

@@ -132,7 +132,7 @@ BAD_COMMAND_LINES = [
     (["train", "recipe=quickstart", "adapter.rank=0", "prompt.layout=turn"], ["adapter.rank is 0", "prompt.layout"]),
     (["train", "recipe=quickstart", "name=a/b"], ["name is 'a/b'"]),
     (["train", "recipe=quickstart", f"name={'a' * 300}"], ["name is 'aaa", "200 letters at most"]),
-    (["train", "recipe=quickstart", 'name="\ud800"'], ["name is '\\ud800'", "no Unicode text"]),
+    (["train", "recipe=quickstart", 'name="\ud800"'], ["name is '\\ud800'", "not Unicode text"]),
     (["train", "recipe=quickstart", "training.learning_rate=inf"], ["training.learning_rate is inf"]),
     (["train", "recipe=quickstart", "training.epochs=1e999"], ["training.epochs is inf"]),
     (

@@ -70,7 +70,7 @@ BUNDLES = {
         ["was changed after it was written", "export the bundle again"],
     ),
     "broken manifest": (cut("alora.json"), ["alora.json cannot be read as JSON", "export the bundle again"]),
-    "manifest of something else": (write("alora.json", "[]"), ["no bundle manifest", "export it again"]),
+    "manifest of something else": (write("alora.json", "[]"), ["not a bundle manifest", "export it again"]),
     "truncated golden rows": (cut("golden.jsonl"), ["golden.jsonl is cut short", "copy or download it again"]),
     "no certificate": (remove("identity.json"), ["lacks identity.json", "copy or download"]),
 }
@@ -103,7 +103,7 @@ ADAPTERS = {
     "no safetensors at all": (write(WEIGHTS_FILE, "\x80" * 99), [WEIGHTS_FILE, "is damaged"]),
     "no weights": (remove(WEIGHTS_FILE), [f"has no {WEIGHTS_FILE}", "save it again with PEFT"]),
     "broken config": (cut(CONFIG_FILE), [f"{CONFIG_FILE} cannot be read", "export the adapter again"]),
-    "a rank without end": (edit(CONFIG_FILE, lambda c: c.update(r=math.inf)), ["Infinity is no JSON"]),
+    "a rank without end": (edit(CONFIG_FILE, lambda c: c.update(r=math.inf)), ["Infinity is not JSON"]),
     "a rank beyond all": (write(CONFIG_FILE, '{"peft_type": "LORA", "r": 1e999}'), ["is not a usable LoRA config"]),
     "no rank": (edit(CONFIG_FILE, lambda c: c.update(r=0)), ["r must be a whole number of 1 or more"]),
     "a deep config": (write(CONFIG_FILE, "[" * 100_000), [CONFIG_FILE, "nested too deep"]),

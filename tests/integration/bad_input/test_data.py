@@ -92,7 +92,7 @@ ROWS = {
     "one source of several missing": Case(
         "train data.train=[{here}/rows.jsonl,{here}/no.csv]", ["no.csv", "looked for"], files={"rows.jsonl": lines()}
     ),
-    "a group that is no column": Case(
+    "a group that is not a column": Case(
         "train data.train={here}/rows.jsonl data.columns.group=thread",
         ["8 rows: no column 'thread'", "data.columns.group"],
         files={"rows.jsonl": lines()},

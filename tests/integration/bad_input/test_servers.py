@@ -32,14 +32,14 @@ def drops(start: bytes, then: bytes = b"x") -> Iterator[bytes]:
 
 
 LISTS = {  # what GET /v1/models gives, and what must be said
-    "not UTF-8": (http(200, b"\xff\xfe"), "no OpenAI-compatible server"),
+    "not UTF-8": (http(200, b"\xff\xfe"), "not an OpenAI-compatible server"),
     "cut": (http(200, b'{"data": [', length=500), "does not answer (peer closed connection"),
-    "an empty object": (http(200, b"{}"), "no OpenAI-compatible server: it answered '{}'"),
-    "an empty list": (http(200, b"[]"), "no OpenAI-compatible server: it answered '[]'"),
-    "null": (http(200, b"null"), "no OpenAI-compatible server: it answered 'null'"),
-    "models that are numbers": (http(200, b'{"data": [1, 2]}'), "no OpenAI-compatible server"),
-    "nested without end": (http(200, b"[" * 100_000), "no OpenAI-compatible server"),
-    "a page": (http(200, b"<html>\n" * 500), "no OpenAI-compatible server: it answered '<html>"),
+    "an empty object": (http(200, b"{}"), "not an OpenAI-compatible server: it answered '{}'"),
+    "an empty list": (http(200, b"[]"), "not an OpenAI-compatible server: it answered '[]'"),
+    "null": (http(200, b"null"), "not an OpenAI-compatible server: it answered 'null'"),
+    "models that are numbers": (http(200, b'{"data": [1, 2]}'), "not an OpenAI-compatible server"),
+    "nested without end": (http(200, b"[" * 100_000), "not an OpenAI-compatible server"),
+    "a page": (http(200, b"<html>\n" * 500), "not an OpenAI-compatible server: it answered '<html>"),
     "an error, cut": (http(500, b"no", length=500), "does not answer (peer closed connection"),
     "an error of many lines": (http(502, b"<p>\n" * 500 + b"\x1b[2J"), "answered 502: <p>"),
     "a guard alone": (http(404, b'{"detail":"Not Found"}'), "has no /v1/models, so no vLLM runs there"),
@@ -63,11 +63,11 @@ LISTS = {  # what GET /v1/models gives, and what must be said
     ),
 }
 GOLDEN = {  # what POST /v1/completions gives to a golden row
-    "not UTF-8": (http(200, b"\xff\xfe"), 2, "no OpenAI-compatible server"),
+    "not UTF-8": (http(200, b"\xff\xfe"), 2, "not an OpenAI-compatible server"),
     "cut": (http(200, b'{"choices": [', length=500), 2, "does not answer (peer closed connection"),
-    "an empty object": (http(200, b"{}"), 2, "no OpenAI-compatible server: it answered '{}'"),
-    "an empty list": (http(200, b"[]"), 2, "no OpenAI-compatible server: it answered '[]'"),
-    "no choices": (http(200, b'{"choices": []}'), 2, "no OpenAI-compatible server"),
+    "an empty object": (http(200, b"{}"), 2, "not an OpenAI-compatible server: it answered '{}'"),
+    "an empty list": (http(200, b"[]"), 2, "not an OpenAI-compatible server: it answered '[]'"),
+    "no choices": (http(200, b'{"choices": []}'), 2, "not an OpenAI-compatible server"),
     "no log-probabilities": (completion(None), 1, "--logprobs-mode processed_logprobs"),
     "no top log-probabilities": (completion({"top_logprobs": []}), 1, "--logprobs-mode processed_logprobs"),
     "other tokens'": (completion({"top_logprobs": [{"token_id:1": -1.0}]}), 1, "--logprobs-mode processed_logprobs"),

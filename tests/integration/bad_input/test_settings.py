@@ -49,7 +49,7 @@ SETTINGS = {
     ),
     "figures over the rows": Case(
         "evaluate artifact={place}/run output={here}/rows.json",
-        ["rows.json is there", "no report"],
+        ["rows.json is there", "not a report"],
         files={"rows.json": "{}"},
     ),
     "a certificate over the weights' config": Case(
@@ -64,15 +64,15 @@ SETTINGS = {
         copied="run/bundle",
     ),
     "a certificate over the weights": Case(
-        "validate artifact={place}/run output={place}/run/bundle/adapter_model.safetensors", ["no report of alora's"]
+        "validate artifact={place}/run output={place}/run/bundle/adapter_model.safetensors", ["not a report of alora's"]
     ),
     "figures over a file in the working folder": Case(
         "evaluate artifact={place}/run",
-        ["evaluation.json is there", "no report"],
+        ["evaluation.json is there", "not a report"],
         files={"evaluation.json": '{"mine": 1}'},
     ),
     "a battery's figures over a file": Case(
-        "fleet artifact={place}/run", ["fleet.json is there", "no report"], files={"fleet.json": '{"mine": 1}'}
+        "fleet artifact={place}/run", ["fleet.json is there", "not a report"], files={"fleet.json": '{"mine": 1}'}
     ),
     "a bundle over a folder with more in it": Case(
         "export artifact={place}/run output={here}/bundle",
@@ -90,7 +90,9 @@ SETTINGS = {
     "no rows": Case("train data.train=null", ["no training rows are given", "data.train=FILE.jsonl"]),
     "more golden rows than there are": Case("train export.golden_rows=99", ["export.golden_rows=99", "between 0 and"]),
     "no artifact": Case("validate artifact={here}/none", ["artifact", "looked for"]),
-    "an artifact of something else": Case("validate artifact={place}/base", ["is no artifact of alora", "run.yaml"]),
+    "an artifact of something else": Case(
+        "validate artifact={place}/base", ["is not an artifact of alora", "run.yaml"]
+    ),
     "nothing to score": Case(
         "score artifact={place}/run", ["no conversation is given", "rows as data=FILE", "standard input"]
     ),
@@ -137,7 +139,7 @@ def test_a_run_folder_that_another_process_holds(here, refused):
 
 
 def test_a_learning_rate_that_diverges(place, here, capsys):
-    """The run stops with a reason; what it leaves is no adapter, and no obstacle to better settings."""
+    """The run stops with a reason; what it leaves is not an adapter, and no obstacle to better settings."""
     assert main(arguments("train training.learning_rate=1e30", place, here)) == 1
     output, errors = capsys.readouterr()
     assert "loss is nan at step 2" in errors

@@ -361,7 +361,7 @@ BAD = {
     "another base": ("score artifact={bundle} base.source={place}/other conversation={place}/talk.json", "weights"),
     "base unknown": ("score artifact={bundle} conversation={place}/talk.json", "base.source=FOLDER"),
     "an adapter": ("score artifact={place}/adapter conversation={place}/talk.json", "alora export"),
-    "not an artifact": ("score artifact={place} conversation={place}/talk.json", "is no artifact"),
+    "not an artifact": ("score artifact={place} conversation={place}/talk.json", "is not an artifact"),
     "the same twice": (
         "score bundles=[{bundle},{bundle}] base.source={place}/base conversation={place}/talk.json",
         "answer the policy 'advice'",

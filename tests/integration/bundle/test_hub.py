@@ -145,7 +145,7 @@ def test_a_hub_that_is_not_there(folder):
 
 @pytest.mark.parametrize("name", ["me/advice/again", "a b", "-x-"])
 def test_an_impossible_name(name, hub, folder):
-    with pytest.raises(BundleError, match="is no repository id"):
+    with pytest.raises(BundleError, match="is not a repository id"):
         push_bundle(folder, name, endpoint=hub.endpoint)
 
 

@@ -131,13 +131,16 @@ DAMAGE = {
         r"alora_invocation_tokens is \[.*9\], but the suffix",
     ),
     "rank changed": (lambda f: edit(f / "adapter_config.json", lambda c: c.update(r=8)), r"adapter_config.json"),
-    "config is no JSON": (lambda f: (f / "adapter_config.json").write_text("{"), r"adapter_config.json cannot be read"),
+    "config is not JSON": (
+        lambda f: (f / "adapter_config.json").write_text("{"),
+        r"adapter_config.json cannot be read",
+    ),
     "config is a list": (lambda f: (f / "adapter_config.json").write_text("[]"), r"adapter_config.json cannot be read"),
     "manifest edited": (
         lambda f: edit(f / "alora.json", lambda m: m["operating_point"].update(threshold=0.01)),
         r"alora.json was changed after it was written",
     ),
-    "manifest is no JSON": (lambda f: truncate(f / "alora.json"), r"alora.json cannot be read as JSON"),
+    "manifest is not JSON": (lambda f: truncate(f / "alora.json"), r"alora.json cannot be read as JSON"),
     "manifest nests deep": (lambda f: (f / "alora.json").write_text("[" * 100_000), r"cannot be read as JSON"),
     "manifest is a list": (lambda f: (f / "alora.json").write_text("[]"), r"schema_version is None"),
     "newer schema": (
@@ -221,7 +224,7 @@ DAMAGE = {
     "missing card": (lambda f: (f / "README.md").unlink(), r"lacks README.md"),
     "another template": (
         lambda f: resign(f, lambda m: m["prompt"].update(template_kwargs={"chat_template": "{{ messages }}"})),
-        r"template_kwargs.chat_template is '\{\{ messages \}\}', which is no true or false",
+        r"template_kwargs.chat_template is '\{\{ messages \}\}', which is not true or false",
     ),
     "weights unlisted": (
         lambda f: resign(f, lambda m: m["files"].pop("adapter_model.safetensors")),
@@ -476,7 +479,7 @@ def test_a_battery_is_one_base(base, contents, tmp_path):
         ("[]", "cannot be read"),
         ('{"schema_version": 2, "bundles": []}', "upgrade"),
         *(
-            (json.dumps({"schema_version": 1, "bundles": ["advice", name]}), r"bundles\[1\].* no name of a folder")
+            (json.dumps({"schema_version": 1, "bundles": ["advice", name]}), r"bundles\[1\].* not a name of a folder")
             for name in ("../advice", "..", "", "a\0b", "a\ud800", 7, None, "a/" * 100_000)
         ),
         ('{"schema_version": 1, "bundles": "advice"}', "not a list of names"),
@@ -525,7 +528,7 @@ def test_artifacts_are_told_apart(folder, tmp_path, monkeypatch):
     assert find_artifact(folder).kind is Kind.BUNDLE, "only a run has a battery"
     monkeypatch.chdir(bundle)
     assert find_artifact(".").run == run
-    with pytest.raises(BundleError, match="is no artifact"):
+    with pytest.raises(BundleError, match="is not an artifact"):
         find_artifact(tmp_path)
     with pytest.raises(BundleError, match="is not a folder"):
         find_artifact(tmp_path / "nowhere")
@@ -538,5 +541,5 @@ def test_template_settings_that_are_no_switches_are_refused(name, folder, base):
     resign(folder, lambda m: m["prompt"].update(template_kwargs={"unread": False}))
     load_bundle(folder).check_base(base)
     resign(folder, lambda m: m["prompt"].update(template_kwargs={name: False}))
-    with pytest.raises(RenderError, match=f"template_kwargs.{name} is no switch"):
+    with pytest.raises(RenderError, match=f"template_kwargs.{name} is not a switch"):
         load_bundle(folder).check_base(base)

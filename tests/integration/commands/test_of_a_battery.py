@@ -100,7 +100,7 @@ def test_evaluate_never_writes_over_a_users_page(place, name, tmp_path, capsys):
     (tmp_path / name).write_text("<!doctype html>mine")
     command = ["evaluate", at(place, "run"), f"output={tmp_path / 'e.json'}", "evaluation.bootstrap=0"]
     assert main(command) == 2
-    assert f"{name} is there and is no report" in capsys.readouterr().err
+    assert f"{name} is there and is not a report" in capsys.readouterr().err
     assert [file.name for file in tmp_path.iterdir()] == [name]
     (tmp_path / name).unlink()
     assert main([*command, "strict=false"]) == 0

@@ -86,7 +86,7 @@ def test_a_dimension_of_one_value_cannot_be_held_out(folder, capsys):
     (folder / "out/dimensions.yaml").write_text("topic: [one]\ntone: [calm, angry]\n")
     assert generate(honest, "generate.hold_out=topic") == (2, 0)
     err = capsys.readouterr().err
-    assert "hold_out=topic is no dimension with two values" in err
+    assert "hold_out=topic is not a dimension with two values" in err
     assert "out/dimensions.yaml: tone" in err
 
 
@@ -115,7 +115,7 @@ def test_a_policy_without_a_rule_is_refused(folder, rule, capsys):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ('topic: ["\\ud800", b]', "topic or a value of it is no Unicode text"),
+        ('topic: ["\\ud800", b]', "topic or a value of it is not Unicode text"),
         ("1: [a]\n'1': [b]", "gives a dimension twice"),
     ],
 )

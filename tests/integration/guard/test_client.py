@@ -48,6 +48,6 @@ def test_no_answer_is_an_error(url, monkeypatch, base, bundles):
     with (
         serving(base, bundles) as other,
         alora.Guard(other.url) as guard,
-        pytest.raises((CheckFailed, ConfigError), match=r"answered 404|is no guard|does not answer"),
+        pytest.raises((CheckFailed, ConfigError), match=r"answered 404|is not a guard|does not answer"),
     ):
         guard.check(MESSAGES)

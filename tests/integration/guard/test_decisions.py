@@ -144,4 +144,4 @@ def test_another_model_is_404_or_the_servers_own(client, decide):
 def test_an_option_of_the_other_routes_is_not_passed_over(client, field, value):
     body = {"model": "alora", "input": "hi", "questions": [predicate("policy:advice")], field: value}
     answer = client.post("/v1/decisions", json=body)
-    assert (answer.status_code, f"{field} is no option" in answer.json()["error"]["message"]) == (400, True)
+    assert (answer.status_code, f"{field} is not an option" in answer.json()["error"]["message"]) == (400, True)

@@ -1,4 +1,4 @@
-"""``alora.Guard`` and ``alora score engine=URL`` against a server that is no guard, or a bad one."""
+"""``alora.Guard`` and ``alora score engine=URL`` against a server that is not a guard, or a bad one."""
 
 import asyncio
 import gzip
@@ -38,7 +38,7 @@ ANSWERS = {  # and what must be said
         "no whole answer after 0.6 s",
     ),
     "to go on, without end": (drops(b"", b"HTTP/1.1 100 Continue\r\n\r\n"), "no whole answer after 0.6 s"),
-    "nested without end": (http(200, b"[" * 500_000), "is no guard"),
+    "nested without end": (http(200, b"[" * 500_000), "is not a guard"),
     "another key": (b"HTTP/1.1 401 X\r\nContent-Length: 2\r\n\r\n{}", "export its key as VLLM_API_KEY"),
     "no text": (in_text(b"rot13"), "answered 500: a.b a.b"),
     "a text of names": (in_text(b"idna"), "answered 500: a.b a.b"),
@@ -137,11 +137,11 @@ ANSWER = {
     "timing_ms": {"total": 1.0},
 }  # fmt: skip
 LISTED = {  # what is not as it should be in GET /v1/guard/policies, and what must be said
-    "no list": (5, "is no guard"),
-    "no objects": (["p"], "is no guard"),
+    "no list": (5, "is not a guard"),
+    "no objects": (["p"], "is not a guard"),
     "a policy twice": ([POLICY, POLICY], "a policy twice"),
     **{
-        f"{key} {value!r:.20}": ([{**POLICY, key: value}], "is no guard")
+        f"{key} {value!r:.20}": ([{**POLICY, key: value}], "is not a guard")
         for key, value in [
             *(("policy", value) for value in ([], 5, "", "\x1b[31m", "../x", "\ud800", "p" * 10**6)),
             *(("labels", value) for value in (5, None, "ab", ["yes"], [1, 2], ["\x1b", "no"])),
@@ -246,6 +246,6 @@ def test_an_answer_to_less_than_was_asked_is_none(verdicts, fields):
     with (
         talking([], {**ANSWER, "verdicts": verdicts}) as url,
         alora.Guard(url, 5) as guard,
-        pytest.raises(CheckFailed, match="is no guard"),
+        pytest.raises(CheckFailed, match="is not a guard"),
     ):
         guard.check(MESSAGES, **fields)

@@ -218,7 +218,7 @@ BAD = {
     "above the root": lambda root: ("../v7", "below the serving root"),
     "absolute": lambda root: (str(root / "v7"), "below the serving root"),
     "a link": link,
-    "nothing there": lambda root: ("v9", "no folder"),
+    "nothing there": lambda root: ("v9", "not a folder"),
     "a name too long": lambda root: ("v" * 5000, "File name too long"),
     "a NUL byte": lambda root: ("v\0", "below the serving root"),
 }

@@ -1,4 +1,4 @@
-"""The page at ``/``, in a real browser: verdicts as the route gives them, the key, and text that is no markup."""
+"""The page at ``/``, in a real browser: verdicts as the route gives them, the key, and text that is not markup."""
 
 import base64
 import json

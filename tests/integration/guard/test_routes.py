@@ -1,4 +1,4 @@
-"""The wire: the guard's own format, OpenAI's SDK, LiteLLM's guardrail, and what is no request at all."""
+"""The wire: the guard's own format, OpenAI's SDK, LiteLLM's guardrail, and what is not a request at all."""
 
 import asyncio
 import json
@@ -73,7 +73,7 @@ def test_policies_and_health(client, bundles):
 @pytest.mark.parametrize(
     ("content", "status", "words"),
     [
-        (b'{"messages": oops}', 400, "no JSON at character 13"),
+        (b'{"messages": oops}', 400, "not JSON at character 13"),
         (b"[]", 400, "body"),
         (b"{}", 400, "messages: Field required"),
         (b'{"messages": []}', 400, "empty"),

@@ -85,7 +85,7 @@ def test_rows_of_the_users_own_data(folders, tmp_path: Path, capsys: pytest.Capt
     ("arguments", "message"),
     [
         ((), "artifact=DIR"),
-        (("artifact=.",), "no artifact"),
+        (("artifact=.",), "not an artifact"),
         (("artifact={alora}", "identity.conversations=99"), "must lie between 1 and"),
         (("artifact={alora}", "identity.dtypes=[float8]"), "float8"),
         (("artifact={alora}", "base.source={empty}"), "base"),

@@ -76,7 +76,7 @@ def test_a_number_of_labels_that_no_base_has_is_refused_before_they_are_named(fo
 def test_a_type_that_is_no_name_is_not_printed(folder, kind, capfd):
     _change(folder, model_type=kind)
     for load in (load_tokenizer, load_base):
-        with pytest.raises(BaseError, match="model_type is no name of a model"):
+        with pytest.raises(BaseError, match="model_type is not a name of a model"):
             load(_settings(folder), progress=False)
     assert capfd.readouterr().err == ""
 

@@ -1,4 +1,4 @@
-"""Guards that need no whole run: what a reference, a cache and an answer that is no number say."""
+"""Guards that need no whole run: what a reference, a cache and an answer that is not a number say."""
 
 import math
 

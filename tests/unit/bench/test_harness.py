@@ -41,7 +41,7 @@ def test_ours_and_the_a_a_run_take_turns_at_being_first(ours):
         first = [order.index(AA) < order.index(ours) for order in orders]
         assert first in ([True, False] * 2, [False, True] * 2)
         begins.append(first[0])
-    assert len(CELLS) / 4 <= sum(begins) <= 3 * len(CELLS) / 4  # and which of them begins is no habit either
+    assert len(CELLS) / 4 <= sum(begins) <= 3 * len(CELLS) / 4  # and which of them begins is not a habit either
 
 
 def test_every_position_of_the_order_is_taken_by_every_system():

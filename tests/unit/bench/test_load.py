@@ -196,7 +196,7 @@ def test_the_search_gives_up_where_one_alone_is_too_slow():
         pytest.param([(2.0, True), (8.0, True)], ">= 8.00", id="every rate held"),
         pytest.param([(2.0, False), (0.5, False)], "< 0.50", id="no rate held"),
         pytest.param([(0.0, False)], "none, not even one after another", id="none"),
-        pytest.param([(0.0, True)], "stopped before any was offered", id="the rate of one alone is no rate"),
+        pytest.param([(0.0, True)], "stopped before any was offered", id="the rate of one alone is not a rate"),
     ],
 )
 def test_a_rate_without_an_edge_is_a_bound(rates, text):

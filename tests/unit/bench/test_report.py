@@ -142,7 +142,7 @@ def test_plots_mark_what_was_extrapolated(tmp_path):
     for part in (True, False):
         found = record(part)
         found.cells.append(replace(found.cells[0], at={"tokens": 64, "policies": 9}))
-        found.cells.append(replace(found.cells[0], at={"tokens": 128, "policies": 3}))  # one point is no line
+        found.cells.append(replace(found.cells[0], at={"tokens": 128, "policies": 3}))  # one point is not a line
         axes = figure.Figure().subplots()
         assert latency(axes, found)
         assert "64 tokens" in axes.get_ylabel()

@@ -84,7 +84,7 @@ def test_a_report_replaces_no_file_of_another_kind(name, tmp_path):
     file.write_text(NO_REPORTS[name])
     (tmp_path / "link.json").symlink_to(file)
     for place in (file, tmp_path / "link.json"):
-        with pytest.raises(ConfigError, match="is no report"):
+        with pytest.raises(ConfigError, match="is not a report"):
             report_file(place)
 
 
@@ -97,7 +97,7 @@ def test_pages_and_tables_of_alora_are_reports_and_no_others(tmp_path):
     parquet.write_table(pyarrow.table({"policy": ["mine"]}), rows)
     (tmp_path / "cut.parquet").write_bytes(b"PAR1")
     for file in (page, rows, tmp_path / "cut.parquet"):
-        with pytest.raises(ConfigError, match="is no report"):
+        with pytest.raises(ConfigError, match="is not a report"):
             report_file(file)
 
 
@@ -112,7 +112,7 @@ def test_a_report_replaces_nothing_that_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "nowhere").symlink_to("missing")
     for place in (tmp_path, tmp_path / "pipe", tmp_path / "nowhere", "/dev/null"):
-        with pytest.raises(ConfigError, match="is no report"):
+        with pytest.raises(ConfigError, match="is not a report"):
             report_file(place)
 
 

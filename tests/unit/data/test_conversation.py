@@ -370,7 +370,7 @@ def test_a_hub_data_set_does_not_lead_to_other_files(named, tmp_path, monkeypatc
     files = named.format(home=tmp_path / "home")
     card = f'---\nconfigs:\n- config_name: default\n  data_files: "{files}"\n---\n'
     (tmp_path / "set" / "README.md").write_text(card)
-    with pytest.raises(DataError, match=r"no file of the data set|is a link"):
+    with pytest.raises(DataError, match=r"not a file of the data set|is a link"):
         read(f"hub:{tmp_path}/set")
 
 
@@ -381,7 +381,7 @@ def test_a_saved_data_set_does_not_lead_to_other_files(led, tmp_path):
     state = json.loads((tmp_path / "set" / "state.json").read_text())
     state["_data_files"] = [{"filename": led.format(home=tmp_path / "home")}]
     (tmp_path / "set" / "state.json").write_text(json.dumps(state))
-    with pytest.raises(DataError, match="is no file of the data set"):
+    with pytest.raises(DataError, match="is not a file of the data set"):
         read(f"hub:{tmp_path}/set")
 
 

@@ -102,7 +102,7 @@ def test_an_array_is_read_in_parts_of_any_size(chunk, tmp_path, monkeypatch):
 
 
 def test_an_array_is_not_held_whole(tmp_path, monkeypatch):
-    """Rows come before the file's end is looked at, which is no UTF-8."""
+    """Rows come before the file's end is looked at, which is not UTF-8."""
     monkeypatch.setattr(formats, "CHUNK", 100)
     content = ",".join(json.dumps({"n": number, "text": "x" * 300}) for number in range(1000))
     (tmp_path / "a.json").write_bytes(b"[" + content.encode() + b"\xff]")

@@ -124,7 +124,7 @@ def test_other_files_and_other_rows_are_refused(place, tmp_path, monkeypatch, ca
     for mine in ("# Mine", "My notes on the alora report"):
         (tmp_path / "report.md").write_text(mine)
         assert main(["report", f"verdicts={place}"]) == 2
-        assert "is no report of alora's" in capsys.readouterr().err
+        assert "is not a report of alora's" in capsys.readouterr().err
         assert (tmp_path / "report.md").read_text() == mine
     (tmp_path / "report.md").unlink()
     assert main(["report", f"verdicts={place}", f"data={log(tmp_path, ROWS - 1)}"]) == 2

@@ -127,7 +127,7 @@ def test_a_tokenizer_is_copied_once_and_again_when_it_grew():
 
 
 def test_a_pattern_that_gives_up_on_a_text_is_an_error_of_the_base():
-    """Rust panics there, and a panic is no Exception."""
+    """Rust panics there, and a panic is not an Exception."""
     tokenizer = toy_tokenizer("qwen3")
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     state["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {"Regex": "(a+)+$"}

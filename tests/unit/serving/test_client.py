@@ -87,5 +87,5 @@ def test_a_wrong_count_of_cached_tokens_costs_no_verdict(usage, cached):
 @pytest.mark.parametrize("longest", ["10", [1], True, 0, 1.5])
 def test_a_length_that_is_none_is_refused(longest):
     model = {"id": "base", "max_model_len": longest}
-    with server(content={"data": [model]}) as (url, _), pytest.raises(ConfigError, match="is no OpenAI-compatible"):
+    with server(content={"data": [model]}) as (url, _), pytest.raises(ConfigError, match="is not an OpenAI-compatible"):
         asyncio.run(RemoteEngine(url).models())

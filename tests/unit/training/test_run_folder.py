@@ -70,7 +70,7 @@ def test_force_removes_nothing_while_something_of_the_users_lies_among_it(kind, 
     claim(kind, path)
     fill(path, [*KINDS[kind][1], name])
     before = tree(tmp_path)
-    with pytest.raises(RunError, match=f"{name} is no file of alora's"):
+    with pytest.raises(RunError, match=f"{name} is not a file of alora's"):
         claim(kind, path, rank=8, force=True)
     assert tree(tmp_path) == before
     (path / name).rename(tmp_path / "away")
