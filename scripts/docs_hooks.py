@@ -38,7 +38,7 @@ def on_files(files: Files, *, config: Any) -> Files:
         for path in _OUTSIDE.findall(page.content_string):
             uri = f"{SOURCES}/{path}"
             if not (root / path).is_file():
-                log.warning("%s links to ../%s, which is no file of the repository", page.src_uri, path)
+                log.warning("%s links to ../%s, which is not a file of the repository", page.src_uri, path)
             elif files.get_file_from_path(uri) is None:
                 files.append(File.generated(config, uri, abs_src_path=str(root / path)))
     return files

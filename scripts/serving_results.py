@@ -29,12 +29,14 @@ PUBLISHED = (  # tokens, adapters, milliseconds of standard LoRA and aLoRA as pu
 
 def results_block(record: Record, name: str, plots: list[Path]) -> str:
     """The cold bursts and the rates under load, the plots, and where the whole report is."""
+    grid = [cell for cell in record.cells if cell.workload == "grid"]
+    grid.sort(key=lambda cell: (cell.size("tokens"), cell.size("policies")))
     rows = [
         [
             f"{cell.size('tokens'):,}", str(cell.size("policies")), cell.mark("lora") + brief(cell.whole_ms("lora")),
             brief(cell.whole_ms("alora")), _ratio(cell), f"{ratio.tokens or 0:.1f}",
         ]
-        for cell in record.cells if cell.workload == "grid" and (ratio := cell.ratio("lora"))
+        for cell in grid if (ratio := cell.ratio("lora"))
     ]  # fmt: skip
     heads = ["tokens", "policies", "LoRA, ms", "aLoRA, ms", "times faster", "times fewer tokens"]
     parts = [table(heads, rows)] if rows else []
