@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from alora.bundle.artifact import Artifact, find_artifact
+from alora.bundle.artifact import Artifact, Kind, find_artifact
 from alora.bundle.battery import Read, require_one_base
 from alora.bundle.light import LightBundle
 from alora.commands.output import note
@@ -41,10 +41,9 @@ def read_bundles(recipe: Recipe, read: Callable[[Path], Read]) -> tuple[list[Rea
     bases = []
     for artifact in map(find_artifact, named):
         if not artifact.bundles:
-            raise ConfigError(
-                f"{artifact.folder} holds no bundle, and only a bundle knows its threshold; "
-                "make one with `alora export`"
-            )
+            made = artifact.adapters or artifact.kind is not Kind.RUN
+            remedy = "make one with `alora export`" if made else "run its `alora train` to the end"
+            raise ConfigError(f"{artifact.folder} holds no bundle, and only a bundle knows its threshold; {remedy}")
         found = [read(folder) for folder in artifact.bundles]
         require_one_base(found)
         bundles += chosen({bundle.policy.id: bundle for bundle in found}, recipe.policies, artifact).values()

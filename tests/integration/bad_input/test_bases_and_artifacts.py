@@ -145,6 +145,10 @@ RUNS = {
         lambda run: [shutil.rmtree(run / name) for name in ("battery", "policies")],
         Case("evaluate artifact={here}/run", ["holds no adapter yet", "alora train"]),
     ),
+    "no adapter to score by": (
+        lambda run: [shutil.rmtree(run / name) for name in ("battery", "policies")],
+        Case("score artifact={here}/run {place}/talk.json", ["holds no bundle", "run its `alora train` to the end"]),
+    ),
     "settings of another version": (
         lambda run: (run / "run.yaml").write_text((run / "run.yaml").read_text() + "epochs_total: 3\n"),
         Case("score artifact={here}/run {place}/talk.json", ["run.yaml: unknown key 'epochs_total'", "train again"]),
