@@ -113,6 +113,10 @@ def fit(
             reasons = dict.fromkeys(str(standing.dropped) for standing in tracker.standings)
             raise TrainingError("; ".join(reasons))
         processes.wait()  # the first is free to remove the checkpoints once this returns
+    except KeyboardInterrupt:
+        if progress:
+            tqdm.write(_what_is_kept(trainer.state.global_step, checkpoints), file=sys.stderr)
+        raise
     except TrainingError:
         if processes.first:
             remove_checkpoints(checkpoints)  # it would fail again: nothing to go on from
@@ -130,6 +134,16 @@ def fit(
         steps=trainer.state.global_step,
         settings=schedule.settings,
         history=tuple(map(finite_entry, trainer.state.log_history)),
+    )
+
+
+def _what_is_kept(step: int, checkpoints: Path) -> str:
+    """What an interrupt at ``step`` leaves for the next call."""
+    kept = last_whole_checkpoint(checkpoints)
+    if kept is None:
+        return f"stopped at step {step}, before the first checkpoint: the training starts over"
+    return (
+        f"stopped at step {step}: the training goes on from its last checkpoint, of step {kept.name.rpartition('-')[2]}"
     )
 
 
