@@ -94,7 +94,7 @@ def read_manifest(place: Path) -> dict[str, Any]:
             raise LookupError("there is no such file")
     except (OSError, ValueError, LookupError, RecursionError, pyarrow.ArrowException) as error:
         raise RunError(
-            f"{place} holds no verdicts; alora score artifact=DIR data=ROWS output=FILE.parquet writes them"
+            f"{place} holds no verdicts in Parquet; alora score artifact=DIR data=ROWS output=FILE.parquet writes them"
         ) from error
     try:
         typed(_Manifest, found)

@@ -131,6 +131,6 @@ def test_other_files_and_other_rows_are_refused(place, tmp_path, monkeypatch, ca
     assert "holds other rows than those that were scored" in capsys.readouterr().err
     assert not (tmp_path / "report.html").exists()
     assert main(["report", "verdicts=log.jsonl"]) == 2
-    assert "holds no verdicts" in capsys.readouterr().err
+    assert "holds no verdicts in Parquet; alora score" in capsys.readouterr().err
     assert main(["report"]) == 2
     assert "needs verdicts=DIR" in capsys.readouterr().err
