@@ -96,14 +96,18 @@ class _Check:
         recipe, data = self.recipe, self.recipe.data
         self.policies = self.attempt("policy", lambda: load_policies(recipe.policy, recipe.policies)) or []
         self.findings += _unread_keys(self.policies)
+        for policy in self.policies:
+            if not policy.rule.strip():
+                text = "has no rule, which the comparison with a prompt, a judge and alora generate read"
+                self.notes[f"policy {policy.id!r} {text}"] += 1
         for name in SPLITS if self.policies else ():
             if getattr(data, name) is not None and (rows := self.attempt(name, partial(self._split, name))):
                 self.splits[name] = rows
         if data.validation is None and "train" in self.splits:
-            train, validation = hold_out(self.splits["train"], data.validation_share)
-            self.splits = {"train": train, "validation": validation} | {
-                name: rows for name, rows in self.splits.items() if name == "test"
-            }
+            share = data.validation_share
+            if sides := self.attempt("validation", lambda: hold_out(self.splits["train"], share)):
+                tested = {name: rows for name, rows in self.splits.items() if name == "test"}
+                self.splits = {"train": sides[0], "validation": sides[1]} | tested
 
     def _split(self, name: str) -> Rows:
         found, data = Findings(self.notes), self.recipe.data

@@ -176,9 +176,15 @@ def hold_out(
 
     Rows of one group, and duplicates, stay on one side. A policy's split depends on its own rows alone, so it is the
     same whichever policies are read with it. A row on different sides for two policies is on both, each with its label.
+
+    Raises:
+        DataError: all rows are of one group.
     """
     if not 0 < share < 1:
         raise ConfigError(f"data.validation_share={share} must lie between 0 and 1")
+    if len(rows) > 1 and len(groups := {row.group for row in rows}) == 1 and (group := groups.pop()):
+        raise DataError(f"all {len(rows)} rows are of one group, {group!r}, and a group stays on one side of a split; "
+                        "name another column in data.columns.group, or give data.validation")  # fmt: skip
     keys = [_digest(f"group:{row.group}") if row.group else text_digest(row.conversation) for row in rows]
     held = {name: _held_out(name, rows, keys, share) for name in {name for row in rows for name in row.labels}}
     sides: tuple[list[LabelledConversation], list[LabelledConversation]] = ([], [])

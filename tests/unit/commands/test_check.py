@@ -4,11 +4,20 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import replace
 
 import pytest
 
 from alora.commands.check import run
-from alora.config.schema import AdapterSettings, BaseSettings, DataSettings, PolicySettings, PromptSettings, Recipe
+from alora.config.schema import (
+    AdapterSettings,
+    BaseSettings,
+    ColumnSettings,
+    DataSettings,
+    PolicySettings,
+    PromptSettings,
+    Recipe,
+)
 from tests.toy_models import toy_model
 from tests.toy_tokenizers import toy_tokenizer
 
@@ -62,6 +71,24 @@ def test_the_label_that_is_flagged_is_named_with_its_rows(tmp_path, base, capsys
     other = DataSettings(train=train, validation=train, label_map={"violation": "ok", "ok": "violation"})
     run(recipe(base, other))
     assert "title flags 'violation', the label of 60 of 90 train rows" in capsys.readouterr().out
+
+
+def test_a_policy_without_a_rule_is_noted(tmp_path, base, capsys):
+    data = DataSettings(train=write(tmp_path, "train.jsonl", rows(200)))
+    note = "note: policy 'title' has no rule, which the comparison with a prompt"
+    assert run(recipe(base, data, strict=True)) == 0
+    assert note in capsys.readouterr().out
+    ruled = replace(recipe(base, data), policy=PolicySettings(title="Title", rule="Say nothing."))
+    assert run(ruled) == 0
+    assert note not in capsys.readouterr().out
+
+
+def test_rows_of_one_group_cannot_be_split(tmp_path, base, capsys):
+    train = write(tmp_path, "train.jsonl", [one | {"shop": "a"} for one in rows(200)])
+    assert run(recipe(base, DataSettings(train=train, columns=ColumnSettings(group="shop")))) == 2
+    out = capsys.readouterr().out
+    assert "error: validation: all 200 rows are of one group, 'a'" in out
+    assert "1 error, 0 warnings" in out
 
 
 def test_transcripts_in_one_message_are_doubtful(tmp_path, base, capsys):

@@ -71,7 +71,8 @@ def test_rows_of_one_group_stay_on_one_side():
     assert 70 <= len(validation) <= 90
     assert 20 <= sum(item.labels["p"] == "violation" for item in validation) <= 35
     lonely = [replace(item, group="one") for item in rows]
-    assert hold_out(lonely, 0.2) == (lonely, [])
+    with pytest.raises(DataError, match=r"all \d+ rows are of one group, 'one'.*another column in data.columns.group"):
+        hold_out(lonely, 0.2)
 
 
 def test_a_policy_s_split_is_the_same_whichever_policies_are_read_with_it():
