@@ -109,6 +109,8 @@ class DataSettings:
     label_map: dict[str, str] = setting({}, "label in the data → label of the policy", of=(*_TRAINING, *_LABELLED))
     role_map: dict[str, str] = setting({}, "role in the data → role; human, gpt and their like need no entry")
     skip_media: bool = setting(False, "leave images, audio and files out of a message instead of refusing its row")
+    skip_empty: bool = setting(False, "leave out rows without any text instead of refusing them",
+                               of=(*_TRAINING, *_LABELLED))  # fmt: skip
     noise: bool = setting(False, "list training rows whose label looks wrong, to words and to judge.url", of=("check",))
     columns: ColumnSettings = section(ColumnSettings)
 

@@ -109,12 +109,17 @@ def parse_conversation(value: Any, where: str, settings: DataSettings | None = N
         DataError: it is not a conversation.
     """
     row = {ColumnSettings.messages: value} if isinstance(value, list) else value
-    findings, settings = Findings(), settings or DataSettings()
+    findings, settings = Findings(), _unskipped(settings)
     columns = detect_columns(settings.columns, row, findings) if isinstance(row, dict) else settings.columns
     conversation = conversation_of(row, where, replace(settings, columns=columns), findings)
     findings.raise_if_any(where)
     assert conversation is not None
     return conversation
+
+
+def _unskipped(settings: DataSettings | None) -> DataSettings:
+    """As ``settings``, but each row has a verdict or a reason why not."""
+    return replace(settings or DataSettings(), skip_empty=False)
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,7 @@ def stream_conversations(
         DataError: the source as a whole, or the rest of it, cannot be read.
     """
     rejected = _ByRow()
-    for where, value, _, conversation in _conversations(source, settings or DataSettings(), rejected, streamed=True):
+    for where, value, _, conversation in _conversations(source, _unskipped(settings), rejected, streamed=True):
         own = rejected.rows.pop(where, None)
         yield from rejected.taken(source)
         if own is None and conversation is not None:

@@ -104,7 +104,8 @@ def detect_columns(
             columns_found = ",".join(own[name] for name in found.lower().split(","))
             changes |= {key: columns_found} if columns_found != named else {}
     for key, name in changes.items():
-        findings.notes[f"{key} are read from data.columns.{key}={name}"] += 1
+        are = "are" if key.endswith("s") else "is"
+        findings.notes[f"{key} {are} read from data.columns.{key}={name}"] += 1
     return replace(columns, **changes)
 
 
@@ -117,10 +118,15 @@ def conversation_of(row: Any, where: str, settings: DataSettings, findings: Find
     raw = _raw_messages(row, where, settings, findings)
     reader = _Reader(settings, findings, where)
     messages = [reader.message(item, number) for number, item in enumerate(raw or [], 1)]
-    if raw is not None and not raw:
-        findings.add("EMPTY", where, f"{columns.messages!r} is empty; a conversation has at least one message")
-    elif messages and all(message is not None and not message.text.strip() for message in messages):
-        findings.add("EMPTY", where, "every message is empty; give it a text, or leave the conversation out")
+    empty = raw is not None and all(message is not None and not message.text.strip() for message in messages)
+    if empty and settings.skip_empty:
+        findings.notes["a row without any text is left out (data.skip_empty)"] += 1
+        return None
+    if empty:
+        problem = (
+            "every message is empty; give it a text" if raw else f"{columns.messages!r} is empty; give it a message"
+        )
+        findings.add("EMPTY", where, f"{problem}, or leave it out (of labelled rows: data.skip_empty=true)")
     name = row.get(columns.id)
     if name is not None and (isinstance(name, bool) or not isinstance(name, str | int)):
         findings.add("ID_KIND", where, f"{columns.id!r} is {kind(name)}; an id is a text or a number")

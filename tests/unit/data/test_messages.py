@@ -5,7 +5,7 @@ import json
 import pytest
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.conversation import read_labelled
+from alora.data.conversation import Rejected, read_labelled, stream_conversations
 from alora.data.messages import Call, Message, conversation_of, detect_columns
 from alora.errors import DataError
 from alora.findings import Findings
@@ -62,6 +62,11 @@ def test_sharegpt():
     assert "messages are read from data.columns.messages=conversations" in findings.notes
 
 
+def test_a_label_in_other_capitals_is_read_and_noted():
+    _, findings = read({"messages": [], "Label": "ok", "ID": "x"})
+    assert set(findings.notes) == {"label is read from data.columns.label=Label", "id is read from data.columns.id=ID"}
+
+
 def test_roles_in_other_words():
     found, findings = messages(
         {"role": "USER", "content": "a"}, {"role": "Kundin", "content": "b"}, role_map={"Kundin": "user"}
@@ -111,6 +116,20 @@ def test_a_row_without_any_text_is_a_finding_and_no_note():
     _, findings = read({"chat": ""}, columns=ColumnSettings(messages="chat"))
     assert [finding.code for finding in findings.all()] == ["EMPTY"]
     assert not findings.notes
+
+
+def test_rows_without_any_text_are_left_out_by_choice(tmp_path):
+    chats = tmp_path / "chats.csv"
+    chats.write_text("prompt,response,label\n,,ok\nHi,Hello,ok\n,  ,ok\n")
+    policy, findings = Policy("p", "T", "R"), Findings()
+    with pytest.raises(DataError, match="2 problems"):
+        read_labelled(str(chats), DataSettings(), policy)
+    rows = read_labelled(str(chats), DataSettings(skip_empty=True), policy, findings)
+    assert [row.where for row in rows] == ["chats.csv:3"]
+    assert findings.notes["a row without any text is left out (data.skip_empty)"] == 2
+    streamed = [row for _, row in stream_conversations(str(chats), DataSettings(skip_empty=True))]
+    assert [isinstance(row, Rejected) for row in streamed] == [True, False, True]
+    assert all(row.findings for row in streamed if isinstance(row, Rejected)), "a log has a verdict or a reason a row"
 
 
 def test_a_source_in_another_form_than_the_columns_is_read_as_it_is(tmp_path):
