@@ -19,14 +19,14 @@ from alora.commands.output import note, report_file, say, say_json, table, write
 from alora.commands.score_logs import score_logs
 from alora.commands.score_shards import scorer_of
 from alora.config.schema import DataSettings, Recipe
-from alora.data.conversation import LabelledConversation, read_conversation, stream_conversations
+from alora.data.conversation import LabelledConversation, holds_rows, read_conversation, stream_conversations
 from alora.data.sources import HUB, JSON_SUFFIXES, PARQUET_SUFFIXES, TABLE_SUFFIXES
 from alora.errors import ConfigError
 from alora.logs.rows import Survey, changed, read_again, survey
 from alora.logs.stored import require_outside
 from alora.verdict import Verdicts
 
-ROWS = tuple({*JSON_SUFFIXES, *TABLE_SUFFIXES, *PARQUET_SUFFIXES, ".gz"} - {".json"})  # .json is one conversation
+ROWS = tuple({*JSON_SUFFIXES, *TABLE_SUFFIXES, *PARQUET_SUFFIXES, ".gz"} - {".json"})  # .json may be one conversation
 
 
 def run(recipe: Recipe) -> int:
@@ -40,7 +40,7 @@ def run(recipe: Recipe) -> int:
         raise ConfigError(f"{source} is a folder, and no conversation; give alora score {source} FILE.json")
     if recipe.output:
         require_outside(Path(recipe.output))
-    of_rows = source.lower().endswith(ROWS) or source.startswith(HUB)
+    of_rows = source.lower().endswith(ROWS) or source.startswith(HUB) or holds_rows(source, recipe.data)
     if of_rows and recipe.output and _is_job(Path(recipe.output)):
         return score_logs(recipe, source, Path(recipe.output))
     if recipe.cluster is not None:

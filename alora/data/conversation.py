@@ -1,5 +1,6 @@
 """Labelled conversations: the typed rows, and how the rows of any source become them."""
 
+import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.formats import CUT_SHORT, parse_json, shortened
+from alora.data.formats import CHUNK, CUT_SHORT, UTF8_BOM, parse_json, shortened
 from alora.data.labels import row_labels
 from alora.data.messages import Conversation, Message, conversation_of, detect_columns
 from alora.data.sources import Source, read_rows
@@ -120,6 +121,22 @@ def parse_conversation(value: Any, where: str, settings: DataSettings | None = N
 def _unskipped(settings: DataSettings | None) -> DataSettings:
     """As ``settings``, but each row has a verdict or a reason why not."""
     return replace(settings or DataSettings(), skip_empty=False)
+
+
+def holds_rows(source: str, settings: DataSettings) -> bool:
+    """Whether a .json file is an array of rows, and not one conversation: its first item has their columns."""
+    if not (source.lower().endswith(".json") and Path(source).is_file()):
+        return False
+    first = None
+    with contextlib.suppress(OSError, DataError):  # the reader of conversations says why
+        with Path(source).open("rb") as stream:
+            is_array = stream.read(CHUNK).removeprefix(UTF8_BOM).lstrip().startswith(b"[")
+        first = next(read_rows(source, Findings()), None) if is_array else None
+    if first is None or not isinstance(first.value, dict) or not first.value.keys().isdisjoint(("role", "from")):
+        return False
+    named, found = settings.columns.messages, detect_columns(settings.columns, first.value, Findings()).messages
+    alone = found != named and found.lower() in ("text", "prompt")  # a message of another dialect may have these, too
+    return not alone and all(name in first.value for name in found.split(","))
 
 
 @dataclass(frozen=True)

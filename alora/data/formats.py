@@ -19,7 +19,7 @@ LONGEST_LINE = 16 * 2**20  # bytes; longer is not a row but a file without line 
 MOST_INFLATED, LEAST_BOUND = 200, 64 * 2**20  # times the size of a gzip file, and bytes that any may have
 CHUNK = 2**20
 CUT_SHORT = "; the file is read up to here, as an array of rows"  # ends the one problem that hides further rows
-_GZIP, _UTF8_BOM = b"\x1f\x8b", b"\xef\xbb\xbf"
+_GZIP, UTF8_BOM = b"\x1f\x8b", b"\xef\xbb\xbf"
 _FOREIGN = {
     b"\xff\xfe": "UTF-16 text; save it as UTF-8",
     b"\xfe\xff": "UTF-16 text; save it as UTF-8",
@@ -53,7 +53,7 @@ def read_text(path: Path, name: str, table: bool, findings: Findings) -> Iterato
                     raise DataError(f"{path} is {what}")
             if table:
                 yield from _read_table(stream, name, start, findings)
-            elif start.removeprefix(_UTF8_BOM).lstrip().startswith(b"[") and not _is_lone_bracket(stream):
+            elif start.removeprefix(UTF8_BOM).lstrip().startswith(b"[") and not _is_lone_bracket(stream):
                 with io.TextIOWrapper(stream, "utf-8-sig") as text:  # type: ignore[arg-type]
                     yield from _read_array(text, name, findings)
             else:
@@ -69,7 +69,7 @@ def read_text(path: Path, name: str, table: bool, findings: Findings) -> Iterato
 def _is_lone_bracket(stream: Stream) -> bool:
     """Whether the first line is a damaged one of JSON lines, and opens no array: the next is an object without a comma
     behind it, and behind that nothing closes."""
-    alone = stream.readline(16).removeprefix(_UTF8_BOM).strip() == b"["
+    alone = stream.readline(16).removeprefix(UTF8_BOM).strip() == b"["
     second, third = (stream.readline(LONGEST_LINE), stream.readline(LONGEST_LINE)) if alone else (b"", b"")
     stream.seek(0)
     try:
@@ -145,7 +145,7 @@ def _read_lines(stream: Stream, name: str, findings: Findings) -> Iterator[Row]:
     while line := stream.readline(LONGEST_LINE + 1):
         number += 1
         where = f"{name}:{number}"
-        line = line.removeprefix(_UTF8_BOM) if number == 1 else line
+        line = line.removeprefix(UTF8_BOM) if number == 1 else line
         if len(line) > LONGEST_LINE:
             findings.add("ROW_TOO_LONG", where, f"longer than {LONGEST_LINE // 2**20} MiB; write one row per line")
             while line and not line.endswith(b"\n"):

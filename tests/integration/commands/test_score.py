@@ -63,6 +63,13 @@ def test_without_output_the_lines_are_printed_alone(rows, wanted, capsys):
     assert equal(read(capsys.readouterr().out)[1], wanted)
 
 
+def test_an_array_of_rows_is_no_conversation(rows, wanted, tmp_path, capsys):
+    array = tmp_path / "rows.json"
+    array.write_text(json.dumps([json.loads(line) for line in rows.read_text().splitlines() if line.strip()]))
+    assert score(array) == 0
+    assert equal(read(capsys.readouterr().out)[1], wanted)
+
+
 def test_rows_on_a_server(rows, wanted, capsys):
     with serving(store.base(), load_battery(store.battery())) as server:
         assert score(rows, f"engine={server.url}") == 0

@@ -15,7 +15,14 @@ import pytest
 
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data import formats, parquet, sources
-from alora.data.conversation import Conversation, Message, read_conversation, read_labelled, read_multilabelled
+from alora.data.conversation import (
+    Conversation,
+    Message,
+    holds_rows,
+    read_conversation,
+    read_labelled,
+    read_multilabelled,
+)
 from alora.errors import DataError
 from alora.findings import Findings
 from alora.policy import Policy
@@ -548,3 +555,33 @@ def test_a_label_that_could_be_two_or_none_is_refused_with_its_exact_key(tmp_pat
     policy = Policy("p", "T", "R", labels=("refusé", "ok"))
     with pytest.raises(DataError, match=r"label 'YES ' is not one of .*'data.label_map=\{\"YES \": LABEL\}'"):
         read_labelled(jsonl(tmp_path, row(label="YES "), row()), DataSettings(label_map=label_map), policy)
+
+
+TURN = {"role": "user", "content": "Hi"}
+
+
+@pytest.mark.parametrize(
+    ("content", "wanted"),
+    [
+        ([{"messages": [TURN]}], True),
+        ([{"prompt": "Hi", "response": "Ho"}], True),
+        ([{"conversations": [TURN]}, 3], True),
+        ([TURN], False),
+        ({"messages": [TURN]}, False),
+        ([{"from": "human", "value": "Hi"}], False),
+        ([{"speaker": "ann", "text": "Hi"}], False),
+        ([{"content": "Hi"}], False),
+        ([], False),
+        (["Hi"], False),
+    ],
+)
+def test_an_array_of_rows_is_told_from_one_conversation(tmp_path, content, wanted):
+    path = tmp_path / "chats.json"
+    for text in (json.dumps(content), "\ufeff " + json.dumps(content, indent=1)):
+        path.write_text(text)
+        assert holds_rows(str(path), DataSettings()) is wanted
+    path.write_text(json.dumps([{"text": "Hi"}]))
+    assert holds_rows(str(path), DataSettings(columns=ColumnSettings(messages="text")))
+    assert not holds_rows("-", DataSettings())
+    path.write_text("[")
+    assert not holds_rows(str(path), DataSettings())
