@@ -97,6 +97,8 @@ class DataSettings:
         None, "rows to train on; train: `generate` makes them from the policy's text, by the model that judge names",
         read_by=_TRAINING, some=True, form=_SOURCES,
     )  # fmt: skip
+    weights: list[float] = setting([], "of several sources of data.train: how much a row's loss counts; []: the same",
+                                   above=0, most=1e6, of=_TRAINING)  # fmt: skip
     validation: Any = setting(
         None, "null: a share of data.train", read_by=(*_TRAINING, "generate", "recalibrate"), form=_SOURCES
     )

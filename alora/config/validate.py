@@ -44,8 +44,13 @@ def _conflicts(recipe: Recipe) -> Iterator[str]:
             "so an aLoRA would be searched for in every row, and one that is not found trains nothing without a word; "
             "train it with training.engine=alora, or choose adapter=lora"
         )
-    if recipe.training.engine == "trl" and recipe.training.class_weights != "none":
-        yield "training.class_weights has no effect on training.engine=trl, whose loss is SFTTrainer's own"
+    weights, train = recipe.data.weights, recipe.data.train
+    for key, given in (("training.class_weights", recipe.training.class_weights != "none"), ("data.weights", weights)):
+        if recipe.training.engine == "trl" and given:
+            yield f"{key} has no effect on training.engine=trl, whose loss is SFTTrainer's own"
+    sources = [train] if isinstance(train, str) else train or []
+    if weights and len(weights) != len(sources):
+        yield f"data.weights has {len(weights)} numbers, and data.train {len(sources)} sources; give one for each"
     if recipe.judge.url is None and "judge" in recipe.compare.arms:
         yield "compare.arms holds judge, but no endpoint is given; add judge.url=https://HOST/v1"
     if recipe.judge.url is not None and not recipe.judge.model:

@@ -25,13 +25,16 @@ __all__ = ["Conversation", "LabelledConversation", "Message", "each", "named", "
 class LabelledConversation:
     """A conversation with a label per policy that it was labelled for; ``where`` is its place (``train.jsonl:17``).
 
-    Rows of one ``group`` (the same customer, the same thread) stay on one side of a split.
+    Rows of one ``group`` (the same customer, the same thread) stay on one side of a split. ``source`` is the
+    index of its file among several; in training the row's loss counts ``weight`` times.
     """
 
     conversation: Conversation
     labels: Mapping[str, str] = field(default_factory=dict)
     where: str = ""
     group: str = ""
+    source: int = 0
+    weight: float = 1.0
 
 
 def read_labelled(
@@ -74,8 +77,9 @@ def read_multilabelled(
     findings = Findings() if findings is None else findings
     places: dict[str, str] = {}
     rows = []
-    for one in each(source):
-        rows += _labelled_rows(one, settings, policies, findings, own or {}, places)
+    for number, one in enumerate(each(source)):
+        found = _labelled_rows(one, settings, policies, findings, own or {}, places)
+        rows += (replace(row, source=number) for row in found)
     findings.raise_if_any(named(source))
     if not rows:
         raise DataError(f"{named(source)} holds no rows; give it at least one row per label")

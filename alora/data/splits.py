@@ -77,6 +77,8 @@ def read_splits(settings: DataSettings, policies: Sequence[Policy]) -> tuple[Spl
         return [row for row in rows if row.labels]
 
     train, validation = read(settings.train), read(settings.validation)
+    if settings.weights:
+        train = [replace(row, weight=settings.weights[row.source]) for row in train]
     if settings.validation is None:
         train, validation = hold_out(train, settings.validation_share)
     splits = Splits(tuple(train), tuple(validation), tuple(read(settings.test)))
@@ -165,7 +167,9 @@ def rows_digest(rows: Sequence[LabelledConversation]) -> str:
     """Digest of rows in their order, to tell whether a run's data has changed."""
     digest = hashlib.sha256()
     for row in rows:
-        digest.update(repr((row.conversation.messages, sorted(row.labels.items()))).encode("utf-8", "surrogatepass"))
+        weight = () if row.weight == 1 else (row.weight,)
+        own = (row.conversation.messages, sorted(row.labels.items()), *weight)
+        digest.update(repr(own).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
 

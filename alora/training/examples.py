@@ -33,10 +33,11 @@ class Target:
 
 @dataclass(frozen=True)
 class Example:
-    """One conversation: its prefix, and a target for each policy that it is labelled for."""
+    """One conversation: its prefix, a target for each policy that it is labelled for, and how much it counts."""
 
     prefix_ids: tuple[int, ...]
     targets: tuple[Target, ...]
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def examples(
                 ids = suffix.token_ids if activated else prefix_ids + suffix.token_ids
                 targets.append(Target(place, ids, suffix.label_token_ids, policy.label_index(row.labels[policy.id])))
         if targets:
-            made.append(Example(prefix_ids if activated else (), tuple(targets)))
+            made.append(Example(prefix_ids if activated else (), tuple(targets), row.weight))
     return made
 
 
@@ -109,7 +110,8 @@ def collate(items: Sequence[Example]) -> dict[str, Batch | torch.Tensor]:
         for target in item.targets:
             pairs.append(Pair(place, target.policy, target.suffix_ids, target.label_token_ids))
             labels.append(target.label)
-    weights = pair_weights([pair.policy for pair in pairs])
+    shares = pair_weights([pair.policy for pair in pairs])
+    weights = [share * items[pair.prefix].weight for share, pair in zip(shares, pairs, strict=True)]
     of_labels = tuple(target.label_weights for item in items for target in item.targets)
     prefixes = tuple(item.prefix_ids for item in items)
     batch = Batch(prefixes, tuple(pairs), tuple(labels), tuple(weights), of_labels if any(of_labels) else ())

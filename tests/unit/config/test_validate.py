@@ -31,6 +31,20 @@ def test_label_weights_are_of_alora_s_own_loss():
         check_recipe(recipe, "train")
 
 
+@pytest.mark.parametrize(("train", "count"), [("rows.jsonl", 1), (["a.jsonl", "b.csv"], 2), ("generate", 1)])
+def test_each_source_has_a_weight(train, count):
+    recipe = recipe_with("data.weights", [0.5, 1.0, 2.0][:count])
+    recipe.policy.title, recipe.data.train, recipe.adapter.kind = "t", train, "lora"
+    if train != "generate":
+        check_recipe(recipe, "train")
+    recipe.data.weights.append(1.0)
+    with pytest.raises(ConfigError, match=f"data.weights has {count + 1} numbers, and data.train {count} sources"):
+        check_recipe(recipe, "train")
+    recipe.data.weights, recipe.training.engine = [1.0] * count, "trl"
+    with pytest.raises(ConfigError, match=r"data\.weights has no effect on training\.engine=trl"):
+        check_recipe(recipe, "train")
+
+
 def test_all_problems_at_once():
     recipe = recipe_with("adapter.rank", 0)
     recipe.prompt.layout = "turn"

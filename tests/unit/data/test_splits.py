@@ -50,6 +50,17 @@ def test_what_reads_the_same_is_held_out_together():
     assert len(fewer ^ set(held_out)) <= 1
 
 
+def test_rows_of_a_source_have_its_weight(tmp_path):
+    own, bought = (write(tmp_path / f"{name}.jsonl", *both(20, name)) for name in ("own", "bought"))
+    plain, _ = read_splits(DataSettings(train=[own, bought]), [POLICY])
+    found, _ = read_splits(DataSettings(train=[own, bought], weights=[1, 0.25]), [POLICY])
+    assert {(row.where.partition(":")[0], row.weight) for row in found.train} == {
+        ("own.jsonl", 1), ("bought.jsonl", 0.25)
+    }  # fmt: skip
+    assert {row.conversation for row in found.validation} == {row.conversation for row in plain.validation}
+    assert rows_digest(found.train) != rows_digest(plain.train)  # a run does not resume with other weights
+
+
 def test_every_label_has_its_share_held_out_however_rare():
     rows = [row(f"message {number}", p="violation" if number % 50 == 0 else "ok") for number in range(1000)]
     train, validation = hold_out(rows, 0.15)

@@ -1,5 +1,7 @@
 """Rows become prefixes and targets: who answers, with which tokens, and what each answer weighs."""
 
+from dataclasses import replace
+
 import pytest
 
 from alora.config.schema import PromptSettings
@@ -47,6 +49,12 @@ def test_every_policy_of_a_batch_weighs_the_same(renderer):
     assert [(pair.prefix, pair.policy) for pair in batch.pairs] == [(0, 0), (0, 1), (1, 1), (2, 0), (3, 1)]
     assert batch.labels == (1, 0, 2, 0, 2)
     assert batch.weights == pytest.approx((1 / 2, 1 / 3, 1 / 3, 1 / 2, 1 / 3))
+
+
+def test_a_row_counts_by_its_weight(renderer):
+    rows = [replace(ROWS[0], weight=0.5), *ROWS[1:]]
+    batch = collate(examples(rows, [RED, TONE], renderer, activated=True))["batch"]
+    assert batch.weights == pytest.approx((0.5 / 2, 0.5 / 2, 1 / 2, 1 / 2))
 
 
 def test_balanced_labels_count_the_same_in_each_policy(renderer):
