@@ -27,12 +27,14 @@ from alora.config.secrets import in_the_clear
 from alora.errors import DataError, PolicyError, RenderError
 from alora.prefix.store import open_store
 from alora.prompt.render import Renderer
+from alora.training.processes import require_launch
 
 SETTINGS = ("adapter", "prompt", "training", "evaluation", "compare")
 
 
 def run(recipe: Recipe) -> int:
     """Run every unit that is not there yet, then compare all; 1 when a policy is missing somewhere."""
+    require_launch()
     if recipe.training.threads:
         torch.set_num_threads(recipe.training.threads)
     if recipe.judge.url is not None:

@@ -2,13 +2,21 @@
 
 import pytest
 
+from alora.cli import main
 from alora.errors import RunError
 from alora.training.processes import ALONE, join_processes
+from tests.toy_recipe import toy_rows
 
-LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_PORT": "29500"}
+LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
-@pytest.mark.parametrize("name", LAUNCHED)
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    for name in LAUNCHED:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("name", [name for name in LAUNCHED if name != "MASTER_ADDR"])
 def test_a_word_where_a_launcher_sets_a_number_is_named(name, monkeypatch):
     for key, value in (LAUNCHED | {name: "x"}).items():
         monkeypatch.setenv(key, value)
@@ -17,13 +25,61 @@ def test_a_word_where_a_launcher_sets_a_number_is_named(name, monkeypatch):
 
 
 def test_without_a_launcher_a_process_is_alone(monkeypatch):
-    for name in LAUNCHED:
-        monkeypatch.delenv(name, raising=False)
+    assert join_processes("cpu") is ALONE
+    for name, value in {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_DYNAMO_BACKEND": "NO"}.items():
+        monkeypatch.setenv(name, value)  # as accelerate launch has it
+    for key, value in (LAUNCHED | {"WORLD_SIZE": "1"}).items():
+        monkeypatch.setenv(key, value)
     assert join_processes("cpu") is ALONE
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("ACCELERATE_MIXED_PRECISION", "bf16", "--mixed_precision=no; base.dtype"),
+        ("ACCELERATE_MIXED_PRECISION", "fp8", "--mixed_precision=no; base.dtype"),
+        ("ACCELERATE_USE_FSDP", "true", "training.shard_base=true"),
+        ("ACCELERATE_USE_DEEPSPEED", "True", "training.shard_base=true"),
+        ("ACCELERATE_USE_MEGATRON_LM", "1", "without --use_megatron_lm"),
+        ("ACCELERATE_USE_PARALLELISM_CONFIG", "true", "without --use_parallelism_config"),
+        ("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR", "--dynamo_backend=no"),
+        ("ACCELERATE_FP8_BACKEND", "TE", "unset it"),
+    ],
+)
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_what_accelerate_is_asked_for_and_no_training_does_is_refused(name, value, remedy, count, monkeypatch):
+    for key, own in (LAUNCHED | {"WORLD_SIZE": count, name: value}).items():
+        monkeypatch.setenv(key, own)
+    with pytest.raises(RunError, match=f"{name}={value}.*{remedy}"):
+        join_processes("cpu")
+
+
+@pytest.mark.parametrize(
+    ("there", "named"),
+    [
+        ({"LOCAL_RANK": "0"}, "LOCAL_RANK is .*, and RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, .* are not"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is .*, and RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, .* are not"),
+        ({**LAUNCHED, "MASTER_ADDR": None}, "WORLD_SIZE is .*, and MASTER_ADDR, .* is not"),
+    ],
+)
+def test_half_of_what_a_launcher_sets_is_refused(there, named, monkeypatch):
+    for key, value in there.items():
+        if value is not None:
+            monkeypatch.setenv(key, value)
+    with pytest.raises(RunError, match=named):
+        join_processes("cpu")
+
+
+def test_a_comparison_is_held_to_the_same(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("id: toy\ntitle: No red\nrule: Nobody says red.\n")
+    rows = [f"policy.file={policy}", f"data.train={toy_rows(tmp_path / 'train.jsonl', 8)}"]
+    assert main(["compare", *rows, f"data.test={toy_rows(tmp_path / 'test.jsonl', 8, seed=1)}"]) == 2
+    assert "ACCELERATE_USE_DEEPSPEED=true" in capsys.readouterr().err
+
+
 def test_nor_may_the_number_of_processes_be_a_word_without_a_launcher(monkeypatch):
-    monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setenv("WORLD_SIZE", "x")
     with pytest.raises(RunError, match="WORLD_SIZE is 'x'"):
         join_processes("cpu")
