@@ -23,6 +23,7 @@ from alora.verdict import TENTHS
 MANIFEST = "manifest.json"
 METADATA = b"alora"  # the manifest, in a Parquet file's own
 FIELDS = ("probability", "label", "flagged", "threshold", "adapter")  # of each policy's columns, as POLICY_FIELD
+_MOST = 10**15  # rows, or of them a count
 _SHARD = re.compile(r"verdicts-(\d{5,18})\.parquet")
 
 
@@ -37,7 +38,9 @@ class _Judge:
     suffix: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.histogram is not None and (len(self.histogram) != TENTHS or min(self.histogram) < 0):
+        if self.histogram is not None and (
+            len(self.histogram) != TENTHS or min(self.histogram) < 0 or max(self.histogram) > _MOST
+        ):
             raise TypeError(f"a histogram is not {TENTHS} counts")
 
 
@@ -63,6 +66,8 @@ class _Job:
     def __post_init__(self) -> None:
         if min(self.rows, self.shard_rows) < 1 or not self.policies:
             raise TypeError("there are no rows or no policies")
+        if max(self.rows, self.shard_rows) > _MOST:
+            raise TypeError(f"there are more than {_MOST} rows")
 
 
 @dataclass(frozen=True)
