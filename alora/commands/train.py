@@ -31,7 +31,7 @@ from alora.config.saved import save_recipe
 from alora.config.schema import Recipe
 from alora.data.conversation import read_conversation
 from alora.data.splits import read_splits
-from alora.errors import CheckFailed, ConfigError
+from alora.errors import CheckFailed, ConfigError, RunError
 from alora.evaluation.baselines import compare_with_baselines
 from alora.evaluation.records import Evaluation
 from alora.evaluation.report import read_evaluations
@@ -44,7 +44,7 @@ from alora.probes import probe_conversations
 from alora.prompt.render import Prompt, Renderer
 from alora.tracking import Tracking, require_tracking, start_tracking
 from alora.training.processes import Processes, join_processes
-from alora.training.run_folder import RunFolder, holds_finished
+from alora.training.run_folder import PolicyPlaces, RunFolder, holds_finished
 from alora.training.sharding import is_sharded, load_sharded
 from alora.training.track import read_hyperparameters, read_standing
 
@@ -178,8 +178,19 @@ def _evaluate(this: TrainingRun, tracking: Tracking) -> dict[str, list[Evaluatio
         for policy in missing:
             if policy.id in found:
                 write_judgement(this, policy, found[policy.id])
-    evaluations = this.each(lambda _, policy: read_back(places[policy.id].evaluation, read_evaluations))
+    evaluations = this.each(lambda _, policy: _figures(places[policy.id]))
     tracking.evaluations([item for items in evaluations.values() for item in items])
+    return evaluations
+
+
+def _figures(places: PolicyPlaces) -> list[Evaluation]:
+    evaluations = read_back(places.evaluation, read_evaluations)
+    digest = load_adapter(places.adapter).digest
+    if [found.adapter_digest for found in evaluations[:1]] != [digest]:
+        raise RunError(
+            f"{places.evaluation} is of another adapter than {digest[:12]}, which lies next to it; remove it and run "
+            "the same command again: only this stage is done again"
+        )
     return evaluations
 
 

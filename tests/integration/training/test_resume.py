@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from alora.adapter.folder import WEIGHTS_FILE
 from alora.errors import RunError
@@ -58,6 +59,24 @@ def test_killed_before_the_figures_were_written(finished, tmp_path):
     assert code == 0, errors
     assert {name: file.read_bytes() for name, file in made.items()} == before
     assert "report.html" in output
+
+
+def test_figures_of_another_adapter_are_no_operating_point(finished, tmp_path):
+    """What lies in the adapter's place was replaced after it had been evaluated."""
+    folder, overrides, _ = finished
+    run = shutil.copytree(folder / "run", tmp_path / "run", symlinks=True)
+    shutil.rmtree(run / "battery")
+    (run / "policies/toy/identity.json").unlink()
+    weights = run / "policies/toy/adapter" / WEIGHTS_FILE
+    save_file({name: 2 * tensor for name, tensor in load_file(weights).items()}, weights)
+    again = [f"run_dir={run}" if item.startswith("run_dir=") else item for item in overrides]
+    code, _, errors = run_forked("train", *again, cache=folder / "cache")
+    assert code == 2
+    assert "evaluation.json is of another adapter than" in errors
+    assert not (run / "battery/toy").exists()
+    (run / "policies/toy/evaluation.json").unlink()
+    code, _, errors = run_forked("train", *again, cache=folder / "cache")
+    assert code == 0, errors
 
 
 def test_strict_fails_a_run_whose_figures_are_doubtful(finished, tmp_path):
