@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +43,33 @@ class _Actor:
         return batch | {"wrong": [""], "exit_code": [0]}
 
 
+def _cluster() -> Mapping[str, float]:
+    """What the cluster has."""
+    place = os.environ.get("RAY_ADDRESS", "")
+    host, _, port = place.rpartition(":")
+    try:
+        if not ray.is_initialized():
+            if host and port.isdecimal() and "://" not in place:  # Ray itself tries for minutes
+                socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+            ray.init(log_to_driver=debugging(), logging_level=logging.WARNING, include_dashboard=False)
+        return ray.cluster_resources()
+    except (OSError, ValueError, OverflowError, RuntimeError, ray.exceptions.RayError) as error:
+        remedy = f"RAY_ADDRESS is {place}; name one that runs, or unset it" if place else "ray start says more"
+        raise RunError(f"no Ray cluster answers ({first_line(error)}); {remedy}") from error
+
+
 def on_ray(
     recipe: Recipe, source: str, folder: VerdictFolder, digests: Sequence[str], missing: Sequence[int]
 ) -> Iterator[int]:
     """Each shard when it is written, by actors of the cluster at ``$RAY_ADDRESS``, or of one that is started here."""
-    if not ray.is_initialized():
-        ray.init(log_to_driver=debugging(), logging_level=logging.WARNING, include_dashboard=False)
+    cluster = _cluster()
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.DEBUG if debugging() else logging.CRITICAL)
-    cluster = ray.cluster_resources()
     computes = not recipe.engine.startswith("http") and recipe.base.device != "cpu"
     gpus = int(cluster.get("GPU", 0)) if computes else 0
-    actors = recipe.logs.actors or gpus or int(cluster["CPU"])
+    actors = recipe.logs.actors or gpus or int(cluster.get("CPU", 0))
+    if not actors:
+        raise RunError("the Ray cluster has no CPU now; logs.actors=N waits until N actors have one each")
     # Ray has no other name for the number of tries yet.
     warnings.filterwarnings("ignore", "`ray_remote_args` is deprecated")
     made_of = (recipe, source, folder.output, folder.job, digests, str(Path.cwd()))

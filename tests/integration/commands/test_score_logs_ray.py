@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -15,7 +16,7 @@ from alora.cli import main
 from alora.guard.core import Guard
 from alora.guard.packed import PackedReader
 from alora.guard.reader import Served
-from tests.integration.commands.test_score_logs import ROWS, log, rejected, score
+from tests.integration.commands.test_score_logs import ROWS, arguments, log, rejected, score
 from tests.integration.guard.test_client import url
 from tests.integration.serving.conftest import base, bundles, renderer
 
@@ -134,3 +135,20 @@ def test_without_ray_the_extra_is_named(log, tmp_path, capsys, monkeypatch):
     monkeypatch.delitem(sys.modules, "alora.commands.score_on_ray", raising=False)
     assert score(log, tmp_path / "v", *ON_RAY) == 2
     assert "alora-toolkit[ray]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("address", ["garbage", "127.0.0.1:1"])
+def test_a_cluster_that_is_not_there_is_named(address, log, tmp_path):
+    environment = os.environ | {"RAY_ADDRESS": address, "ALORA_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "alora", *arguments(log, tmp_path / "v", *ON_RAY)]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert found.returncode == 2, found.stderr
+    assert f"RAY_ADDRESS is {address}; name one that runs" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_a_cluster_without_a_cpu_is_named(log, tmp_path, monkeypatch, capsys):
+    """The head of a cluster that grows by itself."""
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"memory": 1.0})
+    assert score(log, tmp_path / "v", "cluster=ray") == 2
+    assert "the Ray cluster has no CPU now; logs.actors=N" in capsys.readouterr().err
