@@ -31,6 +31,7 @@ _FOLDER = "alora-copies-"
 _PREFIXES = ("adapter_model.", "new_embeddings.")
 _FIRST_NUMBER = 2**30  # above every id that a server gives out, and within int32
 _KEPT = 256  # ids: vLLM's server forgets an adapter without a word to the engine core
+_GRACE = 60.0  # seconds in which a step that was sent may still load a copy that nobody holds any more
 _numbers = itertools.count(_FIRST_NUMBER)
 
 
@@ -181,7 +182,7 @@ class Records:
     """The adapters of one engine core, by the LoRA ids of its users. ``folder`` holds the copies and ends with it.
 
     The copy of a record that no worker has heard of ends with the record, so a refused request leaves none; that of
-    one that :meth:`hold` has seen ends in :meth:`sweep`.
+    one that :meth:`hold` has seen ends in :meth:`sweep`, or some time after its id made room for another.
     """
 
     def __init__(self) -> None:
@@ -193,6 +194,7 @@ class Records:
         self._by_id: OrderedDict[int, AdapterRecord] = OrderedDict()
         self._read: weakref.WeakValueDictionary[str, AdapterRecord] = weakref.WeakValueDictionary()
         self._copies: dict[str, weakref.ref[AdapterRecord]] = {}
+        self._unheld: dict[str, float] = {}  # copies that nobody holds, and since when at the latest
 
     def of(self, lora_request: Any) -> AdapterRecord:
         """The record of a LoRA request. Nothing is kept: the request may still be refused.
@@ -250,6 +252,7 @@ class Records:
         self._by_id.move_to_end(lora_id)
         while len(self._by_id) > _KEPT:
             self._by_id.popitem(last=False)
+            self._sweep(_GRACE)
 
     def _home(self) -> str:
         """``folder``, made again, and no stranger's, where a cleaner of temporary files deleted it."""
@@ -284,7 +287,12 @@ class Records:
 
         Called after the workers have answered, so no step that was sent before still loads from one of them.
         """
+        self._sweep(0.0)
+
+    def _sweep(self, grace: float) -> None:
+        now = time.monotonic()
         for copy, record in list(self._copies.items()):
-            if record() is None:
+            if record() is None and now - self._unheld.setdefault(copy, now) >= grace:
                 shutil.rmtree(copy, ignore_errors=True)
-                del self._copies[copy]
+                self._copies.pop(copy, None)  # requests come in a thread of their own
+                self._unheld.pop(copy, None)

@@ -195,6 +195,20 @@ def test_copies_of_adapters_that_nobody_asks_for_any_more_are_deleted(toys, monk
     assert not folder.exists()
 
 
+def test_copies_do_not_grow_with_the_adapters_that_pass_through(engine, toys, monkeypatch):
+    """Nobody adds or removes one where requests alone name them, as in vLLM.LLM.generate."""
+    monkeypatch.setattr(adapter_record, "_KEPT", 2)
+    monkeypatch.setattr(adapter_record, "_GRACE", 0.0)
+    records = engine_records(engine.core)
+    for number, name in enumerate(["linear", "wide", "attention"] * 3, start=600):
+        engine.ask_one(prompt(40), ToyAdapter(name, number, toys[name].path, INVOCATION))
+    assert len([*Path(records.folder).iterdir()]) <= 4  # one is being asked about, and one is just let go
+    monkeypatch.setattr(adapter_record, "_GRACE", 60.0)
+    before = {*Path(records.folder).iterdir()}
+    engine.ask_one(prompt(40), ToyAdapter("linear", 620, toys["linear"].path, INVOCATION))
+    assert before <= {*Path(records.folder).iterdir()}  # a step that was sent may still load one
+
+
 def test_copies_of_a_killed_engine_are_deleted_by_the_next(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     alive = adapter_record.Records()
