@@ -186,6 +186,21 @@ def remove_lora_patch(original: Callable[..., Any]) -> Callable[..., Any]:
     return remove_lora
 
 
+def wake_up_patch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``EngineCore.wake_up`` after which every adapter is loaded again.
+
+    A sleep of level 2 discards what the adapters' slots hold, and the workers go on to call them filled.
+    """
+
+    @functools.wraps(original)
+    def wake_up(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.vllm_config.lora_config is not None:
+            self.model_executor.collective_rpc(compat.forget_adapters)
+        return original(self, *args, **kwargs)
+
+    return wake_up
+
+
 def _check_here(vllm_config: Any, request: Any) -> None:
     here = (engine() for engine in _engines_here)
     engine = next((engine for engine in here if engine is not None and engine.vllm_config is vllm_config), None)

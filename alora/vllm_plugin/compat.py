@@ -60,6 +60,7 @@ ENGINE_ADD_LORA = _method(_CORE, "EngineCore.add_lora", "lora_request")
 ENGINE_REMOVE_LORA = _method(_CORE, "EngineCore.remove_lora", "lora_id")
 ENGINE_PIN_LORA = _method(_CORE, "EngineCore.pin_lora", "lora_id")
 ENGINE_LIST_LORAS = _method(_CORE, "EngineCore.list_loras", "")
+ENGINE_WAKE_UP = _method(_CORE, "EngineCore.wake_up", "tags")
 PROCESS_INPUTS = _method("vllm.v1.engine.input_processor", "InputProcessor.process_inputs", "request_id prompt params")
 EXTRA_KEYS = _function(_CACHE, "generate_block_hash_extra_keys", "request start_token_idx end_token_idx start_mm_idx")
 BLOCK_HASHER = _function(_CACHE, "get_request_block_hasher", "hash_block_size caching_hash_fn")
@@ -233,6 +234,13 @@ def unadapted_logits(head: Any, hidden_states: Any, lm_head: Any, *args: Any, **
 def model_runner(worker: Any) -> Any:
     """The model runner of a worker, or of the wrapper around it."""
     return worker.model_runner
+
+
+def forget_adapters(worker: Any) -> None:
+    """Let a worker load every adapter anew: what it holds as loaded may be gone from the device. Called inside it."""
+    manager = getattr(model_runner(worker), "lora_manager", None)
+    if manager is not None:
+        manager.remove_all_adapters()
 
 
 def engine_core(llm: Any) -> Any:

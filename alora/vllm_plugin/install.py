@@ -59,6 +59,7 @@ def _patches() -> list[tuple[compat.Symbol, Callable[[Any], Any]]]:
         (compat.ENGINE_REMOVE_LORA, activation_source.remove_lora_patch),
         (compat.ENGINE_PIN_LORA, activation_source.pin_lora_patch),
         (compat.ENGINE_LIST_LORAS, activation_source.list_loras_patch),
+        (compat.ENGINE_WAKE_UP, activation_source.wake_up_patch),
         (compat.PROCESS_INPUTS, activation_source.process_inputs_patch),
         (compat.PUNICA_INIT, cpu_lora_ops.punica_init_patch),
         (compat.BGMV_SHRINK, cpu_lora_ops.adapted_rows_only),

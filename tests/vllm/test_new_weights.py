@@ -378,3 +378,20 @@ def test_a_refused_request_leaves_no_copy_behind(engine, rewritable):
     os.utime(Path(rewritable(100), "adapter_config.json"), (1e9, 1e9))
     engine.ask_one(prompt(40), adapter)
     assert len(set(Path(records.folder).iterdir()) - before) == 1, "the copy that is loaded"
+
+
+@pytest.mark.parametrize("tags", [None, ["weights"]])
+def test_adapters_are_loaded_again_after_a_sleep(engine, toys, reference, tags):
+    """A sleep of level 2 discards the slots that hold them on a GPU; a CPU keeps all, so here they are overwritten."""
+    ids, names = prompt(40), ("linear", "plain")
+    for name in names:
+        engine.ask_one(ids, toys[name])
+    engine.llm.sleep(level=2)
+    for module in engine.runner.model.modules():
+        for tensor in (*getattr(module, "lora_a_stacked", ()), *getattr(module, "lora_b_stacked", ())):
+            tensor.fill_(0.25)
+    engine.llm.wake_up(tags)
+    engine.llm.wake_up()
+    for name in names:
+        found = engine.ask_one(ids, toys[name])
+        assert float((found.logprobs_V - reference.logprobs_V(ids, toys[name])).abs().max()) < 1e-4
