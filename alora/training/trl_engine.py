@@ -12,6 +12,7 @@ import copy
 import json
 import math
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from peft import PeftModel, get_peft_model
+from tqdm import tqdm
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
@@ -70,11 +72,10 @@ def fit_with_trl(
             trainer.add_callback(callback)
         if progress:
             trainer.add_callback(TrainingBar())
-        resume = last_whole_checkpoint(checkpoints)
+        resume = _last_checkpoint(checkpoints)
         if resume is not None and _is_finished(resume):
             state = TrainerState.load_from_json(str(resume / "trainer_state.json"))
-            best = load_adapter(checkpoints / Path(str(state.best_model_checkpoint)).name)
-            trained = AdapterWeights(adapter.spec, best.tensors)
+            trained = AdapterWeights(adapter.spec, load_adapter(_best(resume) or resume).tensors)
         else:
             trainer.train(resume_from_checkpoint=str(resume) if resume else None)
             state, trained = trainer.state, read_back(model, adapter)
@@ -271,6 +272,23 @@ class _FirstGradient(TrainerCallback):
         gradients = [weight.grad for name, weight in kwargs["model"].named_parameters() if "lora_B" in name]
         if state.global_step == 0 and not any(gradient is not None and gradient.any() for gradient in gradients):
             raise TrainingError("no gradient reached the adapter; it would stay what it is. Check adapter.targets")
+
+
+def _best(checkpoint: Path) -> Path | None:
+    """The best checkpoint up to this one, where the run lies now."""
+    place = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))["best_model_checkpoint"]
+    return None if place is None else checkpoint.with_name(Path(place).name)
+
+
+def _last_checkpoint(checkpoints: Path) -> Path | None:
+    """What a run goes on from; nothing where its best checkpoint is gone, without which the last would be returned."""
+    last = last_whole_checkpoint(checkpoints)
+    best = None if last is None else _best(last)
+    if best is None or best.is_dir():
+        return last
+    tqdm.write(f"{best}, the best so far, is not there any more; training starts over", file=sys.stderr)
+    remove_checkpoints(checkpoints)
+    return None
 
 
 def _is_finished(checkpoint: Path) -> bool:

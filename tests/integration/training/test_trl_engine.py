@@ -188,6 +188,31 @@ def test_a_run_that_was_cut_off_ends_with_the_same_adapter(base, tmp_path):
     assert run("other")[1] != wanted  # negative control
 
 
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_run_whose_best_checkpoint_is_damaged_starts_over(finished, base, tmp_path, capsys):
+    settings = _settings(max_steps=24, learning_rate=0.3, evaluations_per_epoch=3)  # the best is not the last
+
+    def run(folder, *callbacks):
+        return fit_with_trl(
+            base, _adapter(base), _rows(24), _rows(8, 50), settings, tmp_path / folder, progress=False,
+            callbacks=callbacks,
+        )  # fmt: skip
+
+    whole = run("whole")
+    best = whole.standings[0].best_step
+    assert best < 18
+    if finished:
+        run("begun")
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            run("begun", _Cut(best + 5))
+    (tmp_path / f"begun/checkpoint-{best}/adapter_model.safetensors").write_bytes(b"")
+    resumed = run("begun")
+    assert f"checkpoint-{best}, the best so far, is not there any more; training starts over" in capsys.readouterr().err
+    assert resumed.adapters[0].digest == whole.adapters[0].digest
+    assert resumed.standings == whole.standings
+
+
 def test_it_stops_early_and_keeps_the_best(base, tmp_path):
     settings = _settings(max_steps=40, learning_rate=0.3, early_stopping_patience=2, evaluations_per_epoch=8)
     fitted = fit_with_trl(base, _adapter(base), _rows(8), _rows(8, 50), settings, tmp_path, progress=False)
