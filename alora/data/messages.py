@@ -25,6 +25,8 @@ DETECTED = (*LISTS, "system,prompt,response", "prompt,response", "prompt,complet
             "instruction,output", "question,answer", "user,assistant", "text", "prompt")  # fmt: skip
 _SPEAKERS = {"system": "system", **dict.fromkeys(("response", "completion", "output", "answer", "assistant"), ROLES[2])}
 _SPEAKERS |= dict.fromkeys(("prompt", "instruction", "question", "user", "text"), "user")
+# A list of messages as Python prints it (pandas writes a cell so), or cut short: no JSON, and no text either.
+_PRINTED = re.compile(r"""\s*\[\s*\{\s*['"](?:role|from|content|value)['"]\s*:""")
 _MEDIA = ("image", "audio", "video", "file", "document")
 
 
@@ -150,8 +152,9 @@ def _raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findi
         return found
     if len(names) == 1 and isinstance(found, str) and (turns := spoken(found, settings.role_map)):
         return turns
+    printed = len(names) == 1 and isinstance(values[0], str) and _PRINTED.match(values[0])
     texts = [(name, index, value) for index, (name, value) in enumerate(zip(names, values, strict=True)) if value]
-    if column != ColumnSettings.messages and all(isinstance(value, str | None) for value in values):
+    if column != ColumnSettings.messages and not printed and all(isinstance(value, str | None) for value in values):
         for name in {*names} - {name for name, _, _ in texts} if texts else ():
             findings.notes[f"nothing is in column {name!r}, so the row has a message less"] += 1
         return [

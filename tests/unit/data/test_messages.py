@@ -118,6 +118,22 @@ def test_a_row_without_any_text_is_a_finding_and_no_note():
     assert not findings.notes
 
 
+@pytest.mark.parametrize("cell", [str([{"role": "user", "content": "Hi"}]), '[{"from": "human", "value": "H'])
+@pytest.mark.parametrize("column", ["messages", "chat"])
+def test_messages_as_python_prints_them_are_no_text(cell, column):
+    conversation, findings = read({column: cell}, columns=ColumnSettings(messages=column))
+    assert conversation is None
+    (finding,) = findings.all()
+    assert finding.code == "MESSAGES_KIND"
+    assert "as JSON, by json.dumps" in finding.problem
+
+
+def test_a_text_may_begin_as_a_list():
+    conversation, findings = read({"chat": "[{'a': 1}] fails"}, columns=ColumnSettings(messages="chat"))
+    assert findings.count == 0
+    assert conversation.messages == (Message("user", "[{'a': 1}] fails"),)
+
+
 def test_rows_without_any_text_are_left_out_by_choice(tmp_path):
     chats = tmp_path / "chats.csv"
     chats.write_text("prompt,response,label\n,,ok\nHi,Hello,ok\n,  ,ok\n")
