@@ -111,8 +111,8 @@ class Verdict:
         return self.probability >= self.threshold
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types, in the order of the fields."""
-        return asdict(self)
+        """Plain JSON types, in the order of the fields, and whether it is violated."""
+        return asdict(self) | {"violated": self.violated}
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,8 @@ def test_as_dict_is_json():
     loaded = json.loads(json.dumps(verdict.as_dict()))
     assert loaded["adapter_digest"] == "sha256:abc"
     assert loaded["probabilities"]["violation"] == loaded["probability"] == verdict.probability
+    assert loaded["violated"] is True
+    assert make_verdict(POLICY, [-9.0, 9.0], Calibration(), "d").as_dict()["violated"] is False
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
