@@ -126,7 +126,9 @@ def conversation_of(row: Any, where: str, settings: DataSettings, findings: Find
         return None
     if empty:
         problem = (
-            "every message is empty; give it a text" if raw else f"{columns.messages!r} is empty; give it a message"
+            "every message is empty; give it a text"
+            if raw
+            else f"{columns.messages!r} is empty; give it at least one message"
         )
         findings.add("EMPTY", where, f"{problem}, or leave it out (of labelled rows: data.skip_empty=true)")
     name = row.get(columns.id)
