@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, Self, overload
 
-from alora.asking import Artifact, Base, Messages, Policies, open_artifact
+from alora.asking import Artifact, Base, Messages, Policies, open_artifact, require_known
 from alora.base.limits import require_room_for
 from alora.base.load import load_base
 from alora.base.location import base_location
@@ -76,6 +76,7 @@ class Battery:
         Raises:
             DataError, RenderError, ConfigError: as :meth:`score` does; the message names the row (``row 17: ...``).
         """
+        require_known(errors)
         return self._each(((f"row {number}", row) for number, row in enumerate(rows, 1)), errors)
 
     def _each(self, rows: Iterable[tuple[str, Messages]], errors: str = "raise") -> Iterator[Any]:

@@ -15,7 +15,8 @@ from alora.commands.bundles import read_bundles
 from alora.config.paths import HUB_ID
 from alora.config.schema import BaseSettings, Recipe
 from alora.data.conversation import Conversation, LabelledConversation, parse_conversation
-from alora.errors import AloraError
+from alora.data.messages import kind
+from alora.errors import AloraError, ConfigError, DataError
 from alora.prompt.render import Question, Renderer
 from alora.verdict import Verdicts, make_verdict
 
@@ -44,6 +45,9 @@ class Policies(Generic[Read]):
         if isinstance(messages, LabelledConversation):
             messages, where = messages.conversation, messages.where
         if not isinstance(messages, Conversation):
+            if isinstance(messages, str) or not isinstance(messages, Iterable):
+                text = f'is {kind(messages)}; give a list of {{"role": ..., "content": ...}}'
+                raise DataError(f"{where or 'the conversation'} {text}")
             plain = messages if isinstance(messages, Mapping) else {"messages": list(messages)}
             messages = parse_conversation(plain, where or "the conversation")
         suffixes = [bundle.suffix for bundle in self.bundles]
@@ -64,6 +68,12 @@ class Policies(Generic[Read]):
         ]
         tokens, lost = sum(len(one.prefix.token_ids) for one in asked), [one.prefix.truncation for one in asked]
         return Verdicts(name, tuple(verdicts), tokens, next(filter(None, lost), None), len(asked))
+
+
+def require_known(errors: str) -> None:
+    """ConfigError where ``errors`` is no way of ``score_many``."""
+    if errors not in ("raise", "return"):
+        raise ConfigError(f"errors is {errors!r}; give raise or return")
 
 
 def open_artifact(

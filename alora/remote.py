@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 from typing import Any, Literal, Self, overload
 
-from alora.asking import Artifact, Base, Messages, Policies, open_artifact
+from alora.asking import Artifact, Base, Messages, Policies, open_artifact, require_known
 from alora.bundle.light import read_bundle
 from alora.data.conversation import Conversation, LabelledConversation, parse_conversation
 from alora.data.messages import as_row
@@ -66,6 +66,7 @@ class AsyncClient:
     async def score_many(self, rows: Iterable[Messages], *, errors: str = "raise") -> AsyncGenerator[Any]:
         """:meth:`score` of each row, in order, several under way at a time; ``errors`` as for
         :meth:`alora.Battery.score_many`, of a prompt that cannot be made or that the server refuses."""
+        require_known(errors)
         under_way: deque[asyncio.Task[Verdicts | AloraError]] = deque()
         if errors == "return":
             await self._prove()  # what fails here is no fault of a row's

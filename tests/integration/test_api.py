@@ -89,6 +89,12 @@ def test_what_is_wrong_is_said(battery):
         battery.score([{"role": "robot", "content": "x"}])
     with pytest.raises(DataError, match="row 2: "):
         list(battery.score_many([TALK, []]))
+    with pytest.raises(DataError, match="the conversation is str 'hello'; give a list of"):
+        battery.score("hello")
+    with pytest.raises(DataError, match="row 1 is missing or null; give a list of"):
+        next(battery.score_many([None]))
+    with pytest.raises(ConfigError, match="errors is 'ignore'; give raise or return"):
+        battery.score_many([TALK], errors="ignore")
     with pytest.raises(BundleError, match="is not a folder"):
         alora.load("nowhere")
     with pytest.raises(BundleError, match=r"local folder.*say where it is"):
