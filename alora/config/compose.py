@@ -48,6 +48,7 @@ _OF_MAIN = {
     "hydra/hydra_logging": "none",
     "hydra.output_subdir": "null",
 }
+_FLAGS = ("--help", "--cfg", "--multirun", "--config-dir", "--config-name", "--info", "--hydra-help")
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 
 
@@ -171,12 +172,15 @@ def _verb_help(arguments: Arguments) -> str:
 
 
 def complete(argv: Sequence[str], verbs: Sequence[str]) -> None:
-    """Hydra's ``-sc install=SHELL``, and the shell's question that follows: a verb, then the settings behind it."""
+    """Hydra's ``-sc install=SHELL``, and the shell's question that follows: a verb, then settings and flags."""
     program, _, rest = os.environ.get("COMP_LINE", "").lstrip().partition(" ")
     _, space, words = rest.lstrip().partition(" ")
     asked = any(item.startswith("query=") for item in argv)
     if asked and not space:
         sys.stdout.write(" ".join(verbs) + "\n")
+        return
+    if asked and (typed := words.rpartition(" ")[2]).startswith("-"):  # Hydra completes no flags
+        sys.stdout.write(" ".join(flag for flag in _FLAGS if flag.startswith(typed)) + "\n")
         return
     os.environ["COMP_LINE"] = f"{program} {words}"
     arguments = Arguments("", tuple(argv), ())

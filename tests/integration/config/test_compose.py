@@ -381,12 +381,17 @@ def test_help_says_what_else_a_key_is_called(verb, names, capsys):
         ("alora check training.ba", ["training.batch_size="]),
         ("alora train recipe=quickstart training.seed=", ["training.seed=0"]),
         ("alora score conversation.json arti", []),
+        ("alora train --h", ["--help", "--hydra-help"]),
+        ("alora train base=smollm2 --mul", ["--multirun"]),
+        ("alora train --nothing", []),
     ],
 )
 def test_the_shell_completes_verbs_then_keys_then_values(line, words, monkeypatch, capsys):
     monkeypatch.setenv("COMP_LINE", line)
     compose.complete(["-sc", "query=bash"], ["train", "score"])
-    found = capsys.readouterr().out.split()
+    printed = capsys.readouterr()
+    found = printed.out.split()
+    assert printed.err == ""
     assert set(words) <= set(found)
     assert bool(words) == bool(found)
 
