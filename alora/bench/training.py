@@ -43,12 +43,12 @@ class TrainingBench(Benchmark):
         self._untrained: dict[tuple[str, str], list[int]] = {}
 
     def measure(self) -> None:
-        """Every prefix length, and the memory of a step."""
-        for prefix in self._settings.prefixes:
-            self._cell(prefix)
-        if self._settings.memory:
+        """The memory of a step, and every prefix length."""
+        if self._settings.memory:  # first: the timed trainers keep theirs, and the kernel would end this process
             context = self._context
             self.memory = in_fresh_process(step_memory, self._settings, context.base, context.device, context.dtype)
+        for prefix in self._settings.prefixes:
+            self._cell(prefix)
 
     def _batch(self, prefix: int, policies: int) -> Batch:
         settings, base = self._settings, self.base
