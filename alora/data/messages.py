@@ -164,6 +164,10 @@ def _raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findi
             for name, index, text in texts
         ]
     kinds = ", ".join(f"{name!r} is {kind(value)}" for name, value in zip(names, values, strict=True))
+    if printed:  # the cell beside the place, so that all such rows are one finding
+        text = "messages as Python prints them, or cut short; write them as JSON, by json.dumps"
+        findings.add("MESSAGES_KIND", where, text, kinds)
+        return None
     hint = " as JSON, by json.dumps" if isinstance(values[0], str) else ""
     findings.add("MESSAGES_KIND", where, f'{kinds}; messages are a list of {{"role": ..., "content": ...}}{hint}')
     return None

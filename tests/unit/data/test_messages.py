@@ -128,6 +128,17 @@ def test_messages_as_python_prints_them_are_no_text(cell, column):
     assert "as JSON, by json.dumps" in finding.problem
 
 
+def test_messages_as_python_prints_them_are_one_finding(tmp_path):
+    chats = tmp_path / "chats.jsonl"
+    cells = [str([{"role": "user", "content": f"talk {number}"}]) for number in range(30)]
+    chats.write_text("".join(json.dumps({"chat": cell, "label": "ok"}) + "\n" for cell in cells))
+    with pytest.raises(DataError) as caught:
+        read_labelled(str(chats), DataSettings(columns=ColumnSettings(messages="chat")), Policy("p", "T", "R"))
+    (finding,) = caught.value.findings
+    assert finding.count == 30
+    assert finding.where.startswith("chats.jsonl:1: 'chat' is str")
+
+
 def test_a_text_may_begin_as_a_list():
     conversation, findings = read({"chat": "[{'a': 1}] fails"}, columns=ColumnSettings(messages="chat"))
     assert findings.count == 0
