@@ -74,7 +74,7 @@ def test_the_published_rows_stand_next_to_the_nearest_cell():
 RESULTS = Path(__file__).parents[3] / "benchmarks/results"
 
 
-RECORDS = sorted([*RESULTS.glob("serving_*.json"), RESULTS / "training_cpu.json"])
+RECORDS = sorted([*RESULTS.glob("serving_*.json"), *RESULTS.glob("training_*.json")])
 
 
 @pytest.mark.parametrize("file", RECORDS, ids=lambda file: file.stem)
