@@ -71,7 +71,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as request:  # Hydra's own flags and argparse
         return request.code if isinstance(request.code, int) else int(request.code is not None)
     except BaseException as error:
-        return report(error)
+        exit_code = report(error)
+        with contextlib.suppress(ValueError):  # closed
+            try:
+                sys.stdout.flush()
+            except OSError:  # a full disk; the interpreter's own flush would change the exit code
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exit_code
 
 
 def report(error: BaseException) -> int:

@@ -97,8 +97,6 @@ class DataSettings:
         None, "rows to train on; train: `generate` makes them from the policy's text, by the model that judge names",
         read_by=_TRAINING, some=True, form=_SOURCES,
     )  # fmt: skip
-    weights: list[float] = setting([], "of several sources of data.train: how much a row's loss counts; []: the same",
-                                   above=0, most=1e6, of=_TRAINING)  # fmt: skip
     validation: Any = setting(
         None, "null: a share of data.train", read_by=(*_TRAINING, "generate", "recalibrate"), form=_SOURCES
     )
@@ -106,6 +104,8 @@ class DataSettings:
         None, "rows that only the figures see", read_by=(*_TRAINING, "evaluate", "fleet", "generate"), form=_SOURCES,
         of=(*_TRAINING, "evaluate", "fleet", "generate", "validate"),
     )  # fmt: skip
+    weights: list[float] = setting([], "of several sources of data.train: how much a row's loss counts; []: the same",
+                                   above=0, most=1e6, of=_TRAINING)  # fmt: skip
     validation_share: float = setting(0.15, "of each label, by a hash of each text", above=0, below=1,
                                       of=(*_TRAINING, "generate"))  # fmt: skip
     label_map: dict[str, str] = setting({}, "label in the data → label of the policy", of=(*_TRAINING, *_LABELLED))
