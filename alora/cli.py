@@ -76,14 +76,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             try:
                 sys.stdout.flush()
             except OSError:  # a full disk; the interpreter's own flush would change the exit code
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                _discard_output()
         return exit_code
 
 
 def report(error: BaseException) -> int:
     """Print one clear message for ``error`` on standard error and return the exit code that belongs to it."""
     if isinstance(error, BrokenPipeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return BROKEN_PIPE
     if isinstance(error, KeyboardInterrupt):
         return _fail("interrupted; the same command goes on from what it had saved", INTERRUPTED)
@@ -254,6 +254,11 @@ def _fail(message: str, exit_code: int) -> int:
 def _short(line: str) -> str:
     """A line that quotes megabytes from a received file, without its middle; the remedy stands at its end."""
     return line if len(line) <= LONGEST_LINE else f"{line[:1500]} [...] {line[-500:]}"
+
+
+def _discard_output() -> None:
+    """Of standard output, what is written from now on, and what could not be."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(text: str) -> None:

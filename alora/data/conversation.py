@@ -78,8 +78,7 @@ def read_multilabelled(
     places: dict[str, str] = {}
     rows = []
     for number, one in enumerate(each(source)):
-        found = _labelled_rows(one, settings, policies, findings, own or {}, places)
-        rows += (replace(row, source=number) for row in found)
+        rows += _labelled_rows(one, number, settings, policies, findings, own or {}, places)
     findings.raise_if_any(named(source))
     if not rows:
         raise DataError(f"{named(source)} holds no rows; give it at least one row per label")
@@ -207,13 +206,14 @@ def _conversations(
 
 def _labelled_rows(
     source: str,
+    number: int,
     settings: DataSettings,
     policies: Sequence[Policy],
     findings: Findings,
     own: Mapping[str, Findings],
     places: dict[str, str],
 ) -> Iterator[LabelledConversation]:
-    """The rows of one source, worth something while ``findings`` is empty; ``places`` holds the ids of all sources."""
+    """The rows of the ``number``-th source, valid while ``findings`` is empty; ``places`` holds the ids of all."""
     for where, value, known, conversation in _conversations(source, settings, findings):
         labels = row_labels(value, where, known, policies, findings, own) if isinstance(value, dict) else {}
         if conversation is not None and conversation.id != where:
@@ -223,7 +223,7 @@ def _labelled_rows(
             places.setdefault(conversation.id, where)
         group = _group(value, where, settings.columns.group, findings)
         if conversation is not None:
-            yield LabelledConversation(conversation, labels, where, group)
+            yield LabelledConversation(conversation, labels, where, group, number)
 
 
 def _group(row: Any, where: str, column: str | None, findings: Findings) -> str:
