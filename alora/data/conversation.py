@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from alora.config.schema import ColumnSettings, DataSettings
+from alora.data.columns import detect_columns
 from alora.data.formats import CHUNK, CUT_SHORT, UTF8_BOM, parse_json, shortened
 from alora.data.labels import row_labels
-from alora.data.messages import Conversation, Message, conversation_of, detect_columns
+from alora.data.messages import Conversation, Message, conversation_of
 from alora.data.sources import Source, read_rows
 from alora.errors import DataError
 from alora.findings import ERROR, Finding, Findings, place

@@ -3,10 +3,9 @@
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from alora.config.paths import POLICY_PLACE
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.formats import parse_json, shortened
 from alora.findings import Findings
@@ -19,10 +18,6 @@ ALIASES = {
     **dict.fromkeys(("function", "observation"), "tool"),
     "developer": "system",
 }
-# Where no column "messages" is and none is named: lists of messages, then texts, whose names say who speaks.
-LISTS = ("conversations", "conversation")
-DETECTED = (*LISTS, "system,prompt,response", "prompt,response", "prompt,completion",
-            "instruction,output", "question,answer", "user,assistant", "text", "prompt")  # fmt: skip
 _SPEAKERS = {"system": "system", **dict.fromkeys(("response", "completion", "output", "answer", "assistant"), ROLES[2])}
 _SPEAKERS |= dict.fromkeys(("prompt", "instruction", "question", "user", "text"), "user")
 # A list of messages as Python prints it (pandas writes a cell so), or cut short: no JSON, and no text either.
@@ -84,31 +79,6 @@ def as_row(conversation: Conversation) -> dict[str, Any]:
             item["tool_calls"] = [{"function": {"name": c.name, "arguments": c.arguments}} for c in message.calls]
         messages.append(item)
     return {"id": conversation.id, "messages": messages}
-
-
-def detect_columns(
-    columns: ColumnSettings, row: Mapping[str, Any], findings: Findings, first: bool = True
-) -> ColumnSettings:
-    """``columns`` as this row has them: in other capitals, or, where a column is not there, under its usual name.
-
-    The settings name the columns of one source, and others may have another form. A note says what was done. Columns of
-    texts are taken only where none is named, and by the ``first`` row: further on they may be anything.
-    """
-    own = {name.strip().lower(): name for name in row if isinstance(name, str)}
-    changes, known = {}, DETECTED if first and columns.messages == ColumnSettings.messages else LISTS
-    for key in ("messages", "label", "labels", "id"):
-        named, usual = getattr(columns, key), getattr(ColumnSettings, key)
-        if POLICY_PLACE in named:  # a column for each policy
-            continue
-        forms = [named, usual, *(known if key == "messages" else ())]
-        found = next((form for form in forms if all(name in own for name in form.lower().split(","))), None)
-        if named not in row and found is not None:
-            columns_found = ",".join(own[name] for name in found.lower().split(","))
-            changes |= {key: columns_found} if columns_found != named else {}
-    for key, name in changes.items():
-        are = "are" if key.endswith("s") else "is"
-        findings.notes[f"{key} {are} read from data.columns.{key}={name}"] += 1
-    return replace(columns, **changes)
 
 
 def conversation_of(row: Any, where: str, settings: DataSettings, findings: Findings) -> Conversation | None:

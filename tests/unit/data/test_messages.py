@@ -5,8 +5,9 @@ import json
 import pytest
 
 from alora.config.schema import ColumnSettings, DataSettings
+from alora.data.columns import detect_columns
 from alora.data.conversation import Rejected, read_labelled, stream_conversations
-from alora.data.messages import Call, Message, conversation_of, detect_columns
+from alora.data.messages import Call, Message, conversation_of
 from alora.errors import DataError
 from alora.findings import Findings
 from alora.policy import Policy
