@@ -1,6 +1,7 @@
 """What is wrong with rows, gathered to the end: every problem with its place, before any money is spent."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from alora.errors import DataError
@@ -34,6 +35,11 @@ class Finding:
 def place(where: str, part: str) -> str:
     """Of a row, or of a part of it."""
     return f"{where}: {part}" if part else where
+
+
+def as_lines(notes: Mapping[str, int]) -> list[str]:
+    """Notes as they are printed, each with its count."""
+    return [f"note: {text}" + (f" ({times} times)" if times > 1 else "") for text, times in notes.items()]
 
 
 class Findings:

@@ -4,12 +4,12 @@ import dataclasses
 import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
 def typed(kind: Any, value: Any, key: str = "") -> Any:
-    """``value`` as a ``kind``: a dataclass, a tuple, list or mapping with its inner kinds, a union or a JSON type.
+    """``value`` as a ``kind``: a dataclass, a sequence or mapping with its inner kinds, a union or a JSON type.
 
     Raises:
         TypeError: it is something else, or a dataclass's key is missing or unknown; the message names the key.
@@ -21,10 +21,11 @@ def typed(kind: Any, value: Any, key: str = "") -> Any:
         return _record(kind, value, key)
     if origin in (Mapping, dict) and isinstance(value, Mapping):
         return {name: typed(inner[1], item, f"{key}.{name}") for name, item in value.items()}
-    if origin in (list, tuple) and isinstance(value, list | tuple):
+    if origin in (list, tuple, Sequence) and isinstance(value, list | tuple):
         kinds = inner if origin is tuple and inner[-1] is not Ellipsis else inner[:1] * len(value)
         if len(kinds) == len(value):
-            return origin(typed(kinds[at], item, f"{key}[{at}]") for at, item in enumerate(value))
+            made = list if origin is list else tuple
+            return made(typed(kinds[at], item, f"{key}[{at}]") for at, item in enumerate(value))
     if (
         kind is float
         and isinstance(value, int | float)

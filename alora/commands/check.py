@@ -24,7 +24,7 @@ from alora.data.check import Rows, check_balance, check_duplicates, check_turns,
 from alora.data.conversation import read_labelled
 from alora.data.splits import hold_out, merge_rows, read_policy_rows, source_of
 from alora.errors import AloraError, DataError, first_line
-from alora.findings import ERROR, WARNING, Finding, Findings
+from alora.findings import ERROR, WARNING, Finding, Findings, as_lines
 from alora.policy import Policy, load_policies
 from alora.prompt.check import TokenLengths, check_prompts
 from alora.prompt.render import Renderer
@@ -197,8 +197,8 @@ class _Check:
 
     def show(self) -> None:
         """Notes, findings, and a table of the splits."""
-        for text, times in self.notes.items():
-            say(f"note: {text}" + (f" ({times} times)" if times > 1 else ""))
+        for line in as_lines(self.notes):
+            say(line)
         for finding in self.findings:
             say(f"{finding.severity}: {finding}")
         if not self.policies or not self.splits:

@@ -7,6 +7,7 @@ when it is there. A policy that fails is left out with its reason, and the other
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from alora.errors import CheckFailed, ConfigError, RunError
 from alora.evaluation.baselines import compare_with_baselines
 from alora.evaluation.records import Evaluation
 from alora.evaluation.report import read_evaluations
+from alora.findings import as_lines
 from alora.identity.certificate import Certificate, read_certificate, write_certificate
 from alora.identity.certify import certify
 from alora.layout import POLICIES, TRAINING, link_only
@@ -64,7 +66,8 @@ def run(recipe: Recipe) -> int:
         _require_fit(recipe, base)
         recipe = generated(recipe)
     policies = load_policies(recipe.policy, recipe.policies)
-    splits, left_out = read_splits(recipe.data, policies)
+    notes = Counter[str]()
+    splits, left_out = read_splits(recipe.data, policies, notes)
     talk = recipe.conversation
     conversation = None if talk is None else read_conversation(talk, recipe.data)
     with RunFolder(recipe, writes=processes.first) as folder:
@@ -76,6 +79,8 @@ def run(recipe: Recipe) -> int:
         if not processes.first:
             return _take_part(this, processes)
         resumed = folder.claim(_inputs(this))
+        for line in as_lines(notes):
+            note(line)
         if resumed:
             note(f"going on in {folder.path}")
         for name, reason in left_out.items():
@@ -142,7 +147,7 @@ def _require_ready(this: TrainingRun) -> None:
     _require_fit(this.recipe, this.base)
     rows = [*this.splits.train, *this.splits.validation, *this.splits.test]
     suffixes = {policy.id: this.renderer.suffix(policy) for policy in this.going}
-    crowded = too_long_prompts(this.base.model, this.renderer, rows, suffixes)
+    crowded = too_long_prompts(this.base.model, this.renderer, this.seen(rows, "measuring prompts"), suffixes)
 
     def require_room(_: TrainingRun, policy: Policy) -> None:
         if policy.id in crowded:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from tqdm.auto import tqdm
 
 from alora.adapter.folder import AdapterSpec, new_adapter, save_adapter
 from alora.base.load import LoadedBase
 from alora.commands.output import note, write_json
 from alora.config.schema import Recipe
 from alora.data.check import describe_positive
-from alora.data.conversation import Conversation
+from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.splits import Splits
 from alora.errors import AloraError, BundleError, LeftOut, RunError, TrainingError
 from alora.policy import Policy
@@ -66,6 +67,10 @@ class TrainingRun:
         """
         suffix = self.renderer.suffix(policy)
         return AdapterSpec.of(self.recipe.adapter, suffix.invocation_ids if self.activated else None)
+
+    def seen(self, rows: Sequence[LabelledConversation], doing: str) -> Iterable[LabelledConversation]:
+        """``rows``, with a bar where there are so many that going through them takes time."""
+        return tqdm(rows, desc=doing, unit="row", delay=5, leave=False, disable=not self.folder.writes)
 
     def each(self, stage: Callable[[TrainingRun, Policy], Result]) -> dict[str, Result]:
         """Run a stage for every policy that is left; an error costs its own policy only, until it was the last."""
@@ -143,7 +148,7 @@ def _train_with_trl(this: TrainingRun, policy: Policy, tracking: Tracking) -> No
 
 def _examples(this: TrainingRun, policies: Sequence[Policy]) -> dict[str, list[Example]]:
     rows = {
-        name: examples(getattr(this.splits, name), policies, this.renderer, this.activated)
+        name: examples(this.seen(getattr(this.splits, name), "tokenising"), policies, this.renderer, this.activated)
         for name in ("train", "validation")
     }
     if this.folder.writes:

@@ -7,7 +7,7 @@ from itertools import combinations
 
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.messages import usual_role
-from alora.data.splits import LEAST_ROWS, text_digest, too_few
+from alora.data.splits import LEAST_ROWS, digest, text_digest, too_few
 from alora.findings import ERROR, WARNING, Finding
 from alora.policy import Policy
 
@@ -129,7 +129,10 @@ def _by(key: Callable[[LabelledConversation], str], rows: Rows) -> dict[str, lis
 
 
 def _letters(conversation: Conversation) -> str:
-    return "\n".join(f"{m.role}:{_NOT_LETTERS.sub(' ', m.text.casefold()).strip()}" for m in conversation.messages)
+    """Digest of the words without digits and punctuation."""
+    return digest(
+        "\n".join(f"{m.role}:{_NOT_LETTERS.sub(' ', m.text.casefold()).strip()}" for m in conversation.messages)
+    )
 
 
 def _places(groups: Sequence[Sequence[LabelledConversation]]) -> str:

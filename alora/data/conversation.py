@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,9 @@ from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.columns import detect_columns
 from alora.data.formats import CHUNK, CUT_SHORT, UTF8_BOM, parse_json, shortened
 from alora.data.labels import row_labels
-from alora.data.messages import Conversation, Message, conversation_of
+from alora.data.messages import Call, Conversation, Message, conversation_of
 from alora.data.sources import Source, read_rows
+from alora.data.spool import Spool
 from alora.errors import DataError
 from alora.findings import ERROR, Finding, Findings, place
 from alora.policy import Policy
@@ -22,7 +23,7 @@ __all__ = ["Conversation", "LabelledConversation", "Message", "each", "named", "
            "read_multilabelled"]  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LabelledConversation:
     """A conversation with a label per policy that it was labelled for; ``where`` is its place (``train.jsonl:17``).
 
@@ -77,9 +78,9 @@ def read_multilabelled(
     """
     findings = Findings() if findings is None else findings
     places: dict[str, str] = {}
-    rows = []
+    spool, rows = Spool(), []
     for number, one in enumerate(each(source)):
-        rows += _labelled_rows(one, number, settings, policies, findings, own or {}, places)
+        rows += _labelled_rows(one, number, settings, policies, findings, own or {}, places, spool)
     findings.raise_if_any(named(source))
     if not rows:
         raise DataError(f"{named(source)} holds no rows; give it at least one row per label")
@@ -161,7 +162,7 @@ def stream_conversations(
         DataError: the source as a whole, or the rest of it, cannot be read.
     """
     rejected = _ByRow()
-    for where, value, _, conversation in _conversations(source, _unskipped(settings), rejected, streamed=True):
+    for where, value, _, conversation in _conversations(source, _unskipped(settings), rejected):
         own = rejected.rows.pop(where, None)
         yield from rejected.taken(source)
         if own is None and conversation is not None:
@@ -192,11 +193,11 @@ class _ByRow(Findings):
 
 
 def _conversations(
-    source: str, settings: DataSettings, findings: Findings, streamed: bool = False
+    source: str, settings: DataSettings, findings: Findings
 ) -> Iterator[tuple[str, Any, DataSettings, Conversation | None]]:
     """Place, value and conversation of each row of one source, and the settings with the columns of such a row."""
     known, usual, names, decided = settings, settings.columns, None, False
-    for where, value in read_rows(source, findings, streamed):
+    for where, value in read_rows(source, findings):
         if isinstance(value, dict) and value.keys() != names:
             found = detect_columns(usual, value, findings, first=not decided)
             known, names = replace(settings, columns=found), value.keys()
@@ -213,8 +214,10 @@ def _labelled_rows(
     findings: Findings,
     own: Mapping[str, Findings],
     places: dict[str, str],
+    spool: Spool,
 ) -> Iterator[LabelledConversation]:
-    """The rows of the ``number``-th source, valid while ``findings`` is empty; ``places`` holds the ids of all."""
+    """The rows of the ``number``-th source, valid while ``findings`` is empty; ``places`` holds the ids of all, and
+    ``spool`` the messages."""
     for where, value, known, conversation in _conversations(source, settings, findings):
         labels = row_labels(value, where, known, policies, findings, own) if isinstance(value, dict) else {}
         if conversation is not None and conversation.id != where:
@@ -224,7 +227,17 @@ def _labelled_rows(
             places.setdefault(conversation.id, where)
         group = _group(value, where, settings.columns.group, findings)
         if conversation is not None:
-            yield LabelledConversation(conversation, labels, where, group, number)
+            yield LabelledConversation(_spooled(conversation, spool), labels, where, group, number)
+
+
+def _spooled(conversation: Conversation, spool: Spool) -> Conversation:
+    plain = [(m.role, m.content, m.name, tuple((c.name, c.arguments) for c in m.calls)) for m in conversation.messages]
+    return replace(conversation, messages=spool.keep(plain, _message))
+
+
+def _message(plain: tuple[str, str, str, Iterable[tuple[str, str]]]) -> Message:
+    *texts, calls = plain
+    return Message(*texts, calls=tuple(Call(*call) for call in calls))
 
 
 def _group(row: Any, where: str, column: str | None, findings: Findings) -> str:

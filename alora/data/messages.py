@@ -56,7 +56,7 @@ class Conversation:
     """Messages in order. ``id`` is the row's own, or its place in the file."""
 
     id: str
-    messages: tuple[Message, ...]
+    messages: Sequence[Message]
 
     @property
     def transcript(self) -> str:

@@ -10,18 +10,18 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from alora.data.formats import Row, one_line, shortened
+from alora.data.formats import MOST_INFLATED, Row, one_line, shortened
 from alora.errors import DataError
 
-MOST_ROWS, LARGEST = 10_000_000, 4 * 2**30  # rows, and bytes when unpacked
+MOST_ROWS, LARGEST = 10_000_000, 4 * 2**30  # of a group: rows, and bytes when unpacked
 MOST_VALUES = 2**22  # in a thousand rows
 
 
-def read_parquet(path: Path, streamed: bool = False) -> Iterator[Row]:
+def read_parquet(path: Path) -> Iterator[Row]:
     """Its rows, as plain data; DataError where it cannot be read."""
     try:
         number = 0
-        for batch in parquet_batches(path, streamed=streamed):
+        for batch in parquet_batches(path):
             for value in batch.to_pylist():
                 number += 1
                 yield Row(f"{path.name}:{number}", value)
@@ -32,40 +32,47 @@ def read_parquet(path: Path, streamed: bool = False) -> Iterator[Row]:
         raise DataError(f"{path}: not a Parquet file that can be read: {one_line(error)}") from error
 
 
-def parquet_batches(path: Path, columns: Sequence[str] | None = None, streamed: bool = False) -> Iterator[Any]:
-    """The rows of a Parquet file, of which a kilobyte can hold gigabytes: texts stay in their dictionaries.
+def parquet_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """The rows of a Parquet file, a batch held at a time: texts stay in their dictionaries.
 
     Args:
         columns: these alone; None: all.
-        streamed: the caller keeps nothing of a batch, so the bounds are on a group of rows and on a batch.
     """
     names = pyarrow.parquet.read_schema(path).names
     if twice := sorted(name for name, times in Counter(names).items() if times > 1):
         raise DataError(f"{path}: the column {shortened(twice[0])} is there twice; rename one of them")
     about = pyarrow.parquet.read_metadata(path)
-    every = range(about.num_row_groups)
-    for part in ([number] for number in every) if streamed else [every]:
-        groups = [about.row_group(number) for number in part]
-        chunks = [group.column(number) for group in groups for number in range(about.num_columns)]
-        rows, values = sum(group.num_rows for group in groups), sum(chunk.num_values for chunk in chunks)
-        size = sum(max(chunk.total_uncompressed_size, 0) for chunk in chunks)
-        if rows > MOST_ROWS or (values > 8 * MOST_ROWS and not streamed) or size > LARGEST:
-            _refuse_large(path, f"{rows} rows, {values} values and {size / 2**30:.1f} GiB", streamed)
+    every, packed = range(about.num_row_groups), path.stat().st_size
+    if about.num_rows > max(MOST_ROWS, packed):
+        raise DataError(
+            f"{path} holds {about.num_rows} rows in {packed} bytes: no row takes less than one; write it again"
+        )
+    for group in map(about.row_group, every):
+        size = sum(max(group.column(number).total_uncompressed_size, 0) for number in range(about.num_columns))
+        if group.num_rows > MOST_ROWS or size > LARGEST:
+            raise DataError(
+                f"{path} holds a group of {group.num_rows} rows and, unpacked, {size / 2**30:.1f} GiB; at most "
+                f"{MOST_ROWS} rows and {LARGEST / 2**30:.1f} GiB of a row group are read: write smaller ones"
+            )
     leaves = [about.schema.column(number) for number in range(about.num_columns)]
     texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
     with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as file:
-        size = 0
+        total, bound = 0, max(LARGEST, MOST_INFLATED * packed)
         # Each group by itself: no batch of Arrow's has texts inside of lists from the dictionaries of two.
         groups = (file.iter_batches(batch_size=1024, row_groups=[number], columns=columns) for number in every)
         for batch in chain.from_iterable(groups):
-            size = sum(map(_expanded, batch.columns)) + (0 if streamed else size)
             if (values := sum(map(_values, batch.columns))) > MOST_VALUES:
                 raise DataError(
                     f"{path} holds {values} values in {len(batch)} rows when it is unpacked; at most {MOST_VALUES} are "
                     "read in a thousand rows: split long rows"
                 )
-            if size > (LARGEST >> 4 if streamed else LARGEST):
-                _refuse_large(path, f"{size / 2**30:.1f} GiB and more", streamed)
+            size = sum(map(_expanded, batch.columns))
+            total += size
+            if size > LARGEST >> 4 or total > bound:
+                raise DataError(
+                    f"{path} holds, unpacked, {total / 2**30:.1f} GiB and more, {size / 2**30:.1f} in the last "
+                    f"{len(batch)} rows; at most {bound / 2**30:.1f} are read, {LARGEST / 2**34:.2f} a thousand rows"
+                )
             yield batch
 
 
@@ -75,14 +82,6 @@ def _values(array: Any) -> int:
         return len(array)
     parts = array.flatten()
     return len(array) + sum(map(_values, parts if isinstance(parts, list) else [parts]))
-
-
-def _refuse_large(path: Path, found: str, streamed: bool) -> None:
-    remedy = "of a row group are read: write smaller ones" if streamed else "are read: give fewer rows or columns"
-    raise DataError(
-        f"{path} holds {found} when it is unpacked; at most {MOST_ROWS} rows, eight values for each and "
-        f"{LARGEST >> 30} GiB {remedy}"
-    )
 
 
 def _expanded(array: Any) -> int:

@@ -16,13 +16,10 @@ PARQUET_SUFFIXES = (".parquet", ".pq")
 Source = str | Sequence[str]  # a file or a data set, or several whose rows follow each other
 
 
-def read_rows(source: str, findings: Findings, streamed: bool = False) -> Iterator[Row]:
+def read_rows(source: str, findings: Findings) -> Iterator[Row]:
     """Every row of ``source``: a path, or ``hub:NAME``, ``hub:NAME:SPLIT``, ``hub:NAME:CONFIG:SPLIT``.
 
     A row that cannot be read goes to ``findings``, and reading goes on.
-
-    Args:
-        streamed: the caller keeps no row, so a Parquet file may be of any length.
 
     Raises:
         DataError: the source as a whole cannot be read.
@@ -44,7 +41,7 @@ def read_rows(source: str, findings: Findings, streamed: bool = False) -> Iterat
     if path.suffix.lower() in PARQUET_SUFFIXES:
         from alora.data.parquet import read_parquet  # pyarrow
 
-        return read_parquet(path, streamed)
+        return read_parquet(path)
     if suffix in (*JSON_SUFFIXES, *TABLE_SUFFIXES):
         return read_text(path, path.name, suffix in TABLE_SUFFIXES, findings)
     known = ", ".join((*JSON_SUFFIXES, *TABLE_SUFFIXES, PARQUET_SUFFIXES[0]))

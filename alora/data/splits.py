@@ -10,7 +10,6 @@ from alora.config.schema import DataSettings
 from alora.data.conversation import (
     Conversation,
     LabelledConversation,
-    Message,
     each,
     named,
     read_labelled,
@@ -50,8 +49,13 @@ class Splits:
         return rows | {f"policy {policy.id}": repr(policy.as_dict()) for policy in policies}
 
 
-def read_splits(settings: DataSettings, policies: Sequence[Policy]) -> tuple[Splits, LeftOut]:
+def read_splits(
+    settings: DataSettings, policies: Sequence[Policy], notes: Counter[str] | None = None
+) -> tuple[Splits, LeftOut]:
     """Read every split that ``settings`` name; validation rows are taken from the training rows when not given.
+
+    Args:
+        notes: counts what was read in another way than it stands there.
 
     Returns:
         The splits, and the policies whose rows cannot be used, each with the reason.
@@ -68,7 +72,7 @@ def read_splits(settings: DataSettings, policies: Sequence[Policy]) -> tuple[Spl
     def read(source: Source | None) -> list[LabelledConversation]:
         if source is None:
             return []
-        rows, unusable = read_shared_rows(source, settings, policies)
+        rows, unusable = read_shared_rows(source, settings, policies, Findings(notes))
         labelled = {name for row in rows for name in row.labels}
         for name in (name for name in by_id if name not in labelled):
             none = DataError(f"{named(source)}: none of its {len(rows)} rows is labelled for policy {name!r}")
@@ -116,11 +120,11 @@ def read_policy_rows(
 
 
 def read_shared_rows(
-    source: Source, settings: DataSettings, policies: Sequence[Policy]
+    source: Source, settings: DataSettings, policies: Sequence[Policy], findings: Findings | None = None
 ) -> tuple[list[LabelledConversation], LeftOut]:
     """As :func:`read_policy_rows`; of a file for each policy, rows that hold the same conversation become one, so that
     their policies share its prefix."""
-    rows, left_out = read_policy_rows(source, settings, policies)
+    rows, left_out = read_policy_rows(source, settings, policies, findings)
     return merge_rows(rows) if POLICY_PLACE in named(source) else rows, left_out
 
 
@@ -145,32 +149,34 @@ def _read_common(
 
 def merge_rows(rows: Sequence[LabelledConversation]) -> list[LabelledConversation]:
     """One row per conversation, with the labels of all its rows; of two labels for one policy the first stays."""
-    merged: dict[tuple[Message, ...], LabelledConversation] = {}
+    merged: dict[str, LabelledConversation] = {}
     for row in rows:
-        known = merged.get(row.conversation.messages)
+        key = digest(repr(row.conversation.messages))
+        known = merged.get(key)
         labels = dict(row.labels) if known is None else {**row.labels, **known.labels}
-        merged[row.conversation.messages] = replace(known or row, labels=labels)
+        merged[key] = replace(known or row, labels=labels)
     return list(merged.values())
 
 
 def text_digest(conversation: Conversation) -> str:
     """Digest of a conversation's roles and words, blind to case and white space: equal for what reads the same."""
     lines = [f"{m.role}:{' '.join(m.text.casefold().split())}" for m in conversation.messages]
-    return _digest("\n".join(lines))
+    return digest("\n".join(lines))
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
+    """SHA-256 of any text, also of one that is not Unicode."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def rows_digest(rows: Sequence[LabelledConversation]) -> str:
     """Digest of rows in their order, to tell whether a run's data has changed."""
-    digest = hashlib.sha256()
+    whole = hashlib.sha256()
     for row in rows:
         weight = () if row.weight == 1 else (row.weight,)
         own = (row.conversation.messages, sorted(row.labels.items()), *weight)
-        digest.update(repr(own).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
+        whole.update(repr(own).encode("utf-8", "surrogatepass"))
+    return whole.hexdigest()
 
 
 def hold_out(
@@ -189,7 +195,7 @@ def hold_out(
     if len(rows) > 1 and len(groups := {row.group for row in rows}) == 1 and (group := groups.pop()):
         raise DataError(f"all {len(rows)} rows are of one group, {group!r}, and a group stays on one side of a split; "
                         "name another column in data.columns.group, or give data.validation")  # fmt: skip
-    keys = [_digest(f"group:{row.group}") if row.group else text_digest(row.conversation) for row in rows]
+    keys = [digest(f"group:{row.group}") if row.group else text_digest(row.conversation) for row in rows]
     held = {name: _held_out(name, rows, keys, share) for name in {name for row in rows for name in row.labels}}
     sides: tuple[list[LabelledConversation], list[LabelledConversation]] = ([], [])
     for row, key in zip(rows, keys, strict=True):

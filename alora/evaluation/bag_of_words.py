@@ -5,11 +5,13 @@ An adapter that does not beat it has learned which words occur, and costs more.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import softmax
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
@@ -23,6 +25,8 @@ from alora.evaluation.resampling import Floats
 from alora.policy import Policy
 
 MINIMUM_PER_LABEL = 2
+MOST_CHARACTERS = 2**26  # of the rows that it learns from: counting a text's words takes 20 times its memory
+ROWS_AT_ONCE = 10_000
 FLOOR = -50.0
 
 
@@ -36,8 +40,10 @@ class BagOfWords:
     def predict(self, rows: Sequence[LabelledConversation]) -> Predictions:
         """Log-probabilities as label logits, for the rows that are labelled for the policy."""
         wanted = [row for row in rows if self.policy.id in row.labels]
-        texts = [row.conversation.transcript for row in wanted]
-        logits_NL = log_probabilities(self.pipeline, texts, len(self.policy.labels))
+        logits_NL = np.empty((0, len(self.policy.labels)))
+        for start in range(0, len(wanted), ROWS_AT_ONCE):
+            texts = [row.conversation.transcript for row in wanted[start : start + ROWS_AT_ONCE]]
+            logits_NL = np.concatenate([logits_NL, log_probabilities(self.pipeline, texts, len(self.policy.labels))])
         return Predictions(self.policy, logits_NL, labels_of(self.policy, wanted))
 
 
@@ -51,7 +57,8 @@ def log_probabilities(fitted: Pipeline, rows: Sequence[Any] | Floats, labels: in
 
 
 def fit_bag_of_words(policy: Policy, rows: Sequence[LabelledConversation], seed: int = 0) -> BagOfWords:
-    """Fit the baseline on the rows that are labelled for ``policy``.
+    """Fit the baseline on the rows that are labelled for ``policy``; of more text than :data:`MOST_CHARACTERS` on a
+    random part, in which rare labels are whole.
 
     Raises:
         DataError: fewer than two labels have two rows each, or no row holds a word.
@@ -64,12 +71,31 @@ def fit_bag_of_words(policy: Policy, rows: Sequence[LabelledConversation], seed:
         TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, max_features=50_000, token_pattern=r"(?u)\b\w+\b"),
         LogisticRegression(C=10.0, class_weight="balanced", max_iter=1000, random_state=seed),
     )
+    texts = _texts(wanted, label_ids_N, seed)
     try:
-        # Roles are words too, so that who spoke last can be learned.
-        pipeline.fit([row.conversation.transcript for row in wanted], label_ids_N)
+        pipeline.fit(list(texts.values()), label_ids_N[list(texts)])
     except ValueError as error:
         raise DataError(f"policy {policy.id!r}: the bag-of-words baseline found no words to count: {error}") from error
     return BagOfWords(policy, pipeline)
+
+
+def _texts(rows: Sequence[LabelledConversation], label_ids_N: NDArray[np.int64], seed: int) -> dict[int, str]:
+    """By its row's place, each text to learn from: the first of each label, the second of each, ... in random order."""
+    counts, order = Counter[int](), []
+    labels = label_ids_N.tolist()
+    for place in np.random.default_rng(seed).permutation(len(rows)).tolist():
+        order.append((counts[labels[place]], place))
+        counts[labels[place]] += 1
+    texts: dict[int, str] = {}
+    room = MOST_CHARACTERS
+    for _, place in sorted(order):
+        # Roles are words too, so that who spoke last can be learned.
+        text = rows[place].conversation.transcript
+        room -= len(text)
+        if room < 0 and len(texts) >= MINIMUM_PER_LABEL * len(counts):
+            break
+        texts[place] = text
+    return dict(sorted(texts.items()))
 
 
 def held_out_words(

@@ -175,7 +175,7 @@ def checked(file: Path, job: Mapping[str, Any], rows: range, columns: Sequence[s
         if not pyarrow.parquet.read_schema(file).equals(schema(list(job["policies"]))):
             raise ValueError("its columns are not those of its policies")
         least = rows.start
-        for batch in parquet_batches(file, list(dict.fromkeys(["row", *columns])), streamed=True):
+        for batch in parquet_batches(file, list(dict.fromkeys(["row", *columns]))):
             batch.validate(full=True)
             least = _require_sound(batch, range(least, rows.stop))
             _require_own(batch, job["policies"])

@@ -79,8 +79,8 @@ def _truncation(name: str, cut: list[tuple[int, int, str]], rows: int, settings:
     gutted = sum(2 * tokens > before for tokens, before, _ in cut)
     windows, taken_from = settings.truncation == "windows", cut_from(settings)
     text = (
-        f"{len(cut)} rows are cut from the {taken_from} to fit "
-        f"prompt.max_prefix_tokens={settings.max_prefix_tokens} and lose {sum(tokens for tokens, _, _ in cut)} tokens "
+        f"{len(cut)} {'row is' if len(cut) == 1 else 'rows are'} cut from the {taken_from} to fit "
+        f"prompt.max_prefix_tokens={settings.max_prefix_tokens}, {sum(tokens for tokens, _, _ in cut)} tokens "
         f"in all (the longest, {where}, has {whole}); raise it if the base and the memory allow"
     )
     if windows and name == "train":

@@ -84,12 +84,12 @@ class Renderer:
         if not conversation.messages:
             raise RenderError(f"conversation {conversation.id!r} has no message")
         limit, taken_from = self.settings.max_prefix_tokens, cut_from(self.settings)
-        messages = bounded(conversation.messages, limit, MARKER)
+        own = tuple(conversation.messages)
+        messages = bounded(own, limit, MARKER)
         system, turns = self._turns(replace(conversation, messages=messages))
         whole = self._join(system, turns)
         if len(whole) <= limit:
-            same = messages is conversation.messages
-            return Prefix(tuple(whole), None if same else Truncation(len(whole), len(whole), taken_from))
+            return Prefix(tuple(whole), None if messages is own else Truncation(len(whole), len(whole), taken_from))
         cuttable = [system, *turns] if system.kept else turns
         budget = limit - self._overhead() - (0 if system.kept else len(system.token_ids))
         cut = fit(cuttable, budget, taken_from, self._marker)
@@ -105,9 +105,10 @@ class Renderer:
         def size(messages: Sequence[Message]) -> int:
             return len(self._join(*self._turns(Conversation("", tuple(messages)))))
 
-        messages = bounded(conversation.messages, limit, MARKER)
+        own = tuple(conversation.messages)
+        messages = bounded(own, limit, MARKER)
         found = [self.prefix(Conversation(conversation.id, part)) for part in windows(messages, limit, size, MARKER)]
-        if messages is not conversation.messages:
+        if messages is not own:
             lost = replace(whole.truncation, tokens_after=whole.truncation.tokens_before)
             found[-1] = replace(found[-1], truncation=lost)
         return found

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from alora.activation import last_occurrence
+from alora.data.spool import Spool
 from alora.errors import TrainingError
 from alora.prefix.plan import Pair
 from alora.training.loss import pair_weights
@@ -20,22 +22,22 @@ if TYPE_CHECKING:
     from alora.prompt.render import Renderer, Suffix
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Target:
-    """What one policy should answer about an example's conversation."""
+    """What one policy should answer about an example's conversation. Token ids may lie on disk until they are read."""
 
     policy: int
-    suffix_ids: tuple[int, ...]
+    suffix_ids: Sequence[int]
     label_token_ids: tuple[int, ...]
     label: int
     label_weights: tuple[float, ...] = ()  # empty: all the same
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Example:
     """One conversation: its prefix, a target for each policy that it is labelled for, and how much it counts."""
 
-    prefix_ids: tuple[int, ...]
+    prefix_ids: Sequence[int]
     targets: tuple[Target, ...]
     weight: float = 1.0
 
@@ -52,7 +54,7 @@ class Batch:
 
 
 def examples(
-    rows: Sequence[LabelledConversation], policies: Sequence[Policy], renderer: Renderer, activated: bool
+    rows: Iterable[LabelledConversation], policies: Sequence[Policy], renderer: Renderer, activated: bool
 ) -> list[Example]:
     """Render ``rows`` for every policy that they are labelled for; a row without any is left out.
 
@@ -61,18 +63,25 @@ def examples(
     Raises:
         TrainingError: PEFT's search would not find the activation at the activation index.
     """
-    suffixes = [renderer.suffix(policy) for policy in policies]
-    made = []
+    suffixes, spool, made = [renderer.suffix(policy) for policy in policies], Spool(), []
+
+    def target(place: int, label: str, before: tuple[int, ...] = ()) -> Target:
+        suffix = suffixes[place]
+        ids = spool.keep(before + suffix.token_ids) if before else suffix.token_ids
+        return Target(place, ids, suffix.label_token_ids, policies[place].label_index(label))
+
+    shared = functools.cache(target)  # rows of one label have one target
     for row in rows:
+        labels = [(place, row.labels[policy.id]) for place, policy in enumerate(policies) if policy.id in row.labels]
+        if not labels:
+            continue
         prefix_ids = renderer.prefix(row.conversation).token_ids
-        targets = []
-        for place, (policy, suffix) in enumerate(zip(policies, suffixes, strict=True)):
-            if policy.id in row.labels:
-                _require_one_activation(prefix_ids, suffix, row.where)
-                ids = suffix.token_ids if activated else prefix_ids + suffix.token_ids
-                targets.append(Target(place, ids, suffix.label_token_ids, policy.label_index(row.labels[policy.id])))
-        if targets:
-            made.append(Example(prefix_ids if activated else (), tuple(targets), row.weight))
+        for place, _ in labels:
+            _require_one_activation(prefix_ids, suffixes[place], row.where)
+        if activated:
+            made.append(Example(spool.keep(prefix_ids), tuple(shared(*one) for one in labels), row.weight))
+        else:
+            made.append(Example((), tuple(target(*one, prefix_ids) for one in labels), row.weight))
     return made
 
 
@@ -82,6 +91,7 @@ def balanced(rows: Sequence[Example]) -> list[Example]:
     for target in (target for row in rows for target in row.targets):
         counts[target.policy][target.label] += 1
 
+    @functools.cache
     def weighted(target: Target) -> Target:
         found = counts[target.policy]
         weights = (found.total() / (len(found) * found[label]) if found[label] else 1.0 for label in _labels(target))
@@ -108,11 +118,11 @@ def collate(items: Sequence[Example]) -> dict[str, Batch | torch.Tensor]:
     pairs, labels = [], []
     for place, item in enumerate(items):
         for target in item.targets:
-            pairs.append(Pair(place, target.policy, target.suffix_ids, target.label_token_ids))
+            pairs.append(Pair(place, target.policy, tuple(target.suffix_ids), target.label_token_ids))
             labels.append(target.label)
     shares = pair_weights([pair.policy for pair in pairs])
     weights = [share * items[pair.prefix].weight for share, pair in zip(shares, pairs, strict=True)]
     of_labels = tuple(target.label_weights for item in items for target in item.targets)
-    prefixes = tuple(item.prefix_ids for item in items)
+    prefixes = tuple(tuple(item.prefix_ids) for item in items)
     batch = Batch(prefixes, tuple(pairs), tuple(labels), tuple(weights), of_labels if any(of_labels) else ())
     return {"batch": batch, "labels": torch.tensor(labels)}

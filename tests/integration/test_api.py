@@ -82,6 +82,10 @@ def test_a_bundle_alone_a_list_of_them_and_chosen_policies(battery):
             ]
     with alora.load([str(refunds), advice], base=str(store.base_folder())) as both:
         assert both.policies == ("refunds", "advice")
+    with alora.load([refunds, advice], base=store.base_folder(), policies=["advice"]) as one:
+        assert one.policies == ("advice",)
+    with pytest.raises(ConfigError, match="has no policy advice; it has refunds"):
+        alora.load(refunds, base=store.base_folder(), policies=["advice"])
 
 
 def test_what_is_wrong_is_said(battery):
@@ -103,11 +107,14 @@ def test_what_is_wrong_is_said(battery):
         _ = alora.guard_everything
 
 
-def test_train_is_the_command_line_and_what_it_returns_loads(tmp_path):
+def test_train_is_the_command_line_and_what_it_returns_loads(tmp_path, capsys):
     overrides = dict(item.split("=", 1) for item in toy_overrides(tmp_path, tmp_path / "run"))
+    rows = Path(overrides["data.train"])
+    rows.write_text(rows.read_text().replace('"user"', '"human"', 1))
     lists = {name: [overrides.pop(name).strip("[]")] for name in ("identity.dtypes",)}
     run = alora.train(**overrides, **lists, training={"max_steps": 4})
     assert run == tmp_path / "run"
+    assert "note: role 'human' is read as user\n" in capsys.readouterr().err
     with alora.load(run) as loaded:
         assert loaded.policies == ("toy",)
         loaded.score(TALK)

@@ -1,5 +1,5 @@
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 import pytest
@@ -23,6 +23,7 @@ class Whole:
     inner: "Whole | None" = None
     listed: list[Part] = field(default_factory=list)
     at: dict[str, int | str] = field(default_factory=dict)
+    texts: Sequence[str] = ()
 
 
 WHOLE = Whole(
@@ -34,6 +35,7 @@ WHOLE = Whole(
     None,
     [Part("d")],
     {"turn": 1, "stage": "read"},
+    ("e", "f"),
 )
 
 

@@ -481,19 +481,16 @@ def test_parquet_that_unpacks_to_gigabytes_is_refused_by_its_size(tmp_path, monk
         assert path.stat().st_size < 20_000
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         monkeypatch.setattr(parquet, "LARGEST", 10**8)
-        with pytest.raises(DataError, match=r"^\S+rows.parquet holds 0\.\d GiB and more when it is unpacked"):
+        with pytest.raises(DataError, match=r"^\S+rows.parquet holds, unpacked, 0\.\d GiB and more"):
             read(str(path))
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000, "kilobytes"
 
 
-def test_parquet_of_more_rows_or_values_than_are_read_is_refused_unread(tmp_path, monkeypatch):
+def test_parquet_of_more_rows_than_are_read_is_refused_unread(tmp_path, monkeypatch):
     path = tmp_path / "rows.parquet"
     monkeypatch.setattr(parquet, "MOST_ROWS", 1000)
     pyarrow.parquet.write_table(pyarrow.table({"messages": pyarrow.nulls(10**6, pyarrow.string())}), path)
-    with pytest.raises(DataError, match=r"rows.parquet holds 1000000 rows.*at most 1000 rows"):
-        read(str(path))
-    pyarrow.parquet.write_table(pyarrow.table({"messages": [["a"] * 10**5]}), path)
-    with pytest.raises(DataError, match=r"rows.parquet holds 1 rows, 100000 values"):
+    with pytest.raises(DataError, match=r"rows.parquet holds 1000000 rows in \d+ bytes: no row takes less than one"):
         read(str(path))
 
 

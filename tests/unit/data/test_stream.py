@@ -74,7 +74,7 @@ def test_a_parquet_log_may_be_longer_than_what_is_kept(tmp_path, monkeypatch):
     for size in (1000, 2000):
         pyarrow.parquet.write_table(pyarrow.table({"prompt": texts}), tmp_path / f"{size}.parquet", row_group_size=size)
     assert sum(1 for _ in stream_conversations(str(tmp_path / "1000.parquet"))) == len(texts)
-    with pytest.raises(DataError, match=r"holds 2000 rows.* of a row group are read: write smaller ones"):
+    with pytest.raises(DataError, match=r"holds a group of 2000 rows.* of a row group are read: write smaller ones"):
         list(stream_conversations(str(tmp_path / "2000.parquet")))
 
 

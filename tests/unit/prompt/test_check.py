@@ -31,7 +31,7 @@ def test_lengths_and_truncation_of_prompts():
     assert lengths.truncated_rows == 1
     assert 0 < lengths.lost_tokens < lengths.prefix_tokens
     assert [f.severity for f in findings] == [WARNING]
-    assert "1 rows are cut from the middle" in findings[0].problem
+    assert "1 row is cut from the middle" in findings[0].problem
     assert "train.jsonl:7" in findings[0].problem
 
 

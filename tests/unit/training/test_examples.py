@@ -39,7 +39,7 @@ def test_a_row_asks_the_policies_that_it_is_labelled_for(renderer, activated):
         for target in example.targets:
             suffix = renderer.suffix((RED, TONE)[target.policy])
             assert target.label_token_ids == suffix.label_token_ids
-            assert example.prefix_ids + target.suffix_ids == prefix + suffix.token_ids
+            assert (*example.prefix_ids, *target.suffix_ids) == prefix + suffix.token_ids
 
 
 def test_every_policy_of_a_batch_weighs_the_same(renderer):

@@ -1,0 +1,74 @@
+"""Messages and tokens of many rows, on disk beyond a bound: what a training reads may be larger than memory."""
+
+import marshal
+import os
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar, overload
+
+from alora.errors import DataError
+
+IN_MEMORY = 256 * 2**20  # bytes; what comes behind them makes the file a real one
+
+T = TypeVar("T")
+
+
+class Spool:
+    """A temporary file without a name, gone with its last reader. It is of one process, and of one thread."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY)  # noqa: SIM115 - closed with its last reader
+        weakref.finalize(self, self._file.close)
+
+    def keep(self, items: Sequence[Any], decode: Callable[[Any], T] = lambda item: item) -> "Spooled[T]":
+        """``items``, which are plain data; ``decode`` makes of each what the reader gets.
+
+        Raises:
+            DataError: the disk is full.
+        """
+        try:
+            start = self._file.seek(0, os.SEEK_END)
+            size = self._file.write(marshal.dumps(tuple(items)))
+        except OSError as error:
+            raise DataError(
+                f"rows cannot be kept in {tempfile.gettempdir()}: {error.strerror or error}; set TMPDIR to a folder on "
+                "a disk with room for all of them"
+            ) from error
+        return Spooled(self, (start, size), len(items), decode)
+
+    def read(self, start: int, size: int) -> tuple[Any, ...]:
+        """What was kept in these bytes."""
+        self._file.seek(start)
+        return marshal.loads(self._file.read(size))
+
+
+class Spooled(Sequence[T]):
+    """A sequence whose items are read when they are asked for; equal to any sequence of the same items."""
+
+    __slots__ = ("_count", "_decode", "_place", "_spool")
+
+    def __init__(self, spool: Spool, place: tuple[int, int], count: int, decode: Callable[[Any], T]) -> None:
+        self._spool, self._place, self._count, self._decode = spool, place, count, decode
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[T]:
+        return map(self._decode, self._spool.read(*self._place))
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[T, ...]: ...
+    def __getitem__(self, place: int | slice) -> T | tuple[T, ...]:
+        return tuple(self)[place]
+
+    def __eq__(self, other: object) -> bool:
+        return tuple(self) == tuple(other) if isinstance(other, Sequence) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
