@@ -77,18 +77,19 @@ class Guard:
         started = time.monotonic()
         asked = self.choose(request.policies)
         end = None if request.deadline_ms is None else started + request.deadline_ms / 1000
-        prefixes = await self._rendered(request, asked)
-        rendered = time.monotonic()
-        given: dict[int, PolicyVerdict] = {}
-        computed = 0
-        arriving = self._arriving(prefixes, asked, request, end)
-        try:
-            async for index, verdict, tokens in arriving:
-                given[index] = verdict
-                computed += tokens
-                yield verdict
-        finally:
-            await arriving.aclose()
+        with self.holding(*(item.name for item in asked)):  # what is replaced while this renders stays loaded
+            prefixes = await self._rendered(request, asked)
+            rendered = time.monotonic()
+            given: dict[int, PolicyVerdict] = {}
+            computed = 0
+            arriving = self._arriving(prefixes, asked, request, end)
+            try:
+                async for index, verdict, tokens in arriving:
+                    given[index] = verdict
+                    computed += tokens
+                    yield verdict
+            finally:
+                await arriving.aclose()
         total = time.monotonic() - started
         response = GuardResponse(
             id=f"guard-{secrets.token_hex(12)}",

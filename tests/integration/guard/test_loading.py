@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -97,6 +98,31 @@ def test_a_replaced_policy_answers_with_the_new_weights(client, base, root):
     verdict = verdicts(client)["advice"]
     assert verdict["adapter"] == Served.of(new).name
     assert verdict["probability"] == pytest.approx(probability(base, new), abs=1e-6)
+
+
+def test_a_request_that_is_being_rendered_ends_with_the_weights_it_began_with(base, root):
+    """A long conversation is rendered in a thread, while a policy is replaced and what it answered with is unloaded."""
+    rendering, replaced = threading.Event(), threading.Event()
+    with TestClient(app_of(base, root)) as client:
+        guard, old = client.app.state.alora_guard, Served.of(load_bundle(root / "advice")).name
+
+        def render(conversation, asked):
+            if len(conversation.messages) == 1:
+                rendering.set()
+                assert replaced.wait(60)
+            return type(guard).render(guard, parse_conversation(MESSAGES, "golden"), asked)
+
+        guard.render = render
+        long = [{"role": "user", "content": "hello " * 3000}]
+        with ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(client.post, "/v1/guard", json={"messages": long, "on_failure": "open"})
+            assert rendering.wait(60)
+            assert put(client, "v7").status_code == 200
+            replaced.set()
+            answer = asking.result().json()
+        assert [(one["status"], one["adapter"] == old) for one in answer["verdicts"]] == [("ok", True), ("ok", False)]
+        settle(client)
+        assert old not in guard._reader._weights, "nothing needs the old weights any more"
 
 
 def test_a_recalibrated_bundle_is_served_at_its_own_threshold(client, base, root):
