@@ -69,10 +69,10 @@ def read_splits(
         raise ConfigError("no training rows: set data.train=FILE (JSON, CSV or Parquet) or data.train=hub:NAME")
     left_out, by_id = LeftOut(), {policy.id: policy for policy in policies}
 
-    def read(source: Source | None) -> list[LabelledConversation]:
+    def read(source: Source | None, weights: Sequence[float] = ()) -> list[LabelledConversation]:
         if source is None:
             return []
-        rows, unusable = read_shared_rows(source, settings, policies, Findings(notes))
+        rows, unusable = read_shared_rows(source, settings, policies, weights, Findings(notes))
         labelled = {name for row in rows for name in row.labels}
         for name in (name for name in by_id if name not in labelled):
             none = DataError(f"{named(source)}: none of its {len(rows)} rows is labelled for policy {name!r}")
@@ -80,9 +80,7 @@ def read_splits(
         left_out.require_some(by_id)
         return [row for row in rows if row.labels]
 
-    train, validation = read(settings.train), read(settings.validation)
-    if settings.weights:
-        train = [replace(row, weight=settings.weights[row.source]) for row in train]
+    train, validation = read(settings.train, settings.weights), read(settings.validation)
     if settings.validation is None:
         train, validation = hold_out(train, settings.validation_share)
     splits = Splits(tuple(train), tuple(validation), tuple(read(settings.test)))
@@ -120,11 +118,16 @@ def read_policy_rows(
 
 
 def read_shared_rows(
-    source: Source, settings: DataSettings, policies: Sequence[Policy], findings: Findings | None = None
+    source: Source,
+    settings: DataSettings,
+    policies: Sequence[Policy],
+    weights: Sequence[float] = (),
+    findings: Findings | None = None,
 ) -> tuple[list[LabelledConversation], LeftOut]:
     """As :func:`read_policy_rows`; of a file for each policy, rows that hold the same conversation become one, so that
-    their policies share its prefix."""
+    their policies share its prefix. ``weights`` are of the sources' rows; empty: all the same."""
     rows, left_out = read_policy_rows(source, settings, policies, findings)
+    rows = [replace(row, weight=weights[row.source]) for row in rows] if weights else rows
     return merge_rows(rows) if POLICY_PLACE in named(source) else rows, left_out
 
 
@@ -148,10 +151,11 @@ def _read_common(
 
 
 def merge_rows(rows: Sequence[LabelledConversation]) -> list[LabelledConversation]:
-    """One row per conversation, with the labels of all its rows; of two labels for one policy the first stays."""
-    merged: dict[str, LabelledConversation] = {}
+    """One row per conversation and weight, with the labels of all its rows; of two labels for one policy the first
+    stays."""
+    merged: dict[tuple[str, float], LabelledConversation] = {}
     for row in rows:
-        key = digest(repr(row.conversation.messages))
+        key = digest(repr(row.conversation.messages)), row.weight
         known = merged.get(key)
         labels = dict(row.labels) if known is None else {**row.labels, **known.labels}
         merged[key] = replace(known or row, labels=labels)

@@ -61,6 +61,20 @@ def test_rows_of_a_source_have_its_weight(tmp_path):
     assert rows_digest(found.train) != rows_digest(plain.train)  # a run does not resume with other weights
 
 
+def test_a_conversation_in_files_of_several_weights_has_each_rows_own(tmp_path):
+    """One policy's row lies in the first file, the other's of the same conversation in the second."""
+    shared = both(20, "shared")
+    for policy, first, second in (("p", shared, both(20, "p")), ("q", both(20, "q"), shared)):
+        write(tmp_path / f"own.{policy}.jsonl", *first)
+        write(tmp_path / f"bought.{policy}.jsonl", *second)
+    sources = [str(tmp_path / f"{name}.%policy%.jsonl") for name in ("own", "bought")]
+    found, _ = read_splits(DataSettings(train=sources, weights=[1, 0.25]), [POLICY, OTHER])
+    texts = {text for text, _ in shared}
+    weights = {(name, row.weight) for row in found.train if row.conversation.messages[0].content in texts
+               for name in row.labels}  # fmt: skip
+    assert weights == {("p", 1), ("q", 0.25)}
+
+
 def test_every_label_has_its_share_held_out_however_rare():
     rows = [row(f"message {number}", p="violation" if number % 50 == 0 else "ok") for number in range(1000)]
     train, validation = hold_out(rows, 0.15)
