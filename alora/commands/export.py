@@ -33,7 +33,8 @@ def run(recipe: Recipe) -> int:
         raise ConfigError(
             f"{artifact.folder} holds several policies; export one: {next(iter(artifact.members.values()))}"
         )
-    bundle = _copied(recipe, artifact.folder) if artifact.kind is Kind.BUNDLE else _made(recipe, artifact)
+    whole = _whole_bundle(artifact)
+    bundle = _made(recipe, artifact) if whole is None else _copied(recipe, whole)
     pushed = None
     if recipe.export.push_to is not None:
         pushed = push_bundle(bundle.folder, recipe.export.push_to, recipe.export.private)
@@ -42,6 +43,14 @@ def run(recipe: Recipe) -> int:
     else:
         _show(bundle, pushed)
     return 0
+
+
+def _whole_bundle(artifact: Artifact) -> Path | None:
+    """The bundle that is exported as it lies: the one named, or a run's that was recalibrated, whose operating point
+    stands nowhere else; None where the bundle is made from the run's records."""
+    bundles = artifact.bundles if artifact.kind in (Kind.BUNDLE, Kind.RUN) else ()
+    refitted = [folder for folder in bundles if read_manifest(folder).operating_point.dtype is not None]
+    return next(iter(refitted if artifact.kind is Kind.RUN else bundles), None)
 
 
 def _copied(recipe: Recipe, folder: Path) -> Bundle:

@@ -276,6 +276,17 @@ def test_export_takes_the_operating_point_from_the_evaluation(run_folder, bundle
     assert "of another adapter" in capsys.readouterr().err
 
 
+def test_what_recalibrate_fitted_in_a_run_is_what_export_takes(run_folder, place, tmp_path, capsys):
+    rows = f"data.validation={place / 'rows.jsonl'}"
+    assert main(["recalibrate", f"artifact={run_folder}", rows, "evaluation.bootstrap=0"]) == 0
+    fitted = load_bundle(run_folder / "bundle").manifest
+    assert main(["export", f"artifact={run_folder}", f"output={tmp_path / 'copy'}"]) == 0
+    assert load_bundle(tmp_path / "copy").manifest == fitted
+    assert main(["export", f"artifact={run_folder}"]) == 2
+    assert "is a bundle already" in capsys.readouterr().err
+    assert load_bundle(run_folder / "bundle").manifest == fitted
+
+
 def test_a_run_of_0_1_is_read_as_it_is(run_folder, place, tmp_path, capsys):
     run, more = as_of_0_1(run_folder), ("evaluation.bootstrap=0", f"output={tmp_path / 'e.json'}")
     identity = ("identity.dtypes=[float32]", "identity.conversations=1", "identity.negative_controls=false")
@@ -285,10 +296,10 @@ def test_a_run_of_0_1_is_read_as_it_is(run_folder, place, tmp_path, capsys):
         assert main(["validate", f"artifact={artifact}", *identity]) == 0
     assert main(["evaluate", f"artifact={run / 'adapter'}", *more]) == 0
     before = load_bundle(run / "bundle").manifest
-    assert main(["recalibrate", f"artifact={run}", f"data.validation={place / 'rows.jsonl'}", more[0]]) == 0
-    assert load_bundle(run / "bundle").manifest.operating_point != before.operating_point
     assert main(["export", f"artifact={run}"]) == 0  # in its place, with the run's own certificate
     assert load_bundle(run / "bundle").manifest.adapter_digest == before.adapter_digest
+    assert main(["recalibrate", f"artifact={run}", f"data.validation={place / 'rows.jsonl'}", more[0]]) == 0
+    assert load_bundle(run / "bundle").manifest.operating_point != before.operating_point
     assert {path.name for path in run.iterdir()} == {"run.yaml", "adapter", "bundle", "identity.json"}
 
 
