@@ -34,22 +34,29 @@ def bounded(messages: tuple[Message, ...], max_tokens: int, marker: str) -> tupl
     bytes of memory for each, before tokens can be cut.
     """
     room = max(max_tokens * CHARACTERS_PER_TOKEN, LEAST_CHARACTERS)
-    if sum(len(message.content) + _PER_MESSAGE for message in messages) <= 2 * room:
+    if sum(map(_size, messages)) <= 2 * room:
         return messages
     front, head = _end(messages, room)
     back, tail = _end(messages[::-1], room)
     end = len(messages) - back
-    first, last = messages[front], messages[end - 1]
-    cut = [replace(first, content=first.content[:head] + marker), replace(last, content=last.content[-tail:])]
+    first, last = (replace(one, content=one.text, calls=()) for one in (messages[front], messages[end - 1]))
+    cut = [
+        replace(first, content=first.content[:head] + marker, name=first.name[:head]),
+        replace(last, content=last.content[-tail:], name=last.name[:tail]),
+    ]
     if front == end - 1:
-        cut = [replace(first, content=cut[0].content + cut[1].content)]
+        cut = [replace(cut[0], content=cut[0].content + cut[1].content)]
     return (*messages[:front], *cut, *messages[end:])
+
+
+def _size(message: Message) -> int:
+    return len(message.name) + len(message.text) + _PER_MESSAGE
 
 
 def _end(messages: Sequence[Message], room: int) -> tuple[int, int]:
     """How many messages of one end fit whole, and how many characters of the next one."""
     whole = 0
-    while (size := len(messages[whole].content) + _PER_MESSAGE) < room:
+    while (size := _size(messages[whole])) < room:
         whole, room = whole + 1, room - size
     return whole, max(room - _PER_MESSAGE, 1)
 

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alora.data.conversation import Message
+from alora.data.messages import Call
 from alora.prompt.truncate import LEAST_CHARACTERS, Turn, bounded, fit
 
 MARKER = (-1, -2)
@@ -83,3 +84,12 @@ def test_beyond_the_bound_both_ends_stay_in_order(lengths):
     assert whole.endswith(after.removeprefix("\n"))
     for end in (before, after):
         assert 0.45 * LEAST_CHARACTERS < len(end) <= LEAST_CHARACTERS
+
+
+@pytest.mark.parametrize("more", [{"calls": (Call("pay", "x" * 10**7),)}, {"name": "x" * 10**7}], ids=["call", "name"])
+@pytest.mark.parametrize("around", [(), texts("a" * 500)], ids=["alone", "between"])
+def test_calls_and_names_count_towards_the_bound(more, around):
+    """They are tokenised as the text is."""
+    kept = bounded((*around, Message("assistant", "said", **more), *around), 100, "|")
+    assert sum(len(message.name) + len(message.text) for message in kept) < 4 * LEAST_CHARACTERS
+    assert kept[: len(around)] == kept[len(kept) - len(around) :] == around
