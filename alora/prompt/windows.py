@@ -57,7 +57,10 @@ def windows(
 
 
 def _pieces(place: int, message: Message, share: int, cost: Callable[[Message], int]) -> list[_Piece]:
-    parts = _parts(replace(message, content=message.text, calls=()), share, cost)
+    item = replace(message, content=message.text, calls=())
+    if item.name and cost(replace(item, content="")) > share:  # each part would repeat it, and none would be short
+        item = replace(item, name="", content=f"({item.name}) {item.content}")
+    parts = _parts(item, share, cost)
     ends = (0, len(parts) - 1)
     return [_Piece(place, part, cost(part), i == ends[0], i == ends[1]) for i, part in enumerate(parts)]
 

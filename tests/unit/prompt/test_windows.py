@@ -54,6 +54,18 @@ def test_a_long_message_is_cut_between_words_which_all_are_read(layout):
     assert "[...]" in texts[1]
 
 
+def test_a_name_that_no_window_holds_is_read_as_text():
+    """Each part of the message would carry it, down to parts of one letter."""
+    this, name = renderer(), " ".join(f"n{i}" for i in range(700))
+    sizes, join = [], this._join
+    this._join = lambda *turns: sizes.append(0) or join(*turns)
+    prefixes, texts = read(this, [Message("tool", "word " * 200, name=name)])
+    assert all(prefix.truncation is None for prefix in prefixes)
+    for one, other in pairwise([*name.split()[:-1], "n699)", "word"]):
+        assert any(f"{one} {other}" in text for text in texts), (one, other)
+    assert len(sizes) < 500, "the time grows with the text"
+
+
 def test_what_has_no_blank_is_cut_all_the_same():
     prefixes, texts = read(renderer(), [Message("user", "".join(f"{i}," for i in range(900)))])
     assert all(any(f",{i}," in text for text in texts) for i in range(1, 899))
