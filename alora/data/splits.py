@@ -151,11 +151,11 @@ def _read_common(
 
 
 def merge_rows(rows: Sequence[LabelledConversation]) -> list[LabelledConversation]:
-    """One row per conversation and weight, with the labels of all its rows; of two labels for one policy the first
-    stays."""
-    merged: dict[tuple[str, float], LabelledConversation] = {}
+    """One row per conversation, weight and group, with the labels of all its rows; of two labels for one policy the
+    first stays."""
+    merged: dict[tuple[str, float, str], LabelledConversation] = {}
     for row in rows:
-        key = digest(repr(row.conversation.messages)), row.weight
+        key = digest(repr(row.conversation.messages)), row.weight, row.group
         known = merged.get(key)
         labels = dict(row.labels) if known is None else {**row.labels, **known.labels}
         merged[key] = replace(known or row, labels=labels)

@@ -61,6 +61,13 @@ def test_rows_of_a_source_have_its_weight(tmp_path):
     assert rows_digest(found.train) != rows_digest(plain.train)  # a run does not resume with other weights
 
 
+def test_a_conversation_that_is_in_two_groups_stays_with_each():
+    """One policy's file may group it otherwise than another's, and the rows of each group lie on one side."""
+    mine, theirs = replace(row("hello", p="ok"), group="a"), replace(row("hello", q="ok"), group="b")
+    assert merge_rows([mine, theirs]) == [mine, theirs]
+    assert merge_rows([mine, replace(theirs, group="a")]) == [replace(mine, labels={"p": "ok", "q": "ok"})]
+
+
 def test_a_conversation_in_files_of_several_weights_has_each_rows_own(tmp_path):
     """One policy's row lies in the first file, the other's of the same conversation in the second."""
     shared = both(20, "shared")
