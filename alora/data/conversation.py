@@ -54,7 +54,7 @@ def read_labelled(
     rows = read_multilabelled(source, settings, [policy], findings=findings)
     labelled = [row for row in rows if policy.id in row.labels]
     if not labelled:
-        raise DataError(f"{named(source)}: none of its {len(rows)} rows is labelled for policy {policy.id!r}")
+        raise none_labelled(source, len(rows), policy.id)
     return labelled
 
 
@@ -67,7 +67,7 @@ def read_multilabelled(
 ) -> list[LabelledConversation]:
     """Every row of ``source`` with its labels for ``policies``; a policy that a row has no label for is left out.
 
-    A row with ``label`` belongs to the one policy, or, where there are several, to the one that its ``policy`` names.
+    A row with ``label`` belongs to the policy that its ``policy`` names; where it names none, to the only one there is.
 
     Args:
         own: per policy id, where to gather what is wrong with its labels alone; without it that is the source's fault.
@@ -85,6 +85,14 @@ def read_multilabelled(
     if not rows:
         raise DataError(f"{named(source)} holds no rows; give it at least one row per label")
     return rows
+
+
+def none_labelled(source: Source, rows: int, policy: str) -> DataError:
+    """What is wrong with a source without a row of ``policy``."""
+    return DataError(
+        f"{named(source)}: none of its {rows} rows is labelled for policy {policy!r} (where a row has a 'policy', its "
+        "label is of that one; rename a column 'policy' that is something else)"
+    )
 
 
 def read_conversation(source: str, settings: DataSettings | None = None) -> Conversation:

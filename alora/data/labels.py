@@ -38,7 +38,7 @@ def row_labels(
     elif many is not None:  # null and absent mean "not annotated"
         pairs = [(policy, many[policy.id]) for policy in policies if many.get(policy.id) is not None]
     else:
-        policy = policies[0] if len(policies) == 1 else _own_policy(row, where, policies, findings)
+        policy = _own_policy(row, where, policies, findings)
         pairs = [] if policy is None else [(policy, row.get(columns.label))]
     found = {policy.id: _label(value, where, policy, settings, own.get(policy.id, findings)) for policy, value in pairs}
     if many is not None:
@@ -89,11 +89,16 @@ def _refuse_contradiction(
 
 
 def _own_policy(row: dict[str, Any], where: str, policies: Sequence[Policy], findings: Findings) -> Policy | None:
+    """The policy that the row's one label is of: the one that it names, or the only one where it names none."""
+    named = row.get("policy")
     for policy in policies:
-        if row.get("policy") == policy.id:
+        if named == policy.id or (len(policies) == 1 and not isinstance(named, str)):
             return policy
     known = ", ".join(policy.id for policy in policies)
-    text = f"'policy' is {kind(row.get('policy'))}; a row with one label names one of {known}"
+    if len(policies) == 1:
+        findings.notes[f"a row whose 'policy' is another than {known} is left out"] += 1
+        return None
+    text = f"'policy' is {kind(named)}; a row with one label names one of {known}"
     findings.add("POLICY_UNKNOWN", where, f"{text} (one file for each policy: data.train=FILE.{POLICY_PLACE}.csv)")
     return None
 

@@ -12,6 +12,7 @@ from alora.data.conversation import (
     LabelledConversation,
     each,
     named,
+    none_labelled,
     read_labelled,
     read_multilabelled,
 )
@@ -75,8 +76,7 @@ def read_splits(
         rows, unusable = read_shared_rows(source, settings, policies, weights, Findings(notes))
         labelled = {name for row in rows for name in row.labels}
         for name in (name for name in by_id if name not in labelled):
-            none = DataError(f"{named(source)}: none of its {len(rows)} rows is labelled for policy {name!r}")
-            left_out.setdefault(name, unusable.get(name, none))
+            left_out.setdefault(name, unusable.get(name, none_labelled(source, len(rows), name)))
         left_out.require_some(by_id)
         return [row for row in rows if row.labels]
 

@@ -264,6 +264,17 @@ def test_many_policies_share_a_file(tmp_path):
         read_multilabelled(jsonl(tmp_path, row()), DataSettings(), [POLICY, OTHER])
 
 
+def test_a_row_that_names_another_policy_is_no_row_of_the_only_one(tmp_path):
+    """One policy of a file of several is trained, by a sweep say."""
+    rows = (row("mine", policy="p"), row("theirs", policy="q"), row("nobody's"), row("nobody's", policy=None))
+    path, findings = jsonl(tmp_path, *rows), Findings()
+    found = read_labelled(path, DataSettings(), POLICY, findings)
+    assert [item.where.partition(":")[2] for item in found] == ["1", "3", "4"]
+    assert findings.notes == {"a row whose 'policy' is another than p is left out": 1}
+    with pytest.raises(DataError, match=r"none of its 1 rows is labelled for policy 'p' .*rename a column 'policy'"):
+        read(jsonl(tmp_path, row(policy="q")))
+
+
 def test_a_table_with_a_column_for_each_policy(tmp_path):
     path = tmp_path / "wide.csv"
     path.write_text("chat,is_p,is_q,label\nHi,yes,,a\nHo,no,YES,b\n")
