@@ -106,7 +106,8 @@ def _validation_rows(
     if source is None:
         raise ConfigError("there are no rows to fit a threshold to; add data.validation=FILE.jsonl")
     files = ", ".join(Path(one).name for one in each(source))
-    rows, unusable = read_shared_rows(source, data, policies)
+    weights = data.weights if data.validation is None else ()  # as the run held them out
+    rows, unusable = read_shared_rows(source, data, policies, weights)
     for name in sorted(unusable.keys() & wanted):
         raise unusable[name]
     if data.validation is not None:

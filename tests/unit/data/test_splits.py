@@ -2,9 +2,12 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from alora.commands import recalibrate
 from alora.config.schema import DataSettings
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.data.splits import (
@@ -59,6 +62,18 @@ def test_rows_of_a_source_have_its_weight(tmp_path):
     }  # fmt: skip
     assert {row.conversation for row in found.validation} == {row.conversation for row in plain.validation}
     assert rows_digest(found.train) != rows_digest(plain.train)  # a run does not resume with other weights
+
+
+def test_recalibrate_holds_out_what_the_training_on_weighted_files_did(tmp_path, monkeypatch):
+    """Conversations of both files count twice in the shares."""
+    for name, count in (("own", 20), ("bought", 9)):
+        write(tmp_path / f"{name}.p.jsonl", *both(count))
+    sources = [str(tmp_path / f"{name}.%policy%.jsonl") for name in ("own", "bought")]
+    data = DataSettings(train=sources, weights=[1, 0.25], validation_share=0.3)
+    monkeypatch.setattr(recalibrate, "saved_run", lambda _: SimpleNamespace(data=data))
+    given: Any = SimpleNamespace(data=DataSettings()), None, [SimpleNamespace(policy=POLICY)], {"p"}
+    rows, _ = recalibrate._validation_rows(*given)
+    assert rows == list(read_splits(data, [POLICY])[0].validation)
 
 
 def test_a_conversation_that_is_in_two_groups_stays_with_each():
@@ -241,7 +256,6 @@ def test_a_policy_that_no_row_is_labelled_for_is_left_out_before_it_is_trained(t
         files[split] = str(tmp_path / f"{split}.jsonl")
         (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, lines)))
     splits, left_out = read_splits(DataSettings(**files), [POLICY, OTHER])
-    assert [str(error) for error in left_out.values()] == [
-        f"{files['test']}: none of its 12 rows is labelled for policy 'q'"
-    ]
+    (error,) = left_out.values()
+    assert str(error).startswith(f"{files['test']}: none of its 12 rows is labelled for policy 'q'")
     assert [len(rows) for rows in (splits.train, splits.validation, splits.test)] == [6, 6, 6]
