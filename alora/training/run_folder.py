@@ -262,10 +262,15 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any], where: str = "")
         if isinstance(old, dict) and isinstance(new, dict):
             lines += _changed(old, new, name)
         elif old != new:
-            lines.append(f"{name}: {_short(old)} -> {_short(new)}")
+            lines.append(f"{name}: {_apart(str(old), str(new))}")
     return lines
 
 
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else f"{text[:18]}...{text[-18:]}"
+def _apart(old: str, new: str) -> str:
+    """``old -> new``; of long texts the place where they part."""
+    same = next(
+        (at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), min(len(old), len(new))
+    )
+    start = max(same - 10, 0) if max(len(old), len(new)) > 40 else 0
+    shown = [text[start:] if len(text) <= start + 40 else f"{text[start : start + 37]}..." for text in (old, new)]
+    return " -> ".join(f"...{text}" if start else text for text in shown)
