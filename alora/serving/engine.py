@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from alora.bundle.read import Bundle
 
 CPU_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+LEAST_LENGTH = 4608  # tokens that an engine takes, where the base does
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM's max_lora_rank takes (vllm.config.lora, 0.26 to 0.33)
 
 
@@ -71,7 +72,12 @@ class Engine:
     """
 
     def __init__(
-        self, base: str, adapters: Sequence[ServedAdapter], dtype: str, max_model_len: int = 4608, **options: Any
+        self,
+        base: str,
+        adapters: Sequence[ServedAdapter],
+        dtype: str,
+        max_model_len: int = LEAST_LENGTH,
+        **options: Any,
     ) -> None:
         prepare_environment()
         names = _vllm()
@@ -112,7 +118,8 @@ class Engine:
         for number, bundle in enumerate(bundles, start=1):
             adapters.append(replace(ServedAdapter.of(bundle), folder=Path(own.name, str(number))))
             save_adapter(bundle.weights, adapters[-1].folder, base.source)
-        engine = cls(location, adapters, base.dtype)
+        longest = max(bundle.manifest.prompt.max_prefix_tokens + len(bundle.suffix.token_ids) for bundle in bundles)
+        engine = cls(location, adapters, base.dtype, max(LEAST_LENGTH, longest + 1))  # and the answer's own token
         weakref.finalize(engine, own.cleanup)
         return engine
 

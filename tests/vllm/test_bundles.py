@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -11,6 +12,7 @@ from alora.adapter.folder import save_adapter
 from alora.bundle.golden import TOLERANCES, tolerance
 from alora.bundle.read import load_battery, load_bundle
 from alora.errors import BaseError
+from alora.serving import engine as vllm_here
 from alora.serving.engine import Engine, ServedAdapter, require_unquantized
 from alora.serving.parity import OFF, parity
 from tests.forked import run_forked
@@ -54,6 +56,18 @@ def test_one_call_scores_a_battery_with_the_same_verdicts(tmp_path):
         assert (ours["label"], ours["adapter_digest"]) == (theirs["label"], theirs["adapter_digest"])
         assert ours["probability"] == pytest.approx(theirs["probability"], abs=1e-4)
         assert 0 < ours["probability"] < 1
+
+
+def test_an_engine_takes_the_longest_prompt_of_its_bundles(monkeypatch):
+    """One row of that length would end the command, and the engine's default is shorter."""
+    bundle, asked = load_bundle(store.battery() / store.POLICIES[0].id), {}
+    prompt = replace(bundle.manifest.prompt, max_prefix_tokens=20_000)
+    vllm = SimpleNamespace(LLM=lambda **options: asked.update(options))
+    monkeypatch.setattr(vllm_here, "_vllm", lambda: SimpleNamespace(vllm=vllm))
+    monkeypatch.setattr(vllm_here, "_longest", lambda base: 32_768)
+    for long, wanted in ((replace(bundle, manifest=replace(bundle.manifest, prompt=prompt)), 20_001), (bundle, 4608)):
+        Engine.of([long], store.base(), str(store.base_folder()))
+        assert asked["max_model_len"] - wanted in (0, len(bundle.suffix.token_ids))
 
 
 def test_a_partly_absent_adapter_fails_in_vllm_too(tmp_path):
