@@ -20,19 +20,19 @@ QUESTIONS = [Question(PREFIXES[0], SUFFIXES, (0, 1, 2)), Question(PREFIXES[1], S
              Question(PREFIXES[2], SUFFIXES[:1], (0,)), Question(PREFIXES[0], SUFFIXES[:1], (0,))]  # fmt: skip
 
 
-def adapters(model, activated: bool):
+def adapters(model, activated=(True, True, True)):
     made = []
     for seed, (rank, scaling, rank_stabilised) in enumerate([(4, 2.0, False), (2, 0.7, False), (3, 1.3, True)]):
         made.append(
             random_adapter(
-                model, rank, seed, ("down_proj", "q_proj", "v_proj"), (5,) if activated else None, model.dtype,
+                model, rank, seed, ("down_proj", "q_proj", "v_proj"), (5,) if activated[seed] else None, model.dtype,
                 scaling, rank_stabilised,
             )
         )  # fmt: skip
     return made
 
 
-@pytest.mark.parametrize("activated", [True, False])
+@pytest.mark.parametrize("activated", [(True, True, True), (False, False, False), (True, False, True)])
 def test_rows_together_are_rows_one_by_one_and_pefts(activated):
     model = toy_model("qwen3", torch.float64)
     base = LoadedBase(model, None, Fingerprint("w", "t", "c"), "toy")  # pyright: ignore[reportArgumentType]
@@ -56,7 +56,7 @@ def test_rows_together_are_rows_one_by_one_and_pefts(activated):
 
 def test_labels_that_a_policy_does_not_have_are_impossible():
     model = toy_model("qwen3", torch.float64)
-    packed = PackedModel(model, Bank(model, adapters(model, activated=True), dtype=torch.float64))
+    packed = PackedModel(model, Bank(model, adapters(model), dtype=torch.float64))
     kv = packed.prefix_kv(PREFIXES[0].token_ids)
     pairs = [Pair(0, place, suffix.token_ids, suffix.label_token_ids) for place, suffix in enumerate(SUFFIXES)]
     together = packed.label_logits([kv], pairs)
@@ -72,7 +72,7 @@ def test_a_kept_prefix_is_not_computed_again_and_changes_nothing():
     store = MemoryStore(10**8)
     answers = []
     for kept in (None, store, store):
-        with Scorer(base, adapters(model, True), store=kept) as scorer:
+        with Scorer(base, adapters(model), store=kept) as scorer:
             answers.append([row for rows in scorer.score_rows(QUESTIONS) for row in rows])
     assert (store.misses, store.hits) == (3, 3)
     for other in answers[1:]:
