@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from alora.adapter.folder import AdapterWeights
 from alora.bundle.read import Bundle
+from alora.errors import BundleError, first_line
 from alora.guard.reader import Reading, Served
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Prefix
@@ -48,7 +49,10 @@ class PackedReader:
     async def load(self, served: Served, bundle: LightBundle) -> None:
         """See :class:`~alora.guard.reader.Reader`."""
         assert isinstance(bundle, Bundle)
-        await self._change(lambda weights: {**weights, served.name: bundle.weights})
+        try:
+            await self._change(lambda weights: {**weights, served.name: bundle.weights})
+        except (RuntimeError, MemoryError) as error:  # torch's own, where memory is out
+            raise BundleError(f"the weights of {served.name} cannot be loaded: {first_line(error)}") from error
 
     async def unload(self, name: str) -> None:
         """See :class:`~alora.guard.reader.Reader`."""
@@ -63,7 +67,8 @@ class PackedReader:
 
         def run() -> None:
             weights = change(self._weights)
+            scorer = Scorer(self._base, list(weights.values()))  # or what is served stays
             self._scorer.close()
-            self._scorer, self._weights = Scorer(self._base, list(weights.values())), weights
+            self._scorer, self._weights = scorer, weights
 
         await asyncio.get_running_loop().run_in_executor(self._thread, run)

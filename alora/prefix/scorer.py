@@ -41,6 +41,7 @@ class Scorer:
         if not adapters:
             raise AdapterError("nothing to score with: no adapter was given")
         self._adapters, self._limit, self._store = tuple(adapters), max_suffix_tokens, store
+        self._closed = False
         # vLLM runs adapters in the base's dtype, so a verdict here must too; float32 and wider bases keep theirs.
         self._model = PackedModel(base.model, Bank(base.model, adapters, dtype=base.model.dtype)).eval()
 
@@ -51,7 +52,8 @@ class Scorer:
         self.close()
 
     def close(self) -> None:
-        """Take the adapters off the base."""
+        """Take the adapters off the base; nothing is scored afterwards, for the base would answer in their name."""
+        self._closed = True
         self._model.bank.release()
 
     def label_logits(
@@ -66,6 +68,8 @@ class Scorer:
 
     def score_rows(self, questions: Sequence[Question]) -> list[list[torch.Tensor]]:
         """:meth:`label_logits` of several conversations, packed together; one list for each."""
+        if self._closed:
+            raise AdapterError("this scorer is closed, and its adapters are off the base; make another one")
         pairs, shared = [], PrefixCache(self._model, self._store)
         with torch.inference_mode():
             for question in questions:

@@ -17,7 +17,7 @@ from alora.bundle.manifest import file_record
 from alora.bundle.read import load_bundle
 from alora.bundle.write import write_bundle
 from alora.data.conversation import parse_conversation
-from alora.guard import loading, metrics
+from alora.guard import loading, metrics, packed
 from alora.guard.core import Guard
 from alora.guard.loading import Loader
 from alora.guard.packed import PackedReader
@@ -259,6 +259,19 @@ def test_a_bad_bundle_is_409_and_the_old_one_keeps_serving(client, root, fault):
     assert words in answer.json()["error"]["message"]
     assert verdicts(client) == before
     assert not (root / FILE).exists()
+
+
+def test_weights_for_which_there_is_no_memory_leave_what_is_served_as_it_was(client, monkeypatch):
+    """Not the base without any adapter, in their name."""
+    before = verdicts(client)
+
+    def full(*_: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: not enough memory")
+
+    monkeypatch.setattr(packed, "Scorer", full)
+    answer = put(client, "v7")
+    assert (answer.status_code, "not enough memory" in answer.text) == (409, True)
+    assert verdicts(client) == before
 
 
 def test_golden_rows_are_asked_of_the_engine_itself(client, root, monkeypatch):

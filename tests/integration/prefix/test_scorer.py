@@ -1,11 +1,14 @@
 """Several conversations in one call, and behind kept prefixes: the verdicts of one after another."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from alora.adapter.bank import Bank
 from alora.base.fingerprint import Fingerprint
 from alora.base.load import LoadedBase
+from alora.errors import AdapterError
 from alora.prefix.packed import PackedModel
 from alora.prefix.plan import Pair
 from alora.prefix.scorer import Scorer
@@ -52,6 +55,8 @@ def test_rows_together_are_rows_one_by_one_and_pefts(activated):
                 torch.testing.assert_close(answer, theirs, rtol=1e-10, atol=1e-10)
         with pytest.raises(ValueError, match="3 suffixes for 1 adapters"):
             scorer.score_rows([Question(PREFIXES[0], SUFFIXES, (0,))])
+    with pytest.raises(AdapterError, match="closed"):  # the base would answer
+        scorer.score_rows(QUESTIONS)
 
 
 def test_labels_that_a_policy_does_not_have_are_impossible():
@@ -77,3 +82,14 @@ def test_a_kept_prefix_is_not_computed_again_and_changes_nothing():
     assert (store.misses, store.hits) == (3, 3)
     for other in answers[1:]:
         assert all(torch.equal(one, two) for one, two in zip(answers[0], other, strict=True))
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_an_adapter_that_is_narrower_on_one_side_is_of_another_base(half):
+    model = toy_model("qwen3")
+    adapter = adapters(model)[0]
+    name, pair = next(iter(adapter.tensors.items()))
+    narrow = pair[0][:, :-1], pair[1][:-1]
+    odd = tuple(narrow[place] if place == half else pair[place] for place in range(2))
+    with pytest.raises(AdapterError, match="belongs to another base"):
+        Bank(model, [replace(adapter, tensors={**adapter.tensors, name: odd})])
