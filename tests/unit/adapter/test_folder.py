@@ -9,8 +9,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
-from alora.adapter.folder import AdapterSpec, load_adapter, new_adapter, save_adapter, target_modules
-from alora.config.schema import TARGETS
+from alora.adapter.folder import AdapterSpec, AdapterWeights, load_adapter, new_adapter, save_adapter, target_modules
+from alora.config.schema import TARGETS, AdapterSettings
 from alora.errors import AdapterError
 from tests.toy_models import FAMILIES, toy_model
 
@@ -172,3 +172,16 @@ def test_all_linear_is_pefts_all_linear(family):
     assert (ours.spec, ours.digest) == (named.spec, named.digest)  # a PEFT folder names the modules
     config = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
     assert set(get_peft_model(model, config).targeted_module_names) == set(ours.tensors)
+
+
+def test_a_module_whose_product_is_zero_or_no_number_adds_nothing_of_use():
+    halves = torch.ones(1, 2), torch.ones(2, 1)
+    tensors = {"q": halves, "k": (halves[0] * 1e30, halves[1] * 1e30), "v": (halves[0], halves[1] * 0)}
+    assert AdapterWeights(AdapterSpec(1, 1.0, ("q", "k", "v"), None), tensors).absent == ["k", "v"]
+
+
+@pytest.mark.parametrize("alpha", [None, 12.0])
+def test_the_scaling_stays_at_another_rank(alpha):
+    settings = AdapterSettings(rank=8, alpha=alpha)
+    whole, small = AdapterSpec.of(settings, None), AdapterSpec.of(settings, None, rank=2)
+    assert (small.rank, small.scaling) == (2, whole.scaling)
