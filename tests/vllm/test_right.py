@@ -7,7 +7,8 @@ import torch
 
 from alora.errors import AdapterError
 from alora.vllm_plugin import compat
-from alora.vllm_plugin.activation_source import find_activation
+from alora.vllm_plugin.activation_source import find_activation, require_accepted
+from alora.vllm_plugin.adapter_config import AdapterConfig
 from tests.vllm import toys as store
 from tests.vllm.peft_reference import PeftReference
 from tests.vllm.toy_engine import ToyEngine, lora_request
@@ -146,6 +147,15 @@ def test_prompt_logprobs_of_an_adapted_head_are_refused(engine, toys):
     for count in (0, 1):  # 0 asks for the prompt's own tokens
         with pytest.raises(AdapterError, match="adapts lm_head"):
             engine.ask_one(ids, head, prompt_logprobs=count)
+
+
+@pytest.mark.parametrize("key", ["prompt_logprobs", "prompt_logprob_token_ids"])
+def test_each_way_to_ask_for_prompt_logprobs_is_refused(key):
+    """The second one is of vLLM 0.33."""
+    request = SimpleNamespace(prompt_token_ids=prompt(40), sampling_params=SimpleNamespace(**{key: [3]}))
+    with pytest.raises(AdapterError, match="adapts lm_head"):
+        require_accepted(request, "head", AdapterConfig(INVOCATION, adapts_head=True))
+    assert require_accepted(request, "no head", AdapterConfig(INVOCATION)) == 40
 
 
 @pytest.mark.parametrize(("with_head", "length"), [(False, 53), (True, 53), (True, 3)])
