@@ -182,3 +182,12 @@ def test_prompt_logprobs_of_the_base_next_to_an_adapter(engine, toys, with_head,
         return [entry[token].logprob for entry, token in zip(found[1:], ids[1:length], strict=True)]
 
     assert of_the_base(adapter) == pytest.approx(of_the_base(), abs=1e-4)
+
+
+def test_the_head_is_adapted_again_behind_prompt_logprobs(engine, toys):
+    path = write_adapter(store.folder() / "again", toys.base, INVOCATION, seed=35, targets=["q_proj", "lm_head"])
+    head, ids = store.ToyAdapter("again", 291, path, INVOCATION), prompt(40, suffix=10)
+    before = engine.ask_one(ids, head).logprobs_V
+    engine.ask_one(ids, prompt_logprobs=1)
+    engine.clear()
+    assert distance(engine.ask_one(ids, head).logprobs_V, before) < TOLERANCE
