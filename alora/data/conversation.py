@@ -227,6 +227,8 @@ def _labelled_rows(
     """The rows of the ``number``-th source, valid while ``findings`` is empty; ``places`` holds the ids of all, and
     ``spool`` the messages."""
     for where, value, known, conversation in _conversations(source, settings, findings):
+        if conversation is None and known.skip_empty:
+            continue  # what it lacks besides is of no use to anybody
         labels = row_labels(value, where, known, policies, findings, own) if isinstance(value, dict) else {}
         if conversation is not None and conversation.id != where:
             if conversation.id in places:

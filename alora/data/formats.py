@@ -53,7 +53,7 @@ def read_text(path: Path, name: str, table: bool, findings: Findings) -> Iterato
                     raise DataError(f"{path} is {what}")
             if table:
                 yield from _read_table(stream, name, start, findings)
-            elif start.removeprefix(UTF8_BOM).lstrip().startswith(b"[") and not _is_lone_bracket(stream):
+            elif start.removeprefix(UTF8_BOM).lstrip().startswith(b"[") and not _are_lines(stream):
                 with io.TextIOWrapper(stream, "utf-8-sig") as text:  # type: ignore[arg-type]
                     yield from _read_array(text, name, findings)
             else:
@@ -66,13 +66,15 @@ def read_text(path: Path, name: str, table: bool, findings: Findings) -> Iterato
         raise DataError(f"{path}: {error.strerror or error}; check the file and its permissions") from error
 
 
-def _is_lone_bracket(stream: Stream) -> bool:
-    """Whether the first line is a damaged one of JSON lines, and opens no array: the next is an object without a comma
-    behind it, and behind that nothing closes."""
-    alone = stream.readline(16).removeprefix(UTF8_BOM).strip() == b"["
-    second, third = (stream.readline(LONGEST_LINE), stream.readline(LONGEST_LINE)) if alone else (b"", b"")
+def _are_lines(stream: Stream) -> bool:
+    """Whether a file that begins with a bracket holds JSON lines, and no array: behind a line of messages comes another
+    list; a bracket alone has an object without a comma behind it, and behind that nothing closes."""
+    first, second, third = (stream.readline(LONGEST_LINE).removeprefix(UTF8_BOM) for _ in range(3))
     stream.seek(0)
     try:
+        if first.strip() != b"[":
+            message = next(iter(json.loads(first)), None) if second.lstrip().startswith(b"[") else None
+            return isinstance(message, dict) and not message.keys().isdisjoint(("role", "from"))
         return isinstance(json.loads(second), dict) and not third.lstrip().startswith((b"]", b","))
     except (ValueError, RecursionError):
         return False

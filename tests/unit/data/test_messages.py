@@ -148,9 +148,9 @@ def test_a_text_may_begin_as_a_list():
 
 def test_rows_without_any_text_are_left_out_by_choice(tmp_path):
     chats = tmp_path / "chats.csv"
-    chats.write_text("prompt,response,label\n,,ok\nHi,Hello,ok\n,  ,ok\n")
+    chats.write_text("prompt,response,label\n,,ok\nHi,Hello,ok\n,  ,\n")
     policy, findings = Policy("p", "T", "R"), Findings()
-    with pytest.raises(DataError, match="2 problems"):
+    with pytest.raises(DataError, match="3 problems"):
         read_labelled(str(chats), DataSettings(), policy)
     rows = read_labelled(str(chats), DataSettings(skip_empty=True), policy, findings)
     assert [row.where for row in rows] == ["chats.csv:3"]
