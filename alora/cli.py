@@ -46,7 +46,7 @@ VERBS = {
     "report": "verdicts=DIR: what verdicts on a log say: rates over time, co-firing, examples, drift",
     "label": "verdicts=DIR data=LOG output=FILE: the rows of a log that are worth a label",
     "serve": "battery=DIR: stock vLLM's OpenAI server with the bundles in it, if it takes the plugin",
-    "bench": "serving: aLoRA, LoRA, base, packed scorer on vLLM; training: against PEFT, Trainer, TRL; compare A B",
+    "bench": "serving: aLoRA, LoRA, base, packed scorer on vLLM; training: against PEFT, Trainer, TRL",
     "plan": "plan.rate=N: devices, memory, p95 and cost of a fleet next to standard LoRA, with every assumption",
     "doctor": "versions, devices, base and cache state, and what will not work here",
 }

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from scipy import stats
@@ -34,17 +34,19 @@ def median_interval(values: Sequence[float]) -> Measured:
     A bootstrap cannot leave the range of its values, which holds the true median with chance ``1 - 2 / 2^n``: of few
     rounds the interval covers no more than that, and says so.
     """
-    return _bootstrap((values,), np.median)
+    value = float(np.median(values))
+    if len(values) < 2:
+        return Measured(value, value, value, 0.0)
+    interval = stats.bootstrap(
+        (values,), np.median, n_resamples=RESAMPLES, confidence_level=LEVEL, method="percentile",
+        rng=np.random.default_rng(0),
+    ).confidence_interval  # fmt: skip
+    return Measured(value, float(interval.low), float(interval.high), min(LEVEL, 1 - 0.5 ** (len(values) - 1)))
 
 
 def paired_ratio(slow: Sequence[float], fast: Sequence[float]) -> Measured:
     """Ratio ``slow / fast``, round by round: what drifts in the machine hits both sides of a pair."""
     return median_interval([s / f for s, f in zip(slow, fast, strict=True)])
-
-
-def ratio_of_medians(slow: Sequence[float], fast: Sequence[float]) -> Measured:
-    """Ratio of the medians of two runs that share no rounds, with a bootstrap interval."""
-    return _bootstrap((slow, fast), lambda one, other, axis=-1: np.median(one, axis=axis) / np.median(other, axis=axis))
 
 
 def mean_ratio(ratios: Sequence[float], coverage: float) -> Measured:
@@ -59,14 +61,3 @@ def mean_ratio(ratios: Sequence[float], coverage: float) -> Measured:
         return Measured(mean, mean, mean, coverage)
     interval = stats.ttest_1samp(logs, 0.0).confidence_interval(coverage)
     return Measured(mean, math.exp(interval.low), math.exp(interval.high), coverage)
-
-
-def _bootstrap(samples: tuple[Sequence[float], ...], statistic: Any) -> Measured:
-    value, fewest = float(statistic(*map(np.asarray, samples))), min(map(len, samples))
-    if fewest < 2:
-        return Measured(value, value, value, 0.0)
-    interval = stats.bootstrap(
-        samples, statistic, n_resamples=RESAMPLES, confidence_level=LEVEL, method="percentile", vectorized=True,
-        rng=np.random.default_rng(0),
-    ).confidence_interval  # fmt: skip
-    return Measured(value, float(interval.low), float(interval.high), min(LEVEL, 1 - 0.5 ** (fewest - 1)))

@@ -1,4 +1,4 @@
-"""``alora bench``: serving (aLoRA against standard LoRA on one engine), training, and compare (of two runs)."""
+"""``alora bench``: serving (aLoRA against standard LoRA on one engine), and training."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import tempfile
 from pathlib import Path
 
 from alora.base.load import choose_device, choose_dtype
-from alora.bench.compare import compare_records
 from alora.bench.plots import write_plots
-from alora.bench.record import load_record, plain, record_json
+from alora.bench.record import plain, record_json
 from alora.bench.report import markdown
 from alora.bench.run import run_bench
 from alora.commands.output import note, report_file, say, say_json, write_text
-from alora.config.paths import expanded
 from alora.config.schema import Recipe
 from alora.errors import BaseError, ConfigError
 
@@ -20,11 +18,6 @@ _ROOM = 2**20  # bytes that must fit where the results go; those of a long run t
 
 
 def run(recipe: Recipe) -> int:
-    """Measure, or compare; 1 when a ratio had to be withheld for a fault, or ours became slower."""
-    return _compare(recipe) if recipe.bench.workload == "compare" else _measure(recipe)
-
-
-def _measure(recipe: Recipe) -> int:
     """Write ``bench.json``, ``bench.md`` and plots; 1 when a ratio was withheld for a fault, or the run was stopped."""
     device = choose_device(recipe.base.device)
     if recipe.bench.needs_gpu and recipe.base.device == "auto" and device.type != "cuda":
@@ -51,17 +44,6 @@ def _measure(recipe: Recipe) -> int:
     if faults:
         note(f"{len(faults)} reason(s) to withhold a figure; bench.md has them")
     return int(bool(faults or record.stopped))
-
-
-def _compare(recipe: Recipe) -> int:
-    """Print two runs side by side; 1 when ours became slower beyond the noise."""
-    first, second = (load_record(expanded(path).absolute()) for path in recipe.bench.runs)
-    found = compare_records(first, second)
-    if recipe.json:
-        say_json(found.as_dict())
-    else:
-        say(found.text())
-    return int(found.slower)
 
 
 def _folder(recipe: Recipe) -> Path:

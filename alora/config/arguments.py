@@ -150,8 +150,6 @@ def _positional(verb: str, values: list[str], overrides: list[str]) -> list[str]
         a_recipe = Path(values[0]).suffix in ("", ".yaml", ".yml")
         hint = "artifact" if verb in OF_ARTIFACT else "recipe" if a_recipe else "data.train"
         raise ConfigError(f"alora {verb}: {values[0]!r} is not key=value; did you mean {hint}={values[0]}?")
-    if verb == "bench" and values[0] == "compare":
-        return ["bench.workload=compare", f"bench.runs=[{','.join(map(quoted, values[1:]))}]"]
     if verb == "score" and not any(item.startswith(_ARTIFACT) for item in overrides):
         if len(values) == 2:
             return [f"artifact={quoted(values[0])}", f"{key}={quoted(values[1])}"]

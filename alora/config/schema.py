@@ -333,8 +333,7 @@ class ServingBenchSettings:
 class BenchSettings:
     """Measurements on a base of random weights, since speed does not depend on the values, or on ``base``'s own."""
 
-    workload: str = setting("serving", "compare: two of bench.runs", choices=("serving", "training", "compare"))
-    runs: list[str] = setting([], "compare: two bench.json")
+    workload: str = setting("serving", "what is measured", choices=("serving", "training"))
     battery: str | None = setting(None, "serving; null: random adapters", read_by=("bench",))
     needs_gpu: bool = setting(False, "refuse a machine without one, unless base.device=cpu asks for it")
     shape: str = setting("27m", "of random weights", choices=SHAPES)

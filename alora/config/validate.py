@@ -64,8 +64,6 @@ def _needs(recipe: Recipe, verb: str) -> Iterator[str]:
     scorer = recipe.serving.scorer
     if verb == "serve" and (scorer is None or (isinstance(scorer, list) and ("vllm" in scorer or "packed" in scorer))):
         yield "serving.scorer is vllm, packed, a server, or several: [http://HOST:PORT,http://OTHER:PORT]"
-    if verb == "bench" and recipe.bench.workload == "compare" and len(recipe.bench.runs) != 2:
-        yield "alora bench compare needs two runs: alora bench compare one/bench.json other/bench.json"
     if verb == "train" and recipe.output is not None:
         yield "output= has no effect on train; a run lies in run_dir="
     if verb == "compare" and recipe.training.engine == "trl":

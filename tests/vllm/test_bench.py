@@ -104,9 +104,6 @@ def test_nothing_but_the_machine_withholds_a_ratio(run):
     assert refused <= {"OTHER_PROMPTS", "BIASED_AA", "NOISY_AA"}
     assert code == int(bool(record.faults()))
     assert "## Agreement" in (folder / "bench.md").read_text()
-    compared = alora("bench", "compare", str(folder), str(folder / "bench.json"))
-    assert compared.returncode == 0
-    assert "1.000" in compared.stdout
 
 
 def test_the_run_says_what_it_took(run):

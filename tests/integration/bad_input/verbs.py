@@ -60,7 +60,6 @@ COMMAND_LINES = {
         "recalibrate artifact={here}/bundle base.source={place}/base", ["data.validation"], copied="run/bundle"
     ),
     "a benchmark that is not there": Case("bench nonsense", ["nonsense"]),
-    "a comparison of benchmarks that are not there": Case("bench compare {here}/a {here}/b", ["here/a"]),
     "a comparison without rows": Case(
         "compare base.source={place}/base policy.file={place}/policy.yaml", ["data.train"]
     ),

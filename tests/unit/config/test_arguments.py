@@ -101,9 +101,7 @@ def test_nothing_is_read_from_elsewhere(tmp_path):
     assert read_arguments("train", [], Path(tmp_path)) == Arguments("train", (), (), cwd=tmp_path)
 
 
-def test_bench_compare_takes_two_runs(tmp_path):
-    found = read_arguments("bench", ["compare", "a b/bench.json", "c.json"], tmp_path)
-    assert found.overrides == ("bench.workload=compare", 'bench.runs=["a b/bench.json","c.json"]')
+def test_bench_takes_its_workload(tmp_path):
     assert read_arguments("bench", ["serving"], tmp_path).overrides == ('bench.workload="serving"',)
 
 
