@@ -27,7 +27,6 @@ ZIPF = 1.0  # exponent of the policies' popularity
 RATES = 5  # to offer in a search
 WIDEN = 4  # so that few offered rates find one that meets the target and one that does not
 TOGETHER = 4  # conversations that are answered at once before the clock starts
-HOPELESS = 5  # times the target: a rate whose latencies have come this far is given up, once it must fail
 SUSTAINED = 0.9  # of the offered rate must be served: the queue of a few conversations never stands quite still
 CHECKED = 4  # conversations of every offered rate whose verdicts are compared with the system's reference
 
@@ -138,8 +137,8 @@ class Generator:
         self, coming: Sequence[Arrival], requests: Sequence[Sequence[tuple[Key, Request]]], rate: float,
         answered: list[tuple[Key, Request, Any]],
     ) -> OfferedRate:  # fmt: skip
-        """Send every conversation when it arrives (at rate 0 when the last is answered), until all are answered or the
-        rate has failed beyond hope; vLLM's outputs are read off the clock.
+        """Send every conversation when it arrives (at rate 0 when the last is answered), until all are answered;
+        vLLM's outputs are read off the clock.
         """
         clock, engine, last = self.context.clock, self.system.engine, coming[-1].at
         waiting, start = deque(zip(coming, requests, strict=True)), clock.now()
@@ -161,30 +160,17 @@ class Generator:
                 if all(number != other for other, _, _ in sent.values()):
                     latencies.append(now - begun.pop(number))
             self.context.harness.in_time()  # raises, and leaves what is under way
-            ages = [*latencies, *(now - at for at in begun.values())]
-            if self._hopeless(ages, rate, len(coming)):
-                while engine.busy:  # let what was sent run out; the clock no longer counts
-                    engine.step()
-                return offered_rate(rate, ages, False, now, last)
-        return offered_rate(rate, latencies, True, clock.now() - start, last)
-
-    def _hopeless(self, ages: Sequence[float], rate: float, count: int) -> bool:
-        """Whether so many have waited beyond the target that the p95 of all cannot meet it, and one beyond hope; or at
-        rate 0, where no later one waits for them, that alone.
-        """
-        target = self.settings.serving.target_ms / 1000
-        beyond = not rate or max(ages, default=0.0) > HOPELESS * target
-        return beyond and sum(age >= target for age in ages) >= count - int(0.95 * (count - 1))
+        return offered_rate(rate, latencies, clock.now() - start, last)
 
 
-def offered_rate(rate: float, latencies: Sequence[float], complete: bool, seconds: float, last: float) -> OfferedRate:
+def offered_rate(rate: float, latencies: Sequence[float], seconds: float, last: float) -> OfferedRate:
     """One offered rate from the latencies of its conversations; ``last``: when the last one arrived.
 
     Any rate is offered for a short while only: beyond what the server can do the queue grows, but from a few
     conversations not always as far as the target. So it must also have been sustained.
     """
     sustained = not rate or SUSTAINED * (seconds - min(latencies)) <= last
-    return OfferedRate(rate, complete, bool(sustained), round(seconds, 3), [round(1000 * one, 3) for one in latencies])
+    return OfferedRate(rate, bool(sustained), round(seconds, 3), [round(1000 * one, 3) for one in latencies])
 
 
 def search(offer: Callable[[float], OfferedRate], target_ms: float, rates: int = RATES) -> list[OfferedRate]:

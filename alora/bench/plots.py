@@ -81,16 +81,16 @@ def speed_up(axes: Any, record: Record) -> bool:
 
 
 def open_loop(axes: Any, record: Record) -> bool:
-    """p95 against the offered rate, one line per system and population; x: not sustained, or given up."""
+    """p95 against the offered rate, one line per system and population; x: not sustained."""
     for entry in record.load:
         rates = sorted((one for one in entry.rates if one.rate and one.ms), key=lambda one: one.rate)
         if rates:
             label = f"{entry.system}, population {entry.population}{', withheld' if entry.refused else ''}"
             style = {"marker": "s" if entry.question == "population" else "o", "color": COLOURS.get(entry.system)}
             axes.plot([one.rate for one in rates], [one.percentile(95) for one in rates], label=label, **style)
-            behind = [one for one in rates if not (one.sustained and one.complete)]
+            behind = [one for one in rates if not one.sustained]
             axes.plot([one.rate for one in behind], [one.percentile(95) for one in behind], "kx")
     if record.load:
         axes.axhline(record.load[0].target_ms, color="black", linewidth=0.8, linestyle=":", label="target")
-    axes.set(xlabel="conversations offered a second; x: not sustained, or given up", ylabel="p95, ms")
+    axes.set(xlabel="conversations offered a second; x: not sustained", ylabel="p95, ms")
     return len(axes.lines) > 1

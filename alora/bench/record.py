@@ -28,11 +28,10 @@ class AaRun:
 class OfferedRate:
     """One offered rate, in conversations a second (0: one after another), and the milliseconds of its conversations.
 
-    ``sustained``: answered about as fast as they came; ``complete``: not given up before its end.
+    ``sustained``: answered about as fast as they came.
     """
 
     rate: float
-    complete: bool
     sustained: bool
     seconds: float
     ms: list[float]
@@ -41,8 +40,8 @@ class OfferedRate:
         return float(np.percentile(self.ms, percent))
 
     def meets(self, target_ms: float) -> bool:
-        """Whether the rate was offered to its end, sustained, and answered below the target."""
-        return self.complete and self.sustained and bool(self.ms) and self.percentile(95) < target_ms
+        """Whether the rate was sustained, and answered below the target."""
+        return self.sustained and bool(self.ms) and self.percentile(95) < target_ms
 
 
 @dataclass(frozen=True)

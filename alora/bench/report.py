@@ -177,11 +177,8 @@ def _load(entries: Sequence[LoadRecord]) -> str:
 
 
 def _p95(rate: OfferedRate) -> str:
-    """A rate that was given up had worse to come."""
-    if not rate.ms:
-        return "-"
-    least, behind = "" if rate.complete else ">= ", "" if rate.sustained else ", not sustained"
-    return f"p95 {least}{rate.percentile(95):.0f} ms{behind}"
+    behind = "" if rate.sustained else ", not sustained"
+    return f"p95 {rate.percentile(95):.0f} ms{behind}" if rate.ms else "-"
 
 
 def _population(entry: LoadRecord) -> list[str]:
@@ -192,7 +189,7 @@ def _population(entry: LoadRecord) -> list[str]:
         return [rate, "-", f"withheld: {entry.refused[0].text}"]
     rounds = [sorted(one.percentile(percent) for one in entry.rates) for percent in (50, 95)]
     p50, p95 = (f"{median(values):.0f} [{values[0]:.0f}, {values[-1]:.0f}]" for values in rounds)
-    kept_up = all(one.complete and one.sustained for one in entry.rates)
+    kept_up = all(one.sustained for one in entry.rates)
     return [rate, p50, p95 if kept_up else f"{p95}, not sustained"]
 
 

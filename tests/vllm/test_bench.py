@@ -116,7 +116,7 @@ def test_a_population_beyond_the_slots_is_run_and_its_verdicts_compared_with_pef
     _, record, _ = run
     beyond = {(one.system, one.population): one for one in record.load if one.question == "population"}
     assert beyond["alora", 100].distinct > beyond["alora", 100].slots == 12
-    assert all(rate.complete for rate in beyond["alora", 100].rates)
+    assert all(rate.ms for rate in beyond["alora", 100].rates)
     for one in record.load:
         if one.reason is None:
             assert one.agreement[0].checked >= 4

@@ -19,12 +19,12 @@ def settings(populations=(4, 1000), conversations=9, target_ms=4000.0) -> BenchS
 
 class Engine:
     """Answers two requests a step, as every policy should; ``wrong``: the policies that answer the other way round,
-    ``crowded``: but only where more requests than these are open. ``slow``: one conversation that takes so many steps.
+    ``crowded``: but only where more requests than these are open.
     """
 
-    def __init__(self, wrong: frozenset[int] = frozenset(), crowded: int = 0, slow: tuple[int, int] = (-1, 0)) -> None:
+    def __init__(self, wrong: frozenset[int] = frozenset(), crowded: int = 0) -> None:
         self.clock, self.wrong, self.open, self.sent = 0.0, wrong, [], 0
-        self.crowded, self.slow, self.held = crowded, slow, {}
+        self.crowded = crowded
         self.most, self.slots, self.loaded = 0, 4, []
 
     def now(self) -> float:
@@ -55,14 +55,8 @@ class Engine:
     def step(self) -> list[Any]:
         self.clock += 0.1
         crowd = len(self.open) > self.crowded
-        done = [one for one in self.open if not self._waits(*one)][:2]
-        self.open = [one for one in self.open if one not in done]
+        done, self.open = self.open[:2], self.open[2:]
         return [self._output(name, request, crowd) for name, request in done]
-
-    def _waits(self, name: str, request: Request) -> bool:
-        """As if its adapter came from a slow disk."""
-        self.held[name] = self.held.get(name, 0) + 1
-        return request.prompt_ids[0] == self.slow[0] and self.held[name] <= self.slow[1]
 
     def _output(self, name: str, request: Request, crowd: bool) -> Any:
         scores = right(request.policy)
