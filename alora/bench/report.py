@@ -20,7 +20,7 @@ def markdown(record: Record) -> str:
     for workload in dict.fromkeys(cell.workload for cell in record.cells):
         cells = [cell for cell in record.cells if cell.workload == workload]
         rows = _answers(cells) if workload == "guard" else _systems(cells)
-        parts += [f"## {workload}", _ratios(cells), _coverage(cells), _kernel_factor(cells), rows]
+        parts += [f"## {workload}", _ratios(cells), _coverage(cells), rows]
         aa = record.aa[workload].ratio if workload in record.aa else None
         parts.append(f"A/A run over the whole workload: {brief(aa, 3)}, which covers {aa.coverage:.0%}." if aa else "")
     parts += [_load(record.load), _agreement(record), _memory(record)]
@@ -99,14 +99,6 @@ def _coverage(cells: Sequence[Cell]) -> str:
     """With what chance the ratios' intervals hold the true value."""
     chances = sorted({f"{ratio.ratio.coverage:.0%}" for cell in cells for ratio in cell.ratios if ratio.ratio})
     return f"A ratio's interval covers {' or '.join(chances)}." if chances else ""
-
-
-def _kernel_factor(cells: Sequence[Cell]) -> str:
-    """What LoRA's kernels cost: with one adapter alone both compute the same tokens."""
-    alone = [(cell, cell.ratio("lora")) for cell in cells if cell.at.get("policies") == 1]
-    shown = [f"{brief(r.ratio, 2)} at {cell.at['tokens']} tokens" for cell, r in alone if r is not None and r.ratio]
-    note = "LoRA over ours with one adapter alone, where both compute the same tokens"
-    return f"**Kernel factor** ({note}): {'; '.join(shown)}." if shown else ""
 
 
 def _shown(cells: Sequence[Cell]) -> Iterator[tuple[Cell, str, list[str]]]:

@@ -39,18 +39,6 @@ def test_tables_say_what_their_intervals_cover():
     assert "A/A run over the whole workload: 1.000 [1.000, 1.000], which covers 99%" in text
 
 
-def test_one_adapter_alone_shows_the_kernel_factor():
-    """Both compute the same tokens there, so what is left is vLLM's kernels."""
-    systems = players()
-    for name, seconds in (("lora", 3.4), ("alora", 1.0), (AA, 1.0)):
-        systems[name].policies, systems[name].seconds = (0,), seconds
-    cells = played("grid", systems)
-    cells[0].at["policies"] = 1
-    text = markdown(judged(cells))
-    assert "3.40 [3.40, 3.40] at 64 tokens" in text.split("**Kernel factor**")[1]
-    assert "Kernel factor" not in markdown(record(False))
-
-
 def test_a_percentile_of_guard_requests_is_taken_of_enough_samples():
     """The A/A run asks the guard, too, so its samples count; of LoRA one policy of three was asked."""
     cell = Cell("guard", {"tokens": 32, "policies": 3}, ["guard"])
