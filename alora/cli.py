@@ -48,7 +48,7 @@ VERBS = {
     "serve": "battery=DIR: stock vLLM's OpenAI server with the bundles in it, if it takes the plugin",
     "bench": "serving: aLoRA, LoRA, base, packed scorer on vLLM; training: against PEFT, Trainer, TRL",
     "plan": "plan.rate=N: devices, memory, p95 and cost of a fleet next to standard LoRA, with every assumption",
-    "doctor": "versions, devices, base and cache state, and what will not work here",
+    "doctor": "versions, devices, base and caches, and what will not work here",
 }
 # How safetensors and torch, which raise errors of their own, tell that a file could not be written.
 _DISK_SIGNS = ("No space left on device", "StorageFull", "File too large", "inline_container")

@@ -404,8 +404,8 @@ class Recipe:
     json: bool = setting(False, "machine-readable output", of=_REPORTING)
     strict: bool = setting(
         False,
-        "check, generate, train, evaluate: warnings fail too; score: a wrong row ends it; doctor: ask the hub",
-        of=("check", "generate", "train", "evaluate", "score", "doctor"),
+        "check, generate, train, evaluate: warnings fail too; score: a wrong row ends it",
+        of=("check", "generate", "train", "evaluate", "score"),
     )
     show: int = setting(0, "rows to print as tokens, with what the adapter reads", least=0, of=("check",))
     force: bool = setting(
