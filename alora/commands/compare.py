@@ -101,7 +101,7 @@ def _report(
     settings |= {part: asdict(getattr(recipe, part)) for part in SETTINGS}
     content = report.document(comparison, scores, left_out, settings, describe_environment())
     write_json(folder.path / "compare.json", content)
-    write_text(folder.path / "compare.md", report.markdown(comparison, scores, left_out, name))
+    write_text(folder.path / "compare.md", report.markdown(comparison, left_out, name))
     if recipe.json:
         say_json({key: value for key, value in content.items() if key != "scores"})
     else:

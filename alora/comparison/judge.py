@@ -70,6 +70,7 @@ def ask_and_score(task: Task, unit: Unit, home: Path) -> dict[str, Scores]:
                 rows = labelled_for(policy, getattr(task.splits, name))
                 parts[name] = _scores(policy, rows, _answers(client, book, policy, rows, patience, silent))
             book.add_usage(client.usage)
+        _remark(f"{policy.id}: {_spent(client.usage, settings)}")
         facts = _facts(settings, book.usage, silent)
         # Where nothing at all was answered, something is to be mended before these rows can be.
         facts[ASK_AGAIN] = silent[NoAnswer.FAILED] if any(part.ids for part in parts.values()) else silent.total()

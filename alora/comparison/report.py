@@ -119,9 +119,7 @@ GAP_HEADINGS = ("AUROC gap", "policy", "gap [95 %]", "p bootstrap", "p DeLong", 
 RANK_HEADINGS = ("rank", "aLoRA", "standard LoRA", "gap [95 %]")
 
 
-def markdown(
-    comparison: Comparison, scores: Sequence[Scores], left_out: Mapping[str, Mapping[str, str]], base: str
-) -> str:
+def markdown(comparison: Comparison, left_out: Mapping[str, Mapping[str, str]], base: str) -> str:
     """``compare.md``."""
     policies = _policies(comparison)
     runs = max((item.runs for item in comparison.methods), default=1)
@@ -138,8 +136,6 @@ def markdown(
     if sweep := rank_rows(comparison):
         parts += ["## Ranks", table(RANK_HEADINGS, sweep)]
     parts += ["## Policy by policy", table(POLICY_HEADINGS, policy_rows(comparison))]
-    if facts := fact_rows(scores):
-        parts += ["## How they came about", table(("run", "facts"), facts)]
     if reasons := left_out_rows(left_out):
         parts += ["## Left out", table(("run", "policy", "why"), reasons)]
     return "\n\n".join(parts) + "\n"
@@ -152,35 +148,6 @@ def left_out_rows(left_out: Mapping[str, Mapping[str, str]]) -> list[list[str]]:
         for unit, reasons in left_out.items()
         for policy, reason in reasons.items()
     ]
-
-
-def fact_rows(scores: Sequence[Scores]) -> list[list[str]]:
-    """Per run what all its policies share (seconds, steps), and the sum of what each of them took for itself."""
-    runs: dict[str, list[Mapping[str, Any]]] = {}
-    for item in scores:
-        rank = "" if item.rank is None else f", rank {item.rank}"
-        name = title((item.arm, None)) + rank + ("" if item.seed is None else f", seed {item.seed}")
-        runs.setdefault(name, []).append(item.facts)
-    found = []
-    for name, facts in runs.items():
-        shared = {
-            key: value
-            for key, value in facts[0].items()
-            if key not in _OWN and all(fact.get(key) == value for fact in facts)
-        }
-        summed = {
-            key: round(sum(fact.get(key) or 0 for fact in facts), 6)
-            for key in facts[0]
-            if key not in shared and key in (*_OWN, "training_rows")
-        }
-        words = [f"{key.replace('_', ' ')} {value:g}" for key, value in (shared | summed).items() if _is_number(value)]
-        found.append([name, ", ".join(words)])
-    return found
-
-
-# A policy's own, also where another's happens to be as much.
-_OWN = ("cpu_seconds", "requests", "failed_requests", "unreadable_answers", "refused_rows", "rows_to_ask_again",
-        "input_tokens", "output_tokens", "cost")  # fmt: skip
 
 
 def _policies(comparison: Comparison) -> list[str]:
@@ -199,10 +166,6 @@ def _p(value: float | None) -> str:
     if value is None or np.isnan(value):
         return ""
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def finite(value: Any) -> Any:

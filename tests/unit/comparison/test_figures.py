@@ -7,7 +7,6 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from alora.comparison.figures import Comparison, compare
-from alora.comparison.report import fact_rows
 from alora.comparison.scores import RowScores, Scores
 from alora.config.schema import EvaluationSettings
 from alora.evaluation import metrics
@@ -134,11 +133,3 @@ def test_each_rank_of_lora_meets_alora_of_the_same_rank_and_all_else_the_main_on
     others = [blurred(ours[0], arm, rank, 1.0) for arm, rank in (("lora", 4), ("lora", 16), ("probe", None))]
     pairs = {(gap.first[1], gap.second) for gap in compare([*ours, *others], QUIET, main_rank=16).gaps}
     assert pairs == {(4, ("lora", 4)), (16, ("lora", 16)), (16, ("probe", None))}
-
-
-def test_what_policies_cost_is_summed_also_where_each_costs_the_same():
-    one = blurred(calibrated("alora", "red", 3), "judge", None, 1.0)
-    judged = [replace(one, policy=policy, facts={"requests": 48, "cost": 0.25}) for policy in ("red", "blue")]
-    trained = [replace(calibrated("alora", policy, 3), facts={"steps": 9}) for policy in ("red", "blue")]
-    told = [words for _, words in fact_rows([*judged, *trained])]
-    assert told == ["requests 96, cost 0.5", "steps 9"]
