@@ -1,7 +1,5 @@
 """What ``artifact=`` names, opened: adapters and bundles, with all that their verdicts depend on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``alora bench``: serving (aLoRA against standard LoRA on one engine), and training."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What ``artifact=`` and ``bundles=`` name, as bundles on one base. Imports no torch."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

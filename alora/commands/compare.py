@@ -1,7 +1,5 @@
 """``alora compare``: aLoRA, LoRA, prompt, probe, bag of words and a judge on the same rows, seeds and budget."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -4,8 +4,6 @@ Next to it are ``evaluation.html``, the page to judge them by, and ``evaluation.
 Of several policies each is evaluated on its own rows, and has a page of its own; ``policies=[...]`` takes some of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

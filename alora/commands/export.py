@@ -1,7 +1,5 @@
 """``alora export artifact=DIR output=DIR [export.push_to=NAME/REPOSITORY]``: a bundle that PEFT and vLLM load."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``alora fleet battery=DIR data.test=FILE [fleet.against=DIR]``: a battery's figures, drift and cross-fire, for CI."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -5,8 +5,6 @@ model (``calls.jsonl``), ``train.jsonl`` and ``validation.jsonl``, ``dropped.jso
 same command goes on where it stopped and pays for no answer twice.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import defaultdict

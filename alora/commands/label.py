@@ -3,8 +3,6 @@
 Fill in ``labels`` of each row (null: not annotated), and give the file to ``alora check`` and ``alora train``.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator

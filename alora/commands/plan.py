@@ -1,7 +1,5 @@
 """``alora plan plan.rate=20 plan.device=h100``: devices, memory, latency and cost of a fleet, with every assumption."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ target. On another quantization KV identity is certified again first; a parity r
 The new bundle takes the old one's place in one step, or goes to ``output``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path

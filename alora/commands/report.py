@@ -1,7 +1,5 @@
 """``alora report verdicts=DIR [data=LOG]``: what verdicts on a log say, as Markdown and as one page of HTML."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from alora.commands.output import note, say, table, write_text

@@ -5,8 +5,6 @@
 and ``output=FOLDER``, to Parquet (:mod:`alora.commands.score_logs`).
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator

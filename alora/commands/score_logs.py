@@ -3,8 +3,6 @@
 A shard is scored by itself, here or in an actor of a Ray cluster, so where it was scored does not show in its bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict

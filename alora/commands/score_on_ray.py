@@ -1,7 +1,5 @@
 """``cluster=ray``: the shards of a log, scored by the actors of a Ray cluster."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

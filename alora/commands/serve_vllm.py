@@ -1,7 +1,5 @@
 """``alora serve serving.scorer=vllm``: this process becomes stock vLLM's server with the bundles in it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -4,8 +4,6 @@ One policy is a battery of one. Every stage leaves its output in the run folder,
 when it is there. A policy that fails is left out with its reason, and the others go on, as long as there are any.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Sequence

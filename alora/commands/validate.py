@@ -3,8 +3,6 @@
 Of a battery, or a run of several policies, every bundle is certified: one that fails is named, and the others go on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from alora.base.load import LoadedBase, load_base

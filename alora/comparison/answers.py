@@ -1,7 +1,5 @@
 """Answers that were paid for, kept so that none is asked for twice."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping

@@ -5,8 +5,6 @@ batches and order, with the same initial A, and stop by the same rule; only wher
 learning rate where ``compare.lora_learning_rate`` or its fellow is given.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ Every operating point is fitted on validation rows, arm by arm and seed by seed.
 same resample for all seeds of a method; the spread over seeds is shown next to them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 

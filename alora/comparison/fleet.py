@@ -1,7 +1,5 @@
 """A battery as a whole: every policy's figures, its drift since the last version, and who fires on whose positives."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any

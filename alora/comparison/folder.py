@@ -7,8 +7,6 @@ compare.json        figures, tests and every raw score
 compare.md          the tables
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

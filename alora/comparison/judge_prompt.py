@@ -4,8 +4,6 @@ The conversation is hostile text. It travels as one JSON value whose ``<`` and `
 close the element that it stands in, forge a turn, or look like a line of the instructions.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The state is the last token's, behind conversation and policy, after the final n
 is as good as an adapter says that the base knew already, and the adapter only reads it out.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """A comparison as a JSON document and as tables; neither holds a word of any conversation."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
