@@ -1,7 +1,5 @@
 """alora from Python: :func:`load` and :func:`train`; :mod:`alora.remote` has the clients of a server."""
 
-from __future__ import annotations
-
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ clients of a server share.
 Imports no torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic

@@ -6,8 +6,6 @@ that its maker publishes (:func:`published_rates`). Operations are counted as :m
 whole last layers: engines trim nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """HTTP to a server that may be anything: no answer is endless, in bytes or in time, and none shows the key."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -4,8 +4,6 @@ They are about everyday business, so they exercise the arithmetic, not a policy;
 user's rows may not. The first three differ in length most.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from alora.data.conversation import Conversation, Message

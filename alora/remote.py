@@ -1,7 +1,5 @@
 """Verdicts from a vLLM server, with the bundles' manifests and the base's tokenizer here, and no torch."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Label logits → calibrated probabilities → verdict. Training, evaluation and serving all end here, in pure Python."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass

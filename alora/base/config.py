@@ -1,7 +1,5 @@
 """A base's config, read before anything of the size that it names is allocated, and the tensors that belong to it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any

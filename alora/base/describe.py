@@ -1,7 +1,5 @@
 """A base that is computed elsewhere: its tokenizer and fingerprint, without its weights in memory."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, replace
 from typing import Any

@@ -6,8 +6,6 @@ transformers, PEFT and vLLM load like any other. The folder is a dequantized cop
 that of the full-precision weights the file was made from.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Iterator

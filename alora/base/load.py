@@ -1,7 +1,5 @@
 """Load a base model: its tokenizer, its weights and their fingerprint."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

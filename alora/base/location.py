@@ -1,7 +1,5 @@
 """Where a base lies: the folder or hub id that any loader takes, fetched or converted first where it must be."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

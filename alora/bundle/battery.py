@@ -3,8 +3,6 @@
 ``battery.json`` lies next to the bundles' folders and lists their names: ``{"schema_version": 1, "bundles": [...]}``.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Sequence

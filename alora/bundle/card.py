@@ -3,8 +3,6 @@
 Everything in it comes from the manifest, which holds no path of the machine that made it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

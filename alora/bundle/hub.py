@@ -1,7 +1,5 @@
 """Bundles on the model hub: published and fetched by huggingface_hub's own client, with the user's own login."""
 
-from __future__ import annotations
-
 import glob
 from pathlib import Path
 

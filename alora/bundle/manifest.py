@@ -4,8 +4,6 @@
 no signature.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

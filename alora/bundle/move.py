@@ -5,8 +5,6 @@ again, and a parity run says how far the answers to the golden rows are and how 
 the bundle there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

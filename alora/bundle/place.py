@@ -1,7 +1,5 @@
 """Where a bundle lies on disk: written under a temporary name next to it, flushed, then renamed."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

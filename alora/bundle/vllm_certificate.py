@@ -4,8 +4,6 @@ Only ``identity.json`` and ``alora.json`` become new files. The others stay the 
 that has the bundle loaded does not take its adapter for a changed one.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Write a bundle under a temporary name, read it back from disk, score with it again, then rename it."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

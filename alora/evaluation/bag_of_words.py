@@ -3,8 +3,6 @@
 An adapter that does not beat it has learned which words occur, and costs more.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A verdict on the verdict: what a run's own figures say against an adapter, in plain words with stable codes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from alora.data.check import LEAST_POSITIVES, MORE_POSITIVES

@@ -1,7 +1,5 @@
 """Which labels look wrong: confident learning (Northcutt et al. 2021) on predictions for rows that were held out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

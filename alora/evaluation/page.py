@@ -5,8 +5,6 @@ policies are hostile: the template escapes all of them, control characters are w
 lets no script run but ``report.js``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from base64 import b64encode

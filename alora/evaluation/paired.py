@@ -4,8 +4,6 @@ A method may have several runs (seeds). Its AUROC is then the mean of theirs, an
 answer "would other rows have said the same of these runs", and the spread over seeds is shown next to them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What an evaluation is recorded as, in reports and manifests. Plain data: no numpy, no scipy."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any

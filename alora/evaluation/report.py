@@ -1,7 +1,5 @@
 """An evaluation: computed from predictions, as a table, as a JSON file."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Every row's probability: the predictions behind the figures, and ``predictions.parquet`` that keeps them."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A run that was killed and called again reads the answers that it has and asks fo
 was refused is not kept, so the next call asks again; that the endpoint filters a content is.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

@@ -1,7 +1,5 @@
 """Minimal pairs for each cell of the dimensions, judged by votes that must agree."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What is dropped before anyone trains on it: leaks, copies, test rows; and whether counting words solves the rest."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence

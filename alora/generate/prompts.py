@@ -4,8 +4,6 @@ A generated conversation is as hostile as any other: it goes into a later reques
 (:func:`alora.comparison.judge_prompt.messages`).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How good generated rows are: agreement, copies, what word counts make of them; in a table and as codes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ An adapter answers the policy that it was trained on, and no other question. So 
 policy's rule as the bundle has it, or ``policy:ID``; anything else is refused.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal

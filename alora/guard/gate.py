@@ -1,7 +1,5 @@
 """The gate that every request to the guard goes through: bounds on its body, and errors as OpenAI words them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any

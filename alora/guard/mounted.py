@@ -1,7 +1,5 @@
 """The guard of a vLLM server: the bundles that it serves as LoRA modules, answered by its own engine."""
 
-from __future__ import annotations
-
 import os
 from argparse import Namespace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The guard's HTTP routes, for whichever application holds a :class:`Guard` in ``app.state.alora_guard``."""
 
-from __future__ import annotations
-
 import hmac
 import os
 import secrets

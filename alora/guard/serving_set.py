@@ -3,8 +3,6 @@
 ``serving_set.json`` lies in the serving root next to the bundles' folders, and is replaced as a whole.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """The guard as an application of its own, without vLLM: ``alora serve serving.scorer=packed`` (or servers' URLs)."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

@@ -1,7 +1,5 @@
 """The check of :mod:`alora.identity.pytest_plugin`, which imports this only when a test asks for it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

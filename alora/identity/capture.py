@@ -3,8 +3,6 @@
 Shapes: B batch, T tokens of the padded call, D width of one token's tensor, V vocabulary.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

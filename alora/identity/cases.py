@@ -1,7 +1,5 @@
 """Prompts → the calls that a certificate is made of."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from transformers import PreTrainedModel

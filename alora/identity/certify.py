@@ -1,7 +1,5 @@
 """Certify KV identity of one adapter on one base: every call, every dtype, every negative control."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path

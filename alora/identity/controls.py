@@ -5,8 +5,6 @@ one fault in it, and is *caught* when :func:`alora.identity.compare.compare` rep
 fault must cause.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Two claims. Exact: the suffix forward leaves every byte of the cached prefix as 
 of the adapter's full-sequence run within :data:`BOUNDS`; they cannot be exact, because kernels tile by shape.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Prompts to prove an adapter on when the caller has none, from :mod:`alora.probes`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from alora.base.load import LoadedBase

@@ -1,7 +1,5 @@
 """The pairs of one dtype: base and adapter on the same calls, the cache handover, and the planted faults."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace

@@ -9,8 +9,6 @@ after its first, and one of the last layer's ``down_proj`` alone only in the out
 One layer of an adapter is enough for all of that, so each adapted module is also looked at by itself.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager

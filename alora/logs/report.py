@@ -1,7 +1,5 @@
 """What verdicts on a log say: rates over time, who fires together, examples, drift. Read a shard at a time."""
 
-from __future__ import annotations
-
 import heapq
 import re
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """The rows of a log, read once before anything is computed: how many, which, and what is wrong with them."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace

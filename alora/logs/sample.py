@@ -4,8 +4,6 @@ differently, and some of each tenth of probability, so that what is confidently 
 The choice depends on the verdicts alone: rows are drawn by a digest of their number.
 """
 
-from __future__ import annotations
-
 import hashlib
 import heapq
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """What a place of verdicts holds, for those who read it. It may come from anywhere, so nothing is used unchecked."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence

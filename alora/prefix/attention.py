@@ -20,8 +20,6 @@ Shapes: H query heads, G KV heads, N packed rows of one conversation, S suffix p
 E head width, Q = (H / G) * N folded query rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

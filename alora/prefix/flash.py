@@ -8,8 +8,6 @@ the prefix's share of the true one (see :mod:`alora.prefix.attention`); its grad
 Shapes: G KV heads, Q folded query rows, T prefix tokens, E head width.
 """
 
-from __future__ import annotations
-
 import torch
 
 # Where the backward kernel is the faster way. On a CPU, three products in blocks beat the kernel's five.

@@ -8,8 +8,6 @@ Attention knows the rows by its plan. The MLP is reached by hooks on the stock m
 result back in its place.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -3,8 +3,6 @@
 Shapes: G KV heads, T prefix tokens, E head width, N packed rows, n pairs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar

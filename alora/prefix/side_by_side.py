@@ -12,8 +12,6 @@ Shapes: H query heads, G KV heads, N packed rows, n suffixes, S positions of the
 width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

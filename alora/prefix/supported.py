@@ -1,7 +1,5 @@
 """Whether a model class can run as the packed forward: tried on a short prompt before anything is built on it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The command line of stock vLLM's OpenAI server with bundles in it."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

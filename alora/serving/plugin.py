@@ -1,7 +1,5 @@
 """Whether a vLLM that is started from here takes the plugin, asked before it is. Imports neither torch nor vLLM."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Several servers that answer alike: each conversation has its own, and the next one answers where that cannot."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

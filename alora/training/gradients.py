@@ -1,7 +1,5 @@
 """What happens to gradients between backward and the optimiser's step: shares added, checked, clipped."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

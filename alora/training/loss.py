@@ -1,7 +1,5 @@
 """The objective: cross-entropy over the label tokens' logits at the label position, and nothing else."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The trained module: prefix KV from the base or the store, and the label logits of the suffixes behind it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

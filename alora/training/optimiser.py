@@ -13,8 +13,6 @@ The learning rate is the run's: it follows the run's progress, not ``t_p``, sinc
 how many steps of a run a policy will have rows in is not known before the rows are drawn.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

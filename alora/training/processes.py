@@ -10,8 +10,6 @@ every process.)
 The first process makes a decision that all must share and broadcasts it, or it follows from reduced values.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import time

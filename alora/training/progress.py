@@ -1,7 +1,5 @@
 """One bar for a training run, on standard error: steps, time left, latest losses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tqdm.auto import tqdm

@@ -3,8 +3,6 @@
 :mod:`alora.layout` names the places. Each stage's output appears whole or not at all, so "is it there" is "is it done".
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -5,8 +5,6 @@ not measured: an Adam step moves every element equally far, so the product of A 
 Rows shown are counted per policy, because a policy's adapter sees only its own rows, whatever else is in the battery.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ norm and the head stay whole: label logits read single rows of the head. Adapter
 :mod:`alora.training.gradients` adds their gradients.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

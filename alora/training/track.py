@@ -5,8 +5,6 @@ stops when that has not improved for a while, and is dropped when its loss is no
 policy costs nothing from then on and never touches the others.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

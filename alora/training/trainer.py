@@ -5,8 +5,6 @@ the training step (one backward per pass of suffix tokens, so memory follows the
 evaluation, clipping and the optimiser (policy by policy), and what a checkpoint holds (the bank alone, as safetensors).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ answer, the answer is the only labelled token, nothing is truncated or packed, a
 compared with the originals before the first step. The loss is SFTTrainer's: cross-entropy over the vocabulary.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import math
