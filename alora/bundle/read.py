@@ -1,23 +1,18 @@
 """Open a bundle with its weights, for a forward in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from alora.adapter.folder import AdapterWeights, load_adapter
+from alora.base.load import LoadedBase
 from alora.bundle.battery import battery_folders, require_one_base
 from alora.bundle.golden import MOST_TOKENS, disagreement, largest_difference, tolerance
 from alora.bundle.light import LightBundle, read_bundle
 from alora.errors import BundleError, CheckFailed
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Question
-
-if TYPE_CHECKING:
-    from alora.base.load import LoadedBase
 
 
 @dataclass(frozen=True)

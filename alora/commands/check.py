@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from tqdm.auto import tqdm
+from transformers import PreTrainedTokenizerBase
 
 from alora.adapter.folder import target_modules
 from alora.base.describe import load_tokenizer
@@ -28,9 +29,6 @@ from alora.findings import ERROR, WARNING, Finding, Findings, as_lines
 from alora.policy import Policy, load_policies
 from alora.prompt.check import TokenLengths, check_prompts
 from alora.prompt.render import Renderer
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 FAILED, STRICT = 2, 1
 SPLITS = ("train", "validation", "test")
@@ -152,7 +150,7 @@ class _Check:
             if judge.url is not None:
                 self.findings += self.attempt(policy.id, partial(of_judge, policy, train, judge)) or []
 
-    def base(self) -> "PreTrainedTokenizerBase | None":
+    def base(self) -> PreTrainedTokenizerBase | None:
         """Targets, rank and every prompt on the base; its tokenizer."""
         adapter, settings = self.recipe.adapter, self.recipe.base
         tokenizer = self.attempt("base", lambda: load_tokenizer(settings))
@@ -167,7 +165,7 @@ class _Check:
             self._tokens(tokenizer, longest)
         return tokenizer
 
-    def _tokens(self, tokenizer: "PreTrainedTokenizerBase", longest: int) -> None:
+    def _tokens(self, tokenizer: PreTrainedTokenizerBase, longest: int) -> None:
         recipe = self.recipe
         renderer = self.attempt("prompt", lambda: Renderer(tokenizer, recipe.prompt, recipe.base.template_kwargs))
         if renderer is None:

@@ -1,13 +1,12 @@
 """``alora check show=3``: rows as the base reads them, token by token, with the place where the adapter starts."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+
+from transformers import PreTrainedTokenizerBase
 
 from alora.commands.output import say
 from alora.config.schema import Recipe
@@ -16,9 +15,6 @@ from alora.data.conversation import LabelledConversation
 from alora.policy import Policy
 from alora.prompt.render import Renderer
 from alora.reading import printable
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 ENDS = 120  # tokens shown of each end of a long prefix
 TAKEN = 40  # tokens shown of what truncation took

@@ -1,12 +1,11 @@
 """Policies' adapters and what they must beat on the same rows: the base with the rule in its prompt, a bag of words."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from alora.adapter.folder import AdapterWeights, silent_adapter
+from alora.base.load import LoadedBase
 from alora.config.schema import EvaluationSettings
+from alora.data.splits import Splits
 from alora.errors import AloraError
 from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.calibration import all_probabilities, fit_operating_point, fit_rules
@@ -15,12 +14,8 @@ from alora.evaluation.report import evaluate
 from alora.evaluation.scored import Scored
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
-
-if TYPE_CHECKING:
-    from alora.base.load import LoadedBase
-    from alora.data.splits import Splits
-    from alora.prefix.store import PrefixStore
-    from alora.prompt.render import Renderer
+from alora.prefix.store import PrefixStore
+from alora.prompt.render import Renderer
 
 
 def compare_with_baselines(

@@ -1,25 +1,20 @@
 """Reading in this process by the packed scorer: laptops, notebooks, tests."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+
+import torch
 
 from alora.adapter.folder import AdapterWeights
+from alora.base.load import LoadedBase
+from alora.bundle.light import LightBundle
 from alora.bundle.read import Bundle
 from alora.errors import BundleError, first_line
 from alora.guard.reader import Reading, Served
+from alora.guard.wire import GuardRequest
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Prefix
-
-if TYPE_CHECKING:
-    import torch
-
-    from alora.base.load import LoadedBase
-    from alora.bundle.light import LightBundle
-    from alora.guard.wire import GuardRequest
 
 _Weights = dict[str, AdapterWeights]
 

@@ -1,23 +1,19 @@
 """Verdict logits for P policies in one pass: the packed forward without gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import Self
 
 import torch
 
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights
+from alora.base.load import LoadedBase
 from alora.errors import AdapterError
 from alora.prefix.packed import PackedModel
 from alora.prefix.plan import Pair, PrefixKV, passes
+from alora.prefix.store import PrefixStore
 from alora.prompt.render import Prefix, Question, Suffix
-
-if TYPE_CHECKING:
-    from alora.base.load import LoadedBase
-    from alora.prefix.store import PrefixStore
 
 
 class Scorer:
@@ -45,7 +41,7 @@ class Scorer:
         # vLLM runs adapters in the base's dtype, so a verdict here must too; float32 and wider bases keep theirs.
         self._model = PackedModel(base.model, Bank(base.model, adapters, dtype=base.model.dtype)).eval()
 
-    def __enter__(self) -> Scorer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -7,8 +7,6 @@ store first evicts entries of earlier runs that this run has not looked up, leas
 entries of another base or version in the same way.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os
@@ -21,7 +19,6 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 import transformers
@@ -29,11 +26,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from alora.base.cache import cache_folder
+from alora.base.load import LoadedBase
 from alora.config.schema import TrainingSettings
 from alora.prefix.plan import PrefixKV
-
-if TYPE_CHECKING:
-    from alora.base.load import LoadedBase
 
 _FORMAT = b"2"  # of the files; files of another format are never asked for, and make room in their turn
 _CHECKSUM, _IDS, _DTYPE, _LAYERS = "crc32", "ids", "dtype", "layers"

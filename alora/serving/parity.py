@@ -4,20 +4,15 @@ Kernels, and the dtype that the base is served in, round differently, so answers
 belongs to the dtype; for the difference to mean something, an engine that leaves the adapter out must be seen.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from alora.bundle.golden import disagreement, tolerance
+from alora.bundle.read import Bundle
 from alora.identity.certificate import ControlRecord, ParityRecord
-
-if TYPE_CHECKING:
-    from alora.bundle.read import Bundle
-    from alora.prompt.render import Prefix, Renderer, Suffix
+from alora.prompt.render import Prefix, Renderer, Suffix
 
 OFF, PLAIN = "adapter silently off", "standard LoRA"
 LabelLogits = Callable[["Prefix", Sequence["Suffix"], Sequence[str | None]], list[torch.Tensor]]

@@ -6,20 +6,20 @@ tokens out is the attention backend's business. Prompts are cut so that the acti
 the same; the two that move the activation by a token do it through the adapter's invocation tokens.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from alora.activation import shareable_blocks
 from alora.adapter.folder import AdapterWeights, save_adapter
+from alora.base.load import LoadedBase
+from alora.bundle.read import Bundle
 from alora.config.environment import package_version
 from alora.identity.capture import OUTPUT
 from alora.identity.certificate import (
@@ -36,10 +36,6 @@ from alora.prompt.render import Prompt
 from alora.serving.engine import Engine, ServedAdapter
 from alora.serving.parity import OFF, PLAIN, parity
 from alora.vllm_plugin.cache_reader import CacheReader
-
-if TYPE_CHECKING:
-    from alora.base.load import LoadedBase
-    from alora.bundle.read import Bundle
 
 _HONEST, _BUNDLE, _ULP = "honest", "bundle", "one element changed by 1 ulp"
 CONTROLS = (PLAIN, "LoRA with B scaled by 1e-4", "activation one token early", "activation one token late",

@@ -1,25 +1,20 @@
 """Labelled rows → examples: one prefix and the pairs behind it."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 
 from alora.activation import last_occurrence
+from alora.data.conversation import LabelledConversation
 from alora.data.spool import Spool
 from alora.errors import TrainingError
+from alora.policy import Policy
 from alora.prefix.plan import Pair
+from alora.prompt.render import Renderer, Suffix
 from alora.training.loss import pair_weights
-
-if TYPE_CHECKING:
-    from alora.data.conversation import LabelledConversation
-    from alora.policy import Policy
-    from alora.prompt.render import Renderer, Suffix
 
 
 @dataclass(frozen=True, slots=True)

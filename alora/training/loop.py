@@ -1,14 +1,12 @@
 """From new adapters to their best checkpoint."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from tqdm.auto import tqdm
@@ -17,6 +15,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights
+from alora.base.load import LoadedBase
 from alora.config.schema import TrainingSettings
 from alora.errors import TrainingError
 from alora.prefix.packed import PackedModel
@@ -32,9 +31,6 @@ from alora.training.schedule import Schedule, make_schedule
 from alora.training.sharding import is_sharded
 from alora.training.track import Standing, Tracker
 from alora.training.trainer import SharedPrefixTrainer
-
-if TYPE_CHECKING:
-    from alora.base.load import LoadedBase
 
 
 @dataclass(frozen=True)
