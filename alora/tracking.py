@@ -5,8 +5,6 @@ gives them the run's id and folder, the settings as the run's config, and names 
 fails is given up with one remark; the run itself never depends on it.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math
@@ -16,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
@@ -87,7 +85,7 @@ class Tracking:
             }
         )
 
-    def __enter__(self) -> Tracking:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

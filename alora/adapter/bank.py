@@ -17,8 +17,6 @@ The bank hooks the base's own linear layers: no module is replaced, and without 
 Shapes: P policies, M rows of a policy, N packed rows, R rank, D in, O out.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -49,7 +47,7 @@ class Route:
     places_N: torch.Tensor | None
 
     @staticmethod
-    def of_rows(policy_of_row: Sequence[int], device: torch.device) -> Route:
+    def of_rows(policy_of_row: Sequence[int], device: torch.device) -> "Route":
         """Build the route of rows whose policies are ``policy_of_row``."""
         counts = Counter(policy_of_row)
         policies, width = tuple(sorted(counts)), max(counts.values())

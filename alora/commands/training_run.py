@@ -1,13 +1,11 @@
 """One call of ``alora train``: what its stages share, and the first of them, rows → adapters and ``training.json``."""
 
-from __future__ import annotations
-
 import resource
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from tqdm.auto import tqdm
@@ -72,7 +70,7 @@ class TrainingRun:
         """``rows``, with a bar where there are so many that going through them takes time."""
         return tqdm(rows, desc=doing, unit="row", delay=5, leave=False, disable=not self.folder.writes)
 
-    def each(self, stage: Callable[[TrainingRun, Policy], Result]) -> dict[str, Result]:
+    def each(self, stage: Callable[[Self, Policy], Result]) -> dict[str, Result]:
         """Run a stage for every policy that is left; an error costs its own policy only, until it was the last."""
         going = {policy.id: policy for policy in self.going}
         results = self.left_out.each(going, lambda name: stage(self, going[name]))

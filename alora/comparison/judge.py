@@ -5,8 +5,6 @@ after all tries has no score; figures are of the rows that have one, and their s
 failed at a row, rather than refused it, the method stays open and the next call asks about it again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys
@@ -141,7 +139,7 @@ def _answers(
     book: Answers[Answer],
     policy: Policy,
     rows: Sequence[LabelledConversation],
-    patience: _Patience,
+    patience: "_Patience",
     silent: Counter[NoAnswer],
 ) -> dict[int, Answer]:
     """The answers by their row's place; ``silent`` counts the rows without one."""

@@ -1,7 +1,5 @@
 """One question at a time to an OpenAI-compatible endpoint; every failure is counted."""
 
-from __future__ import annotations
-
 import json
 import operator
 import os
@@ -64,8 +62,8 @@ class Usage:
         if min(astuple(self)) < 0:
             raise ValueError(f"a count is negative: {self}")
 
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(*map(operator.add, astuple(self), astuple(other)))
+    def __add__(self, other: Self) -> Self:
+        return type(self)(*map(operator.add, astuple(self), astuple(other)))
 
     def cost(self, judge: JudgeSettings) -> float:
         """In the currency of ``judge.input_price``; 0 without prices."""

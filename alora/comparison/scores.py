@@ -1,12 +1,10 @@
 """What one arm leaves for one policy: a score per row, by the row's id, and no word of any conversation."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +45,7 @@ class RowScores:
         }
 
     @classmethod
-    def from_dict(cls, mapping: Mapping[str, Any]) -> RowScores:
+    def from_dict(cls, mapping: Mapping[str, Any]) -> Self:
         """Read :meth:`as_dict` back; KeyError, TypeError or ValueError when it is something else."""
         ids = tuple(mapping["ids"])
         labels_N = np.array(mapping["label_ids"], dtype=np.int64)
@@ -75,7 +73,7 @@ class Scores:
         return {**vars(self), **parts}
 
     @classmethod
-    def from_dict(cls, mapping: Mapping[str, Any]) -> Scores:
+    def from_dict(cls, mapping: Mapping[str, Any]) -> Self:
         """Read :meth:`as_dict` back; KeyError, TypeError or ValueError when it is something else."""
         parts = {name: RowScores.from_dict(mapping[name]) for name in ("validation", "test")}
         return cls(**{**mapping, **parts, "facts": dict(mapping["facts"])})

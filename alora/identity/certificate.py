@@ -1,7 +1,5 @@
 """The certificate: what was checked, on what, with which software. Plain data and its JSON; no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -130,7 +128,7 @@ class Certificate:
     dtypes: tuple[DtypeRecord, ...]
     notes: tuple[str, ...] = ()
     parity: ParityRecord | None = None
-    vllm: Certificate | None = None
+    vllm: "Certificate | None" = None
     format: int = field(default=FORMAT)
 
     def __post_init__(self) -> None:

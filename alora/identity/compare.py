@@ -8,10 +8,9 @@ Padding holds no token and is left out: under eager attention (transformers 5.19
 are masked, averages over the whole row, the adapted suffix included. No token ever attends to it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import astuple, dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -53,9 +52,9 @@ class SiteCount:
     activation_elements: int
     activation_different: int
 
-    def __add__(self, other: SiteCount) -> SiteCount:
+    def __add__(self, other: Self) -> Self:
         """The counts of two calls together."""
-        return SiteCount(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+        return type(self)(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
 def bits(tensor: Tensor) -> Tensor:

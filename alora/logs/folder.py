@@ -9,8 +9,6 @@ A shard that is there is complete, so a killed job goes on behind the last one, 
 is scored by itself. ``verdicts.parquet`` as output is such a folder until the job is done, joined into one file then.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math
@@ -20,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow
 import pyarrow.parquet
@@ -145,7 +143,7 @@ class VerdictFolder:
             raise RunError(f"{place}: its counts are not those of its verdicts; remove it, and score it again")
         return result
 
-    def __enter__(self) -> VerdictFolder:
+    def __enter__(self) -> Self:
         self._lock = alone_in(self.folder, "output=")
         sweep(self.folder)
         if not (self.folder / MANIFEST).exists() or read_manifest(self.folder).get("done"):

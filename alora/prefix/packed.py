@@ -13,11 +13,9 @@ The pass hooks in through transformers' own ``AttentionInterface`` under :data:`
 a call without a plan is plain sdpa, so the same model object also runs as the base.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -59,7 +57,7 @@ class PackedModel(nn.Module):
         self._checkpoints = any(m.training or getattr(m, "gradient_checkpointing", False) for m in base.modules())
         self._check_answers_like_the_base()
 
-    def train(self, mode: bool = True) -> PackedModel:
+    def train(self, mode: bool = True) -> Self:
         """Only gradient checkpointing needs the base in train mode; its dropout, if any, stays off."""
         super().train(mode)
         self._set_checkpointing(mode)
