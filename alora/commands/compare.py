@@ -112,9 +112,6 @@ def _show(comparison: Comparison, left_out: Mapping[str, Mapping[str, str]]) -> 
     table(report.POLICY_HEADINGS, report.policy_rows(comparison))
     say("\nmean of the policies")
     table(report.BATTERY_HEADINGS, report.battery_rows(comparison))
-    if rows := report.rank_rows(comparison):
-        say()
-        table(report.RANK_HEADINGS, rows)
     say()
     table(report.GAP_HEADINGS, report.gap_rows(comparison))
     if rows := report.left_out_rows(left_out):

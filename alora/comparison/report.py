@@ -80,7 +80,7 @@ def policy_rows(comparison: Comparison) -> list[list[str]]:
     return found
 
 
-def gap_rows(comparison: Comparison, among: Sequence[str] | None = None) -> list[list[str]]:
+def gap_rows(comparison: Comparison) -> list[list[str]]:
     """Per pair of methods and policy the AUROC gap and its tests; the mean over policies last."""
     ranks = _ranks(comparison)
     return [
@@ -91,30 +91,12 @@ def gap_rows(comparison: Comparison, among: Sequence[str] | None = None) -> list
             *(_p(value) for value in (gap.p_bootstrap, gap.p_delong, gap.p_holm)),
         ]
         for gap in comparison.gaps
-        if among is None or gap.second[0] in among
     ]
-
-
-def rank_rows(comparison: Comparison) -> list[list[str]]:
-    """Per rank the battery's mean AUROC of both adapters, and their gap; empty without a sweep."""
-    if _ranks(comparison) < 2:
-        return []
-    found = []
-    for rank in sorted({item.rank for item in comparison.methods if item.rank is not None}):
-        cells = [comparison.of((arm, rank), None) for arm in ("alora", "lora")]
-        gap = next(
-            (g for g in comparison.gaps if (g.first, g.second, g.policy) == (("alora", rank), ("lora", rank), None)),
-            None,
-        )
-        auroc = ["" if item is None else estimate_cell(item.figures["auroc"], True) for item in cells]
-        found.append([str(rank), *auroc, "" if gap is None else _interval(gap)])
-    return found
 
 
 BATTERY_HEADINGS = ("method", *COLUMNS.values())
 POLICY_HEADINGS = ("policy", "method", "rows", "AUROC", "sd over seeds", *list(COLUMNS.values())[1:])
 GAP_HEADINGS = ("AUROC gap", "policy", "gap [95 %]", "p bootstrap", "p DeLong", "p Holm")
-RANK_HEADINGS = ("rank", "aLoRA", "standard LoRA", "gap [95 %]")
 
 
 def markdown(comparison: Comparison, left_out: Mapping[str, Mapping[str, str]], base: str) -> str:
@@ -130,10 +112,9 @@ def markdown(comparison: Comparison, left_out: Mapping[str, Mapping[str, str]], 
         "## Paired tests",
         "Both methods on the same rows. P Holm adjusts DeLong's p for the number of policies.",
         table(GAP_HEADINGS, gap_rows(comparison)),
+        "## Policy by policy",
+        table(POLICY_HEADINGS, policy_rows(comparison)),
     ]
-    if sweep := rank_rows(comparison):
-        parts += ["## Ranks", table(RANK_HEADINGS, sweep)]
-    parts += ["## Policy by policy", table(POLICY_HEADINGS, policy_rows(comparison))]
     if reasons := left_out_rows(left_out):
         parts += ["## Left out", table(("run", "policy", "why"), reasons)]
     return "\n\n".join(parts) + "\n"
