@@ -10,7 +10,7 @@ from alora.base.fingerprint import Fingerprint
 from alora.base.load import LoadedBase
 from alora.errors import AdapterError
 from alora.prefix.packed import PackedModel
-from alora.prefix.plan import Pair
+from alora.prefix.plan import Pair, passes
 from alora.prefix.scorer import Scorer
 from alora.prefix.store import MemoryStore
 from alora.prompt.render import Prefix, Question, Suffix
@@ -93,3 +93,9 @@ def test_an_adapter_that_is_narrower_on_one_side_is_of_another_base(half):
     odd = tuple(narrow[place] if place == half else pair[place] for place in range(2))
     with pytest.raises(AdapterError, match="belongs to another base"):
         Bank(model, [replace(adapter, tensors={**adapter.tensors, name: odd})])
+
+
+def test_a_pass_holds_no_more_tokens_than_the_limit_but_for_one_suffix_alone():
+    sizes = [3, 4, 2, 9, 1, 5, 1, 7]
+    parts = passes(sizes, lambda size: size, 7)
+    assert parts == [[3, 4], [2], [9], [1, 5, 1], [7]]

@@ -185,3 +185,11 @@ def test_the_scaling_stays_at_another_rank(alpha):
     settings = AdapterSettings(rank=8, alpha=alpha)
     whole, small = AdapterSpec.of(settings, None), AdapterSpec.of(settings, None, rank=2)
     assert (small.rank, small.scaling) == (2, whole.scaling)
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_a_link_in_the_folder_is_not_followed(folder, tmp_path, name):
+    (folder / name).rename(tmp_path / name)
+    (folder / name).symlink_to(tmp_path / name)
+    with pytest.raises(AdapterError, match="is a link"):
+        load_adapter(folder)

@@ -16,6 +16,7 @@ from alora.identity.certificate import (
     FindingRecord,
     HandoverRecord,
     LayerRecord,
+    ParityRecord,
     read_certificate,
     write_certificate,
 )
@@ -50,6 +51,13 @@ def test_round_trip(tmp_path: Path):
     write_certificate(CERTIFICATE, path)
     assert read_certificate(path) == CERTIFICATE
     assert [entry.name for entry in path.parent.iterdir()] == ["identity.json"]
+
+
+@pytest.mark.parametrize(("difference", "count"), [(None, 1), (2e-4, 1), (1e-4, 0)])
+def test_golden_rows_fail_beyond_the_tolerance_and_by_no_number(difference: float | None, count: int):
+    parity = ParityRecord(8, "float32", "float32", difference, tolerance=1e-4, passed=not count)
+    failures = replace(CERTIFICATE, passed=not count, parity=parity).failures
+    assert [line.partition(":")[0] for line in failures] == ["golden rows"] * count
 
 
 def test_it_covers_its_own_base_and_adapter():
