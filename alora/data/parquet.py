@@ -70,8 +70,9 @@ def parquet_batches(path: Path, columns: Sequence[str] | None = None) -> Iterato
             total += size
             if size > LARGEST >> 4 or total > bound:
                 raise DataError(
-                    f"{path} holds, unpacked, {total / 2**30:.1f} GiB and more, {size / 2**30:.1f} in the last "
-                    f"{len(batch)} rows; at most {bound / 2**30:.1f} are read, {LARGEST / 2**34:.2f} a thousand rows"
+                    f"{path} holds {total / 2**30:.1f} GiB and more when it is unpacked, and {size / 2**30:.1f} GiB in "
+                    f"the last {len(batch)} rows; at most {bound / 2**30:.1f} GiB are read, {LARGEST / 2**34:.2f} of "
+                    "a thousand rows: shorten them, or write several files"
                 )
             yield batch
 
