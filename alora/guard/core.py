@@ -82,14 +82,11 @@ class Guard:
             rendered = time.monotonic()
             given: dict[int, PolicyVerdict] = {}
             computed = 0
-            arriving = self._arriving(prefixes, asked, request, end)
-            try:
+            async with contextlib.aclosing(self._arriving(prefixes, asked, request, end)) as arriving:
                 async for index, verdict, tokens in arriving:
                     given[index] = verdict
                     computed += tokens
                     yield verdict
-            finally:
-                await arriving.aclose()
         total = time.monotonic() - started
         response = GuardResponse(
             id=f"guard-{secrets.token_hex(12)}",
