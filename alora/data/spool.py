@@ -32,15 +32,15 @@ class Spool:
             size = self._file.write(marshal.dumps(tuple(items)))
         except OSError as error:
             raise DataError(
-                f"rows cannot be kept in {tempfile.gettempdir()}: {error.strerror or error}; set TMPDIR to a folder on "
-                "a disk with room for all of them"
+                f"rows cannot be kept in a temporary file: {error.strerror or error}; set TMPDIR to a folder on a disk "
+                "with room for all of them"
             ) from error
         return Spooled(self, (start, size), len(items), decode)
 
     def read(self, start: int, size: int) -> tuple[Any, ...]:
         """What was kept in these bytes."""
         self._file.seek(start)
-        return marshal.loads(self._file.read(size))
+        return marshal.loads(self._file.read(size))  # of this process's own writing: no other can open the file
 
 
 class Spooled(Sequence[T]):
