@@ -228,7 +228,7 @@ def _labelled_rows(
     ``spool`` the messages."""
     for where, value, known, conversation in _conversations(source, settings, findings):
         if conversation is None and known.skip_empty:
-            continue  # what it lacks besides is of no use to anybody
+            continue  # left out: what else is wrong with it does not matter
         labels = row_labels(value, where, known, policies, findings, own) if isinstance(value, dict) else {}
         if conversation is not None and conversation.id != where:
             if conversation.id in places:
