@@ -80,8 +80,8 @@ def _truncation(name: str, cut: list[tuple[int, int, str]], rows: int, settings:
     windows, taken_from = settings.truncation == "windows", cut_from(settings)
     text = (
         f"{len(cut)} {'row is' if len(cut) == 1 else 'rows are'} cut from the {taken_from} to fit "
-        f"prompt.max_prefix_tokens={settings.max_prefix_tokens}, {sum(tokens for tokens, _, _ in cut)} tokens "
-        f"in all (the longest, {where}, has {whole}); raise it if the base and the memory allow"
+        f"prompt.max_prefix_tokens={settings.max_prefix_tokens}, a loss of {sum(tokens for tokens, _, _ in cut)} "
+        f"tokens in all (the longest, {where}, has {whole}); raise it if the base and the memory allow"
     )
     if windows and name == "train":
         text = f"in training alone, where the label may be of what is lost: {text}; verdicts read all of it in windows"
