@@ -1,5 +1,6 @@
 """From settings to a record: the base, the machine's rates, every workload, the references, the ratios."""
 
+import contextlib
 import gc
 import tempfile
 import time
@@ -17,6 +18,7 @@ from alora.bench.training import TrainingBench
 from alora.config.environment import describe_environment
 from alora.config.schema import BaseSettings, BenchSettings
 from alora.errors import ConfigError, first_line
+from alora.training.loop import tensor_cores
 
 
 def run_bench(
@@ -30,8 +32,9 @@ def run_bench(
     """
     began, spent, threads = time.perf_counter(), time.process_time(), torch.get_num_threads()
     torch.set_num_threads(settings.threads)
+    precision = tensor_cores(device, dtype) if settings.workload == "training" else contextlib.nullcontext()
     try:
-        with tempfile.TemporaryDirectory(prefix="alora-bench-") as scratch:
+        with precision, tempfile.TemporaryDirectory(prefix="alora-bench-") as scratch:
             clock, harness = Clock(device, settings.threads), Harness(settings, progress)
             context = Context(settings, base, device, dtype, Path(scratch), clock, harness)
             served = GuardBench if "guard" in settings.serving.workloads else ServingBench

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from alora.bench.record import load_record
 from alora.prefix.store import PrefixStore
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
@@ -25,19 +24,6 @@ def torch_as_it_was():
 def _run(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
     monkeypatch.setattr(sys, "argv", [name, *arguments])
     runpy.run_path(str(SCRIPTS / name), run_name="__main__")
-
-
-def test_gpu_training_bench_on_a_toy(tmp_path, monkeypatch, capsys):
-    _run(
-        "gpu_training_bench.py", monkeypatch, "--shape", "toy", "--device", "cpu", "--prefix", "40", "--suffixes", "8",
-        "--policies", "1", "2", "--scored", "30", "--rounds", "2", "--out", str(tmp_path),
-    )  # fmt: skip
-    assert "left out: nothing" in capsys.readouterr().out
-    (scored,), (trained,) = (load_record(tmp_path / name).cells for name in ("scoring_30", "training_8"))
-    assert scored.of("packed")[0].run.pieces == 2
-    assert {"packed P=1", "packed P=2", "peft", "trainer", "trl"} <= set(trained.systems)
-    for cell in (scored, trained):
-        assert all(0 < cell.roofline[name] < cell.of(name)[0].run.seconds for name in cell.systems)
 
 
 def _cost(monkeypatch: pytest.MonkeyPatch, *more: str) -> None:
