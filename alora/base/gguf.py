@@ -76,7 +76,7 @@ def _convert(file: Path, folder: Path, progress: bool) -> None:
     with working_folder(folder.parent / f".{folder.name}") as staged:
         made = staged / "base"
         try:
-            from alora.base.gguf_model import write_model  # torch, transformers and gguf
+            from alora.base.gguf_model import write_model  # torch: clients of a server go without
 
             write_model(file, made, progress)
         except (OSError, BaseError):

@@ -38,7 +38,7 @@ def nf4_config(dtype: torch.dtype) -> BitsAndBytesConfig:
 def require_nf4(dtype: torch.dtype) -> ModuleType:
     """bitsandbytes; MissingDependency or BaseError when a base cannot be quantized here to compute in ``dtype``."""
     try:
-        import bitsandbytes
+        import bitsandbytes  # optional
     except ImportError as error:
         raise MissingDependency(
             f"base.quantization=nf4 needs bitsandbytes ({error}); pip install 'alora-toolkit[quantization]'"

@@ -15,7 +15,7 @@ from alora.bench.memory import keep_freed_memory
 from alora.bench.trials import Piece, Result, Run
 from alora.config.schema import BenchSettings
 from alora.errors import BaseError, CheckFailed
-from alora.serving.engine import Engine, ServedAdapter, on_gpu, prepare_environment
+from alora.serving.engine import Engine, ServedAdapter, on_gpu, prepare_environment, vllm_api
 
 KV_GIB = 2  # of the cache on CPU; VLLM_CPU_KVCACHE_SPACE goes before it
 GPU_SHARE = 0.6  # of the GPU's memory for vLLM; the packed scorer's base needs some too
@@ -143,13 +143,11 @@ def read_result(request: Request, seconds: float, output: Any) -> Result:
 
 def _sampling(request: Request) -> Any:
     """One token among the labels; the reader's requests as ``/v1/systemone`` makes them (``NextTokenStrategy``)."""
-    from vllm import SamplingParams
-
     labels = list(request.label_ids)
     asked: dict[str, Any] = {"logprobs": len(labels), "allowed_token_ids": labels, "ignore_eos": True}
     if request.system == "reader":
         asked = {"logprob_token_ids": labels}
-    return SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, **asked)
+    return vllm_api().SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, **asked)
 
 
 def prepared_modules(targets: Sequence[str]) -> dict[str, Any]:
@@ -157,12 +155,11 @@ def prepared_modules(targets: Sequence[str]) -> dict[str, Any]:
     out because it does not know it as a part of its own qkv_proj.
     """
     try:
-        from vllm.engine.arg_utils import EngineArgs
-        from vllm.lora.utils import is_in_target_modules
+        from vllm.lora.utils import is_in_target_modules  # optional, and not in every version
 
         packed = {"qkv_proj": ["q_proj", "k_proj", "v_proj"]}
         known = is_in_target_modules("layers.0.self_attn.qkv_proj", ["q_proj"], packed)
-        known = known and "lora_target_modules" in {field.name for field in fields(EngineArgs)}
+        known = known and "lora_target_modules" in {field.name for field in fields(vllm_api().vllm.EngineArgs)}
     except (ImportError, TypeError):
         known = False
     return {"lora_target_modules": list(targets)} if known else {}

@@ -18,21 +18,20 @@ def write_plots(record: Record, folder: Path) -> list[Path]:
     """Write every plot that the record has figures for; empty where matplotlib is missing."""
     if importlib.util.find_spec("matplotlib") is None:
         return []
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator
+    from matplotlib import figure, ticker  # optional
 
     written = []
     for draw in (latency, speed_up, open_loop):
-        axes = (figure := Figure(figsize=(6.4, 4.0), layout="constrained")).subplots()
+        axes = (page := figure.Figure(figsize=(6.4, 4.0), layout="constrained")).subplots()
         if draw(axes, record):
             axes.set(xscale="log", yscale="log")
             for axis in (axes.xaxis, axes.yaxis):  # plain numbers, at 1, 2 and 5 of every decade
-                axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+                axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
                 axis.set_major_formatter("{x:g}")
                 axis.set_minor_formatter("")
             axes.legend(frameon=False, fontsize=7)
             written.append(folder / f"{draw.__name__}.png")
-            figure.savefig(written[-1], dpi=110)
+            page.savefig(written[-1], dpi=110)
     return written
 
 

@@ -28,7 +28,6 @@ from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights
 from alora.bench.material import INVOCATION, LABELS, draw_suffix, token_ids
 from alora.bench.trials import Piece
-from alora.errors import MissingDependency
 from alora.prefix.packed import PackedModel
 from alora.prefix.plan import Pair
 from alora.prefix.store import PrefixStore
@@ -36,7 +35,7 @@ from alora.training.examples import Batch
 from alora.training.model import SharedPrefixModel
 from alora.training.track import Tracker
 from alora.training.trainer import SharedPrefixTrainer
-from alora.training.trl_engine import IGNORED, layers, put_adapter
+from alora.training.trl_engine import IGNORED, layers, put_adapter, trl_package
 
 Gradients = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
 
@@ -257,21 +256,18 @@ class TrlTrainer(HubTrainer):
     """TRL's ``SFTTrainer``. It patches the model that it is given, so give it one of its own."""
 
     def _make_trainer(self, row: tuple[int, ...]) -> Trainer:
-        try:
-            from trl import SFTConfig, SFTTrainer  # pyright: ignore[reportPrivateImportUsage]
-        except ImportError as error:
-            text = "the baseline 'trl' needs the package trl; install alora-toolkit[baselines], or leave it out with"
-            raise MissingDependency(f"{text} bench.baselines=[peft,trainer]") from error
+        out = ", or leave it out with bench.baselines=[peft,trainer]"
+        trl = trl_package("the baseline 'trl' needs the package trl", out)
         options: dict[str, Any] = trainer_options(self._scratch, self._model.device) | {"remove_unused_columns": True}
         options |= {"max_length": None, "completion_only_loss": True, "gradient_checkpointing": False, "bf16": False}
-        config = SFTConfig(**options)
+        config = trl.SFTConfig(**options)
         rows = Dataset.from_dict({"input_ids": [row], "completion_mask": [[0] * (len(row) - 1) + [1]]})
         words = {"<pad>": 0, "<s>": 1, "</s>": 2} | {str(number): number for number in range(3, self.words)}
         tokenizer = PreTrainedTokenizerFast(  # the trainer insists on one; the rows hold token ids already
             tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="<pad>")),
             pad_token="<pad>", bos_token="<s>", eos_token="</s>",
         )  # fmt: skip
-        return SFTTrainer(model=self._model, args=config, train_dataset=rows, processing_class=tokenizer)
+        return trl.SFTTrainer(model=self._model, args=config, train_dataset=rows, processing_class=tokenizer)
 
 
 TRAINERS = {"peft": PeftTrainer, "trainer": HubTrainer, "trl": TrlTrainer}

@@ -84,6 +84,6 @@ def saved_run(artifact: Artifact) -> Recipe | None:
 
 @functools.lru_cache(maxsize=1)  # a tenth of a second, for each bundle of a battery
 def _read_recipe(file: Path, _changed: int) -> Recipe:
-    from alora.config.saved import read_saved_recipe
+    from alora.config.saved import read_saved_recipe  # OmegaConf, which clients of a server go without
 
     return read_saved_recipe(file)

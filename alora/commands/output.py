@@ -73,7 +73,7 @@ def _is_report(file: Path) -> bool:
 
 
 def _is_page_or_table(file: Path) -> bool:
-    import pyarrow.parquet
+    import pyarrow.parquet  # few commands meet an older report, and it takes a moment
 
     try:
         with file.open("rb") as stream:

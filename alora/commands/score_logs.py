@@ -72,7 +72,7 @@ def _write_shards(recipe: Recipe, source: str, folder: VerdictFolder, digests: S
     with tqdm(total=folder.job["rows"], initial=before, desc="scoring", unit="row", mininterval=1) as bar:
         if recipe.cluster is not None:
             try:
-                from alora.commands.score_on_ray import on_ray
+                from alora.commands.score_on_ray import on_ray  # optional
             except ImportError as error:
                 raise MissingDependency(
                     f"cluster=ray needs Ray Data ({first_line(error)}); pip install 'alora-toolkit[ray]'"

@@ -5,6 +5,7 @@ them, serves it alone before those vLLM servers, which run the plugin. Each way 
 what it needs: the last one no torch.
 """
 
+import importlib
 import re
 import socket
 
@@ -15,18 +16,12 @@ from alora.errors import ConfigError, MissingDependency
 def run(recipe: Recipe) -> int:
     """Check bundles, base and plugin, then serve. With vLLM this process becomes its server."""
     _require_port(recipe.serving)
-    if recipe.serving.scorer == "vllm":
-        from alora.commands.serve_vllm import serve
-
-        return serve(recipe)
+    way = recipe.serving.scorer if recipe.serving.scorer in ("vllm", "packed") else "remote"
     try:
-        if recipe.serving.scorer == "packed":
-            from alora.commands.serve_packed import serve
-        else:
-            from alora.commands.serve_remote import serve
+        serving = importlib.import_module(f"alora.commands.serve_{way}")
     except ImportError as error:
         raise MissingDependency(f"the guard needs FastAPI ({error}); pip install 'alora-toolkit[guard]'") from error
-    return serve(recipe)
+    return serving.serve(recipe)
 
 
 def _require_port(settings: ServingSettings) -> None:

@@ -39,7 +39,7 @@ def read_rows(source: str, findings: Findings) -> Iterator[Row]:
         raise DataError(f"{path} is a pipe or a device and no file, and rows are read more than once; save them first")
     suffix = Path(path.stem if path.suffix.lower() == ".gz" else path.name).suffix.lower()
     if path.suffix.lower() in PARQUET_SUFFIXES:
-        from alora.data.parquet import read_parquet  # pyarrow
+        from alora.data.parquet import read_parquet  # pyarrow, which clients of a server go without
 
         return read_parquet(path)
     if suffix in (*JSON_SUFFIXES, *TABLE_SUFFIXES):
@@ -64,7 +64,7 @@ def _read_hub(source: str) -> Iterator[Row]:
 
 def _load_hub(name: str, config: str | None, split: str, source: str) -> Any:
     try:
-        import datasets
+        import datasets  # slow to import, and clients of a server go without
     except ImportError as error:
         raise MissingDependency(f"{source} needs the package datasets; pip install datasets") from error
     saved = Path(name) / "dataset_info.json", Path(name) / "dataset_dict.json"

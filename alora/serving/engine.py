@@ -80,7 +80,7 @@ class Engine:
         **options: Any,
     ) -> None:
         prepare_environment()
-        names = _vllm()
+        names = vllm_api()
         register()
         if not status().active:
             raise CheckFailed(f"the vLLM plugin is not active: {status().reason}; `alora doctor` says more")
@@ -130,13 +130,13 @@ class Engine:
         """
         self.llm.llm_engine.engine_core.shutdown()
         del self.llm
-        _vllm().cleanup_dist_env_and_memory()
+        vllm_api().cleanup_dist_env_and_memory()
 
     def request(self, name: str | None) -> Any:
         """vLLM's own request object for one adapter; None for the base."""
         if name is None:
             return None
-        return _vllm().LoRARequest(name, self._ids[name], str(self._adapters[name].folder))
+        return vllm_api().LoRARequest(name, self._ids[name], str(self._adapters[name].folder))
 
     def score_rows(self, questions: Sequence[Question]) -> list[list[torch.Tensor]]:
         """As :meth:`alora.prefix.scorer.Scorer.score_rows`: ``asked`` counts the adapters in their order."""
@@ -154,18 +154,19 @@ class Engine:
         return [torch.tensor(label_logprobs(suffix, output)) for suffix, output in zip(suffixes, outputs, strict=True)]
 
 
-def _vllm() -> ModuleType:
+def vllm_api() -> ModuleType:
+    """:mod:`alora.serving.vllm_names`; MissingDependency where vLLM is not installed."""
     try:
-        from alora.serving import vllm_names
+        from alora.serving import vllm_names as names  # vLLM, once prepare_environment() has run
     except ImportError as error:
         raise MissingDependency(f"engine=vllm needs vLLM ({error}); pip install 'alora-toolkit[vllm]'") from error
-    return vllm_names
+    return names
 
 
 def label_params(suffix: Suffix) -> Any:
     """vLLM's ``SamplingParams`` that ask for the label tokens' own probabilities, by ``processed_logprobs``."""
     labels = list(suffix.label_token_ids)
-    return _vllm().SamplingParams(
+    return vllm_api().SamplingParams(
         temperature=0.0, max_tokens=1, logprobs=len(labels), allowed_token_ids=labels, detokenize=False
     )
 

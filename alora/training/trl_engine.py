@@ -103,18 +103,12 @@ def make_trainer(
         MissingDependency: TRL is not installed.
         TrainingError: the trainer made something else of the rows.
     """
-    try:
-        from trl import SFTConfig, SFTTrainer  # pyright: ignore[reportPrivateImportUsage]
-    except ImportError as error:
-        raise MissingDependency(
-            "training.engine=trl needs the package trl; install alora-toolkit[baselines]"
-        ) from error
-
+    trl = trl_package("training.engine=trl needs the package trl")
     schedule = make_schedule(settings, train, int(model.peft_config["default"].r))  # pyright: ignore
     rows = {"train": _rows(train), "validation": _rows(validation)}
-    trainer = SFTTrainer(
+    trainer = trl.SFTTrainer(
         model=model,
-        args=SFTConfig(**_options(base, schedule, checkpoints) | changes),
+        args=trl.SFTConfig(**_options(base, schedule, checkpoints) | changes),
         train_dataset=Dataset.from_list(rows["train"]),
         eval_dataset=Dataset.from_list(rows["validation"]),
         processing_class=copy.deepcopy(base.tokenizer),  # a pad token may be set on it
@@ -124,6 +118,15 @@ def make_trainer(
     require_whole_rows("training", rows["train"], trainer.train_dataset)
     require_whole_rows("validation", rows["validation"], trainer.eval_dataset)
     return trainer
+
+
+def trl_package(why: str, otherwise: str = "") -> Any:
+    """TRL, which is optional; MissingDependency says ``why`` it is asked for, and what to do ``otherwise``."""
+    try:
+        import trl  # optional, and slow to import
+    except ImportError as error:
+        raise MissingDependency(f"{why}; install alora-toolkit[baselines]{otherwise}") from error
+    return trl
 
 
 def require_whole_rows(name: str, rows: Sequence[dict[str, list[int]]], prepared: Any) -> None:
