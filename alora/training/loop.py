@@ -86,7 +86,7 @@ def fit(
         callbacks=[
             GradientExchange(bank, tracker, processes),
             GradientWatch(bank, tracker),
-            *_clip(bank, settings),
+            *([PolicyClip(bank, settings.max_grad_norm)] if settings.max_grad_norm else []),
             *callbacks,
         ],
         tracker=tracker,
@@ -175,13 +175,19 @@ def tensor_cores(device: torch.device, base_dtype: torch.dtype) -> Iterator[None
         torch.set_float32_matmul_precision(before)
 
 
-def _clip(bank: Bank, settings: TrainingSettings) -> list[TrainerCallback]:
-    return [PolicyClip(bank, settings.max_grad_norm)] if settings.max_grad_norm else []
-
-
 def _arguments(schedule: Schedule, checkpoints: Path, device: torch.device) -> TrainingArguments:
+    return TrainingArguments(
+        **trainer_options(schedule, checkpoints, device),
+        max_grad_norm=0.0,  # PolicyClip does it, policy by policy
+        remove_unused_columns=False,
+        label_names=["labels"],
+    )
+
+
+def trainer_options(schedule: Schedule, checkpoints: Path, device: torch.device) -> dict[str, Any]:
+    """What any ``transformers.Trainer`` of a training is given, TRL's too."""
     settings = schedule.settings
-    options: dict[str, Any] = {
+    return {
         "output_dir": str(checkpoints),
         "num_train_epochs": settings.epochs,
         "max_steps": settings.max_steps,
@@ -192,23 +198,17 @@ def _arguments(schedule: Schedule, checkpoints: Path, device: torch.device) -> T
         "weight_decay": settings.weight_decay,
         "warmup_steps": schedule.warmup_steps,
         "lr_scheduler_type": settings.scheduler,
-        "max_grad_norm": 0.0,  # PolicyClip does it, policy by policy
+        "optim": "adamw_torch",
         "seed": settings.seed,
         "data_seed": settings.seed,
+        "eval_strategy": "steps",
+        "eval_steps": schedule.interval,
+        "save_strategy": "steps",
+        "save_steps": schedule.interval,
+        "save_total_limit": 2,
+        "logging_steps": schedule.interval,
+        "report_to": [],
+        "disable_tqdm": True,
+        "dataloader_pin_memory": device.type == "cuda",
+        "use_cpu": device.type == "cpu",
     }
-    return TrainingArguments(
-        **options,
-        optim="adamw_torch",
-        eval_strategy="steps",
-        eval_steps=schedule.interval,
-        save_strategy="steps",
-        save_steps=schedule.interval,
-        save_total_limit=2,
-        logging_steps=schedule.interval,
-        report_to=[],
-        remove_unused_columns=False,
-        label_names=["labels"],
-        dataloader_pin_memory=device.type == "cuda",
-        use_cpu=device.type == "cpu",
-        disable_tqdm=True,
-    )

@@ -3,27 +3,23 @@
 from typing import Any
 
 from tqdm.auto import tqdm
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import ProgressCallback, TrainerControl, TrainerState, TrainingArguments
 
 
-class TrainingBar(TrainerCallback):
-    """In place of ``transformers.ProgressCallback``, which prints every log entry to standard output."""
+class TrainingBar(ProgressCallback):
+    """``transformers.ProgressCallback`` with the latest losses behind the bar; that one prints every log entry."""
 
     def __init__(self) -> None:
-        self._bar: tqdm | None = None
+        super().__init__()
         self._shown: dict[str, float] = {}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Open the bar, at the step that a resumed run goes on from."""
+        self.current_step = state.global_step
         if state.is_world_process_zero:
-            self._bar = tqdm(total=state.max_steps, initial=state.global_step, desc="training", unit="step")
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Count an optimiser step."""
-        if self._bar is not None:
-            self._bar.update(state.global_step - self._bar.n)
+            self.training_bar = tqdm(total=state.max_steps, initial=state.global_step, desc="training", unit="step")
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
@@ -32,12 +28,5 @@ class TrainingBar(TrainerCallback):
         for key, name in (("loss", "loss"), ("eval_loss", "validation")):
             if logs and key in logs:
                 self._shown[name] = float(logs[key])
-        if self._bar is not None:
-            self._bar.set_postfix(self._shown)
-
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Close the bar."""
-        if self._bar is not None:
-            self._bar.close()
+        if self.training_bar is not None:
+            self.training_bar.set_postfix(self._shown)

@@ -7,7 +7,6 @@ compared with the originals before the first step. The loss is SFTTrainer's: cro
 """
 
 import copy
-import json
 import math
 import os
 import sys
@@ -29,7 +28,7 @@ from alora.config.schema import TrainingSettings
 from alora.errors import MissingDependency, TrainingError
 from alora.training.checkpoints import last_whole_checkpoint, mark_complete
 from alora.training.examples import Example
-from alora.training.loop import Fitted, finite_entry, require_rows
+from alora.training.loop import Fitted, finite_entry, require_rows, trainer_options
 from alora.training.progress import TrainingBar
 from alora.training.run_folder import remove_checkpoints
 from alora.training.schedule import Schedule, make_schedule
@@ -72,7 +71,7 @@ def fit_with_trl(
             trainer.add_callback(TrainingBar())
         resume = _last_checkpoint(checkpoints)
         if resume is not None and _is_finished(resume):
-            state = TrainerState.load_from_json(str(resume / "trainer_state.json"))
+            state = _state(resume)
             trained = AdapterWeights(adapter.spec, load_adapter(_best(resume) or resume).tensors)
         else:
             trainer.train(resume_from_checkpoint=str(resume) if resume else None)
@@ -112,7 +111,7 @@ def make_trainer(
         train_dataset=Dataset.from_list(rows["train"]),
         eval_dataset=Dataset.from_list(rows["validation"]),
         processing_class=copy.deepcopy(base.tokenizer),  # a pad token may be set on it
-        callbacks=_stopping(settings),
+        callbacks=[EarlyStoppingCallback(patience)] if (patience := settings.early_stopping_patience) else [],
     )
     trainer.remove_callback(PrinterCallback)
     require_whole_rows("training", rows["train"], trainer.train_dataset)
@@ -159,47 +158,17 @@ def _rows(examples: Sequence[Example]) -> list[dict[str, list[int]]]:
     return made
 
 
-def _stopping(settings: TrainingSettings) -> list[TrainerCallback]:
-    patience = settings.early_stopping_patience
-    return [EarlyStoppingCallback(early_stopping_patience=patience)] if patience else []
-
-
 def _options(base: LoadedBase, schedule: Schedule, checkpoints: Path) -> dict[str, Any]:
-    settings = schedule.settings
-    device = base.model.device
-    return {
-        "output_dir": str(checkpoints),
+    return trainer_options(schedule, checkpoints, base.model.device) | {
         "max_length": None,
         "packing": False,
-        "num_train_epochs": settings.epochs,
-        "max_steps": settings.max_steps,
-        "per_device_train_batch_size": schedule.conversations,
-        "per_device_eval_batch_size": schedule.conversations,
-        "gradient_accumulation_steps": settings.gradient_accumulation_steps,
-        "gradient_checkpointing": settings.gradient_checkpointing,
-        "learning_rate": settings.learning_rate,
-        "weight_decay": settings.weight_decay,
-        "warmup_steps": schedule.warmup_steps,
-        "lr_scheduler_type": settings.scheduler,
-        "max_grad_norm": settings.max_grad_norm,
-        "optim": "adamw_torch",
-        "seed": settings.seed,
-        "data_seed": settings.seed,
+        "gradient_checkpointing": schedule.settings.gradient_checkpointing,
+        "max_grad_norm": schedule.settings.max_grad_norm,
         "bf16": base.model.dtype == torch.bfloat16,
-        "eval_strategy": "steps",
-        "eval_steps": schedule.interval,
-        "save_strategy": "steps",
-        "save_steps": schedule.interval,
-        "save_total_limit": 2,
         "load_best_model_at_end": True,
         "metric_for_best_model": "eval_loss",
         "greater_is_better": False,
         "restore_callback_states_from_checkpoint": True,
-        "logging_steps": schedule.interval,
-        "report_to": [],
-        "disable_tqdm": True,
-        "dataloader_pin_memory": device.type == "cuda",
-        "use_cpu": device.type == "cpu",
     }
 
 
@@ -275,9 +244,13 @@ class _FirstGradient(TrainerCallback):
             raise TrainingError("no gradient reached the adapter; it would stay what it is. Check adapter.targets")
 
 
+def _state(checkpoint: Path) -> TrainerState:
+    return TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+
+
 def _best(checkpoint: Path) -> Path | None:
     """The best checkpoint up to this one, where the run lies now."""
-    place = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))["best_model_checkpoint"]
+    place = _state(checkpoint).best_model_checkpoint
     return None if place is None else checkpoint.with_name(Path(place).name)
 
 
@@ -294,9 +267,9 @@ def _last_checkpoint(checkpoints: Path) -> Path | None:
 
 def _is_finished(checkpoint: Path) -> bool:
     """Whether nothing is left to train behind a checkpoint: all steps done, or stopped early."""
-    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    control = state.get("stateful_callbacks", {}).get("TrainerControl", {})
-    return state["global_step"] >= state["max_steps"] or bool(control.get("args", {}).get("should_training_stop"))
+    state = _state(checkpoint)
+    control: Any = (state.stateful_callbacks or {}).get("TrainerControl", {})
+    return state.global_step >= state.max_steps or bool(control.get("args", {}).get("should_training_stop"))
 
 
 def _require_finite(state: TrainerState, checkpoints: Path) -> None:
