@@ -1,11 +1,9 @@
 """Labelled rows → label logits: one prefix pass a row, whatever the number of policies; suffixes of several rows
 packed together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, SupportsFloat
+from typing import Protocol, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +13,8 @@ from alora.data.conversation import LabelledConversation
 from alora.errors import ConfigError
 from alora.evaluation.resampling import Flags, Floats
 from alora.policy import Policy
-from alora.prompt.render import Question, Suffix
+from alora.prompt.render import Question, Renderer, Suffix
 from alora.verdict import highest
-
-if TYPE_CHECKING:
-    from alora.prompt.render import Renderer
 
 Answers = Sequence[Sequence[Iterable[SupportsFloat]]]
 BATCH_ROWS, BATCH_PREFIX_TOKENS = 32, 8192

@@ -1,7 +1,5 @@
 """One request: render once, score all policies together, and apply ``on_failure`` to those that do not answer."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -10,7 +8,7 @@ import secrets
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from alora.data.conversation import Conversation, parse_conversation
 from alora.errors import AdapterError, DataError
@@ -18,11 +16,9 @@ from alora.guard import metrics
 from alora.guard.drift import Drift
 from alora.guard.reader import EngineDead, Overloaded, Reader, Reading, RefusedRequest, Served, highest_of
 from alora.guard.wire import GuardRequest, GuardResponse, PolicyVerdict, Status, Timing, Usage
+from alora.prompt.render import Prefix, Renderer
 from alora.prompt.tokens import LONG
 from alora.verdict import make_verdict
-
-if TYPE_CHECKING:
-    from alora.prompt.render import Prefix, Renderer
 
 _logger = logging.getLogger("alora.guard")
 

@@ -1,22 +1,18 @@
 """Reading in vLLM's own process: one engine request per policy, all on the prefix that the engine caches."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 from vllm.lora.request import LoRARequest
 
+from alora.bundle.light import LightBundle
 from alora.errors import BundleError
 from alora.guard.reader import EngineDead, Overloaded, Reading, Served, as_they_come
+from alora.guard.wire import GuardRequest
+from alora.prompt.render import Prefix
 from alora.serving.engine import label_logprobs, label_params
-
-if TYPE_CHECKING:
-    from alora.bundle.light import LightBundle
-    from alora.guard.wire import GuardRequest
-    from alora.prompt.render import Prefix
 
 _LEAST_ID = 2**20  # vLLM counts its own adapters from 1
 

@@ -18,7 +18,7 @@ from alora.bundle.golden import disagreement, tolerance
 from alora.bundle.light import LightBundle
 from alora.errors import BundleError, CheckFailed
 from alora.guard.core import Guard
-from alora.guard.reader import Overloaded, Reading, Served
+from alora.guard.reader import Overloaded, Reader, Reading, Served
 from alora.guard.serving_set import Entry, ServingSet
 from alora.guard.wire import GuardRequest
 from alora.prompt.parts import Prefix
@@ -26,7 +26,6 @@ from alora.prompt.parts import Prefix
 if TYPE_CHECKING:
     from alora.base.describe import DescribedBase
     from alora.base.load import LoadedBase
-    from alora.guard.reader import Reader
 
 _logger = logging.getLogger("alora.guard")
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0  # before the next try to follow the file

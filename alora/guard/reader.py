@@ -1,21 +1,16 @@
 """The seam between the guard and whatever computes: label log-probabilities per policy, as they become known."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, Self
 
+from alora.bundle.light import LightBundle
 from alora.errors import AloraError
-from alora.verdict import highest
-
-if TYPE_CHECKING:
-    from alora.bundle.light import LightBundle
-    from alora.guard.wire import GuardRequest
-    from alora.policy import Policy
-    from alora.prompt.render import Prefix, Suffix
-    from alora.verdict import Calibration
+from alora.guard.wire import GuardRequest
+from alora.policy import Policy
+from alora.prompt.render import Prefix, Suffix
+from alora.verdict import Calibration, highest
 
 
 class EngineDead(AloraError):
@@ -52,7 +47,7 @@ class Served:
     histogram: tuple[int, ...] | None = None  # of the probabilities of its validation rows, in tenths
 
     @classmethod
-    def of(cls, bundle: LightBundle, stage: str = "live", tags: tuple[str, ...] = ()) -> Served:
+    def of(cls, bundle: LightBundle, stage: str = "live", tags: tuple[str, ...] = ()) -> Self:
         """A bundle that was read and checked."""
         return cls(
             name=bundle.served_name,
@@ -71,7 +66,7 @@ class Served:
         """Of two that are equal in this, one answers as the other."""
         return self.name, self.manifest
 
-    def at(self, stage: str, tags: tuple[str, ...]) -> Served:
+    def at(self, stage: str, tags: tuple[str, ...]) -> Self:
         """The same bundle at another stage, under other tags."""
         return replace(self, stage=stage, tags=tags)
 

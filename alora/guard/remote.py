@@ -1,21 +1,16 @@
 """Reading over HTTP, before vLLM servers that run alora's plugin and cannot take the guard's routes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING
 
+from alora.bundle.light import LightBundle
 from alora.errors import AloraError
 from alora.guard.reader import EngineDead, Overloaded, Reading, Served, as_they_come
+from alora.guard.wire import GuardRequest
 from alora.http import Full, Unreachable, named
+from alora.prompt.render import Prefix, Renderer
 from alora.serving.client import MODELS, RemoteEngine
 from alora.serving.servers import Servers
-
-if TYPE_CHECKING:
-    from alora.bundle.light import LightBundle
-    from alora.guard.wire import GuardRequest
-    from alora.prompt.render import Prefix, Renderer
 
 _AT_ONCE = 256  # requests to a server: a whole battery's, in one step of the engine
 

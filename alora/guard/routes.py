@@ -11,26 +11,12 @@ from fastapi.routing import APIRoute
 
 from alora.errors import AloraError
 from alora.guard import decisions as openai_decisions
+from alora.guard import wire
 from alora.guard.core import Guard
 from alora.guard.decisions import DecisionRequest, DecisionResponse
 from alora.guard.gate import OneGate, OthersModel
 from alora.guard.loading import Loader
 from alora.guard.reader import EngineDead, Overloaded, RefusedRequest, Served
-from alora.guard.wire import (
-    GenericGuardrailRequest,
-    GenericGuardrailResponse,
-    GuardRequest,
-    GuardResponse,
-    Health,
-    ModerationRequest,
-    ModerationResponse,
-    ModerationResult,
-    PolicyCard,
-    PolicyList,
-    PolicyVerdict,
-    PutPolicy,
-    Stage,
-)
 from alora.serving.client import together
 
 ADMIN_KEY = "ALORA_ADMIN_KEY"
@@ -72,8 +58,8 @@ def loader_of(request: Request) -> Loader:
     return request.app.state.alora_loader
 
 
-@router.post("/v1/guard", response_model=GuardResponse)
-async def guard(body: GuardRequest, request: Request) -> Response | GuardResponse:
+@router.post("/v1/guard", response_model=wire.GuardResponse)
+async def guard(body: wire.GuardRequest, request: Request) -> Response | wire.GuardResponse:
     """Every policy's verdict on one conversation, computed behind one shared prefix."""
     judge = guard_of(request.app)
     if not body.stream:
@@ -83,8 +69,8 @@ async def guard(body: GuardRequest, request: Request) -> Response | GuardRespons
     return StreamingResponse(_events(first, items), media_type="text/event-stream")
 
 
-@router.post("/v1/moderations", response_model=ModerationResponse)
-async def moderations(body: ModerationRequest, request: Request) -> ModerationResponse:
+@router.post("/v1/moderations")
+async def moderations(body: wire.ModerationRequest, request: Request) -> wire.ModerationResponse:
     """OpenAI's moderations endpoint: each policy is a category."""
     judge = guard_of(request.app)
     if (body.input is None) == (body.messages is None):
@@ -94,9 +80,9 @@ async def moderations(body: ModerationRequest, request: Request) -> ModerationRe
     talks = [body.messages] if texts is None else [[{"role": "user", "content": text}] for text in texts]
     if not talks:
         raise RefusedRequest("input is an empty list; give at least one text")
-    asked = [GuardRequest(messages=talk or [], **body.options).of(request.headers) for talk in talks]
+    asked = [wire.GuardRequest(messages=talk or [], **body.options).of(request.headers) for talk in talks]
     answers = await together(map(judge.answer, asked))
-    return ModerationResponse(
+    return wire.ModerationResponse(
         id=f"modr-{secrets.token_hex(12)}", model=body.model, results=[_moderated(answer) for answer in answers]
     )
 
@@ -110,7 +96,7 @@ async def _require_own_model(request: Request) -> None:
         raise OthersModel(f"model is {str(body['model'])[:100]!r}; the guard's is {openai_decisions.MODEL!r}")
 
 
-@router.post("/v1/decisions", response_model=DecisionResponse, dependencies=[Depends(_require_own_model)])
+@router.post("/v1/decisions", dependencies=[Depends(_require_own_model)])
 async def decisions(body: DecisionRequest, request: Request) -> DecisionResponse:
     """OpenAI's decisions endpoint: each question asks a policy."""
     judge = guard_of(request.app)
@@ -118,7 +104,7 @@ async def decisions(body: DecisionRequest, request: Request) -> DecisionResponse
         openai_decisions.policy_of(question, number, judge.served) for number, question in enumerate(body.questions, 1)
     ]
     answer = await judge.answer(
-        GuardRequest(
+        wire.GuardRequest(
             messages=openai_decisions.messages_of(body.input),
             policies=list(dict.fromkeys(item.policy.id for item in asked)),
             deadline_ms=body.deadline_ms,
@@ -128,29 +114,29 @@ async def decisions(body: DecisionRequest, request: Request) -> DecisionResponse
     return openai_decisions.decided(body, asked, answer)
 
 
-@router.post("/v1/guard/beta/litellm_basic_guardrail_api", response_model=GenericGuardrailResponse)
-async def litellm_guardrail(body: GenericGuardrailRequest, request: Request) -> GenericGuardrailResponse:
+@router.post("/v1/guard/beta/litellm_basic_guardrail_api")
+async def litellm_guardrail(body: wire.GenericGuardrailRequest, request: Request) -> wire.GenericGuardrailResponse:
     """LiteLLM's ``generic_guardrail_api``, which sends the whole conversation before and after a model's answer."""
     judge = guard_of(request.app)
     if body.images:
         raise RefusedRequest("images are given, and the guard reads text; it judges no half of a conversation")
-    asked = GuardRequest(messages=body.conversation, **body.additional_provider_specific_params.options)
+    asked = wire.GuardRequest(messages=body.conversation, **body.additional_provider_specific_params.options)
     answer = await judge.answer(asked.of(request.headers))
     if answer.action == "allow":
-        return GenericGuardrailResponse(action="NONE")
+        return wire.GenericGuardrailResponse(action="NONE")
     flagged = ", ".join(verdict.policy for verdict in answer.verdicts if verdict.flagged)
-    return GenericGuardrailResponse(action="BLOCKED", blocked_reason=f"policy: {flagged}")
+    return wire.GenericGuardrailResponse(action="BLOCKED", blocked_reason=f"policy: {flagged}")
 
 
-@router.get("/v1/guard/policies", response_model=PolicyList)
-async def policies(request: Request) -> PolicyList:
+@router.get("/v1/guard/policies")
+async def policies(request: Request) -> wire.PolicyList:
     """What is served, with the weights' digests."""
     guard = guard_of(request.app)
-    return PolicyList(policies=[_card(item, guard.psi(item)) for item in (*guard.served, *guard.shadows)])
+    return wire.PolicyList(policies=[_card(item, guard.psi(item)) for item in (*guard.served, *guard.shadows)])
 
 
-@router.put("/v1/guard/policies/{policy}", response_model=PolicyCard)
-async def put_policy(policy: str, body: PutPolicy, request: Request) -> PolicyCard:
+@router.put("/v1/guard/policies/{policy}")
+async def put_policy(policy: str, body: wire.PutPolicy, request: Request) -> wire.PolicyCard:
     """Certify a bundle on the running engine, and serve it from the next request on; 409 keeps what was served."""
     loader = loader_of(request)
     try:
@@ -161,8 +147,8 @@ async def put_policy(policy: str, body: PutPolicy, request: Request) -> PolicyCa
         raise RefusedRequest(str(error), 409) from error
 
 
-@router.delete("/v1/guard/policies/{policy}", response_model=PolicyList)
-async def delete_policy(policy: str, request: Request, stage: Stage | None = None) -> PolicyList:
+@router.delete("/v1/guard/policies/{policy}")
+async def delete_policy(policy: str, request: Request, stage: wire.Stage | None = None) -> wire.PolicyList:
     """Stop serving a policy, or its shadow alone (``?stage=shadow``); returns what is left."""
     loader = loader_of(request)
     try:
@@ -172,16 +158,16 @@ async def delete_policy(policy: str, request: Request, stage: Stage | None = Non
     return await policies(request)
 
 
-@router.get("/v1/guard/health", response_model=Health, response_model_exclude_none=True)
-async def health(request: Request) -> Health:
+@router.get("/v1/guard/health", response_model_exclude_none=True)
+async def health(request: Request) -> wire.Health:
     """200 when the guard can answer, 503 with the reason when not."""
     guard, loader = guard_of(request.app), getattr(request.app.state, "alora_loader", None)
     guard.require_running()
-    return Health(status="ready", policies=len(guard.served), trouble=None if loader is None else loader.trouble)
+    return wire.Health(status="ready", policies=len(guard.served), trouble=None if loader is None else loader.trouble)
 
 
 async def _events(
-    first: PolicyVerdict | GuardResponse, rest: AsyncGenerator[PolicyVerdict | GuardResponse, None]
+    first: wire.PolicyVerdict | wire.GuardResponse, rest: AsyncGenerator[wire.PolicyVerdict | wire.GuardResponse, None]
 ) -> AsyncIterator[str]:
     try:
         yield _event(first)
@@ -193,12 +179,13 @@ async def _events(
         await rest.aclose()  # a client that goes away cancels what still runs
 
 
-def _event(item: PolicyVerdict | GuardResponse) -> str:
-    return f"event: {'verdict' if isinstance(item, PolicyVerdict) else 'answer'}\ndata: {item.model_dump_json()}\n\n"
+def _event(item: wire.PolicyVerdict | wire.GuardResponse) -> str:
+    kind = "verdict" if isinstance(item, wire.PolicyVerdict) else "answer"
+    return f"event: {kind}\ndata: {item.model_dump_json()}\n\n"
 
 
-def _card(item: Served, psi: float | None = None) -> PolicyCard:
-    return PolicyCard(
+def _card(item: Served, psi: float | None = None) -> wire.PolicyCard:
+    return wire.PolicyCard(
         policy=item.policy.id,
         title=item.policy.title,
         adapter=item.name,
@@ -211,10 +198,10 @@ def _card(item: Served, psi: float | None = None) -> PolicyCard:
     )
 
 
-def _moderated(answer: GuardResponse) -> ModerationResult:
+def _moderated(answer: wire.GuardResponse) -> wire.ModerationResult:
     found = {verdict.policy: verdict for verdict in answer.verdicts}
     found |= {_OPENAIS[name]: verdict for name, verdict in found.items() if name in _OPENAIS}
-    return ModerationResult(
+    return wire.ModerationResult(
         flagged=answer.action == "block",
         categories={name: verdict.flagged for name, verdict in found.items()},
         category_scores={

@@ -4,24 +4,20 @@
 names (``policy@digest``) and with ``--logprobs-mode processed_logprobs``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from alora.bundle.golden import TOLERANCES, disagreement
+from alora.bundle.light import LightBundle
 from alora.config.secrets import KEY, redacted
 from alora.errors import AloraError, CheckFailed, ConfigError, PromptRefused
 from alora.http import Full, Http, Unreachable, refusal, root
+from alora.prompt.render import Prefix, Renderer, Suffix
 from alora.serving.servers import SESSION
-
-if TYPE_CHECKING:
-    from alora.bundle.light import LightBundle
-    from alora.prompt.render import Prefix, Renderer, Suffix
 
 MODELS = "/v1/models"
 _AT_ONCE = 32

@@ -1,13 +1,13 @@
 """Ask a guard server for every policy's verdict in one request. No torch, no tokenizer: HTTP alone."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
+
+from httpx2 import Response
 
 from alora.errors import CheckFailed, ConfigError, PromptRefused
 from alora.http import Http, Waiting, named, refusal, root
@@ -15,9 +15,6 @@ from alora.policy import Policy
 from alora.serving.servers import SESSION, Servers, session_id
 from alora.typed import typed
 from alora.verdict import Calibration
-
-if TYPE_CHECKING:
-    from httpx2 import Response
 
 _LISTING_S = 10.0  # of silence, before it says what it serves
 _CONNECTIONS = 100
