@@ -23,14 +23,8 @@ from alora.errors import DataError, LeftOut
 from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.page import render_overview
 from alora.evaluation.predict import Predictions, predict
-from alora.evaluation.report import (
-    HEADINGS,
-    Evaluation,
-    describe_operating_point,
-    evaluate,
-    table_rows,
-    write_evaluations,
-)
+from alora.evaluation.records import Evaluation
+from alora.evaluation.report import HEADINGS, describe_operating_point, evaluate, table_rows, write_evaluations
 from alora.evaluation.scored import Judged, Scored, write_predictions
 from alora.layout import EVALUATION, TRAINING, home_of
 from alora.policy import Policy

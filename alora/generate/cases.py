@@ -10,19 +10,9 @@ from alora.config.schema import Recipe
 from alora.data.conversation import Conversation, Message
 from alora.data.messages import as_row
 from alora.errors import RunError
+from alora.generate import prompts
 from alora.generate.calls import BudgetSpent, Calls
-from alora.generate.prompts import (
-    STANCES,
-    Vote,
-    ask_cases,
-    ask_dimensions,
-    ask_vote,
-    cases_format,
-    read_cases,
-    read_dimensions,
-    read_vote,
-    vote_format,
-)
+from alora.generate.prompts import Vote
 from alora.policy import Policy
 
 ARGUMENT_TOKENS = 300  # of a vote
@@ -59,7 +49,7 @@ def find_dimensions(calls: Calls, policy: Policy) -> dict[str, list[str]] | None
     Raises:
         RunError: the request failed, or was refused.
     """
-    reply = calls.question(ask_dimensions(policy), read_dimensions)
+    reply = calls.question(prompts.ask_dimensions(policy), prompts.read_dimensions)
     if reply.failed:
         raise RunError(
             f"the first request, for the policy's dimensions, failed: {calls.refusal or 'no answer'}; "
@@ -105,11 +95,11 @@ def judged_pairs(
 def _pair(calls: Calls, policy: Policy, cell: Mapping[str, str], number: int, recipe: Recipe) -> list[Case] | None:
     settings, pair = recipe.generate, f"pair-{number:05d}"
     written = calls.question(
-        ask_cases(policy, cell, number),
-        lambda text: read_cases(text, policy),
+        prompts.ask_cases(policy, cell, number),
+        lambda text: prompts.read_cases(text, policy),
         temperature=settings.temperature,
         max_tokens=settings.max_tokens,
-        response_format=cases_format(policy),
+        response_format=prompts.cases_format(policy),
     )
     if written.said is None:
         return None
@@ -139,12 +129,12 @@ def _debate(calls: Calls, policy: Policy, conversation: Conversation, recipe: Re
         for stance in range(recipe.generate.votes):
             model = judges[stance % len(judges)] if judges else ""
             reply = calls.question(
-                ask_vote(policy, conversation, stance, said, recipe.judge.max_characters),
-                lambda text: read_vote(text, policy),
+                prompts.ask_vote(policy, conversation, stance, said, recipe.judge.max_characters),
+                lambda text: prompts.read_vote(text, policy),
                 # More votes than stances: a stance that is asked again must be able to say something else.
-                temperature=0.0 if stance < len(STANCES) else recipe.generate.temperature,
+                temperature=0.0 if stance < len(prompts.STANCES) else recipe.generate.temperature,
                 max_tokens=max(ARGUMENT_TOKENS, recipe.judge.max_tokens),
-                response_format=vote_format(policy),
+                response_format=prompts.vote_format(policy),
                 **({"model": model} if model else {}),
             )
             cost += reply.usage.cost(recipe.judge)

@@ -13,24 +13,10 @@ from typing import Any, ClassVar, Self
 
 from filelock import BaseFileLock
 
+from alora import layout
 from alora.atomic import LOCK, alone_in, is_part, remove_own, strangers, sweep, write_json
 from alora.config.schema import Recipe
 from alora.errors import RunError
-from alora.layout import (
-    ADAPTER,
-    BATTERY,
-    EVALUATION,
-    IDENTITY,
-    INPUTS_FILE,
-    OUTPUTS,
-    POLICIES,
-    PREDICTIONS,
-    REPORT,
-    RUN_FILE,
-    TRAINING,
-    own_link,
-    require_plain_run,
-)
 from alora.reading import read_whole
 
 ADAPTER_FILES = r"adapter_(?:config\.json|model\.safetensors)"
@@ -86,7 +72,7 @@ class ClaimedFolder:
         try:
             self._made = not self.path.is_dir()  # what is a file there fails to become one
             if not self._made:
-                require_plain_run(self.path, RunError, self.outputs)
+                layout.require_plain_run(self.path, RunError, self.outputs)
                 read_claim(self.path, self.kind)
             self._lock = alone_in(self.path, "run_dir=")
         except OSError as error:
@@ -107,7 +93,7 @@ class ClaimedFolder:
     @property
     def settings(self) -> Path:
         """The reloadable recipe."""
-        return self.path / RUN_FILE
+        return self.path / layout.RUN_FILE
 
     def fixed_settings(self) -> dict[str, Any]:
         """The settings that what it made depends on."""
@@ -131,7 +117,7 @@ class ClaimedFolder:
                 "Choose another run_dir= (or name=), or start over with force=true"
             )
         self._clear()
-        write_json(self.path / INPUTS_FILE, claimed)
+        write_json(self.path / layout.INPUTS_FILE, claimed)
         return False
 
     def _has_outputs(self) -> bool:
@@ -140,7 +126,7 @@ class ClaimedFolder:
 
     def _clear(self) -> None:
         """Remove what was made before, unless something else lies among it."""
-        links = [name for name in self.outputs if own_link(self.path / name) is not None]
+        links = [name for name in self.outputs if layout.own_link(self.path / name) is not None]
         names = [name for name in self.outputs if name not in links]
         if foreign := strangers(self.path, self.own, names):
             raise RunError(
@@ -159,7 +145,7 @@ class RunFolder(ClaimedFolder):
     """The folder of one training run."""
 
     kind = "alora run"
-    outputs = OUTPUTS
+    outputs = layout.OUTPUTS
     own = _OWN
 
     @property
@@ -170,12 +156,12 @@ class RunFolder(ClaimedFolder):
     @property
     def battery(self) -> Path:
         """What is shipped."""
-        return self.path / BATTERY
+        return self.path / layout.BATTERY
 
     def places(self, policy: str) -> PolicyPlaces:
         """Where the outputs of one policy lie."""
-        home = self.path / POLICIES / policy
-        names = (ADAPTER, TRAINING, PREDICTIONS, REPORT, EVALUATION, IDENTITY)
+        home = self.path / layout.POLICIES / policy
+        names = (layout.ADAPTER, layout.TRAINING, layout.PREDICTIONS, layout.REPORT, layout.EVALUATION, layout.IDENTITY)
         return PolicyPlaces(*(home / name for name in names), bundle=self.battery / policy)
 
     def fixed_settings(self) -> dict[str, Any]:
@@ -184,7 +170,7 @@ class RunFolder(ClaimedFolder):
 
     def claim(self, inputs: Mapping[str, str]) -> bool:
         """As :meth:`ClaimedFolder.claim`; also refuses what version 0.1 made, unless ``force`` is set."""
-        for home in (self.path, self.battery, *self.path.glob(f"{POLICIES}/*")):
+        for home in (self.path, self.battery, *self.path.glob(f"{layout.POLICIES}/*")):
             sweep(home)  # what a killed process was writing
         if self._is_of_0_1() and not self._recipe.force:
             raise RunError(
@@ -194,7 +180,7 @@ class RunFolder(ClaimedFolder):
         return super().claim(inputs)
 
     def _is_of_0_1(self) -> bool:
-        return (self.path / TRAINING).exists() and not (self.path / POLICIES).exists()
+        return (self.path / layout.TRAINING).exists() and not (self.path / layout.POLICIES).exists()
 
 
 def remove_checkpoints(folder: Path) -> None:
@@ -208,7 +194,7 @@ def read_claim(folder: Path, kind: str) -> dict[str, Any] | None:
     Raises:
         RunError: the folder holds something else.
     """
-    file = folder / INPUTS_FILE
+    file = folder / layout.INPUTS_FILE
     try:
         content = json.loads(read_whole(file).decode())
     except FileNotFoundError:
@@ -244,7 +230,7 @@ def holds_finished(recipe: Recipe, inputs: Mapping[str, str], policies: Sequence
     """
     run = RunFolder(recipe, writes=False)
     try:
-        claim = json.loads(read_whole(run.path / INPUTS_FILE).decode())
+        claim = json.loads(read_whole(run.path / layout.INPUTS_FILE).decode())
         same = claim["settings"] == _plain(run.fixed_settings()) and inputs.items() <= claim["inputs"].items()
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
