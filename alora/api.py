@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, overload
 
 from alora.asking import Artifact, Base, Messages, Policies, open_artifact, require_known
 from alora.base.limits import require_room_for
@@ -20,13 +20,14 @@ from alora.config.compose import load_recipe
 from alora.config.schema import BaseSettings
 from alora.errors import AdapterError, AloraError, CheckFailed, ConfigError
 from alora.evaluation.predict import answers
+from alora.http import Closing
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Question
 from alora.serving.engine import Engine
 from alora.verdict import Verdicts
 
 
-class Battery:
+class Battery(Closing):
     """Policies on one base in this process, made by :func:`load`: a context manager, or :meth:`close` it.
 
     ``policies`` are their ids. Threads may share it; one computes at a time.
@@ -115,12 +116,6 @@ class Battery:
             if not self._closed:
                 self._closed = True
                 self._release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def load(

@@ -5,10 +5,11 @@ import contextlib
 import json
 import os
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from threading import Lock, Thread
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Self, TypeVar
 from urllib.parse import urlsplit
 
 import httpx2
@@ -19,6 +20,32 @@ from alora.reading import LONGEST, printable
 
 _KEPT = 2  # seconds that an idle connection is kept; vLLM closes one after 5
 _WHOLE = 2  # times the silence: no answer takes longer, drop by drop or with headers without end
+
+
+class Closing(ABC):
+    """What holds connections or memory until :meth:`close`; use it by ``with``."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncClosing(ABC):
+    """:class:`Closing` for asynchronous code."""
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
 
 class Unreachable(ConfigError):
@@ -33,7 +60,7 @@ class Full(ConfigError):
     wait: float | None = 0.0
 
 
-class Http:
+class Http(AsyncClosing):
     """Requests with the key in the environment's variable ``key``; ``most`` connections at a time.
 
     Raises:
@@ -151,15 +178,11 @@ async def _whole_text(answer: httpx2.Response) -> str:
     return content.decode(errors="replace")
 
 
-class _Closes(Protocol):
-    async def close(self) -> None: ...
-
-
-_Held = TypeVar("_Held", bound=_Closes)
+_Held = TypeVar("_Held", bound=AsyncClosing)
 _Result = TypeVar("_Result")
 
 
-class Waiting(Generic[_Held]):
+class Waiting(Generic[_Held], Closing):
     """What ``make`` gives, for any number of threads without an event loop: it runs in a thread of its own, which
     begins with the first call, also after a fork, and ends with this."""
 
@@ -197,7 +220,7 @@ class Waiting(Generic[_Held]):
             self._thread.join()
 
 
-def _run(held: _Closes, begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
+def _run(held: AsyncClosing, begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
     async def until_ended() -> None:
         ended = asyncio.Event()
         begun.set_result((asyncio.get_running_loop(), ended))

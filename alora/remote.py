@@ -5,14 +5,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, overload
 
 from alora.asking import Artifact, Base, Messages, Policies, open_artifact, require_known
 from alora.bundle.light import read_bundle
 from alora.data.conversation import Conversation, LabelledConversation, parse_conversation
 from alora.data.messages import as_row
 from alora.errors import AloraError, CheckFailed, ConfigError, DataError, PromptRefused, RenderError
-from alora.http import Full, Unreachable, Waiting, named
+from alora.http import AsyncClosing, Closing, Full, Unreachable, Waiting, named
 from alora.serving.client import RemoteEngine
 from alora.serving.guard import Guard, GuardAnswer, GuardVerdict
 from alora.verdict import Verdict, Verdicts, highest
@@ -23,7 +23,7 @@ _LONGEST_WAIT_S = 120  # that a guard may ask for
 _PLAIN = [{"role": "user", "content": "Hello"}]
 
 
-class AsyncClient:
+class AsyncClient(AsyncClosing):
     """Policies on a server that ``alora serve`` started: an asynchronous context manager, or :meth:`close` it.
 
     Before the first verdict the server must show that it runs the plugin and gives each bundle's golden answer.
@@ -95,12 +95,6 @@ class AsyncClient:
         """Close its connections."""
         await self._engine.close()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
 
 async def _or_error(scored: Coroutine[Any, Any, Verdicts]) -> Verdicts | AloraError:
     try:
@@ -109,7 +103,7 @@ async def _or_error(scored: Coroutine[Any, Any, Verdicts]) -> Verdicts | AloraEr
         return error
 
 
-class Client:
+class Client(Closing):
     """:class:`AsyncClient` without ``await``, for any number of threads."""
 
     def __init__(self, url: str, artifact: Artifact, *, base: Base = None, policies: Sequence[str] = ()) -> None:
@@ -141,18 +135,12 @@ class Client:
         """Close its connections."""
         self._wait.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 async def _ended(answers: AsyncGenerator[Any]) -> None:
     await answers.aclose()
 
 
-class GuardClient:
+class GuardClient(Closing):
     """Verdicts of the live policies of a guard, one request a conversation, without bundles or tokenizer here."""
 
     def __init__(self, url: str) -> None:
@@ -233,12 +221,6 @@ class GuardClient:
     def close(self) -> None:
         """Close its connections."""
         self._guard.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _result(future: Future[Verdicts], errors: str) -> Verdicts | AloraError:

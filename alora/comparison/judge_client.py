@@ -18,7 +18,7 @@ from alora.config.secrets import redacted
 from alora.config.setting import is_server
 from alora.data.conversation import Conversation
 from alora.errors import ConfigError
-from alora.http import Http, Unreachable, Waiting, wait_of
+from alora.http import Closing, Http, Unreachable, Waiting, wait_of
 from alora.policy import Policy
 
 FAILURES_IN_A_ROW = 20  # then the endpoint counts as down
@@ -79,7 +79,7 @@ class _Status(Exception):
         self.status, self.words, self.wait = status, words, wait
 
 
-class JudgeClient:
+class JudgeClient(Closing):
     """Asks one model. Safe to share between threads.
 
     Args:
@@ -105,10 +105,7 @@ class JudgeClient:
         self.usage = Usage()
         self.refusal = ""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._wait.close()
 
     def ask(self, policy: Policy, conversation: Conversation) -> Answer | NoAnswer:

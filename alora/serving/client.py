@@ -15,7 +15,7 @@ from alora.bundle.golden import TOLERANCES, disagreement
 from alora.bundle.light import LightBundle
 from alora.config.secrets import KEY, redacted
 from alora.errors import AloraError, CheckFailed, ConfigError, PromptRefused
-from alora.http import Full, Http, Unreachable, refusal, root
+from alora.http import AsyncClosing, Full, Http, Unreachable, refusal, root
 from alora.prompt.render import Prefix, Renderer, Suffix
 from alora.serving.servers import SESSION
 
@@ -27,7 +27,7 @@ _ROUNDING = 0.02  # of label probabilities that an engine in half precision give
 _Result = TypeVar("_Result")
 
 
-class RemoteEngine:
+class RemoteEngine(AsyncClosing):
     """Label scores from an OpenAI-compatible vLLM server at ``url`` (``http://host:port``), in one event loop."""
 
     def __init__(self, url: str, at_once: int | None = None) -> None:

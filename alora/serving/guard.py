@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 from httpx2 import Response
 
 from alora.errors import CheckFailed, ConfigError, PromptRefused
-from alora.http import Http, Waiting, named, refusal, root
+from alora.http import AsyncClosing, Closing, Http, Waiting, named, refusal, root
 from alora.policy import Policy
 from alora.serving.servers import SESSION, Servers, session_id
 from alora.typed import typed
@@ -118,7 +118,7 @@ class GuardPolicy:
             )
 
 
-class Guard:
+class Guard(Closing):
     """A guard server at ``url`` (``http://HOST:PORT``), whose key is read from ``$VLLM_API_KEY``; use it by ``with``.
 
     Several servers of the same policies: each conversation, by tenant (``cache_salt``) and opening, has its own; the
@@ -156,14 +156,8 @@ class Guard:
         self._servers.close()
         self._wait.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class AsyncGuard:
+class AsyncGuard(AsyncClosing):
     """:class:`Guard` for asynchronous code. Cancelling a call ends its work on the server."""
 
     def __init__(self, url: str | Sequence[str], timeout: float = 60.0) -> None:
@@ -178,12 +172,6 @@ class AsyncGuard:
         """Close its connections."""
         self._servers.close()
         await self._http.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
 
 def _servers(url: str | Sequence[str]) -> Servers:
