@@ -2,7 +2,7 @@
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, overload
@@ -24,6 +24,7 @@ from alora.http import Closing
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Question
 from alora.serving.engine import Engine
+from alora.typed import leaves
 from alora.verdict import Verdicts
 
 
@@ -160,12 +161,8 @@ def train(recipe: str | Path | None = None, **settings: Any) -> Path:
     return Path(composed.run_dir)
 
 
-def _overrides(settings: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _overrides(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}={_written(value)}"
+def _overrides(settings: dict[str, Any]) -> list[str]:
+    return [f"{key}={_written(value)}" for key, value in leaves(settings) if value != {}]
 
 
 def _written(value: Any) -> str:

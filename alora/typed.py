@@ -1,11 +1,20 @@
-"""Plain JSON back into the dataclass that it was written from: every value is of its field's type, or named."""
+"""Plain data: into the dataclass that it was written from, and out of its nesting."""
 
 import dataclasses
 import sys
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+
+def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value below nested mappings with its dotted key; an empty mapping is one."""
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from leaves(inner, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, value
 
 
 def typed(kind: Any, value: Any, key: str = "") -> Any:

@@ -1,13 +1,14 @@
 """A base's config, read before anything of the size that it names is allocated, and the tensors that belong to it."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
 
 from alora.base import REMEDY
 from alora.errors import BaseError
+from alora.typed import leaves
 
 _UNSUPPORTED_QUANTIZATION = {
     "gptq": "PEFT silently trains plain LoRA on GPTQ layers",
@@ -25,7 +26,7 @@ def read_config(location: str, options: Mapping[str, Any]) -> PretrainedConfig:
             the prompt's length, a number that no base has.
     """
     config = AutoConfig.from_pretrained(location, **options)
-    for key, value in _leaves(config.to_dict()):
+    for key, value in leaves(config.to_dict()):
         if isinstance(value, float) and not math.isfinite(value):
             raise BaseError(f"base {location}: {key} is {value} in its config; {REMEDY}")
         if key.endswith("num_hidden_layers") and isinstance(value, int) and not 0 < value <= _MOST_LAYERS:
@@ -53,15 +54,6 @@ def require_whole(loading_info: Mapping[str, Any], location: str) -> None:
         )
     if missing := sorted(loading_info["missing_keys"]):
         raise BaseError(f"base {location}: its files lack tensor {missing[0]} ({len(missing)} missing); {REMEDY}")
-
-
-def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Every number and text of a config, with its dotted key."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _leaves(inner, f"{key}.{name}".lstrip("."))
-    else:
-        yield key, value
 
 
 def _refuse_by_name(config: Any, location: str) -> None:

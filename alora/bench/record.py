@@ -12,7 +12,7 @@ from alora.bench.intervals import Measured
 from alora.bench.trials import Agreement, Cell, Refusal
 from alora.errors import ConfigError
 from alora.reading import read_json
-from alora.typed import typed
+from alora.typed import leaves, typed
 
 FORMAT = 3  # 1: the dictionaries of alora 0.1
 TRIALS = '"@"'  # stands for one trial until it gets a line of its own
@@ -153,15 +153,9 @@ class Record:
         return [f"{reason} ({where[0]}{more[reason]})" for reason, where in places.items()]
 
 
-def settings_by_key(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def settings_by_key(settings: Mapping[str, Any]) -> dict[str, str]:
     """A section of the schema as text by dotted key: what was asked for, to be read and compared."""
-    texts: dict[str, str] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            texts |= settings_by_key(value, f"{prefix}{key}.")
-        else:
-            texts[prefix + key] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return texts
+    return {key: ", ".join(map(str, it)) if isinstance(it, list) else str(it) for key, it in leaves(settings)}
 
 
 def plain(record: Record) -> dict[str, Any]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from alora.bundle.read import Bundle
 from alora.commands.output import note, say, table, write_text
@@ -26,7 +26,7 @@ from alora.policy import Policy
 from alora.prefix.scorer import Scorer
 from alora.reading import read_whole
 from alora.training.track import read_hyperparameters
-from alora.typed import typed
+from alora.typed import leaves, typed
 from alora.verdict import make_verdict
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def write_page(file: Path, judged: Judged, recipe: Recipe, training: Path) -> No
     losses, trained = _training(training)
     # Without the command, which may be a resume's.
     versions = {name: value for name, value in describe_environment().items() if name != "command"}
-    facts = {"Training": trained, "Settings": dict(_settings(recipe)), "Versions": versions}
+    facts = {"Training": trained, "Settings": _settings(recipe), "Versions": versions}
     shown = {title: table for title, table in facts.items() if table}
     write_text(file, render_page(Page(judged, recipe.evaluation, losses, shown)))
 
@@ -145,16 +145,8 @@ def _training(file: Path) -> tuple[dict[str, Sequence[tuple[float, float]]], dic
     return {name: points for name, points in losses.items() if points}, facts
 
 
-def _settings(recipe: Recipe) -> Iterator[tuple[str, object]]:
+def _settings(recipe: Recipe) -> dict[str, object]:
     """The settings that decide the figures, those that are set, by their names on the command line."""
-
-    def leaves(value: Any, name: str) -> Iterator[tuple[str, object]]:
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                yield from leaves(inner, f"{name}.{key}")
-        elif value not in (None, [], ""):
-            yield name, value
-
     values = asdict(recipe)
-    for name in _SHOWN:
-        yield from leaves(values[name], name)
+    found = leaves({name: values[name] for name in _SHOWN})
+    return {name: value for name, value in found if value not in (None, [], "", {})}

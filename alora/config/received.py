@@ -15,6 +15,7 @@ from alora.config.schema import Recipe
 from alora.config.setting import settings_of
 from alora.errors import AloraError, ConfigError
 from alora.reading import LARGEST_YAML, read_yaml
+from alora.typed import leaves
 
 # Setting → the values that any file may give it, the schema's own first.
 COMMAND_LINE_ONLY = {key: limits.in_files for key, _, limits in settings_of(Recipe) if limits.in_files is not None}
@@ -87,13 +88,10 @@ def require_bounded(values: Any) -> None:
 
 def leaves_of(values: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """Every value below ``values`` with its dotted key; a list comes before its items, which have its key."""
-    if isinstance(values, Mapping) and values:
-        for name, value in values.items():
-            yield from leaves_of(value, f"{key}.{name}" if key else str(name))
-        return
-    yield key, values
-    for value in values if isinstance(values, list) else []:
-        yield from leaves_of(value, key)
+    for name, value in leaves(values, key):
+        yield name, value
+        for item in value if isinstance(value, list) else []:
+            yield from leaves_of(item, name)
 
 
 def value_at(values: Any, key: str) -> Any:

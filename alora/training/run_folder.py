@@ -18,6 +18,7 @@ from alora.atomic import LOCK, alone_in, is_part, remove_own, strangers, sweep, 
 from alora.config.schema import Recipe
 from alora.errors import RunError
 from alora.reading import read_whole
+from alora.typed import leaves
 
 ADAPTER_FILES = r"adapter_(?:config\.json|model\.safetensors)"
 CHECKPOINT = r"(?:[^/]+/)?(?:checkpoint-\d+/.+|README\.md)"  # the card is TRL's
@@ -237,17 +238,11 @@ def holds_finished(recipe: Recipe, inputs: Mapping[str, str], policies: Sequence
     return same and all((run.battery / name).exists() for name in ("battery.json", *policies))
 
 
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any], where: str = "") -> list[str]:
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """``key: old -> new`` for every leaf that differs."""
-    lines = []
-    for key in sorted(before.keys() | now.keys()):
-        old, new = before.get(key), now.get(key)
-        name = key if where in ("", "settings") else f"{where}.{key}"
-        if isinstance(old, dict) and isinstance(new, dict):
-            lines += _changed(old, new, name)
-        elif old != new:
-            lines.append(f"{name}: {_apart(str(old), str(new))}")
-    return lines
+    old, new = ({key: value for key, value in leaves(claim) if value != {}} for claim in (before, now))
+    differing = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+    return [f"{key.removeprefix('settings.')}: {_apart(str(old.get(key)), str(new.get(key)))}" for key in differing]
 
 
 def _apart(old: str, new: str) -> str:
