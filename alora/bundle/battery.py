@@ -107,12 +107,9 @@ def _names(file: Path) -> list[str]:
         raise BundleError(f"{file}: bundles is {repr(names)[:80]}, not a list of names; write the battery again")
     seen: set[str] = set()
     for index, name in enumerate(names):
-        if not _names_a_folder(name) or name in seen:
+        plain = isinstance(name, str) and names_a_folder(name) and lone_surrogate(name) is None
+        if not plain or name in seen:
             problem = "is there twice" if name in seen else "is not a name of a folder next to it"
             raise BundleError(f"{file}: bundles[{index}], {repr(name)[:80]}, {problem}; write the battery again")
         seen.add(name)
     return names
-
-
-def _names_a_folder(name: object) -> bool:
-    return isinstance(name, str) and names_a_folder(name) and lone_surrogate(name) is None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alora.data.conversation import Conversation
+from alora.data.messages import Conversation, as_row
 from alora.errors import BundleError
 from alora.prompt.render import Prefix, Suffix
 from alora.reading import read_whole
@@ -41,10 +41,7 @@ class GoldenRow:
 
     def as_dict(self) -> dict[str, Any]:
         """One line of ``golden.jsonl``."""
-        messages = [{"role": message.role, "content": message.content} for message in self.conversation.messages]
-        return {
-            "id": self.conversation.id,
-            "messages": messages,
+        return as_row(self.conversation) | {
             "prefix_sha256": self.prefix_sha256,
             "label_logits": list(self.label_logits),
         }

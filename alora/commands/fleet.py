@@ -86,7 +86,7 @@ def _show(recipe: Recipe, found: FleetReport, unusable: dict[str, str]) -> None:
 
 
 def _drift_cells(drift: Drift, figures: Sequence[str]) -> list[str]:
-    changes = [_signed(drift.changes.get(name)) for name in figures]
+    changes = ["" if (change := drift.changes.get(name)) is None else f"{change:+.3f}" for name in figures]
     verdict = f"REGRESSED: {', '.join(drift.regressed)}" if drift.regressed else "ok"
     return [drift.policy, drift.state, *changes, _plain(drift.flipped), _plain(drift.p_delong), verdict]
 
@@ -108,7 +108,3 @@ def _show_crossfire(found: FleetReport) -> None:
 
 def _plain(value: float | None) -> str:
     return "" if value is None or np.isnan(value) else f"{value:.3f}"
-
-
-def _signed(value: float | None) -> str:
-    return "" if value is None else f"{value:+.3f}"

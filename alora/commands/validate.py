@@ -50,7 +50,9 @@ def run(recipe: Recipe) -> int:
     failures = {name: str(error) for name, error in left_out.items()}
     failures |= {name: "; ".join(one.failures[:3]) for name, one in certificates.items() if not one.passed}
     only = None if artifact.several else certificates[next(iter(folders))]
-    document = _of_all(certificates, failures) if only is None else only.as_dict()
+    documents = {name: certificate.as_dict() for name, certificate in certificates.items()}
+    of_all = {"passed": not failures, "failures": failures, "certificates": documents}
+    document = of_all if only is None else only.as_dict()
     if output:
         write_json(output, document)
     if recipe.json:
@@ -60,11 +62,6 @@ def run(recipe: Recipe) -> int:
     else:
         _show(only, recipe.output)
     return int(bool(failures))
-
-
-def _of_all(certificates: Mapping[str, Certificate], failures: Mapping[str, str]) -> dict[str, object]:
-    documents = {name: certificate.as_dict() for name, certificate in certificates.items()}
-    return {"passed": not failures, "failures": failures, "certificates": documents}
 
 
 def _certify(recipe: Recipe, subject: Subject, base: LoadedBase) -> Certificate:

@@ -45,12 +45,11 @@ class ComparisonFolder(ClaimedFolder):
         the next call may score more of its rows."""
         for policy, scores in found.items():
             write_scores(self.home(unit) / f"{policy}.json", scores)
-        mark = self.home(unit) / _OPEN
-        if any(scores.facts.get(ASK_AGAIN) for scores in found.values()):
+        mark, again = self.home(unit) / _OPEN, any(scores.facts.get(ASK_AGAIN) for scores in found.values())
+        if again:
             mark.touch()
-            write_json(self.home(unit) / _LEFT_OUT, dict(failed))
-        else:
-            write_json(self.home(unit) / _LEFT_OUT, dict(failed))
+        write_json(self.home(unit) / _LEFT_OUT, dict(failed))
+        if not again:
             mark.unlink(missing_ok=True)
 
     def finished(self, unit: Unit) -> bool:

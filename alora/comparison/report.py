@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from alora.comparison.figures import Comparison, Gap, Method
+from alora.comparison.figures import Comparison, Method
 from alora.comparison.scores import Scores
 from alora.evaluation.report import estimate_cell
 
@@ -87,7 +87,7 @@ def gap_rows(comparison: Comparison) -> list[list[str]]:
         [
             f"{title(gap.first, ranks)} - {title(gap.second, ranks)}",
             gap.policy or "mean of all",
-            _interval(gap),
+            f"{gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]",
             *(_p(value) for value in (gap.p_bootstrap, gap.p_delong, gap.p_holm)),
         ]
         for gap in comparison.gaps
@@ -135,10 +135,6 @@ def _policies(comparison: Comparison) -> list[str]:
 
 def _ranks(comparison: Comparison) -> int:
     return len({item.rank for item in comparison.methods if item.rank is not None})
-
-
-def _interval(gap: Gap) -> str:
-    return f"{gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
 
 
 def _p(value: float | None) -> str:

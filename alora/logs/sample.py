@@ -8,7 +8,7 @@ import hashlib
 import heapq
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,13 @@ _SHARES = {DISAGREES: 0.3, UNCERTAIN: 0.4}  # of the rows of a policy; the rest 
 Wanted = dict[int, dict[str, dict[str, Any]]]  # row → policy → why, and what the verdict said
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class _Pick:
     """A row that may be chosen; the lowest ``rank`` comes first."""
 
     rank: float
     row: int
-    said: Mapping[str, Any]
+    said: Mapping[str, Any] = field(compare=False)
 
 
 Kept = dict[tuple[str, str], list[_Pick]]  # policy and reason, of a stratum with its number → the first ``rows``
@@ -51,15 +51,11 @@ def sample(place: Path, rows: int, against: Path | None = None) -> Wanted:
     for table in tables(place, ["row", *columns]):
         for policy, own in job["policies"].items():
             for key, picks in _picks(table, policy, own["threshold"], flags.get(policy)).items():
-                kept[policy, key] = heapq.nsmallest(rows, [*kept[policy, key], *picks], key=_order)
+                kept[policy, key] = heapq.nsmallest(rows, [*kept[policy, key], *picks])
     wanted: Wanted = defaultdict(dict)
     for policy in job["policies"]:
         _choose(wanted, policy, rows, kept)
     return dict(sorted(wanted.items()))
-
-
-def _order(pick: _Pick) -> tuple[float, int]:
-    return pick.rank, pick.row
 
 
 def _picks(table: Any, policy: str, threshold: float, flags: dict[int, bool] | None) -> dict[str, list[_Pick]]:

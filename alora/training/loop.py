@@ -69,7 +69,9 @@ def fit(
     require_rows(train, validation)
     train = balanced(train) if settings.class_weights == "balanced" else train
     schedule = make_schedule(settings, train, max(adapter.spec.rank for adapter in adapters))
-    bank = Bank(base.model, adapters, trainable=True, dtype=_bank_dtype(base.model.dtype))
+    # Adapters train in float32 on a half-precision base, as PEFT's autocast_adapter_dtype has it.
+    dtype = torch.float64 if base.model.dtype == torch.float64 else torch.float32
+    bank = Bank(base.model, adapters, trainable=True, dtype=dtype)
     packed = PackedModel(base.model, bank)
     if settings.gradient_checkpointing:
         packed.checkpoint_activations()
@@ -152,11 +154,6 @@ def require_rows(train: Sequence[Example], validation: Sequence[Example]) -> Non
 def finite_entry(entry: Mapping[str, float]) -> dict[str, float | None]:
     """A log entry that JSON can hold: a policy that diverged has losses that it cannot."""
     return {name: value if math.isfinite(value) else None for name, value in entry.items()}
-
-
-def _bank_dtype(base_dtype: torch.dtype) -> torch.dtype:
-    """Adapters train in float32 on a half-precision base, as PEFT's ``autocast_adapter_dtype`` has it."""
-    return torch.float64 if base_dtype == torch.float64 else torch.float32
 
 
 @contextlib.contextmanager

@@ -46,7 +46,9 @@ class SharedPrefixModel(nn.Module):
         return self.packed.label_logits([None], [Pair(0, policy, (0,), (0, 1))]).flatten()[:0]
 
     def _prefixes(self, wanted: Mapping[int, tuple[int, ...]]) -> dict[int, PrefixKV | None]:
-        kept = {index: self._last.get(ids) or self._look_up(ids) for index, ids in sorted(wanted.items())}
+        kept = {index: self._last.get(ids) for index, ids in sorted(wanted.items())}
+        if self._store is not None:
+            kept = {index: kv or self._store.look_up(wanted[index]) for index, kv in kept.items()}
         missing = [index for index, kv in kept.items() if kv is None and wanted[index]]
         idle = self.together.most(len(missing), self.packed.device) - len(missing)
         for index in missing:
@@ -57,9 +59,6 @@ class SharedPrefixModel(nn.Module):
             self.packed.prefix_kv((0,))
         self._last = {wanted[index]: kv for index, kv in kept.items() if kv is not None}
         return kept
-
-    def _look_up(self, token_ids: tuple[int, ...]) -> PrefixKV | None:
-        return None if self._store is None else self._store.look_up(token_ids)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The bank's own: the base is not ours to save."""

@@ -77,7 +77,9 @@ class ClaimedFolder:
                 read_claim(self.path, self.kind)
             self._lock = alone_in(self.path, "run_dir=")
         except OSError as error:
-            raise _unwritable(self.path, error) from error
+            raise RunError(
+                f"run folder {self.path} cannot be written ({error.strerror}); set run_dir= elsewhere"
+            ) from error
 
     def __enter__(self) -> Self:
         return self
@@ -110,7 +112,9 @@ class ClaimedFolder:
         before = read_claim(self.path, self.kind)
         if before == claimed and not self._is_of_0_1():
             return True
-        if before is not None and not self._recipe.force and self._has_outputs():
+        places = [self.path / name for name in self.outputs]
+        made = any(place.is_file() or (place.is_dir() and any(place.iterdir())) for place in places)
+        if before is not None and not self._recipe.force and made:
             changed = _changed(before, claimed)
             raise RunError(
                 f"{self.path} holds a {self.kind.removeprefix('alora ')} with other settings: {'; '.join(changed[:5])}"
@@ -120,10 +124,6 @@ class ClaimedFolder:
         self._clear()
         write_json(self.path / layout.INPUTS_FILE, claimed)
         return False
-
-    def _has_outputs(self) -> bool:
-        places = [self.path / name for name in self.outputs]
-        return any(place.is_file() or (place.is_dir() and any(place.iterdir())) for place in places)
 
     def _clear(self) -> None:
         """Remove what was made before, unless something else lies among it."""
@@ -218,10 +218,6 @@ def read_claim(folder: Path, kind: str) -> dict[str, Any] | None:
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(settings))
-
-
-def _unwritable(folder: Path, error: OSError) -> RunError:
-    return RunError(f"run folder {folder} cannot be written ({error.strerror}); set run_dir= elsewhere")
 
 
 def holds_finished(recipe: Recipe, inputs: Mapping[str, str], policies: Sequence[str]) -> bool:
