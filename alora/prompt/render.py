@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from alora.config.schema import PromptSettings
+from alora.config.setting import settings_of
 from alora.data.messages import Conversation, Message
 from alora.errors import ConfigError, PolicyError, RenderError
 from alora.policy import Policy
@@ -26,10 +27,6 @@ from alora.prompt.windows import windows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-LAYOUTS = ("transcript", "turns")
-INSTRUCTIONS = ("none", "title", "rule")
-TRUNCATIONS = ("middle", "start", "windows")
 
 SYSTEM_TEXT = "You review conversations between users and an assistant."
 HEADING = "Conversation:\n"
@@ -53,9 +50,9 @@ class Renderer:
         settings: PromptSettings,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        for key, known in (("layout", LAYOUTS), ("instruction", INSTRUCTIONS), ("truncation", TRUNCATIONS)):
-            if (value := getattr(settings, key)) not in known:
-                raise ConfigError(f"prompt.{key}={value!r} is not one of {known}")
+        for key, _, limits in settings_of(PromptSettings):
+            if problem := limits.problem(f"prompt.{key}", getattr(settings, key)):
+                raise ConfigError(problem)
         self.settings = settings
         self._tokenizer = tokenizer
         self._text = text_encoder(tokenizer)
