@@ -16,6 +16,11 @@ def first_line(error: BaseException) -> str:
     return " ".join(lines[: 2 if lines[0].endswith(":") else 1])
 
 
+def one_line(error: BaseException) -> str:
+    """All that a library's error has to say, or the name of its class, short enough for a message."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
 class AloraError(Exception):
     """Root of the tree; never raised itself."""
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from alora.config.secrets import HIDDEN, KEY, redacted
-from alora.errors import ConfigError, PromptRefused
+from alora.errors import ConfigError, PromptRefused, one_line
 from alora.reading import LONGEST, printable
 
 _KEPT = 2  # seconds that an idle connection is kept; vLLM closes one after 5
@@ -119,7 +119,7 @@ class Http(AsyncClosing):
         except TimeoutError as error:
             raise _silent(place, f"no whole answer after {silence * _WHOLE:g} s") from error
         except (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:  # a cut answer, no HTTP at all
-            silent = _silent(place, " ".join(str(error).split())[:300] or type(error).__name__)
+            silent = _silent(place, one_line(error))
             silent.wait = 0.0 if isinstance(error, httpx2.ConnectError) else None  # it may be starting again
             raise silent from error
         if 300 <= answer.status_code < 400:

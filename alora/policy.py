@@ -132,8 +132,10 @@ def _one(settings: PolicySettings) -> Policy:
             )
         given = {"id": settings.id or _slug(settings.title), "title": settings.title, "rule": settings.rule or ""}
         return policy_from_mapping(given | ({"labels": settings.labels} if settings.labels else {}), "policy")
-    wanted = [settings.id] if settings.id else ["*"]
-    policy = _pick(read_policies(settings.file, wanted), settings.id, settings.file)
+    policy, *others = _of_file(settings.file, [settings.id] if settings.id else ["*"])
+    if others:
+        ids = ", ".join(item.id for item in (policy, *others))
+        raise PolicyError(f"{settings.file} holds {1 + len(others)} policies; pick one with policy.id= one of {ids}")
     changes: dict[str, Any] = {key: value for key in ("title", "rule") if (value := getattr(settings, key)) is not None}
     if settings.labels:
         changes |= _labels(settings.labels, "policy.labels")
@@ -147,11 +149,16 @@ def _listed(settings: PolicySettings, ids: Sequence[str]) -> list[Policy]:
         raise ConfigError(f"policies=[{','.join(ids)}] names {', '.join(twice)} more than once; name each policy once")
     if settings.file is None:
         raise PolicyError("policies= picks from a file of policies; set policy.file=FILE.yaml")
-    known = {policy.id: policy for policy in read_policies(settings.file, ids)}
+    return _of_file(settings.file, ids)
+
+
+def _of_file(file: str, ids: Sequence[str]) -> list[Policy]:
+    known = {policy.id: policy for policy in read_policies(file, ids)}
     wanted = list(known) if list(ids) == ["*"] else list(ids)
-    missing = [name for name in wanted if name not in known]
-    if missing:
-        raise PolicyError(f"{settings.file} has no policy {', '.join(missing)}; it has {', '.join(known)}")
+    if missing := [name for name in wanted if name not in known]:
+        close = difflib.get_close_matches(missing[0], known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known)}"
+        raise PolicyError(f"{file} has no policy {', '.join(map(repr, missing))}; {hint}")
     return [known[name] for name in wanted]
 
 
@@ -249,20 +256,6 @@ def _lists(content: Any, path: Path) -> list[list[tuple[str, Any]]]:
         if not isinstance(values, list) or not values:
             raise PolicyError(f"{path}: {key} holds no policy; list at least one with id, title and rule")
     return [[(f"{path}: {key}[{index}]", value) for index, value in enumerate(values)] for key, values in lists.items()]
-
-
-def _pick(policies: list[Policy], name: str | None, file: str) -> Policy:
-    ids = [policy.id for policy in policies]
-    if name is None and len(policies) == 1:
-        return policies[0]
-    if name is None:
-        raise PolicyError(f"{file} holds {len(ids)} policies; pick one with policy.id= one of {', '.join(ids)}")
-    for policy in policies:
-        if policy.id == name:
-            return policy
-    close = difflib.get_close_matches(name, ids, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"it holds {', '.join(ids)}"
-    raise PolicyError(f"{file} has no policy {name!r}; {hint}")
 
 
 def _refuse_odd_text(policy: str, name: str, text: Any) -> None:

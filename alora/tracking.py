@@ -22,7 +22,7 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from alora.atomic import write_json
 from alora.config.received import forget_command_line
 from alora.config.schema import Recipe, TrackingSettings
-from alora.errors import AloraError, MissingDependency, RunError
+from alora.errors import AloraError, MissingDependency, RunError, one_line
 from alora.evaluation.records import Evaluation
 
 FOLDER = "tracking"  # of the run folder
@@ -106,7 +106,7 @@ class Tracking:
                 end(**values)
         except Exception as error:
             self._reporter = None
-            self._note(f"tracking stopped, the run goes on: {_describe(error)}")
+            self._note(f"tracking stopped, the run goes on: {type(error).__name__}: {one_line(error)}")
 
 
 class _TrainerReports(TrainerCallback):
@@ -195,7 +195,7 @@ def start_tracking(recipe: Recipe, run: Path, resumed: bool, note: Callable[[str
     except AloraError:
         raise
     except Exception as error:
-        note(f"tracking={kind} could not start, the run goes on without it: {_describe(error)}")
+        note(f"tracking={kind} could not start, the run goes on without it: {type(error).__name__}: {one_line(error)}")
         return silent
 
 
@@ -236,8 +236,8 @@ def _open_wandb(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str],
     except Exception as error:
         if settings.mode == "offline":
             raise
-        why = " ".join(str(error).split())[:200]
-        note(f"wandb cannot be reached ({why}); recording offline, send it later: wandb sync {folder}/wandb/offline-*")
+        why = f"wandb cannot be reached ({one_line(error)})"
+        note(f"{why}; recording offline, send it later: wandb sync {folder}/wandb/offline-*")
         wandb.init(mode="offline", **options)
 
 
@@ -255,12 +255,6 @@ _ENDS: dict[str, Callable[..., object]] = {
     "wandb": lambda exit_code: importlib.import_module("wandb").finish(exit_code=exit_code),
     "mlflow": lambda exit_code: importlib.import_module("mlflow").end_run("FAILED" if exit_code else "FINISHED"),
 }
-
-
-def _describe(error: BaseException) -> str:
-    """One line on an exception of somebody else's."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 
 
 def metric_names(logs: Mapping[str, object], policies: Sequence[str], prefix: str = "") -> dict[str, float]:

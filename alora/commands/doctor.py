@@ -22,7 +22,7 @@ from alora.commands.output import note, report_file, say, say_json, table, write
 from alora.config.environment import describe_environment, package_version
 from alora.config.paths import DEFAULT_BASE
 from alora.config.schema import Recipe
-from alora.errors import CheckFailed
+from alora.errors import CheckFailed, one_line
 from alora.serving.plugin import WAITING, ask_plugin
 
 _TORCH_COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
@@ -106,7 +106,7 @@ def _imported(name: str) -> tuple[Any, str | None]:
     try:
         return importlib.import_module(name), None
     except Exception as error:
-        return None, " ".join(str(error).split())[:200]
+        return None, one_line(error)
 
 
 def _devices() -> tuple[dict[str, str], list[Fault]]:

@@ -25,7 +25,7 @@ from alora.atomic import write_json
 from alora.config.arguments import Arguments, quoted, read_arguments
 from alora.config.compose import COMPOSITION_ERRORS, compose, composing, hydra_main, initialised, to_recipe
 from alora.config.schema import Recipe
-from alora.errors import ConfigError
+from alora.errors import ConfigError, one_line
 
 DONE, SKIPPED, FAILED, LOST = "done", "done before", "failed", "lost"
 LOST_CODE = 2  # a job without a report: its process died; the same command resumes it
@@ -84,7 +84,7 @@ def run_sweep(
             except Exception as error:
                 if isinstance(error, COMPOSITION_ERRORS) or not _by_plugin(arguments):
                     raise
-                note(f"the launcher or sweeper gave up: {type(error).__name__}: {' '.join(str(error).split())[:500]}")
+                note(f"the launcher or sweeper gave up: {type(error).__name__}: {one_line(error)}")
             return _records(folder, changed)
 
 

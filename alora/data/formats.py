@@ -237,8 +237,3 @@ def _table_lines(stream: Stream, name: str) -> Iterator[str]:
             if len(line) > LONGEST_LINE:
                 raise DataError(f"{name} holds a line of more than {LONGEST_LINE // 2**20} MiB: no CSV")
             yield line
-
-
-def one_line(error: Exception) -> str:
-    """What an error of another package says, short enough for a message."""
-    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -10,8 +10,8 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from alora.data.formats import MOST_INFLATED, Row, one_line, shortened
-from alora.errors import DataError
+from alora.data.formats import MOST_INFLATED, Row, shortened
+from alora.errors import DataError, one_line
 
 MOST_ROWS, LARGEST = 10_000_000, 4 * 2**30  # of a group: rows, and bytes when unpacked
 MOST_VALUES = 2**22  # in a thousand rows

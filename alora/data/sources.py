@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from alora.data.formats import Row, one_line, read_text
-from alora.errors import DataError, MissingDependency
+from alora.data.formats import Row, read_text
+from alora.errors import DataError, MissingDependency, one_line
 from alora.findings import Findings
 from alora.reading import require_plain
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 from vllm.lora.request import LoRARequest
 
 from alora.bundle.light import LightBundle
-from alora.errors import BundleError
+from alora.errors import BundleError, one_line
 from alora.guard.reader import EngineDead, Overloaded, Reading, Served, as_they_come
 from alora.guard.wire import GuardRequest
 from alora.prompt.render import Prefix
@@ -57,8 +57,7 @@ class EngineReader:
                     return Reading(index, label_logprobs(item.suffix, output), output.num_cached_tokens or 0)
         except Exception as error:
             self.require_running()
-            why = " ".join(str(error).split()) or type(error).__name__
-            return Reading(index, error=f"the engine refused it: {why[:300]}")
+            return Reading(index, error=f"the engine refused it: {one_line(error)}")
         return Reading(index, error="the engine ended it without an answer; the server's log says why")
 
     async def load(self, served: Served, bundle: LightBundle) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
 from alora.bundle.light import LightBundle
-from alora.errors import AloraError
+from alora.errors import AloraError, one_line
 from alora.guard.reader import EngineDead, Overloaded, Reading, Served, as_they_come
 from alora.guard.wire import GuardRequest
 from alora.http import Full, Unreachable, named
@@ -79,7 +79,7 @@ class RemoteReader:
         except Full as error:
             raise Overloaded(str(error)) from error
         except AloraError as error:
-            return Reading(index, error=" ".join(str(error).split())[:300])
+            return Reading(index, error=one_line(error))
 
     def require_running(self) -> None:
         """See :class:`~alora.guard.reader.Reader`."""
