@@ -80,5 +80,4 @@ class Findings:
             raise self.error(source)
 
     def error(self, source: str) -> DataError:
-        """All problems as one error."""
         return DataError(f"{source}: {self.count} problem{'s' if self.count > 1 else ''}", self.all(), self.count)

@@ -80,7 +80,6 @@ class Http(AsyncClosing):
             raise ConfigError(f"the environment's proxy cannot be used: {redacted(str(error))}; correct it") from error
 
     async def close(self) -> None:
-        """Close its connections."""
         await self._client.aclose()
 
     async def send(
@@ -192,7 +191,6 @@ class Waiting(Generic[_Held], Closing):
         self._thread, self._end = Thread(), lambda: None
 
     def __call__(self, work: Callable[[_Held], Coroutine[Any, Any, _Result]]) -> _Result:
-        """Wait for ``work``."""
         with self._lock:
             if self._process != os.getpid():
                 self._start()

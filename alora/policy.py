@@ -88,7 +88,6 @@ class Policy:
 
     @property
     def positive(self) -> str:
-        """The label whose probability a verdict reports."""
         return self.labels[0]
 
     def label_index(self, label: str) -> int:

@@ -60,7 +60,6 @@ def lone_surrogate(text: str) -> int | None:
 
 
 def sha256_of(file: Path) -> str:
-    """sha256 of a file's bytes."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

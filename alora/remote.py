@@ -92,7 +92,6 @@ class AsyncClient(AsyncClosing):
         await self._engine.prove(self._policies.bundles, self._renderer)
 
     async def close(self) -> None:
-        """Close its connections."""
         await self._engine.close()
 
 
@@ -132,7 +131,6 @@ class Client(Closing):
             self._wait(lambda _: _ended(answers))
 
     def close(self) -> None:
-        """Close its connections."""
         self._wait.close()
 
 
@@ -219,7 +217,6 @@ class GuardClient(Closing):
                 self._ended.set()  # nobody waits for the rest
 
     def close(self) -> None:
-        """Close its connections."""
         self._guard.close()
 
 

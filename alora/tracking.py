@@ -122,12 +122,10 @@ class _TrainerReports(TrainerCallback):
         self._tracking.begin(TrainerState(global_step=state.global_step), history)
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Called by the trainer; a log entry follows."""
         if self._tracking.active and state.global_step % self._every == 0:
             control.should_log = True
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
-        """Called by the trainer with a log entry."""
         if logs and state.is_world_process_zero:
             self._tracking.log(self._named(logs), state.global_step)
 

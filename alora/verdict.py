@@ -129,7 +129,6 @@ class Verdicts:
 
     @property
     def violated(self) -> bool:
-        """Whether any policy is violated."""
         return any(verdict.violated for verdict in self.verdicts)
 
     def __getitem__(self, policy: str) -> Verdict:

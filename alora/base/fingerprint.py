@@ -63,7 +63,6 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def template_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Digest of the chat template."""
     return _text_digest(str(tokenizer.chat_template or ""))
 
 

@@ -20,7 +20,6 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def model_card(manifest: Manifest, spec: AdapterSpec) -> str:
-    """The text of ``README.md``."""
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,

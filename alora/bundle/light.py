@@ -61,7 +61,6 @@ class LightBundle:
 
     @property
     def policy(self) -> Policy:
-        """The policy that the adapter answers."""
         return self.manifest.policy
 
     @property
@@ -76,7 +75,6 @@ class LightBundle:
 
     @property
     def calibration(self) -> Calibration:
-        """Its operating point."""
         return self.manifest.operating_point.calibration
 
     def base_settings(self, given: BaseSettings) -> BaseSettings:

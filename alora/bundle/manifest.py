@@ -155,7 +155,6 @@ class Manifest:
         return content | {"sha256": content_digest(content)}
 
     def to_json(self) -> str:
-        """The text of ``alora.json``."""
         return json.dumps(self.as_dict(), indent=2, allow_nan=False) + "\n"
 
 
@@ -166,7 +165,6 @@ def content_digest(content: Mapping[str, Any]) -> str:
 
 
 def file_record(file: Path) -> FileRecord:
-    """Size and sha256 of a file."""
     return FileRecord(file.stat().st_size, sha256_of(file))
 
 

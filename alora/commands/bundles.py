@@ -19,7 +19,6 @@ NO_BUNDLE = "no bundle is given; add artifact=DIR (a bundle, a run or a battery)
 
 
 def named_artifacts(recipe: Recipe) -> list[str]:
-    """What ``artifact`` and ``bundles`` name together."""
     return [*([recipe.artifact] if recipe.artifact else []), *recipe.bundles]
 
 

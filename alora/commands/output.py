@@ -108,7 +108,6 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def say_json(value: Any) -> None:
-    """Print ``value`` as one JSON document."""
     say(json_text(value))
 
 

@@ -61,7 +61,6 @@ class Shards:
         return _answers(self._scorer, enumerate(rows, numbers[0]), self._recipe, tick)
 
     def close(self) -> None:
-        """Free the scorer."""
         self._scorer.close()
 
 

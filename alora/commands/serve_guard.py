@@ -13,7 +13,6 @@ from alora.guard.standalone import make_app
 
 
 def serve_guard(settings: ServingSettings, guard: Guard, loader: Loader) -> int:
-    """Answer until the process is ended."""
     if remark := open_to_all(settings.host, bool(os.environ.get(KEY))):
         note(remark)
     names = ", ".join(item.name for item in guard.served)

@@ -11,7 +11,6 @@ from alora.guard.packed import PackedReader
 
 
 def serve(recipe: Recipe) -> int:
-    """Load bundles and base, then answer."""
     bundles, settings = open_bundles(recipe)
     base = load_base(settings)
     check_bases(bundles, base)

@@ -30,7 +30,6 @@ class Member:
 
     @property
     def probability_N(self) -> Floats:
-        """Calibrated probability of the positive label."""
         return positive_probability(self.logits_NL, self.point.temperature)
 
     @property
@@ -89,7 +88,6 @@ class FleetReport:
         return tuple(drift.policy for drift in self.drifts if drift.regressed)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
         fires, elsewhere = self.crossfire.fires_PP.tolist(), self.crossfire.elsewhere_P.tolist()
         return {
             "schema_version": 1,
@@ -136,7 +134,6 @@ def crossfire(members: Sequence[Member], rows: Sequence[LabelledConversation]) -
 
 
 def labelled(policy: Policy, rows: Sequence[LabelledConversation]) -> Flags:
-    """Which rows carry a label of ``policy``."""
     return np.array([policy.id in row.labels for row in rows], dtype=bool)
 
 

@@ -37,7 +37,6 @@ class ComparisonFolder(ClaimedFolder):
     own = _OWN
 
     def home(self, unit: Unit) -> Path:
-        """Where one unit's outputs lie."""
         return self.path / "arms" / unit.name
 
     def write(self, unit: Unit, found: Mapping[str, Scores], failed: Mapping[str, str]) -> None:

@@ -100,7 +100,6 @@ GAP_HEADINGS = ("AUROC gap", "policy", "gap [95 %]", "p bootstrap", "p DeLong", 
 
 
 def markdown(comparison: Comparison, left_out: Mapping[str, Mapping[str, str]], base: str) -> str:
-    """``compare.md``."""
     policies = _policies(comparison)
     runs = max((item.runs for item in comparison.methods), default=1)
     parts = [
@@ -121,7 +120,6 @@ def markdown(comparison: Comparison, left_out: Mapping[str, Mapping[str, str]], 
 
 
 def left_out_rows(left_out: Mapping[str, Mapping[str, str]]) -> list[list[str]]:
-    """What is missing, and why."""
     return [
         [unit, policy, reason.splitlines()[0]]
         for unit, reasons in left_out.items()
@@ -153,7 +151,6 @@ def finite(value: Any) -> Any:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
     lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join(lines)

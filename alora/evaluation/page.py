@@ -73,7 +73,6 @@ class Chart:
 
 
 def render_page(page: Page) -> str:
-    """The text of ``report.html``."""
     own = page.judged.methods[0].evaluation
     table = zip(*(figure_rows(evaluation.metrics) for evaluation in page.judged.evaluations), strict=True)
     doubted, count = _doubted(page)

@@ -66,7 +66,6 @@ def paired_auroc(
 
 
 def mean_auroc(positive_N: Flags, scores_KN: Floats) -> float:
-    """The mean AUROC of K runs on the same rows."""
     return float(_auroc_samples(positive_N, scores_KN, np.ones((1, len(positive_N))))[0])
 
 

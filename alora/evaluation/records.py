@@ -45,7 +45,6 @@ class Metrics:
         return self.figures[figure].value
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
         return asdict(self)
 
 
@@ -110,5 +109,4 @@ class Evaluation:
         return sum(item.f1 for item in self.by_label) / len(self.confusion) if self.confusion else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
         return asdict(self) | {"operating_point": self.operating_point.as_dict()}

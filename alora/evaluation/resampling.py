@@ -40,12 +40,10 @@ class Sweep:
 
     @property
     def positives_S1(self) -> Floats:
-        """Rows of the positive label."""
         return self.hits_SK1[:, -1:]
 
     @property
     def negatives_S1(self) -> Floats:
-        """Rows of all other labels."""
         return self.alarms_SK1[:, -1:]
 
 

@@ -29,7 +29,6 @@ class Scored:
     predictions: Mapping[str, Predictions]
 
     def probability_NL(self, split: str) -> Floats:
-        """Calibrated probabilities of every label."""
         return all_probabilities(self.predictions[split].logits_NL, self.evaluation.operating_point.temperature)
 
     def verdicts_N(self, split: str) -> NDArray[np.int64]:
@@ -47,7 +46,6 @@ class Judged:
 
     @property
     def evaluations(self) -> list[Evaluation]:
-        """The figures of every method."""
         return [method.evaluation for method in self.methods]
 
 

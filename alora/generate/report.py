@@ -32,7 +32,6 @@ class Quality:
 
     @property
     def rows(self) -> list[Case]:
-        """Training and validation rows."""
         return [case for cases in self.kept.values() for case in cases]
 
     def as_dict(self) -> dict[str, Any]:

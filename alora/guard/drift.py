@@ -17,7 +17,6 @@ class Drift:
         self._seen = [0] * TENTHS  # of the last
 
     def add(self, probability: float) -> None:
-        """One more verdict."""
         self._last.append(tenth(probability))
         self._seen[self._last[-1]] += 1
         if len(self._last) > LAST:

@@ -80,7 +80,6 @@ class EngineReader:
         self._loras[served.name] = lora
 
     async def unload(self, name: str) -> None:
-        """See :class:`~alora.guard.reader.Reader`."""
         lora = self._loras.pop(name, None)
         if lora is not None:
             await self._client.remove_lora(lora.lora_int_id)

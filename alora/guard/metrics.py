@@ -28,7 +28,6 @@ PSI = Gauge(
 
 
 def count(response: GuardResponse) -> None:
-    """One answer."""
     REQUESTS.labels(response.action).inc()
     SECONDS.observe(response.timing_ms.total / 1000)
     whole = response.usage.prefix_tokens * response.usage.policies + response.usage.suffix_tokens

@@ -42,7 +42,6 @@ class PackedReader:
         """See :class:`~alora.guard.reader.Reader`; it lives as long as this process."""
 
     async def load(self, served: Served, bundle: LightBundle) -> None:
-        """See :class:`~alora.guard.reader.Reader`."""
         assert isinstance(bundle, Bundle)
         try:
             await self._change(lambda weights: {**weights, served.name: bundle.weights})
@@ -50,7 +49,6 @@ class PackedReader:
             raise BundleError(f"the weights of {served.name} cannot be loaded: {first_line(error)}") from error
 
     async def unload(self, name: str) -> None:
-        """See :class:`~alora.guard.reader.Reader`."""
         await self._change(lambda weights: {other: kept for other, kept in weights.items() if other != name})
 
     def _score(self, prefix: Prefix, asked: Sequence[Served]) -> list[torch.Tensor]:

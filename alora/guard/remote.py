@@ -82,7 +82,6 @@ class RemoteReader:
             return Reading(index, error=one_line(error))
 
     def require_running(self) -> None:
-        """See :class:`~alora.guard.reader.Reader`."""
         if self._servers.all_away:
             raise EngineDead(f"none of the servers answers: {', '.join(map(named, self._engines))}")
 

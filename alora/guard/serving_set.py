@@ -31,7 +31,6 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Its adapter's name on the server."""
         return served_name(self.policy, self.digest)
 
     @property

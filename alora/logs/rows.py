@@ -31,7 +31,6 @@ class Survey:
         self._shards: list[Any] = []
 
     def add(self, value: Any, row: LabelledConversation | Rejected) -> None:
-        """One more row."""
         if self.shard_rows and self.count % self.shard_rows == 0:
             self._shards.append(hashlib.sha256())
         self.count += 1

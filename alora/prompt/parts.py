@@ -68,7 +68,6 @@ class Prompt:
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """The whole prompt."""
         return self.prefix.token_ids + self.suffix.token_ids
 
 

@@ -63,7 +63,6 @@ class Renderer:
         self._refuse_small_limit()
 
     def prompt(self, conversation: Conversation, policy: Policy) -> Prompt:
-        """Prefix and suffix together."""
         return Prompt(self.prefix(conversation), self.suffix(policy))
 
     def telling_the_rule(self) -> "Renderer":

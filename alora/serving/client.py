@@ -40,7 +40,6 @@ class RemoteEngine(AsyncClosing):
         self._proving = asyncio.Lock()
 
     async def close(self) -> None:
-        """Close its connections."""
         await self._http.close()
 
     async def models(self) -> dict[str, int | None]:
@@ -84,7 +83,6 @@ class RemoteEngine(AsyncClosing):
             self._proven.update(bundle.served_name for bundle in unknown)
 
     def forget(self) -> None:
-        """Take nothing as proven any more."""
         self._proven.clear()
 
     async def label_logits(

@@ -189,7 +189,6 @@ def prepare_environment() -> None:
 
 
 def on_gpu() -> bool:
-    """Whether vLLM runs on a GPU here."""
     return torch.cuda.is_available()
 
 

@@ -77,7 +77,6 @@ class GuardAnswer:
 
     @property
     def flagged(self) -> list[str]:
-        """The ids of the flagged policies."""
         return [verdict.policy for verdict in self.verdicts if verdict.flagged]
 
     def require(self, asked: Mapping[str, Any]) -> Self:
@@ -152,7 +151,6 @@ class Guard(Closing):
         return self._wait(lambda http: self._servers.first("", partial(ask, http)))
 
     def close(self) -> None:
-        """Close its connections."""
         self._servers.close()
         self._wait.close()
 
@@ -165,11 +163,9 @@ class AsyncGuard(AsyncClosing):
         self._timeout, self._http = timeout, _http()
 
     async def check(self, messages: Sequence[Mapping[str, Any]], **fields: Any) -> GuardAnswer:
-        """See :meth:`Guard.check`."""
         return await _check(self._http, self._servers, self._timeout, messages, fields)
 
     async def close(self) -> None:
-        """Close its connections."""
         self._servers.close()
         await self._http.close()
 

@@ -82,7 +82,6 @@ class Servers:
         raise AssertionError("the last server answers, or raises")
 
     async def ask_health(self, http: Http) -> None:
-        """Find out who is away."""
         for url in self._urls:
             try:
                 healthy = (await http.send(f"{url}{self._health}", None, _PROBE_S))[0] == 200

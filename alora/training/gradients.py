@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from alora.adapter.bank import Bank
 from alora.training.processes import Processes
@@ -20,10 +20,7 @@ class GradientExchange(TrainerCallback):
     def __init__(self, bank: Bank, tracker: Tracker, processes: Processes) -> None:
         self._bank, self._tracker, self._processes = bank, tracker, processes
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Called by the trainer between backward and the optimiser's step."""
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self._processes.count > 1:
             self._agree(state.global_step, args.device)
             for parameter in self._bank.parameters():
@@ -51,10 +48,7 @@ class PolicyClip(TrainerCallback):
     def __init__(self, bank: Bank, limit: float) -> None:
         self._bank, self._limit = bank, limit
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Called by the trainer between backward and the optimiser's step."""
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._bank.clip_gradients(self._limit)
 
 
@@ -69,10 +63,7 @@ class GradientWatch(TrainerCallback):
         self._bank, self._tracker = bank, tracker
         self._seen: set[int] = set()
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Called by the trainer between backward and the optimiser's step."""
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         fresh = self._tracker.trained - self._seen
         self._seen |= fresh
         self._tracker.trained.clear()

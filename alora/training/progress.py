@@ -3,7 +3,7 @@
 from typing import Any
 
 from tqdm.auto import tqdm
-from transformers import ProgressCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import ProgressCallback, TrainerControl, TrainerState
 
 
 class TrainingBar(ProgressCallback):
@@ -13,17 +13,13 @@ class TrainingBar(ProgressCallback):
         super().__init__()
         self._shown: dict[str, float] = {}
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Open the bar, at the step that a resumed run goes on from."""
         self.current_step = state.global_step
         if state.is_world_process_zero:
             self.training_bar = tqdm(total=state.max_steps, initial=state.global_step, desc="training", unit="step")
 
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
         """Show the latest training and validation loss."""
         for key, name in (("loss", "loss"), ("eval_loss", "validation")):
             if logs and key in logs:

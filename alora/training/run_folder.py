@@ -95,7 +95,6 @@ class ClaimedFolder:
 
     @property
     def settings(self) -> Path:
-        """The reloadable recipe."""
         return self.path / layout.RUN_FILE
 
     def fixed_settings(self) -> dict[str, Any]:
@@ -160,7 +159,6 @@ class RunFolder(ClaimedFolder):
         return self.path / layout.BATTERY
 
     def places(self, policy: str) -> PolicyPlaces:
-        """Where the outputs of one policy lie."""
         home = self.path / layout.POLICIES / policy
         names = (layout.ADAPTER, layout.TRAINING, layout.PREDICTIONS, layout.REPORT, layout.EVALUATION, layout.IDENTITY)
         return PolicyPlaces(*(home / name for name in names), bundle=self.battery / policy)

@@ -36,7 +36,6 @@ class Standing:
 
     @property
     def active(self) -> bool:
-        """Whether it is still being trained."""
         return self.stopped_at is None and self.dropped is None
 
 
@@ -78,7 +77,6 @@ class Tracker:
 
     @property
     def active(self) -> frozenset[int]:
-        """Policies that are still being trained."""
         return frozenset(place for place, standing in enumerate(self.standings) if standing.active)
 
     def judge(self, losses: Mapping[int, float], step: int) -> None:
@@ -103,7 +101,6 @@ class Tracker:
                     standing.stopped_at = step
 
     def drop(self, place: int, reason: str) -> None:
-        """Give up one policy."""
         self.standings[place].dropped = reason
 
     def drop_diverged(self, place: int, step: int) -> None:

@@ -235,10 +235,7 @@ class _Completed(TrainerCallback):
 class _FirstGradient(TrainerCallback):
     """Stops a run that does not learn: B starts at zero, and its first gradient must not be."""
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Called by the trainer between backward and the optimiser's step."""
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         gradients = [weight.grad for name, weight in kwargs["model"].named_parameters() if "lora_B" in name]
         if state.global_step == 0 and not any(gradient is not None and gradient.any() for gradient in gradients):
             raise TrainingError("no gradient reached the adapter; it would stay what it is. Check adapter.targets")
@@ -268,8 +265,9 @@ def _last_checkpoint(checkpoints: Path) -> Path | None:
 def _is_finished(checkpoint: Path) -> bool:
     """Whether nothing is left to train behind a checkpoint: all steps done, or stopped early."""
     state = _state(checkpoint)
-    control: Any = (state.stateful_callbacks or {}).get("TrainerControl", {})
-    return state.global_step >= state.max_steps or bool(control.get("args", {}).get("should_training_stop"))
+    callbacks: Any = state.stateful_callbacks or {}
+    stopped = callbacks.get("TrainerControl", {}).get("args", {}).get("should_training_stop")
+    return state.global_step >= state.max_steps or bool(stopped)
 
 
 def _require_finite(state: TrainerState, checkpoints: Path) -> None:
