@@ -158,14 +158,14 @@ def _one_policy(
 def _over_battery(method: Method, parts: Sequence[tuple[MethodFigures, Floats]]) -> MethodFigures:
     """The mean over policies, each of the same weight; rows of different policies are resampled apart."""
     each = [figures for figures, _ in parts]
-    mean_F = np.mean([[_number(item.figures[name].value) for name in FIGURES] for item in each], axis=0)
+    figures_MF = np.array([[item.figures[name].value for name in FIGURES] for item in each], dtype=np.float64)
     return MethodFigures(
         *method,
         policy=None,
         rows=sum(item.rows for item in each),
         positives=sum(item.positives for item in each),
         runs=min(item.runs for item in each),
-        figures=estimates(mean_F, np.mean([samples for _, samples in parts], axis=0)),
+        figures=estimates(figures_MF.mean(axis=0), np.mean([samples for _, samples in parts], axis=0)),
         spread=dict.fromkeys(FIGURES),
         unanswered=float(np.mean([item.unanswered for item in each])),
     )
@@ -222,7 +222,3 @@ def _spread(point_KF: Floats) -> dict[str, float | None]:
     if len(point_KF) < 2:
         return dict.fromkeys(FIGURES)
     return {name: float(value) for name, value in zip(FIGURES, point_KF.std(axis=0, ddof=1), strict=True)}
-
-
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else value
