@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from alora.adapter import CONFIG_FILE
 from alora.adapter.folder import AdapterWeights, load_adapter
@@ -12,12 +13,14 @@ from alora.bundle.manifest import MANIFEST_FILE
 from alora.bundle.read import Bundle, check_bundles, load_bundle
 from alora.commands.bundles import base_of_bundle, read_bundles, saved_run
 from alora.commands.output import note
-from alora.config.schema import BaseSettings, DataSettings, PolicySettings, PromptSettings, Recipe
+from alora.config.schema import BaseSettings, DataSettings, ExportSettings, PolicySettings, PromptSettings, Recipe
 from alora.errors import AdapterError, ConfigError, RunError
 from alora.layout import home_of, trained_on
 from alora.policy import Policy, load_policies
 from alora.prompt.render import Renderer, Suffix
 from alora.reading import read_json
+
+Section = TypeVar("Section", DataSettings, ExportSettings)
 
 
 @dataclass(frozen=True)
@@ -108,13 +111,17 @@ def data_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
     Raises:
         ConfigError: neither names test rows.
     """
-    given, unset, run = recipe.data, DataSettings(), saved_run(artifact)
-    if run is not None:
-        changed = {name: value for name, value in vars(given).items() if value != getattr(unset, name)}
-        given = replace(run.data, **changed)
+    run = saved_run(artifact)
+    given = recipe.data if run is None else over(recipe.data, run.data)
     if given.test is None:
         raise ConfigError("there are no rows to evaluate on; add data.test=FILE.jsonl")
     return given
+
+
+def over(given: Section, of_run: Section) -> Section:
+    """The command's settings of a section, and its run's where the command leaves the schema's default."""
+    unset = type(given)()
+    return replace(of_run, **{name: it for name, it in vars(given).items() if it != getattr(unset, name)})
 
 
 def _given(settings: PolicySettings) -> Policy | None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from alora.base.load import load_base
 from alora.bundle.artifact import Artifact, Kind, find_artifact
@@ -11,10 +10,10 @@ from alora.bundle.hub import push_bundle
 from alora.bundle.manifest import CardRecord, read_manifest
 from alora.bundle.read import Bundle, load_bundle
 from alora.bundle.write import BundleContents, copy_bundle, write_bundle
-from alora.commands.artifacts import Subject, open_subject
+from alora.commands.artifacts import Subject, open_subject, over
 from alora.commands.bundles import saved_run
 from alora.commands.output import say, say_json, table
-from alora.config.schema import ExportSettings, Recipe
+from alora.config.schema import Recipe
 from alora.errors import CheckFailed, ConfigError, RunError
 from alora.evaluation.records import Evaluation
 from alora.evaluation.report import read_evaluations
@@ -69,7 +68,8 @@ def _made(recipe: Recipe, artifact: Artifact) -> Bundle:
     subject = open_subject(folder, artifact, recipe)
     policy, home = subject.require_policy(), home_of(folder)
     place = next(iter(artifact.bundles), artifact.folder / BATTERY / policy.id)  # in the run, where there is no output
-    evaluations = _evaluations(home, subject)
+    evaluations, run = _evaluations(home, subject), saved_run(artifact)
+    settings = recipe.export if run is None else over(recipe.export, run.export)
     contents = BundleContents(
         certificate=_certificate(home, subject),
         base=load_base(subject.base),
@@ -82,22 +82,15 @@ def _made(recipe: Recipe, artifact: Artifact) -> Bundle:
         data=_counts(artifact, evaluations),
         revision=subject.base.revision,
         card=CardRecord(
-            _export_setting(recipe, artifact, "license"),
-            tuple(_export_setting(recipe, artifact, "languages")),
+            settings.license,
+            tuple(settings.languages),
             read_hyperparameters(home / TRAINING) if (home / TRAINING).is_file() else {},
         ),
     )
-    golden_rows = _export_setting(recipe, artifact, "golden_rows")
-    bundle = write_bundle(contents, recipe.output or place, golden_rows)
+    bundle = write_bundle(contents, recipe.output or place, settings.golden_rows)
     if recipe.output is None and place.parent == artifact.folder / BATTERY:
         write_battery(place.parent, [bundle])
     return bundle
-
-
-def _export_setting(recipe: Recipe, artifact: Artifact, name: str) -> Any:
-    """What the command sets, or its run where the command says nothing."""
-    given, run = getattr(recipe.export, name), saved_run(artifact)
-    return getattr(run.export, name) if run is not None and given == getattr(ExportSettings(), name) else given
 
 
 def _certificate(home: Path, subject: Subject) -> Certificate | None:

@@ -44,9 +44,6 @@ class Metrics:
         """The point estimate of one of :data:`FIGURES`."""
         return self.figures[figure].value
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class LabelFigures:
