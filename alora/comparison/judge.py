@@ -60,19 +60,12 @@ def ask_and_score(task: Task, unit: Unit, home: Path) -> dict[str, Scores]:
     require_settings(settings)
     found, patience = {}, _Patience(settings)
     for policy in task.policies:
-        silent: Counter[NoAnswer] = Counter()
-        with JudgeClient(settings) as client:
-            book = _book(home / "answers" / f"{policy.id}.jsonl", policy)
-            parts = {}
-            for name in ("validation", "test"):
-                rows = labelled_for(policy, getattr(task.splits, name))
-                parts[name] = _scores(policy, rows, _answers(client, book, policy, rows, patience, silent))
-            book.add_usage(client.usage)
-        _remark(f"{policy.id}: {_spent(client.usage, settings)}")
-        facts = _facts(settings, book.usage, silent)
+        rows = {name: labelled_for(policy, getattr(task.splits, name)) for name in ("validation", "test")}
+        given, usage, silent = _ask(policy, rows, home / "answers" / f"{policy.id}.jsonl", patience)
+        parts = {name: _scores(policy, part, given[name]) for name, part in rows.items()}
+        facts = _facts(settings, usage, silent)
         # Where nothing at all was answered, something is to be mended before these rows can be.
-        facts[ASK_AGAIN] = silent[NoAnswer.FAILED] if any(part.ids for part in parts.values()) else silent.total()
-        _tell(policy, client, silent)
+        facts[ASK_AGAIN] = silent[NoAnswer.FAILED] if any(given.values()) else silent.total()
         found[policy.id] = Scores(unit.arm, policy.id, None, None, **parts, facts=facts)
     return found
 
@@ -97,17 +90,11 @@ def disagreements(
     require_settings(settings)
     if not policy.rule.strip():
         raise ConfigError(f"policy {policy.id!r} has no rule to judge by; give it one")
-    mine, silent = labelled_for(policy, rows), Counter[NoAnswer]()
-    with JudgeClient(settings) as client:
-        book = _book(answers, policy)
-        _remark(f"asking {settings.model} about {len(mine)} rows of {policy.id}; answers that are in the cache cost "
-                "nothing")  # fmt: skip
-        try:
-            given = _answers(client, book, policy, mine, _Patience(settings), silent)
-            book.add_usage(client.usage)
-        finally:
-            _remark(f"{policy.id}: {_spent(client.usage, settings)}")
-    _tell(policy, client, silent)
+    mine = labelled_for(policy, rows)
+    _remark(
+        f"asking {settings.model} about {len(mine)} rows of {policy.id}; answers that are in the cache cost nothing"
+    )
+    given = _ask(policy, {"train": mine}, answers, _Patience(settings))[0]["train"]
     found = [
         Doubt(
             row,
@@ -121,6 +108,26 @@ def disagreements(
     labels = Counter(mine[place].labels[policy.id] for place in given)
     doubts = sorted(found, key=lambda doubt: -doubt.probability)
     return SecondOpinion(doubts, len(mine), len(given), max(labels.values(), default=0))
+
+
+def _ask(
+    policy: Policy, parts: Mapping[str, Sequence[LabelledConversation]], file: Path, patience: "_Patience"
+) -> tuple[dict[str, dict[int, Answer]], Usage, Counter[NoAnswer]]:
+    """The answers on each part of the rows by their row's place, what all calls have taken, and the rows without one.
+    Answers are kept in ``file``."""
+    settings, silent = patience.settings, Counter[NoAnswer]()
+    with JudgeClient(settings) as client:
+        book = _book(file, policy)
+        try:
+            given = {name: _answers(client, book, policy, rows, patience, silent) for name, rows in parts.items()}
+            book.add_usage(client.usage)
+        finally:
+            _remark(f"{policy.id}: {_spent(client.usage, settings)}")
+    if silent:  # an endpoint's words may quote a row, so they go into no file
+        reasons = ", ".join(f"{count} {why.name.lower()}" for why, count in silent.items())
+        words = f"; last refusal: {client.refusal}" if client.refusal else ""
+        _remark(f"{policy.id}: {silent.total()} rows have no answer ({reasons}{words})")
+    return given, book.usage, silent
 
 
 def _scores(policy: Policy, rows: Sequence[LabelledConversation], given: Mapping[int, Answer]) -> RowScores:
@@ -205,14 +212,6 @@ class _Patience:
             f"{place}: the last {self._in_a_row} rows got no answer that can be read; {advice}, then give the same "
             f"command again, or {without}: answers so far are kept"
         )
-
-
-def _tell(policy: Policy, client: JudgeClient, silent: Counter[NoAnswer]) -> None:
-    """One remark on the rows without an answer; an endpoint's words may quote a row, so they go into no file."""
-    if silent:
-        reasons = ", ".join(f"{count} {why.name.lower()}" for why, count in silent.items())
-        words = f"; last refusal: {client.refusal}" if client.refusal else ""
-        _remark(f"{policy.id}: {silent.total()} rows have no answer ({reasons}{words})")
 
 
 def _remark(text: str) -> None:
