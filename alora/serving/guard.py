@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any, Self, TypeVar
 
 from httpx2 import Response
@@ -128,8 +127,7 @@ class Guard(Closing):
     """
 
     def __init__(self, url: str | Sequence[str], timeout: float = 60.0) -> None:
-        self._servers = _servers(url)
-        self._timeout, self._wait = timeout, Waiting(_http)
+        self._wait = Waiting(lambda: AsyncGuard(url, timeout))
 
     def check(self, messages: Sequence[Mapping[str, Any]], **fields: Any) -> GuardAnswer:
         """The verdicts on a conversation; ``fields`` are the request's: policies, deadline_ms, on_failure, cache_salt.
@@ -139,19 +137,13 @@ class Guard(Closing):
             ConfigError: it does not answer, or fails.
             CheckFailed: what answers is not a guard.
         """
-        return self._wait(lambda http: _check(http, self._servers, self._timeout, messages, fields))
+        return self._wait(lambda guard: guard.check(messages, **fields))
 
     def policies(self) -> list[GuardPolicy]:
         """What it serves; raises as :meth:`check` does."""
-
-        async def ask(http: Http, url: str) -> list[GuardPolicy]:
-            sent = await http.exchange(f"{url}/v1/guard/policies", None, min(self._timeout, _LISTING_S))
-            return _read(url, *sent, _policies)
-
-        return self._wait(lambda http: self._servers.first("", partial(ask, http)))
+        return self._wait(lambda guard: guard.policies())
 
     def close(self) -> None:
-        self._servers.close()
         self._wait.close()
 
 
@@ -159,42 +151,34 @@ class AsyncGuard(AsyncClosing):
     """:class:`Guard` for asynchronous code. Cancelling a call ends its work on the server."""
 
     def __init__(self, url: str | Sequence[str], timeout: float = 60.0) -> None:
-        self._servers = _servers(url)
-        self._timeout, self._http = timeout, _http()
+        urls = [url] if isinstance(url, str) else url
+        if not urls:
+            raise ConfigError("no guard is given; give its URL, http://HOST:PORT")
+        self._servers = Servers([root(one) for one in urls], "/v1/guard/health")
+        self._timeout, self._http = timeout, Http(_CONNECTIONS)
 
     async def check(self, messages: Sequence[Mapping[str, Any]], **fields: Any) -> GuardAnswer:
-        return await _check(self._http, self._servers, self._timeout, messages, fields)
+        if isinstance(messages, str) or not all(isinstance(message, Mapping) for message in messages):
+            raise PromptRefused('messages are a list of {"role": ..., "content": ...}, one for each turn')
+        session = session_id(messages, fields.get("cache_salt"))
+        body = {"messages": list(messages), **fields}
+
+        async def ask(url: str) -> GuardAnswer:
+            sent = await self._http.exchange(f"{url}/v1/guard", body, self._timeout, {SESSION: session})
+            return _read(url, *sent, lambda said: typed(GuardAnswer, said).require(fields))
+
+        return await self._servers.first(session, ask)
+
+    async def policies(self) -> list[GuardPolicy]:
+        async def ask(url: str) -> list[GuardPolicy]:
+            sent = await self._http.exchange(f"{url}/v1/guard/policies", None, min(self._timeout, _LISTING_S))
+            return _read(url, *sent, _policies)
+
+        return await self._servers.first("", ask)
 
     async def close(self) -> None:
         self._servers.close()
         await self._http.close()
-
-
-def _servers(url: str | Sequence[str]) -> Servers:
-    urls = [url] if isinstance(url, str) else url
-    if not urls:
-        raise ConfigError("no guard is given; give its URL, http://HOST:PORT")
-    return Servers([root(one) for one in urls], "/v1/guard/health")
-
-
-def _http() -> Http:
-    return Http(_CONNECTIONS)
-
-
-async def _check(
-    http: Http, servers: Servers, timeout: float, messages: Sequence[Mapping[str, Any]], fields: Mapping[str, Any]
-) -> GuardAnswer:
-    """Ask from server to server, until one answers."""
-    if isinstance(messages, str) or not all(isinstance(message, Mapping) for message in messages):
-        raise PromptRefused('messages are a list of {"role": ..., "content": ...}, one for each turn')
-    session = session_id(messages, fields.get("cache_salt"))
-    body = {"messages": list(messages), **fields}
-
-    async def ask(url: str) -> GuardAnswer:
-        sent = await http.exchange(f"{url}/v1/guard", body, timeout, {SESSION: session})
-        return _read(url, *sent, lambda said: typed(GuardAnswer, said).require(fields))
-
-    return await servers.first(session, ask)
 
 
 def _policies(said: Any) -> list[GuardPolicy]:
