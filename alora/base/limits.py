@@ -1,19 +1,14 @@
 """What a base has room for: the longest prompt, the highest rank of an adapter."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from transformers import PreTrainedModel
+
+from alora.data.conversation import LabelledConversation
 from alora.errors import ConfigError
 from alora.prompt.check import IN_RECIPE, too_long
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from alora.data.conversation import LabelledConversation
-    from alora.prompt.render import Prefix, Renderer, Suffix
+from alora.prompt.render import Prefix, Renderer, Suffix
 
 IN_ARTIFACT = "its prompt settings belong to the artifact: shorten the conversation, or train again and " + IN_RECIPE
 

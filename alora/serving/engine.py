@@ -1,7 +1,5 @@
 """vLLM in this process: the same prompts and verdicts as the in-process scorer, from the engine that serves traffic."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import weakref
@@ -9,19 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import torch
 from transformers import AutoConfig
 
 from alora.adapter.folder import save_adapter
+from alora.base.load import LoadedBase
+from alora.bundle.read import Bundle
 from alora.errors import AdapterError, BaseError, CheckFailed, MissingDependency
 from alora.prompt.render import Prefix, Question, Suffix
 from alora.vllm_plugin import register, status
-
-if TYPE_CHECKING:
-    from alora.base.load import LoadedBase
-    from alora.bundle.read import Bundle
 
 CPU_ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 LEAST_LENGTH = 4608  # tokens that an engine takes, where the base does
@@ -51,7 +47,7 @@ class ServedAdapter:
     rank: int
 
     @classmethod
-    def of(cls, bundle: Bundle) -> ServedAdapter:
+    def of(cls, bundle: Bundle) -> Self:
         """A bundle under the name that clients ask for."""
         return cls(bundle.served_name, bundle.folder, bundle.weights.spec.rank)
 
@@ -106,7 +102,7 @@ class Engine:
         self.llm: Any = names.vllm.LLM(model=base, **ours | options)
 
     @classmethod
-    def of(cls, bundles: Sequence[Bundle], base: LoadedBase, location: str) -> Engine:
+    def of(cls, bundles: Sequence[Bundle], base: LoadedBase, location: str) -> Self:
         """The engine of ``bundles`` on ``base``, which lies at ``location``; BaseError where it is quantized here.
 
         vLLM gets the weights that were read, in a folder of the engine's own: it reads at the first question, and by
