@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -79,6 +79,7 @@ def read_task(recipe: Recipe) -> Task:
             left_out.setdefault(policy.id, reason)
     left_out.require_some(policy.id for policy in policies)
     going = tuple(policy for policy in policies if policy.id not in left_out)
+    splits = replace(splits, test=tuple(_distinct(splits.test)))
     if recipe.compare.rows is not None:
         splits = replace(splits, train=tuple(at_most(splits.train, going, recipe.compare.rows)))
     return Task(recipe, going, splits, {name: str(error) for name, error in left_out.items()})
@@ -86,12 +87,25 @@ def read_task(recipe: Recipe) -> Task:
 
 def at_most(rows: Sequence[LabelledConversation], policies: Sequence[Policy], limit: int) -> list[LabelledConversation]:
     """``rows`` with ``limit`` labels of each policy at most, the first by a hash of the text; order is kept."""
-    ranked = sorted(rows, key=lambda row: text_digest(row.conversation))
-    kept: dict[str, dict[str, str]] = {}
+    ranked = sorted(range(len(rows)), key=lambda place: text_digest(rows[place].conversation))
+    kept: dict[int, dict[str, str]] = {}  # by the row's place: files of one name in two folders share their rows' names
     for policy in policies:
-        for row in [row for row in ranked if policy.id in row.labels][:limit]:
-            kept.setdefault(row.where, {})[policy.id] = row.labels[policy.id]
-    return [replace(row, labels=kept[row.where]) for row in rows if row.where in kept]
+        for place in [place for place in ranked if policy.id in rows[place].labels][:limit]:
+            kept.setdefault(place, {})[policy.id] = rows[place].labels[policy.id]
+    return [replace(rows[place], labels=labels) for place, labels in sorted(kept.items())]
+
+
+def _distinct(rows: Sequence[LabelledConversation]) -> Iterator[LabelledConversation]:
+    """``rows`` with an id of its own each, by which the methods' scores are paired; a row without one in its file is
+    named by its line, and files of one name in two folders share those."""
+    taken: set[str] = set()
+    for row in rows:
+        name, number = row.conversation.id, 1
+        while name in taken:
+            number += 1
+            name = f"{row.conversation.id}#{number}"
+        taken.add(name)
+        yield replace(row, conversation=replace(row.conversation, id=name))
 
 
 def units(recipe: Recipe) -> list[Unit]:

@@ -61,8 +61,9 @@ def doubtful_labels(policy: Policy, rows: Sequence[LabelledConversation], seed: 
 
 def without_doubtful(policies: Sequence[Policy], rows: Sequence[LabelledConversation]) -> list[LabelledConversation]:
     """``rows`` without the labels that :func:`doubtful_labels` finds."""
-    doubted = {(policy.id, doubt.row.where) for policy in policies for doubt in doubtful_labels(policy, rows)[0]}
-    labels = [{name: row.labels[name] for name in row.labels if (name, row.where) not in doubted} for row in rows]
+    # By the row itself: files of one name in two folders share their rows' names.
+    doubted = {(policy.id, id(doubt.row)) for policy in policies for doubt in doubtful_labels(policy, rows)[0]}
+    labels = [{name: row.labels[name] for name in row.labels if (name, id(row)) not in doubted} for row in rows]
     return [replace(row, labels=kept) for row, kept in zip(rows, labels, strict=True)]
 
 

@@ -61,3 +61,12 @@ def test_without_doubtful_labels_the_other_policies_keep_theirs():
     assert {row.where for row in kept if "refunds" not in row.labels} == doubted
     assert len(doubted) >= 8
     assert all(row.labels["other"] == "ok" for row in kept)
+
+
+def test_without_doubtful_labels_a_row_of_the_same_name_in_another_file_keeps_its():
+    turned = set(random.Random(1).sample(range(200), 12))
+    given = rows(turned)
+    doubted = {doubt.row.conversation.id for doubt in doubtful_labels(POLICY, given)[0]}
+    given = [replace(row, where=f"train.jsonl:{number % 100}") for number, row in enumerate(given)]
+    kept = without_doubtful([POLICY], given)
+    assert {row.conversation.id for row in kept if not row.labels} == doubted

@@ -1,0 +1,41 @@
+"""Rows of files that share a name, in two folders: each keeps its own label and its own scores."""
+
+import json
+
+from alora.comparison.task import at_most, read_task
+from alora.config.schema import CompareSettings, DataSettings, PolicySettings, Recipe
+from alora.data.splits import read_splits
+from alora.policy import Policy
+
+FIRST, SECOND = Policy("first", "First", "Rule."), Policy("second", "Second", "Rule.")
+
+
+def _write(place, label, words):
+    place.parent.mkdir(exist_ok=True)
+    rows = [{"prompt": f"{words} {number}", "label": label(number)} for number in range(40)]
+    place.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_at_most_keeps_the_label_of_each_row_where_files_share_a_name(tmp_path):
+    _write(tmp_path / "first/train.jsonl", lambda number: ("violation", "ok")[number % 2], "one")
+    _write(tmp_path / "second/train.jsonl", lambda number: ("ok", "violation")[number % 2], "other")
+    settings = DataSettings(train=str(tmp_path / "%policy%/train.jsonl"))
+    rows = read_splits(settings, [FIRST, SECOND])[0].train
+    wanted = {row.conversation.transcript: dict(row.labels) for row in rows}
+    kept = at_most(rows, [FIRST, SECOND], 5)
+    assert len(kept) == 10
+    assert all(row.labels == wanted[row.conversation.transcript] for row in kept)
+
+
+def test_test_rows_of_files_that_share_a_name_have_ids_of_their_own(tmp_path):
+    for home in ("a", "b"):
+        _write(tmp_path / home / "test.jsonl", lambda number: ("violation", "ok")[number % 2], home)
+    _write(tmp_path / "train.jsonl", lambda number: ("violation", "ok")[number % 2], "train")
+    data = DataSettings(
+        train=str(tmp_path / "train.jsonl"), test=[str(tmp_path / f"{home}/test.jsonl") for home in "ab"]
+    )
+    policy = PolicySettings(id="first", title="First", rule="Rule.")
+    task = read_task(Recipe(policy=policy, data=data, compare=CompareSettings()))
+    ids = [row.conversation.id for row in task.splits.test]
+    assert len(ids) == len(set(ids)) == 80
+    assert ids[0] == "test.jsonl:1"
