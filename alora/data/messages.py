@@ -231,7 +231,7 @@ class _Reader:
         if isinstance(content, list):
             return "\n".join(text for part in content if (text := self._part(part)))
         if role == "tool" and isinstance(content, dict):
-            return json.dumps(content, ensure_ascii=False)
+            return self._json(content)
         self._add("CONTENT_KIND", f"content is {kind(content)}; it must be a text")
         return ""
 
@@ -259,6 +259,13 @@ class _Reader:
             remedy = "leave it out (of rows: data.skip_media=true)"
             self._add("CONTENT_PART", f"content holds {what}, and alora reads text; {remedy}")
 
+    def _json(self, value: Any) -> str:
+        try:
+            return json.dumps(value, ensure_ascii=False)
+        except TypeError:  # a Parquet column may hold dates, decimals and bytes
+            self._add("CONTENT_KIND", f"holds {kind(value)}, which JSON has no form for; give it as a text")
+            return ""
+
     def _calls(self, given: Sequence[Any]) -> tuple[Call, ...]:
         calls = []
         for call in given:
@@ -269,7 +276,7 @@ class _Reader:
                 self._add("TOOL_CALL", text)
                 continue
             arguments = function.get("arguments")
-            packed = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+            packed = arguments if isinstance(arguments, str) else self._json(arguments or {})
             calls.append(Call(name, packed))
             if call.get("id"):
                 self._tools[str(call["id"])] = name

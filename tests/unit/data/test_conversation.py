@@ -1,5 +1,7 @@
 """Readers: what they accept, and one clear line with a place for each thing that they do not."""
 
+import datetime
+import decimal
 import gzip
 import io
 import json
@@ -340,6 +342,20 @@ def test_parquet_that_python_cannot_hold(column, tmp_path):
     pyarrow.parquet.write_table(pyarrow.table({"label": column}), path)
     with pytest.raises(DataError, match=r"rows.parquet: not a Parquet file that can be read"):
         read(str(path))
+
+
+@pytest.mark.parametrize("value", [datetime.date(2020, 1, 1), decimal.Decimal("1.5"), b"\xff"])
+@pytest.mark.parametrize("place", ["arguments", "content"])
+def test_parquet_values_that_json_has_no_form_for(place, value, tmp_path):
+    call = {"function": {"name": "book", "arguments": {"when": value}}}
+    message = {
+        "arguments": {"role": "assistant", "content": None, "tool_calls": [call]},
+        "content": {"role": "tool", "content": {"when": value}},
+    }[place]
+    path = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"messages": [message], "label": "ok"}]), path)
+    with pytest.raises(DataError, match=r"rows.parquet:1: message 1: holds dict .* which JSON has no form for"):
+        read_labelled(str(path), DataSettings(), Policy("p", "P", "Rule."))
 
 
 def test_parquet_reads_as_jsonl_does(tmp_path):
