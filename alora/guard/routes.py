@@ -200,7 +200,8 @@ def _card(item: Served, psi: float | None = None) -> wire.PolicyCard:
 
 def _moderated(answer: wire.GuardResponse) -> wire.ModerationResult:
     found = {verdict.policy: verdict for verdict in answer.verdicts}
-    found |= {_OPENAIS[name]: verdict for name, verdict in found.items() if name in _OPENAIS}
+    # A policy that has OpenAI's own name keeps it.
+    found = {_OPENAIS[name]: verdict for name, verdict in found.items() if name in _OPENAIS} | found
     return wire.ModerationResult(
         flagged=answer.action == "block",
         categories={name: verdict.flagged for name, verdict in found.items()},

@@ -128,6 +128,23 @@ def test_a_policy_that_has_the_name_of_an_openai_category_is_found_under_it(bund
     assert getattr(found.category_scores, category) == 1.0
 
 
+@pytest.mark.parametrize("flagged", ["self-harm", "self_harm"])
+def test_two_policies_whose_names_are_one_category_to_openai_have_a_verdict_each(flagged, bundles, renderer):
+    class Sure:
+        async def read(self, prefix, asked, request):
+            for index, item in enumerate(asked):
+                yield Reading(index, (50.0, -50.0) if item.policy.id == flagged else (-50.0, 50.0))
+
+    one, other = map(Served.of, bundles)
+    served = [
+        replace(item, policy=replace(item.policy, id=name))
+        for item, name in zip((one, other), ("self-harm", "self_harm"), strict=True)
+    ]
+    with TestClient(make_app(Guard(served, renderer, Sure()))) as client:
+        answer = client.post("/v1/moderations", json={"input": "Hello."}).json()["results"][0]
+    assert answer["categories"] == {name: name == flagged for name in ("self-harm", "self_harm")}
+
+
 def test_moderations_take_one_input_in_parts(client):
     parts = [{"type": "text", "text": "Take"}, {"type": "text", "text": "two."}]
     found = client.post("/v1/moderations", json={"input": parts}).json()["results"]
