@@ -19,7 +19,7 @@ from alora.bundle.light import LightBundle
 from alora.errors import BundleError, CheckFailed
 from alora.guard.core import Guard
 from alora.guard.reader import Overloaded, Reader, Reading, Served
-from alora.guard.serving_set import Entry, ServingSet
+from alora.guard.serving_set import Entry, ServingSet, Stamp
 from alora.guard.wire import GuardRequest
 from alora.prompt.parts import Prefix
 
@@ -57,7 +57,7 @@ class Loader:
         self._ready, self._pause, self._again = False, 0.0, math.inf
         self.trouble: str | None = "the policies are not certified yet"
         self._entries = tuple(map(self._given, bundles))
-        self._stamp: tuple[int, int] | None = None
+        self._stamp: Stamp = None
         self._changing = asyncio.Lock()
         self._refreshing: asyncio.Task[None] | None = None
 
@@ -120,35 +120,59 @@ class Loader:
         async with self._changing:
             found = await asyncio.to_thread(self._read, self._set.folder(bundle))
             entry = replace(_entry(found, bundle, stage, tags), policy=policy)
-            places = {(item.policy, item.stage): item for item in await self._current()} | {(policy, stage): entry}
-            shadow = places.get((policy, "shadow"))
-            if stage == "live" and shadow is not None and shadow.version == entry.version:  # promoted
-                del places[policy, "shadow"]
-            _require_live(tuple(places.values()))
+            served: Served | None = None
             with self._guard.holding(entry.name):
-                served = await self._certified(entry, found)
-                await self._switch(tuple(places.values()), [served], write=True)
-            return served
+                while True:
+                    stamp, current = await self._current()
+                    places = {(item.policy, item.stage): item for item in current} | {(policy, stage): entry}
+                    shadow = places.get((policy, "shadow"))
+                    if stage == "live" and shadow is not None and shadow.version == entry.version:  # promoted
+                        del places[policy, "shadow"]
+                    _require_live(tuple(places.values()))
+                    served = served or await self._certified(entry, found)
+                    if await self._change(stamp, tuple(places.values()), served):
+                        return served
 
     async def delete(self, policy: str, stage: str | None = None) -> None:
         """Stop serving ``policy``, in ``stage`` or altogether; BundleError where it is not served, or is the last."""
         async with self._changing:
-            current = await self._current()
-            kept = tuple(item for item in current if item.policy != policy or stage not in (None, item.stage))
-            if len(kept) == len(current):
-                raise BundleError(f"{policy[:80]} is not served" + (f" as {stage}" if stage else ""))
-            if not any(item.stage == "live" for item in kept):
-                raise BundleError(f"{policy} is the only live policy; stop the server instead")
-            _require_live(kept)
-            await self._switch(kept, write=True)
+            while True:
+                stamp, current = await self._current()
+                kept = tuple(item for item in current if item.policy != policy or stage not in (None, item.stage))
+                if len(kept) == len(current):
+                    raise BundleError(f"{policy[:80]} is not served" + (f" as {stage}" if stage else ""))
+                if not any(item.stage == "live" for item in kept):
+                    raise BundleError(f"{policy} is the only live policy; stop the server instead")
+                _require_live(kept)
+                if await self._change(stamp, kept):
+                    return
 
-    async def _current(self) -> tuple[Entry, ...]:
+    async def _current(self) -> tuple[Stamp, tuple[Entry, ...]]:
         """What a change is made to: the file's set, which another process may have replaced a moment ago."""
-        return self._entries if self._set.stamp is None else await asyncio.to_thread(self._set.read)
+        stamp = self._set.stamp
+        return stamp, self._entries if stamp is None else await asyncio.to_thread(self._set.read)
 
-    async def _switch(self, entries: tuple[Entry, ...], certified: Sequence[Served] = (), write: bool = False) -> None:
-        """Certify what is neither served nor among ``certified``, then serve exactly ``entries``. What does not come to
-        be served is unloaded."""
+    async def _change(self, stamp: Stamp, entries: tuple[Entry, ...], *certified: Served) -> bool:
+        """:meth:`_switch`, with ``entries`` in the file that has ``stamp``; False, and nothing is done, where another
+        process replaced it meanwhile."""
+
+        def write() -> bool:
+            after = self._set.write(entries, stamp)
+            if after is not None:
+                self._stamp = after
+                self._is_followed()
+            return after is not None
+
+        return await self._switch(entries, certified, write)
+
+    async def _switch(
+        self,
+        entries: tuple[Entry, ...],
+        certified: Sequence[Served] = (),
+        write: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        """Certify what is neither served nor among ``certified``, then serve exactly ``entries``, unless ``write`` says
+        no. What does not come to be served is unloaded."""
         with self._guard.holding(*(entry.name for entry in entries)):
             known = {item.version: item for item in (*self._guard.served, *self._guard.shadows, *certified)}
             read = {(item.version, item.bundle) for item in self._entries}
@@ -159,12 +183,11 @@ class Loader:
                 else await self._by_folder(entry, known.get(entry.version))
                 for entry in entries
             ]
-            if write:
-                self._set.write(entries)
-                self._stamp = self._set.stamp
-                self._is_followed()
+            if not write():
+                return False
             self._entries = entries
             self._guard.serve(wanted)
+            return True
 
     async def _by_folder(self, entry: Entry, known: Served | None) -> Served:
         """What ``entry`` serves, by its folder, which is all that a restart has; ``known`` is served already."""

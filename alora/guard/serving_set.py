@@ -3,8 +3,12 @@
 ``serving_set.json`` lies in the serving root next to the bundles' folders, and is replaced as a whole.
 """
 
+import contextlib
+import fcntl
 import json
+import os
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,6 +19,7 @@ from alora.reading import read_whole, require_plain
 from alora.typed import typed
 
 FILE = "serving_set.json"
+Stamp = tuple[int, int] | None
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ class ServingSet:
         self.root = root
 
     @property
-    def stamp(self) -> tuple[int, int] | None:
+    def stamp(self) -> Stamp:
         """Changes whenever the file is replaced; None while there is none."""
         try:
             state = (self.root / FILE).lstat()
@@ -81,12 +86,31 @@ class ServingSet:
             raise BundleError(f"{file} has a policy twice in one stage, or none that is live; load the policies again")
         return content.policies
 
-    def write(self, entries: tuple[Entry, ...]) -> None:
-        """Replace the file; BundleError where that is not possible."""
+    def write(self, entries: tuple[Entry, ...], stamp: Stamp) -> Stamp:
+        """Replace the file that has ``stamp``, and return the new one's; None where another process replaced it
+        meanwhile.
+
+        Raises:
+            BundleError: that is not possible.
+        """
         try:
-            write_json(self.root / FILE, asdict(_Content(1, entries)))
+            with self._alone():
+                if self.stamp != stamp:
+                    return None
+                write_json(self.root / FILE, asdict(_Content(1, entries)))
+                return self.stamp
         except OSError as error:
             raise BundleError(f"{self.root / FILE} cannot be written: {error.strerror or error}") from error
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """The root's lock, which all processes take that write there, and hold for the time of a write."""
+        held = os.open(self.root, os.O_RDONLY)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(held)
 
     def folder(self, name: str) -> Path:
         """The bundle's folder that ``name`` means, which lies below the root, no link on the way.

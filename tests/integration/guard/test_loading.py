@@ -480,13 +480,18 @@ def test_after_a_restart_nothing_is_served_in_place_of_a_set_that_cannot_be_foll
         assert restarted.get("/v1/guard/health").json() == {"status": "ready", "policies": 2}
 
 
+def replace_set(root, entries):
+    file = ServingSet(root)
+    assert file.write(tuple(entries), file.stamp) is not None
+
+
 def set_of_another_process(root):
     """``advice`` from a folder that is not there yet, and a tag."""
     entries = [
         loading._entry(load_bundle(root / "v7"), "later"),
         loading._entry(load_bundle(root / "refunds"), "refunds", tags=("eu",)),
     ]
-    ServingSet(root).write(tuple(entries))
+    replace_set(root, entries)
 
 
 def trouble(client):
@@ -515,11 +520,11 @@ def test_a_set_that_a_restart_could_not_serve_is_trouble_though_its_weights_are_
     entries = [
         replace(entry, bundle=folder) if entry.policy == "advice" else entry for entry in ServingSet(root).read()
     ]
-    ServingSet(root).write(tuple(entries))
+    replace_set(root, entries)
     wait_for(lambda: folder in trouble(client))
     assert client.get("/v1/guard/policies").json() == before
     entries = [replace(entry, bundle="v7") if entry.policy == "advice" else entry for entry in entries]
-    ServingSet(root).write(tuple(entries))
+    replace_set(root, entries)
     wait_for(lambda: not trouble(client))
 
 
@@ -530,6 +535,34 @@ def test_a_change_is_made_to_the_set_that_the_file_has(client, root):
     assert trouble(client) == ""
     tags = {card["policy"]: card["tags"] for card in client.get("/v1/guard/policies").json()["policies"]}
     assert tags == {"advice": [], "refunds": ["eu"]}
+
+
+def test_a_change_by_another_process_while_a_bundle_is_certified_is_kept(client, root, monkeypatch):
+    """Certification takes seconds; both administrators were told that their change is served."""
+    certified = Loader._certified
+
+    async def meanwhile(self, entry, bundle):
+        found = await certified(self, entry, bundle)
+        entries = [loading._entry(load_bundle(root / name), name, tags=("eu",)) for name in ("advice", "refunds")]
+        replace_set(root, entries)
+        return found
+
+    monkeypatch.setattr(Loader, "_certified", meanwhile)
+    assert put(client, "v7").status_code == 200
+    kept = {entry.policy: (entry.bundle, entry.tags) for entry in ServingSet(root).read()}
+    assert kept == {"advice": ("v7", ()), "refunds": ("refunds", ("eu",))}
+    tags = {card["policy"]: card["tags"] for card in client.get("/v1/guard/policies").json()["policies"]}
+    assert tags == {"advice": [], "refunds": ["eu"]}
+
+
+def test_a_set_that_was_replaced_meanwhile_is_not_written_over(root):
+    one, other = ServingSet(root), ServingSet(root)
+    entries = [loading._entry(load_bundle(root / name), name) for name in ("advice", "refunds")]
+    before = one.stamp
+    replace_set(root, entries)
+    assert one.write(tuple(entries[:1]), before) is None
+    assert other.read() == tuple(entries)
+    assert one.write(tuple(entries[:1]), other.stamp) == other.stamp
 
 
 def _listed(policies):
