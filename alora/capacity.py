@@ -19,7 +19,7 @@ from alora.bench.record import Record
 from alora.bench.roofline import FORWARD, FlopCount, causal
 from alora.bench.shapes import SHAPES
 from alora.config.schema import PlanSettings
-from alora.errors import ConfigError
+from alora.errors import ConfigError, first_line
 
 BLOCK = 16  # tokens; a part of a block is never shared
 USABLE = 0.9  # of a device's memory
@@ -115,10 +115,15 @@ def fit_rates(record: Record) -> Rates:
     Raises:
         ConfigError: the record has no such bursts, or they are of a base whose shape it does not say.
     """
-    rows = [
-        np.array([work.base, work.adapted, work.requests]) / seconds
-        for _, _, systems in bursts(record) for work, seconds in systems.values()
-    ]  # fmt: skip
+    try:
+        rows = [
+            np.array([work.base, work.adapted, work.requests]) / seconds
+            for _, _, systems in bursts(record) for work, seconds in systems.values()
+        ]  # fmt: skip
+    except (ValueError, LookupError) as error:
+        raise ConfigError(f"the record's cells are damaged ({first_line(error)}); measure again") from error
+    if record.machine.bytes <= 0:
+        raise ConfigError(f"the record's machine copies {record.machine.bytes:g} bytes a second; measure again")
     if len(rows) < 3:
         raise ConfigError(
             "the record holds fewer than two cells of the grid with alora and lora; run alora bench serving"

@@ -56,7 +56,7 @@ def _shape(base: BaseSettings, shape: str) -> tuple[str, BaseShape]:
         options = {"revision": base.revision, "trust_remote_code": base.trust_remote_code}
         config = read_config(base_location(base), options)
         return base.source, shape_of(config.get_text_config())
-    except (OSError, ValueError, AttributeError) as error:
+    except Exception as error:  # transformers checks a config by errors of its own
         raise BaseError(
             f"{base.source}: its config cannot be read ({first_line(error)}); give base.source=FOLDER, or plan.shape="
         ) from error

@@ -237,9 +237,28 @@ def test_a_base_by_its_config_alone(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("alora.base.smollm2.ensure_smollm2", lambda progress: tmp_path)
     assert main(["plan", "base=smollm2", "json=true"]) == 0, "a name of alora's own is none of the hub's"
     assert f"smollm2, {parameters / 1e6:.0f} M" in json.loads(capsys.readouterr().out)["facts"]["base"]
-    (tmp_path / "config.json").write_text("{")
-    assert main(["plan", f"base.source={tmp_path}"]) == 2
-    assert "its config cannot be read" in capsys.readouterr().err
+    odd = [{"head_dim": "x"}, {"torch_dtype": []}, {"layer_types": -1}]
+    for content in ("{", *(json.dumps({"model_type": "qwen3", **sizes, **one}) for one in odd)):
+        (tmp_path / "config.json").write_text(content)
+        assert main(["plan", f"base.source={tmp_path}"]) == 2, content
+        assert "its config cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (lambda data: data["machine"].update(bytes=0), "copies 0 bytes a second"),
+        (lambda data: data["cells"][0]["at"].update(tokens="x"), "the record's cells are damaged"),
+        (lambda data: data["cells"][0]["at"].clear(), "the record's cells are damaged"),
+    ],
+)
+def test_a_record_that_is_damaged_is_one_message(fault, words, tmp_path, capsys):
+    data = json.loads((Path(__file__).parents[2] / "benchmarks/results/serving_cpu.json").read_text())
+    data["cells"] = [cell for cell in data["cells"] if cell["workload"] == "grid"]
+    fault(data)
+    (tmp_path / "bench.json").write_text(json.dumps(data))
+    assert main(["plan", "plan.device=cpu", "plan.memory_gb=16", f"plan.record={tmp_path}"]) == 2
+    assert words in capsys.readouterr().err
 
 
 def test_every_device_of_the_schema_is_in_the_table():
