@@ -7,6 +7,7 @@ compare.json        figures, tests and every raw score
 compare.md          the tables
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -17,16 +18,25 @@ from typing import Any
 from alora.atomic import write_json
 from alora.comparison.scores import Scores, read_scores, write_scores
 from alora.comparison.task import Unit
+from alora.config.schema import JudgeSettings
+from alora.config.secrets import redacted
 from alora.errors import RunError
 from alora.training.run_folder import ADAPTER_FILES, CHECKPOINT, ClaimedFolder
 
 ASK_AGAIN = "rows_to_ask_again"  # a fact of scores: rows that the next call may get an answer to
+JUDGE = "judge_digest"  # a fact of a judge's scores: who was asked
 _LEFT_OUT, _OPEN = "left_out.json", "open"
 _OWN = re.compile(
     rf"arms/[^/]+/(?:[^/]+\.json|open|answers/[^/]+\.jsonl|adapters/[^/]+/{ADAPTER_FILES}|checkpoints/{CHECKPOINT}"
     r"|(?:[^/]+/)*\.[^/]+\.alora-part(?:/.+)?)"
 )
 _FIXED = ("base", "adapter", "policy", "prompt", "training")
+
+
+def judge_digest(settings: JudgeSettings) -> str:
+    """Of whom a judge's answers are, and of how much of a conversation."""
+    asked = [redacted(str(settings.url)), settings.model, settings.max_characters]
+    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
 
 
 class ComparisonFolder(ClaimedFolder):
@@ -52,8 +62,11 @@ class ComparisonFolder(ClaimedFolder):
             mark.unlink(missing_ok=True)
 
     def finished(self, unit: Unit) -> bool:
-        """Whether the unit has run to its end and left no row to be asked about again."""
-        return (self.home(unit) / _LEFT_OUT).is_file() and not (self.home(unit) / _OPEN).exists()
+        """Whether the unit has run to its end and left no row to be asked about again, of another judge neither."""
+        if not (self.home(unit) / _LEFT_OUT).is_file() or (self.home(unit) / _OPEN).exists():
+            return False
+        mine = judge_digest(self._recipe.judge)
+        return unit.arm != "judge" or all(scores.facts.get(JUDGE) == mine for scores in self.read(unit)[0])
 
     def read(self, unit: Unit) -> tuple[list[Scores], dict[str, str]]:
         """What a unit scored, and per missing policy the reason.

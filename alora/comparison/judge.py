@@ -19,7 +19,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from alora.comparison.answers import Answers
-from alora.comparison.folder import ASK_AGAIN
+from alora.comparison.folder import ASK_AGAIN, JUDGE, judge_digest
 from alora.comparison.judge_client import FAILURES_IN_A_ROW, JudgeClient, NoAnswer, Usage
 from alora.comparison.judge_prompt import Answer, messages
 from alora.comparison.scores import RowScores, Scores, labelled_for
@@ -251,5 +251,6 @@ def _book(file: Path, policy: Policy) -> Answers[Answer]:
 
 def _facts(settings: JudgeSettings, usage: Usage, silent: Counter[NoAnswer]) -> dict[str, Any]:
     refused = silent[NoAnswer.REFUSED] + silent[NoAnswer.FILTERED]
-    facts: dict[str, Any] = {"model": settings.model, **asdict(usage), "refused_rows": refused}
+    facts: dict[str, Any] = {"model": settings.model, JUDGE: judge_digest(settings)}
+    facts |= {**asdict(usage), "refused_rows": refused}
     return facts | ({} if settings.input_price is None else {"cost": round(usage.cost(settings), 6)})

@@ -257,3 +257,20 @@ def test_rows_that_failed_are_asked_about_by_the_next_call(place, tmp_path, caps
             assert "no answer for now" not in capsys.readouterr().err
     shares = {item["unanswered"] for item in json.loads((run / "compare.json").read_text())["methods"]}
     assert shares == {0.0}
+
+
+def test_another_judge_is_asked_in_its_place(place, tmp_path):
+    """The figures are those of the judge that the command names."""
+    run = tmp_path / "run"
+    with endpoint(lambda number, body: right(body)) as server:
+        given = (f"judge.url={server.url}", "judge.retries=0", "compare.arms=[judge]")
+        asked = []
+        for model in ("one", "one", "other"):
+            assert main(["compare", *overrides(place, run, *given, f"judge.model={model}")]) == 0
+            asked.append((len(server.bodies), _model(run)))
+    assert asked == [(96, "one"), (96, "one"), (192, "other")]
+
+
+def _model(run: Path) -> str:
+    (model,) = {scores["facts"]["model"] for scores in json.loads((run / "compare.json").read_text())["scores"]}
+    return model
