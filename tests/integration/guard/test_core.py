@@ -108,6 +108,15 @@ def test_a_conversation_that_does_not_fit_whole_is_refused(bundles, renderer):
     assert caught.value.status == 413
 
 
+def test_the_longest_prompt_that_the_engine_takes_is_taken(bundles, renderer):
+    served, talk = [Served.of(bundle) for bundle in bundles], parse_conversation({"messages": MESSAGES}, "test")
+    (prefix,) = Guard(served, renderer, reader=None).render(talk, served)
+    whole = len(prefix.token_ids) + max(len(item.suffix.token_ids) for item in served)
+    assert Guard(served, renderer, reader=None, longest=whole).render(talk, served) == [prefix]
+    with pytest.raises(RefusedRequest, match=f"the prompt has {whole} tokens"):
+        Guard(served, renderer, reader=None, longest=whole - 1).render(talk, served)
+
+
 TEXT = "Hello! " * 30000
 LONG = {
     "a text": [{"role": "user", "content": TEXT}],
