@@ -264,3 +264,11 @@ def test_a_transcript_in_one_cell_is_turns_where_the_settings_name_its_speakers(
     for role_map, text in (({}, TRANSCRIPT), ({"Agent": "assistant"}, "As Agent: said"), ({"A.": "user"}, "AB: c")):
         conversation, _ = read({"chat": text}, columns=columns, role_map=role_map)
         assert conversation.messages == (Message("user", text),)
+
+
+def test_another_spelling_of_a_mapped_label_is_mapped_as_well(tmp_path):
+    rows = [{"prompt": "Hello.", "label": label} for label in ("ok", "OK", "Ok ")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = DataSettings(label_map={"ok": "violation", "violation": "ok"})
+    found = read_labelled(str(tmp_path / "rows.jsonl"), settings, Policy("p", "P", "Rule."))
+    assert [row.labels["p"] for row in found] == ["violation"] * 3
