@@ -107,6 +107,15 @@ def whole(target: Path) -> Iterator[Path]:
         raise
 
 
+def flush(path: Path) -> None:
+    """Bring a file, or a folder's entries, to the disk, so that the rename cannot outrun the content."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def strangers(folder: Path, own: re.Pattern[str], names: Collection[str] = ("",)) -> list[str]:
     """Files below the entries ``names`` of ``folder`` (all of them) whose path from there is not one of ``own``.
 

@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from filelock import FileLock
+from safetensors import SafetensorError
 
+from alora.atomic import flush
 from alora.base.cache import cache_root, remember_of
 from alora.errors import BaseError, MissingDependency, first_line
 from alora.reading import sha256_of
 
 _FORMAT = 1  # raise it when the conversion writes something else: a new number is a new folder in the cache
-_FLOAT32_OF_QUANTIZED = 8  # at most, bytes of the folder for one byte of a 4-bit file
 
 
 def converted(file: Path, progress: bool = True, digest: str | None = None) -> Path:
@@ -38,7 +39,6 @@ def converted(file: Path, progress: bool = True, digest: str | None = None) -> P
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.parent / f".{folder.name}.lock"):
             if not folder.is_dir():
-                _require_space(folder.parent, file.stat().st_size * _FLOAT32_OF_QUANTIZED)
                 _convert(file, folder, progress)
     return folder
 
@@ -79,7 +79,7 @@ def _convert(file: Path, folder: Path, progress: bool) -> None:
             from alora.base.gguf_model import write_model  # torch: clients of a server go without
 
             write_model(file, made, progress)
-        except (OSError, BaseError):
+        except (OSError, SafetensorError, BaseError):
             raise
         except ImportError as error:
             raise MissingDependency(
@@ -91,24 +91,17 @@ def _convert(file: Path, folder: Path, progress: bool) -> None:
                 f"{file} cannot be read as a GGUF base: {first_line(error)}; check that the file is whole, and of a "
                 "family whose GGUF files transformers reads"
             ) from error
+        for path in (*made.iterdir(), made):
+            flush(path)
         made.replace(folder)
-
-
-def _require_space(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise BaseError(
-            f"{folder} has {free / 1e9:.1f} GB free and the converted base needs up to {needed / 1e9:.1f} GB; "
-            "make room, or set ALORA_CACHE to a folder on another disk"
-        )
 
 
 @contextlib.contextmanager
 def _writable(folder: Path) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise BaseError(
-            f"the base cannot be written to {folder}: {error.strerror or error}; make room, or set ALORA_CACHE to a "
-            "folder of yours"
+            f"the base cannot be written to {folder}: {reason}; make room, or set ALORA_CACHE to a folder of yours"
         ) from error

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ def write_model(file: Path, made: Path, progress: bool) -> None:
     """Write the model and the tokenizer in ``file`` to the folder ``made``, in float32.
 
     Raises:
-        BaseError: the file lacks a tensor, or holds another number of layers than its header describes.
+        BaseError: the file lacks a tensor, or holds another number of layers than its header describes; or the disk has
+            no room for the folder.
     """
     # Alone in a folder: transformers also reads what lies next to the file, Python included, and the cache's key is the
     # file's digest.
@@ -30,7 +32,8 @@ def write_model(file: Path, made: Path, progress: bool) -> None:
     alone.mkdir()
     (alone / file.name).symlink_to(file.absolute())
     stored: dict[str, Any] = {"gguf_file": file.name, "trust_remote_code": False}
-    _require_layers(file, AutoConfig.from_pretrained(alone, **stored))
+    weights = _require_layers(file, AutoConfig.from_pretrained(alone, **stored))
+    _require_space(made.parent, weights * torch.float32.itemsize)
     with _bars(progress):
         tokenizer = AutoTokenizer.from_pretrained(alone, **stored)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -46,9 +49,10 @@ def write_model(file: Path, made: Path, progress: bool) -> None:
     tokenizer.save_pretrained(made)
 
 
-def _require_layers(file: Path, config: Any) -> None:
-    """Refuse a file whose header describes other layers, or more weights, than it holds: transformers would make room
-    for all of them, and fill those that are missing with random numbers.
+def _require_layers(file: Path, config: Any) -> int:
+    """The number of weights that the file's header describes. Refuse a file whose header describes other layers, or
+    more weights, than it holds: transformers would make room for all of them, and fill those that are missing with
+    random numbers.
 
     Raises:
         BaseError: with both counts.
@@ -62,6 +66,16 @@ def _require_layers(file: Path, config: Any) -> None:
     size = file.stat().st_size
     if described > 8 * size:  # no kind of weight takes less than a bit
         raise BaseError(f"{file}: its header describes {described:,} weights, and it holds {size:,} bytes; {REMEDY}")
+    return described
+
+
+def _require_space(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise BaseError(
+            f"{folder.parent} has {free / 1e9:.1f} GB free and the converted base needs {needed / 1e9:.1f} GB; make "
+            "room, or set ALORA_CACHE to a folder on another disk"
+        )
 
 
 @contextlib.contextmanager

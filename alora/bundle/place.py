@@ -1,13 +1,12 @@
 """Where a bundle lies on disk: written under a temporary name next to it, flushed, then renamed."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from safetensors import SafetensorError
 
-from alora.atomic import others, replace_folder, workshop
+from alora.atomic import flush, others, replace_folder, workshop
 from alora.bundle.manifest import BUNDLE_FILES, MANIFEST_FILE
 from alora.errors import BundleError
 from alora.layout import own_link
@@ -52,12 +51,3 @@ def require_place(folder: Path) -> None:
             f"{folder} holds {stranger!r} besides the bundle, and would be replaced as a whole; move it away, or give "
             "another output="
         )
-
-
-def flush(path: Path) -> None:
-    """Bring a file, or a folder's entries, to the disk, so that the rename cannot outrun the content."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

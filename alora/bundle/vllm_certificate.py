@@ -9,8 +9,9 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from alora.atomic import flush
 from alora.bundle.manifest import CERTIFICATE_FILE, MANIFEST_FILE, file_record
-from alora.bundle.place import flush, put_folder
+from alora.bundle.place import put_folder
 from alora.bundle.read import Bundle, load_bundle
 from alora.errors import BundleError
 from alora.identity.certificate import Certificate, read_certificate, write_certificate

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from alora.adapter.folder import AdapterWeights, save_adapter
+from alora.atomic import flush
 from alora.base import smollm2
 from alora.base.load import LoadedBase
 from alora.bundle.card import model_card
@@ -24,7 +25,7 @@ from alora.bundle.manifest import (
     MoveRecord,
     file_record,
 )
-from alora.bundle.place import flush, put_folder, require_place
+from alora.bundle.place import put_folder, require_place
 from alora.bundle.read import Bundle, load_bundle
 from alora.config.schema import PromptSettings
 from alora.errors import BundleError, CheckFailed

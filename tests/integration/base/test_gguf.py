@@ -1,8 +1,10 @@
 """A GGUF file as a base: converted once, whole or not at all."""
 
+import contextlib
 import io
 import json
 import os
+import resource
 import shutil
 from pathlib import Path
 
@@ -139,10 +141,42 @@ def test_a_family_that_transformers_cannot_read_is_named(tmp_path):
 
 def test_a_full_disk_is_said_before_anything_is_written(tmp_path, cache, monkeypatch):
     toy_gguf(tmp_path / "toy.gguf")
-    monkeypatch.setattr("alora.base.gguf.shutil.disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 0))
+    monkeypatch.setattr("alora.base.gguf_model.shutil.disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 0))
     with pytest.raises(BaseError, match=r"has 0\.0 GB free .* make room, or set ALORA_CACHE"):
         converted(tmp_path / "toy.gguf", progress=False)
     assert [entry for entry in (cache / "bases").iterdir() if entry.is_dir()] == []
+
+
+@pytest.mark.parametrize(("bytes_a_weight", "fits"), [(4.5, True), (3.9, False)])
+def test_a_file_needs_room_for_its_weights_in_float32_however_they_are_stored(
+    bytes_a_weight, fits, tmp_path, cache, monkeypatch
+):
+    weights = sum(value.numel() for value in toy_gguf(tmp_path / "toy.gguf").parameters())
+    usage = shutil._ntuple_diskusage(1, 1, int(weights * bytes_a_weight))
+    monkeypatch.setattr("alora.base.gguf_model.shutil.disk_usage", lambda _: usage)
+    with contextlib.nullcontext() if fits else pytest.raises(BaseError, match=r"make room, or set ALORA_CACHE"):
+        assert converted(tmp_path / "toy.gguf", progress=False).is_dir()
+
+
+def test_a_disk_that_fills_up_while_the_weights_are_written_is_said(tmp_path, cache):
+    toy_gguf(tmp_path / "toy.gguf")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(BaseError, match=r"the base cannot be written to .*; make room, or set ALORA_CACHE"):
+            converted(tmp_path / "toy.gguf", progress=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [entry for entry in (cache / "bases").iterdir() if entry.is_dir()] == []
+
+
+def test_the_folder_gets_its_name_after_its_content_is_on_the_disk(tmp_path, monkeypatch):
+    """Or a power cut leaves a name over empty files, which every later call would take for the base."""
+    flushed, sync = set(), os.fsync
+    monkeypatch.setattr("alora.atomic.os.fsync", lambda at: (flushed.add(os.fstat(at).st_ino), sync(at)))
+    toy_gguf(tmp_path / "toy.gguf")
+    folder = converted(tmp_path / "toy.gguf", progress=False)
+    assert {path.stat().st_ino for path in (folder, *folder.iterdir())} <= flushed
 
 
 def test_a_missing_file_is_named(tmp_path):
