@@ -16,7 +16,6 @@ is 1e-4; in bfloat16 twice the distance that the base itself has between vLLM an
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from alora.config.environment import describe_environment
 
 GRAPHS = {"eager": None, "piecewise": "PIECEWISE", "full": "FULL_AND_PIECEWISE"}
 VOCABULARY, INVOCATION, BLOCK = 512, [5, 6, 7], 32
@@ -238,7 +239,7 @@ def _told(cells: list[dict[str, Any]], dtype: str) -> dict[str, Any]:
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "vllm": compat.vllm_version(),
         "torch": torch.__version__,
-        "python": platform.python_version(),
+        "environment": describe_environment(),
         "dtype": dtype,
         "complete": len(cells) == 2 * len(GRAPHS),
         "cells": cells,

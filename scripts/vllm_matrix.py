@@ -19,6 +19,8 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
+from alora.config.environment import cpu_flags, processor, source_commit
+
 ROOT = Path(__file__).resolve().parents[1]
 VERSIONS = ("0.27.1", "0.29.0", "0.31.0", "0.32.0")
 
@@ -68,6 +70,9 @@ def run(version: str, home: Path, arguments: list[str]) -> dict[str, Any]:
         "failed": sorted(f"{case.get('classname')}::{case.get('name')}" for case in failed),
         "skipped": sorted(f"{case.get('classname')}::{case.get('name')}" for case in skipped),
         "seconds": seconds,
+        "commit": source_commit(),
+        "processor": processor(),
+        "cpu flags": " ".join(cpu_flags()),
     }
 
 

@@ -11,7 +11,6 @@ the plugin can remove, and what the plugin adds to the front end of another proc
 import argparse
 import json
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -147,12 +146,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         paths = [write_adapter(Path(scratch, f"a{number}")) for number in range(given.adapters)]
         rows = [measure(tokens, given.adapters, given.repeats, paths) for tokens in given.prefix_tokens]
+    from alora.config.environment import describe_environment
     from alora.vllm_plugin import compat
 
     told = {
         "what": "Python milliseconds per request in EngineCore.preprocess_add_request and in the front end, medians",
         "vllm": compat.vllm_version(),
-        "python": platform.python_version(),
+        "environment": describe_environment(),
         "block_size": BLOCK,
         "repeats": given.repeats,
         "rows": rows,
