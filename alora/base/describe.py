@@ -7,8 +7,10 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from alora.base import REMEDY
+from alora.base.cache import cache_root
 from alora.base.fingerprint import Fingerprint, template_digest, tokenizer_digest
 from alora.base.location import base_location
+from alora.config.paths import DEFAULT_BASE, is_gguf
 from alora.config.schema import BaseSettings
 from alora.errors import BaseError, first_line
 
@@ -80,4 +82,7 @@ def unreadable(source: str | None, error: Exception) -> str:
     """The message for whatever transformers raises."""
     if "trust_remote_code" in str(error):
         return f"base {source!r} runs its own Python; read it, then set base.trust_remote_code=true on the command line"
-    return f"base {source!r} cannot be loaded: {first_line(error)}; check base.source, or take base=smollm2"
+    remedy = "check base.source, or take base=smollm2"
+    if source is not None and (source == DEFAULT_BASE or is_gguf(source)):
+        remedy = f"remove its folder from {cache_root() / 'bases'}, and the next call makes it again"
+    return f"base {source!r} cannot be loaded: {first_line(error)}; {remedy}"

@@ -79,7 +79,7 @@ def _convert(file: Path, folder: Path, progress: bool) -> None:
             from alora.base.gguf_model import write_model  # torch: clients of a server go without
 
             write_model(file, made, progress)
-        except (OSError, SafetensorError, BaseError):
+        except (SafetensorError, BaseError):
             raise
         except ImportError as error:
             raise MissingDependency(
@@ -87,6 +87,8 @@ def _convert(file: Path, folder: Path, progress: bool) -> None:
                 "that was converted elsewhere as the base"
             ) from error
         except Exception as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the disk's; transformers raises OSError of its own for what it cannot read
             raise BaseError(
                 f"{file} cannot be read as a GGUF base: {first_line(error)}; check that the file is whole, and of a "
                 "family whose GGUF files transformers reads"

@@ -23,8 +23,8 @@ def write_model(file: Path, made: Path, progress: bool) -> None:
     """Write the model and the tokenizer in ``file`` to the folder ``made``, in float32.
 
     Raises:
-        BaseError: the file lacks a tensor, or holds another number of layers than its header describes; or the disk has
-            no room for the folder.
+        BaseError: the file lacks a tensor, holds another number of layers than its header describes, or NaN; or the
+            disk has no room for the folder.
     """
     # Alone in a folder: transformers also reads what lies next to the file, Python included, and the cache's key is the
     # file's digest.
@@ -41,6 +41,7 @@ def write_model(file: Path, made: Path, progress: bool) -> None:
         )
     model, info = loaded
     require_whole(info, str(file))
+    _require_sound(file, model)
     # The weights are plain float32 by now; the model still says that it is quantized and would refuse to be saved.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
@@ -67,6 +68,20 @@ def _require_layers(file: Path, config: Any) -> int:
     if described > 8 * size:  # no kind of weight takes less than a bit
         raise BaseError(f"{file}: its header describes {described:,} weights, and it holds {size:,} bytes; {REMEDY}")
     return described
+
+
+def _require_sound(file: Path, model: Any) -> None:
+    """Refuse weights that no later call could use: the folder would be in the cache for good.
+
+    Raises:
+        BaseError: a tensor holds NaN or infinity, or there are more or fewer embeddings than tokens.
+    """
+    rows = model.get_input_embeddings().weight.shape[0]
+    if rows != model.config.vocab_size:
+        raise BaseError(f"{file}: it holds {rows} embeddings for {model.config.vocab_size} tokens; {REMEDY}")
+    for name, value in model.named_parameters():
+        if not value.isfinite().all():
+            raise BaseError(f"{file}: tensor {name} holds NaN or infinity; {REMEDY}")
 
 
 def _require_space(folder: Path, needed: int) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,43 @@ def test_a_damaged_file_is_one_message_and_leaves_nothing(damage, tmp_path, cach
     assert [entry for entry in (cache / "bases").iterdir() if entry.is_dir()] == []
 
 
+def more_keys(content: bytearray) -> None:
+    content[16:24] = struct.pack("<Q", 2**40)
+
+
+def fewer_tokens(content: bytearray) -> None:
+    at = content.index(b"tokenizer.ggml.tokens") + len(b"tokenizer.ggml.tokens") + 8
+    content[at : at + 8] = struct.pack("<Q", 3)
+
+
+def fewer_embeddings(content: bytearray) -> None:
+    at = content.index(b"token_embd.weight") + len(b"token_embd.weight") + 12
+    content[at : at + 8] = struct.pack("<Q", struct.unpack("<Q", content[at : at + 8])[0] - 5)
+
+
+def no_number(content: bytearray) -> None:
+    content[-4000:-3996] = struct.pack("<f", float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (more_keys, "cannot be read as a GGUF base: .*; check that the file is whole"),
+        (fewer_tokens, "cannot be read as a GGUF base: .*; check that the file is whole"),
+        (fewer_embeddings, "embeddings for .* tokens; download it again"),
+        (no_number, "tensor .* holds NaN or infinity; download it again"),
+    ],
+)
+def test_a_damaged_byte_is_said_of_the_file_and_leaves_nothing(damage, words, tmp_path, cache):
+    toy_gguf(tmp_path / "toy.gguf")
+    content = bytearray((tmp_path / "toy.gguf").read_bytes())
+    damage(content)
+    (tmp_path / "toy.gguf").write_bytes(content)
+    with pytest.raises(BaseError, match=rf"toy\.gguf.*.*{words}"):
+        converted(tmp_path / "toy.gguf", progress=False)
+    assert [entry for entry in (cache / "bases").iterdir() if entry.is_dir()] == []
+
+
 def test_a_family_that_transformers_cannot_read_is_named(tmp_path):
     toy_gguf(tmp_path / "toy.gguf", architecture="rwkv7")
     with pytest.raises(BaseError, match="rwkv7"):
@@ -177,6 +215,17 @@ def test_the_folder_gets_its_name_after_its_content_is_on_the_disk(tmp_path, mon
     toy_gguf(tmp_path / "toy.gguf")
     folder = converted(tmp_path / "toy.gguf", progress=False)
     assert {path.stat().st_ino for path in (folder, *folder.iterdir())} <= flushed
+
+
+def test_a_damaged_folder_in_the_cache_is_removed_by_hand_and_made_again(tmp_path):
+    toy_gguf(tmp_path / "toy.gguf")
+    settings = BaseSettings(source=str(tmp_path / "toy.gguf"))
+    folder = converted(tmp_path / "toy.gguf", progress=False)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(BaseError, match=r"remove its folder from .*cache/bases, and the next call makes it again"):
+        load_base(settings, progress=False)
+    shutil.rmtree(folder)
+    load_base(settings, progress=False)
 
 
 def test_a_missing_file_is_named(tmp_path):
