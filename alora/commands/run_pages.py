@@ -20,11 +20,13 @@ from alora.evaluation.predict import answers
 from alora.evaluation.records import Evaluation
 from alora.evaluation.report import HEADINGS, describe_operating_point, table_rows, write_evaluations
 from alora.evaluation.scored import Judged, Scored, write_predictions
+from alora.findings import WARNING, Finding
 from alora.identity.certificate import Certificate
 from alora.layout import BATTERY, BUNDLE, POLICIES, REPORT, RUN_FILE, link_only
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
 from alora.reading import read_whole
+from alora.training.schedule import still_improving
 from alora.training.track import read_hyperparameters
 from alora.typed import leaves, typed
 from alora.verdict import make_verdict
@@ -42,7 +44,14 @@ def write_page(file: Path, judged: Judged, recipe: Recipe, training: Path) -> No
     versions = {name: value for name, value in describe_environment().items() if name != "command"}
     facts = {"Training": trained, "Settings": _settings(recipe), "Versions": versions}
     shown = {title: table for title, table in facts.items() if table}
-    write_text(file, render_page(Page(judged, recipe.evaluation, losses, shown)))
+    warnings = []
+    if last := still_improving(losses.get("validation", ())):
+        text = (
+            f"it was still improving when its training ended (validation loss {last[0]:.3f}, then {last[1]:.3f}); "
+            "raise training.epochs or training.max_steps"
+        )
+        warnings = [Finding(WARNING, "STILL_IMPROVING", judged.policy.id, text)]
+    write_text(file, render_page(Page(judged, recipe.evaluation, losses, shown, warnings)))
 
 
 def write_judgement(this: TrainingRun, policy: Policy, methods: Sequence[Scored]) -> None:

@@ -163,14 +163,15 @@ def _keep(this: TrainingRun, policy: Policy, fitted: Fitted, index: int) -> None
     places, standing = this.folder.places(policy.id), fitted.standings[index]
     if standing.dropped is None:
         save_adapter(fitted.adapters[index], places.adapter, this.base.source)
-    if last := still_improving(fitted.history, index, len(fitted.standings)):
+    curves = loss_curves(fitted.history, index, len(fitted.standings))
+    if last := still_improving(curves["validation"]):
         key = "max_steps" if fitted.settings.max_steps > 0 else "epochs"
         note(
             f"{policy.id} was still improving when training ended (validation loss {last[0]:.3f}, then "
             f"{last[1]:.3f}); raise training.{key}, which was {getattr(fitted.settings, key):g}"
         )
     record = {"standing": asdict(standing), "steps": fitted.steps, "settings": asdict(fitted.settings)}
-    record |= {"losses": loss_curves(fitted.history, index, len(fitted.standings)), "peak_bytes": _peak_memory()}
+    record |= {"losses": curves, "peak_bytes": _peak_memory()}
     write_json(places.training, record | {"history": list(fitted.history)})
 
 

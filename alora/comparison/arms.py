@@ -25,7 +25,7 @@ from alora.prompt.render import Renderer
 from alora.training.examples import examples
 from alora.training.loop import fit
 from alora.training.run_folder import remove_checkpoints
-from alora.training.schedule import still_improving
+from alora.training.schedule import loss_curves, still_improving
 
 
 def run_unit(bench: Workbench, unit: Unit, home: Path) -> tuple[dict[str, Scores], dict[str, str]]:
@@ -77,7 +77,8 @@ def _trained(bench: Workbench, unit: Unit, home: Path) -> dict[str, Scores]:
         policy, standing = task.policies[place], fitted.standings[place]
         save_adapter(adapter, home / "adapters" / policy.id, bench.base.source)
         own = {"best_step": standing.best_step, "best_validation_loss": standing.best_loss, "digest": adapter.digest}
-        own["still_improving"] = still_improving(fitted.history, place, len(fitted.standings)) is not None
+        curves = loss_curves(fitted.history, place, len(fitted.standings))
+        own["still_improving"] = still_improving(curves["validation"]) is not None
         found[policy.id] = scores_of(unit, answered, splits, facts | own)
     remove_checkpoints(home / "checkpoints")
     return found

@@ -24,6 +24,7 @@ from alora.evaluation.records import Evaluation
 from alora.evaluation.report import HEADINGS, describe_operating_point, estimate_cell, figure_rows, table_rows
 from alora.evaluation.resampling import Flags, Floats, Sweep, sweep
 from alora.evaluation.scored import Judged, Scored
+from alora.findings import Finding
 from alora.layout import PAGE_START
 
 SHOWN, EXCERPT = 20, 600  # rows in a list, characters of a text
@@ -35,13 +36,14 @@ _METHODS = {"alora": "adapter (aLoRA)", "lora": "adapter (LoRA)", "prompt": "bas
 @dataclass(frozen=True)
 class Page:
     """What a page is made of. ``losses`` are training's and validation's, by step; ``facts`` are tables for its end:
-    title → name → value.
+    title → name → value. ``warnings`` are what the training itself holds against the adapter.
     """
 
     judged: Judged
     settings: EvaluationSettings
     losses: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     facts: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    warnings: Sequence[Finding] = ()
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def render_page(page: Page) -> str:
         title=page.judged.policy.title,
         policy=page.judged.policy,
         own=own,
-        findings=doubts(page.judged.evaluations),
+        findings=[*doubts(page.judged.evaluations), *page.warnings],
         methods=[_named(one.method) for one in page.judged.evaluations],
         figures=[(cells[0][0], [value for _, value in cells]) for cells in table],
         operating_point=describe_operating_point(own.operating_point),

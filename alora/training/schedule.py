@@ -73,11 +73,10 @@ def loss_curves(history: History, policy: int, policies: int) -> dict[str, list[
     }
 
 
-def still_improving(history: History, policy: int, policies: int) -> tuple[float, float] | None:
-    """The validation losses of the last two evaluations, if the last one still improved on all before it by a share of
-    :data:`STILL_IMPROVING` and by :data:`NOTHING_LEFT` nats; None otherwise."""
-    key = "eval_loss" if policies == 1 else f"eval_loss_{policy}"
-    losses = [loss for entry in history if (loss := entry.get(key)) is not None]
+def still_improving(curve: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
+    """The last two validation losses of a ``curve`` by step, if the last one still improved on all before it by a share
+    of :data:`STILL_IMPROVING` and by :data:`NOTHING_LEFT` nats; None otherwise."""
+    losses = [loss for _, loss in curve]
     if len(losses) < 2:
         return None
     best = min(losses[:-1])

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import f1_score, precision_recall_fscore_support
 
-from alora.config.schema import EvaluationSettings
+from alora.commands.run_pages import write_page
+from alora.config.schema import EvaluationSettings, Recipe
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.evaluation import page as page_module
 from alora.evaluation.calibration import all_probabilities, choose_threshold, fit_rules, verdicts
@@ -128,6 +129,19 @@ def test_the_all_clear_says_on_which_rows_it_stands(split, fitted):
     clear = " ".join(text.split()).partition(f"On these 80 {split} rows nothing speaks against the adapter")[2][:400]
     assert clear
     assert ("temperature and threshold were chosen on the same rows" in clear) == fitted
+
+
+@pytest.mark.parametrize(("last", "warned"), [(0.3, True), (0.395, False)])
+def test_a_training_that_was_still_improving_is_on_the_page(tmp_path, last, warned):
+    record = {"losses": {"training": [], "validation": [[1, 0.5], [2, 0.4], [3, last]]}, "history": []}
+    (tmp_path / "training.json").write_text(
+        json.dumps(record | {"peak_bytes": 0, "steps": 3, "settings": {}, "standing": {"best_step": 3}})
+    )
+    page = make_page(signals=(3.0, 0.1, 0.1))
+    write_page(tmp_path / "report.html", page.judged, Recipe(), tmp_path / "training.json")
+    text = " ".join(Read((tmp_path / "report.html").read_text()).text.split())
+    assert ("STILL_IMPROVING" in text and "(validation loss 0.400, then 0.300)" in text) == warned
+    assert ("nothing speaks against the adapter" in text) == (not warned)
 
 
 def test_the_slider_counts_what_the_figures_count():

@@ -9,7 +9,7 @@ from transformers import get_scheduler
 from alora.config.schema import SCHEDULERS, TrainingSettings
 from alora.training.examples import Example, Target
 from alora.training.loop import _arguments, finite_entry
-from alora.training.schedule import make_schedule, still_improving
+from alora.training.schedule import loss_curves, make_schedule, still_improving
 
 
 def rows(*policies_of_row: tuple[int, ...]) -> list[Example]:
@@ -105,7 +105,8 @@ def test_a_log_entry_is_one_that_json_can_hold():
 def test_still_improving(losses, found):
     for key, policies in (("eval_loss", 1), ("eval_loss_1", 3)):
         history = [{"loss": 0.1}, *({key: loss, "step": 1.0} for loss in losses)]
-        assert still_improving(history, 1 if policies > 1 else 0, policies) == found
+        curves = loss_curves(history, 1 if policies > 1 else 0, policies)
+        assert still_improving(curves["validation"]) == found
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
