@@ -45,21 +45,24 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def compared(place):
-    """A whole comparison, and how often it asked the judge; called again, which must ask and train nothing."""
-    with endpoint(judge) as server:
-        more = (f"judge.url={server.url}", "judge.model=m", "judge.input_price=2", "judge.output_price=10")
-        command = [
-            "compare",
-            *overrides(
-                place, place / "run", *more, "compare.seeds=[0,1]", "compare.ranks=[2,4]", "training.max_steps=4"
-            ),
-        ]
-        codes = [main(command)]
-        first, asked = json.loads((place / "run/compare.json").read_text()), len(server.bodies)
-        codes.append(main(command))
-        again = json.loads((place / "run/compare.json").read_text())
-        assert len(server.bodies) == asked
+def server():
+    with endpoint(judge) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def compared(place, server):
+    """A whole comparison, called again, which must ask the judge and train nothing."""
+    more = (f"judge.url={server.url}", "judge.model=m", "judge.input_price=2", "judge.output_price=10")
+    command = [
+        "compare",
+        *overrides(place, place / "run", *more, "compare.seeds=[0,1]", "compare.ranks=[2,4]", "training.max_steps=4"),
+    ]
+    codes = [main(command)]
+    first, asked = json.loads((place / "run/compare.json").read_text()), len(server.bodies)
+    codes.append(main(command))
+    again = json.loads((place / "run/compare.json").read_text())
+    assert len(server.bodies) == asked
     assert codes == [0, 0]
     assert all(first[key] == again[key] for key in ("scores", "methods", "gaps"))
     return first, place / "run"
@@ -141,21 +144,15 @@ def test_no_word_of_a_conversation_is_kept(compared):
     assert WORDS.search((compared[1].parent / "test.jsonl").read_text())
 
 
-def test_a_lost_unit_is_the_only_one_that_runs_again(compared, place, capfd):
+def test_a_lost_unit_is_the_only_one_that_runs_again(compared, place, server, capfd):
     found, run = compared
     home = run / "arms/lora-rank2-seed1"
     before = {file: file.stat().st_mtime_ns for file in (run / "arms").rglob("red.json") if home not in file.parents}
     shutil.rmtree(home)
-    with endpoint(judge) as server:
-        arguments = (
-            f"judge.url={server.url}",
-            "judge.model=m",
-            "compare.seeds=[0,1]",
-            "compare.ranks=[2,4]",
-            "training.max_steps=4",
-        )
-        assert main(["compare", *overrides(place, run, *arguments)]) == 0
-        assert server.bodies == []
+    arguments = ("judge.model=m", "compare.seeds=[0,1]", "compare.ranks=[2,4]", "training.max_steps=4")
+    asked = len(server.bodies)
+    assert main(["compare", *overrides(place, run, f"judge.url={server.url}", *arguments)]) == 0
+    assert len(server.bodies) == asked
     assert [line for line in capfd.readouterr().err.splitlines() if line.startswith("running")] == [
         "running lora-rank2-seed1"
     ]
