@@ -63,7 +63,7 @@ def test_an_engine_takes_the_longest_prompt_of_its_bundles(monkeypatch):
     bundle, asked = load_bundle(store.battery() / store.POLICIES[0].id), {}
     prompt = replace(bundle.manifest.prompt, max_prefix_tokens=20_000)
     vllm = SimpleNamespace(LLM=lambda **options: asked.update(options))
-    monkeypatch.setattr(vllm_here, "_vllm", lambda: SimpleNamespace(vllm=vllm))
+    monkeypatch.setattr(vllm_here, "vllm_api", lambda: SimpleNamespace(vllm=vllm))
     monkeypatch.setattr(vllm_here, "_longest", lambda base: 32_768)
     for long, wanted in ((replace(bundle, manifest=replace(bundle.manifest, prompt=prompt)), 20_001), (bundle, 4608)):
         Engine.of([long], store.base(), str(store.base_folder()))
