@@ -296,6 +296,4 @@ def listed(row: Mapping[str, Any]) -> str:
 
 def kind(value: Any) -> str:
     """What a value is, as a message shows it."""
-    if value is None:
-        return "missing or null"
-    return f"{type(value).__name__} {shortened(value)}"
+    return "missing or null" if value is None else f"{type(value).__name__} {shortened(value)}"
