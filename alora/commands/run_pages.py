@@ -26,7 +26,7 @@ from alora.layout import BATTERY, BUNDLE, POLICIES, REPORT, RUN_FILE, link_only
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
 from alora.reading import read_whole
-from alora.training.schedule import still_improving
+from alora.training.schedule import unfinished
 from alora.training.track import read_hyperparameters
 from alora.typed import leaves, typed
 from alora.verdict import make_verdict
@@ -39,18 +39,12 @@ _SHOWN = ("artifact", "base", "adapter", "policy", "policies", "data", "prompt",
 
 def write_page(file: Path, judged: Judged, recipe: Recipe, training: Path) -> None:
     """Write one policy's page; ``training`` is the record of its training, which may be missing."""
-    losses, trained = _training(training)
+    losses, trained, text = _training(training)
     # Without the command, which may be a resume's.
     versions = {name: value for name, value in describe_environment().items() if name != "command"}
     facts = {"Training": trained, "Settings": _settings(recipe), "Versions": versions}
     shown = {title: table for title, table in facts.items() if table}
-    warnings = []
-    if last := still_improving(losses.get("validation", ())):
-        text = (
-            f"it was still improving when its training ended (validation loss {last[0]:.3f}, then {last[1]:.3f}); "
-            "raise training.epochs or training.max_steps"
-        )
-        warnings = [Finding(WARNING, "STILL_IMPROVING", judged.policy.id, text)]
+    warnings = [Finding(WARNING, "STILL_IMPROVING", judged.policy.id, f"it {text}")] if text else []
     write_text(file, render_page(Page(judged, recipe.evaluation, losses, shown, warnings)))
 
 
@@ -141,17 +135,19 @@ def say_doubts(evaluations: Sequence[Evaluation], strict: bool) -> None:
         raise CheckFailed(f"strict=true, and {len(found)} warning{'s' if len(found) > 1 else ''} above")
 
 
-def _training(file: Path) -> tuple[dict[str, Sequence[tuple[float, float]]], dict[str, object]]:
-    """Losses by step and facts from ``training.json``; nothing where there is none that can be read."""
+def _training(file: Path) -> tuple[dict[str, Sequence[tuple[float, float]]], dict[str, object], str | None]:
+    """Losses by step, facts, and what is to be said of its end, from ``training.json``; nothing where there is none
+    that can be read."""
     try:
         record = json.loads(read_whole(file).decode())
         losses = typed(Mapping[str, tuple[tuple[float, float], ...]], record["losses"], "losses")
         seconds = [entry["train_runtime"] for entry in record["history"] if "train_runtime" in entry]
         facts: dict[str, object] = {"time": f"{float(seconds[-1]):.0f} s"} if seconds else {}
         facts |= {"peak memory": f"{record['peak_bytes'] / 2**30:.2f} GiB", **read_hyperparameters(file)}
+        text = unfinished(losses.get("validation", ()), record["settings"])
     except (RunError, OSError, ValueError, KeyError, TypeError, RecursionError):
-        return {}, {}
-    return {name: points for name, points in losses.items() if points}, facts
+        return {}, {}, None
+    return {name: points for name, points in losses.items() if points}, facts, text
 
 
 def _settings(recipe: Recipe) -> dict[str, object]:

@@ -20,6 +20,8 @@ def run(recipe: Recipe) -> int:
     try:
         serving = importlib.import_module(f"alora.commands.serve_{way}")
     except ImportError as error:
+        if way == "vllm":  # has no guard
+            raise
         raise MissingDependency(f"the guard needs FastAPI ({error}); pip install 'alora-toolkit[guard]'") from error
     return serving.serve(recipe)
 

@@ -26,7 +26,7 @@ from alora.training.examples import Example, examples
 from alora.training.loop import Fitted, fit
 from alora.training.processes import Processes
 from alora.training.run_folder import RunFolder, remove_checkpoints
-from alora.training.schedule import loss_curves, still_improving
+from alora.training.schedule import loss_curves, unfinished
 from alora.training.track import read_standing
 from alora.training.trl_engine import fit_with_trl
 
@@ -163,14 +163,10 @@ def _keep(this: TrainingRun, policy: Policy, fitted: Fitted, index: int) -> None
     places, standing = this.folder.places(policy.id), fitted.standings[index]
     if standing.dropped is None:
         save_adapter(fitted.adapters[index], places.adapter, this.base.source)
-    curves = loss_curves(fitted.history, index, len(fitted.standings))
-    if last := still_improving(curves["validation"]):
-        key = "max_steps" if fitted.settings.max_steps > 0 else "epochs"
-        note(
-            f"{policy.id} was still improving when training ended (validation loss {last[0]:.3f}, then "
-            f"{last[1]:.3f}); raise training.{key}, which was {getattr(fitted.settings, key):g}"
-        )
-    record = {"standing": asdict(standing), "steps": fitted.steps, "settings": asdict(fitted.settings)}
+    curves, settings = loss_curves(fitted.history, index, len(fitted.standings)), asdict(fitted.settings)
+    if text := unfinished(curves["validation"], settings):
+        note(f"{policy.id} {text}")
+    record = {"standing": asdict(standing), "steps": fitted.steps, "settings": settings}
     record |= {"losses": curves, "peak_bytes": _peak_memory()}
     write_json(places.training, record | {"history": list(fitted.history)})
 

@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from alora.config.schema import TrainingSettings
 from alora.training.examples import Example
@@ -83,3 +84,14 @@ def still_improving(curve: Sequence[tuple[float, float]]) -> tuple[float, float]
     if best - losses[-1] < max(STILL_IMPROVING * best, NOTHING_LEFT):
         return None
     return losses[-2], losses[-1]
+
+
+def unfinished(curve: Sequence[tuple[float, float]], settings: Mapping[str, Any]) -> str | None:
+    """What to say of a training that was :func:`still_improving`, by its ``settings``; None of any other."""
+    if (last := still_improving(curve)) is None:
+        return None
+    key = "max_steps" if settings["max_steps"] > 0 else "epochs"
+    return (
+        f"was still improving when training ended (validation loss {last[0]:.3f}, then {last[1]:.3f}); raise "
+        f"training.{key}, which was {settings[key]:g}"
+    )

@@ -1,12 +1,13 @@
 """``alora serve``: an address that cannot be listened on is said before anything is loaded."""
 
 import socket
+import sys
 
 import pytest
 
 from alora.commands import serve, serve_vllm
 from alora.config.schema import Recipe, ServingSettings
-from alora.errors import ConfigError
+from alora.errors import ConfigError, MissingDependency
 
 
 @pytest.fixture
@@ -23,6 +24,14 @@ def started(monkeypatch):
     recipes = []
     monkeypatch.setattr(serve_vllm, "serve", lambda recipe: recipes.append(recipe) or 0)
     return recipes
+
+
+@pytest.mark.parametrize(("scorer", "said"), [("vllm", ModuleNotFoundError), ("packed", MissingDependency)])
+def test_fastapi_is_named_where_the_guard_needs_it_alone(monkeypatch, scorer, said):
+    """vLLM's own server has no guard: what its way lacks is said as it is."""
+    monkeypatch.setitem(sys.modules, f"alora.commands.serve_{scorer}", None)
+    with pytest.raises(said):
+        serve.run(Recipe(serving=ServingSettings(scorer=scorer, port=0)))
 
 
 @pytest.mark.parametrize("scorer", ["vllm", "packed", "http://127.0.0.1:1"])

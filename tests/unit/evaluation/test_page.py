@@ -133,14 +133,15 @@ def test_the_all_clear_says_on_which_rows_it_stands(split, fitted):
 
 @pytest.mark.parametrize(("last", "warned"), [(0.3, True), (0.395, False)])
 def test_a_training_that_was_still_improving_is_on_the_page(tmp_path, last, warned):
-    record = {"losses": {"training": [], "validation": [[1, 0.5], [2, 0.4], [3, last]]}, "history": []}
-    (tmp_path / "training.json").write_text(
-        json.dumps(record | {"peak_bytes": 0, "steps": 3, "settings": {}, "standing": {"best_step": 3}})
-    )
+    losses = {"training": [], "validation": [[1, 0.5], [2, 0.4], [3, last]]}
+    record = {"losses": losses, "settings": {"max_steps": -1, "epochs": 3.0}, "standing": {"best_step": 3}}
+    record |= {"history": [], "peak_bytes": 0, "steps": 3}
+    (tmp_path / "training.json").write_text(json.dumps(record))
     page = make_page(signals=(3.0, 0.1, 0.1))
     write_page(tmp_path / "report.html", page.judged, Recipe(), tmp_path / "training.json")
     text = " ".join(Read((tmp_path / "report.html").read_text()).text.split())
     assert ("STILL_IMPROVING" in text and "(validation loss 0.400, then 0.300)" in text) == warned
+    assert ("raise training.epochs, which was 3" in text) == warned
     assert ("nothing speaks against the adapter" in text) == (not warned)
 
 
