@@ -17,7 +17,7 @@ from typing import Any
 from alora.base.describe import describe_prompts
 from alora.bundle.read import load_battery
 from alora.config.schema import BaseSettings
-from alora.guard.core import Guard
+from alora.guard.core import GuardCore
 from alora.guard.reader import Reading, Served
 from alora.guard.wire import GuardRequest
 
@@ -35,7 +35,7 @@ class AtOnce:
 async def own_ms(one: Served, renderer: Any, policies: int) -> float:
     """Milliseconds a policy."""
     many = [replace(one, name=f"{n}@0", policy=replace(one.policy, id=f"policy{n}")) for n in range(policies)]
-    guard, taken = Guard(many, renderer, AtOnce()), list[float]()  # pyright: ignore[reportArgumentType]
+    guard, taken = GuardCore(many, renderer, AtOnce()), list[float]()  # pyright: ignore[reportArgumentType]
     request = GuardRequest(messages=[{"role": "user", "content": "Where is my parcel?"}])
     for _ in range(REQUESTS):
         start = time.process_time()

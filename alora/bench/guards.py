@@ -6,7 +6,7 @@ from enum import StrEnum
 import torch
 
 from alora.bench.intervals import Measured, mean_ratio
-from alora.bench.trials import AA, READS_TEXT, Agreement, Cell, Piece, Refusal, Trial
+from alora.bench.trials import AA, READS_TEXT, Agreement, Cell, Objection, Piece, Trial
 
 GRADIENT_TOLERANCE = {False: 1e-4, True: 0.1}  # relative; in 16 bits a gradient is a sum of many rounded products
 VERDICT_TOLERANCE = {False: 1e-3, True: 0.02}  # of a label's probability: two engines, other kernels; in 16 bits
@@ -43,11 +43,11 @@ def half(dtype: torch.dtype) -> bool:
     return dtype in (torch.bfloat16, torch.float16)
 
 
-def refuse(code: Code, text: str, when: object = True) -> list[Refusal]:
-    return [Refusal(code.value, text)] if when else []
+def refuse(code: Code, text: str, when: object = True) -> list[Objection]:
+    return [Objection(code.value, text)] if when else []
 
 
-def unequal_work(ours: Sequence[Trial], theirs: Sequence[Trial], name: str) -> list[Refusal]:
+def unequal_work(ours: Sequence[Trial], theirs: Sequence[Trial], name: str) -> list[Objection]:
     """Both must have run the same pieces, token for token, no piece twice; times are compared piece by piece.
 
     A system that runs a part of them (a trainer one pair, standard LoRA a part of the burst) stands for the whole only
@@ -64,7 +64,7 @@ def unequal_work(ours: Sequence[Trial], theirs: Sequence[Trial], name: str) -> l
     return next((found for trial in theirs if (found := _part_of(whole, set(trial.run.work), name))), [])
 
 
-def _part_of(whole: set[Piece], part: set[Piece], name: str) -> list[Refusal]:
+def _part_of(whole: set[Piece], part: set[Piece], name: str) -> list[Objection]:
     code = Code.OTHER_PROMPTS if name in READS_TEXT else Code.UNEQUAL_WORK
     mine, other = (sorted({(one.prompt_tokens, one.output_tokens) for one in pieces}) for pieces in (whole, part))
     if foreign := part - whole:
@@ -75,14 +75,14 @@ def _part_of(whole: set[Piece], part: set[Piece], name: str) -> list[Refusal]:
     return refuse(Code.UNEQUAL_WORK, f"{name} ran a part of prompts of unequal length: its whole is unknown", unknown)
 
 
-def missing_rounds(ours: Sequence[Trial], theirs: Sequence[Trial], name: str) -> list[Refusal]:
+def missing_rounds(ours: Sequence[Trial], theirs: Sequence[Trial], name: str) -> list[Objection]:
     """Ratios are taken round by round, so both must have run every one of them, once."""
     mine, other = (sorted(trial.round for trial in trials) for trials in (ours, theirs))
     text = f"{name} was measured in rounds {other}, ours in {mine}"
     return refuse(Code.MISSING_ROUNDS, text, mine != other or len(set(mine)) < len(mine))
 
 
-def unequal_verdicts(agreement: Agreement, tolerance: float) -> list[Refusal]:
+def unequal_verdicts(agreement: Agreement, tolerance: float) -> list[Objection]:
     """A system must answer as its reference does, and the reference's adapters must matter."""
     system, against, checked, code = agreement.system, agreement.against, agreement.checked, Code.UNEQUAL_VERDICTS
     if checked == 0:
@@ -98,7 +98,7 @@ def unequal_verdicts(agreement: Agreement, tolerance: float) -> list[Refusal]:
     return refuse(code, text, not agreement.worst <= tolerance)  # NaN too
 
 
-def warm_cache(trials: Sequence[Trial], shared: int, name: str) -> list[Refusal]:
+def warm_cache(trials: Sequence[Trial], shared: int, name: str) -> list[Objection]:
     """On an empty cache, nothing but the burst's own prefix may be hit, and by none but the later requests."""
     for trial in trials:
         hits = [answer.cached_tokens for answer in trial.run.results]
@@ -108,7 +108,7 @@ def warm_cache(trials: Sequence[Trial], shared: int, name: str) -> list[Refusal]
     return []
 
 
-def emptied_cache(trials: Sequence[Trial], kept: int, name: str) -> list[Refusal]:
+def emptied_cache(trials: Sequence[Trial], kept: int, name: str) -> list[Objection]:
     """What the stage before has left in the cache must still be there, or a system starts anew that need not."""
     least = kept // LARGEST_BLOCK * LARGEST_BLOCK
     short = sum(answer.cached_tokens < least for trial in trials for answer in trial.run.results)
@@ -119,19 +119,19 @@ def emptied_cache(trials: Sequence[Trial], kept: int, name: str) -> list[Refusal
     return refuse(Code.EMPTIED_CACHE, text, short)
 
 
-def starved_slots(slots: int, adapters: int) -> list[Refusal]:
+def starved_slots(slots: int, adapters: int) -> list[Objection]:
     """Every adapter that is compared needs a slot of its own, or a baseline would wait for weights."""
     text = f"{adapters} adapters share {slots} slots, so some wait for their weights"
     return refuse(Code.STARVED_SLOTS, text, slots < adapters)
 
 
-def below_roofline(seconds: float, roofline: float, name: str) -> list[Refusal]:
+def below_roofline(seconds: float, roofline: float, name: str) -> list[Objection]:
     """Nothing is faster than its own arithmetic: a system that seems to be has left work out, or it is miscounted."""
     text = f"{name} took {seconds:.1e} s, its arithmetic and bytes at this machine's best rates {roofline:.1e} s"
     return refuse(Code.BELOW_ROOFLINE, text, seconds < ROOFLINE_MARGIN * roofline)
 
 
-def biased_aa(ratio: Measured) -> list[Refusal]:
+def biased_aa(ratio: Measured) -> list[Objection]:
     """Ours against itself must show 1.0 within its interval, and the interval must not hold whatever one likes."""
     shown = f"ours against itself shows {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
     if not ratio.contains(1.0):
@@ -140,7 +140,7 @@ def biased_aa(ratio: Measured) -> list[Refusal]:
     return refuse(Code.NOISY_AA, text, ratio.high > WIDEST_AA * ratio.low)
 
 
-def aa_ratio(cells: Sequence[Cell]) -> tuple[Measured | None, list[Refusal]]:
+def aa_ratio(cells: Sequence[Cell]) -> tuple[Measured | None, list[Objection]]:
     """The A/A run over ours in one workload: one ratio a round, of the seconds of all its cells together.
 
     What the machine does in a round, it does to all cells of it: they are one measurement, and not as many as cells.

@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 from alora.bench import guards
 from alora.bench.intervals import paired_ratio
 from alora.bench.record import AaRun, LoadRecord, Machine
-from alora.bench.trials import AA, Agreement, Cell, Ratio, Refusal, Run, Trial
+from alora.bench.trials import AA, Agreement, Cell, Objection, Ratio, Run, Trial
 from alora.config.schema import BaseSettings, BenchSettings
 
 AA_PAIRS = 8  # whole workloads, so that the A/A ratio is not all noise where a cell is short
@@ -147,7 +147,7 @@ class Benchmark(Protocol):
     run, and their verdicts compared with references.
     """
 
-    def faults(self, cell: Cell, system: str) -> list[Refusal]: ...
+    def faults(self, cell: Cell, system: str) -> list[Objection]: ...
     def roofline(self, cell: Cell, system: str) -> float: ...
     def agreement(self, cell: Cell, system: str) -> list[Agreement]: ...
 
@@ -179,7 +179,7 @@ def evaluate(cells: Sequence[Cell], bench: Benchmark) -> tuple[list[Cell], dict[
     return judged, aa
 
 
-def _ratio(cell: Cell, ours: str, baseline: str, bench: Benchmark, aa: list[Refusal]) -> Ratio:
+def _ratio(cell: Cell, ours: str, baseline: str, bench: Benchmark, aa: list[Objection]) -> Ratio:
     """How many times faster ours is than ``baseline``, or why there is no number."""
     fast, slow = cell.of(ours), cell.of(baseline)
     refused = guards.unequal_work(fast, slow, baseline)

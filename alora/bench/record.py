@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from alora.bench.intervals import Measured
-from alora.bench.trials import Agreement, Cell, Refusal
+from alora.bench.trials import Agreement, Cell, Objection
 from alora.errors import ConfigError
 from alora.reading import read_json
 from alora.typed import leaves, typed
@@ -21,7 +21,7 @@ TRIALS = '"@"'  # stands for one trial until it gets a line of its own
 @dataclass(frozen=True)
 class AaRun:
     ratio: Measured | None
-    refused: list[Refusal]
+    refused: list[Objection]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class LoadRecord:
     reason: str | None = None
     rates: list[OfferedRate] = field(default_factory=list)
     agreement: list[Agreement] = field(default_factory=list)
-    refused: list[Refusal] = field(default_factory=list)
+    refused: list[Objection] = field(default_factory=list)
 
     def bounds(self) -> tuple[float | None, float | None]:
         """The highest rate that met the target and the lowest that did not; None where there is no such."""

@@ -24,7 +24,7 @@ from alora.bench.record import LoadRecord, MemoryRow
 from alora.bench.reference import Key, References, agreement, ask_references, of, reference_of, sampled, steadiness
 from alora.bench.roofline import Roofline
 from alora.bench.systems import PackedScorer, PeftLora, System, VllmSystem
-from alora.bench.trials import AA, Agreement, Cell, Refusal, Result, Run
+from alora.bench.trials import AA, Agreement, Cell, Objection, Result, Run
 from alora.config.schema import BenchSettings
 from alora.errors import ConfigError
 
@@ -156,7 +156,7 @@ class ServingBench(Benchmark):
         wanted += [(reference_of(load.record.system), key) for load in self._loads for key in load.asked]
         self._references = ask_references(self.material, wanted)
 
-    def faults(self, cell: Cell, system: str) -> list[Refusal]:
+    def faults(self, cell: Cell, system: str) -> list[Objection]:
         """Verdicts that differ, too few slots, a cache that was not as empty or as full as it should be."""
         own = [one for one in cell.agreement if one.system == system]
         refused = [one for entry in own for one in guards.unequal_verdicts(entry, self.tolerance)]

@@ -17,7 +17,7 @@ from alora.bench.record import MemoryRow
 from alora.bench.reference import peft_model
 from alora.bench.roofline import FlopCount
 from alora.bench.trainers import TRAINERS, PackedTrainer, PeftTrainer, difference, draw_batch, over_vocabulary, piece_of
-from alora.bench.trials import AA, Agreement, Cell, Refusal, Result, Run
+from alora.bench.trials import AA, Agreement, Cell, Objection, Result, Run
 from alora.config.schema import BaseSettings, BenchSettings, TrainingSettings
 from alora.training.examples import Batch
 
@@ -124,7 +124,7 @@ class TrainingBench(Benchmark):
             first.close()
         return rows
 
-    def faults(self, cell: Cell, system: str) -> list[Refusal]:
+    def faults(self, cell: Cell, system: str) -> list[Objection]:
         """Other gradients, pairs that a timed step left out, policies that were not trained."""
         if (worst := self._worst.get((cell.name, system))) is not None:
             text = f"loss or gradients of {system} and ours differ by {worst:.1e}"

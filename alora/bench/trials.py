@@ -93,7 +93,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Objection:
     """Why there is no number, for programs and for people."""
 
     code: str
@@ -130,13 +130,13 @@ class Ratio:
     ours: str
     baseline: str
     ratio: Measured | None
-    refused: list[Refusal]
+    refused: list[Objection]
     tokens: float | None = None
     arithmetic: float | None = None
     limit: float | None = None
 
     @property
-    def faults(self) -> list[Refusal]:
+    def faults(self) -> list[Objection]:
         """Other prompts are no fault: the base reads a policy's text."""
         return [one for one in self.refused if one.code != "OTHER_PROMPTS"]
 

@@ -11,7 +11,7 @@ from alora.bundle.artifact import find_artifact
 from alora.bundle.read import Bundle
 from alora.commands.artifacts import check_bases, data_settings, open_bundles
 from alora.commands.output import note, report_file_in, say, say_json, table, write_json
-from alora.comparison.fleet import Drift, FleetReport, Member, report
+from alora.comparison.fleet import FleetReport, Member, PolicyChange, report
 from alora.config.schema import Recipe
 from alora.data.conversation import LabelledConversation, named
 from alora.data.splits import read_shared_rows
@@ -85,7 +85,7 @@ def _show(recipe: Recipe, found: FleetReport, unusable: dict[str, str]) -> None:
         note(f"{name} is left out: {reason}")
 
 
-def _drift_cells(drift: Drift, figures: Sequence[str]) -> list[str]:
+def _drift_cells(drift: PolicyChange, figures: Sequence[str]) -> list[str]:
     changes = ["" if (change := drift.changes.get(name)) is None else f"{change:+.3f}" for name in figures]
     verdict = f"REGRESSED: {', '.join(drift.regressed)}" if drift.regressed else "ok"
     return [drift.policy, drift.state, *changes, _plain(drift.flipped), _plain(drift.p_delong), verdict]

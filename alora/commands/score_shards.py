@@ -13,7 +13,7 @@ from alora.config.schema import Recipe
 from alora.config.secrets import in_the_clear
 from alora.data.conversation import LabelledConversation, Rejected, stream_conversations
 from alora.errors import AloraError
-from alora.logs.folder import Refused, Scored, VerdictFolder
+from alora.logs.folder import RefusedRow, ScoredRow, VerdictFolder
 from alora.logs.rows import Row, changed, read_again, time_of
 from alora.logs.stored import shard_rows
 from alora.remote import Client, GuardClient
@@ -50,7 +50,7 @@ class Shards:
         self._next = shard + 1
         self._folder.write(shard, self._answers(shard, tick))
 
-    def _answers(self, shard: int, tick: Callable[[int], object]) -> Iterator[Scored | Refused]:
+    def _answers(self, shard: int, tick: Callable[[int], object]) -> Iterator[ScoredRow | RefusedRow]:
         numbers = shard_rows(self._folder.job, shard)
         rows = read_again(
             islice(self._rows, len(numbers)),
@@ -69,15 +69,15 @@ def _answers(
     rows: Iterable[tuple[int, Any]],
     recipe: Recipe,
     tick: Callable[[int], object],
-) -> Iterator[Scored | Refused]:
+) -> Iterator[ScoredRow | RefusedRow]:
     """What comes of each row, in any order; nothing of another shard is read."""
     asked: deque[tuple[int, Any, LabelledConversation]] = deque()
-    refused: list[Refused] = []
+    refused: list[RefusedRow] = []
 
     def conversations() -> Iterator[LabelledConversation]:
         for number, (value, row) in rows:
             if isinstance(row, Rejected):
-                refused.append(Refused(number, row.where, [str(finding) for finding in row.findings]))
+                refused.append(RefusedRow(number, row.where, [str(finding) for finding in row.findings]))
             else:
                 asked.append((number, value, row))
                 yield row
@@ -88,11 +88,11 @@ def _answers(
         if isinstance(answer, AloraError):
             if recipe.strict:
                 raise answer
-            yield Refused(number, row.where, [str(answer)])
+            yield RefusedRow(number, row.where, [str(answer)])
         else:
             time = time_of(value, recipe.data)
             cut = answer.truncation is not None
-            yield Scored(number, answer.conversation, time, answer.prefix_tokens, cut, answer.verdicts)
+            yield ScoredRow(number, answer.conversation, time, answer.prefix_tokens, cut, answer.verdicts)
     tick(len(refused))
     yield from refused
 

@@ -7,12 +7,12 @@ import uvicorn
 from alora.commands.output import note
 from alora.config.schema import ServingSettings
 from alora.config.secrets import KEY, open_to_all
-from alora.guard.core import Guard
+from alora.guard.core import GuardCore
 from alora.guard.loading import Loader
 from alora.guard.standalone import make_app
 
 
-def serve_guard(settings: ServingSettings, guard: Guard, loader: Loader) -> int:
+def serve_guard(settings: ServingSettings, guard: GuardCore, loader: Loader) -> int:
     if remark := open_to_all(settings.host, bool(os.environ.get(KEY))):
         note(remark)
     names = ", ".join(item.name for item in guard.served)

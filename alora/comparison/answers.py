@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from alora.comparison.judge_client import Usage
+from alora.comparison.judge_client import JudgeUsage
 from alora.errors import ConfigError
 from alora.reading import LONGEST, require_plain
 from alora.typed import typed
@@ -24,7 +24,7 @@ class Answers(Generic[Kept]):
     def __init__(self, file: Path, read: Callable[[Mapping[str, Any]], Kept]) -> None:
         self._file, self._lock = file, threading.Lock()
         self.known: dict[str, Kept] = {}
-        self.usage = Usage()
+        self.usage = JudgeUsage()
         file.parent.mkdir(parents=True, exist_ok=True)
         require_plain(file.parent, ConfigError, file.name)
         self._cut = ""  # ends a line that a kill cut, so that it spoils no other
@@ -33,7 +33,7 @@ class Answers(Generic[Kept]):
             try:
                 content = json.loads(line)
                 known = {content["key"]: read(content)} if "key" in content else {}
-                self.usage += typed(Usage, content.get("usage", {}))
+                self.usage += typed(JudgeUsage, content.get("usage", {}))
                 self.known |= known
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 continue
@@ -43,7 +43,7 @@ class Answers(Generic[Kept]):
             self.known[key] = answer
             self._append({"key": key} | content)
 
-    def add_usage(self, usage: Usage) -> None:
+    def add_usage(self, usage: JudgeUsage) -> None:
         with self._lock:
             self.usage += usage
             self._append({"usage": asdict(usage)})

@@ -44,7 +44,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Drift:
+class PolicyChange:
     """One policy against its last version on the same rows: new minus old.
 
     ``state`` is unchanged (the same weights and operating point), changed, new, or gone. ``flipped`` is the share of
@@ -80,7 +80,7 @@ class FleetReport:
 
     evaluations: tuple[Evaluation, ...]
     crossfire: Crossfire
-    drifts: tuple[Drift, ...] = ()
+    drifts: tuple[PolicyChange, ...] = ()
 
     @property
     def regressed(self) -> tuple[str, ...]:
@@ -143,20 +143,22 @@ def _drifts(
     rows: Sequence[LabelledConversation],
     evaluation: EvaluationSettings,
     settings: FleetSettings,
-) -> list[Drift]:
+) -> list[PolicyChange]:
     old = {member.policy.id: member for member in before}
     found = []
     for member in members:
         name = member.policy.id
         if name not in old:
-            found.append(Drift(name, "new"))
+            found.append(PolicyChange(name, "new"))
         elif labelled(member.policy, rows).any():
             found.append(_drift(member, old[name], rows, evaluation, settings))
         else:
             state = _state(member, old[name])
-            found.append(Drift(name, state, regressed=("no row is labelled for it",) if state == "changed" else ()))
+            found.append(
+                PolicyChange(name, state, regressed=("no row is labelled for it",) if state == "changed" else ())
+            )
     known = {member.policy.id for member in members}
-    return found + [Drift(name, "gone", regressed=("gone",)) for name in old if name not in known]
+    return found + [PolicyChange(name, "gone", regressed=("gone",)) for name in old if name not in known]
 
 
 def _drift(
@@ -165,7 +167,7 @@ def _drift(
     rows: Sequence[LabelledConversation],
     evaluation: EvaluationSettings,
     settings: FleetSettings,
-) -> Drift:
+) -> PolicyChange:
     own_N = labelled(member.policy, rows)
     now, then = (evaluate(item.predictions(rows), item.point, evaluation, method="adapter") for item in (member, old))
     changes: dict[str, float | None] = {}
@@ -181,7 +183,7 @@ def _drift(
     fallen = [name for name, change in changes.items() if change is not None and change < -settings.tolerance]
     if state == "changed":
         fallen += [f"{name} not measurable" for name, change in changes.items() if change is None]
-    return Drift(
+    return PolicyChange(
         policy=member.policy.id,
         state=state,
         changes=changes,

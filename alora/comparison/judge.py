@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 
 from alora.comparison.answers import Answers
 from alora.comparison.folder import ASK_AGAIN, JUDGE, judge_digest
-from alora.comparison.judge_client import FAILURES_IN_A_ROW, JudgeClient, NoAnswer, Usage
+from alora.comparison.judge_client import FAILURES_IN_A_ROW, JudgeClient, JudgeUsage, NoAnswer
 from alora.comparison.judge_prompt import Answer, messages
 from alora.comparison.scores import RowScores, Scores, labelled_for
 from alora.comparison.task import Task, Unit
@@ -112,7 +112,7 @@ def disagreements(
 
 def _ask(
     policy: Policy, parts: Mapping[str, Sequence[LabelledConversation]], file: Path, patience: "_Patience"
-) -> tuple[dict[str, dict[int, Answer]], Usage, Counter[NoAnswer]]:
+) -> tuple[dict[str, dict[int, Answer]], JudgeUsage, Counter[NoAnswer]]:
     """The answers on each part of the rows by their row's place, what all calls have taken, and the rows without one.
     Answers are kept in ``file``."""
     settings, silent = patience.settings, Counter[NoAnswer]()
@@ -218,7 +218,7 @@ def _remark(text: str) -> None:
     tqdm.write(printable(text), file=sys.stderr)
 
 
-def _spent(usage: Usage, settings: JudgeSettings) -> str:
+def _spent(usage: JudgeUsage, settings: JudgeSettings) -> str:
     """What this call alone has taken, answers of earlier ones aside."""
     cost = "" if settings.input_price is None else f", cost {usage.cost(settings):.4f}"
     return f"{usage.requests} requests, {usage.input_tokens} input and {usage.output_tokens} output tokens{cost}"
@@ -249,7 +249,7 @@ def _book(file: Path, policy: Policy) -> Answers[Answer]:
     return Answers(file, read)
 
 
-def _facts(settings: JudgeSettings, usage: Usage, silent: Counter[NoAnswer]) -> dict[str, Any]:
+def _facts(settings: JudgeSettings, usage: JudgeUsage, silent: Counter[NoAnswer]) -> dict[str, Any]:
     refused = silent[NoAnswer.REFUSED] + silent[NoAnswer.FILTERED]
     facts: dict[str, Any] = {"model": settings.model, JUDGE: judge_digest(settings)}
     facts |= {**asdict(usage), "refused_rows": refused}

@@ -49,7 +49,7 @@ class NoAnswer(Enum):
 
 
 @dataclass
-class Usage:
+class JudgeUsage:
     """What a judge has cost so far. ``input_tokens`` and ``output_tokens`` are the endpoint's own count."""
 
     requests: int = 0
@@ -102,7 +102,7 @@ class JudgeClient(Closing):
         self._wait = Waiting(lambda: Http(key=settings.api_key_env))
         self._refused: set[str] = set()  # names of options
         self._lock = threading.Lock()
-        self.usage = Usage()
+        self.usage = JudgeUsage()
         self.refusal = ""
 
     def close(self) -> None:
@@ -208,7 +208,7 @@ class JudgeClient(Closing):
 
     def _count(self, **more: int) -> None:
         with self._lock:
-            self.usage += Usage(**more)
+            self.usage += JudgeUsage(**more)
 
 
 def _not_taken(name: str, words: str) -> bool:

@@ -11,7 +11,7 @@ from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.columns import detect_columns
 from alora.data.formats import CHUNK, CUT_SHORT, UTF8_BOM, parse_json, shortened
 from alora.data.labels import row_labels
-from alora.data.messages import Call, Conversation, Message, conversation_of
+from alora.data.messages import Conversation, Message, ToolCall, conversation_of
 from alora.data.sources import Source, read_rows
 from alora.data.spool import Spool
 from alora.errors import DataError
@@ -247,7 +247,7 @@ def _spooled(conversation: Conversation, spool: Spool) -> Conversation:
 
 def _message(plain: tuple[str, str, str, Iterable[tuple[str, str]]]) -> Message:
     *texts, calls = plain
-    return Message(*texts, calls=tuple(Call(*call) for call in calls))
+    return Message(*texts, calls=tuple(ToolCall(*call) for call in calls))
 
 
 def _group(row: Any, where: str, column: str | None, findings: Findings) -> str:

@@ -26,7 +26,7 @@ _MEDIA = ("image", "audio", "video", "file", "document")
 
 
 @dataclass(frozen=True)
-class Call:
+class ToolCall:
     """A tool that the assistant calls; ``arguments`` are JSON, as a text."""
 
     name: str
@@ -43,7 +43,7 @@ class Message:
     role: str
     content: str
     name: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
 
     @property
     def text(self) -> str:
@@ -266,7 +266,7 @@ class _Reader:
             self._add("CONTENT_KIND", f"holds {kind(value)}, which JSON has no form for; give it as a text")
             return ""
 
-    def _calls(self, given: Sequence[Any]) -> tuple[Call, ...]:
+    def _calls(self, given: Sequence[Any]) -> tuple[ToolCall, ...]:
         calls = []
         for call in given:
             function = call.get("function", call) if isinstance(call, dict) else call
@@ -277,7 +277,7 @@ class _Reader:
                 continue
             arguments = function.get("arguments")
             packed = arguments if isinstance(arguments, str) else self._json(arguments or {})
-            calls.append(Call(name, packed))
+            calls.append(ToolCall(name, packed))
             if call.get("id"):
                 self._tools[str(call["id"])] = name
         return tuple(calls)

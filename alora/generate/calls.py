@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from alora.comparison.answers import Answers
-from alora.comparison.judge_client import FAILURES_IN_A_ROW, JudgeClient, NoAnswer, Usage
+from alora.comparison.judge_client import FAILURES_IN_A_ROW, JudgeClient, JudgeUsage, NoAnswer
 from alora.config.schema import GenerateSettings, JudgeSettings
 from alora.config.secrets import redacted
 from alora.errors import ConfigError, RunError
@@ -32,7 +32,7 @@ class Reply(Generic[Said]):
 
     said: Said | None  # None: it cannot be read, or there is none
     key: str
-    usage: Usage
+    usage: JudgeUsage
     failed: bool = False  # or refused: the next call asks again
 
 
@@ -46,7 +46,7 @@ class Calls(JudgeClient):
     def __init__(self, file: Path, settings: GenerateSettings, judge: JudgeSettings, pause: float = 1.0) -> None:
         super().__init__(judge, pause)
         self._limits = settings
-        self._answers = Answers(file, lambda kept: (kept["text"], Usage(**kept["usage"])))
+        self._answers = Answers(file, lambda kept: (kept["text"], JudgeUsage(**kept["usage"])))
         self._before = self._answers.usage
         self._begun = self._before.requests
         self._here = threading.local()  # spent: by the question that this thread asks
@@ -55,7 +55,7 @@ class Calls(JudgeClient):
         self._stopped = False
 
     @property
-    def total(self) -> Usage:
+    def total(self) -> JudgeUsage:
         """All calls of this folder, earlier runs included."""
         return self._before + self.usage
 
@@ -98,12 +98,12 @@ class Calls(JudgeClient):
             heard.append(text)
             return read(text)
 
-        self._here.spent = Usage()
+        self._here.spent = JudgeUsage()
         answer = NoAnswer.FAILED
         try:
             answer = self.complete(request, keep, **options)
         finally:
-            spent: Usage = self._here.spent
+            spent: JudgeUsage = self._here.spent
             if answer not in _ASK_AGAIN:
                 text = heard[-1] if heard else None
                 self._answers.add(key, (text, spent), text=text, usage=asdict(spent))
@@ -120,7 +120,7 @@ class Calls(JudgeClient):
 
     def _count(self, **more: int) -> None:
         super()._count(**more)
-        self._here.spent += Usage(**more)
+        self._here.spent += JudgeUsage(**more)
 
     def _complete(self, request: Sequence[dict[str, str]], options: Mapping[str, Any]) -> str | None:
         with self._lock:

@@ -14,7 +14,7 @@ from alora.data.conversation import Conversation, parse_conversation
 from alora.errors import AdapterError, DataError
 from alora.guard import metrics
 from alora.guard.drift import Drift
-from alora.guard.reader import EngineDead, Overloaded, Reader, Reading, RefusedRequest, Served, highest_of
+from alora.guard.reader import EngineDead, GuardRefusal, Overloaded, Reader, Reading, Served, highest_of
 from alora.guard.wire import GuardRequest, GuardResponse, PolicyVerdict, Status, Timing, Usage
 from alora.prompt.render import Prefix, Renderer
 from alora.prompt.tokens import LONG
@@ -23,7 +23,7 @@ from alora.verdict import make_verdict
 _logger = logging.getLogger("alora.guard")
 
 
-class Guard:
+class GuardCore:
     """The policies that are served, how their conversations are rendered, and what computes.
 
     Args:
@@ -59,7 +59,7 @@ class Guard:
         """The whole answer.
 
         Raises:
-            RefusedRequest: an unknown policy, a malformed or too long conversation.
+            GuardRefusal: an unknown policy, a malformed or too long conversation.
             EngineDead: the engine is gone.
             Overloaded: it takes no further requests.
         """
@@ -230,7 +230,7 @@ class Guard:
             _logger.error("after an answer: %s: %s", type(error).__name__, error)
 
     def choose(self, names: Sequence[str] | None) -> list[Served]:
-        """Those of the served policies that ``names`` ask for, by id, ``id@digest`` or ``tag:NAME``; RefusedRequest for
+        """Those of the served policies that ``names`` ask for, by id, ``id@digest`` or ``tag:NAME``; GuardRefusal for
         another."""
         if names is None:
             return list(self.served)
@@ -240,22 +240,22 @@ class Guard:
                 known[name].append(item)
         if unknown := [name for name in names if name not in known]:
             have = ", ".join(name for name in known if "@" not in name)[:500]
-            raise RefusedRequest(f"policies: {', '.join(unknown[:5])[:200]} is not served; choose from {have}", 404)
+            raise GuardRefusal(f"policies: {', '.join(unknown[:5])[:200]} is not served; choose from {have}", 404)
         if not names:
-            raise RefusedRequest("policies is empty; name at least one, or leave it out for all")
+            raise GuardRefusal("policies is empty; name at least one, or leave it out for all")
         return list({item.name: item for name in names for item in known[name]}.values())
 
     def render(self, conversation: Conversation, asked: Sequence[Served]) -> list[Prefix]:
-        """The conversation's tokens, by window; RefusedRequest for what does not fit whole: a guard must not judge half
+        """The conversation's tokens, by window; GuardRefusal for what does not fit whole: a guard must not judge half
         of it."""
         prefixes = self._renderer.windows(conversation)
         for cut in (prefix.truncation for prefix in prefixes if prefix.truncation):
             tokens, most = cut.tokens_before, self._renderer.settings.max_prefix_tokens
             found = f"the conversation has {tokens} tokens, the policies were trained on {most}"
-            raise RefusedRequest(f"{found}; send less of it, or train with prompt.truncation=windows", 413)
+            raise GuardRefusal(f"{found}; send less of it, or train with prompt.truncation=windows", 413)
         whole = max(len(prefix.token_ids) for prefix in prefixes) + max(len(item.suffix.token_ids) for item in asked)
         if self._longest is not None and whole > self._longest:
-            raise RefusedRequest(f"the prompt has {whole} tokens, the engine takes {self._longest}", 413)
+            raise GuardRefusal(f"the prompt has {whole} tokens, the engine takes {self._longest}", 413)
         return prefixes
 
 
@@ -267,7 +267,7 @@ def _conversation(messages: Sequence[object]) -> Conversation:
     try:
         return parse_conversation({"messages": list(messages)}, "request")
     except DataError as error:
-        raise RefusedRequest("\n".join(map(str, error.findings)) or str(error)) from error
+        raise GuardRefusal("\n".join(map(str, error.findings)) or str(error)) from error
 
 
 def _verdict(item: Served, reading: Reading, request: GuardRequest) -> PolicyVerdict:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictStr, model_validator
 
-from alora.guard.reader import RefusedRequest, Served
+from alora.guard.reader import GuardRefusal, Served
 from alora.guard.wire import GuardResponse, PolicyVerdict
 
 MODEL = "alora"  # what ``model`` names the guard
@@ -120,7 +120,7 @@ class DecisionResponse(BaseModel):
 
 
 def policy_of(question: Predicate | Choice, number: int, served: Sequence[Served]) -> Served:
-    """The policy that a question asks; RefusedRequest for one that no served policy answers, or several do."""
+    """The policy that a question asks; GuardRefusal for one that no served policy answers, or several do."""
     given = question.instructions
     text = given if isinstance(given, str) else "".join(part.text for part in given)
     fitting = [
@@ -133,13 +133,13 @@ def policy_of(question: Predicate | Choice, number: int, served: Sequence[Served
     if len(fitting) != 1:
         have = ", ".join(item.policy.id for item in served)[:500]
         which = number if question.name is None else repr(question.name[:100])
-        raise RefusedRequest(
+        raise GuardRefusal(
             f"question {which} asks what no policy here was trained on, and any answer would be to another question; "
             f"set instructions to policy:ID, of {have}, or to that policy's rule, word for word"
         )
     labels = fitting[0].policy.labels
     if isinstance(question, Choice) and sorted(option.value for option in question.choices) != sorted(labels):
-        raise RefusedRequest(f"the choices about {fitting[0].policy.id} must be its labels: {', '.join(labels)}")
+        raise GuardRefusal(f"the choices about {fitting[0].policy.id} must be its labels: {', '.join(labels)}")
     return fitting[0]
 
 
@@ -162,7 +162,7 @@ def _message(item: dict[str, Any]) -> dict[str, Any]:
             output = _content(item.get("output"))
             return {"role": "tool", "tool_call_id": item.get("call_id"), "content": output}
         case other:
-            raise RefusedRequest(f"input holds an item of type {str(other)[:100]!r}; give messages and tool calls")
+            raise GuardRefusal(f"input holds an item of type {str(other)[:100]!r}; give messages and tool calls")
 
 
 def _content(content: Any) -> Any:

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from alora.guard import metrics
-from alora.guard.reader import EngineDead, Overloaded, RefusedRequest
+from alora.guard.reader import EngineDead, GuardRefusal, Overloaded
 
 MOST_BYTES = 1024 * 1024  # of a request's body
 MOST_SECONDS = 30.0  # for all of it to arrive
@@ -36,7 +36,7 @@ class OneGate(APIRoute):
                 if request.method != "POST":  # a policy that is being replaced stays whole
                     return await handle(request)
                 return await _unless_gone(request, handle(request))
-            except RefusedRequest as error:
+            except GuardRefusal as error:
                 return _error(error.status, str(error))
             except ClientDisconnect:  # in the middle of its body
                 return Response(status_code=499)
@@ -63,9 +63,9 @@ async def _read_bounded(request: Request) -> None:
             async for part in request.stream():
                 body += part
                 if len(body) > MOST_BYTES:
-                    raise RefusedRequest(f"the request has more than {MOST_BYTES} bytes", 413)
+                    raise GuardRefusal(f"the request has more than {MOST_BYTES} bytes", 413)
     except TimeoutError:
-        raise RefusedRequest(f"the request was not whole after {MOST_SECONDS:g} seconds", 408) from None
+        raise GuardRefusal(f"the request was not whole after {MOST_SECONDS:g} seconds", 408) from None
     request._body = bytes(body)
 
 

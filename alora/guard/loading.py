@@ -17,7 +17,7 @@ from alora.bundle.battery import require_one_prefix
 from alora.bundle.golden import disagreement, tolerance
 from alora.bundle.light import LightBundle
 from alora.errors import BundleError, CheckFailed
-from alora.guard.core import Guard
+from alora.guard.core import GuardCore
 from alora.guard.reader import Overloaded, Reader, Reading, Served
 from alora.guard.serving_set import Entry, ServingSet, Stamp
 from alora.guard.wire import GuardRequest
@@ -44,7 +44,7 @@ class Loader:
 
     def __init__(
         self,
-        guard: Guard,
+        guard: GuardCore,
         reader: Reader,
         base: LoadedBase | DescribedBase,
         dtype: str,
@@ -271,7 +271,7 @@ def make_guard(
     longest: int | None,
     read: Callable[[Path], LightBundle],
     root: str | None = None,
-) -> tuple[Guard, Loader]:
+) -> tuple[GuardCore, Loader]:
     """A guard of bundles that were checked on ``base``, and what changes it.
 
     Args:
@@ -279,6 +279,6 @@ def make_guard(
         read: opens a bundle, with as much of it as the reader needs.
         root: the folder below which bundles are loaded while it serves; None: the one that holds ``bundles``.
     """
-    guard = Guard([Served.of(bundle) for bundle in bundles], bundles[0].renderer(base), reader, longest)
+    guard = GuardCore([Served.of(bundle) for bundle in bundles], bundles[0].renderer(base), reader, longest)
     serving_set = ServingSet(Path(root or os.path.commonpath([bundle.folder.absolute().parent for bundle in bundles])))
     return guard, Loader(guard, reader, base, dtype, bundles, serving_set, read)

@@ -11,7 +11,7 @@ from alora.bundle.manifest import MANIFEST_FILE
 from alora.bundle.read import load_bundle
 from alora.config.schema import BaseSettings
 from alora.errors import CheckFailed, ConfigError
-from alora.guard.core import Guard
+from alora.guard.core import GuardCore
 from alora.guard.engine import EngineReader
 from alora.guard.loading import Loader, make_guard
 from alora.vllm_plugin import status
@@ -19,7 +19,7 @@ from alora.vllm_plugin import status
 SERVING_ROOT = "ALORA_SERVING_ROOT"  # the folder below which bundles are loaded while the server runs
 
 
-def guard_of(engine_client: Any, state: Any, args: Namespace) -> tuple[Guard, Loader]:
+def guard_of(engine_client: Any, state: Any, args: Namespace) -> tuple[GuardCore, Loader]:
     """A guard of the bundles that vLLM serves as LoRA modules, each checked against the base.
 
     Raises:

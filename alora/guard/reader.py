@@ -21,7 +21,7 @@ class Overloaded(AloraError):
     """The engine takes no more requests for now."""
 
 
-class RefusedRequest(AloraError):
+class GuardRefusal(AloraError):
     """A request that the guard does not answer. ``status`` is HTTP's."""
 
     def __init__(self, message: str, status: int = 400) -> None:

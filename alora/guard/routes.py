@@ -1,4 +1,4 @@
-"""The guard's HTTP routes, for whichever application holds a :class:`Guard` in ``app.state.alora_guard``."""
+"""The guard's HTTP routes, for whichever application holds a :class:`GuardCore` in ``app.state.alora_guard``."""
 
 import hmac
 import os
@@ -12,11 +12,11 @@ from fastapi.routing import APIRoute
 from alora.errors import AloraError
 from alora.guard import decisions as openai_decisions
 from alora.guard import wire
-from alora.guard.core import Guard
+from alora.guard.core import GuardCore
 from alora.guard.decisions import DecisionRequest, DecisionResponse
 from alora.guard.gate import OneGate, OthersModel
 from alora.guard.loading import Loader
-from alora.guard.reader import EngineDead, Overloaded, RefusedRequest, Served
+from alora.guard.reader import EngineDead, GuardRefusal, Overloaded, Served
 from alora.serving.client import together
 
 ADMIN_KEY = "ALORA_ADMIN_KEY"
@@ -37,15 +37,15 @@ _OPENAIS = {
 router = APIRouter(route_class=OneGate, tags=["guard"])
 
 
-def guard_of(app: FastAPI) -> Guard:
+def guard_of(app: FastAPI) -> GuardCore:
     """The application's guard; 503 while there is none."""
     guard = getattr(app.state, "alora_guard", None)
     if guard is None:
-        raise RefusedRequest(getattr(app.state, "alora_guard_refusal", None) or "the guard is not ready", 503)
+        raise GuardRefusal(getattr(app.state, "alora_guard_refusal", None) or "the guard is not ready", 503)
     if (loader := getattr(app.state, "alora_loader", None)) is not None:
         loader.poll()
         if loader.refusal is not None:
-            raise RefusedRequest(loader.refusal, 503)
+            raise GuardRefusal(loader.refusal, 503)
     return guard
 
 
@@ -53,7 +53,7 @@ def loader_of(request: Request) -> Loader:
     """What adds and removes policies, for whoever holds ``$ALORA_ADMIN_KEY``; 403 for everyone while it is not set."""
     key, given = os.environ.get(ADMIN_KEY), request.headers.get("X-Alora-Admin-Key", "")
     if not key or not hmac.compare_digest(given.encode(), key.encode()):
-        raise RefusedRequest(f"policies are changed with the header X-Alora-Admin-Key, which holds ${ADMIN_KEY}", 403)
+        raise GuardRefusal(f"policies are changed with the header X-Alora-Admin-Key, which holds ${ADMIN_KEY}", 403)
     guard_of(request.app)
     return request.app.state.alora_loader
 
@@ -74,12 +74,12 @@ async def moderations(body: wire.ModerationRequest, request: Request) -> wire.Mo
     """OpenAI's moderations endpoint: each policy is a category."""
     judge = guard_of(request.app)
     if (body.input is None) == (body.messages is None):
-        raise RefusedRequest("give input (text or a list of texts) or messages (one conversation), not both")
+        raise GuardRefusal("give input (text or a list of texts) or messages (one conversation), not both")
     one = isinstance(body.input, str) or (bool(body.input) and isinstance(body.input[0], dict))  # or its parts
     texts = [body.input] if one else body.input
     talks = [body.messages] if texts is None else [[{"role": "user", "content": text}] for text in texts]
     if not talks:
-        raise RefusedRequest("input is an empty list; give at least one text")
+        raise GuardRefusal("input is an empty list; give at least one text")
     asked = [wire.GuardRequest(messages=talk or [], **body.options).of(request.headers) for talk in talks]
     answers = await together(map(judge.answer, asked))
     return wire.ModerationResponse(
@@ -119,7 +119,7 @@ async def litellm_guardrail(body: wire.GenericGuardrailRequest, request: Request
     """LiteLLM's ``generic_guardrail_api``, which sends the whole conversation before and after a model's answer."""
     judge = guard_of(request.app)
     if body.images:
-        raise RefusedRequest("images are given, and the guard reads text; it judges no half of a conversation")
+        raise GuardRefusal("images are given, and the guard reads text; it judges no half of a conversation")
     asked = wire.GuardRequest(messages=body.conversation, **body.additional_provider_specific_params.options)
     answer = await judge.answer(asked.of(request.headers))
     if answer.action == "allow":
@@ -144,7 +144,7 @@ async def put_policy(policy: str, body: wire.PutPolicy, request: Request) -> wir
     except (EngineDead, Overloaded):
         raise
     except AloraError as error:
-        raise RefusedRequest(str(error), 409) from error
+        raise GuardRefusal(str(error), 409) from error
 
 
 @router.delete("/v1/guard/policies/{policy}")
@@ -154,7 +154,7 @@ async def delete_policy(policy: str, request: Request, stage: wire.Stage | None 
     try:
         await loader.delete(policy, stage)
     except AloraError as error:
-        raise RefusedRequest(str(error), 409) from error
+        raise GuardRefusal(str(error), 409) from error
     return await policies(request)
 
 

@@ -16,7 +16,7 @@ from prometheus_client.exposition import choose_encoder
 from starlette.middleware.base import RequestResponseEndpoint
 
 from alora.config.secrets import KEY
-from alora.guard.core import Guard
+from alora.guard.core import GuardCore
 from alora.guard.loading import Loader
 from alora.guard.routes import router
 
@@ -43,7 +43,7 @@ def _metrics(request: Request) -> Response:
     return Response(write(REGISTRY), media_type=kind)
 
 
-def make_app(guard: Guard, loader: Loader | None = None) -> FastAPI:
+def make_app(guard: GuardCore, loader: Loader | None = None) -> FastAPI:
     """The application; without a ``loader`` its policies stay as they are.
 
     Where ``$VLLM_API_KEY`` is set, every route asks for it, as vLLM's own server does below ``/v1``; but for the page

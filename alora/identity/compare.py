@@ -24,7 +24,7 @@ Differs = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Finding:
+class KVFinding:
     """One way in which a pair of captures breaks the definition.
 
     ``position`` counts from the row's own first token. ``elements`` is how many elements of that token's tensor
@@ -69,7 +69,7 @@ def bits_differ(one: Tensor, other: Tensor) -> Tensor:
 
 def compare(
     call: Call, base: Capture, adapted: Capture, reached: Collection[Site], differs: Differs = bits_differ
-) -> list[Finding]:
+) -> list[KVFinding]:
     """All findings of a pair, in order of row, position and layer; empty when the definition holds."""
     return [
         *prefix_findings(call, base, adapted, differs=differs),
@@ -77,7 +77,7 @@ def compare(
     ]
 
 
-def prefix_findings(call: Call, base: Capture, adapted: Capture, differs: Differs = bits_differ) -> list[Finding]:
+def prefix_findings(call: Call, base: Capture, adapted: Capture, differs: Differs = bits_differ) -> list[KVFinding]:
     """Tokens before the activation whose bits the adapter changed; at most the first per site and row."""
     findings = []
     for site, row, count_T in _differences(call, base, adapted, differs):
@@ -85,16 +85,16 @@ def prefix_findings(call: Call, base: Capture, adapted: Capture, differs: Differ
         changed = count_T.nonzero()
         if len(changed):
             position = int(changed[0])
-            findings.append(Finding(PREFIX, call.name, str(site), row, position, int(count_T[position])))
+            findings.append(KVFinding(PREFIX, call.name, str(site), row, position, int(count_T[position])))
     return sorted(findings, key=lambda finding: (finding.row, finding.position))
 
 
 def inert_findings(
     call: Call, base: Capture, adapted: Capture, reached: Collection[Site], differs: Differs = bits_differ
-) -> list[Finding]:
+) -> list[KVFinding]:
     """Sites that the adapter can reach but that show no change at the activation token: it is late, inert or off."""
     return [
-        Finding(ACTIVATION, call.name, str(site), row, call.activation_B[row] - call.padding_B[row], 0)
+        KVFinding(ACTIVATION, call.name, str(site), row, call.activation_B[row] - call.padding_B[row], 0)
         for site, row, count_T in _differences(call, base, adapted, differs)
         if site in reached and not int(count_T[call.activation_B[row]])
     ]

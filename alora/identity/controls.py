@@ -14,7 +14,7 @@ import torch
 
 from alora.identity.capture import Call, Capture, Site, capture
 from alora.identity.certificate import ControlRecord
-from alora.identity.compare import ACTIVATION, PREFIX, Finding, bits, compare
+from alora.identity.compare import ACTIVATION, PREFIX, KVFinding, bits, compare
 
 SMALL = 1e-4
 
@@ -101,7 +101,7 @@ def plant(
     control: Control, models: Models, calls: Sequence[Call], bases: Mapping[str, Capture], reached: Collection[Site]
 ) -> ControlRecord:
     """Run one control on one call after another until its most telling kind of finding is there."""
-    others: list[Finding] = []
+    others: list[KVFinding] = []
     for call in calls:
         findings = compare(call, bases[call.name], control.run(models, call), reached)
         for finding in findings:
@@ -111,7 +111,7 @@ def plant(
     return ControlRecord(control.name, bool(others), _told(others[0]) if others else "none")
 
 
-def _told(finding: Finding) -> str:
+def _told(finding: KVFinding) -> str:
     return f"{finding.check} check, {finding}"
 
 

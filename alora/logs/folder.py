@@ -43,7 +43,7 @@ _AGAIN = "remove the shard, and run the same command again"
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredRow:
     """A row with its verdicts."""
 
     row: int
@@ -55,7 +55,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedRow:
     """A row without a verdict."""
 
     row: int
@@ -172,12 +172,12 @@ class VerdictFolder:
             _logger.warning("shard %s is scored again: %s", shard, first_line(error))
             return None
 
-    def write(self, shard: int, rows: Iterable[Scored | Refused]) -> None:
+    def write(self, shard: int, rows: Iterable[ScoredRow | RefusedRow]) -> None:
         """Write one shard, whose rows are all there; what it takes is at most the shard."""
-        scored: list[Scored] = []
-        refused: list[Refused] = []
+        scored: list[ScoredRow] = []
+        refused: list[RefusedRow] = []
         for row in rows:
-            (scored if isinstance(row, Scored) else refused).append(row)  # type: ignore[arg-type]
+            (scored if isinstance(row, ScoredRow) else refused).append(row)  # type: ignore[arg-type]
         if (count := len(scored) + len(refused)) != self.rows_of(shard):
             raise DataError(f"shard {shard} has {count} rows, not {self.rows_of(shard)}: the rows changed")
         self._refused(shard).unlink(missing_ok=True)  # of a try that was killed before the shard was whole
@@ -221,7 +221,7 @@ class VerdictFolder:
         file = self._refused(shard)
         try:
             lines = read_whole(file, _LONGEST).decode().splitlines() if file.exists() else []
-            refused = {typed(Refused, json.loads(line)).row for line in lines}
+            refused = {typed(RefusedRow, json.loads(line)).row for line in lines}
         except (OSError, ValueError, TypeError, RecursionError) as error:
             raise RunError(f"{file} is damaged ({first_line(error)}); {_AGAIN}") from error
         if counts[""] + len(refused) != len(rows) or not refused <= {*rows}:
@@ -247,7 +247,7 @@ class VerdictFolder:
         return self.folder / f"rejected-{number:05}.jsonl"
 
 
-def _table(rows: Sequence[Scored], schema: pyarrow.Schema) -> pyarrow.Table:
+def _table(rows: Sequence[ScoredRow], schema: pyarrow.Schema) -> pyarrow.Table:
     columns: dict[str, list[Any]] = {name: [] for name in schema.names}
     for row in rows:
         for name in ("row", "id", "time", "prefix_tokens", "truncated"):

@@ -35,7 +35,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Example:
+class ShownVerdict:
     """One verdict that is shown; ``reason`` is certain or uncertain."""
 
     policy: str
@@ -96,10 +96,10 @@ class Summary:
         kept[:] = heapq.nlargest(self._examples, [*kept, *found])
 
     @property
-    def examples(self) -> list[Example]:
+    def examples(self) -> list[ShownVerdict]:
         """By policy, the surest positive verdicts, then those nearest to the threshold."""
         return [
-            Example(policy, reason, -row, name, probability)
+            ShownVerdict(policy, reason, -row, name, probability)
             for (policy, reason), kept in sorted(self._kept.items())
             for score, row, name, probability in kept
             if reason == "uncertain" or score >= 0

@@ -10,7 +10,7 @@ TEMPERATURES = tuple(2 ** (step / 4) for step in range(-8, 21))  # 1/4 to 32
 
 
 @dataclass(frozen=True)
-class Answers:
+class LabelledLogits:
     """Label logits of some pairs, and their labels; labels that a policy does not have hold ``-inf``."""
 
     logits_nL: torch.Tensor
@@ -18,7 +18,7 @@ class Answers:
     weights_nL: torch.Tensor | None = None  # of each pair's labels; None: all the same
 
 
-def label_losses(answers: Answers) -> torch.Tensor:
+def label_losses(answers: LabelledLogits) -> torch.Tensor:
     """``-log softmax(logits_n)[label_n]`` of each pair, ``[n]``.
 
     With weights w it is ``-w[label_n] log softmax(logits_n + log w)[label_n]``. Weights alone would fit the
@@ -32,7 +32,7 @@ def label_losses(answers: Answers) -> torch.Tensor:
     return losses_n * answers.weights_nL.gather(1, answers.labels_n[:, None])[:, 0]
 
 
-def tempered_losses(answers: Answers) -> torch.Tensor:
+def tempered_losses(answers: LabelledLogits) -> torch.Tensor:
     """The losses at every one of :data:`TEMPERATURES`, ``[n, K]``.
 
     A verdict's temperature is fitted on the same validation rows after training, so a checkpoint is judged at its best

@@ -20,7 +20,7 @@ from alora.adapter.folder import save_tensors
 from alora.prefix.plan import passes
 from alora.training.checkpoints import mark_complete
 from alora.training.examples import Batch
-from alora.training.loss import TEMPERATURES, Answers, label_losses, tempered_losses
+from alora.training.loss import TEMPERATURES, LabelledLogits, label_losses, tempered_losses
 from alora.training.model import SharedPrefixModel
 from alora.training.optimiser import PolicyAdamW
 from alora.training.processes import current_processes, share_out
@@ -162,13 +162,13 @@ class SharedPrefixTrainer(Trainer):
     def _losses(self, batch: Batch, part: Sequence[int]) -> torch.Tensor:
         return label_losses(self._answers(batch, part))
 
-    def _answers(self, batch: Batch, part: Sequence[int]) -> Answers:
+    def _answers(self, batch: Batch, part: Sequence[int]) -> LabelledLogits:
         if part:
             logits_nL = self.shared_prefix_model(prefixes=batch.prefixes, pairs=[batch.pairs[place] for place in part])
         else:
             logits_nL = self.shared_prefix_model.run_dummy(min(self._tracker.active, default=0)).view(0, 1)
         labels_n = torch.tensor([batch.labels[place] for place in part], device=logits_nL.device, dtype=torch.long)
-        return Answers(logits_nL, labels_n, _label_weights(batch, part, logits_nL))
+        return LabelledLogits(logits_nL, labels_n, _label_weights(batch, part, logits_nL))
 
     def _drop_diverged(self, batch: Batch, part: Sequence[int], losses_n: torch.Tensor) -> set[int]:
         """Give up policies whose loss is not finite; where processes run in step, on any of them."""

@@ -18,7 +18,7 @@ import yaml
 
 from alora.bundle.read import load_battery
 from alora.data.conversation import parse_conversation
-from alora.guard.core import Guard
+from alora.guard.core import GuardCore
 from alora.guard.engine import EngineReader
 from alora.guard.reader import Served
 from alora.guard.wire import GuardRequest
@@ -198,7 +198,7 @@ def test_at_the_deadline_the_engines_requests_are_aborted(bundles):
 
     engine, served = Engine(), [Served.of(bundle) for bundle in bundles]
     reader = EngineReader(engine, {item.name: "weights" for item in served})
-    guard = Guard(served, bundles[0].renderer(store.base()), reader)
+    guard = GuardCore(served, bundles[0].renderer(store.base()), reader)
     request = GuardRequest(messages=TALK, deadline_ms=500, cache_salt="tenant-7", priority=3)
     response, running = asyncio.run(answered())
     assert [verdict.status for verdict in response.verdicts] == ["missed", "missed"]

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from alora.cli import main
-from alora.guard.core import Guard
+from alora.guard.core import GuardCore
 from alora.guard.packed import PackedReader
 from alora.guard.reader import Served
 from tests.integration.commands.test_score_logs import ROWS, arguments, log, rejected, score
@@ -53,7 +53,7 @@ def cluster():
 
 @pytest.fixture
 def guard(base, bundles, renderer):
-    return Guard([Served.of(bundle) for bundle in bundles], renderer, PackedReader(base, bundles))
+    return GuardCore([Served.of(bundle) for bundle in bundles], renderer, PackedReader(base, bundles))
 
 
 def actors() -> list[int]:

@@ -6,7 +6,7 @@ import math
 import pytest
 from fastapi.testclient import TestClient
 
-from alora.guard.core import Guard
+from alora.guard.core import GuardCore
 from alora.guard.packed import PackedReader
 from alora.guard.reader import EngineDead, Overloaded, Reading, Served
 from alora.guard.remote import RemoteReader
@@ -31,7 +31,7 @@ def reader(request, base, bundles, renderer):
 
 @pytest.fixture(scope="package")
 def guard(bundles, renderer, reader):
-    return Guard([Served.of(bundle) for bundle in bundles], renderer, reader)
+    return GuardCore([Served.of(bundle) for bundle in bundles], renderer, reader)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 import alora
-from alora.guard.core import Guard
+from alora.guard.core import GuardCore
 from alora.guard.reader import Reading, Served
 from alora.guard.standalone import make_app
 from tests import clients
@@ -29,7 +29,7 @@ class Suspicious:
 
 @pytest.fixture(scope="module")
 def url(base, bundles, renderer):
-    guard = Guard([Served.of(bundle) for bundle in bundles], renderer, Suspicious(base.tokenizer))
+    guard = GuardCore([Served.of(bundle) for bundle in bundles], renderer, Suspicious(base.tokenizer))
     with clients.listening(make_app(guard)) as url:
         yield url
 

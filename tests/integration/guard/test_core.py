@@ -6,9 +6,9 @@ import threading
 import pytest
 
 from alora.data.conversation import parse_conversation
-from alora.guard.core import Guard
+from alora.guard.core import GuardCore
 from alora.guard.packed import PackedReader
-from alora.guard.reader import EngineDead, Reading, RefusedRequest, Served
+from alora.guard.reader import EngineDead, GuardRefusal, Reading, Served
 from alora.guard.wire import GuardRequest
 from alora.prefix.scorer import Scorer
 from alora.verdict import make_verdict
@@ -35,7 +35,7 @@ def test_verdicts_are_the_scorers(guard, base, bundles, renderer):
 
 
 def test_the_packed_reader_computes_the_conversation_once(base, bundles, renderer):
-    guard = Guard([Served.of(bundle) for bundle in bundles], renderer, PackedReader(base, bundles))
+    guard = GuardCore([Served.of(bundle) for bundle in bundles], renderer, PackedReader(base, bundles))
     usage = ask(guard).usage
     assert usage.computed_tokens == usage.prefix_tokens + usage.suffix_tokens
     assert usage.prefix_tokens == len(renderer.prefix(parse_conversation({"messages": MESSAGES}, "test")).token_ids)
@@ -48,7 +48,9 @@ def test_a_policy_that_does_not_answer_is_flagged_unless_the_caller_says_open(
 ):
     reader = Faulty(reader, fault)
     answer = ask(
-        Guard([Served.of(bundle) for bundle in bundles], renderer, reader), deadline_ms=2000, on_failure=on_failure
+        GuardCore([Served.of(bundle) for bundle in bundles], renderer, reader),
+        deadline_ms=2000,
+        on_failure=on_failure,
     )
     first, second = answer.verdicts
     assert (first.status, second.status) == ("ok", "missed" if fault == "hangs" else "failed")
@@ -63,7 +65,7 @@ def test_a_policy_that_does_not_answer_is_flagged_unless_the_caller_says_open(
 def test_a_dead_engine_is_no_verdict(base, bundles, renderer):
     reader = Faulty(PackedReader(base, bundles), "dead")
     with pytest.raises(EngineDead):
-        ask(Guard([Served.of(bundle) for bundle in bundles], renderer, reader))
+        ask(GuardCore([Served.of(bundle) for bundle in bundles], renderer, reader))
     assert reader.closed
 
 
@@ -77,7 +79,7 @@ def test_stop_on_block_cancels_the_rest(bundles, renderer):
             yield Reading(1, (50.0, -50.0))
 
     reader = FlagsTheFirst()
-    guard = Guard([Served.of(bundle) for bundle in bundles], renderer, reader)
+    guard = GuardCore([Served.of(bundle) for bundle in bundles], renderer, reader)
     answer = ask(guard, stop_on_block=True)
     assert [(verdict.status, verdict.flagged) for verdict in answer.verdicts] == [("ok", True), ("skipped", False)]
     assert (answer.action, reader.asked_for_more) == ("block", False)
@@ -90,31 +92,31 @@ def test_policies_are_chosen_by_id_or_digest(guard, bundles):
         (verdict,) = ask(guard, policies=[name]).verdicts
         assert verdict.adapter == by_digest
     assert len(ask(guard, policies=["refunds", by_digest]).verdicts) == 1  # one policy, asked for twice
-    with pytest.raises(RefusedRequest, match="parcels is not served; choose from advice, refunds"):
+    with pytest.raises(GuardRefusal, match="parcels is not served; choose from advice, refunds"):
         ask(guard, policies=["parcels"])
-    with pytest.raises(RefusedRequest, match="policies is empty"):
+    with pytest.raises(GuardRefusal, match="policies is empty"):
         ask(guard, policies=[])
 
 
 def test_a_conversation_that_does_not_fit_whole_is_refused(bundles, renderer):
     long = [{"role": "user", "content": "word " * 2000}]
-    guard = Guard([Served.of(bundle) for bundle in bundles], renderer, reader=None)  # never reached
-    with pytest.raises(RefusedRequest, match="the policies were trained on") as caught:
+    guard = GuardCore([Served.of(bundle) for bundle in bundles], renderer, reader=None)  # never reached
+    with pytest.raises(GuardRefusal, match="the policies were trained on") as caught:
         asyncio.run(guard.answer(GuardRequest(messages=long)))
     assert caught.value.status == 413
-    guard = Guard([Served.of(bundle) for bundle in bundles], renderer, reader=None, longest=30)
-    with pytest.raises(RefusedRequest, match="the engine takes 30") as caught:
+    guard = GuardCore([Served.of(bundle) for bundle in bundles], renderer, reader=None, longest=30)
+    with pytest.raises(GuardRefusal, match="the engine takes 30") as caught:
         asyncio.run(guard.answer(GuardRequest(messages=MESSAGES)))
     assert caught.value.status == 413
 
 
 def test_the_longest_prompt_that_the_engine_takes_is_taken(bundles, renderer):
     served, talk = [Served.of(bundle) for bundle in bundles], parse_conversation({"messages": MESSAGES}, "test")
-    (prefix,) = Guard(served, renderer, reader=None).render(talk, served)
+    (prefix,) = GuardCore(served, renderer, reader=None).render(talk, served)
     whole = len(prefix.token_ids) + max(len(item.suffix.token_ids) for item in served)
-    assert Guard(served, renderer, reader=None, longest=whole).render(talk, served) == [prefix]
-    with pytest.raises(RefusedRequest, match=f"the prompt has {whole} tokens"):
-        Guard(served, renderer, reader=None, longest=whole - 1).render(talk, served)
+    assert GuardCore(served, renderer, reader=None, longest=whole).render(talk, served) == [prefix]
+    with pytest.raises(GuardRefusal, match=f"the prompt has {whole} tokens"):
+        GuardCore(served, renderer, reader=None, longest=whole - 1).render(talk, served)
 
 
 TEXT = "Hello! " * 30000
@@ -133,7 +135,7 @@ def test_a_long_conversation_is_rendered_while_others_are_answered(guard, name):
         await asyncio.sleep(0)  # it has begun
         answer = await guard.answer(GuardRequest(messages=MESSAGES))
         assert not long.done()
-        with pytest.raises(RefusedRequest, match="the policies were trained on"):
+        with pytest.raises(GuardRefusal, match="the policies were trained on"):
             await long
         return answer
 

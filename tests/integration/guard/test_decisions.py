@@ -5,7 +5,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from alora.guard.core import Guard
+from alora.guard.core import GuardCore
 from alora.guard.endpoint import GuardEndpoint
 from alora.guard.packed import PackedReader
 from alora.guard.reader import Served
@@ -108,7 +108,9 @@ def test_what_is_no_json_is_400(client, kind):
 
 
 def test_a_policy_without_an_answer_refuses(base, bundles, renderer):
-    failing = Guard([Served.of(bundle) for bundle in bundles], renderer, Faulty(PackedReader(base, bundles), "hangs"))
+    failing = GuardCore(
+        [Served.of(bundle) for bundle in bundles], renderer, Faulty(PackedReader(base, bundles), "hangs")
+    )
     with TestClient(make_app(failing)) as client:
         sdk = openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=client)
         first, second = sdk.decisions.create(

@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY
 
 from alora.bundle.read import load_bundle
 from alora.bundle.write import write_bundle
-from alora.guard.core import Guard
+from alora.guard.core import GuardCore
 from alora.guard.reader import Reading, Served
 from alora.guard.standalone import make_app
 from alora.verdict import LEAST, population_stability
@@ -41,7 +41,7 @@ def test_the_index_of_the_last_verdicts(base, bundles, renderer, tmp_path):
     bundle = load_bundle(tmp_path / "advice")
     assert bundle.manifest.operating_point == point
     served = Served.of(bundle)
-    guard = Guard([served, Served.of(bundles[1])], renderer, Sure())
+    guard = GuardCore([served, Served.of(bundles[1])], renderer, Sure())
     with TestClient(make_app(guard)) as client:
 
         def cards():

@@ -18,7 +18,7 @@ from alora.bundle.read import load_bundle
 from alora.bundle.write import write_bundle
 from alora.data.conversation import parse_conversation
 from alora.guard import loading, metrics, packed
-from alora.guard.core import Guard
+from alora.guard.core import GuardCore
 from alora.guard.loading import Loader
 from alora.guard.packed import PackedReader
 from alora.guard.reader import Served
@@ -56,7 +56,7 @@ def root(bundles, candidates, tmp_path, monkeypatch):
 def app_of(base, root):
     bundles = [load_bundle(root / name) for name in ("advice", "refunds")]
     reader = PackedReader(base, bundles)
-    guard = Guard([Served.of(bundle) for bundle in bundles], bundles[0].renderer(base), reader)
+    guard = GuardCore([Served.of(bundle) for bundle in bundles], bundles[0].renderer(base), reader)
     return make_app(guard, Loader(guard, reader, base, "float32", bundles, ServingSet(root), load_bundle))
 
 
@@ -325,7 +325,7 @@ def test_at_the_start_all_policies_are_asked_together_and_each_that_differs_is_n
 
     for served in (bundles, [bundles[0], *wrong]):
         reader = Counting(base, served)
-        guard = Guard([Served.of(one) for one in served], served[0].renderer(base), reader)
+        guard = GuardCore([Served.of(one) for one in served], served[0].renderer(base), reader)
         loader = Loader(guard, reader, base, "float32", served, ServingSet(root), load_bundle)
         asyncio.run(loader.follow())
         assert asked.pop() == [Served.of(one).name for one in served]
@@ -384,7 +384,7 @@ def test_a_shadow_blocks_nothing_and_its_disagreements_are_counted(base, root):
     live, shadow = load_bundle(root / "advice"), load_bundle(root / "v7")
     reader = PackedReader(base, [live, shadow])
     served = [Served.of(live), Served.of(shadow, "shadow")]
-    guard = Guard(served, live.renderer(base), reader)
+    guard = GuardCore(served, live.renderer(base), reader)
 
     def disagreements():
         return sum(one._value.get() for one in metrics.SHADOW._metrics.values())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from alora.guard.core import Guard
+from alora.guard.core import GuardCore
 from alora.guard.packed import PackedReader
 from alora.guard.reader import Served
 from alora.guard.standalone import make_app
@@ -25,7 +25,7 @@ TEXT = "User: Which pills for a headache?\nAssistant: Take two."
 def hostile(base, bundles, renderer):
     """A guard one of whose policies has markup for a title."""
     first, second = map(Served.of, bundles)
-    return Guard(
+    return GuardCore(
         [replace(first, policy=replace(first.policy, title=HOSTILE)), second], renderer, PackedReader(base, bundles)
     )
 

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from alora.data.conversation import parse_conversation
 from alora.guard import gate, wire
-from alora.guard.core import Guard
+from alora.guard.core import GuardCore
 from alora.guard.packed import PackedReader
 from alora.guard.reader import Reading, Served
 from alora.guard.standalone import make_app
@@ -57,7 +57,9 @@ def test_litellm_blocks_what_is_flagged(base, bundles, renderer, client):
     body = {"texts": ["Take two."], "structured_messages": MESSAGES, "input_type": "request"}
     answer = client.post("/v1/guard/beta/litellm_basic_guardrail_api", json=body).json()
     assert answer["action"] == ("NONE" if allowed else "BLOCKED")
-    failing = Guard([Served.of(bundle) for bundle in bundles], renderer, Faulty(PackedReader(base, bundles), "raises"))
+    failing = GuardCore(
+        [Served.of(bundle) for bundle in bundles], renderer, Faulty(PackedReader(base, bundles), "raises")
+    )
     with TestClient(make_app(failing)) as other:
         answer = other.post("/v1/guard/beta/litellm_basic_guardrail_api", json=body).json()
     assert answer["action"] == "BLOCKED"
@@ -120,7 +122,7 @@ def test_a_policy_that_has_the_name_of_an_openai_category_is_found_under_it(bund
             yield Reading(0, (50.0, -50.0))
 
     served = Served.of(bundles[0])
-    guard = Guard([replace(served, policy=replace(served.policy, id=category))], renderer, Sure())
+    guard = GuardCore([replace(served, policy=replace(served.policy, id=category))], renderer, Sure())
     with TestClient(make_app(guard)) as client:
         sdk = openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=client)
         found = sdk.moderations.create(input="Which pills for a headache?").results[0]
@@ -140,7 +142,7 @@ def test_two_policies_whose_names_are_one_category_to_openai_have_a_verdict_each
         replace(item, policy=replace(item.policy, id=name))
         for item, name in zip((one, other), ("self-harm", "self_harm"), strict=True)
     ]
-    with TestClient(make_app(Guard(served, renderer, Sure()))) as client:
+    with TestClient(make_app(GuardCore(served, renderer, Sure()))) as client:
         answer = client.post("/v1/moderations", json={"input": "Hello."}).json()["results"][0]
     assert answer["categories"] == {name: name == flagged for name in ("self-harm", "self_harm")}
 
@@ -234,7 +236,7 @@ def test_every_route_takes_the_options(bundles, renderer, path, body):
             for index in range(len(asked)):
                 yield Reading(index, (1.0, -1.0))
 
-    with TestClient(make_app(Guard([Served.of(bundle) for bundle in bundles], renderer, Reader()))) as client:
+    with TestClient(make_app(GuardCore([Served.of(bundle) for bundle in bundles], renderer, Reader()))) as client:
         assert client.post(path, json=body).status_code == 200
     assert seen == [OPTIONS] * len(body.get("input", [1]))
 
@@ -251,7 +253,7 @@ def test_a_bad_text_ends_the_work_for_the_others(bundles, renderer):
                 closed.set()
 
     reader = Hangs()
-    app = make_app(Guard([Served.of(bundle) for bundle in bundles], renderer, reader))
+    app = make_app(GuardCore([Served.of(bundle) for bundle in bundles], renderer, reader))
     with TestClient(app) as client:
         answer = client.post("/v1/moderations", json={"input": ["Hello.", "word " * 3000]})
         assert (answer.status_code, closed.wait(5)) == (413, True)
@@ -284,7 +286,7 @@ def test_a_client_that_closes_in_its_body_is_no_error(guard):
 @pytest.mark.parametrize("path", ["/v1/guard", "/v1/moderations"])
 def test_a_client_that_goes_away_is_read_for_no_longer(base, bundles, renderer, path):
     reader = Faulty(PackedReader(base, bundles), "hangs")
-    app = make_app(Guard([Served.of(bundle) for bundle in bundles], renderer, reader))
+    app = make_app(GuardCore([Served.of(bundle) for bundle in bundles], renderer, reader))
     body = json.dumps({"messages": MESSAGES}).encode()
     arriving = iter([{"type": "http.request", "body": body}])
     scope = {
@@ -316,7 +318,7 @@ def test_nul_bytes_are_text(client):
 
 @pytest.mark.parametrize(("fault", "status"), [("dead", 503), ("full", 429)])
 def test_a_dead_engine_is_503_and_a_full_one_429_also_in_mid_stream(base, bundles, renderer, fault, status):
-    broken = Guard([Served.of(bundle) for bundle in bundles], renderer, Faulty(PackedReader(base, bundles), fault))
+    broken = GuardCore([Served.of(bundle) for bundle in bundles], renderer, Faulty(PackedReader(base, bundles), fault))
     with TestClient(make_app(broken)) as client:
         assert client.post("/v1/guard", json={"messages": MESSAGES}).status_code == status
         said = client.post("/v1/guard", json={"messages": MESSAGES, "stream": True}).text

@@ -10,7 +10,7 @@ import alora
 from alora.bundle.write import write_bundle
 from alora.cli import main
 from alora.data.conversation import Conversation, Message
-from alora.guard.core import Guard
+from alora.guard.core import GuardCore
 from alora.guard.packed import PackedReader
 from alora.guard.reader import Reading, Served
 from alora.guard.wire import GuardRequest
@@ -52,7 +52,7 @@ def wanted(base, bundle):
 
 def test_the_guard_gives_the_highest_of_any_window(base, bundle, wanted):
     renderer, served = Renderer(base.tokenizer, bundle.manifest.prompt), [Served.of(bundle)]
-    guard = Guard(served, renderer, PackedReader(base, [bundle]))
+    guard = GuardCore(served, renderer, PackedReader(base, [bundle]))
     answer = asyncio.run(guard.answer(GuardRequest(messages=LONG)))
     assert answer.verdicts[0].probability == pytest.approx(max(wanted), abs=1e-6)
     assert answer.usage.computed_tokens == answer.usage.prefix_tokens + answer.usage.suffix_tokens
@@ -66,7 +66,7 @@ def test_a_window_without_an_answer_is_no_verdict(bundle, base):
             self.windows += 1
             yield Reading(0, error="lost") if self.windows == 2 else Reading(0, (-9.0, 9.0))
 
-    guard = Guard([Served.of(bundle)], Renderer(base.tokenizer, bundle.manifest.prompt), Fails())
+    guard = GuardCore([Served.of(bundle)], Renderer(base.tokenizer, bundle.manifest.prompt), Fails())
     (verdict,) = asyncio.run(guard.answer(GuardRequest(messages=LONG))).verdicts
     assert (verdict.status, verdict.flagged, verdict.probability) == ("failed", True, None)
 

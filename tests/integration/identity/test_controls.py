@@ -13,7 +13,7 @@ from alora.identity.certificate import ControlRecord
 from alora.identity.compare import (
     ACTIVATION,
     PREFIX,
-    Finding,
+    KVFinding,
     compare,
     inert_findings,
     prefix_findings,
@@ -35,7 +35,7 @@ def faulty(staged: Stage, plant, call: Call) -> tuple[Capture, Capture]:
     return staged.bases[call.name], plant(staged.models, call)
 
 
-def caught(staged: Stage, plant) -> dict[str, list[Finding]]:
+def caught(staged: Stage, plant) -> dict[str, list[KVFinding]]:
     """Findings by call name; the faults of every call must be found, not only those of a lucky one."""
     return {call.name: compare(call, *faulty(staged, plant, call), staged.reached) for call in staged.calls}
 

@@ -20,7 +20,7 @@ from alora.config.schema import TrainingSettings
 from alora.prefix.packed import PackedModel
 from alora.training.examples import Example, Target, collate
 from alora.training.loop import fit
-from alora.training.loss import Answers, label_losses
+from alora.training.loss import LabelledLogits, label_losses
 from tests.peft_reference import peft_gradients, peft_label_logits, peft_model, random_adapter, relative_error
 from tests.toy_models import FAMILIES, toy_model
 
@@ -47,7 +47,7 @@ def _packed(model, adapter, dtype):
     bank = Bank(model, [adapter], dtype=dtype, trainable=True)
     packed, batch = PackedModel(model, bank).train(), collate(_rows())["batch"]
     kv = [packed.prefix_kv(prefix) for prefix in batch.prefixes]
-    losses_n = label_losses(Answers(packed.label_logits(kv, batch.pairs), torch.tensor(batch.labels)))
+    losses_n = label_losses(LabelledLogits(packed.label_logits(kv, batch.pairs), torch.tensor(batch.labels)))
     loss = (losses_n * losses_n.new_tensor(batch.weights)).sum()
     loss.backward()
     gradients = bank.gradients(0)

@@ -18,7 +18,7 @@ from alora.errors import ConfigError, TrainingError
 from alora.prefix.packed import PackedModel
 from alora.prefix.plan import Pair
 from alora.training.examples import Example, Target
-from alora.training.loss import Answers, label_losses
+from alora.training.loss import LabelledLogits, label_losses
 from alora.training.trl_engine import fit_with_trl, make_trainer, peft_on, read_back
 from tests.toy_models import toy_model
 from tests.toy_recipe import toy_overrides
@@ -81,7 +81,7 @@ def test_the_loss_is_that_of_our_own_standard_lora(base, tmp_path):
         logits_nV = PackedModel(base.model, bank).label_logits([None], pairs)
     bank.release()
     labels_n = torch.tensor([LABELS[row.targets[0].label] for row in rows])
-    ours = label_losses(Answers(logits_nV, labels_n)).mean().item()
+    ours = label_losses(LabelledLogits(logits_nV, labels_n)).mean().item()
     assert theirs == pytest.approx(ours, abs=1e-5)
     assert abs(other - ours) > 1e-3  # negative control: the wrong answers have another loss
 

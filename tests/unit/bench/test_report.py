@@ -10,7 +10,7 @@ import pytest
 from alora.bench.plots import latency, open_loop, speed_up, write_plots
 from alora.bench.record import LoadRecord, MemoryRow, OfferedRate, load_record
 from alora.bench.report import markdown
-from alora.bench.trials import AA, Cell, Refusal
+from alora.bench.trials import AA, Cell, Objection
 from scripts.serving_results import published_block
 from tests.unit.bench.cases import judged, played, players, record_of, trials
 
@@ -164,7 +164,7 @@ def test_the_plot_shows_every_loaded_rate_and_marks_those_that_failed():
     axes = figure.Figure().subplots()
     assert open_loop(axes, record_of(load=[load_of("rate", *rates)]))
     assert [list(line.get_xdata()) for line in axes.lines[:2]] == [[1.0, 2.0, 4.0], [2.0, 4.0]]
-    withheld = load_of("rate", rates[2], refused=[Refusal("UNEQUAL_VERDICTS", "wrong")])
+    withheld = load_of("rate", rates[2], refused=[Objection("UNEQUAL_VERDICTS", "wrong")])
     assert open_loop(axes, record_of(load=[withheld]))
     assert any(", withheld" in label for label in axes.get_legend_handles_labels()[1])
     assert not open_loop(figure.Figure().subplots(), record_of(load=[load_of("rate", rates[0])]))

@@ -7,7 +7,7 @@ import pytest
 
 from alora.comparison.answers import Answers
 from alora.comparison.judge import _book
-from alora.comparison.judge_client import Usage
+from alora.comparison.judge_client import JudgeUsage
 from alora.comparison.judge_prompt import Answer
 from alora.errors import ConfigError
 from alora.policy import Policy
@@ -31,7 +31,7 @@ def test_a_damaged_line_is_passed_over_and_the_rest_is_kept(tmp_path, damage):
     file.write_bytes(b"\n".join((damage, good)))
     answers = Answers(file, lambda kept: kept["text"])
     assert answers.known == {"b": "kept"}
-    assert answers.usage == Usage(requests=2)
+    assert answers.usage == JudgeUsage(requests=2)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.columns import detect_columns
 from alora.data.conversation import Rejected, read_labelled, stream_conversations
-from alora.data.messages import Call, Message, conversation_of
+from alora.data.messages import Message, ToolCall, conversation_of
 from alora.errors import DataError
 from alora.findings import Findings
 from alora.policy import Policy
@@ -46,9 +46,9 @@ def test_an_agent_s_conversation_as_openai_logs_it():
     assert found == (
         Message("system", "Be kind."),
         Message("user", "Find x,\nplease", "ann"),
-        Message("assistant", "", calls=(Call("search", '{"q": "x"}'),)),
+        Message("assistant", "", calls=(ToolCall("search", '{"q": "x"}'),)),
         Message("tool", "found", "search"),
-        Message("assistant", "", calls=(Call("pay", '{"sum": 3}'),)),
+        Message("assistant", "", calls=(ToolCall("pay", '{"sum": 3}'),)),
         Message("tool", '{"ok": true}', "pay"),
         Message("assistant", "No."),
     )

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.logs.folder import Scored, VerdictFolder
+from alora.logs.folder import ScoredRow, VerdictFolder
 from alora.logs.rows import survey, time_of
 from alora.verdict import Verdict
 
@@ -42,10 +42,10 @@ def verdicts(place: Path, source: Path, of: object = probability, threshold: flo
     return place
 
 
-def scored(number: int, row: dict, of: object, threshold: float) -> Scored:
+def scored(number: int, row: dict, of: object, threshold: float) -> ScoredRow:
     given = []
     for policy in POLICIES:
         p = of(number, policy)  # type: ignore[operator]
         label = "violation" if p >= threshold else "ok"
         given.append(Verdict(policy, label, p, threshold, "0a" * 32, {}))
-    return Scored(number, row["id"], time_of(row, TIMED), 9, False, given)
+    return ScoredRow(number, row["id"], time_of(row, TIMED), 9, False, given)

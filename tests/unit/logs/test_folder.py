@@ -13,7 +13,7 @@ import pytest
 from alora.cli import main
 from alora.commands.score import _is_job
 from alora.errors import ConfigError, DataError, RunError
-from alora.logs.folder import Refused, Scored, VerdictFolder
+from alora.logs.folder import RefusedRow, ScoredRow, VerdictFolder
 from alora.logs.rows import survey
 from alora.logs.stored import METADATA, require_outside, tables
 from tests.unit.logs.cases import POLICIES, TIMED, log, scored, verdicts
@@ -57,9 +57,9 @@ def killed(tmp_path) -> Callable[[], VerdictFolder]:
     return again
 
 
-def two_rows(shard: int) -> list[Scored | Refused]:
+def two_rows(shard: int) -> list[ScoredRow | RefusedRow]:
     row = scored(2 * shard, {"id": "c", "at": None}, lambda *_: 0.9, 0.5)
-    return [row, Refused(2 * shard + 1, f"log.jsonl:{2 * shard + 2}", ["empty"])]
+    return [row, RefusedRow(2 * shard + 1, f"log.jsonl:{2 * shard + 2}", ["empty"])]
 
 
 def finish(folder: VerdictFolder) -> Mapping[str, Any]:
@@ -80,7 +80,7 @@ def test_the_ending_says_whether_it_is_a_file(name, tmp_path):
     job = {"rows": 2, "rows_digest": "", "policies": {"advice": {"adapter": "0a", "threshold": 0.5}}, "shard_rows": 2}
     assert _is_job(tmp_path / name)
     with VerdictFolder(tmp_path / name, job) as folder:
-        folder.write(0, [Refused(row, f"log.jsonl:{row + 1}", []) for row in range(2)])
+        folder.write(0, [RefusedRow(row, f"log.jsonl:{row + 1}", []) for row in range(2)])
         folder.finish()
     assert (tmp_path / name).is_file() == name.lower().endswith(("parquet", "pq"))
 

@@ -10,7 +10,7 @@ from alora.config.schema import DataSettings
 from alora.data.conversation import read_labelled, stream_conversations
 from alora.data.messages import as_row
 from alora.errors import ConfigError
-from alora.logs.folder import Refused, VerdictFolder
+from alora.logs.folder import RefusedRow, VerdictFolder
 from alora.logs.sample import DISAGREES, STRATUM, UNCERTAIN, sample
 from alora.policy import Policy
 from tests.unit.logs.cases import log, probability, verdicts
@@ -94,7 +94,7 @@ def test_verdicts_on_no_row_leave_nothing_to_label(source, tmp_path, capsys):
         "shard_rows": ROWS,
     }
     with VerdictFolder(tmp_path / "none", job) as folder:
-        folder.write(0, [Refused(row, f"{source}:{row + 1}", ["too long"]) for row in range(ROWS)])
+        folder.write(0, [RefusedRow(row, f"{source}:{row + 1}", ["too long"]) for row in range(ROWS)])
         folder.finish()
     output = tmp_path / "rows.jsonl"
     assert main(["label", f"verdicts={tmp_path / 'none'}", f"data={source}", f"output={output}"]) == 1

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alora.data.conversation import Message
-from alora.data.messages import Call
+from alora.data.messages import ToolCall
 from alora.prompt.truncate import LEAST_CHARACTERS, Turn, bounded, fit
 
 MARKER = (-1, -2)
@@ -86,7 +86,9 @@ def test_beyond_the_bound_both_ends_stay_in_order(lengths):
         assert 0.45 * LEAST_CHARACTERS < len(end) <= LEAST_CHARACTERS
 
 
-@pytest.mark.parametrize("more", [{"calls": (Call("pay", "x" * 10**7),)}, {"name": "x" * 10**7}], ids=["call", "name"])
+@pytest.mark.parametrize(
+    "more", [{"calls": (ToolCall("pay", "x" * 10**7),)}, {"name": "x" * 10**7}], ids=["call", "name"]
+)
 @pytest.mark.parametrize("around", [(), texts("a" * 500)], ids=["alone", "between"])
 def test_calls_and_names_count_towards_the_bound(more, around):
     """They are tokenised as the text is."""
