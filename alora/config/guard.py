@@ -26,8 +26,7 @@ RECIPE_FILE = "recipe file "  # opens the provider of a recipe that Hydra has in
 class _Loader(ConfigLoaderImpl):
     """Sees each config where it comes to lie, whatever its package, and before any of it is used (1.3)."""
 
-    def _parse_overrides_and_create_caching_repo(self, config_name: str | None, overrides: list[str]) -> Any:
-        parsed, repo = super()._parse_overrides_and_create_caching_repo(config_name, overrides)
+    def _process_config_searchpath(self, config_name: str | None, parsed_overrides: Any, repo: Any) -> None:
         load, count = repo.load_config, itertools.count()
 
         def counted(config_path: str) -> ConfigResult | None:
@@ -38,13 +37,7 @@ class _Loader(ConfigLoaderImpl):
                 _require_settings_alone(result, config_path)
             return result
 
-        repo.load_config = counted
-        return parsed, repo
-
-    def _process_config_searchpath(self, config_name: str | None, parsed_overrides: Any, repo: Any) -> None:
-        primary = repo.load_config(config_name) if config_name is not None else None
-        if primary is not None:
-            _require_settings_alone(primary, str(config_name))
+        repo.load_config = counted  # before the primary config, the first to be read, may name a search path
         super()._process_config_searchpath(config_name, parsed_overrides, repo)
 
     def _load_single_config(self, default: Any, repo: Any) -> ConfigResult:
