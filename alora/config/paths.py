@@ -50,14 +50,11 @@ def absolute_paths(recipe: Recipe, verb: str, places: Sequence[Path]) -> Recipe:
         section, needed = reduce(getattr, sections, result), verb in limits.read_by
         on_hub = verb == "score" and key in ("artifact", "bundles")
         given = getattr(section, name)
-        if isinstance(given, list):
-            found = [_input(key, item, needed, on_hub, places, problems) for item in given]
-            setattr(section, name, found)
-            read += found if needed else []
-        elif given is not None:
-            found = _input(key, given, needed, on_hub, places, problems)
-            setattr(section, name, found)
-            read += [found] if needed else []
+        items = given if isinstance(given, list) else [given]
+        found = [_input(key, item, needed, on_hub, places, problems) for item in items if item is not None]
+        if found:
+            setattr(section, name, found if isinstance(given, list) else found[0])
+        read += found if needed else []
     if result.base.source is None and verb in ("check", "train", "compare"):
         result.base.source = DEFAULT_BASE
     result.base.source = _base(result.base.source, places, problems)
