@@ -22,7 +22,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from alora.config.arguments import LOCAL_RECIPE, Arguments, local_recipe_name, read_arguments
@@ -162,13 +162,9 @@ def _typed(composed: DictConfig, arguments: Arguments) -> Recipe:
 
 
 def _verb_help(arguments: Arguments) -> str:
-    composed = compose(arguments, arguments.overrides)
-    with open_dict(composed):
-        del composed["hydra"]
-    values = OmegaConf.to_container(composed)
-    assert isinstance(values, dict)
+    values = OmegaConf.to_container(compose(arguments, arguments.overrides))
     folders = [folder for folder in (arguments.config_dir, configs_folder()) if folder is not None]
-    return verb_help(arguments.verb, {str(key): value for key, value in values.items()}, folders)
+    return verb_help(arguments.verb, values, folders)
 
 
 def complete(argv: Sequence[str], verbs: Sequence[str]) -> None:

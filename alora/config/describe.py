@@ -1,7 +1,7 @@
 """``alora VERB --help``: the verb's own keys, one line each, from the schema's own words."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ Set a key with key=value, choose a group's option with group=option, sweep with 
 """
 
 
-def verb_help(verb: str, values: Mapping[str, Any], folders: Sequence[Path]) -> str:
+def verb_help(verb: str, values: Any, folders: Sequence[Path]) -> str:
     """The keys that ``verb`` uses.
 
     Args:
-        values: of the settings as the command line leaves them.
+        values: of the settings as the command line leaves them, by their names.
         folders: where groups lie.
     """
     lines = []
