@@ -11,7 +11,7 @@ from typing import Any, Generic
 from alora.bundle.battery import Read
 from alora.commands.bundles import read_bundles
 from alora.config.paths import HUB_ID
-from alora.config.schema import BaseSettings, Recipe
+from alora.config.schema import BaseSettings
 from alora.data.conversation import Conversation, LabelledConversation, parse_conversation
 from alora.data.messages import kind
 from alora.errors import AloraError, ConfigError, DataError
@@ -83,7 +83,7 @@ def open_artifact(
     names = map(str, [artifact] if isinstance(artifact, str | Path) else artifact)
     folders = [name if Path(name).exists() or not HUB_ID.fullmatch(name) else str(fetch_bundle(name)) for name in names]
     settings = base if isinstance(base, BaseSettings) else BaseSettings(source=None if base is None else str(base))
-    bundles, used = read_bundles(Recipe(bundles=folders, base=settings, policies=list(policies)), read)
+    bundles, used = read_bundles(folders, settings, policies, read)
     wanted = [bundle for bundle in bundles if not policies or "*" in policies or bundle.policy.id in policies]
     if not wanted:
         found = ", ".join(bundle.policy.id for bundle in bundles)

@@ -11,7 +11,7 @@ from alora.base.load import LoadedBase
 from alora.bundle.artifact import Artifact
 from alora.bundle.manifest import MANIFEST_FILE
 from alora.bundle.read import Bundle, check_bundles, load_bundle
-from alora.commands.bundles import base_of_bundle, read_bundles, saved_run
+from alora.commands.bundles import base_of_bundle, saved_run
 from alora.commands.output import note
 from alora.config.schema import BaseSettings, DataSettings, ExportSettings, PolicySettings, PromptSettings, Recipe
 from alora.errors import AdapterError, ConfigError, RunError
@@ -51,11 +51,6 @@ class Subject:
                 f"{list(suffix.invocation_ids)}; give the base and prompt settings of its training"
             )
         return suffix
-
-
-def open_bundles(recipe: Recipe) -> tuple[list[Bundle], BaseSettings]:
-    """:func:`~alora.commands.bundles.read_bundles` with their weights."""
-    return read_bundles(recipe, load_bundle)
 
 
 def open_subject(folder: Path, artifact: Artifact, recipe: Recipe) -> Subject:

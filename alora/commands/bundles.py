@@ -22,16 +22,17 @@ def named_artifacts(recipe: Recipe) -> list[str]:
     return [*([recipe.artifact] if recipe.artifact else []), *recipe.bundles]
 
 
-def read_bundles(recipe: Recipe, read: Callable[[Path], Read]) -> tuple[list[Read], BaseSettings]:
-    """The bundles that ``artifact`` and ``bundles`` name (a run or a battery names several), and the base they share.
+def read_bundles(
+    named: Sequence[str], base: BaseSettings, policies: Sequence[str], read: Callable[[Path], Read]
+) -> tuple[list[Read], BaseSettings]:
+    """The bundles in the folders ``named`` (a run or a battery holds several), and the base they share.
 
     Of several, ``policies`` takes only those that it lists.
 
     Raises:
-        ConfigError: neither is given, an artifact holds no bundle, or a battery none of ``policies``.
+        ConfigError: no folder is named, an artifact holds no bundle, or a battery none of ``policies``.
         BundleError: a bundle is damaged, or they do not share a base.
     """
-    named = named_artifacts(recipe)
     if not named:
         raise ConfigError(NO_BUNDLE)
     bundles: list[Read] = []
@@ -43,8 +44,8 @@ def read_bundles(recipe: Recipe, read: Callable[[Path], Read]) -> tuple[list[Rea
             raise ConfigError(f"{artifact.folder} holds no bundle, and only a bundle knows its threshold; {remedy}")
         found = [read(folder) for folder in artifact.bundles]
         require_one_base(found)
-        bundles += chosen({bundle.policy.id: bundle for bundle in found}, recipe.policies, artifact).values()
-        bases.append(base_of_bundle(bundles[-1], artifact, recipe.base))
+        bundles += chosen({bundle.policy.id: bundle for bundle in found}, policies, artifact).values()
+        bases.append(base_of_bundle(bundles[-1], artifact, base))
     require_one_base(bundles)
     return bundles, bases[0]
 

@@ -8,8 +8,9 @@ import numpy as np
 from alora.base.limits import IN_ARTIFACT, require_room
 from alora.base.load import LoadedBase, load_base
 from alora.bundle.artifact import find_artifact
-from alora.bundle.read import Bundle
-from alora.commands.artifacts import check_bases, data_settings, open_bundles
+from alora.bundle.read import Bundle, load_bundle
+from alora.commands.artifacts import check_bases, data_settings
+from alora.commands.bundles import read_bundles
 from alora.commands.output import note, report_file_in, say, say_json, table, write_json
 from alora.comparison.fleet import FleetReport, Member, PolicyChange, report
 from alora.config.schema import Recipe
@@ -26,11 +27,10 @@ LEAST_CROSSFIRE = 0.5  # shown as a remark: one policy fires on at least half of
 def run(recipe: Recipe) -> int:
     """1 when a policy fell below its last version by more than ``fleet.tolerance``, is gone, or has rows that fail."""
     file = report_file_in(recipe.output, "fleet.json")
-    bundles, base_settings = open_bundles(replace(recipe, policies=[]))
+    bundles, base_settings = read_bundles([str(recipe.artifact)], recipe.base, (), load_bundle)
     earlier: list[Bundle] | None = None
     if recipe.fleet.against is not None:
-        against = replace(recipe, artifact=recipe.fleet.against, bundles=[], policies=[])
-        earlier, _ = open_bundles(replace(against, base=base_settings))
+        earlier, _ = read_bundles([recipe.fleet.against], base_settings, (), load_bundle)
     rows, left_out = _rows(recipe, bundles)
     unusable = {name: str(error) for name, error in left_out.items()}
     base = load_base(base_settings)

@@ -17,9 +17,8 @@ from alora.bundle.artifact import Artifact, find_artifact
 from alora.bundle.battery import BATTERY_FILE, battery_folders, write_battery
 from alora.bundle.manifest import MoveRecord
 from alora.bundle.move import is_move, moved, recertify, rewrite_bundle
-from alora.bundle.read import Bundle, check_bundles
-from alora.commands.artifacts import open_bundles
-from alora.commands.bundles import chosen, saved_run
+from alora.bundle.read import Bundle, check_bundles, load_bundle
+from alora.commands.bundles import chosen, read_bundles, saved_run
 from alora.commands.output import say, say_json, table
 from alora.config.schema import BaseSettings, Recipe
 from alora.data.conversation import LabelledConversation, each
@@ -52,7 +51,7 @@ class Refit:
 def run(recipe: Recipe) -> int:
     """Fit temperature and threshold again, and write the bundles that hold them."""
     artifact = find_artifact(str(recipe.artifact))
-    everyone, settings = open_bundles(replace(recipe, policies=[]))
+    everyone, settings = read_bundles([str(artifact.folder)], recipe.base, (), load_bundle)
     bundles = list(chosen({bundle.policy.id: bundle for bundle in everyone}, recipe.policies, artifact).values())
     if artifact.several and recipe.output is not None and (Path(recipe.output) / BATTERY_FILE).exists():
         battery_folders(recipe.output)  # refuses a list that is not ours, which would be replaced

@@ -3,7 +3,8 @@
 from alora.base.limits import longest_input
 from alora.base.load import load_base
 from alora.bundle.read import load_bundle
-from alora.commands.artifacts import check_bases, open_bundles
+from alora.commands.artifacts import check_bases
+from alora.commands.bundles import named_artifacts, read_bundles
 from alora.commands.serve_guard import serve_guard
 from alora.config.schema import Recipe
 from alora.guard.loading import make_guard
@@ -11,7 +12,7 @@ from alora.guard.packed import PackedReader
 
 
 def serve(recipe: Recipe) -> int:
-    bundles, settings = open_bundles(recipe)
+    bundles, settings = read_bundles(named_artifacts(recipe), recipe.base, recipe.policies, load_bundle)
     base = load_base(settings)
     check_bases(bundles, base)
     reader = PackedReader(base, bundles)

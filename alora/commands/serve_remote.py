@@ -2,7 +2,7 @@
 
 from alora.base.describe import describe_prompts
 from alora.bundle.light import read_bundle
-from alora.commands.bundles import read_bundles
+from alora.commands.bundles import named_artifacts, read_bundles
 from alora.commands.output import note
 from alora.commands.serve_guard import serve_guard
 from alora.config.schema import Recipe
@@ -16,7 +16,7 @@ def serve(recipe: Recipe) -> int:
     urls = [recipe.serving.scorer] if isinstance(recipe.serving.scorer, str) else recipe.serving.scorer
     for remark in filter(None, map(in_the_clear, urls)):
         note(remark)
-    bundles, settings = read_bundles(recipe, read_bundle)
+    bundles, settings = read_bundles(named_artifacts(recipe), recipe.base, recipe.policies, read_bundle)
     base = describe_prompts(settings, bundles[0].manifest.base.fingerprint)
     for bundle in bundles:
         bundle.check_base(base)

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from alora.base.stored import base_folder, describe_base
-from alora.commands.artifacts import open_bundles
+from alora.bundle.read import load_bundle
+from alora.commands.bundles import named_artifacts, read_bundles
 from alora.commands.output import note
 from alora.config.schema import Recipe
 from alora.config.secrets import KEY, holds_key, open_to_all, redacted
@@ -19,7 +20,7 @@ from alora.serving.plugin import WAITING, require_plugin
 
 def serve(recipe: Recipe) -> NoReturn:
     """Check bundles, base and plugin, then run the server."""
-    bundles, settings = open_bundles(recipe)
+    bundles, settings = read_bundles(named_artifacts(recipe), recipe.base, recipe.policies, load_bundle)
     plain = [str(bundle.folder) for bundle in bundles if not bundle.manifest.activated]
     if len(plain) == len(bundles) > 1:
         note("these are all plain LoRA: each computes the conversation for itself")
