@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from alora.version import __version__
 
 if TYPE_CHECKING:
-    from alora.api import Battery, load, train
+    from alora.api import train
+    from alora.battery import Battery, load
     from alora.remote import AsyncClient, Client
     from alora.serving.guard import AsyncGuard, Guard
     from alora.verdict import Verdict, Verdicts
@@ -24,7 +25,9 @@ __all__ = [
     "load",
     "train",
 ]
-_HOMES = {  # the others: alora.api
+_HOMES = {
+    **dict.fromkeys(("Battery", "load"), "alora.battery"),
+    "train": "alora.api",
     **dict.fromkeys(("AsyncClient", "Client"), "alora.remote"),
     **dict.fromkeys(("AsyncGuard", "Guard"), "alora.serving.guard"),
     **dict.fromkeys(("Verdict", "Verdicts"), "alora.verdict"),

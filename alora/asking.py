@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Generic
 
 from alora.bundle.battery import Read
-from alora.commands.bundles import read_bundles
+from alora.bundle.named import read_bundles
 from alora.config.paths import HUB_ID
 from alora.config.schema import BaseSettings
 from alora.data.conversation import Conversation, LabelledConversation, parse_conversation

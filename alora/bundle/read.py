@@ -11,6 +11,7 @@ from alora.bundle.battery import battery_folders, require_one_base
 from alora.bundle.golden import MOST_TOKENS, disagreement, largest_difference, tolerance
 from alora.bundle.light import LightBundle, read_bundle
 from alora.errors import BundleError, CheckFailed
+from alora.notes import note
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Question
 
@@ -87,6 +88,22 @@ def check_bundles(bundles: Sequence[Bundle], base: LoadedBase, rows: int | None 
             "\n  ".join(["golden rows are not answered as they were at export:", *failures])
             + "\nthe adapter, its golden rows or its operating point was replaced since; copy the original back"
         )
+
+
+def check_bases(bundles: Sequence[Bundle], base: LoadedBase) -> None:
+    """Check every bundle on the loaded base, and remark on a threshold that was fitted in another precision.
+
+    Raises:
+        BundleError: the base is not the bundles'.
+        CheckFailed: an adapter does not answer its golden rows as it did.
+    """
+    check_bundles(bundles, base)
+    for bundle in bundles:
+        if bundle.manifest.base.dtype != base.dtype:
+            note(
+                f"{bundle.policy.id}: its threshold was fitted in {bundle.manifest.base.dtype}, the base runs in "
+                f"{base.dtype}; add base.dtype={bundle.manifest.base.dtype}, or expect small differences"
+            )
 
 
 def load_bundle(folder: Path | str) -> Bundle:

@@ -1,18 +1,15 @@
 """What ``artifact=`` names, opened: adapters and bundles, with all that their verdicts depend on."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from alora.adapter import CONFIG_FILE
 from alora.adapter.folder import AdapterWeights, load_adapter
-from alora.base.load import LoadedBase
 from alora.bundle.artifact import Artifact
 from alora.bundle.manifest import MANIFEST_FILE
-from alora.bundle.read import Bundle, check_bundles, load_bundle
-from alora.commands.bundles import base_of_bundle, saved_run
-from alora.commands.output import note
+from alora.bundle.named import base_of_bundle, saved_run
+from alora.bundle.read import Bundle, load_bundle
 from alora.config.schema import BaseSettings, DataSettings, ExportSettings, PolicySettings, PromptSettings, Recipe
 from alora.errors import AdapterError, ConfigError, RunError
 from alora.layout import home_of, trained_on
@@ -82,22 +79,6 @@ def open_subject(folder: Path, artifact: Artifact, recipe: Recipe) -> Subject:
     # Whether the base's own Python runs is the command's alone to say.
     base = replace(base, quantization=quantization, trust_remote_code=recipe.base.trust_remote_code)
     return Subject(folder, weights, base, run.prompt, policy)
-
-
-def check_bases(bundles: Sequence[Bundle], base: LoadedBase) -> None:
-    """Check every bundle on the loaded base, and remark on a threshold that was fitted in another precision.
-
-    Raises:
-        BundleError: the base is not the bundles'.
-        CheckFailed: an adapter does not answer its golden rows as it did.
-    """
-    check_bundles(bundles, base)
-    for bundle in bundles:
-        if bundle.manifest.base.dtype != base.dtype:
-            note(
-                f"{bundle.policy.id}: its threshold was fitted in {bundle.manifest.base.dtype}, the base runs in "
-                f"{base.dtype}; add base.dtype={bundle.manifest.base.dtype}, or expect small differences"
-            )
 
 
 def data_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:

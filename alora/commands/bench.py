@@ -8,9 +8,10 @@ from alora.bench.plots import write_plots
 from alora.bench.record import plain, record_json
 from alora.bench.report import markdown
 from alora.bench.run import run_bench
-from alora.commands.output import note, report_file, say, say_json, write_text
+from alora.commands.output import report_file, say, say_json, write_text
 from alora.config.schema import Recipe
 from alora.errors import BaseError, ConfigError
+from alora.notes import note
 
 _ROOM = 2**20  # bytes that must fit where the results go; those of a long run take about so many
 

@@ -10,7 +10,7 @@ import torch
 from alora.base.limits import require_rank, require_room
 from alora.base.load import LoadedBase, load_base
 from alora.bundle.write import public_source
-from alora.commands.output import note, say, say_json, table, write_json, write_text
+from alora.commands.output import say, say_json, table, write_json, write_text
 from alora.comparison import report
 from alora.comparison.arms import run_unit
 from alora.comparison.figures import Comparison, compare
@@ -23,6 +23,7 @@ from alora.config.saved import save_recipe
 from alora.config.schema import Recipe
 from alora.config.secrets import in_the_clear
 from alora.errors import DataError, PolicyError, RenderError
+from alora.notes import note
 from alora.prefix.store import open_store
 from alora.prompt.render import Renderer
 from alora.training.processes import require_launch

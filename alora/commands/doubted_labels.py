@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from alora.base.cache import cache_folder
-from alora.commands.output import note
 from alora.comparison.judge import disagreements
 from alora.config.schema import JudgeSettings
 from alora.config.secrets import in_the_clear
 from alora.data.check import Rows
 from alora.evaluation.noise import WORDS_KNOW, Doubt, doubtful_labels
 from alora.findings import WARNING, Finding
+from alora.notes import note
 from alora.policy import Policy
 
 SILENT = 0.3  # share of rows without an answer above which the judge's list leaves out too many

@@ -11,9 +11,10 @@ from alora.base.limits import IN_ARTIFACT, IN_RECIPE, require_room
 from alora.base.load import load_base
 from alora.bundle.artifact import Kind, find_artifact
 from alora.bundle.battery import require_one_base
-from alora.commands.artifacts import Subject, check_bases, data_settings, open_subject
-from alora.commands.bundles import chosen
-from alora.commands.output import note, report_file, report_file_in, say, say_json, table, write_text
+from alora.bundle.named import chosen
+from alora.bundle.read import check_bases
+from alora.commands.artifacts import Subject, data_settings, open_subject
+from alora.commands.output import report_file, report_file_in, say, say_json, table, write_text
 from alora.commands.run_pages import say_doubts, write_page
 from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import LabelledConversation
@@ -27,6 +28,7 @@ from alora.evaluation.records import Evaluation
 from alora.evaluation.report import HEADINGS, describe_operating_point, evaluate, table_rows, write_evaluations
 from alora.evaluation.scored import Judged, Scored, write_predictions
 from alora.layout import EVALUATION, TRAINING, home_of
+from alora.notes import note
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Renderer

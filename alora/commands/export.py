@@ -8,10 +8,10 @@ from alora.bundle.artifact import Artifact, Kind, find_artifact
 from alora.bundle.battery import write_battery
 from alora.bundle.hub import push_bundle
 from alora.bundle.manifest import CardRecord, read_manifest
+from alora.bundle.named import saved_run
 from alora.bundle.read import Bundle, load_bundle
 from alora.bundle.write import BundleContents, copy_bundle, write_bundle
 from alora.commands.artifacts import Subject, open_subject, over
-from alora.commands.bundles import saved_run
 from alora.commands.output import say, say_json, table
 from alora.config.schema import Recipe
 from alora.errors import CheckFailed, ConfigError, RunError

@@ -8,10 +8,10 @@ import numpy as np
 from alora.base.limits import IN_ARTIFACT, require_room
 from alora.base.load import LoadedBase, load_base
 from alora.bundle.artifact import find_artifact
-from alora.bundle.read import Bundle, load_bundle
-from alora.commands.artifacts import check_bases, data_settings
-from alora.commands.bundles import read_bundles
-from alora.commands.output import note, report_file_in, say, say_json, table, write_json
+from alora.bundle.named import read_bundles
+from alora.bundle.read import Bundle, check_bases, load_bundle
+from alora.commands.artifacts import data_settings
+from alora.commands.output import report_file_in, say, say_json, table, write_json
 from alora.comparison.fleet import FleetReport, Member, PolicyChange, report
 from alora.config.schema import Recipe
 from alora.data.conversation import LabelledConversation, named
@@ -19,6 +19,7 @@ from alora.data.splits import read_shared_rows
 from alora.errors import DataError, LeftOut
 from alora.evaluation.predict import predict
 from alora.evaluation.report import HEADINGS, table_rows
+from alora.notes import note
 from alora.prefix.scorer import Scorer
 
 LEAST_CROSSFIRE = 0.5  # shown as a remark: one policy fires on at least half of another's positives

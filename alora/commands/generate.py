@@ -18,7 +18,7 @@ import yaml
 from tqdm.auto import tqdm
 
 from alora.atomic import alone_in, is_part, write_json, write_text
-from alora.commands.output import note, say, say_json, table
+from alora.commands.output import say, say_json, table
 from alora.comparison.judge import require_settings
 from alora.config.schema import Recipe
 from alora.config.secrets import in_the_clear
@@ -31,6 +31,7 @@ from alora.generate.cases import Case, cells, find_dimensions, judged_pairs
 from alora.generate.filters import leak, length_auroc, near_duplicates, words_auroc
 from alora.generate.prompts import DIMENSIONS
 from alora.generate.report import Quality, markdown
+from alora.notes import note
 from alora.policy import Policy, load_policies
 from alora.reading import lone_surrogate, printable, read_json, read_yaml, require_plain, sha256_of
 from alora.typed import typed

@@ -1,4 +1,4 @@
-"""Everything that a command says: results on standard output, remarks on standard error, files written whole."""
+"""Everything that a command says: results on standard output, files written whole."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from alora.errors import ConfigError
 from alora.layout import MARK, PAGE_START, PREDICTIONS, REPORT
 from alora.reading import LONGEST, printable, read_whole
 
-__all__ = ["note", "report_file", "say", "say_json", "table", "write_json", "write_text"]
+__all__ = ["report_file", "say", "say_json", "table", "write_json", "write_text"]
 
 _RECORDS = ("run.yaml", "inputs.json", "training.json", "evaluation.json", "identity.json", "battery.json",
             "alora.json", "adapter_config.json", PREDICTIONS, REPORT)  # fmt: skip
@@ -26,12 +26,6 @@ def say(text: str = "") -> None:
     """One line (or several) for the user, on standard output."""
     sys.stdout.write(f"{printable(text)}\n")
     sys.stdout.flush()
-
-
-def note(text: str) -> None:
-    """Print a remark to standard error, so that a pipe never reads it."""
-    sys.stderr.write(f"{printable(text)}\n")
-    sys.stderr.flush()
 
 
 def report_file(output: str | Path, *homes: Path) -> Path:

@@ -9,9 +9,10 @@ from alora.base.config import read_config
 from alora.base.location import base_location
 from alora.bench.record import load_record
 from alora.bench.shapes import SHAPES, BaseShape, shape_of
-from alora.commands.output import note, report_file, say, say_json, table, write_json
+from alora.commands.output import report_file, say, say_json, table, write_json
 from alora.config.schema import ALL_LINEAR, BaseSettings, Recipe
 from alora.errors import BaseError, ConfigError, first_line
+from alora.notes import note
 
 _ITEM_BYTES = {"auto": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 

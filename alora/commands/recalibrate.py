@@ -17,8 +17,8 @@ from alora.bundle.artifact import Artifact, find_artifact
 from alora.bundle.battery import BATTERY_FILE, battery_folders, write_battery
 from alora.bundle.manifest import MoveRecord
 from alora.bundle.move import is_move, moved, recertify, rewrite_bundle
+from alora.bundle.named import chosen, read_bundles, saved_run
 from alora.bundle.read import Bundle, check_bundles, load_bundle
-from alora.commands.bundles import chosen, read_bundles, saved_run
 from alora.commands.output import say, say_json, table
 from alora.config.schema import BaseSettings, Recipe
 from alora.data.conversation import LabelledConversation, each

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from alora.commands.output import note, say, table, write_text
+from alora.commands.output import say, table, write_text
 from alora.config.schema import Recipe
 from alora.errors import ConfigError
 from alora.logs.report import EXCERPT, MARK, Summary, as_html, as_markdown, report
 from alora.logs.rows import conversations_at
+from alora.notes import note
 
 
 def run(recipe: Recipe) -> int:

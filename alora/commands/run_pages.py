@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alora.bundle.read import Bundle
-from alora.commands.output import note, say, table, write_text
+from alora.commands.output import say, table, write_text
 from alora.config.environment import describe_environment
 from alora.config.schema import Recipe
 from alora.data.conversation import LabelledConversation
@@ -23,6 +23,7 @@ from alora.evaluation.scored import Judged, Scored, write_predictions
 from alora.findings import WARNING, Finding
 from alora.identity.certificate import Certificate
 from alora.layout import BATTERY, BUNDLE, POLICIES, REPORT, RUN_FILE, link_only
+from alora.notes import note
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
 from alora.reading import read_whole

@@ -12,8 +12,8 @@ from itertools import islice
 from pathlib import Path
 
 from alora.atomic import write_pieces
-from alora.commands.bundles import NO_BUNDLE
-from alora.commands.output import note, report_file, say, say_json, table, write_json
+from alora.bundle.named import NO_BUNDLE
+from alora.commands.output import report_file, say, say_json, table, write_json
 from alora.commands.score_logs import score_logs
 from alora.commands.score_shards import scorer_of
 from alora.config.schema import DataSettings, Recipe
@@ -22,6 +22,7 @@ from alora.data.sources import HUB, JSON_SUFFIXES, PARQUET_SUFFIXES, TABLE_SUFFI
 from alora.errors import ConfigError
 from alora.logs.rows import Survey, changed, read_again, survey
 from alora.logs.stored import require_outside
+from alora.notes import note
 from alora.verdict import Verdicts
 
 ROWS = tuple({*JSON_SUFFIXES, *TABLE_SUFFIXES, *PARQUET_SUFFIXES, ".gz"} - {".json"})  # .json may be one conversation

@@ -13,14 +13,15 @@ from tqdm.auto import tqdm
 
 from alora.asking import open_artifact
 from alora.bundle.light import read_bundle
-from alora.commands.bundles import named_artifacts
-from alora.commands.output import note, table
+from alora.bundle.named import named_artifacts
+from alora.commands.output import table
 from alora.commands.score_shards import Shards, by_guard
 from alora.config.schema import Recipe
 from alora.config.secrets import redacted
 from alora.errors import AloraError, MissingDependency, first_line
 from alora.logs.folder import VerdictFolder
 from alora.logs.rows import reading, survey
+from alora.notes import note
 from alora.remote import GuardClient
 from alora.version import __version__
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from alora.commands.bundles import named_artifacts
-from alora.commands.output import note
+from alora.bundle.named import named_artifacts
 from alora.config.schema import Recipe
 from alora.config.secrets import in_the_clear
 from alora.data.conversation import LabelledConversation, Rejected, stream_conversations
@@ -16,10 +15,11 @@ from alora.errors import AloraError
 from alora.logs.folder import RefusedRow, ScoredRow, VerdictFolder
 from alora.logs.rows import Row, changed, read_again, time_of
 from alora.logs.stored import shard_rows
+from alora.notes import note
 from alora.remote import Client, GuardClient
 
 if TYPE_CHECKING:
-    from alora.api import Battery
+    from alora.battery import Battery
 
 
 class Shards:
@@ -110,7 +110,7 @@ def scorer_of(recipe: Recipe) -> Battery | Client | GuardClient:
         if by_guard(recipe):
             return GuardClient(recipe.engine)
         return Client(recipe.engine, named_artifacts(recipe), base=recipe.base, policies=recipe.policies)
-    from alora.api import load  # torch, which a server's client goes without
+    from alora.battery import load  # torch, which a server's client goes without
 
     here = "vllm" if recipe.engine == "vllm" else "packed"
     if here == "vllm":

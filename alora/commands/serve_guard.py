@@ -4,12 +4,12 @@ import os
 
 import uvicorn
 
-from alora.commands.output import note
 from alora.config.schema import ServingSettings
 from alora.config.secrets import KEY, open_to_all
 from alora.guard.core import GuardCore
 from alora.guard.loading import Loader
 from alora.guard.standalone import make_app
+from alora.notes import note
 
 
 def serve_guard(settings: ServingSettings, guard: GuardCore, loader: Loader) -> int:

@@ -2,9 +2,8 @@
 
 from alora.base.limits import longest_input
 from alora.base.load import load_base
-from alora.bundle.read import load_bundle
-from alora.commands.artifacts import check_bases
-from alora.commands.bundles import named_artifacts, read_bundles
+from alora.bundle.named import named_artifacts, read_bundles
+from alora.bundle.read import check_bases, load_bundle
 from alora.commands.serve_guard import serve_guard
 from alora.config.schema import Recipe
 from alora.guard.loading import make_guard

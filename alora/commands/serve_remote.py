@@ -2,13 +2,13 @@
 
 from alora.base.describe import describe_prompts
 from alora.bundle.light import read_bundle
-from alora.commands.bundles import named_artifacts, read_bundles
-from alora.commands.output import note
+from alora.bundle.named import named_artifacts, read_bundles
 from alora.commands.serve_guard import serve_guard
 from alora.config.schema import Recipe
 from alora.config.secrets import in_the_clear
 from alora.guard.loading import make_guard
 from alora.guard.remote import RemoteReader, longest_prompt
+from alora.notes import note
 
 
 def serve(recipe: Recipe) -> int:

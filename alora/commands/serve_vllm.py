@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from alora.base.stored import base_folder, describe_base
+from alora.bundle.named import named_artifacts, read_bundles
 from alora.bundle.read import load_bundle
-from alora.commands.bundles import named_artifacts, read_bundles
-from alora.commands.output import note
 from alora.config.schema import Recipe
 from alora.config.secrets import KEY, holds_key, open_to_all, redacted
 from alora.errors import CheckFailed
+from alora.notes import note
 from alora.serving.engine import ServedAdapter
 from alora.serving.launch import server_command, server_environment
 from alora.serving.plugin import WAITING, require_plugin

@@ -21,7 +21,7 @@ from alora.bundle.manifest import CardRecord
 from alora.bundle.read import Bundle, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.commands.generate import generated
-from alora.commands.output import note, say
+from alora.commands.output import say
 from alora.commands.run_pages import say_doubts, show_results, write_judgement, write_run_overview
 from alora.commands.training_run import TrainingRun, read_back, train_adapters, train_together
 from alora.config.environment import describe_environment
@@ -38,6 +38,7 @@ from alora.findings import as_lines
 from alora.identity.certificate import Certificate, read_certificate, write_certificate
 from alora.identity.certify import certify
 from alora.layout import POLICIES, TRAINING, link_only
+from alora.notes import note
 from alora.policy import Policy, load_policies
 from alora.prefix.store import open_store
 from alora.probes import probe_conversations

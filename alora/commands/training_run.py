@@ -12,12 +12,13 @@ from tqdm.auto import tqdm
 
 from alora.adapter.folder import AdapterSpec, new_adapter, save_adapter
 from alora.base.load import LoadedBase
-from alora.commands.output import note, write_json
+from alora.commands.output import write_json
 from alora.config.schema import Recipe
 from alora.data.check import describe_positive
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.splits import Splits
 from alora.errors import AloraError, BundleError, LeftOut, RunError, TrainingError
+from alora.notes import note
 from alora.policy import Policy
 from alora.prefix.store import PrefixStore
 from alora.prompt.render import Renderer

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from alora.base.load import LoadedBase, load_base
 from alora.base.location import base_location
 from alora.bundle.artifact import find_artifact
+from alora.bundle.named import chosen
 from alora.bundle.read import Bundle, check_bundles
 from alora.bundle.vllm_certificate import add_vllm_certificate
 from alora.commands.artifacts import Subject, open_subject
-from alora.commands.bundles import chosen
-from alora.commands.output import note, report_file, say, say_json, table, write_json
+from alora.commands.output import report_file, say, say_json, table, write_json
 from alora.config.schema import Recipe
 from alora.data.conversation import read_labelled
 from alora.errors import BundleError, ConfigError, LeftOut
@@ -21,6 +21,7 @@ from alora.identity.certify import certify, require_activated
 from alora.identity.probes import bare_suffix, identity_probes
 from alora.identity.report import check_rows
 from alora.layout import home_of
+from alora.notes import note
 from alora.prompt.render import Prompt, Renderer
 from alora.serving.engine import require_unquantized
 from alora.serving.prove import certify_in_vllm

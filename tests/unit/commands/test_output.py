@@ -8,10 +8,11 @@ import pytest
 from pyarrow import parquet
 
 from alora.cli import report
-from alora.commands.output import note, report_file, say, say_json, table, write_text
+from alora.commands.output import report_file, say, say_json, table, write_text
 from alora.errors import ConfigError, PolicyError
 from alora.evaluation.page import render_overview
 from alora.evaluation.scored import write_predictions
+from alora.notes import note
 
 
 def test_table_aligns_text_left_and_numbers_right(capsys):

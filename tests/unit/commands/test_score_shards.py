@@ -8,6 +8,6 @@ from alora.config.schema import Recipe
 
 @pytest.mark.parametrize(("engine", "told"), [("vllm", True), ("transformers", False)])
 def test_a_start_that_takes_long_is_told(engine, told, monkeypatch, capsys):
-    monkeypatch.setattr("alora.api.load", lambda *_, scorer, **__: scorer)
+    monkeypatch.setattr("alora.battery.load", lambda *_, scorer, **__: scorer)
     assert scorer_of(Recipe(engine=engine, artifact="bundle")) == ("vllm" if told else "packed")
     assert ("starting vLLM in this process" in capsys.readouterr().err) is told

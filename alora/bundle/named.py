@@ -9,10 +9,10 @@ from typing import TypeVar
 from alora.bundle.artifact import Artifact, Kind, find_artifact
 from alora.bundle.battery import Read, require_one_base
 from alora.bundle.light import LightBundle
-from alora.commands.output import note
 from alora.config.schema import BaseSettings, Recipe
 from alora.errors import ConfigError
 from alora.layout import RUN_FILE
+from alora.notes import note
 
 Item = TypeVar("Item")
 NO_BUNDLE = "no bundle is given; add artifact=DIR (a bundle, a run or a battery) or bundles=[A,B]"

@@ -1,0 +1,132 @@
+"""A battery in this process: policies on one base, :func:`load`-ed once and asked as often as you like."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from threading import Lock
+from typing import Any, Literal, overload
+
+from alora.asking import Artifact, Base, Messages, Policies, open_artifact, require_known
+from alora.base.limits import require_room_for
+from alora.base.load import load_base
+from alora.base.location import base_location
+from alora.bundle.read import Bundle, check_bases, load_bundle
+from alora.config.schema import BaseSettings
+from alora.errors import AdapterError, AloraError, ConfigError
+from alora.evaluation.predict import answers
+from alora.http import Closing
+from alora.prefix.scorer import Scorer
+from alora.prompt.render import Question
+from alora.serving.engine import Engine
+from alora.verdict import Verdicts
+
+
+class Battery(Closing):
+    """Policies on one base in this process, made by :func:`load`: a context manager, or :meth:`close` it.
+
+    ``policies`` are their ids. Threads may share it; one computes at a time.
+    """
+
+    def __init__(self, bundles: Sequence[Bundle], settings: BaseSettings, scorer: str) -> None:
+        if scorer not in ("packed", "vllm"):
+            raise ConfigError(f"scorer is {scorer!r}; give packed or vllm")
+        base = load_base(settings)
+        check_bases(bundles, base)
+        renderer, model = bundles[0].renderer(base), base.model
+        self._policies = Policies(
+            bundles, renderer, lambda asked: require_room_for(model, asked.prefix, asked.suffixes)
+        )
+        self.policies, self._computing, self._closed = self._policies.ids, Lock(), False
+        if scorer != "vllm":
+            self._scorer = Scorer(base, [bundle.weights for bundle in bundles])
+            self._answers, self._release = self._scorer.score_rows, self._scorer.close
+            return
+        engine = Engine.of(bundles, base, base_location(settings))
+        self._answers, self._release = engine.score_rows, engine.close
+
+    def score(self, messages: Messages) -> Verdicts:
+        """Every policy's verdict on one conversation, from one pass over it.
+
+        Args:
+            messages: a list of ``{"role": ..., "content": ...}``, or a row with such a list under ``messages``.
+
+        Raises:
+            DataError, RenderError: it is not a conversation.
+            ConfigError: it is longer than the base takes.
+        """
+        return next(self._each([("", messages)]))
+
+    @overload
+    def score_many(self, rows: Iterable[Messages]) -> Iterator[Verdicts]: ...
+    @overload
+    def score_many(self, rows: Iterable[Messages], *, errors: Literal["return"]) -> Iterator[Verdicts | AloraError]: ...
+    def score_many(self, rows: Iterable[Messages], *, errors: str = "raise") -> Iterator[Any]:
+        """:meth:`score` of each row, in order; rows are packed together as far as memory allows.
+
+        Args:
+            errors: "return": a row without a verdict gives its error, and scoring goes on.
+
+        Raises:
+            DataError, RenderError, ConfigError: as :meth:`score` does; the message names the row (``row 17: ...``).
+        """
+        require_known(errors)
+        return self._each(((f"row {number}", row) for number, row in enumerate(rows, 1)), errors)
+
+    def _each(self, rows: Iterable[tuple[str, Messages]], errors: str = "raise") -> Iterator[Any]:
+        names: deque[str | AloraError] = deque()  # of the rows whose answers are to come, in order
+
+        def ask() -> Iterator[Question]:
+            for where, row in rows:
+                try:
+                    name, questions = self._policies.questions(row, where)
+                except AloraError as error:
+                    if errors == "raise":
+                        raise
+                    names.append(error)
+                    continue
+                names.append(name)
+                yield from questions
+
+        def compute(batch: Sequence[Question]) -> Sequence[Sequence[Iterable[Any]]]:
+            with self._computing:
+                if self._closed:  # without its adapters the base would answer in their name
+                    raise ConfigError("this battery is closed; score before close(), and read score_many inside `with`")
+                return self._answers(batch)
+
+        for asked, logits_PL in answers(compute, ask()):
+            while isinstance(name := names.popleft(), AloraError):
+                yield name
+            try:
+                yield self._policies.verdicts(name, asked, logits_PL)
+            except AdapterError as error:  # the adapter overflowed on it
+                if errors == "raise":
+                    raise
+                yield error
+        yield from names
+
+    def close(self) -> None:
+        """Free the base, once nobody computes; what is asked afterwards is refused."""
+        with self._computing:
+            if not self._closed:
+                self._closed = True
+                self._release()
+
+
+def load(
+    artifact: Artifact,
+    *,
+    base: Base = None,
+    scorer: Literal["packed", "vllm"] = "packed",
+    policies: Sequence[str] = (),
+) -> Battery:
+    """Load bundles and their base into this process.
+
+    Args:
+        artifact: a bundle, a run folder, a battery, ``user/repository`` on the hub (``@revision``), or several of them.
+        base: the base's folder or hub id; needed only where it was a local folder that has moved.
+        scorer: what computes: alora's packed forward, or vLLM in this process.
+        policies: of a battery, the ids to load; empty: all.
+
+    Raises:
+        AloraError: with what was found, where, and what to do.
+    """
+    return Battery(*open_artifact(artifact, base, policies, load_bundle), scorer)

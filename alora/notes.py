@@ -1,0 +1,11 @@
+"""Remarks on standard error, so that a pipe never reads them."""
+
+import sys
+
+from alora.reading import printable
+
+
+def note(text: str) -> None:
+    """Print a remark."""
+    sys.stderr.write(f"{printable(text)}\n")
+    sys.stderr.flush()
