@@ -62,13 +62,13 @@ class SharedPrefixTrainer(Trainer):
         batch: Batch = inputs["batch"]
         total = torch.zeros((), device=self.args.device)
         for part in self._passes(batch):
-            losses_n = self._losses(batch, part)
+            losses_n = label_losses(self._answers(batch, part))
             diverged = self._drop_diverged(batch, part, losses_n)
             if diverged:
                 part = [place for place in part if batch.pairs[place].policy not in diverged]
                 if not part and self.shared_prefix_model.together.count == 1:
                     continue
-                losses_n = self._losses(batch, part)
+                losses_n = label_losses(self._answers(batch, part))
             weights_n = losses_n.new_tensor([batch.weights[place] for place in part])
             loss = (weights_n * losses_n).sum() / self.current_gradient_accumulation_steps
             self.accelerator.backward(loss)
@@ -158,9 +158,6 @@ class SharedPrefixTrainer(Trainer):
         owners = share_out(batch.prefixes, tokens, self._processes.count, self.shared_prefix_model.keeps_prefixes)
         ranks = range(self._processes.count)
         return [[place for place in wanted if owners[batch.pairs[place].prefix] == rank] for rank in ranks]
-
-    def _losses(self, batch: Batch, part: Sequence[int]) -> torch.Tensor:
-        return label_losses(self._answers(batch, part))
 
     def _answers(self, batch: Batch, part: Sequence[int]) -> LabelledLogits:
         if part:
