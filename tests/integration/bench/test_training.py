@@ -105,15 +105,16 @@ def test_a_timed_step_that_runs_less_than_the_compared_one(told, monkeypatch):
 @pytest.mark.parametrize("factor", [0.0, float("nan")])
 def test_a_policy_between_whose_gradient_is_lost(told, monkeypatch, factor):
     """All pairs run and all losses are right, but one in the middle trains nothing, or nonsense."""
-    stock = SharedPrefixTrainer._losses
+    stock = SharedPrefixTrainer._answers
 
-    def losses(self, batch, part):
+    def answers(self, batch, part):
         found = stock(self, batch, part)
-        scale = found.new_tensor([factor if batch.pairs[at].policy == 2 else 1.0 for at in part])
-        found.register_hook(lambda grad: grad * scale)
+        if found.logits_nL.requires_grad:
+            scale_n = found.logits_nL.new_tensor([factor if batch.pairs[at].policy == 2 else 1.0 for at in part])
+            found.logits_nL.register_hook(lambda grad_nL: grad_nL * scale_n[:, None])
         return found
 
-    monkeypatch.setattr(SharedPrefixTrainer, "_losses", losses)
+    monkeypatch.setattr(SharedPrefixTrainer, "_answers", answers)
     assert refused() == {1: [], POLICIES: ["NO_GRADIENT"]}
 
 
