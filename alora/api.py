@@ -1,4 +1,4 @@
-"""``alora.train``: the verb from Python. :mod:`alora.battery` scores in this process, :mod:`alora.remote` on a server."""
+"""``alora.train``: the verb from Python; :mod:`alora.battery` and :mod:`alora.remote` have what scores."""
 
 import json
 from pathlib import Path

@@ -29,7 +29,7 @@ TRAINING, EVALUATION, IDENTITY = "training.json", "evaluation.json", "identity.j
 PREDICTIONS, REPORT = "predictions.parquet", "report.html"
 OUTPUTS = ("checkpoints", POLICIES, BATTERY, BUNDLE, ADAPTER, REPORT, TRAINING, EVALUATION, IDENTITY)
 # By which a page and a Parquet file are known as alora's own.
-PAGE_START, MARK = "<!doctype html><!-- alora report -->", "alora"
+PAGE_MARK, MARK = "<!-- alora report -->", "alora"
 _PARTS = re.compile(rf"\.|{BATTERY}(/[^/]+)?|{POLICIES}/[^/]+(/{ADAPTER})?|{BUNDLE}|{ADAPTER}")
 _LINKS = {BUNDLE: f"{BATTERY}/{{}}", ADAPTER: f"{POLICIES}/{{}}/{ADAPTER}", REPORT: f"{POLICIES}/{{}}/{REPORT}"}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from alora.atomic import json_text, write_json, write_text
 from alora.errors import ConfigError
-from alora.layout import MARK, PAGE_START, PREDICTIONS, REPORT
+from alora.layout import MARK, PAGE_MARK, PREDICTIONS, REPORT
 from alora.reading import LONGEST, printable, read_whole
 
 __all__ = ["report_file", "say", "say_json", "table", "write_json", "write_text"]
@@ -57,7 +57,7 @@ def report_file_in(output: str | None, name: str, *homes: Path) -> Path:
 
 
 def _is_report(file: Path) -> bool:
-    if file.is_file() and file.suffix in (".html", ".parquet"):
+    if file.is_file() and file.suffix in (".html", ".md", ".parquet"):
         return _is_page_or_table(file)
     try:
         content = _content(file) if file.is_file() else None
@@ -71,7 +71,7 @@ def _is_page_or_table(file: Path) -> bool:
 
     try:
         with file.open("rb") as stream:
-            if stream.read(len(PAGE_START)) == PAGE_START.encode():
+            if PAGE_MARK.encode() in stream.read(100):
                 return True
         return MARK.encode() in (pyarrow.parquet.read_schema(file).metadata or {})
     except (OSError, pyarrow.ArrowException):

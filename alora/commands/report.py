@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from alora.commands.output import say, table, write_text
+from alora.commands.output import report_file, say, table, write_text
 from alora.config.schema import Recipe
-from alora.errors import ConfigError
-from alora.logs.report import EXCERPT, MARK, Summary, as_html, as_markdown, report
+from alora.logs.report import EXCERPT, Summary, as_html, as_markdown, report
 from alora.logs.rows import conversations_at
 from alora.notes import note
 
@@ -13,10 +12,7 @@ from alora.notes import note
 def run(recipe: Recipe) -> int:
     """Write ``report.md`` and ``report.html`` into ``output=`` (the working folder)."""
     home = Path.cwd() if recipe.output is None else Path(recipe.output)
-    files = home / "report.md", home / "report.html"
-    for file in files:
-        if (file.exists() or file.is_symlink()) and not _replaceable(file):
-            raise ConfigError(f"{file} is there and is not a report of alora's; give another output=FOLDER")
+    files = report_file(home / "report.md"), report_file(home / "report.html")
     summary = Summary(Path(str(recipe.logs.verdicts)), recipe.logs.examples)
     texts = {}
     if recipe.conversation is not None:
@@ -32,10 +28,3 @@ def run(recipe: Recipe) -> int:
     table(rates.headings, rates.rows)
     say(f"\nwritten to {files[0]} and {files[1].name}")
     return 0
-
-
-def _replaceable(file: Path) -> bool:
-    if not file.is_file():
-        return False
-    with file.open(encoding="utf-8", errors="replace") as stream:
-        return f"<!-- {MARK} -->" in stream.read(100)

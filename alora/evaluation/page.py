@@ -25,7 +25,7 @@ from alora.evaluation.report import HEADINGS, describe_operating_point, estimate
 from alora.evaluation.resampling import Flags, Floats, Sweep, sweep
 from alora.evaluation.scored import Judged, Scored
 from alora.findings import Finding
-from alora.layout import PAGE_START
+from alora.layout import PAGE_MARK
 
 SHOWN, EXCERPT = 20, 600  # rows in a list, characters of a text
 _WIDTH, _HEIGHT = 300, 200  # of a chart's plot
@@ -114,7 +114,7 @@ def _render(**values: Any) -> str:
     digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
     template = page_template(home / "report.html.j2", trim_blocks=True, lstrip_blocks=True)
     empty = {"overview": None, "width": _WIDTH, "height": _HEIGHT}
-    return template.render(empty | values, start=PAGE_START, script=script, digest=digest).lstrip()
+    return template.render(empty | values, mark=PAGE_MARK, script=script, digest=digest).lstrip()
 
 
 def _named(method: str) -> str:

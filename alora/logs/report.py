@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from alora.evaluation.html import in_markdown, page_template
+from alora.layout import PAGE_MARK
 from alora.logs.stored import read_manifest, tables
 from alora.verdict import LEAST, TENTHS, population_stability
 
-MARK = "alora report"  # opens both files: what holds it may be replaced
 MOST_DAYS = 62  # rates are shown by day up to here, else by month
 MOST_TOGETHER = 100  # policies in the table of pairs, which grows with their square
 EXCERPT = 300  # characters of a conversation
@@ -195,12 +195,12 @@ def _examples(summary: Summary, texts: Mapping[int, str]) -> Iterable[Table]:
 
 def as_html(found: Sequence[Table]) -> str:
     """One file that asks no network. Everything in it is escaped: ids and conversations are hostile."""
-    return page_template(Path(__file__).with_name("report.html.j2")).render(tables=found, mark=MARK)
+    return page_template(Path(__file__).with_name("report.html.j2")).render(tables=found, mark=PAGE_MARK)
 
 
 def as_markdown(found: Sequence[Table]) -> str:
     """The same tables for a wiki or a pull request; nothing of others is markup."""
-    lines = [f"<!-- {MARK} -->"]
+    lines = [PAGE_MARK]
     for table in found:
         lines += ["", f"## {table.title}", "", *([in_markdown(table.about), ""] if table.about else [])]
         lines += [_line(table.headings), "| --- " * len(table.headings) + "|", *map(_line, table.rows)]
