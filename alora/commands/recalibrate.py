@@ -122,7 +122,7 @@ def _refit(
     policies, suffixes = [bundle.policy for bundle in bundles], [bundle.suffix for bundle in bundles]
     renderer = bundles[0].renderer(base)
     require_room(base.model, renderer, rows, {bundle.policy.id: bundle.suffix for bundle in bundles}, IN_ARTIFACT)
-    if recipe.engine == "vllm":
+    if recipe.scorer == "vllm":
         engine = Engine.of(bundles, base, base_location(settings))
         answers = predict(engine, renderer, policies, suffixes, rows)
     else:
@@ -136,7 +136,7 @@ def _refit(
             )
         evaluation = refit_settings(bundle.manifest.operating_point, recipe.evaluation)
         point = fit_operating_point(predictions.logits_NL, predictions.label_ids_N, evaluation)
-        point = replace(point, dtype=base.dtype, engine=recipe.engine)
+        point = replace(point, dtype=base.dtype, engine=recipe.scorer)
         found.append(Refit(bundle, point, predictions, moved(bundle, base, point)))
     return found
 
@@ -156,7 +156,7 @@ def _show(recipe: Recipe, refits: Sequence[Refit], made: Sequence[Bundle], sourc
         rows.append(
             {
                 "policy": refit.bundle.policy.id,
-                "fitted in": f"{after.dtype}{'' if packed == 'none' else f' on {packed}'} by {after.engine}",
+                "fitted in": f"{after.dtype}{'' if packed == 'none' else f' on {packed}'}, scorer {after.engine}",
                 "threshold": after.threshold,
                 "low": after.threshold_low,
                 "high": after.threshold_high,

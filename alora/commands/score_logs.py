@@ -38,7 +38,7 @@ def score_logs(recipe: Recipe, source: str, output: Path) -> int:
         "time": recipe.data.columns.time,
         "reading": reading(recipe.data),
         **verdicts,
-        "engine": "packed" if recipe.engine == "transformers" else redacted(recipe.engine),
+        "engine": redacted(recipe.scorer),
         "shard_rows": recipe.logs.shard_rows,
         "alora": __version__,
     }
@@ -100,7 +100,7 @@ def _bundle_verdicts(recipe: Recipe) -> dict[str, Any]:
 
 
 def _guard_verdicts(recipe: Recipe) -> dict[str, Any]:
-    with GuardClient(recipe.engine) as guard:
+    with GuardClient(recipe.scorer) as guard:
         asked = guard.asked
     return {
         "policies": {

@@ -63,7 +63,7 @@ def on_ray(
     cluster = _cluster()
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.DEBUG if debugging() else logging.CRITICAL)
-    computes = not recipe.engine.startswith("http") and recipe.base.device != "cpu"
+    computes = not recipe.scorer.startswith("http") and recipe.base.device != "cpu"
     gpus = int(cluster.get("GPU", 0)) if computes else 0
     actors = recipe.logs.actors or gpus or int(cluster.get("CPU", 0))
     if not actors:

@@ -1,4 +1,4 @@
-"""What scores a log shard by shard: the engine that was asked for, and the rows that it reads on through."""
+"""What scores a log shard by shard: the scorer that was asked for, and the rows that it reads on through."""
 
 from __future__ import annotations
 
@@ -99,20 +99,20 @@ def _answers(
 
 def by_guard(recipe: Recipe) -> bool:
     """Whether a guard is asked: it knows its bundles itself."""
-    return recipe.engine.startswith("http") and not named_artifacts(recipe)
+    return recipe.scorer.startswith("http") and not named_artifacts(recipe)
 
 
 def scorer_of(recipe: Recipe) -> Battery | Client | GuardClient:
-    """What computes the verdicts: the engine that was asked for."""
-    if recipe.engine.startswith("http"):
-        if remark := in_the_clear(recipe.engine):
+    """What computes the verdicts."""
+    if recipe.scorer.startswith("http"):
+        if remark := in_the_clear(recipe.scorer):
             note(remark)
         if by_guard(recipe):
-            return GuardClient(recipe.engine)
-        return Client(recipe.engine, named_artifacts(recipe), base=recipe.base, policies=recipe.policies)
+            return GuardClient(recipe.scorer)
+        return Client(recipe.scorer, named_artifacts(recipe), base=recipe.base, policies=recipe.policies)
     from alora.battery import load  # torch, which a server's client goes without
 
-    here = "vllm" if recipe.engine == "vllm" else "packed"
+    here = "vllm" if recipe.scorer == "vllm" else "packed"
     if here == "vllm":
         note("loading the base, then starting vLLM in this process: a minute or more without a word until it can score")
     return load(named_artifacts(recipe), base=recipe.base, scorer=here, policies=recipe.policies)

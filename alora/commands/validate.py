@@ -66,7 +66,7 @@ def run(recipe: Recipe) -> int:
 
 
 def _certify(recipe: Recipe, subject: Subject, base: LoadedBase) -> Certificate:
-    """The certificate of one adapter on the loaded base, by the engine that the recipe names.
+    """The certificate of one adapter on the loaded base, by the scorer that the recipe names.
 
     Raises:
         BundleError: it belongs to another base.
@@ -75,7 +75,7 @@ def _certify(recipe: Recipe, subject: Subject, base: LoadedBase) -> Certificate:
     if subject.bundle is not None:
         check_bundles([subject.bundle], base, rows=None)
     prompts = _prompts(recipe, subject, base)
-    if recipe.engine != "vllm":
+    if recipe.scorer != "vllm":
         return certify(base, subject.folder, prompts, recipe.identity)
     require_unquantized(base)
     location, controls = base_location(subject.base), recipe.identity.negative_controls

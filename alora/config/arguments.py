@@ -17,7 +17,7 @@ from alora.config.schema import OF_ARTIFACT, OPEN_DICTIONARIES
 from alora.errors import ConfigError
 
 POSITIONAL = {"new": "name", "score": "conversation", "bench": "bench.workload"}
-ALIASES = {"bundle": "artifact", "battery": "artifact", "verdicts": "logs.verdicts"}
+ALIASES = {"bundle": "artifact", "battery": "artifact", "verdicts": "logs.verdicts", "engine": "scorer"}
 OF_LOGS = ("score", "report", "label")
 _ARTIFACT = ("artifact=", "bundle=", "battery=", "bundles=")
 _ROWS = ("data=", "conversation=")

@@ -89,6 +89,7 @@ def read_saved_recipe(path: str | os.PathLike[str]) -> Recipe:
     if not isinstance(values, dict):
         raise RunError(f"{path}: this run's settings are not a YAML mapping; train again")
     values.pop("defaults", None)
+    values.pop("engine", None)  # scorer in the runs of an earlier commit; no stage's output depends on it
     forget_command_line(values)
     require_settings_alone(values, str(path))
     require_bounded(values)

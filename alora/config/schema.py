@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from alora.config.setting import is_engine, is_scorer, is_server, names_a_folder, section, setting
+from alora.config.setting import is_scorer, is_server, names_a_folder, section, setting
 
 # The dictionaries whose keys are the user's own; every other key of a recipe is a field below.
 OPEN_DICTIONARIES = ("data.label_map", "data.role_map", "policy.labels", "base.template_kwargs")
@@ -29,7 +29,6 @@ SHAPES = ("toy", "mini", "27m", "smollm2", "qwen3_0_6b", "qwen3_4b")
 DEVICES = ("cpu", "l4", "a100_80gb", "l40s", "h100", "h200", "b200")
 SCORERS = "vllm, packed, http://HOST:PORT, or a list of such URLs"
 TRACKERS = ("none", "tensorboard", "wandb", "mlflow", "trackio")
-ENGINES = "transformers, vllm, or for alora score http://HOST:PORT"
 _CARD_WORD = (re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*").fullmatch, "letters, digits, '.' and '-'")
 _SOURCES = (bool, "a file, hub:NAME, or a list of them such as [a.jsonl,b.csv]")
 # The verbs that read an input, which must be there when it is named.
@@ -388,10 +387,13 @@ class Recipe:
         some=True,
     )
     bundles: list[str] = setting([], "score: several bundles on one conversation", read_by=("score", "serve"))
-    engine: str = setting(
-        "transformers", "transformers: in this process", form=(is_engine, ENGINES), in_files=("transformers", "vllm"),
+    scorer: str = setting(
+        "packed",
+        "packed, vllm: in this process; validate: whose KV is compared (packed: that of transformers)",
+        form=(is_scorer, "packed, vllm, or for alora score http://HOST:PORT"),
+        in_files=("packed", "vllm"),
         of=("score", "validate", "recalibrate"),
-    )  # fmt: skip
+    )
     cluster: str | None = setting(
         None, "ray: a log's shards by actors of a Ray cluster ($RAY_ADDRESS)", choices=("ray",), of=("score",)
     )

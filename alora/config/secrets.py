@@ -15,7 +15,7 @@ _NEXT = r"""["']?(?:[ ]*,[ ]*|[ ]+|[^\S\n]*\n\s*-[ ]+)"""  # in a command line, 
 _VALUE = re.compile(rf"({_NEXT}|=){_WORD}")
 _SECRETS = re.compile(rf"(?P<option>{_OPTION})(?P<values>={_WORD}|(?:{_NEXT}{_WORD})+)")
 _SETTING = re.compile(
-    r"((?:judge\.url|serving\.(?:arguments|scorer)|engine)=)(?!(?:transformers|vllm|auto|scorer|packed)$).+", re.DOTALL
+    r"((?:judge\.url|serving\.arguments|scorer|engine)=)(?!(?:vllm|auto|scorer|packed)$).+", re.DOTALL
 )
 _USER = re.compile(r"(://)[^/\s]*@")
 _QUERY = re.compile(r"([?&](?:[\w-]*(?:key|token|secret|password)|sig)=)[^&\s]+")

@@ -131,10 +131,5 @@ def is_server(url: str) -> bool:
 
 
 def is_scorer(text: str) -> bool:
-    """Whether a guard can be served by ``text``."""
-    return text in ("vllm", "packed") or is_server(text)
-
-
-def is_engine(text: str) -> bool:
     """Whether verdicts can be computed by ``text``: in this process, by vLLM, or by a server."""
-    return text in ("transformers", "vllm") or is_server(text)
+    return text in ("vllm", "packed") or is_server(text)

@@ -59,8 +59,8 @@ def _conflicts(recipe: Recipe) -> Iterator[str]:
 
 def _needs(recipe: Recipe, verb: str) -> Iterator[str]:
     """One line for each setting that ``verb`` lacks, or can do nothing with."""
-    if verb != "score" and is_server(recipe.engine):
-        yield f"engine is {recipe.engine!r}, but only alora score asks a server; choose transformers or vllm"
+    if verb != "score" and is_server(recipe.scorer):
+        yield f"scorer is {recipe.scorer!r}, but only alora score asks a server; choose packed or vllm"
     scorer = recipe.serving.scorer
     if verb == "serve" and (scorer is None or (isinstance(scorer, list) and ("vllm" in scorer or "packed" in scorer))):
         yield "serving.scorer is vllm, packed, a server, or several: [http://HOST:PORT,http://OTHER:PORT]"

@@ -95,7 +95,7 @@ def describe_operating_point(point: OperatingPoint) -> str:
         goal += f" {point.target_value:g}"
     if point.costs is not None:
         goal = f"lowest cost, {point.costs[0]:g} a false positive and {point.costs[1]:g} a false negative,"
-    where = f", fitted in {point.dtype} by {point.engine}" if point.dtype and point.engine else ""
+    where = f", fitted in {point.dtype}, scorer {point.engine}" if point.dtype and point.engine else ""
     text = f"threshold {point.threshold:.4f}"
     if point.threshold_low is not None and point.threshold_high is not None:
         text += f" (95 % interval {point.threshold_low:.4f} to {point.threshold_high:.4f})"

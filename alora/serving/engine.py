@@ -32,7 +32,7 @@ def require_unquantized(base: LoadedBase) -> None:
     quantization = base.fingerprint.quantization
     if quantization != "none":
         raise BaseError(
-            f"engine=vllm runs base {base.source} as it is stored, and this one is loaded in {quantization}; make a "
+            f"scorer=vllm runs base {base.source} as it is stored, and this one is loaded in {quantization}; make a "
             "bundle for the stored base first, with its own parity run and threshold: "
             "alora recalibrate artifact=DIR base.quantization=none data.validation=FILE"
         )
@@ -155,7 +155,7 @@ def vllm_api() -> ModuleType:
     try:
         from alora.serving import vllm_names as names  # vLLM, once prepare_environment() has run
     except ImportError as error:
-        raise MissingDependency(f"engine=vllm needs vLLM ({error}); pip install 'alora-toolkit[vllm]'") from error
+        raise MissingDependency(f"scorer=vllm needs vLLM ({error}); pip install 'alora-toolkit[vllm]'") from error
     return names
 
 

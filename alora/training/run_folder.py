@@ -30,7 +30,7 @@ _OWN = re.compile(
     rf"|battery/(?:battery\.json|[^/]+/(?:{_BUNDLE}))"
 )
 # Settings that change nothing a stage has made: where it lies, and what a call prints or scores besides.
-_FREE = ("run_dir", "artifact", "bundles", "engine", "conversation", "output", "json", "strict", "force",
+_FREE = ("run_dir", "artifact", "bundles", "scorer", "conversation", "output", "json", "strict", "force",
          "compare", "judge", "fleet", "tracking", "serving")  # fmt: skip
 
 

@@ -31,10 +31,10 @@ CONTROLS = [
 
 @pytest.fixture(scope="module")
 def validated(tmp_path_factory):
-    """The outcome of ``alora validate engine=vllm`` on a battery: certificates by bundle, one engine after another."""
+    """The outcome of ``alora validate scorer=vllm`` on a battery: certificates by bundle, one engine after another."""
     folder = tmp_path_factory.mktemp("validated")
     arguments = (f"battery={store.battery()}", f"base.source={store.base_folder()}", "identity.conversations=1")
-    code, output, errors = run_forked("validate", *arguments, "engine=vllm", f"output={folder / 'told'}", cache=folder)
+    code, output, errors = run_forked("validate", *arguments, "scorer=vllm", f"output={folder / 'told'}", cache=folder)
     assert code == 0, output + errors
     return json.loads((folder / "told").read_text())["certificates"]
 
@@ -43,16 +43,16 @@ def test_one_call_scores_a_battery_with_the_same_verdicts(tmp_path):
     conversation = tmp_path / "conversation.json"
     conversation.write_text(json.dumps({"messages": [{"role": "user", "content": "Shall I take two of these?"}]}))
     told = {}
-    for engine in ("transformers", "vllm"):
+    for scorer in ("packed", "vllm"):
         code, output, errors = run_forked(
             *("score", f"battery={store.battery()}", f"base.source={store.base_folder()}", str(conversation)),
-            *("json=true", f"engine={engine}"),
+            *("json=true", f"scorer={scorer}"),
             cache=tmp_path,
         )
         assert code == 0, errors
-        told[engine] = json.loads(output)["verdicts"]
+        told[scorer] = json.loads(output)["verdicts"]
     assert [verdict["policy"] for verdict in told["vllm"]] == [policy.id for policy in store.POLICIES]
-    for ours, theirs in zip(told["transformers"], told["vllm"], strict=True):
+    for ours, theirs in zip(told["packed"], told["vllm"], strict=True):
         assert (ours["label"], ours["adapter_digest"]) == (theirs["label"], theirs["adapter_digest"])
         assert ours["probability"] == pytest.approx(theirs["probability"], abs=1e-4)
         assert 0 < ours["probability"] < 1
@@ -77,7 +77,7 @@ def test_a_partly_absent_adapter_fails_in_vllm_too(tmp_path):
     save_adapter(replace(bundle.weights, tensors=kept), tmp_path / "adapter", str(store.base_folder()))
     arguments = (f"artifact={tmp_path / 'adapter'}", f"base.source={store.base_folder()}", "identity.conversations=1")
     options = ("identity.negative_controls=false", f"output={tmp_path / 'told'}")
-    code, output, errors = run_forked("validate", *arguments, *options, "engine=vllm", cache=tmp_path)
+    code, output, errors = run_forked("validate", *arguments, *options, "scorer=vllm", cache=tmp_path)
     assert code == 1, output + errors
     (record,) = json.loads((tmp_path / "told").read_text())["dtypes"]
     assert {finding["check"] for finding in record["findings"]} == {"module"}

@@ -236,7 +236,7 @@ def test_score_and_guard_agree(served, tmp_path):
     talk = tmp_path / "talk.json"
     talk.write_text(json.dumps({"messages": TALK}))
     place = (f"battery={store.battery()}", f"base.source={store.base_folder()}", f"conversation={talk}", "json=true")
-    code, out, _ = run_forked("score", *place, f"engine={served.url}", cache=tmp_path)
+    code, out, _ = run_forked("score", *place, f"scorer={served.url}", cache=tmp_path)
     assert code == 0
     scored = {verdict["policy"]: verdict["probability"] for verdict in json.loads(out)["verdicts"]}
     guarded = {verdict["policy"]: verdict["probability"] for verdict in ask(served).json()["verdicts"]}

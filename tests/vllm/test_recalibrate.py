@@ -28,16 +28,16 @@ def rows(tmp_path_factory):
 def test_vllm_fits_what_the_scorer_fits_and_is_named(rows, tmp_path):
     bundle = store.battery() / store.POLICIES[0].id
     points = {}
-    for engine in ("transformers", "vllm"):
+    for scorer in ("packed", "vllm"):
         code, output, errors = run_forked(
             *("recalibrate", f"artifact={bundle}", f"base.source={store.base_folder()}", f"data.validation={rows}"),
-            *(f"engine={engine}", f"output={tmp_path / engine}", "evaluation.bootstrap=20"),
+            *(f"scorer={scorer}", f"output={tmp_path / scorer}", "evaluation.bootstrap=20"),
             cache=tmp_path,
         )
         assert code == 0, output + errors
-        points[engine] = load_bundle(tmp_path / engine).manifest.operating_point
-    ours, theirs = points["transformers"], points["vllm"]
-    assert (ours.engine, theirs.engine) == ("transformers", "vllm")
+        points[scorer] = load_bundle(tmp_path / scorer).manifest.operating_point
+    ours, theirs = points["packed"], points["vllm"]
+    assert (ours.engine, theirs.engine) == ("packed", "vllm")
     assert theirs.temperature == pytest.approx(ours.temperature, rel=1e-2)
     assert theirs.threshold == pytest.approx(ours.threshold, abs=1e-3)
     assert (theirs.rows, theirs.positives) == (ours.rows, ours.positives) == (12, 4)

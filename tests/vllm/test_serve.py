@@ -98,7 +98,7 @@ def test_score_through_the_command_line(served, bundles, renderer, tmp_path):
     file, text = tmp_path / "conversation.json", "My order never came."
     file.write_text(json.dumps({"messages": [{"role": "user", "content": text}]}))
     arguments = (f"battery={store.battery()}", f"base.source={store.base_folder()}", str(file), "json=true")
-    code, output, errors = run_forked("score", *arguments, f"engine={served.url}", cache=tmp_path)
+    code, output, errors = run_forked("score", *arguments, f"scorer={served.url}", cache=tmp_path)
     assert code == 0, errors
     told = json.loads(output)["verdicts"]
     wanted = in_process(bundles, renderer.prefix(store.conversation(text)))

@@ -1,4 +1,4 @@
-"""``alora score engine=http://...`` against servers that talk nonsense, or not at all."""
+"""``alora score scorer=http://...`` against servers that talk nonsense, or not at all."""
 
 import json
 import socketserver
@@ -131,7 +131,7 @@ def check(place, here, capsys, monkeypatch):
     def run(word: str, exit_code: int = 2, models: Answer = listed, answers: tuple[Answer, ...] = ()) -> list[str]:
         given = iter(answers)
         with server(lambda path: models if path == "/v1/models" else next(given)) as url:
-            command = f"score artifact={{place}}/run {{place}}/talk.json engine={url}"
+            command = f"score artifact={{place}}/run {{place}}/talk.json scorer={url}"
             return breaches(Case(command, [url, word], exit_code), place, here, capsys)
 
     return run

@@ -83,14 +83,14 @@ RECIPES = {
 }
 
 SERVERS = {
-    name: Case(f"{SCORE} engine={engine}", words)
+    name: Case(f"{SCORE} scorer={engine}", words)
     for name, (engine, words) in {
-        "a port above all": ("http://127.0.0.1:99999", ["engine is 'http://127.0.0.1:99999'", "http://HOST:PORT"]),
-        "a port of letters": ("http://127.0.0.1:port", ["engine is 'http://127.0.0.1:port'"]),
-        "port zero": ("http://127.0.0.1:0", ["engine is 'http://127.0.0.1:0'"]),
-        "half an address": ("http://[::1", ["engine", "http://[::1"]),
-        "no host": ("http://", ["engine is 'http://'"]),
-        "another protocol": ("ftp://127.0.0.1", ["engine is 'ftp://127.0.0.1'"]),
+        "a port above all": ("http://127.0.0.1:99999", ["scorer is 'http://127.0.0.1:99999'", "http://HOST:PORT"]),
+        "a port of letters": ("http://127.0.0.1:port", ["scorer is 'http://127.0.0.1:port'"]),
+        "port zero": ("http://127.0.0.1:0", ["scorer is 'http://127.0.0.1:0'"]),
+        "half an address": ("http://[::1", ["scorer", "http://[::1"]),
+        "no host": ("http://", ["scorer is 'http://'"]),
+        "another protocol": ("ftp://127.0.0.1", ["scorer is 'ftp://127.0.0.1'"]),
         "nobody listening": (
             "http://127.0.0.1:9",
             ["http://127.0.0.1:9/v1/models does not answer", "alora serve starts one"],

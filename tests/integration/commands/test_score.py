@@ -72,7 +72,7 @@ def test_an_array_of_rows_is_no_conversation(rows, wanted, tmp_path, capsys):
 
 def test_rows_on_a_server(rows, wanted, capsys):
     with serving(store.base(), load_battery(store.battery())) as server:
-        assert score(rows, f"engine={server.url}") == 0
+        assert score(rows, f"scorer={server.url}") == 0
     assert equal(read(capsys.readouterr().out)[1], wanted)
 
 

@@ -115,7 +115,7 @@ def test_a_job_that_was_begun_here_is_finished_there(log, tmp_path):
 
 
 def test_actors_that_ask_a_guard(url, log, tmp_path):
-    asked = ["score", f"engine={url}", f"data={log}", "logs.shard_rows=8"]
+    asked = ["score", f"scorer={url}", f"data={log}", "logs.shard_rows=8"]
     assert main([*asked, f"output={tmp_path / 'alone'}"]) == 0
     assert main([*asked, f"output={tmp_path / 'many'}", *ON_RAY]) == 0
     for file in (tmp_path / "alone").iterdir():
@@ -123,7 +123,7 @@ def test_actors_that_ask_a_guard(url, log, tmp_path):
 
 
 def test_what_an_actor_finds_wrong_is_said_as_it_is(log, tmp_path, capsys):
-    assert score(log, tmp_path / "v", "cluster=ray", "logs.actors=1", "engine=http://127.0.0.1:1") == 2
+    assert score(log, tmp_path / "v", "cluster=ray", "logs.actors=1", "scorer=http://127.0.0.1:1") == 2
     said = capsys.readouterr().err
     assert "\nalora: http://127.0.0.1:1/v1/models does not answer" in said
     assert "Dataset" not in said  # Ray Data has nothing to say

@@ -69,7 +69,7 @@ def test_a_battery_gets_the_thresholds_of_another_precision(place, battery, tmp_
     for bundle, old, answer in zip(half, load_battery(battery), answers, strict=True):
         point = bundle.manifest.operating_point
         expected = fit_operating_point(answer.logits_NL, answer.label_ids_N, EvaluationSettings(bootstrap=60))
-        assert point == replace(expected, dtype="bfloat16", engine="transformers")
+        assert point == replace(expected, dtype="bfloat16", engine="packed")
         assert point.threshold_low <= point.threshold <= point.threshold_high
         assert (bundle.manifest.base.dtype, old.manifest.base.dtype) == ("bfloat16", "float32")
         assert bundle.weights.digest == old.weights.digest
@@ -84,7 +84,7 @@ def test_one_bundle_in_its_place_for_the_lowest_cost(place, battery, capsys):
     assert recalibrate(place, battery / "red", "evaluation=lowest_cost", "json=true") == 0
     told = json.loads(capsys.readouterr().out)
     point = load_bundle(battery / "red").manifest.operating_point
-    assert (point.target, point.costs, point.dtype, point.engine) == ("cost", (1.0, 10.0), "float32", "transformers")
+    assert (point.target, point.costs, point.dtype, point.engine) == ("cost", (1.0, 10.0), "float32", "packed")
     assert told["policies"][0]["threshold"] == point.threshold
     assert told["bundles"] == [str(battery / "red")]
     assert load_bundle(battery / "blue").manifest.operating_point.target == "f1"
@@ -102,7 +102,7 @@ def test_a_battery_moves_to_four_bits_as_a_whole(place, battery, tmp_path, capsy
     assert "would leave the battery on two bases" in capsys.readouterr().err
     assert digests(battery) == before
     assert recalibrate(place, battery, "base.quantization=nf4", f"output={tmp_path / 'nf4'}") == 0
-    assert "float32 on nf4 by transformers" in capsys.readouterr().out
+    assert "float32 on nf4, scorer packed" in capsys.readouterr().out
     for bundle, old in zip(load_battery(tmp_path / "nf4"), load_battery(battery), strict=True):
         assert (bundle.manifest.base.fingerprint.quantization, bundle.weights.digest) == ("nf4", old.weights.digest)
         own, former = (read_certificate(item.folder / CERTIFICATE_FILE) for item in (bundle, old))
@@ -243,7 +243,7 @@ def test_rows_that_choose_nothing_change_nothing(place, battery, tmp_path, capsy
     before = digests(battery)
     assert recalibrate(place, battery, f"data.validation={tmp_path / 'one.jsonl'}") == 2
     assert "all of one class" in capsys.readouterr().err
-    assert recalibrate(place, battery, "engine=http://127.0.0.1:9") == 2
+    assert recalibrate(place, battery, "scorer=http://127.0.0.1:9") == 2
     assert recalibrate(place, battery, f"data.validation={tmp_path / 'none.jsonl'}") == 2
     assert digests(battery) == before
 

@@ -46,7 +46,7 @@ HOSTILE = {
     "a public upload": ({"export": {"private": False}}, "export.private is taken from the command line alone"),
     "a judge": ({"judge": {"url": "https://far.example/v1"}}, "judge.url is taken"),
     "a key": ({"judge": {"api_key_env": "SECRET"}}, "judge.api_key_env is taken"),
-    "a server": ({"engine": "http://far.example"}, "engine is taken"),
+    "a server": ({"scorer": "http://far.example"}, "scorer is taken"),
 }
 
 
@@ -133,7 +133,7 @@ def test_the_command_line_is_its_users_own():
 
 def test_a_run_keeps_no_trust_and_gives_none(here):
     recipe = Recipe()
-    recipe.base.trust_remote_code, recipe.serving.arguments, recipe.engine = True, ["--api-key", "x"], "vllm"
+    recipe.base.trust_remote_code, recipe.serving.arguments, recipe.scorer = True, ["--api-key", "x"], "vllm"
     save_recipe(recipe, here / "run.yaml", {})
     text = (here / "run.yaml").read_text()
     assert "trust_remote_code: false" in text
@@ -141,7 +141,7 @@ def test_a_run_keeps_no_trust_and_gives_none(here):
     (here / "run.yaml").write_text(text.replace("trust_remote_code: false", "trust_remote_code: true"))
     saved = read_saved_recipe(here / "run.yaml")
     assert not saved.base.trust_remote_code
-    assert saved.engine == "vllm"
+    assert saved.scorer == "vllm"
 
 
 def test_a_run_refers_to_no_environment(here):

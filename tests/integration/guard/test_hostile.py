@@ -1,4 +1,4 @@
-"""``alora.Guard`` and ``alora score engine=URL`` against a server that is not a guard, or a bad one."""
+"""``alora.Guard`` and ``alora score scorer=URL`` against a server that is not a guard, or a bad one."""
 
 import asyncio
 import gzip
@@ -101,7 +101,7 @@ def test_the_command_line_does_not_show_the_key_either(monkeypatch, tmp_path, ca
     monkeypatch.setenv(KEY, "sk-SECRET\r")
     (tmp_path / "log.jsonl").write_text('{"messages": [{"role": "user", "content": "x"}]}\n')
     with server(lambda path: http(200, b"{}")) as url:
-        command = ["score", f"engine={url}", f"data={tmp_path}/log.jsonl", f"output={tmp_path}/v.parquet"]
+        command = ["score", f"scorer={url}", f"data={tmp_path}/log.jsonl", f"output={tmp_path}/v.parquet"]
         assert main(command) == 2
     assert "SECRET" not in "".join(capsys.readouterr())
 
@@ -196,7 +196,7 @@ def test_the_command_line_names_the_server_that_talks_nonsense(case, tmp_path, c
         answer = {**ANSWER, **changed}
     (tmp_path / "log.jsonl").write_text('{"messages": [{"role": "user", "content": "x"}]}\n')
     with talking(policies, answer) as url:
-        command = ["score", f"engine={url}", f"data={tmp_path}/log.jsonl", f"output={tmp_path}/v.parquet"]
+        command = ["score", f"scorer={url}", f"data={tmp_path}/log.jsonl", f"output={tmp_path}/v.parquet"]
         assert main(command) == 1
     said = capsys.readouterr().err
     assert url in said
@@ -209,7 +209,7 @@ def test_the_command_line_names_the_server_that_talks_nonsense(case, tmp_path, c
 def test_a_right_answer_is_saved(tmp_path):
     (tmp_path / "log.jsonl").write_text('{"messages": [{"role": "user", "content": "x"}]}\n')
     with talking([POLICY], {**ANSWER, "usage": {}}) as url:
-        command = ["score", f"engine={url}", f"data={tmp_path}/log.jsonl", f"output={tmp_path}/v.parquet"]
+        command = ["score", f"scorer={url}", f"data={tmp_path}/log.jsonl", f"output={tmp_path}/v.parquet"]
         assert main(command) == 0
 
 

@@ -25,7 +25,7 @@ def log(tmp_path):
 
 def test_the_verdicts_are_the_guards_and_no_row_is_lost(url, log, tmp_path, capsys):
     output = tmp_path / "v.parquet"
-    asked = ["score", f"engine={url}", f"data={log}", f"output={output}", "logs.shard_rows=8"]
+    asked = ["score", f"scorer={url}", f"data={log}", f"output={output}", "logs.shard_rows=8"]
     assert main(asked) == 0
     found = pyarrow.parquet.read_table(output).to_pylist()
     assert [row["row"] for row in found] == [n for n in range(21) if n not in (5, 7)]
@@ -39,7 +39,7 @@ def test_the_verdicts_are_the_guards_and_no_row_is_lost(url, log, tmp_path, caps
     rejected = [json.loads(line) for line in (tmp_path / "v.rejected.jsonl").read_text().splitlines()]
     assert [row["row"] for row in rejected] == [5, 7]
     assert "answered 413" in rejected[0]["reasons"][0]
-    assert main(["score", "engine=http://127.0.0.1:1", f"data={log}", f"output={tmp_path / 'w.parquet'}"]) == 2
+    assert main(["score", "scorer=http://127.0.0.1:1", f"data={log}", f"output={tmp_path / 'w.parquet'}"]) == 2
     assert "does not answer" in capsys.readouterr().err
     assert not (tmp_path / "w.parquet.parts").exists()
 
@@ -53,13 +53,13 @@ def test_policies_that_change_under_way_stop_the_job(url, log, tmp_path, capsys,
         return [type(one)(**{**vars(one), "adapter": f"{one.policy}@000000000000"}) for one in served(self)]
 
     monkeypatch.setattr(Guard, "policies", others)
-    assert main(["score", f"engine={url}", f"data={log}", f"output={tmp_path / 'v.parquet'}"]) == 1
+    assert main(["score", f"scorer={url}", f"data={log}", f"output={tmp_path / 'v.parquet'}"]) == 1
     assert "@000000000000 on the guard" in capsys.readouterr().err
     assert not (tmp_path / "v.parquet").exists()
 
 
 def test_a_policy_that_is_withdrawn_under_way_costs_no_row(url, guard, log, tmp_path, capsys, monkeypatch):
-    asked = ["score", f"engine={url}", f"data={log}", f"output={tmp_path / 'v.parquet'}", "logs.shard_rows=4"]
+    asked = ["score", f"scorer={url}", f"data={log}", f"output={tmp_path / 'v.parquet'}", "logs.shard_rows=4"]
     choose, served, count = guard.choose, guard.served, []
 
     def withdrawing(names):

@@ -6,8 +6,8 @@ from alora.commands.score_shards import scorer_of
 from alora.config.schema import Recipe
 
 
-@pytest.mark.parametrize(("engine", "told"), [("vllm", True), ("transformers", False)])
-def test_a_start_that_takes_long_is_told(engine, told, monkeypatch, capsys):
+@pytest.mark.parametrize(("scorer", "told"), [("vllm", True), ("packed", False)])
+def test_a_start_that_takes_long_is_told(scorer, told, monkeypatch, capsys):
     monkeypatch.setattr("alora.battery.load", lambda *_, scorer, **__: scorer)
-    assert scorer_of(Recipe(engine=engine, artifact="bundle")) == ("vllm" if told else "packed")
+    assert scorer_of(Recipe(scorer=scorer, artifact="bundle")) == ("vllm" if told else "packed")
     assert ("starting vLLM in this process" in capsys.readouterr().err) is told

@@ -31,6 +31,7 @@ from alora.errors import ConfigError
         ("score", ["runs/x", "talk.json"], (), ('artifact="runs/x"', 'conversation="talk.json"')),
         ("score", ["runs/x", "data=log.jsonl"], (), ('artifact="runs/x"', 'conversation="log.jsonl"')),
         ("score", ["runs/x", "conversation=talk.json"], (), ('artifact="runs/x"', "conversation=talk.json")),
+        ("score", ["runs/x", "data=a", "engine=vllm"], (), ('artifact="runs/x"', 'conversation="a"', "scorer=vllm")),
         ("score", ["bundles=[a,b]", "+bundle=c"], (), ("bundles=[a,b]", "+artifact=c")),
     ],
 )

@@ -62,7 +62,7 @@ def test_a_long_text_takes_no_longer_than_it_is(repeated):
 def secretive() -> Recipe:
     arguments = ["--api-key", SECRET, "--max-num-seqs", "4", f"--hf-token={SECRET}"]
     return Recipe(
-        engine=f"http://me:{SECRET}@host",
+        scorer=f"http://me:{SECRET}@host",
         judge=JudgeSettings(url=f"https://me:{SECRET}@host/v1", model="m"),
         serving=ServingSettings(arguments=arguments),
     )
@@ -100,7 +100,7 @@ def test_settings_on_the_screen(flags, capsys):
 
 
 def test_settings_in_a_message(capsys):
-    assert main(["score", f"engine=ftp://me:{SECRET}@host", f"judge.url=me:{SECRET}@host"]) == 2
+    assert main(["score", f"scorer=ftp://me:{SECRET}@host", f"judge.url=me:{SECRET}@host"]) == 2
     assert main(["score", f"judge.url=ftp://me:{SECRET}@host"]) == 2
     shown = capsys.readouterr().err
     assert "it must be https://HOST/v1" in shown
@@ -148,10 +148,10 @@ def test_cleartext_to_another_machine_is_remarked_on(no_proxy):
 
 
 def test_a_command_line_is_kept_without_what_may_hold_a_secret(monkeypatch):
-    words = [f"judge.url=https://h/v1?API_KEY={SECRET}", f'++serving.arguments=["--api-key=-{SECRET}"]', "engine=vllm"]
-    monkeypatch.setattr(sys, "orig_argv", ["alora", "train", *words, f"engine=https://me:{SECRET}@host"])
+    words = [f"judge.url=https://h/v1?API_KEY={SECRET}", f'++serving.arguments=["--api-key=-{SECRET}"]', "scorer=vllm"]
+    monkeypatch.setattr(sys, "orig_argv", ["alora", "train", *words, f"scorer=https://me:{SECRET}@host"])
     kept = command_line()
     assert SECRET not in kept
-    assert "engine=vllm" in kept
+    assert "scorer=vllm" in kept
     assert without_secret("bench.serving.engine=scorer") == "bench.serving.engine=scorer"  # a record can be run again
     assert f"judge.url={HIDDEN}" in kept.replace("'", "")

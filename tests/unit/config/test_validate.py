@@ -74,21 +74,21 @@ def test_an_inline_policy_is_a_policy(verb):
 
 
 @pytest.mark.parametrize(
-    ("engine", "verb", "message"),
+    ("scorer", "verb", "message"),
     [
         ("http://localhost:8000", "validate", "only alora score asks a server"),
-        ("http://", "score", "it must be transformers, vllm"),
-        ("http://host:99999", "score", "engine is 'http://host:99999'"),
-        ("http://host:port", "score", "engine is 'http://host:port'"),
-        ("http://[::1", "score", "engine is 'http://"),
-        ("http://host/a b", "score", "engine is 'http://host/a b'"),
-        ("vlm", "score", "engine is 'vlm'; it must be transformers, vllm"),
+        ("http://", "score", "it must be packed, vllm"),
+        ("http://host:99999", "score", "scorer is 'http://host:99999'"),
+        ("http://host:port", "score", "scorer is 'http://host:port'"),
+        ("http://[::1", "score", "scorer is 'http://"),
+        ("http://host/a b", "score", "scorer is 'http://host/a b'"),
+        ("vlm", "score", "scorer is 'vlm'; it must be packed, vllm"),
     ],
 )
-def test_engines(engine, verb, message):
-    for known in ("transformers", "vllm", "https://host:8000/v1"):
-        check_recipe(recipe_with("engine", known), "score")
-    recipe = recipe_with("engine", engine)
+def test_scorers(scorer, verb, message):
+    for known in ("packed", "vllm", "https://host:8000/v1"):
+        check_recipe(recipe_with("scorer", known), "score")
+    recipe = recipe_with("scorer", scorer)
     recipe.artifact = "runs/x"
     with pytest.raises(ConfigError, match=message):
         check_recipe(recipe, verb)
