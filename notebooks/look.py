@@ -17,7 +17,7 @@ from alora.identity.capture import Call, Capture, Site, capture, twin
 from alora.identity.cases import make_calls
 from alora.identity.compare import SiteCount, changed_shares, compare, count_sites
 from alora.identity.controls import CONTROLS, Models
-from alora.identity.prove import with_adapter
+from alora.identity.one_dtype import with_adapter
 from alora.identity.reach import adapted_modules, reached_sites
 from alora.layout import ADAPTER, RUN_FILE
 from alora.policy import load_policies

@@ -35,7 +35,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Message:
-    """One turn: a role of :data:`ROLES` and its text, which is hostile until proven otherwise.
+    """One turn: a role of :data:`ROLES` and its text, which is treated as hostile.
 
     ``name`` is of the tool that answers, or of one speaker among several.
     """

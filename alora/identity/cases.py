@@ -52,7 +52,7 @@ def _longest(model: PreTrainedModel) -> int:
 
 def _check(prompts: Sequence[Prompt], invocation_ids: Sequence[int]) -> None:
     if not prompts:
-        raise AdapterError("no prompts to prove KV identity on; give at least one conversation")
+        raise AdapterError("no prompts to check KV identity on; give at least one conversation")
     wanted = tuple(invocation_ids)
     for number, prompt in enumerate(prompts, start=1):
         opening = prompt.suffix.token_ids[: len(wanted)]

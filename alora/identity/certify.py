@@ -14,7 +14,7 @@ from alora.errors import AdapterError, CheckFailed, ConfigError
 from alora.identity.cases import make_calls
 from alora.identity.certificate import Certificate
 from alora.identity.handover import BOUNDS
-from alora.identity.prove import environment_here, prove
+from alora.identity.one_dtype import certify_dtype, environment_here
 from alora.prompt.render import Prompt
 
 ENGINE = "transformers"
@@ -47,7 +47,8 @@ def certify(
     invocation_ids = weights.spec.invocation_ids or ()
     calls = make_calls(prompts, base.model, invocation_ids)
     records = tuple(
-        prove(base.model, adapter_folder, calls, dtype, with_controls=settings.negative_controls) for dtype in dtypes
+        certify_dtype(base.model, adapter_folder, calls, dtype, with_controls=settings.negative_controls)
+        for dtype in dtypes
     )
     if any(name.endswith(".experts") for name, _ in base.model.named_modules()):
         notes.append(EXPERTS_NOTE)

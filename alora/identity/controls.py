@@ -1,6 +1,6 @@
 """Seven planted faults, made of the very adapter and base at hand, that the check must find.
 
-A check that passes proves nothing until it is seen to fail. Each control runs the same call as the honest pair with
+A check that passes says nothing until it is seen to fail. Each control runs the same call as the honest pair with
 one fault in it, and is *caught* when :func:`alora.identity.compare.compare` reports a finding of the kind that this
 fault must cause.
 """

@@ -1,4 +1,4 @@
-"""Prompts to prove an adapter on when the caller has none, from :mod:`alora.probes`."""
+"""Prompts to certify an adapter on when the caller has none, from :mod:`alora.probes`."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""alora plan's arithmetic, held to what the benchmarks measured and to cases that are small enough to do by hand."""
+"""alora plan's arithmetic, compared with what the benchmarks measured and with cases small enough to do by hand."""
 
 import contextlib
 import json

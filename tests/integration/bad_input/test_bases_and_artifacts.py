@@ -244,7 +244,7 @@ def test_the_same_training_over_a_damaged_file(file, place, here, capsys):
     assert json.loads((run / file).read_text()).keys() == json.loads(before).keys()
 
 
-def test_a_plain_lora_has_no_identity_to_prove(place, here, refused):
+def test_a_plain_lora_has_no_identity_to_certify(place, here, refused):
     model = toy_model("qwen3", vocab=len(toy_tokenizer("qwen3")))
     save_adapter(new_adapter(AdapterSpec(4, 8.0, ("q_proj",), None), model, seed=0), here / "lora", "toy")
     words = ["plain LoRA", "from token 0"]

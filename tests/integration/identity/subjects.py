@@ -1,4 +1,4 @@
-"""An adapter folder on a toy base, the prompts to prove it on, and the runs that a check compares."""
+"""An adapter folder on a toy base, the prompts to certify it on, and the runs that a check compares."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from alora.base.load import LoadedBase
 from alora.identity.capture import Call, Capture, Site, capture, twin
 from alora.identity.cases import make_calls
 from alora.identity.controls import Models
-from alora.identity.prove import with_adapter
+from alora.identity.one_dtype import with_adapter
 from alora.identity.reach import adapted_modules, reached_sites
 from alora.prompt.render import Prefix, Prompt, Suffix
 from tests.peft_reference import ALL_TARGETS, random_adapter
@@ -69,7 +69,7 @@ class Stage:
 
 
 def stage(base: LoadedBase, folder: Path, dtype: torch.dtype) -> Stage:
-    """What :func:`alora.identity.prove.prove` sets up before it judges."""
+    """What :func:`alora.identity.one_dtype.certify_dtype` sets up before it judges."""
     bare = twin(base.model, dtype)
     alora = with_adapter(bare, folder)
     plain = with_adapter(bare, folder, alora_invocation_tokens=None)

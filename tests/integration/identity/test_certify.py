@@ -13,7 +13,7 @@ from alora.errors import AdapterError, BaseError, CheckFailed, ConfigError
 from alora.identity.capture import capture, make_call
 from alora.identity.certify import EXPERTS_NOTE, certify
 from alora.identity.controls import CONTROLS
-from alora.identity.prove import prove
+from alora.identity.one_dtype import certify_dtype
 from tests.integration.identity.subjects import INVOCATION, toy_base, toy_prompts, write_adapter
 from tests.peft_reference import ALL_TARGETS, ATTENTION_TARGETS
 from tests.toy_models import FAMILIES, WINDOW
@@ -135,7 +135,7 @@ def test_wrong_index_is_found_by_peft_search(tmp_path: Path):
     folder = write_adapter(base, tmp_path / "adapter")
     row = [*toy_prompts()[0].prefix.token_ids, *INVOCATION, 20, 21]
     call = make_call("misplaced", [row], [row.index(INVOCATION[0]) - 1], 0, base.model.device)
-    record = prove(base.model, folder, [call], torch.float32, with_controls=False)
+    record = certify_dtype(base.model, folder, [call], torch.float32, with_controls=False)
     assert not record.passed
     assert {finding.check for finding in record.findings} == {"search"}
     assert "PEFT finds the activation [5] tokens from the end, the prompt says [6]" in record.findings[0].detail
@@ -149,7 +149,7 @@ def test_base_that_does_not_repeat_itself_is_refused(tmp_path: Path):
     base.model.model.layers[0].register_forward_pre_hook(
         lambda _module, inputs: (inputs[0] + 1e-3 * torch.randn_like(inputs[0]), *inputs[1:])
     )
-    record = prove(base.model, folder, calls, torch.float32, with_controls=False)
+    record = certify_dtype(base.model, folder, calls, torch.float32, with_controls=False)
     assert "repeat" in {finding.check for finding in record.findings}
 
 
@@ -233,7 +233,7 @@ def test_mixture_of_experts_is_told_apart(tmp_path: Path):
     assert EXPERTS_NOTE not in dense.notes
 
 
-def test_quantized_base_is_proven_in_its_own_dtype_only(tmp_path: Path):
+def test_quantized_base_is_certified_in_its_own_dtype_only(tmp_path: Path):
     base = toy_base("qwen3")
     folder = write_adapter(base, tmp_path / "adapter")
     quantized = replace(base, fingerprint=replace(base.fingerprint, quantization="nf4"))

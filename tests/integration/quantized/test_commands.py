@@ -1,4 +1,4 @@
-"""``base.quantization=nf4`` through the command line: trained, proven, scored, and refused on the unquantized base."""
+"""``base.quantization=nf4`` through the command line: trained, certified, scored, refused on the unquantized base."""
 
 import json
 import shutil

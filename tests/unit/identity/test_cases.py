@@ -1,4 +1,4 @@
-"""Prompts become calls of several lengths; prompts that prove nothing are refused."""
+"""Prompts become calls of several lengths; prompts that check nothing are refused."""
 
 import pytest
 

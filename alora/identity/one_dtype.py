@@ -1,4 +1,5 @@
-"""The pairs of one dtype: base and adapter on the same calls, the cache handover, and the planted faults."""
+"""The certificate's part of one dtype: base and adapter on the same calls, a cached prefix given to the adapter, and
+the planted faults."""
 
 import platform
 from collections.abc import Collection, Mapping, Sequence
@@ -29,7 +30,7 @@ from alora.version import __version__
 REPEAT, SEARCH, MODULE = "repeat", "search", "module"
 
 
-def prove(
+def certify_dtype(
     model: nn.Module, folder: Path, calls: Sequence[Call], dtype: torch.dtype | None, with_controls: bool
 ) -> DtypeRecord:
     """Compare the base and PEFT's aLoRA of ``folder`` on every call, in ``dtype`` (None: the model's own)."""
