@@ -67,7 +67,7 @@ class AsyncClient(AsyncClosing):
         require_known(errors)
         under_way: deque[asyncio.Task[Verdicts | AloraError]] = deque()
         if errors == "return":
-            await self._prove()  # what fails here is no fault of a row's
+            await self._verify()  # what fails here is no fault of a row's
         try:
             for number, row in enumerate(rows, 1):
                 scored = self._score(row, f"row {number}")
@@ -83,13 +83,13 @@ class AsyncClient(AsyncClosing):
 
     async def _score(self, messages: Messages, where: str) -> Verdicts:
         name, asked = self._policies.questions(messages, where)
-        await self._prove()
+        await self._verify()
         ask, names = self._engine.label_logits, self._policies.names
         logits_WPL = [await ask(window.prefix, window.suffixes, names) for window in asked]
         return self._policies.verdicts(name, asked, [highest(logits_WL) for logits_WL in zip(*logits_WPL, strict=True)])
 
-    async def _prove(self) -> None:
-        await self._engine.prove(self._policies.bundles, self._renderer)
+    async def _verify(self) -> None:
+        await self._engine.verify(self._policies.bundles, self._renderer)
 
     async def close(self) -> None:
         await self._engine.close()

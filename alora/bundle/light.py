@@ -158,7 +158,7 @@ def read_bundle(folder: Path | str) -> LightBundle:
     _require_files(folder, manifest)
     _compare_markers(folder, manifest)
     _compare_digests(folder, manifest)
-    _require_proof(folder, manifest)
+    _require_certificate(folder, manifest)
     golden = read_golden(folder / GOLDEN_FILE) if GOLDEN_FILE in manifest.files else ()
     if any(len(row.label_logits) != len(manifest.policy.labels) for row in golden):
         raise BundleError(f"{folder / GOLDEN_FILE} has not one logit per label; export the bundle again")
@@ -175,7 +175,7 @@ def _require_files(folder: Path, manifest: Manifest) -> None:
         raise BundleError(f"{folder} lacks {', '.join(missing)}; copy or download the whole folder again")
 
 
-def _require_proof(folder: Path, manifest: Manifest) -> None:
+def _require_certificate(folder: Path, manifest: Manifest) -> None:
     record = manifest.certificate
     if manifest.activated and (record is None or not record.passed):
         state = "no KV identity certificate" if record is None else "a KV identity certificate that failed"

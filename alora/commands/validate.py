@@ -23,8 +23,8 @@ from alora.identity.report import check_rows
 from alora.layout import home_of
 from alora.notes import note
 from alora.prompt.render import Prompt, Renderer
+from alora.serving.certify import certify_in_vllm
 from alora.serving.engine import require_unquantized
-from alora.serving.prove import certify_in_vllm
 
 SHOWN_FAILURES = 10
 

@@ -69,7 +69,7 @@ class RemoteReader:
 
         async def ask(url: str) -> tuple[tuple[float, ...], int]:
             engine = self._engines[url]
-            await engine.prove([self._bundles[one.name] for one in asked], self._renderer)
+            await engine.verify([self._bundles[one.name] for one in asked], self._renderer)
             return await engine.ask(prefix, item.suffix, item.name, session, **fields)
 
         try:
@@ -91,7 +91,7 @@ class RemoteReader:
         away: list[str] = []
         for engine in self._engines.values():
             try:
-                await engine.prove([bundle], self._renderer)
+                await engine.verify([bundle], self._renderer)
             except Unreachable as error:
                 away.append(str(error))
         if len(away) == len(self._engines):

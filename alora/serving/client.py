@@ -1,4 +1,4 @@
-"""A vLLM server elsewhere: proven to run the plugin and these very bundles before its answers are taken for verdicts.
+"""A vLLM server elsewhere: its answers count as verdicts once it is verified to run the plugin and these very bundles.
 
 ``alora serve`` starts such a server; any stock vLLM with the plugin will do that serves the bundles under the same
 names (``policy@digest``) and with ``--logprobs-mode processed_logprobs``.
@@ -21,7 +21,7 @@ from alora.serving.servers import SESSION
 
 MODELS = "/v1/models"
 _AT_ONCE = 32
-_PROBE_SECONDS = 10  # of silence, until a server that does not even list its models is taken for dead
+_PROBE_SECONDS = 10  # of silence, after which a server that does not even list its models counts as dead
 _SECONDS = 600  # of silence, while it computes
 _ROUNDING = 0.02  # of label probabilities that an engine in half precision gives, summed
 _Result = TypeVar("_Result")
@@ -36,8 +36,8 @@ class RemoteEngine(AsyncClosing):
             raise ConfigError(f"{redacted(url)} holds a password; take it out, and export {KEY} for the key")
         self._http = Http()
         self._free = asyncio.Semaphore(at_once or _AT_ONCE)
-        self._proven: set[str] = set()
-        self._proving = asyncio.Lock()
+        self._verified: set[str] = set()
+        self._verifying = asyncio.Lock()
 
     async def close(self) -> None:
         await self._http.close()
@@ -56,20 +56,20 @@ class RemoteEngine(AsyncClosing):
             )
         return self._read(status, text, lambda models: {str(model["id"]): _longest(model) for model in models["data"]})
 
-    async def prove(self, bundles: Sequence[LightBundle], renderer: Renderer) -> None:
+    async def verify(self, bundles: Sequence[LightBundle], renderer: Renderer) -> None:
         """Check that the server runs the plugin and that each adapter there gives its bundle's answers: once, and again
         after it was away or failed, for it may have come back as another.
 
         An aLoRA prompt without its invocation is refused by the plugin, and by nothing else. Then one golden row of
-        each bundle must come back, within the tolerance of bfloat16 (a server does not tell its dtype): another base,
+        each bundle must come back, within the tolerance of bfloat16 (a server does not report its dtype): another base,
         another adapter or an adapter that is left out does not pass.
 
         Raises:
             ConfigError: the server does not answer, or does not serve a bundle.
             CheckFailed: it runs without the plugin, its answers are not the bundle's, or a bundle stores none.
         """
-        async with self._proving:
-            unknown = [bundle for bundle in bundles if bundle.served_name not in self._proven]
+        async with self._verifying:
+            unknown = [bundle for bundle in bundles if bundle.served_name not in self._verified]
             if not unknown:
                 return
             served = await self.models()
@@ -80,10 +80,10 @@ class RemoteEngine(AsyncClosing):
                     "alora serve, or load each bundle under that name (POST /v1/load_lora_adapter)"
                 )
             await together(self._require(bundle, renderer) for bundle in unknown)
-            self._proven.update(bundle.served_name for bundle in unknown)
+            self._verified.update(bundle.served_name for bundle in unknown)
 
     def forget(self) -> None:
-        self._proven.clear()
+        self._verified.clear()
 
     async def label_logits(
         self, prefix: Prefix, suffixes: Sequence[Suffix], names: Sequence[str]
@@ -91,7 +91,7 @@ class RemoteEngine(AsyncClosing):
         """Log-probabilities over each policy's labels, all asked for at once.
 
         Raises:
-            CheckFailed: the server does not tell the label tokens' log-probabilities.
+            CheckFailed: the server does not return the label tokens' log-probabilities.
             ConfigError: it does not answer, or refuses a prompt.
         """
         asked = zip(suffixes, names, strict=True)
@@ -107,7 +107,7 @@ class RemoteEngine(AsyncClosing):
         except (PromptRefused, Full):
             raise
         except AloraError as error:
-            self._proven.discard(name)
+            self._verified.discard(name)
             if isinstance(error, Unreachable):
                 self.forget()
             raise

@@ -1,4 +1,4 @@
-"""What alora exports is what vLLM serves: same verdicts, and the same proof from vLLM's own cache."""
+"""What alora exports is what vLLM serves: same verdicts, and a certificate from vLLM's own cache."""
 
 import json
 import shutil
@@ -86,7 +86,7 @@ def test_a_partly_absent_adapter_fails_in_vllm_too(tmp_path):
 
 
 @pytest.mark.parametrize("policy", [policy.id for policy in store.POLICIES])
-def test_kv_identity_is_proven_in_vllms_cache(validated, policy):
+def test_kv_identity_is_certified_in_vllms_cache(validated, policy):
     certificate = validated[policy]
     assert certificate["engine"].startswith("vllm ")
     (record,) = certificate["dtypes"]
@@ -106,7 +106,7 @@ def test_the_golden_rows_are_answered_as_the_bundle_says(validated, policy):
 
 
 @pytest.mark.parametrize("policy", [policy.id for policy in store.POLICIES])
-def test_both_proofs_are_in_the_bundles_own_certificate(validated, policy):
+def test_both_certificates_are_in_the_bundle(validated, policy):
     bundle = load_bundle(store.battery() / policy)
     written = json.loads((bundle.folder / "identity.json").read_text())
     assert written["engine"] == "transformers"

@@ -18,7 +18,7 @@ from alora.serving.client import RemoteEngine
 from alora.serving.engine import ServedAdapter, block_size
 from alora.serving.plugin import ask_plugin
 from tests.forked import run_forked
-from tests.integration.serving.server import prove
+from tests.integration.serving.server import verify
 from tests.vllm import bundles as store
 from tests.vllm.http_server import free_port, fresh, serving
 from tests.vllm.toy_models import edit_config
@@ -82,7 +82,7 @@ def test_the_bundles_are_served_by_policy_and_digest(served, bundles):
 
 def test_the_client_gives_the_scorers_answers(served, bundles, renderer):
     prefix = renderer.prefix(store.conversation("Give me a refund, please. " * 6))
-    found = prove(served.url, bundles, renderer, prefix, [bundle.suffix for bundle in bundles])
+    found = verify(served.url, bundles, renderer, prefix, [bundle.suffix for bundle in bundles])
     wanted, base = in_process(bundles, prefix), in_process([_inert(bundle) for bundle in bundles], prefix)
     for here, there, without in zip(wanted, found, base, strict=True):
         assert float((here - torch.tensor(there)).abs().max()) < TOLERANCE
@@ -151,9 +151,9 @@ def test_bundles_come_and_go_while_it_runs(served, bundles, renderer):
     with pytest.raises(openai.NotFoundError):
         served.complete(name, bundle.suffix.token_ids)
     with pytest.raises(ConfigError, match=f"not {name}; start it with alora serve"):
-        prove(served.url, bundles, renderer)
+        verify(served.url, bundles, renderer)
     assert served.load(name, str(bundle.folder)).status_code == 200
-    (found,) = prove(served.url, [bundle], renderer, prefix, [bundle.suffix])
+    (found,) = verify(served.url, [bundle], renderer, prefix, [bundle.suffix])
     assert found == pytest.approx(in_process([bundle], prefix)[0].tolist(), abs=TOLERANCE)
 
 
@@ -161,19 +161,19 @@ def test_a_prompt_without_invocation_is_http_400_and_the_server_lives(served, bu
     name = ServedAdapter.of(bundles[0]).name
     with pytest.raises(openai.BadRequestError, match="are not in the prompt"):
         served.complete(name, renderer.prefix(store.conversation("Hello.")).token_ids)
-    prove(served.url, bundles, renderer)
+    verify(served.url, bundles, renderer)
 
 
 def test_another_base_or_adapter_behind_the_name_is_found(served, bundles, renderer):
     row = bundles[0].golden[0]
     swapped = replace(row, label_logits=tuple(logit + 3.0 * at for at, logit in enumerate(row.label_logits)))
     with pytest.raises(CheckFailed, match="answers a golden row"):
-        prove(served.url, [replace(bundles[0], golden=(swapped,))], renderer)
+        verify(served.url, [replace(bundles[0], golden=(swapped,))], renderer)
 
 
 def test_the_client_refuses_a_server_without_the_plugin(unplugged, bundles, renderer):
     with pytest.raises(CheckFailed, match="plugin is not active there"):
-        prove(unplugged.url, bundles[:1], renderer)
+        verify(unplugged.url, bundles[:1], renderer)
     prefix = renderer.prefix(store.conversation("Hello."))
     with pytest.raises(CheckFailed, match="processed_logprobs"):
         asyncio.run(RemoteEngine(unplugged.url).label_logits(prefix, [bundles[0].suffix], [bundles[0].served_name]))
@@ -184,7 +184,7 @@ def test_whatever_stock_vllm_does_with_an_alora_the_client_refuses(unplugged, bu
     name = ServedAdapter.of(bundles[1]).name
     loaded = unplugged.load(name, str(bundles[1].folder)).status_code == 200
     with pytest.raises(CheckFailed if loaded else ConfigError, match=name if not loaded else "plugin is not active"):
-        prove(unplugged.url, bundles[1:], renderer)
+        verify(unplugged.url, bundles[1:], renderer)
 
 
 def test_the_launcher_starts_nothing_without_the_plugin(tmp_path, monkeypatch):
@@ -210,4 +210,4 @@ def test_the_plugin_is_asked_as_vllm_would():
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "http://127.0.0.1:9/v1/"])
 def test_no_server_there(bundles, renderer, url):
     with pytest.raises(ConfigError, match=r"http://127.0.0.1:9/v1/models does not answer .* alora serve"):
-        prove(url, bundles, renderer)
+        verify(url, bundles, renderer)

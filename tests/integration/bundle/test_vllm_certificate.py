@@ -43,7 +43,7 @@ def test_a_server_does_not_take_the_adapter_for_a_changed_one(folder, certificat
     assert [of_file[:-1] for of_file in _stamp(str(folder))] == before
 
 
-def test_a_failed_or_foreign_proof_is_refused_and_changes_nothing(folder, certificate):
+def test_a_failed_or_foreign_certificate_is_refused_and_changes_nothing(folder, certificate):
     bundle, before = load_bundle(folder), {file.name: file.read_bytes() for file in folder.iterdir()}
     for wrong in (replace(certificate, passed=False), replace(certificate, adapter_digest="0" * 64)):
         with pytest.raises(BundleError, match="does not cover this bundle"):
@@ -55,7 +55,7 @@ def test_a_failed_or_foreign_proof_is_refused_and_changes_nothing(folder, certif
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
-def test_a_proof_that_cannot_be_added_leaves_the_bundle_as_it_was(folder, certificate, monkeypatch):
+def test_a_certificate_that_cannot_be_added_leaves_the_bundle_as_it_was(folder, certificate, monkeypatch):
     bundle, before = load_bundle(folder), {file.name: file.read_bytes() for file in folder.iterdir()}
 
     def broken(place):
@@ -88,7 +88,7 @@ def test_a_plain_lora_has_nothing_to_add_to(base, certificate, tmp_path):
         add_vllm_certificate(bundle, replace(certificate, adapter_digest=bundle.manifest.adapter_digest))
 
 
-def test_an_edited_proof_is_found(folder, certificate):
+def test_an_edited_certificate_is_found(folder, certificate):
     add_vllm_certificate(load_bundle(folder), certificate)
     file = folder / CERTIFICATE_FILE
     told = json.loads(file.read_text())

@@ -104,13 +104,13 @@ def serving(base: LoadedBase, bundles: list[Bundle]) -> Iterator[Server]:
         server.server_close()
 
 
-def prove(url, bundles, renderer, *question):
-    """The server's proof, and its answers to ``question`` after it."""
+def verify(url, bundles, renderer, *question):
+    """Verify the server; then its answers to ``question``."""
 
     async def ask():
         remote = RemoteEngine(url)
         try:
-            await remote.prove(bundles, renderer)
+            await remote.verify(bundles, renderer)
             return (
                 await remote.label_logits(*question, [bundle.served_name for bundle in bundles]) if question else None
             )

@@ -9,7 +9,7 @@ from alora.errors import CheckFailed, ConfigError
 from alora.http import Full, Unreachable
 from alora.prefix.scorer import Scorer
 from alora.serving.engine import ServedAdapter
-from tests.integration.serving.server import prove
+from tests.integration.serving.server import verify
 
 PLACES = pytest.mark.parametrize("place", [0, 1])
 
@@ -27,7 +27,7 @@ def test_a_right_server_is_believed_and_gives_the_scorers_answers(server, bundle
     )
     with Scorer(base, [bundle.weights for bundle in bundles]) as scorer:
         wanted = [logits_L.log_softmax(0) for logits_L in scorer.label_logits(prefix, suffixes)]
-    found = prove(server.url + "/v1/", bundles, renderer, prefix, suffixes)
+    found = verify(server.url + "/v1/", bundles, renderer, prefix, suffixes)
     for found_L, wanted_L in zip(found, wanted, strict=True):
         assert found_L == pytest.approx(wanted_L.tolist(), abs=1e-5)
 
@@ -42,14 +42,14 @@ def test_a_bundle_that_is_not_served_is_named(server, bundles, renderer, place):
     missing = names_of(bundles)[place]
     del server.bundles[missing]
     with pytest.raises(ConfigError, match=f"serves .*, not {missing}; start it with alora serve"):
-        prove(server.url, bundles, renderer)
+        verify(server.url, bundles, renderer)
 
 
 @PLACES
 def test_a_server_without_the_plugin_is_refused(server, bundles, renderer, place):
     server.unplugged.add(names_of(bundles)[place])
     with pytest.raises(CheckFailed, match=f"200 to a prompt on which {names_of(bundles)[place]} cannot be activated"):
-        prove(server.url, bundles, renderer)
+        verify(server.url, bundles, renderer)
 
 
 @pytest.mark.parametrize(("status", "kind"), [(429, Full), (503, Unreachable)])
@@ -57,13 +57,13 @@ def test_a_server_that_is_full_or_down_is_not_called_one_without_the_plugin(serv
     right = server.answer
     server.answer = lambda path, body: right(path, body) if path == "/v1/models" else (status, {})
     with pytest.raises(kind, match=f"answered {status}"):
-        prove(server.url, bundles, renderer)
+        verify(server.url, bundles, renderer)
 
 
 def test_a_refusal_for_another_reason_proves_no_plugin(server, bundles, renderer):
     server.refusal = "the prompt is too short"
     with pytest.raises(CheckFailed, match=r"answered 400 to a prompt .* plugin is not active"):
-        prove(server.url, bundles, renderer)
+        verify(server.url, bundles, renderer)
 
 
 @PLACES
@@ -71,25 +71,25 @@ def test_another_adapter_under_the_name_is_found_by_its_answers(server, bundles,
     name, other = names_of(bundles)[place], bundles[1 - place]
     server.bundles[name] = replace(bundles[place], weights=other.weights)
     with pytest.raises(CheckFailed, match=f"{name} answers a golden row of .* differently"):
-        prove(server.url, bundles, renderer)
+        verify(server.url, bundles, renderer)
 
 
 def test_a_bundle_without_golden_rows_cannot_be_told_from_another(server, bundles, renderer):
     bare = [bundles[0], replace(bundles[1], golden=())]
     with pytest.raises(CheckFailed, match=r"stores no golden rows.*export it again with export\.golden_rows=8"):
-        prove(server.url, bare, renderer)
+        verify(server.url, bare, renderer)
 
 
 def test_log_probabilities_of_other_tokens_are_no_answer(server, bundles, renderer):
     server.raw_logprobs = True
     with pytest.raises(CheckFailed, match=r"not with those of the label tokens .*; start it with --logprobs-mode"):
-        prove(server.url, bundles, renderer)
+        verify(server.url, bundles, renderer)
 
 
 def test_the_key_comes_from_the_environment(server, bundles, renderer, monkeypatch):
     server.key = "secret"
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="answered 401"):
-        prove(server.url, bundles, renderer)
+        verify(server.url, bundles, renderer)
     monkeypatch.setenv("VLLM_API_KEY", "secret")
-    prove(server.url, bundles, renderer)
+    verify(server.url, bundles, renderer)

@@ -74,7 +74,7 @@ def test_a_client_in_a_running_loop_and_in_threads(server, here):
         assert found["refunds"].probability == pytest.approx(wanted["refunds"].probability, abs=1e-6)
 
 
-def test_a_server_is_asked_for_its_proof_once_and_before_any_verdict(server):
+def test_a_server_is_verified_once_and_before_any_verdict(server):
     server.unplugged.add(load_battery(store.battery())[1].served_name)
     with alora.Client(server.url, store.battery(), base=store.base_folder()) as remote:
         for _ in range(2):

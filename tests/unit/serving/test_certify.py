@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from alora.prompt.render import Prefix, Prompt, Suffix
-from alora.serving.prove import _Case, _cut, _findings, _layers
+from alora.serving.certify import _Case, _cut, _findings, _layers
 
 LAYERS, BLOCKS, BYTES = 2, 4, 16
 

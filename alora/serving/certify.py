@@ -30,7 +30,7 @@ from alora.identity.certificate import (
     LayerRecord,
     ParityRecord,
 )
-from alora.identity.prove import environment_here
+from alora.identity.one_dtype import environment_here
 from alora.identity.reach import reached_sites
 from alora.prompt.render import Prompt
 from alora.serving.engine import Engine, ServedAdapter
