@@ -6,8 +6,8 @@ In the order things happen:
 2. ``capture`` runs one call on a model and keeps every layer's K and V.
 3. ``reach`` derives from the adapter's targets where its effect must show at the activation token.
 4. ``compare`` judges a pair of captures, integer by integer.
-5. ``handover`` gives a cached prefix to the adapter and looks at the cache afterwards.
-6. ``controls`` plants seven faults and demands that the same judgement finds each.
+5. ``handover`` gives a cached prefix to the adapter and checks the cache afterwards.
+6. ``controls`` plants seven faults, each of which the same comparison must find.
 7. ``certify`` runs all of it for each dtype and returns the ``certificate``.
 
 ``pytest_plugin`` brings the check into users' own repositories. Nothing here imports torch when it is imported by

@@ -17,7 +17,7 @@ from alora.errors import BaseError
 
 
 class Site(NamedTuple):
-    """A place where a token leaves numbers behind: K or V of a layer, or the last layer's output (``layer`` -1)."""
+    """A tensor with one entry per token: K or V of a layer, or the last layer's output (``layer`` -1)."""
 
     layer: int
     kind: str
@@ -52,7 +52,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Capture:
-    """What one run left behind: ``sites[site]`` is (B, T, ...), ``logits_BV`` belongs to the last position."""
+    """The tensors of one run: ``sites[site]`` is (B, T, ...), ``logits_BV`` belongs to the last position."""
 
     sites: Mapping[Site, Tensor]
     logits_BV: Tensor

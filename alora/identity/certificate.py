@@ -31,7 +31,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class FindingRecord:
-    """One breach of the definition: the ``check`` that saw it, and its place."""
+    """One breach of the definition: the ``check`` that saw it, and where."""
 
     check: str
     detail: str
@@ -142,10 +142,10 @@ class Certificate:
         for record in self.dtypes:
             lines += [f"{record.dtype}: {finding.check} check, {finding.detail}" for finding in record.findings]
             lines += [
-                f"{record.dtype}: handover, {one.case}: {one.prefix_changed} element(s) of the cached prefix changed, "
-                f"relative error of the logits {one.logits_error} (bound {one.bound})"
-                for one in record.handovers
-                if not one.passed
+                f"{record.dtype}: handover, {handover.case}: {handover.prefix_changed} element(s) of the cached "
+                f"prefix changed, relative error of the logits {handover.logits_error} (bound {handover.bound})"
+                for handover in record.handovers
+                if not handover.passed
             ]
             lines += [f"{record.dtype}: control not caught: {c.name}" for c in record.controls if not c.caught]
         if self.parity is not None and not self.parity.passed:
@@ -154,14 +154,14 @@ class Certificate:
 
     @property
     def all_passed(self) -> bool:
-        """Whether every part says so; ``passed`` is what was written."""
-        return bool(self.dtypes) and all(one.passed for one in self.dtypes) and not self.failures
+        """Whether every part passed; ``passed`` is what the file says."""
+        return bool(self.dtypes) and all(record.passed for record in self.dtypes) and not self.failures
 
     def require(self, base: Fingerprint, adapter_digest: str) -> None:
         """Check that this certificate passed, and speaks of this very base and adapter.
 
         Raises:
-            BundleError: it failed, or was issued for another base, tokenizer, template or adapter.
+            BundleError: it failed, or is of another base, tokenizer, template or adapter.
         """
         problems = [f"the base's {name} is another one" for name in self.base.differences(base)]
         if self.adapter_digest != adapter_digest:
@@ -208,16 +208,16 @@ def certificate_from_mapping(raw: Any, where: str) -> Certificate:
     One that says that it passed must hold nothing else: a run's own file is trusted by export.
     """
     if not isinstance(raw, Mapping) or raw.get("format") != FORMAT:
-        found = raw.get("format") if isinstance(raw, Mapping) else type(raw).__name__
-        raise BundleError(f"{where}: certificate format {found!r} is not {FORMAT}; run 'alora validate' again")
+        version = raw.get("format") if isinstance(raw, Mapping) else type(raw).__name__
+        raise BundleError(f"{where}: certificate format {version!r} is not {FORMAT}; run 'alora validate' again")
     try:
-        found = typed(Certificate, raw)
+        certificate = typed(Certificate, raw)
     except RecursionError as error:
         raise BundleError(f"{where}: nested too deep; run 'alora validate' again") from error
     except (TypeError, ValueError) as error:
         raise BundleError(f"{where}: damaged certificate ({error}); run 'alora validate' again") from error
-    for one in filter(None, (found, found.vllm)):
-        if one.passed and not one.all_passed:
-            reason = next(iter(one.failures), "no dtype was checked, or one failed")
+    for part in filter(None, (certificate, certificate.vllm)):
+        if part.passed and not part.all_passed:
+            reason = next(iter(part.failures), "no dtype was checked, or one failed")
             raise BundleError(f"{where} says that it passed, and holds: {reason}; run 'alora validate' again")
-    return found
+    return certificate

@@ -62,9 +62,9 @@ def bits(tensor: Tensor) -> Tensor:
     return tensor.view(_INTEGERS[tensor.element_size()]) if tensor.is_floating_point() else tensor
 
 
-def bits_differ(one: Tensor, other: Tensor) -> Tensor:
+def bits_differ(first: Tensor, second: Tensor) -> Tensor:
     """Elementwise: are the integers behind the floats different?"""
-    return bits(one) != bits(other)
+    return bits(first) != bits(second)
 
 
 def compare(

@@ -29,7 +29,7 @@ class Models:
 
 @dataclass(frozen=True)
 class Control:
-    """One fault: ``run`` gives the faulty capture of a call; findings of ``kinds`` catch it, the most telling first."""
+    """One fault: ``run`` gives the faulty capture of a call; findings of ``kinds`` catch it, the surest first."""
 
     name: str
     kinds: tuple[str, ...]
@@ -47,13 +47,13 @@ def faint_lora(models: Models, call: Call) -> Capture:
         return capture(models.plain, call)
 
 
-def one_early(models: Models, call: Call) -> Capture:
-    """Activation one token before its place: the last prefix token is adapted."""
+def early_activation(models: Models, call: Call) -> Capture:
+    """Activation one token early: the last prefix token is adapted."""
     return capture(models.alora, call, alora_offsets=call.offsets(shift=-1))
 
 
-def one_late(models: Models, call: Call) -> Capture:
-    """Activation one token after its place: the first suffix token is the base's."""
+def late_activation(models: Models, call: Call) -> Capture:
+    """Activation one token late: the first suffix token is the base's."""
     return capture(models.alora, call, alora_offsets=call.offsets(shift=1))
 
 
@@ -82,8 +82,8 @@ def silently_off(models: Models, call: Call) -> Capture:
 CONTROLS: Sequence[Control] = (
     Control("standard LoRA", (PREFIX,), standard_lora),
     Control("LoRA with B scaled by 1e-4", (PREFIX, ACTIVATION), faint_lora),
-    Control("activation one token early", (PREFIX,), one_early),
-    Control("activation one token late", (ACTIVATION,), one_late),
+    Control("activation one token early", (PREFIX,), early_activation),
+    Control("activation one token late", (ACTIVATION,), late_activation),
     Control("one element changed by 1 ulp", (PREFIX,), one_ulp),
     Control("B = 0", (ACTIVATION,), zero_b),
     Control("adapter silently off", (ACTIVATION,), silently_off),
@@ -100,18 +100,18 @@ def run_controls(
 def plant(
     control: Control, models: Models, calls: Sequence[Call], bases: Mapping[str, Capture], reached: Collection[Site]
 ) -> ControlRecord:
-    """Run one control on one call after another until its most telling kind of finding is there."""
+    """Run one control on one call after another until a finding of its first kind catches it."""
     others: list[KVFinding] = []
     for call in calls:
         findings = compare(call, bases[call.name], control.run(models, call), reached)
         for finding in findings:
             if finding.check == control.kinds[0]:
-                return ControlRecord(control.name, True, _told(finding))
+                return ControlRecord(control.name, True, _detail(finding))
         others += [finding for finding in findings if finding.check in control.kinds]
-    return ControlRecord(control.name, bool(others), _told(others[0]) if others else "none")
+    return ControlRecord(control.name, bool(others), _detail(others[0]) if others else "none")
 
 
-def _told(finding: KVFinding) -> str:
+def _detail(finding: KVFinding) -> str:
     return f"{finding.check} check, {finding}"
 
 

@@ -1,4 +1,4 @@
-"""Hand the base's cached prefix to the adapter, as a serving engine does, and look at the cache afterwards.
+"""Give the base's cached prefix to the adapter, as a serving engine does, and check the cache afterwards.
 
 Two claims. Exact: the suffix forward leaves every byte of the cached prefix as it was. Bounded: the logits equal those
 of the adapter's full-sequence run within :data:`BOUNDS`; they cannot be exact, because kernels tile by shape.
@@ -22,7 +22,7 @@ BOUNDS = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-1}
 def hand_over(base: nn.Module, adapter: nn.Module, call: Call, full_logits_V: torch.Tensor) -> HandoverRecord:
     """Prefix on ``base``, suffix on ``adapter`` over the same cache; ``call`` holds one row, without padding."""
     if len(call.activation_B) != 1 or call.padding_B != (0,):
-        raise ValueError(f"{call.name}: a handover takes one row without padding")
+        raise ValueError(f"{call.name}: the cached prefix of one row without padding can be given")
     split = call.activation_B[0]
     cache = DynamicCache()
     head, tail = (slice(None), slice(None, split)), (slice(None), slice(split, None))

@@ -100,8 +100,8 @@ def with_adapter(bare: nn.Module, folder: Path, **config_changes: Any) -> PeftMo
 
 def _unrepeatable(bare: nn.Module, call: Call, bases: Mapping[str, Capture]) -> list[FindingRecord]:
     """The same call twice on the base alone: without this, a difference would say nothing about the adapter."""
-    found = prefix_findings(_to_the_end(call), bases[call.name], capture(bare, call))
-    return [FindingRecord(REPEAT, f"the base does not repeat itself bit for bit: {first}") for first in found[:1]]
+    findings = prefix_findings(_to_the_end(call), bases[call.name], capture(bare, call))
+    return [FindingRecord(REPEAT, f"the base does not repeat itself bit for bit: {first}") for first in findings[:1]]
 
 
 def _logits_findings(call: Call, base: Capture, honest: Capture) -> list[FindingRecord]:
@@ -115,10 +115,10 @@ def _logits_findings(call: Call, base: Capture, honest: Capture) -> list[Finding
 def _search_findings(adapted: PeftModel, call: Call, honest: Capture) -> list[FindingRecord]:
     """PEFT's own search must find the known index, and the run by search must have the same bits everywhere."""
     configs: Any = adapted.peft_config  # annotated as one config in PEFT, a mapping by adapter name in fact
-    found = calculate_alora_offsets(configs, str(adapted.active_adapter), call.input_ids_BT)
-    if found != call.offsets():
-        places = f"PEFT finds the activation {found} tokens from the end, the prompt says {call.offsets()}"
-        return [FindingRecord(SEARCH, f"{call.name}: {places}")]
+    offsets = calculate_alora_offsets(configs, str(adapted.active_adapter), call.input_ids_BT)
+    if offsets != call.offsets():
+        text = f"PEFT finds the activation {offsets} tokens from the end, the prompt says {call.offsets()}"
+        return [FindingRecord(SEARCH, f"{call.name}: {text}")]
     unequal = prefix_findings(_to_the_end(call), honest, capture(adapted, call))
     return [
         FindingRecord(SEARCH, f"the run by PEFT's search is not the explicit one: {first}") for first in unequal[:1]

@@ -1,4 +1,4 @@
-"""KV identity in a user's own test suite: ``pip install alora-toolkit`` is all that it takes.
+"""KV identity in a user's own test suite: ``pip install alora-toolkit`` is all you need.
 
     def test_identity(alora_identity):
         alora_identity("adapters/jailbreak", base="Qwen/Qwen3-0.6B")
@@ -31,10 +31,10 @@ def assert_kv_identity(
     """Assert that the adapter leaves the base's prefix KV as it is, bit for bit, and that it acts at all.
 
     ``adapter`` is a PEFT folder or a bundle; ``base`` a hub id, a folder, ``"smollm2"``, or a base in memory. Without
-    ``prompts``, conversations that come with alora are used. Returns the certificate, to be kept as an artefact.
+    ``prompts``, conversations that come with alora are used. Returns the certificate: keep it as an artefact.
 
     Raises:
-        CheckFailed: an AssertionError whose message names the first places of difference.
+        CheckFailed: an AssertionError whose message names the first differences.
     """
     return _asserted().assert_kv_identity(adapter, base, prompts, settings)
 

@@ -6,7 +6,7 @@ module of an earlier layer is, through the hidden state. So K of layer n must di
 output must differ when any layer holds one. An adapter of ``o_proj`` alone therefore shows in K and V from the layer
 after its first, and one of the last layer's ``down_proj`` alone only in the output.
 
-One layer of an adapter is enough for all of that, so each adapted module is also looked at by itself.
+One layer of an adapter is enough for all of that, so each adapted module is also checked by itself.
 """
 
 import re
@@ -54,7 +54,7 @@ def record_active(modules: Mapping[str, Any], call: Call, active: set[str]) -> I
     """Add to ``active`` each module that, in runs of ``call`` inside the block, changes a row's first activated token.
 
     Each is compared to its own base layer on the same input: a difference that comes from an earlier layer does not
-    count. The head is given the last token alone, so that one is looked at there.
+    count. The head gets the last token alone, so that token is compared there.
 
     Raises:
         AdapterError: a module gets the tokens of all rows in one dimension, where PEFT's aLoRA cannot find a row's.
@@ -68,8 +68,8 @@ def record_active(modules: Mapping[str, Any], call: Call, active: set[str]) -> I
                 "neither PEFT's aLoRA nor this check knows which of them are activated; train the adapter without "
                 f"{name.rpartition('.')[2]} in adapter.targets"
             )
-        places = call.activation_B if output_BTD.shape[1] == call.tokens else [-1] * len(call.activation_B)
-        return output_BTD[range(len(places)), places]
+        positions = call.activation_B if output_BTD.shape[1] == call.tokens else [-1] * len(call.activation_B)
+        return output_BTD[range(len(positions)), positions]
 
     def keep(name: str) -> Any:
         return lambda _module, _inputs, output: base.__setitem__(name, rows_of(name, output))
@@ -100,10 +100,10 @@ def reached_sites(module_names: Iterable[str], layers: int) -> frozenset[Site]:
     for name in module_names:
         if _HEAD.search(name):
             continue
-        found = _LAYER.search(name)
-        layer = int(found.group(1)) if found else -1
+        numbered = _LAYER.search(name)
+        layer = int(numbered.group(1)) if numbered else -1
         first_touched = min(first_touched, layer)
-        for kind in _MAKES.get(name.rpartition(".")[2], "") if found else "":
+        for kind in _MAKES.get(name.rpartition(".")[2], "") if numbered else "":
             sites.add(Site(layer, kind))
     if first_touched < layers:
         sites.add(OUTPUT)

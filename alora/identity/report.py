@@ -16,10 +16,10 @@ def _of_dtype(record: DtypeRecord, engine: str) -> list[Row]:
     seen = {finding.check for finding in record.findings}
     compared = sum(layer.prefix_elements for layer in record.layers)
     reached = sum(layer.must_differ for layer in record.layers)
-    changed = sum(one.prefix_changed for one in record.handovers)
-    errors = [one.logits_error for one in record.handovers]
+    changed = sum(handover.prefix_changed for handover in record.handovers)
+    errors = [handover.logits_error for handover in record.handovers]
     worst = "not finite" if None in errors else f"{max((e for e in errors if e is not None), default=0.0):.1e}"
-    far = any(one.logits_error is None or one.logits_error > one.bound for one in record.handovers)
+    far = any(handover.logits_error is None or handover.logits_error > handover.bound for handover in record.handovers)
     checks = [
         ("the base repeats itself", "repeat" not in seen, ""),
         ("prefix equal as integers", "prefix" not in seen, f"{compared} elements"),
@@ -35,19 +35,20 @@ def _of_dtype(record: DtypeRecord, engine: str) -> list[Row]:
         checks.append(("cached prefix unchanged by the adapter", "handover" not in seen, ""))
     lines = [(name, record.dtype, _outcome("ok" if good else "FAILED", extra)) for name, good, extra in checks]
     return lines + [
-        (f"control: {one.name}", record.dtype, "caught" if one.caught else "NOT CAUGHT") for one in record.controls
+        (f"control: {control.name}", record.dtype, "caught" if control.caught else "NOT CAUGHT")
+        for control in record.controls
     ]
 
 
 def _of_parity(parity: ParityRecord) -> list[Row]:
     far = parity.difference is None or parity.difference > parity.tolerance
-    found = "not finite" if parity.difference is None else f"{parity.difference:.1e}"
-    extra = f"{parity.rows} rows, largest difference {found}, tolerance {parity.tolerance:g}"
+    difference = "not finite" if parity.difference is None else f"{parity.difference:.1e}"
+    extra = f"{parity.rows} rows, largest difference {difference}, tolerance {parity.tolerance:g}"
     return [
         ("the golden rows' answers", parity.dtype, _outcome("FAILED" if far else "ok", extra)),
         *(
-            (f"golden control: {one.name}", parity.dtype, "caught" if one.caught else "NOT CAUGHT")
-            for one in parity.controls
+            (f"golden control: {control.name}", parity.dtype, "caught" if control.caught else "NOT CAUGHT")
+            for control in parity.controls
         ),
     ]
 

@@ -75,18 +75,18 @@ def test_faint_lora_is_caught(staged: Stage):
 
 def test_one_token_early_is_caught(staged: Stage):
     for call in staged.calls:
-        findings = prefix_findings(call, *faulty(staged, controls.one_early, call))
+        findings = prefix_findings(call, *faulty(staged, controls.early_activation, call))
         assert {finding.row for finding in findings} == set(range(len(call.activation_B)))
         for finding in findings:
             activation = call.activation_B[finding.row] - call.padding_B[finding.row]
             assert finding.position == activation - 1
     blunt = _shifted(staged.batch, -1)  # an off-by-one check, that stops one token short of the activation
-    assert prefix_findings(blunt, *faulty(staged, controls.one_early, staged.batch)) == []
+    assert prefix_findings(blunt, *faulty(staged, controls.early_activation, staged.batch)) == []
 
 
 def test_one_token_late_is_caught(staged: Stage):
     for call in staged.calls:
-        base, late = faulty(staged, controls.one_late, call)
+        base, late = faulty(staged, controls.late_activation, call)
         assert {finding.site for finding in inert_findings(call, base, late, staged.reached)} == set(
             map(str, staged.reached)
         )

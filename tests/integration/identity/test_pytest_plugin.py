@@ -72,7 +72,7 @@ def test_an_uncaught_control_fails_the_assertion(tmp_path: Path, monkeypatch: py
 
     base = toy_base("llama")
     folder = write_adapter(base, tmp_path / "adapter")
-    honest = controls.Control("no fault", ("prefix",), lambda models, call: controls.one_late(models, call))
+    honest = controls.Control("no fault", ("prefix",), lambda models, call: controls.late_activation(models, call))
     monkeypatch.setattr(controls, "CONTROLS", (honest,))
     with pytest.raises(CheckFailed, match="float32: control not caught: no fault"):
         assert_kv_identity(folder, base, toy_prompts())
