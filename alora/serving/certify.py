@@ -150,39 +150,39 @@ def _cut(prompts: Sequence[Prompt], block: int, longest: int) -> list[tuple[tupl
     return cases
 
 
-def _differing(one: torch.Tensor, other: torch.Tensor) -> list[int]:
+def _differing(first: torch.Tensor, second: torch.Tensor) -> list[int]:
     """Blocks of one layer that differ in any byte."""
-    return (one != other).any(dim=1).nonzero().squeeze(1).tolist()
+    return (first != second).any(dim=1).nonzero().squeeze(1).tolist()
 
 
 def _findings(case: _Case, blocks: list[torch.Tensor], reached: Collection[int]) -> list[FindingRecord]:
     """Every breach of the definition by ``blocks``, which an adapter left behind."""
-    found = []
+    findings = []
     for layer, (base, adapted) in enumerate(zip(case.base, blocks, strict=True)):
         differing = _differing(base, adapted)
         early = [block for block in differing if block < case.shared]
         if early:
-            found.append(
+            findings.append(
                 FindingRecord("prefix", f"layer {layer}: block {early[0]} ends before token {case.activation}")
             )
         if layer in reached and case.shared not in differing:
-            found.append(
+            findings.append(
                 FindingRecord("activation", f"layer {layer}: nothing changes in the block of {case.activation}")
             )
-    return found
+    return findings
 
 
 def _stability(run: _Runner, case: _Case) -> list[FindingRecord]:
     """Does the base repeat itself over another cache content, and does a cached prefix stay what it was?"""
     whole = len(case.ids) // run.block
     again, behind = run.read(case.ids, None, garbage=2 * _GARBAGE), run.read_behind(case.ids, _HONEST)
-    found = []
+    findings = []
     for layer, base in enumerate(case.base):
         if not torch.equal(base[:whole], again[layer][:whole]):
-            found.append(FindingRecord("repeat", f"layer {layer}: two runs of the base differ"))
+            findings.append(FindingRecord("repeat", f"layer {layer}: two runs of the base differ"))
         if not torch.equal(base[: case.shared], behind[layer][: case.shared]):
-            found.append(FindingRecord("handover", f"layer {layer}: the adapter changed the cached prefix"))
-    return found
+            findings.append(FindingRecord("handover", f"layer {layer}: the adapter changed the cached prefix"))
+    return findings
 
 
 def _layers(cases: Sequence[_Case], reached: Collection[int]) -> tuple[LayerRecord, ...]:
@@ -192,9 +192,9 @@ def _layers(cases: Sequence[_Case], reached: Collection[int]) -> tuple[LayerReco
         for case in cases:
             different = case.base[layer] != case.adapted[layer]
             parts = (different[: case.shared], different[case.shared : case.shared + 1])
-            for place, part in zip((0, 2), parts, strict=True):
-                counts[place] += part.numel()
-                counts[place + 1] += int(part.sum())
+            for offset, part in zip((0, 2), parts, strict=True):
+                counts[offset] += part.numel()
+                counts[offset + 1] += int(part.sum())
         records.append(LayerRecord(f"layer {layer} KV", layer in reached, *counts))
     return tuple(records)
 
@@ -219,7 +219,7 @@ def _variants(weights: AdapterWeights, prompt: Prompt, source: str) -> Iterator[
     spec, invocation = weights.spec, weights.spec.invocation_ids or ()
     plain = replace(spec, invocation_ids=None)
     late = invocation[1:] or (prompt.token_ids[prompt.activation_index + 1],)  # of one token: the one behind it
-    made = {
+    variants = {
         _HONEST: weights,
         PLAIN: AdapterWeights(plain, weights.tensors),
         "LoRA with B scaled by 1e-4": _scaled(AdapterWeights(plain, weights.tensors), 1e-4),
@@ -231,7 +231,7 @@ def _variants(weights: AdapterWeights, prompt: Prompt, source: str) -> Iterator[
     }
     with tempfile.TemporaryDirectory(prefix="alora-") as top:
         served = {}
-        for number, (name, variant) in enumerate(made.items()):
+        for number, (name, variant) in enumerate(variants.items()):
             folder = Path(top) / f"variant-{number}"
             save_adapter(variant, folder, source)
             served[name] = ServedAdapter(f"variant-{number}", folder, spec.rank)

@@ -130,16 +130,16 @@ class RemoteEngine(AsyncClosing):
             },
             session=session,
         )
-        found = self._read(*answer, lambda completion: completion["choices"][0]["logprobs"])
+        given = self._read(*answer, lambda completion: completion["choices"][0]["logprobs"])
         try:
-            logprobs = tuple(float(found["top_logprobs"][0][f"token_id:{label}"]) for label in labels)
+            logprobs = tuple(float(given["top_logprobs"][0][f"token_id:{label}"]) for label in labels)
             if not abs(math.fsum(map(math.exp, logprobs)) - 1) < _ROUNDING:  # NaN, too
                 raise ValueError("their probabilities do not add up to 1")
             tokens = len(prefix.token_ids) + len(suffix.token_ids)
             return logprobs, min(max(0, self._read(*answer, _cached_tokens)), tokens)
         except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise CheckFailed(
-                f"{self.url} answers with the log-probabilities {str(found)[:300]}, not with those of the label "
+                f"{self.url} answers with the log-probabilities {str(given)[:300]}, not with those of the label "
                 f"tokens {labels}; start it with --logprobs-mode processed_logprobs, as alora serve does"
             ) from error
 
@@ -200,7 +200,7 @@ class RemoteEngine(AsyncClosing):
 
 async def together(work: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Result]:
     """The results of ``work``; the first that fails ends the others."""
-    tasks = [asyncio.ensure_future(one) for one in work]
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
     try:
         return await asyncio.gather(*tasks)
     finally:  # vLLM aborts a request that nobody waits for

@@ -137,7 +137,10 @@ class Engine:
     def score_rows(self, questions: Sequence[Question]) -> list[list[torch.Tensor]]:
         """As :meth:`alora.prefix.scorer.Scorer.score_rows`: ``asked`` counts the adapters in their order."""
         names = list(self._adapters)
-        return [self.label_logits(one.prefix, one.suffixes, [names[place] for place in one.asked]) for one in questions]
+        return [
+            self.label_logits(question.prefix, question.suffixes, [names[index] for index in question.asked])
+            for question in questions
+        ]
 
     def label_logits(
         self, prefix: Prefix, suffixes: Sequence[Suffix], names: Sequence[str | None]
@@ -169,8 +172,8 @@ def label_params(suffix: Suffix) -> Any:
 
 def label_logprobs(suffix: Suffix, output: Any) -> list[float]:
     """The labels' log-probabilities from vLLM's ``RequestOutput``, in the order of the labels."""
-    found = output.outputs[0].logprobs[0]
-    return [found[label].logprob for label in suffix.label_token_ids]
+    logprobs = output.outputs[0].logprobs[0]
+    return [logprobs[label].logprob for label in suffix.label_token_ids]
 
 
 def prepare_environment() -> None:

@@ -154,7 +154,7 @@ class AsyncGuard(AsyncClosing):
         urls = [url] if isinstance(url, str) else url
         if not urls:
             raise ConfigError("no guard is given; give its URL, http://HOST:PORT")
-        self._servers = Servers([root(one) for one in urls], "/v1/guard/health")
+        self._servers = Servers([root(server) for server in urls], "/v1/guard/health")
         self._timeout, self._http = timeout, Http(_CONNECTIONS)
 
     async def check(self, messages: Sequence[Mapping[str, Any]], **fields: Any) -> GuardAnswer:
@@ -183,11 +183,11 @@ class AsyncGuard(AsyncClosing):
 
 def _policies(said: Any) -> list[GuardPolicy]:
     known = [field.name for field in fields(GuardPolicy)]
-    found = [typed(GuardPolicy, {name: item[name] for name in known}) for item in said["policies"]]
-    live = [one.policy for one in found if one.stage == "live"]
+    policies = [typed(GuardPolicy, {name: item[name] for name in known}) for item in said["policies"]]
+    live = [policy.policy for policy in policies if policy.stage == "live"]
     if len(set(live)) != len(live):
         raise ValueError("it serves a policy twice")
-    return found
+    return policies
 
 
 def _read(url: str, answer: Response, text: str, make: Callable[[Any], _Made]) -> _Made:

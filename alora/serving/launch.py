@@ -47,12 +47,16 @@ def server_command(
 
 
 def server_environment() -> dict[str, str]:
-    """This process's environment, with what vLLM needs on a machine without a GPU, and with the guard's routes let in.
+    """This process's environment, with what vLLM needs on a machine without a GPU, and with the guard's routes enabled.
 
     vLLM mounts routes only of plugins that ``VLLM_PLUGINS`` names, which then has to name all others, too.
     """
-    found = (point.name for group in _PLUGIN_GROUPS for point in entry_points(group=group))
-    return {**({} if on_gpu() else CPU_ENVIRONMENT), "VLLM_PLUGINS": ",".join(sorted({*found, "alora"})), **os.environ}
+    plugins = (point.name for group in _PLUGIN_GROUPS for point in entry_points(group=group))
+    return {
+        **({} if on_gpu() else CPU_ENVIRONMENT),
+        "VLLM_PLUGINS": ",".join(sorted({*plugins, "alora"})),
+        **os.environ,
+    }
 
 
 def _server(folder: Path) -> list[str]:

@@ -1,7 +1,7 @@
-"""Golden rows on another engine: the answers that a bundle stores, asked of vLLM.
+"""Golden rows on another engine: vLLM must give the answers that a bundle stores.
 
 Kernels, and the dtype that the base is served in, round differently, so answers are compared within a tolerance that
-belongs to the dtype; for the difference to mean something, an engine that leaves the adapter out must be seen.
+belongs to the dtype; an engine that leaves the adapter out must exceed that tolerance, or the comparison means nothing.
 """
 
 import math

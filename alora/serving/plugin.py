@@ -1,4 +1,4 @@
-"""Whether a vLLM that is started from here takes the plugin, asked before it is. Imports neither torch nor vLLM."""
+"""Whether a vLLM started from here would load the plugin, checked before it starts. Imports neither torch nor vLLM."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ WAITING = (
 
 
 def ask_plugin(environment: Mapping[str, str]) -> dict[str, Any]:
-    """What the plugin says of itself in a process of its own, which loads plugins as vLLM does: its ``Status``.
+    """The plugin's own ``Status``, from a process that loads plugins as vLLM does.
 
     Raises:
         MissingDependency: vLLM is not installed.
@@ -42,9 +42,9 @@ def ask_plugin(environment: Mapping[str, str]) -> dict[str, Any]:
 
 def require_plugin(environment: Mapping[str, str]) -> None:
     """CheckFailed unless vLLM started with ``environment`` takes the plugin: without it, aLoRA runs as plain LoRA."""
-    found = ask_plugin(environment)
-    if not (found["active"] and found["entry_point"]):
-        reason = found["reason"] if found["entry_point"] else "vLLM does not find it; install alora again with pip"
+    status = ask_plugin(environment)
+    if not (status["active"] and status["entry_point"]):
+        reason = status["reason"] if status["entry_point"] else "vLLM does not find it; install alora again with pip"
         raise CheckFailed(
             f"the vLLM plugin would not be active in the server ({reason}), so nothing is started: stock vLLM runs an "
             "aLoRA as a wrong plain LoRA, or refuses it"

@@ -12,7 +12,7 @@ from alora.errors import CheckFailed, ConfigError, PromptRefused
 from alora.http import Full, Http, Waiting, named
 
 SESSION = "x-session-id"  # by which routers keep a conversation on its replica
-_EVERY_S, _PROBE_S = 2.0, 5.0  # between two questions for health; of silence, until a server is taken for gone
+_EVERY_S, _PROBE_S = 2.0, 5.0  # between two health checks; of silence, after which a server counts as away
 _Answer = TypeVar("_Answer")
 _logger = logging.getLogger("alora.serving")
 
@@ -28,13 +28,13 @@ def session_id(messages: Sequence[Mapping[str, Any]], tenant: str | None = None)
 
 
 class Servers:
-    """Who is asked about a conversation: always the same server first (rendezvous hashing), so that its KV is there.
+    """Which server answers a conversation: always the same one first (rendezvous hashing), for its KV is cached there.
 
     A server that did not answer, or that is not healthy, comes last until it is; its conversations alone move.
 
     Args:
         health: the path that a healthy server answers with 200. A thread asks for it where there are several servers.
-        lost: hears of each server that is away; then the thread asks one server, too.
+        lost: called with each server that is away; then the thread asks one server, too.
     """
 
     def __init__(self, urls: Sequence[str], health: str, lost: Callable[[str], object] | None = None) -> None:
@@ -106,7 +106,7 @@ class Servers:
 def _watch(servers: weakref.ref[Servers], closed: Event) -> None:
     """Ask for health every few seconds, until nobody needs it."""
     http = Waiting(Http)
-    while not closed.wait(_EVERY_S) and (one := servers()) is not None:
-        http(one.ask_health)
-        del one
+    while not closed.wait(_EVERY_S) and (watched := servers()) is not None:
+        http(watched.ask_health)
+        del watched
     http.close()
