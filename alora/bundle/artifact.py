@@ -1,4 +1,4 @@
-"""What a folder is that a user named: a run, a bundle, a battery or a bare adapter; and the adapters that it holds."""
+"""What kind of folder a user named (a run, a bundle, a battery or a bare adapter), and the adapters in it."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -53,7 +53,7 @@ class Artifact:
 
 
 def find_artifact(folder: Path | str) -> Artifact:
-    """Tell what ``folder`` is, and what it holds.
+    """The kind of ``folder``, and what it holds.
 
     Raises:
         BundleError: it is missing, holds none of the files that mark an artifact, its list of bundles cannot be read,

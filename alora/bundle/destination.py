@@ -16,8 +16,8 @@ def put_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     """Let ``fill`` write and check a folder next to ``folder``, then rename it there; whatever fails leaves nothing."""
     folder = own_link(folder) or folder  # what a run's own link leads to is replaced, and not the link
     try:
-        with workshop(folder) as place:
-            staged = place / folder.name
+        with workshop(folder) as parent:
+            staged = parent / folder.name
             fill(staged)
             replace_folder(staged, folder, BUNDLE_FILES)
             flush(folder.parent)
@@ -28,8 +28,8 @@ def put_folder(folder: Path, fill: Callable[[Path], None]) -> None:
         ) from error
 
 
-def require_place(folder: Path) -> None:
-    """Only a bundle or nothing is ever replaced: files of a bundle's names, behind a manifest of alora's."""
+def require_replaceable(folder: Path) -> None:
+    """BundleError unless ``folder`` is free or holds a bundle and nothing else: only that may be replaced."""
     folder = own_link(folder) or folder  # as in put_folder
     if folder.is_symlink():
         raise BundleError(f"{folder} is a link, which a folder would replace; name the folder that it leads to")

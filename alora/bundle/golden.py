@@ -1,4 +1,4 @@
-"""Golden rows: conversations with the label logits that the adapter gave them, to be given again after any journey.
+"""Golden rows: conversations with the adapter's label logits, which it must give again wherever it runs.
 
 The conversations are :mod:`alora.probes`, not rows of the user's data: a bundle is made to be published, and the data
 may be private.
@@ -89,7 +89,7 @@ def disagreement(rows: Sequence[GoldenRow], logits_NL: Sequence[Sequence[float]]
 
 
 def normalised(rows: Sequence[GoldenRow]) -> list[GoldenRow]:
-    """Golden rows with log-probabilities over their labels in place of logits, which engines know up to a constant."""
+    """Golden rows with log-probabilities over their labels instead of logits, which engines know up to a constant."""
     return [replace(row, label_logits=tuple(_log_softmax(row.label_logits))) for row in rows]
 
 
@@ -108,7 +108,7 @@ def read_golden(file: Path) -> tuple[GoldenRow, ...]:
     """Read ``golden.jsonl``.
 
     Raises:
-        BundleError: it cannot be read, a line is not a golden row, or there are more than anybody would have asked.
+        BundleError: it cannot be read, a line is not a golden row, or there are more than alora writes.
     """
     try:
         lines = read_whole(file).splitlines()

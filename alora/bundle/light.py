@@ -50,7 +50,7 @@ _DIFFERENT_BASE = {
 
 @dataclass(frozen=True)
 class LightBundle:
-    """A bundle that was read and found whole, without its weights in memory: what a client of a server needs.
+    """A bundle that was read and is whole, without its weights in memory: what a client of a server needs.
 
     ``golden`` is empty when it was exported without golden rows.
     """
@@ -81,7 +81,7 @@ class LightBundle:
         """The base to load: what the user gave, and from the manifest what they left open.
 
         Raises:
-            BundleError: the bundle belongs to a local folder whose place only the user knows.
+            BundleError: the bundle belongs to a local folder whose path only the user knows.
         """
         record = self.manifest.base
         template_kwargs = dict(self.manifest.template_kwargs)
@@ -90,7 +90,7 @@ class LightBundle:
             return replace(given, quantization=quantization, template_kwargs=template_kwargs)
         if record.local:
             raise BundleError(
-                f"{self.folder}: its base was a local folder, {record.source!r}; say where it is: base.source=FOLDER"
+                f"{self.folder}: its base was a local folder, {record.source!r}; name the folder: base.source=FOLDER"
             )
         return replace(
             given,
@@ -113,9 +113,9 @@ class LightBundle:
         """
         differences = self.manifest.base.fingerprint.differences(base.fingerprint)
         if differences:
-            made, found = self.manifest.base.fingerprint, base.fingerprint
-            facts = {"source": self.manifest.base.source, "made": made.quantization, "found": found.quantization}
-            facts |= {"made_settings": made.quantization_settings, "found_settings": found.quantization_settings}
+            ours, theirs = self.manifest.base.fingerprint, base.fingerprint
+            facts = {"source": self.manifest.base.source, "made": ours.quantization, "found": theirs.quantization}
+            facts |= {"made_settings": ours.quantization_settings, "found_settings": theirs.quantization_settings}
             lines = [_DIFFERENT_BASE[name].format(**facts) for name in differences]
             raise BundleError("\n  ".join([f"{self.folder} does not fit the base {base.source}:", *lines]))
         self.check_prompts(base)
@@ -222,16 +222,16 @@ def _compare_markers(folder: Path, manifest: Manifest) -> None:
 def _compare_digests(folder: Path, manifest: Manifest) -> None:
     for name, expected in manifest.files.items():
         try:
-            found = file_record(folder / name)
+            record = file_record(folder / name)
         except OSError as error:
             raise BundleError(f"{folder / name} cannot be read: {error.strerror or error}") from error
-        if found.size != expected.size:
-            state = "cut short" if found.size < expected.size else "longer than it was written"
+        if record.size != expected.size:
+            state = "cut short" if record.size < expected.size else "longer than it was written"
             raise BundleError(
-                f"{folder / name} is {state}: {found.size} bytes, {expected.size} expected; copy or download it again"
+                f"{folder / name} is {state}: {record.size} bytes, {expected.size} expected; copy or download it again"
             )
-        if found.sha256 != expected.sha256:
+        if record.sha256 != expected.sha256:
             raise BundleError(
-                f"{folder / name} was changed after the bundle was written: sha256 {found.sha256[:12]}, "
+                f"{folder / name} was changed after the bundle was written: sha256 {record.sha256[:12]}, "
                 f"{expected.sha256[:12]} expected; copy or download it again"
             )

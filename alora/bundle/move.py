@@ -55,15 +55,15 @@ def parity_run(bundle: Bundle, base: LoadedBase, point: OperatingPoint) -> MoveR
         DataError: a logit is not finite.
     """
     require_movable(bundle, base)
-    talks = [row.conversation for row in bundle.golden]
+    conversations = [row.conversation for row in bundle.golden]
     with Scorer(base, [bundle.weights]) as scorer:
-        here = measure(scorer, bundle.renderer(base), bundle.suffix, talks)
+        here = measure(scorer, bundle.renderer(base), bundle.suffix, conversations)
     before, after = _fired(bundle.golden, bundle.manifest.operating_point), _fired(here, point)
     return MoveRecord(
         quantization=bundle.manifest.base.fingerprint.quantization,
         dtype=bundle.manifest.base.dtype,
         rows=len(here),
-        same_verdict=sum(one == other for one, other in zip(before, after, strict=True)),
+        same_verdict=sum(first == second for first, second in zip(before, after, strict=True)),
         largest_difference=largest_difference(normalised(bundle.golden), normalised(here)),
     )
 
@@ -92,8 +92,8 @@ def recertify(bundle: Bundle, base: LoadedBase, settings: IdentitySettings) -> C
     if not bundle.manifest.activated:
         return None
     renderer = bundle.renderer(base)
-    talks = probe_conversations(settings.conversations, "identity.conversations", least=1)
-    prompts = [Prompt(renderer.prefix(talk), bundle.suffix) for talk in talks]
+    conversations = probe_conversations(settings.conversations, "identity.conversations", least=1)
+    prompts = [Prompt(renderer.prefix(conversation), bundle.suffix) for conversation in conversations]
     certificate = certify(base, bundle.folder, prompts, settings)
     if not certificate.passed:
         raise CheckFailed(f"KV identity of {bundle.policy.id} failed: {'; '.join(certificate.failures[:3])}")

@@ -22,20 +22,22 @@ class Bundle(LightBundle):
 
     weights: AdapterWeights
 
-    def golden_questions(self, base: LoadedBase, rows: int | None = None, place: int = 0) -> list[Question]:
-        """What its first golden rows ask the adapter at ``place``.
+    def golden_questions(self, base: LoadedBase, rows: int | None = None, adapter: int = 0) -> list[Question]:
+        """What its first golden rows ask adapter number ``adapter`` of a scorer.
 
         Raises:
-            BundleError: one is longer than any of alora's own, and may take any time.
+            BundleError: one is longer than any of alora's own, and could take any time.
         """
         renderer = self.renderer(base)
-        asked = [Question(renderer.prefix(row.conversation), [self.suffix], [place]) for row in self.golden[:rows]]
-        if (longest := max((len(one.prefix.token_ids) for one in asked), default=0)) > MOST_TOKENS:
+        questions = [
+            Question(renderer.prefix(row.conversation), [self.suffix], [adapter]) for row in self.golden[:rows]
+        ]
+        if (longest := max((len(question.prefix.token_ids) for question in questions), default=0)) > MOST_TOKENS:
             raise BundleError(
                 f"{self.folder}: a golden row has {longest:,} tokens, and alora's own at most {MOST_TOKENS:,}: it was "
                 "changed; copy the original back"
             )
-        return asked
+        return questions
 
     def check_golden(self, base: LoadedBase, tolerance: float) -> float:
         """Score the golden rows on ``base`` and return the largest difference (absolute; relative above 1).
@@ -74,7 +76,11 @@ def check_bundles(bundles: Sequence[Bundle], base: LoadedBase, rows: int | None 
     asked = [(bundle, bundle.golden[:rows]) for bundle in bundles if bundle.golden]
     if not asked:
         return
-    questions = [one for place, (bundle, _) in enumerate(asked) for one in bundle.golden_questions(base, rows, place)]
+    questions = [
+        question
+        for adapter, (bundle, _) in enumerate(asked)
+        for question in bundle.golden_questions(base, rows, adapter)
+    ]
     with Scorer(base, [bundle.weights for bundle, _ in asked]) as scorer:
         answers = iter(scorer.score_rows(questions))
     dtype, failures = base.dtype, []

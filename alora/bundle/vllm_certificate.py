@@ -1,7 +1,7 @@
 """Add vLLM's certificate to a bundle that is already written.
 
-Only ``identity.json`` and ``alora.json`` become new files. The others stay the files that they are, so that a server
-that has the bundle loaded does not take its adapter for a changed one.
+Only ``identity.json`` and ``alora.json`` become new files. The others stay the same files (hard links), so that a
+server that has the bundle loaded does not see a changed adapter.
 """
 
 import os
@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from alora.atomic import flush
+from alora.bundle.destination import put_folder
 from alora.bundle.manifest import CERTIFICATE_FILE, MANIFEST_FILE, file_record
-from alora.bundle.place import put_folder
 from alora.bundle.read import Bundle, load_bundle
 from alora.errors import BundleError
 from alora.identity.certificate import Certificate, read_certificate, write_certificate
@@ -20,7 +20,7 @@ _NEW = (CERTIFICATE_FILE, MANIFEST_FILE)
 
 
 def add_vllm_certificate(bundle: Bundle, vllm: Certificate) -> Bundle:
-    """Put ``vllm`` into the bundle's certificate, in place of an earlier one, and return the bundle as read back.
+    """Put ``vllm`` into the bundle's certificate, replacing an earlier one, and return the bundle as read back.
 
     Raises:
         BundleError: the check failed or is of another adapter or base, the bundle has no certificate of its own, its

@@ -12,6 +12,7 @@ from alora.atomic import flush
 from alora.base import smollm2
 from alora.base.load import LoadedBase
 from alora.bundle.card import model_card
+from alora.bundle.destination import put_folder, require_replaceable
 from alora.bundle.golden import GoldenRow, measure, write_golden
 from alora.bundle.manifest import (
     CARD_FILE,
@@ -25,7 +26,6 @@ from alora.bundle.manifest import (
     MoveRecord,
     file_record,
 )
-from alora.bundle.place import put_folder, require_place
 from alora.bundle.read import Bundle, load_bundle
 from alora.config.schema import PromptSettings
 from alora.errors import BundleError, CheckFailed
@@ -76,7 +76,7 @@ def write_bundle(contents: BundleContents, folder: Path | str, golden_rows: int 
     """
     folder = Path(folder).absolute()
     _require_certificate(contents)
-    require_place(folder)
+    require_replaceable(folder)
     _require_invocation(contents)
     stored = _measure(contents, golden_rows)
 
@@ -96,7 +96,7 @@ def copy_bundle(source: Path | str, folder: Path | str) -> Bundle:
     """
     bundle = load_bundle(source)
     folder = Path(folder).absolute()
-    require_place(folder)
+    require_replaceable(folder)
 
     def fill(staged: Path) -> None:
         staged.mkdir()
