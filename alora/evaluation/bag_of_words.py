@@ -78,21 +78,21 @@ def fit_bag_of_words(policy: Policy, rows: Sequence[LabelledConversation], seed:
 
 
 def _texts(rows: Sequence[LabelledConversation], label_ids_N: NDArray[np.int64], seed: int) -> dict[int, str]:
-    """By its row's place, each text to learn from: the first of each label, the second of each, ... in random order."""
+    """By its row's index, each text to learn from: the first of each label, the second of each, ... in random order."""
     counts, order = Counter[int](), []
     labels = label_ids_N.tolist()
-    for place in np.random.default_rng(seed).permutation(len(rows)).tolist():
-        order.append((counts[labels[place]], place))
-        counts[labels[place]] += 1
+    for index in np.random.default_rng(seed).permutation(len(rows)).tolist():
+        order.append((counts[labels[index]], index))
+        counts[labels[index]] += 1
     texts: dict[int, str] = {}
     room = MOST_CHARACTERS
-    for _, place in sorted(order):
+    for _, index in sorted(order):
         # Roles are words too, so that who spoke last can be learned.
-        text = rows[place].conversation.transcript
+        text = rows[index].conversation.transcript
         room -= len(text)
         if room < 0 and len(texts) >= MINIMUM_PER_LABEL * len(counts):
             break
-        texts[place] = text
+        texts[index] = text
     return dict(sorted(texts.items()))
 
 
@@ -101,15 +101,15 @@ def held_out_words(
 ) -> tuple[Floats, float | None]:
     """Each row's probabilities by a baseline that did not see it, and their AUROC where both classes are there.
 
-    ``splits`` are places to fit on and places to predict; every row is labelled for ``policy`` and predicted once.
+    ``splits`` are indices of rows to fit on and to predict; every row is labelled for ``policy`` and predicted once.
 
     Raises:
         DataError: see :func:`fit_bag_of_words`.
     """
     probability_NL = np.zeros((len(rows), len(policy.labels)))
     for known, asked in splits:
-        fitted = fit_bag_of_words(policy, [rows[place] for place in known], seed)
-        probability_NL[asked] = softmax(fitted.predict([rows[place] for place in asked]).logits_NL, axis=1)
+        fitted = fit_bag_of_words(policy, [rows[index] for index in known], seed)
+        probability_NL[asked] = softmax(fitted.predict([rows[index] for index in asked]).logits_NL, axis=1)
     positive_N = labels_of(policy, rows) == 0
     both = positive_N.any() and not positive_N.all()
     return probability_NL, float(roc_auc_score(positive_N, probability_NL[:, 0])) if both else None

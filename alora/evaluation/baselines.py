@@ -35,8 +35,8 @@ def compare_with_baselines(
     split = "test" if splits.test else "validation"
     parts = {"validation": splits.validation, split: splits.held_out}  # one part where there are no test rows
     # Both kinds in one bank share each row's prefix.
-    told = renderer.telling_the_rule()
-    rules = [told.suffix(policy) for policy in policies]
+    rule_renderer = renderer.telling_the_rule()
+    rules = [rule_renderer.suffix(policy) for policy in policies]
     silent = [
         silent_adapter(base.model, adapter.spec.targets, rule.invocation_ids)
         for adapter, rule in zip(adapters, rules, strict=True)
@@ -44,18 +44,18 @@ def compare_with_baselines(
     suffixes = [*map(renderer.suffix, policies), *rules]
     with Scorer(base, [*adapters, *silent], store=store) as scorer:
         answers = predict_parts(scorer, renderer, [*policies, *policies], suffixes, parts, "evaluating")
-    found: dict[str, list[Scored]] = {}
+    scored: dict[str, list[Scored]] = {}
     failed: dict[str, AloraError] = {}
-    for place, (policy, adapter) in enumerate(zip(policies, adapters, strict=True)):
+    for index, (policy, adapter) in enumerate(zip(policies, adapters, strict=True)):
         kind = "alora" if adapter.spec.activated else "lora"
         try:
             bag = fit_bag_of_words(policy, splits.train, seed)
             methods = {
-                kind: answers[place],
-                "prompt": answers[len(policies) + place],
+                kind: answers[index],
+                "prompt": answers[len(policies) + index],
                 "bag_of_words": [bag.predict(rows) for rows in parts.values()],
             }
-            found[policy.id] = [
+            scored[policy.id] = [
                 _calibrated(
                     method,
                     dict(zip(parts, predicted, strict=True)),
@@ -67,7 +67,7 @@ def compare_with_baselines(
             ]
         except AloraError as error:
             failed[policy.id] = error
-    return found, failed
+    return scored, failed
 
 
 def _calibrated(
@@ -83,5 +83,7 @@ def _calibrated(
     known_NL = all_probabilities(known.logits_NL, point.temperature)
     rules = fit_rules(known_NL, known.label_ids_N, known.policy.labels, settings)
     digest = None if adapter is None else adapter.digest
-    found = evaluate(asked, point, settings, method=method, split=split, adapter_digest=digest, seed=seed, rules=rules)
-    return Scored(found, predicted)
+    evaluation = evaluate(
+        asked, point, settings, method=method, split=split, adapter_digest=digest, seed=seed, rules=rules
+    )
+    return Scored(evaluation, predicted)

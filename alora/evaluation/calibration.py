@@ -17,7 +17,7 @@ from alora.evaluation.resampling import COVERAGE, Flags, Floats, Sweep, draw_cou
 from alora.verdict import TENTHS, OperatingPoint, tenth
 
 TEMPERATURE_BOUNDS = (0.05, 20.0)
-# What a threshold can be chosen for, with the rate held by default; "none" is what an uncalibrated adapter has.
+# What a threshold can be chosen for, with its default rate; "none" is what an uncalibrated adapter has.
 TARGETS: Mapping[str, float | None] = {"f1": None, "fpr": 0.01, "recall": 0.95, "cost": None}
 
 
@@ -57,8 +57,8 @@ def fit_rules(
     """For three labels or more, a threshold on each one's own probability, chosen as the verdict's is."""
     plain = replace(settings, bootstrap=0)
     return {
-        label: choose_threshold(label_ids_N == place, probability_NL[:, place], plain)[0]
-        for place, label in enumerate(labels if len(labels) > 2 else ())
+        label: choose_threshold(label_ids_N == index, probability_NL[:, index], plain)[0]
+        for index, label in enumerate(labels if len(labels) > 2 else ())
     }
 
 
@@ -78,8 +78,8 @@ def fit_temperature(logits_NL: Floats, label_ids_N: NDArray[np.int64]) -> float:
         return -float((target_NL * log_softmax(logits_NL / math.exp(log_temperature), axis=1)).sum(axis=1).mean())
 
     low, high = (math.log(bound) for bound in TEMPERATURE_BOUNDS)
-    found: Any = minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-6})
-    return math.exp(found.x)
+    minimum: Any = minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-6})
+    return math.exp(minimum.x)
 
 
 def choose_threshold(
@@ -118,15 +118,15 @@ def choose_threshold(
 
 
 def target_of(settings: EvaluationSettings) -> str:
-    """What the threshold is chosen for: F1 unless something is asked for."""
+    """What the threshold is chosen for: F1 by default."""
     return "f1" if settings.target is None else settings.target
 
 
 def target_value(settings: EvaluationSettings) -> float | None:
-    """The rate that the threshold has to hold: the one given, else the target's default; None for ``f1`` and ``cost``.
+    """The rate that the threshold must meet: the one given, else the target's default; None for ``f1`` and ``cost``.
 
     Raises:
-        ConfigError: a ``target_value`` for a target that holds no rate.
+        ConfigError: a ``target_value`` for a target without a rate.
     """
     target = target_of(settings)
     default = TARGETS[target]

@@ -1,4 +1,4 @@
-"""A verdict on the verdict: what a run's own figures say against an adapter, in plain words with stable codes."""
+"""Warnings from a run's own figures: what speaks against its adapter, in plain words with stable codes."""
 
 from collections.abc import Iterator, Sequence
 
@@ -23,10 +23,10 @@ _CHEAPER = {
 
 
 def doubts(evaluations: Sequence[Evaluation]) -> list[Finding]:
-    """Warnings about each adapter among ``evaluations``, held against the other methods on its policy's rows.
+    """Warnings about each adapter among ``evaluations``, compared with the other methods on its policy's rows.
 
     ``WORDS_BEAT_ADAPTER`` and ``PROMPT_BEATS_ADAPTER`` go by AUROC in three digits; ``AUROC_COVERS_CHANCE`` by the
-    lower bound of its interval; ``ONE_CLASS`` says that there is none; ``FEW_POSITIVES`` is of the rows that the
+    lower bound of its interval; ``ONE_CLASS``: there is no AUROC; ``FEW_POSITIVES`` is of the rows that the
     threshold was fitted on, ``CALIBRATION_AT_BOUND`` of the temperature.
     """
     return [

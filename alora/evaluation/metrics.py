@@ -2,7 +2,7 @@
 
 Definitions are scikit-learn's (1.9: ``accuracy_score``, ``balanced_accuracy_score``, ``f1_score``,
 ``precision_score``, ``recall_score``, ``roc_auc_score``, ``average_precision_score``), written over draw counts so that
-a thousand resamples cost one sweep; the tests hold every figure equal to scikit-learn's, resampled ones included.
+a thousand resamples cost one sweep; the tests compare every figure with scikit-learn's, resampled ones included.
 """
 
 import math
@@ -51,8 +51,8 @@ def estimates(point_F: Floats, samples_SF: Floats) -> dict[str, Estimate]:
         low_F[_ECE], high_F[_ECE] = _turned(point_F[_ECE], low_F[_ECE], high_F[_ECE])
     columns = (point_F, low_F, high_F)
     return {
-        name: Estimate(*(None if math.isnan(column[place]) else float(column[place]) for column in columns))
-        for place, name in enumerate(FIGURES)
+        name: Estimate(*(None if math.isnan(column[index]) else float(column[index]) for column in columns))
+        for index, name in enumerate(FIGURES)
     }
 
 
@@ -121,8 +121,8 @@ def reliability_points(positive_N: Flags, probability_N: Floats) -> tuple[Floats
     """Mean probability, share of positive rows, and number of rows, of every bin that holds some."""
     probability_N = np.asarray(probability_N, dtype=np.float64)
     bins_N = np.minimum((probability_N * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
-    held = np.bincount(bins_N, minlength=CALIBRATION_BINS)
-    used = held > 0
-    meant = np.bincount(bins_N, probability_N, CALIBRATION_BINS)[used] / held[used]
-    happened = np.bincount(bins_N, np.asarray(positive_N, dtype=np.float64), CALIBRATION_BINS)[used] / held[used]
-    return meant, happened, held[used]
+    rows_B = np.bincount(bins_N, minlength=CALIBRATION_BINS)
+    used = rows_B > 0
+    meant = np.bincount(bins_N, probability_N, CALIBRATION_BINS)[used] / rows_B[used]
+    happened = np.bincount(bins_N, np.asarray(positive_N, dtype=np.float64), CALIBRATION_BINS)[used] / rows_B[used]
+    return meant, happened, rows_B[used]

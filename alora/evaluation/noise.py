@@ -21,7 +21,7 @@ WORDS_KNOW = 0.75  # AUROC below which the words' doubts say little of the label
 
 @dataclass(frozen=True)
 class Doubt:
-    """A row whose label somebody doubts who has not seen it; ``probability`` is that of ``likelier``."""
+    """A row whose label a model that did not train on it doubts; ``probability`` is that of ``likelier``."""
 
     row: LabelledConversation
     label: str
@@ -51,12 +51,12 @@ def doubtful_labels(policy: Policy, rows: Sequence[LabelledConversation], seed: 
     splits = StratifiedKFold(folds, shuffle=True, random_state=seed).split(label_ids_N, label_ids_N)
     probabilities_NL, auroc = held_out_words(policy, mine, splits, seed)
     likelier_N = likelier_labels(probabilities_NL, label_ids_N)
-    found = [
+    doubted = [
         Doubt(mine[n], policy.labels[label_ids_N[n]], policy.labels[likelier], float(probabilities_NL[n, likelier]))
         for n, likelier in enumerate(likelier_N)
         if likelier != label_ids_N[n]
     ]
-    return sorted(found, key=lambda doubt: -doubt.probability), 0.5 if auroc is None else auroc
+    return sorted(doubted, key=lambda doubt: -doubt.probability), 0.5 if auroc is None else auroc
 
 
 def without_doubtful(policies: Sequence[Policy], rows: Sequence[LabelledConversation]) -> list[LabelledConversation]:

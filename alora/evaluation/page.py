@@ -36,7 +36,7 @@ _METHODS = {"alora": "adapter (aLoRA)", "lora": "adapter (LoRA)", "prompt": "bas
 @dataclass(frozen=True)
 class Page:
     """What a page is made of. ``losses`` are training's and validation's, by step; ``facts`` are tables for its end:
-    title → name → value. ``warnings`` are what the training itself holds against the adapter.
+    title → name → value. ``warnings`` are the training's own warnings about the adapter.
     """
 
     judged: Judged
@@ -69,7 +69,7 @@ class Chart:
 
     @property
     def ticks(self) -> list[tuple[float, str, str]]:
-        """Share of each axis, and what stands there across and up."""
+        """Share of each axis, and its labels across and up."""
         right, top = self.ends
         return [(share, f"{share * right:.3g}", f"{share * top:.3g}") for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
 
@@ -83,7 +83,7 @@ def render_page(page: Page) -> str:
         policy=page.judged.policy,
         own=own,
         findings=[*doubts(page.judged.evaluations), *page.warnings],
-        methods=[_named(one.method) for one in page.judged.evaluations],
+        methods=[_named(evaluation.method) for evaluation in page.judged.evaluations],
         figures=[(cells[0][0], [value for _, value in cells]) for cells in table],
         operating_point=describe_operating_point(own.operating_point),
         majority=max(own.label_counts.items(), key=lambda item: item[1]),
@@ -122,7 +122,7 @@ def _named(method: str) -> str:
 
 
 def _slider(page: Page) -> str:
-    """What the script computes from, as JSON: how many rows of the positive label, and of the others, have each of the
+    """The script's input, as JSON: how many rows of the positive label, and of the others, have each of the
     probabilities that occur; highest first."""
     own = page.judged.methods[0]
     split, point = own.evaluation.split, own.evaluation.operating_point
@@ -147,14 +147,14 @@ def _sweep(method: Scored, split: str) -> Sweep:
 
 def _charts(page: Page) -> list[Chart]:
     roc, precision, reliable = [], [], []
-    for place, method in enumerate(page.judged.methods):
+    for index, method in enumerate(page.judged.methods):
         name, split = _named(method.evaluation.method), method.evaluation.split
         scored = method.predictions[split].positive_N, method.probability_NL(split)[:, 0]
-        roc.append(_line(name, place, list(zip(*map(np.ndarray.tolist, roc_points(*scored)), strict=True))))
-        precision.append(_line(name, place, _precision_points(method, split)))
-        meant, happened, held = reliability_points(*scored)
+        roc.append(_line(name, index, list(zip(*map(np.ndarray.tolist, roc_points(*scored)), strict=True))))
+        precision.append(_line(name, index, _precision_points(method, split)))
+        meant, happened, rows = reliability_points(*scored)
         points = list(zip(meant.tolist(), happened.tolist(), strict=True))
-        reliable.append(_line(name, place, points, weights=held / held.sum()))
+        reliable.append(_line(name, index, points, weights=rows / rows.sum()))
     charts = [
         Chart("ROC", "false alarms", "recall", roc, diagonal=True),
         Chart("Precision and recall", "recall", "precision", precision),
@@ -163,7 +163,7 @@ def _charts(page: Page) -> list[Chart]:
     points = [point for line in page.losses.values() for point in line]
     if points:
         ends = max(step for step, _ in points), max(max(loss for _, loss in points), 1e-9)
-        lines = [_line(name, place, list(points), ends) for place, (name, points) in enumerate(page.losses.items())]
+        lines = [_line(name, index, list(points), ends) for index, (name, points) in enumerate(page.losses.items())]
         charts.insert(0, Chart("Loss", "step", "loss", lines, ends))
     return charts
 
@@ -198,15 +198,15 @@ def _by_label(page: Page) -> list[dict[str, Any]]:
     own = page.judged.methods[0]
     split, evaluation = own.evaluation.split, own.evaluation
     probability_NL, label_ids_N = own.probability_NL(split), own.predictions[split].label_ids_N
-    found = []
-    for place, figures in enumerate(evaluation.by_label):
+    lines = []
+    for index, figures in enumerate(evaluation.by_label):
         rule = evaluation.rules.get(figures.label)
-        fired_N, carried_N = probability_NL[:, place] >= (2.0 if rule is None else rule), label_ids_N == place
+        fired_N, carried_N = probability_NL[:, index] >= (2.0 if rule is None else rule), label_ids_N == index
         hits = float((fired_N & carried_N).sum())
-        line = {"figures": figures, "counts": evaluation.confusion[place], "rule": rule}
+        line = {"figures": figures, "counts": evaluation.confusion[index], "rule": rule}
         at_rule = {"precision": hits / max(fired_N.sum(), 1), "recall": hits / max(carried_N.sum(), 1)}
-        found.append(line | at_rule)
-    return found
+        lines.append(line | at_rule)
+    return lines
 
 
 def _mistakes(page: Page) -> list[dict[str, Any]]:
@@ -219,12 +219,12 @@ def _mistakes(page: Page) -> list[dict[str, Any]]:
 
 def _doubted(page: Page) -> tuple[list[dict[str, Any]], int]:
     """Rows that read like another label's, of all splits, the surest first; and how many there are."""
-    own, found = page.judged.methods[0], []
+    own, doubted = page.judged.methods[0], []
     for split, predictions in own.predictions.items():
         likelier_N = likelier_labels(own.probability_NL(split), predictions.label_ids_N)
-        found += _listed(page, split, np.not_equal(likelier_N, predictions.label_ids_N))
-    found.sort(key=lambda row: row["own"])
-    return found[:SHOWN], len(found)
+        doubted += _listed(page, split, np.not_equal(likelier_N, predictions.label_ids_N))
+    doubted.sort(key=lambda row: row["own"])
+    return doubted[:SHOWN], len(doubted)
 
 
 def _listed(page: Page, split: str, chosen_N: Flags) -> list[dict[str, Any]]:

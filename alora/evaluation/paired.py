@@ -70,7 +70,7 @@ def mean_auroc(positive_N: Flags, scores_KN: Floats) -> float:
 
 
 def two_sided(samples_S: Floats) -> float:
-    """Twice the share of resampled differences on the far side of zero, never below what S resamples can tell."""
+    """Twice the share of resampled differences on the far side of zero, never below what S resamples can resolve."""
     if not samples_S.size:
         return math.nan
     beyond = min(int((samples_S <= 0).sum()), int((samples_S >= 0).sum()))
@@ -81,8 +81,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """P values of several tests, adjusted so that any false alarm among them is as likely as they say (Holm 1979)."""
     order = np.argsort(p_values, kind="stable")
     adjusted, highest = [0.0] * len(p_values), 0.0
-    for place, index in enumerate(order):
-        highest = max(highest, min(1.0, (len(p_values) - place) * p_values[index]))
+    for rank, index in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = highest
     return adjusted
 
@@ -96,7 +96,7 @@ def _delong(positive_N: Flags, first_KN: Floats, second_JN: Floats) -> float:
     """DeLong et al. 1988, by midranks (Sun and Xu 2014). Placements are linear in the runs, so a mean AUROC has the
     mean of its runs' placements."""
     ours, theirs = _placements(positive_N, first_KN), _placements(positive_N, second_JN)
-    gaps = [one - other for one, other in zip(ours, theirs, strict=True)]
+    gaps = [first - second for first, second in zip(ours, theirs, strict=True)]
     if min(map(len, gaps)) < 2:
         return math.nan
     difference = float(gaps[0].mean())

@@ -21,7 +21,7 @@ BATCH_ROWS, BATCH_PREFIX_TOKENS = 32, 8192
 
 
 class LabelScorer(Protocol):
-    """What answers: alora's own :class:`~alora.prefix.scorer.Scorer`, or another engine in its place."""
+    """Computes label logits: alora's own :class:`~alora.prefix.scorer.Scorer`, or another engine."""
 
     def score_rows(self, questions: Sequence[Question]) -> Answers:
         """Per question, the label logits of the adapters that it asks."""
@@ -106,10 +106,10 @@ def predict_parts(
     progress: str,
 ) -> list[list[Predictions]]:
     """:func:`predict` on several parts of the rows by name: per policy its predictions on each of them."""
-    found = [
+    predictions = [
         predict(scorer, renderer, policies, suffixes, rows, f"{progress} on {name}") for name, rows in parts.items()
     ]
-    return [list(of_policy) for of_policy in zip(*found, strict=True)]
+    return [list(of_policy) for of_policy in zip(*predictions, strict=True)]
 
 
 def _ask(

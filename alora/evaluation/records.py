@@ -92,13 +92,13 @@ class Evaluation:
     @property
     def by_label(self) -> list[LabelFigures]:
         """Each label's figures, in the policy's order; of what is never said or never carried, 0 (as scikit-learn)."""
-        found = []
-        for place, label in enumerate(self.label_counts if self.confusion else ()):
-            hits, said = self.confusion[place][place], sum(line[place] for line in self.confusion)
+        figures = []
+        for index, label in enumerate(self.label_counts if self.confusion else ()):
+            hits, said = self.confusion[index][index], sum(line[index] for line in self.confusion)
             support = self.label_counts[label]
             shares = (hits / max(said, 1), hits / max(support, 1), 2 * hits / max(said + support, 1))
-            found.append(LabelFigures(label, *shares, support))
-        return found
+            figures.append(LabelFigures(label, *shares, support))
+        return figures
 
     @property
     def macro_f1(self) -> float | None:

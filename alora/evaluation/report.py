@@ -110,8 +110,8 @@ def write_evaluations(file: Path, evaluations: Sequence[Evaluation]) -> None:
     Raises:
         RunError: it cannot be written.
     """
-    found = [asdict(finding) for finding in doubts(evaluations)]
-    content = {"schema_version": 1, "evaluations": [item.as_dict() for item in evaluations], "findings": found}
+    findings = [asdict(finding) for finding in doubts(evaluations)]
+    content = {"schema_version": 1, "evaluations": [item.as_dict() for item in evaluations], "findings": findings}
     try:
         write_json(file, content)
     except OSError as error:

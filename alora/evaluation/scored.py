@@ -57,10 +57,10 @@ def write_predictions(file: Path, judged: Sequence[Judged]) -> None:
     """
     lines = [
         line
-        for one in judged
-        for method in one.methods
+        for of_policy in judged
+        for method in of_policy.methods
         for split in method.predictions
-        for line in _lines(one, method, split)
+        for line in _lines(of_policy, method, split)
     ]
     table = pa.Table.from_pylist(lines).replace_schema_metadata({MARK: "predictions"})
     content = io.BytesIO()
