@@ -1,7 +1,7 @@
 """Methods side by side on the same rows, in the order things happen.
 
 :mod:`~alora.comparison.task` fixes what is equal for all: policies, rows, base, settings.
-:mod:`~alora.comparison.arms` runs one arm: aLoRA, LoRA, the rule in the prompt, a bag of words,
+:mod:`~alora.comparison.methods` runs one method: aLoRA, LoRA, the rule in the prompt, a bag of words,
 :mod:`~alora.comparison.probe` (the base's hidden state), or :mod:`~alora.comparison.judge` (a model at an endpoint).
 :mod:`~alora.comparison.scores` is what each leaves: one raw score per row, from which every figure is computed again.
 :mod:`~alora.comparison.folder` keeps them, so that a comparison which was cut off goes on.

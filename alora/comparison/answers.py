@@ -1,4 +1,4 @@
-"""Answers that were paid for, kept so that none is asked for twice."""
+"""Paid answers, kept so that none is asked for twice."""
 
 import json
 import threading
@@ -55,7 +55,7 @@ class Answers(Generic[Kept]):
 
 
 def _lines(file: Path) -> Iterator[bytes]:
-    """Its lines, but for those that are longer than any that was written."""
+    """Its lines, without those that are longer than any line alora writes."""
     with file.open("rb") as stream:
         while line := stream.readline(LONGEST):
             if line.endswith(b"\n") or len(line) < LONGEST:

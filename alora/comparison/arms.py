@@ -1,8 +1,8 @@
-"""One unit of a comparison: an arm over all policies, from rows to scores.
+"""One run of a comparison: a method over all policies, from rows to scores.
 
-The arms that train (aLoRA, on all rows or without the doubtful ones, and standard LoRA) see the same rows in the same
-batches and order, with the same initial A, and stop by the same rule; only where the adapter starts differs, and the
-learning rate where ``compare.lora_learning_rate`` or its fellow is given.
+The methods that train (aLoRA, on all rows or without the doubtful ones, and standard LoRA) see the same rows in the
+same batches and order, with the same initial A, and stop by the same rule; only where the adapter starts differs, and the
+learning rate where ``compare.lora_learning_rate`` or ``compare.alora_learning_rate`` is given.
 """
 
 import time
@@ -29,24 +29,24 @@ from alora.training.schedule import loss_curves, still_improving
 
 
 def run_unit(bench: Workbench, unit: Unit, home: Path) -> tuple[dict[str, Scores], dict[str, str]]:
-    """Scores per policy, and per policy without any the reason. ``home`` is the unit's own folder.
+    """Scores per policy, and per policy without any the reason. ``home`` is the run's own folder.
 
     Raises:
-        AloraError: the arm as a whole cannot run.
+        AloraError: the method as a whole cannot run.
     """
     failed: dict[str, str] = {}
     if unit.arm in TRAINED:
-        found = _trained(bench, unit, home)
+        scores = _trained(bench, unit, home)
     elif unit.arm == "prompt":
-        found = _prompted(bench, unit)
+        scores = _prompted(bench, unit)
     elif unit.arm == "probe":
-        found = fit_and_score(bench, unit)
+        scores = fit_and_score(bench, unit)
     elif unit.arm == "judge":
-        found = ask_and_score(bench.task, unit, home)
+        scores = ask_and_score(bench.task, unit, home)
     else:
-        found, failed = _bags(bench, unit)
-    missing = [policy.id for policy in bench.task.policies if policy.id not in found and policy.id not in failed]
-    return found, failed | dict.fromkeys(missing, "its loss was not finite; lower the arm's learning rate")
+        scores, failed = _bags(bench, unit)
+    missing = [policy.id for policy in bench.task.policies if policy.id not in scores and policy.id not in failed]
+    return scores, failed | dict.fromkeys(missing, "its loss was not finite; lower the method's learning rate")
 
 
 def _trained(bench: Workbench, unit: Unit, home: Path) -> dict[str, Scores]:
@@ -61,9 +61,9 @@ def _trained(bench: Workbench, unit: Unit, home: Path) -> dict[str, Scores]:
     fresh = [new_adapter(_spec(bench, unit, policy), bench.base.model, settings.seed) for policy in task.policies]
     fitted = fit(bench.base, fresh, rows, held_out, settings, home / "checkpoints", store=bench.store)
     trained = time.process_time()
-    going = [place for place, standing in enumerate(fitted.standings) if standing.dropped is None]
-    adapters = [fitted.adapters[place] for place in going]
-    answers = _ask(bench, bench.renderer, adapters, [task.policies[place] for place in going], unit.arm)
+    going = [index for index, standing in enumerate(fitted.standings) if standing.dropped is None]
+    adapters = [fitted.adapters[index] for index in going]
+    answers = _ask(bench, bench.renderer, adapters, [task.policies[index] for index in going], unit.arm)
     facts = {
         "learning_rate": fitted.settings.learning_rate,
         "epochs": fitted.settings.epochs,
@@ -72,16 +72,16 @@ def _trained(bench: Workbench, unit: Unit, home: Path) -> dict[str, Scores]:
         "cpu_seconds_training_all_policies": round(trained - started, 1),
         "cpu_seconds_scoring_all_policies": round(time.process_time() - trained, 1),
     }
-    found = {}
-    for place, adapter, answered in zip(going, adapters, answers, strict=True):
-        policy, standing = task.policies[place], fitted.standings[place]
+    scores = {}
+    for index, adapter, answered in zip(going, adapters, answers, strict=True):
+        policy, standing = task.policies[index], fitted.standings[index]
         save_adapter(adapter, home / "adapters" / policy.id, bench.base.source)
         own = {"best_step": standing.best_step, "best_validation_loss": standing.best_loss, "digest": adapter.digest}
-        curves = loss_curves(fitted.history, place, len(fitted.standings))
+        curves = loss_curves(fitted.history, index, len(fitted.standings))
         own["still_improving"] = still_improving(curves["validation"]) is not None
-        found[policy.id] = scores_of(unit, answered, splits, facts | own)
+        scores[policy.id] = scores_of(unit, answered, splits, facts | own)
     remove_checkpoints(home / "checkpoints")
-    return found
+    return scores
 
 
 def _spec(bench: Workbench, unit: Unit, policy: Policy) -> AdapterSpec:
@@ -92,8 +92,8 @@ def _spec(bench: Workbench, unit: Unit, policy: Policy) -> AdapterSpec:
 def _prompted(bench: Workbench, unit: Unit) -> dict[str, Scores]:
     """The base alone reads conversation, title and the whole rule, whatever ``prompt.instruction`` says.
 
-    Temperature and threshold are fitted on validation rows afterwards, as for every arm; a preference that points the
-    wrong way stays wrong.
+    Temperature and threshold are fitted on validation rows afterwards, as for every method; a preference for the
+    wrong label stays wrong.
     """
     policies, splits, targets = bench.task.policies, bench.task.splits, bench.task.recipe.adapter.targets
     renderer = bench.renderer.telling_the_rule()
@@ -109,7 +109,7 @@ def _prompted(bench: Workbench, unit: Unit) -> dict[str, Scores]:
 
 
 def _bags(bench: Workbench, unit: Unit) -> tuple[dict[str, Scores], dict[str, str]]:
-    splits, found, failed = bench.task.splits, {}, {}
+    splits, scores, failed = bench.task.splits, {}, {}
     for policy in bench.task.policies:
         try:
             bag = fit_bag_of_words(policy, splits.train)
@@ -118,8 +118,8 @@ def _bags(bench: Workbench, unit: Unit) -> tuple[dict[str, Scores], dict[str, st
             continue
         answered = [bag.predict(rows) for rows in (splits.validation, splits.test)]
         facts = {"training_rows": len(labelled_for(policy, splits.train))}
-        found[policy.id] = scores_of(unit, answered, splits, facts)
-    return found, failed
+        scores[policy.id] = scores_of(unit, answered, splits, facts)
+    return scores, failed
 
 
 def _ask(

@@ -1,6 +1,6 @@
 """Scores → figures and tests: everything here is computed again from ``compare.json``'s raw scores alone.
 
-Every operating point is fitted on validation rows, arm by arm and seed by seed. Intervals resample the test rows, the
+Every operating point is fitted on validation rows, for each method and seed. Intervals resample the test rows, the
 same resample for all seeds of a method; the spread over seeds is shown next to them.
 """
 
@@ -19,7 +19,7 @@ from alora.evaluation.records import FIGURES, Estimate
 from alora.evaluation.resampling import COVERAGE, Floats, draw_counts
 from alora.verdict import OperatingPoint
 
-Method = tuple[str, int | None]  # an arm and its rank
+Method = tuple[str, int | None]  # its name in compare.arms, and its rank
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ class Comparison:
 
 
 def compare(scores: Sequence[Scores], settings: EvaluationSettings, main_rank: int, seed: int = 0) -> Comparison:
-    """Figures of every method, and the gap of aLoRA at ``main_rank`` to every other arm, and to LoRA at every rank.
+    """Figures of every method, and the gap of aLoRA at ``main_rank`` to every other method, and to LoRA at every rank.
 
-    Scores that cannot be used (validation or test rows of one class, logits that are not finite) cost their method
-    that policy alone.
+    Scores that cannot be used (validation or test rows of one class, logits that are not finite) leave out that policy
+    for that method alone.
 
     Raises:
         ConfigError: ``settings.target`` has no ``target_value``.
@@ -85,25 +85,25 @@ def compare(scores: Sequence[Scores], settings: EvaluationSettings, main_rank: i
     groups: dict[Method, dict[str, list[Scores]]] = {}
     for item in scores:
         groups.setdefault((item.arm, item.rank), {}).setdefault(item.policy, []).append(item)
-    made: list[MethodFigures] = []
+    methods: list[MethodFigures] = []
     chances: dict[tuple[Method, str], Floats] = {}
     left_out: dict[str, dict[str, str]] = {}
     for method, policies in groups.items():
         parts = []
-        for place, (policy, runs) in enumerate(sorted(policies.items())):
+        for index, (policy, runs) in enumerate(sorted(policies.items())):
             try:
-                figures, samples_SF, chances_KN = _one_policy(method, policy, runs, settings, seed + place)
+                figures, samples_SF, chances_KN = _one_policy(method, policy, runs, settings, seed + index)
             except DataError as error:
                 name = method[0] if method[1] is None else f"{method[0]}-rank{method[1]}"
                 left_out.setdefault(name, {})[policy] = _reason(runs, error)
                 continue
             chances[method, policy] = chances_KN
             parts.append((figures, samples_SF))
-        made += [figures for figures, _ in parts]
+        methods += [figures for figures, _ in parts]
         if parts:
-            made.append(_over_battery(method, parts))
+            methods.append(_over_battery(method, parts))
     gaps = [gap for pair in _pairs(groups, main_rank) for gap in _gaps(pair, groups, chances, settings, seed)]
-    return Comparison(tuple(made), tuple(gaps), left_out)
+    return Comparison(tuple(methods), tuple(gaps), left_out)
 
 
 def _reason(runs: Sequence[Scores], error: DataError) -> str:
@@ -173,13 +173,13 @@ def _over_battery(method: Method, parts: Sequence[tuple[MethodFigures, Floats]])
 
 def _pairs(methods: Iterable[Method], main_rank: int) -> list[tuple[Method, Method]]:
     known = list(methods)
-    found = []
+    pairs = []
     for method in known:
         arm, rank = method
         first = ("alora", main_rank if rank is None else rank)
         if arm != "alora" and first in known:
-            found.append((first, method))
-    return found
+            pairs.append((first, method))
+    return pairs
 
 
 def _gaps(
@@ -191,31 +191,31 @@ def _gaps(
 ) -> list[Gap]:
     shared = sorted(p for p in groups[pair[0]] if all((method, p) in chances for method in pair))
     differences: dict[str, Difference] = {}
-    for place, policy in enumerate(shared):
+    for index, policy in enumerate(shared):
         first, second = (groups[method][policy][0].test for method in pair)
-        one, other = _common(first, second)
-        if 0 < first.positive_N[one].sum() < len(one):
-            scores = (chances[pair[0], policy][:, one], chances[pair[1], policy][:, other])
-            differences[policy] = paired_auroc(first.positive_N[one], *scores, settings.bootstrap, seed + place)
+        first_rows, second_rows = _common(first, second)
+        if 0 < first.positive_N[first_rows].sum() < len(first_rows):
+            scores = (chances[pair[0], policy][:, first_rows], chances[pair[1], policy][:, second_rows])
+            differences[policy] = paired_auroc(first.positive_N[first_rows], *scores, settings.bootstrap, seed + index)
     adjusted = holm([difference.p_delong for difference in differences.values()])
-    found = [
+    gaps = [
         Gap(*pair, policy, d.value, d.low, d.high, d.p_bootstrap, d.p_delong, p)
         for (policy, d), p in zip(differences.items(), adjusted, strict=True)
     ]
-    if found:
+    if gaps:
         size = min(len(difference.samples_S) for difference in differences.values())
         mean_S = np.mean([difference.samples_S[:size] for difference in differences.values()], axis=0)
         low, high = np.percentile(mean_S, COVERAGE) if size else (np.nan, np.nan)
-        value = float(np.mean([gap.value for gap in found]))
-        found.append(Gap(*pair, None, value, float(low), float(high), two_sided(mean_S)))
-    return found
+        value = float(np.mean([gap.value for gap in gaps]))
+        gaps.append(Gap(*pair, None, value, float(low), float(high), two_sided(mean_S)))
+    return gaps
 
 
 def _common(first: RowScores, second: RowScores) -> tuple[list[int], list[int]]:
-    """Places of the rows that both answered, in the first one's order."""
-    places = {name: place for place, name in enumerate(second.ids)}
-    pairs = [(place, places[name]) for place, name in enumerate(first.ids) if name in places]
-    return [one for one, _ in pairs], [other for _, other in pairs]
+    """Indices of the rows that both answered, in the first one's order."""
+    positions = {name: position for position, name in enumerate(second.ids)}
+    pairs = [(position, positions[name]) for position, name in enumerate(first.ids) if name in positions]
+    return [mine for mine, _ in pairs], [theirs for _, theirs in pairs]
 
 
 def _spread(point_KF: Floats) -> dict[str, float | None]:

@@ -49,8 +49,8 @@ class PolicyChange:
 
     ``state`` is unchanged (the same weights and operating point), changed, new, or gone. ``flipped`` is the share of
     its rows whose verdict is another one; ``p_delong`` says whether the AUROC differs by more than chance.
-    ``regressed`` names the figures that fell by more than the tolerance, and those that the rows do not tell of a
-    policy that changed: what nobody measured has not passed. A policy that is gone has regressed.
+    ``regressed`` names the figures that fell by more than the tolerance and, of a policy that changed, those that
+    these rows cannot measure. A policy that is gone has regressed.
     """
 
     policy: str
@@ -65,8 +65,8 @@ class PolicyChange:
 class Crossfire:
     """``fires_PP[i, j]``: the share of policy i's positives on which policy j fires; its own recall on the diagonal.
 
-    ``elsewhere_P[j]`` is how often j fires on rows that are not its labelled positives: what the column stands out
-    from. A row that violates two policies, and is labelled for one, counts here too.
+    ``elsewhere_P[j]`` is how often j fires on rows that are not its labelled positives: the rate to
+    compare the column with. A row that violates two policies, and is labelled for one, counts here too.
     """
 
     policies: tuple[str, ...]
@@ -76,7 +76,7 @@ class Crossfire:
 
 @dataclass(frozen=True)
 class FleetReport:
-    """All of it; ``regressed`` decides the exit code."""
+    """The report on a battery; ``regressed`` decides the exit code."""
 
     evaluations: tuple[Evaluation, ...]
     crossfire: Crossfire
@@ -145,20 +145,20 @@ def _drifts(
     settings: FleetSettings,
 ) -> list[PolicyChange]:
     old = {member.policy.id: member for member in before}
-    found = []
+    changes = []
     for member in members:
         name = member.policy.id
         if name not in old:
-            found.append(PolicyChange(name, "new"))
+            changes.append(PolicyChange(name, "new"))
         elif labelled(member.policy, rows).any():
-            found.append(_drift(member, old[name], rows, evaluation, settings))
+            changes.append(_drift(member, old[name], rows, evaluation, settings))
         else:
             state = _state(member, old[name])
-            found.append(
+            changes.append(
                 PolicyChange(name, state, regressed=("no row is labelled for it",) if state == "changed" else ())
             )
     known = {member.policy.id for member in members}
-    return found + [PolicyChange(name, "gone", regressed=("gone",)) for name in old if name not in known]
+    return changes + [PolicyChange(name, "gone", regressed=("gone",)) for name in old if name not in known]
 
 
 def _drift(

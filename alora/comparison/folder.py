@@ -1,8 +1,8 @@
-"""A comparison's folder: what each unit scored, so that a comparison which was cut off goes on.
+"""A comparison's folder: the scores of each run, so that an interrupted comparison can go on.
 
 run.yaml            the recipe, reloadable
 inputs.json         digests of rows, policies and base, and the settings that a score depends on
-arms/UNIT/          POLICY.json with the scores; adapters/POLICY as PEFT folders, where the arm trains
+arms/RUN/           POLICY.json with the scores; adapters/POLICY as PEFT folders, where the method trains
 compare.json        figures, tests and every raw score
 compare.md          the tables
 """
@@ -34,7 +34,7 @@ _FIXED = ("base", "adapter", "policy", "prompt", "training")
 
 
 def judge_digest(settings: JudgeSettings) -> str:
-    """Of whom a judge's answers are, and of how much of a conversation."""
+    """Digest of the model that judges, and of how much of a conversation it reads."""
     asked = [redacted(str(settings.url)), settings.model, settings.max_characters]
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
 
@@ -49,12 +49,12 @@ class ComparisonFolder(ClaimedFolder):
     def home(self, unit: Unit) -> Path:
         return self.path / "arms" / unit.name
 
-    def write(self, unit: Unit, found: Mapping[str, Scores], failed: Mapping[str, str]) -> None:
-        """Keep what a unit scored; the list of what it could not comes last and marks the unit as finished, unless
-        the next call may score more of its rows."""
-        for policy, scores in found.items():
+    def write(self, unit: Unit, scored: Mapping[str, Scores], failed: Mapping[str, str]) -> None:
+        """Keep a run's scores; the list of policies without scores comes last and marks the run as finished, unless the
+        next call may score more of its rows."""
+        for policy, scores in scored.items():
             write_scores(self.home(unit) / f"{policy}.json", scores)
-        mark, again = self.home(unit) / _OPEN, any(scores.facts.get(ASK_AGAIN) for scores in found.values())
+        mark, again = self.home(unit) / _OPEN, any(scores.facts.get(ASK_AGAIN) for scores in scored.values())
         if again:
             mark.touch()
         write_json(self.home(unit) / _LEFT_OUT, dict(failed))
@@ -62,14 +62,14 @@ class ComparisonFolder(ClaimedFolder):
             mark.unlink(missing_ok=True)
 
     def finished(self, unit: Unit) -> bool:
-        """Whether the unit has run to its end and left no row to be asked about again, of another judge neither."""
+        """Whether the run is complete: no row to be asked about again, and no scores of another judge."""
         if not (self.home(unit) / _LEFT_OUT).is_file() or (self.home(unit) / _OPEN).exists():
             return False
         mine = judge_digest(self._recipe.judge)
         return unit.arm != "judge" or all(scores.facts.get(JUDGE) == mine for scores in self.read(unit)[0])
 
     def read(self, unit: Unit) -> tuple[list[Scores], dict[str, str]]:
-        """What a unit scored, and per missing policy the reason.
+        """A run's scores, and per missing policy the reason.
 
         Raises:
             RunError: its files are damaged.
@@ -82,7 +82,7 @@ class ComparisonFolder(ClaimedFolder):
         return [read_scores(file) for file in sorted(home.glob("*.json")) if file.name != _LEFT_OUT], failed
 
     def fixed_settings(self) -> dict[str, Any]:
-        """Those that a score depends on; which arms, seeds and ranks are run may grow from call to call."""
+        """The settings that a score depends on; arms, seeds and ranks may be added from call to call."""
         settings = asdict(self._recipe)
         kept = {name: settings[name] for name in _FIXED}
         for section, names in (("adapter", ("kind", "rank")), ("training", ("seed", "threads"))):

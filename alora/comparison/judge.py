@@ -1,8 +1,8 @@
-"""The arm that asks another model: conversation and rule go to an endpoint, a label and a confidence come back.
+"""The method that asks another model: conversation and rule go to an endpoint, a label and a confidence come back.
 
-Answers are kept row by row, so that a comparison which was cut off pays for none of them twice. A row without an answer
-after all tries has no score; figures are of the rows that have one, and their share is reported. Where the endpoint
-failed at a row, rather than refused it, the method stays open and the next call asks about it again.
+Answers are kept row by row, so a resumed comparison asks for none of them twice. A row without an answer
+after all tries has no score; figures cover the rows that have one, and their share is reported. Where the endpoint
+failed on a row, rather than refused it, the method stays open and the next call asks again.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ SURE = 0.995  # what a confidence of 100, or none at all, counts as
 
 
 def require_settings(settings: JudgeSettings) -> None:
-    """Refuse what cannot be asked, or what would leave out the cost without a word.
+    """Refuse settings without an endpoint, or with half of the prices, which would leave out part of the cost.
 
     Raises:
         ConfigError: no endpoint is given, or one price without the other.
@@ -58,7 +58,7 @@ def ask_and_score(task: Task, unit: Unit, home: Path) -> dict[str, Scores]:
     """
     settings = task.recipe.judge
     require_settings(settings)
-    found, patience = {}, _Patience(settings)
+    scores, patience = {}, _Patience(settings)
     for policy in task.policies:
         rows = {name: labelled_for(policy, getattr(task.splits, name)) for name in ("validation", "test")}
         given, usage, silent = _ask(policy, rows, home / "answers" / f"{policy.id}.jsonl", patience)
@@ -66,8 +66,8 @@ def ask_and_score(task: Task, unit: Unit, home: Path) -> dict[str, Scores]:
         facts = _facts(settings, usage, silent)
         # Where nothing at all was answered, something is to be mended before these rows can be.
         facts[ASK_AGAIN] = silent[NoAnswer.FAILED] if any(given.values()) else silent.total()
-        found[policy.id] = Scores(unit.arm, policy.id, None, None, **parts, facts=facts)
-    return found
+        scores[policy.id] = Scores(unit.arm, policy.id, None, None, **parts, facts=facts)
+    return scores
 
 
 @dataclass(frozen=True)
@@ -95,25 +95,25 @@ def disagreements(
         f"asking {settings.model} about {len(mine)} rows of {policy.id}; answers that are in the cache cost nothing"
     )
     given = _ask(policy, {"train": mine}, answers, _Patience(settings))[0]["train"]
-    found = [
+    doubts = [
         Doubt(
             row,
             row.labels[policy.id],
             policy.labels[answer.label_id],
             SURE if answer.confidence is None else answer.confidence,
         )
-        for row, answer in ((mine[place], answer) for place, answer in sorted(given.items()))
+        for row, answer in ((mine[index], answer) for index, answer in sorted(given.items()))
         if policy.labels[answer.label_id] != row.labels[policy.id]
     ]
-    labels = Counter(mine[place].labels[policy.id] for place in given)
-    doubts = sorted(found, key=lambda doubt: -doubt.probability)
+    labels = Counter(mine[index].labels[policy.id] for index in given)
+    doubts.sort(key=lambda doubt: -doubt.probability)
     return SecondOpinion(doubts, len(mine), len(given), max(labels.values(), default=0))
 
 
 def _ask(
     policy: Policy, parts: Mapping[str, Sequence[LabelledConversation]], file: Path, patience: "_Patience"
 ) -> tuple[dict[str, dict[int, Answer]], JudgeUsage, Counter[NoAnswer]]:
-    """The answers on each part of the rows by their row's place, what all calls have taken, and the rows without one.
+    """The answers on each part of the rows by row index, what all calls have used, and how many rows have none.
     Answers are kept in ``file``."""
     settings, silent = patience.settings, Counter[NoAnswer]()
     with JudgeClient(settings) as client:
@@ -134,9 +134,9 @@ def _scores(policy: Policy, rows: Sequence[LabelledConversation], given: Mapping
     """Scores of the rows that have an answer, in the rows' order."""
     kept, labels = sorted(given), len(policy.labels)
     return RowScores(
-        ids=tuple(rows[place].conversation.id for place in kept),
-        label_ids_N=np.array([policy.label_index(rows[place].labels[policy.id]) for place in kept], dtype=np.int64),
-        logits_NL=np.array([logits(given[place], labels) for place in kept], dtype=np.float64).reshape(-1, labels),
+        ids=tuple(rows[index].conversation.id for index in kept),
+        label_ids_N=np.array([policy.label_index(rows[index].labels[policy.id]) for index in kept], dtype=np.int64),
+        logits_NL=np.array([logits(given[index], labels) for index in kept], dtype=np.float64).reshape(-1, labels),
         asked=len(rows),
     )
 
@@ -149,16 +149,16 @@ def _answers(
     patience: "_Patience",
     silent: Counter[NoAnswer],
 ) -> dict[int, Answer]:
-    """The answers by their row's place; ``silent`` counts the rows without one."""
+    """The answers by row index; ``silent`` counts the rows without one."""
     settings = patience.settings
     keys = [_key(policy, row, settings) for row in rows]
     order = sorted(range(len(rows)), key=keys.__getitem__)  # files are sorted by label: no kind of row in a row
 
-    def one(place: int) -> Answer | NoAnswer:
-        key = keys[place]
+    def ask_row(index: int) -> Answer | NoAnswer:
+        key = keys[index]
         if known := book.known.get(key):
             return known
-        answer = client.ask(policy, rows[place].conversation)
+        answer = client.ask(policy, rows[index].conversation)
         if isinstance(answer, Answer):
             book.add(key, answer, **asdict(answer))  # at once: a slower row before it may end the asking
         return answer
@@ -166,11 +166,11 @@ def _answers(
     given: dict[int, Answer] = {}
     with ThreadPoolExecutor(settings.concurrency) as pool:
         try:
-            answers: Iterable[Answer | NoAnswer] = pool.map(one, order)
+            answers: Iterable[Answer | NoAnswer] = pool.map(ask_row, order)
             bar = tqdm(answers, desc=f"asking about {policy.id}", total=len(rows), unit="row", disable=len(rows) < 2)
-            for place, answer in zip(order, bar, strict=True):
+            for index, answer in zip(order, bar, strict=True):
                 if isinstance(answer, Answer):
-                    given[place] = answer
+                    given[index] = answer
                 else:
                     silent[answer] += 1
                 patience.wear(answer, client.refusal)
@@ -182,9 +182,9 @@ def _answers(
 
 
 class _Patience:
-    """Ends the asking when rows without an answer come one after the other and say more of the endpoint than of them.
+    """Stops asking after too many rows in a row without an answer: the endpoint is at fault then, not the rows.
 
-    What is filtered says nothing of the endpoint, and so do words without a label once another row had an answer.
+    A filtered row is not counted, nor is an answer without a label once another row had one.
     """
 
     def __init__(self, settings: JudgeSettings) -> None:
@@ -200,16 +200,16 @@ class _Patience:
             self._in_a_row += 1
         if self._in_a_row < FAILURES_IN_A_ROW:
             return
-        place, without = f"judge.url={redacted(str(self.settings.url))}", "leave judge.url out to do without it"
+        url, without = f"judge.url={redacted(str(self.settings.url))}", "leave judge.url out to do without it"
         if answer is NoAnswer.REFUSED and not self._answered:
-            raise ConfigError(f"{place} refuses every request: {refusal}; see the judge's settings, or {without}")
+            raise ConfigError(f"{url} refuses every request: {refusal}; see the judge's settings, or {without}")
         advice = "see whether it is up"
         if answer is NoAnswer.REFUSED:
             advice = f"it refuses them: {refusal}"
         elif answer is NoAnswer.UNREADABLE:
             advice = "they hold no label; raise judge.max_tokens if it thinks before it answers"
         raise RunError(
-            f"{place}: the last {self._in_a_row} rows got no answer that can be read; {advice}, then give the same "
+            f"{url}: the last {self._in_a_row} rows got no answer that can be read; {advice}, then give the same "
             f"command again, or {without}: answers so far are kept"
         )
 
@@ -219,7 +219,7 @@ def _remark(text: str) -> None:
 
 
 def _spent(usage: JudgeUsage, settings: JudgeSettings) -> str:
-    """What this call alone has taken, answers of earlier ones aside."""
+    """What this call alone used, without the answers of earlier ones."""
     cost = "" if settings.input_price is None else f", cost {usage.cost(settings):.4f}"
     return f"{usage.requests} requests, {usage.input_tokens} input and {usage.output_tokens} output tokens{cost}"
 
@@ -228,11 +228,11 @@ def logits(answer: Answer, labels: int) -> list[float]:
     """Log-probabilities: the confidence on the label given, the rest shared by the others, none of them above it."""
     sure = SURE if answer.confidence is None else min(SURE, max(1 / labels, answer.confidence))
     rest = min(sure, (1 - sure) / (labels - 1))
-    return np.log([sure if place == answer.label_id else rest for place in range(labels)]).tolist()
+    return np.log([sure if index == answer.label_id else rest for index in range(labels)]).tolist()
 
 
 def _key(policy: Policy, row: LabelledConversation, settings: JudgeSettings) -> str:
-    """Digest of what was asked and of whom: an answer holds for nothing else."""
+    """Digest of the request and of the model asked: an answer holds for nothing else."""
     asked = [settings.url, settings.model, messages(policy, row.conversation, settings.max_characters)]
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 

@@ -40,7 +40,7 @@ Said = TypeVar("Said")
 
 
 class NoAnswer(Enum):
-    """Why a row has no answer. Only the first may be otherwise when it is asked again."""
+    """Why a row has no answer. Asking again can change only the first."""
 
     FAILED = auto()  # connection, timeout, HTTP 429 or 5xx, a body that is not a chat completion
     UNREADABLE = auto()  # words, but no label
@@ -185,22 +185,22 @@ class JudgeClient(Closing):
             return not self._refused.isdisjoint(sent)
 
     def _stop(self, error: _Status, model: str | None) -> None:
-        place = f"judge.url={redacted(str(self._settings.url))}"
+        url = f"judge.url={redacted(str(self._settings.url))}"
         if error.status in (401, 403):
             state = "was refused" if self._key_given else "is missing"
             raise ConfigError(
-                f"{place}: HTTP {error.status}, the key in ${self._settings.api_key_env} {state}; export it, or "
+                f"{url}: HTTP {error.status}, the key in ${self._settings.api_key_env} {state}; export it, or "
                 "name another variable with judge.api_key_env"
             ) from error
         if error.status == 404:
             raise ConfigError(
-                f"{place}: HTTP 404; check that the URL ends with its version (/v1) and that model {model!r} is "
+                f"{url}: HTTP 404; check that the URL ends with its version (/v1) and that model {model!r} is "
                 "served there (judge.model, generate.judges)"
             ) from error
         if error.status == 402:
-            raise ConfigError(f"{place}: HTTP 402, it wants to be paid first: {error.words[:300]}") from error
+            raise ConfigError(f"{url}: HTTP 402, it wants to be paid first: {error.words[:300]}") from error
         if error.status == 405:
-            raise ConfigError(f"{place} takes no chat completions: {error.words[:300]}") from error
+            raise ConfigError(f"{url} takes no chat completions: {error.words[:300]}") from error
 
     def _pause_before(self, attempt: int, asked: float) -> float:
         grown = self._pause * 2**attempt * (1 + random.random() / 4)  # apart, so that threads do not come back at once

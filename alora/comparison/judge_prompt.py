@@ -1,4 +1,4 @@
-"""What a judge is asked, and what its answer is read as.
+"""The judge's prompt, and how its answer is read.
 
 The conversation is hostile text. It travels as one JSON value whose ``<`` and ``>`` are escaped, so nothing in it can
 close the element that it stands in, forge a turn, or look like a line of the instructions.
@@ -26,7 +26,7 @@ _SYSTEM = (
 
 @dataclass(frozen=True)
 class Answer:
-    """A label's place among the policy's labels, and the judge's confidence in it, 0 to 1; None when it gave none."""
+    """The index of a label in the policy's labels, and the judge's confidence in it, 0 to 1; None when it gave none."""
 
     label_id: int
     confidence: float | None
@@ -55,7 +55,7 @@ def read_answer(text: str | None, policy: Policy) -> Answer | None:
     a refusal names labels too.
     """
     last = next(reversed([value for value in objects(text) if "label" in value]), {})
-    known = {label.casefold(): place for place, label in enumerate(policy.labels)}
+    known = {label.casefold(): index for index, label in enumerate(policy.labels)}
     label = last.get("label")
     if not isinstance(label, str) or label.strip().casefold() not in known:
         return None
@@ -76,16 +76,16 @@ def objects(text: str | None) -> Iterator[dict[str, Any]]:
     """Every JSON object outside ``<think>`` in its order, and those within one that has no label itself."""
     said = (text or "").rpartition("</think>")[2].partition("<think>")[0][-LONGEST_ANSWER:]
     # Not strict: models break lines inside a text.
-    decoder, place = json.JSONDecoder(strict=False), said.find("{")
-    while place != -1:
+    decoder, start = json.JSONDecoder(strict=False), said.find("{")
+    while start != -1:
         try:
-            value, end = decoder.raw_decode(said, place)
+            value, end = decoder.raw_decode(said, start)
         except (ValueError, RecursionError):
-            value, end = None, place + 1
+            value, end = None, start + 1
         if isinstance(value, dict):
             yield value
         inside = not isinstance(value, dict) or "label" not in value
-        place = said.find("{", place + 1 if inside else end)
+        start = said.find("{", start + 1 if inside else end)
 
 
 def _shorten(turns: list[dict[str, str]], limit: int) -> None:

@@ -1,7 +1,7 @@
-"""The arm that trains no part of the model: logistic regression on the base's hidden state at its place of answer.
+"""The method that trains no part of the model: logistic regression on the base's hidden state where it would answer.
 
-The state is the last token's, behind conversation and policy, after the final norm (what the head reads). A probe that
-is as good as an adapter says that the base knew already, and the adapter only reads it out.
+The state is the last token's, behind conversation and policy, after the final norm (what the head reads). If a
+probe is as good as an adapter, the base knew already, and the adapter only reads it out.
 """
 
 import time
@@ -39,7 +39,7 @@ def fit_and_score(bench: Workbench, unit: Unit) -> dict[str, Scores]:
     Raises:
         DataError: a policy's training rows hold one label only.
     """
-    found = {}
+    scores = {}
     for policy in bench.task.policies:
         started = time.process_time()
         splits = bench.task.splits
@@ -53,8 +53,8 @@ def fit_and_score(bench: Workbench, unit: Unit) -> dict[str, Scores]:
         ]
         facts = {"strength": strength, "training_rows": len(rows["train"])}
         facts["cpu_seconds"] = round(time.process_time() - started, 1)
-        found[policy.id] = scores_of(unit, answered, splits, facts)
-    return found
+        scores[policy.id] = scores_of(unit, answered, splits, facts)
+    return scores
 
 
 def hidden_states(bench: Workbench, policy: Policy, rows: Sequence[LabelledConversation]) -> Floats:
@@ -69,8 +69,8 @@ def hidden_states(bench: Workbench, policy: Policy, rows: Sequence[LabelledConve
             for questions in batched(Question(bench.renderer.prefix(row.conversation), [suffix], [0]) for row in rows):
                 shared, pairs = PrefixCache(model, bench.store), []
                 for question in questions:
-                    place, own = shared.place(question.prefix.token_ids, suffix.token_ids, activated=True)
-                    pairs.append(Pair(place, 0, own, suffix.label_token_ids))
+                    prefix, own = shared.place(question.prefix.token_ids, suffix.token_ids, activated=True)
+                    pairs.append(Pair(prefix, 0, own, suffix.label_token_ids))
                 states += model.last_hidden(shared.computed, pairs).double().cpu()
                 bar.update(len(pairs))
     finally:
@@ -83,11 +83,11 @@ def _best_probe(
 ) -> tuple[Pipeline, float]:
     if len(np.unique(labels["train"])) < 2:
         raise DataError(f"policy {policy.id!r}: a probe needs training rows of two labels")
-    made = {}
+    probes = {}
     for strength in STRENGTHS:
         probe = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=2000))
         probe.fit(states["train"], labels["train"])
         known = log_probabilities(probe, states["validation"], len(policy.labels))
-        made[strength] = (-float(known[np.arange(len(known)), labels["validation"]].mean()), probe)
-    best = min(made, key=lambda strength: made[strength][0])
-    return made[best][1], best
+        probes[strength] = (-float(known[np.arange(len(known)), labels["validation"]].mean()), probe)
+    best = min(probes, key=lambda strength: probes[strength][0])
+    return probes[best][1], best

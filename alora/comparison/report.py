@@ -70,14 +70,14 @@ def battery_rows(comparison: Comparison) -> list[list[str]]:
 
 def policy_rows(comparison: Comparison) -> list[list[str]]:
     """Per policy and method every figure, AUROC with its interval and its spread over seeds."""
-    ranks, found = _ranks(comparison), []
+    ranks, rows = _ranks(comparison), []
     for policy in _policies(comparison):
         for item in (item for item in comparison.methods if item.policy == policy):
             cells = [estimate_cell(item.figures[name], name == "auroc") for name in COLUMNS]
             spread = item.spread["auroc"]
             cells.insert(1, "" if spread is None else f"{spread:.3f}")
-            found.append([policy, title((item.arm, item.rank), ranks), f"{item.rows} ({item.positives}+)", *cells])
-    return found
+            rows.append([policy, title((item.arm, item.rank), ranks), f"{item.rows} ({item.positives}+)", *cells])
+    return rows
 
 
 def gap_rows(comparison: Comparison) -> list[list[str]]:
@@ -104,7 +104,7 @@ def markdown(comparison: Comparison, left_out: Mapping[str, Mapping[str, str]], 
     runs = max((item.runs for item in comparison.methods), default=1)
     parts = [
         "# Methods side by side",
-        f"{len(policies)} policies on the base {base}; figures are means over {runs} seeds where an arm trains. "
+        f"{len(policies)} policies on the base {base}; figures are means over {runs} seeds where a method trains. "
         "Thresholds and temperatures are fitted on validation rows; intervals are 95 % by bootstrap over test rows.",
         "## Over the battery (mean of the policies)",
         table(BATTERY_HEADINGS, battery_rows(comparison)),

@@ -1,4 +1,4 @@
-"""What one arm leaves for one policy: a score per row, by the row's id, and no word of any conversation."""
+"""One method's scores of one policy: one per row, by the row's id, and no word of any conversation."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ class RowScores:
 
 @dataclass(frozen=True)
 class Scores:
-    """One arm's scores of one policy. ``facts`` says how they came about: steps, learning rate, seconds, tokens."""
+    """One method's scores of one policy. ``facts`` says how they came about: steps, learning rate, seconds, tokens."""
 
     arm: str
     policy: str
@@ -98,7 +98,7 @@ def scores_of(unit: Unit, answered: Sequence[Predictions], splits: Splits, facts
 
 
 def write_scores(file: Path, scores: Scores) -> None:
-    """Write one arm's scores of one policy, whole or not at all."""
+    """Write one method's scores of one policy, whole or not at all."""
     write_json(file, {"schema_version": SCHEMA_VERSION, **scores.as_dict()})
 
 

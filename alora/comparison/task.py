@@ -1,4 +1,4 @@
-"""What is equal for every arm: policies, rows, base and prompt settings."""
+"""What is equal for every method: policies, rows, base and prompt settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRAINED = ("alora", "alora_cleaned", "lora")
 
 @dataclass(frozen=True)
 class Unit:
-    """One arm's run over all policies; ``seed`` and ``rank`` are None where an arm has none."""
+    """One method's run over all policies; ``seed`` and ``rank`` are None where a method has none."""
 
     arm: str
     seed: int | None = None
@@ -37,8 +37,8 @@ class Unit:
 
 @dataclass(frozen=True)
 class Task:
-    """The rows are the arms' only source: training rows to learn, validation rows to stop and calibrate by, test rows
-    to be compared on."""
+    """The rows are the methods' only source: training rows to learn from, validation rows to stop and calibrate by, test
+    rows to be compared on."""
 
     recipe: Recipe
     policies: tuple[Policy, ...]
@@ -62,7 +62,7 @@ class Workbench:
 
 
 def read_task(recipe: Recipe) -> Task:
-    """Read policies and rows; at most ``compare.rows`` training rows of each policy, the same for every arm.
+    """Read policies and rows; at most ``compare.rows`` training rows of each policy, the same for every method.
 
     Raises:
         ConfigError: no test rows are given.
@@ -87,12 +87,12 @@ def read_task(recipe: Recipe) -> Task:
 
 def at_most(rows: Sequence[LabelledConversation], policies: Sequence[Policy], limit: int) -> list[LabelledConversation]:
     """``rows`` with ``limit`` labels of each policy at most, the first by a hash of the text; order is kept."""
-    ranked = sorted(range(len(rows)), key=lambda place: text_digest(rows[place].conversation))
-    kept: dict[int, dict[str, str]] = {}  # by the row's place: files of one name in two folders share their rows' names
+    ranked = sorted(range(len(rows)), key=lambda index: text_digest(rows[index].conversation))
+    kept: dict[int, dict[str, str]] = {}  # by index: files of one name in two folders share their rows' ids
     for policy in policies:
-        for place in [place for place in ranked if policy.id in rows[place].labels][:limit]:
-            kept.setdefault(place, {})[policy.id] = rows[place].labels[policy.id]
-    return [replace(rows[place], labels=labels) for place, labels in sorted(kept.items())]
+        for index in [index for index in ranked if policy.id in rows[index].labels][:limit]:
+            kept.setdefault(index, {})[policy.id] = rows[index].labels[policy.id]
+    return [replace(rows[index], labels=labels) for index, labels in sorted(kept.items())]
 
 
 def _distinct(rows: Sequence[LabelledConversation]) -> Iterator[LabelledConversation]:
@@ -109,14 +109,14 @@ def _distinct(rows: Sequence[LabelledConversation]) -> Iterator[LabelledConversa
 
 
 def units(recipe: Recipe) -> list[Unit]:
-    """Every unit that the recipe asks for: what costs little first, then seed by seed, so that a first table is early.
+    """Every run that the recipe asks for: the cheap methods first, then seed by seed, so that a first table is early.
 
     A judge is asked only where ``judge.url`` is given.
     """
     settings = recipe.compare
     arms = list(dict.fromkeys([*settings.arms, *(["judge"] if recipe.judge.url is not None else [])]))
-    found = [Unit(arm) for arm in reversed(ARMS) if arm in arms and arm not in TRAINED]
+    runs = [Unit(arm) for arm in reversed(ARMS) if arm in arms and arm not in TRAINED]
     for seed in settings.seeds:
         for rank in settings.ranks or [recipe.adapter.rank]:
-            found += [Unit(arm, seed, rank) for arm in TRAINED if arm in arms]
-    return found
+            runs += [Unit(arm, seed, rank) for arm in TRAINED if arm in arms]
+    return runs
