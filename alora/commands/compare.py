@@ -12,12 +12,12 @@ from alora.base.load import LoadedBase, load_base
 from alora.bundle.write import public_source
 from alora.commands.output import say, say_json, table, write_json, write_text
 from alora.comparison import report
-from alora.comparison.arms import run_unit
 from alora.comparison.figures import Comparison, compare
 from alora.comparison.folder import ComparisonFolder
 from alora.comparison.judge import require_settings
+from alora.comparison.methods import run_method
 from alora.comparison.scores import Scores
-from alora.comparison.task import Task, Workbench, read_task, units
+from alora.comparison.task import Task, Workbench, method_runs, read_task
 from alora.config.environment import describe_environment
 from alora.config.saved import save_recipe
 from alora.config.schema import Recipe
@@ -32,7 +32,7 @@ SETTINGS = ("adapter", "prompt", "training", "evaluation", "compare")
 
 
 def run(recipe: Recipe) -> int:
-    """Run every unit that is not there yet, then compare all; 1 when a policy is missing somewhere."""
+    """Run every method that is not there yet, then compare all; 1 when a policy is missing somewhere."""
     require_launch()
     if recipe.training.threads:
         torch.set_num_threads(recipe.training.threads)
@@ -51,13 +51,13 @@ def run(recipe: Recipe) -> int:
         save_recipe(recipe, folder.settings, describe_environment())
         scores: list[Scores] = []
         left_out: dict[str, Mapping[str, str]] = {"every arm": dict(task.left_out)}
-        for unit in units(recipe):
-            if not folder.finished(unit):
-                note(f"running {unit.name}")
-                folder.write(unit, *run_unit(bench, unit, folder.home(unit)))
-                if not folder.finished(unit):
-                    note(f"{unit.name}: some rows have no answer for now; the same command asks about them again")
-            found, left_out[unit.name] = folder.read(unit)
+        for method_run in method_runs(recipe):
+            if not folder.finished(method_run):
+                note(f"running {method_run.name}")
+                folder.write(method_run, *run_method(bench, method_run, folder.home(method_run)))
+                if not folder.finished(method_run):
+                    note(f"{method_run.name}: some rows have no answer for now; the same command asks about them again")
+            found, left_out[method_run.name] = folder.read(method_run)
             scores += found
         left_out = _report(task, folder, scores, left_out, base)
     return int(any(left_out.values()))

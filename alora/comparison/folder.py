@@ -17,7 +17,7 @@ from typing import Any
 
 from alora.atomic import write_json
 from alora.comparison.scores import Scores, read_scores, write_scores
-from alora.comparison.task import Unit
+from alora.comparison.task import MethodRun
 from alora.config.schema import JudgeSettings
 from alora.config.secrets import redacted
 from alora.errors import RunError
@@ -46,35 +46,35 @@ class ComparisonFolder(ClaimedFolder):
     outputs = ("arms",)
     own = _OWN
 
-    def home(self, unit: Unit) -> Path:
-        return self.path / "arms" / unit.name
+    def home(self, run: MethodRun) -> Path:
+        return self.path / "arms" / run.name
 
-    def write(self, unit: Unit, scored: Mapping[str, Scores], failed: Mapping[str, str]) -> None:
+    def write(self, run: MethodRun, scored: Mapping[str, Scores], failed: Mapping[str, str]) -> None:
         """Keep a run's scores; the list of policies without scores comes last and marks the run as finished, unless the
         next call may score more of its rows."""
         for policy, scores in scored.items():
-            write_scores(self.home(unit) / f"{policy}.json", scores)
-        mark, again = self.home(unit) / _OPEN, any(scores.facts.get(ASK_AGAIN) for scores in scored.values())
+            write_scores(self.home(run) / f"{policy}.json", scores)
+        mark, again = self.home(run) / _OPEN, any(scores.facts.get(ASK_AGAIN) for scores in scored.values())
         if again:
             mark.touch()
-        write_json(self.home(unit) / _LEFT_OUT, dict(failed))
+        write_json(self.home(run) / _LEFT_OUT, dict(failed))
         if not again:
             mark.unlink(missing_ok=True)
 
-    def finished(self, unit: Unit) -> bool:
+    def finished(self, run: MethodRun) -> bool:
         """Whether the run is complete: no row to be asked about again, and no scores of another judge."""
-        if not (self.home(unit) / _LEFT_OUT).is_file() or (self.home(unit) / _OPEN).exists():
+        if not (self.home(run) / _LEFT_OUT).is_file() or (self.home(run) / _OPEN).exists():
             return False
         mine = judge_digest(self._recipe.judge)
-        return unit.arm != "judge" or all(scores.facts.get(JUDGE) == mine for scores in self.read(unit)[0])
+        return run.arm != "judge" or all(scores.facts.get(JUDGE) == mine for scores in self.read(run)[0])
 
-    def read(self, unit: Unit) -> tuple[list[Scores], dict[str, str]]:
+    def read(self, run: MethodRun) -> tuple[list[Scores], dict[str, str]]:
         """A run's scores, and per missing policy the reason.
 
         Raises:
             RunError: its files are damaged.
         """
-        home = self.home(unit)
+        home = self.home(run)
         try:
             failed = json.loads((home / _LEFT_OUT).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:

@@ -23,7 +23,7 @@ from alora.comparison.folder import ASK_AGAIN, JUDGE, judge_digest
 from alora.comparison.judge_client import FAILURES_IN_A_ROW, JudgeClient, JudgeUsage, NoAnswer
 from alora.comparison.judge_prompt import Answer, messages
 from alora.comparison.scores import RowScores, Scores, labelled_for
-from alora.comparison.task import Task, Unit
+from alora.comparison.task import MethodRun, Task
 from alora.config.schema import JudgeSettings
 from alora.config.secrets import redacted
 from alora.data.conversation import LabelledConversation
@@ -49,7 +49,7 @@ def require_settings(settings: JudgeSettings) -> None:
         raise ConfigError(f"cost needs both prices; add judge.{missing}=0 if there is none, or leave out the other")
 
 
-def ask_and_score(task: Task, unit: Unit, home: Path) -> dict[str, Scores]:
+def ask_and_score(task: Task, run: MethodRun, home: Path) -> dict[str, Scores]:
     """Ask the judge about every validation and test row of every policy; answers are kept below ``home``.
 
     Raises:
@@ -66,7 +66,7 @@ def ask_and_score(task: Task, unit: Unit, home: Path) -> dict[str, Scores]:
         facts = _facts(settings, usage, silent)
         # Where nothing at all was answered, something is to be mended before these rows can be.
         facts[ASK_AGAIN] = silent[NoAnswer.FAILED] if any(given.values()) else silent.total()
-        scores[policy.id] = Scores(unit.arm, policy.id, None, None, **parts, facts=facts)
+        scores[policy.id] = Scores(run.arm, policy.id, None, None, **parts, facts=facts)
     return scores
 
 

@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 from alora.adapter.bank import Bank
 from alora.adapter.folder import silent_adapter
 from alora.comparison.scores import Scores, labelled_for, scores_of
-from alora.comparison.task import Unit, Workbench
+from alora.comparison.task import MethodRun, Workbench
 from alora.data.conversation import LabelledConversation
 from alora.errors import DataError
 from alora.evaluation.bag_of_words import log_probabilities
@@ -33,7 +33,7 @@ from alora.prompt.render import Question
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # inverse regularisation; the best on validation rows is taken
 
 
-def fit_and_score(bench: Workbench, unit: Unit) -> dict[str, Scores]:
+def fit_and_score(bench: Workbench, run: MethodRun) -> dict[str, Scores]:
     """Fit one probe per policy and score its validation and test rows.
 
     Raises:
@@ -53,7 +53,7 @@ def fit_and_score(bench: Workbench, unit: Unit) -> dict[str, Scores]:
         ]
         facts = {"strength": strength, "training_rows": len(rows["train"])}
         facts["cpu_seconds"] = round(time.process_time() - started, 1)
-        scores[policy.id] = scores_of(unit, answered, splits, facts)
+        scores[policy.id] = scores_of(run, answered, splits, facts)
     return scores
 
 

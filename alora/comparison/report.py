@@ -46,7 +46,7 @@ def document(
             "environment": dict(environment),
             "methods": [asdict(item) for item in comparison.methods],
             "gaps": [asdict(gap) for gap in comparison.gaps],
-            "left_out": {unit: dict(reasons) for unit, reasons in left_out.items() if reasons},
+            "left_out": {run: dict(reasons) for run, reasons in left_out.items() if reasons},
             "scores": [item.as_dict() for item in scores],
         }
     )
@@ -121,9 +121,7 @@ def markdown(comparison: Comparison, left_out: Mapping[str, Mapping[str, str]], 
 
 def left_out_rows(left_out: Mapping[str, Mapping[str, str]]) -> list[list[str]]:
     return [
-        [unit, policy, reason.splitlines()[0]]
-        for unit, reasons in left_out.items()
-        for policy, reason in reasons.items()
+        [run, policy, reason.splitlines()[0]] for run, reasons in left_out.items() for policy, reason in reasons.items()
     ]
 
 

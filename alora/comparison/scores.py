@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alora.atomic import write_json
-from alora.comparison.task import Unit
+from alora.comparison.task import MethodRun
 from alora.data.conversation import LabelledConversation
 from alora.data.splits import Splits
 from alora.errors import RunError
@@ -90,11 +90,11 @@ def row_scores(predictions: Predictions, rows: Sequence[LabelledConversation]) -
     return RowScores(ids, predictions.label_ids_N, predictions.logits_NL, len(ids))
 
 
-def scores_of(unit: Unit, answered: Sequence[Predictions], splits: Splits, facts: Mapping[str, Any]) -> Scores:
+def scores_of(run: MethodRun, answered: Sequence[Predictions], splits: Splits, facts: Mapping[str, Any]) -> Scores:
     """One policy's scores, from its predictions on the validation rows and on the test rows."""
     known, asked = answered
     rows = row_scores(known, splits.validation), row_scores(asked, splits.test)
-    return Scores(unit.arm, known.policy.id, unit.seed, unit.rank, *rows, facts=facts)
+    return Scores(run.arm, known.policy.id, run.seed, run.rank, *rows, facts=facts)
 
 
 def write_scores(file: Path, scores: Scores) -> None:

@@ -21,7 +21,7 @@ TRAINED = ("alora", "alora_cleaned", "lora")
 
 
 @dataclass(frozen=True)
-class Unit:
+class MethodRun:
     """One method's run over all policies; ``seed`` and ``rank`` are None where a method has none."""
 
     arm: str
@@ -37,7 +37,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Task:
-    """The rows are the methods' only source: training rows to learn from, validation rows to stop and calibrate by, test
+    """The methods see these rows alone: training rows to learn from, validation rows to stop and calibrate by, test
     rows to be compared on."""
 
     recipe: Recipe
@@ -108,15 +108,15 @@ def _distinct(rows: Sequence[LabelledConversation]) -> Iterator[LabelledConversa
         yield replace(row, conversation=replace(row.conversation, id=name))
 
 
-def units(recipe: Recipe) -> list[Unit]:
+def method_runs(recipe: Recipe) -> list[MethodRun]:
     """Every run that the recipe asks for: the cheap methods first, then seed by seed, so that a first table is early.
 
     A judge is asked only where ``judge.url`` is given.
     """
     settings = recipe.compare
     arms = list(dict.fromkeys([*settings.arms, *(["judge"] if recipe.judge.url is not None else [])]))
-    runs = [Unit(arm) for arm in reversed(ARMS) if arm in arms and arm not in TRAINED]
+    runs = [MethodRun(arm) for arm in reversed(ARMS) if arm in arms and arm not in TRAINED]
     for seed in settings.seeds:
         for rank in settings.ranks or [recipe.adapter.rank]:
-            runs += [Unit(arm, seed, rank) for arm in TRAINED if arm in arms]
+            runs += [MethodRun(arm, seed, rank) for arm in TRAINED if arm in arms]
     return runs

@@ -13,7 +13,7 @@ from sklearn.metrics import accuracy_score, average_precision_score, f1_score, r
 from alora.base.load import load_base
 from alora.cli import main
 from alora.comparison.probe import STRENGTHS, fit_and_score, hidden_states
-from alora.comparison.task import Unit, Workbench, at_most, read_task, units
+from alora.comparison.task import MethodRun, Workbench, at_most, method_runs, read_task
 from alora.config.schema import BaseSettings, CompareSettings, DataSettings, PolicySettings, PromptSettings, Recipe
 from alora.data.conversation import read_multilabelled
 from alora.evaluation.calibration import fit_operating_point, positive_probability
@@ -227,7 +227,7 @@ def test_the_probe_learns_from_training_rows_and_chooses_by_validation_rows_alon
         )}  # fmt: skip
         other = replace(task, policies=task.policies[:1], splits=replace(task.splits, **rows))
         (found,) = fit_and_score(
-            Workbench(other, base, Renderer(base.tokenizer, task.recipe.prompt)), Unit("probe")
+            Workbench(other, base, Renderer(base.tokenizer, task.recipe.prompt)), MethodRun("probe")
         ).values()
         return found.facts["strength"], found.validation.logits_NL.tolist()
 
@@ -246,9 +246,9 @@ def test_at_most_takes_the_same_rows_whatever_their_order(place):
 
 
 def test_units_come_seed_by_seed(place):
-    found = units(recipe(place, seeds=[3, 4], ranks=[4, 16], arms=["lora", "probe", "alora"]))
-    assert found[0] == Unit("probe")
-    assert [unit.name for unit in found[1:5]] == [
+    found = method_runs(recipe(place, seeds=[3, 4], ranks=[4, 16], arms=["lora", "probe", "alora"]))
+    assert found[0] == MethodRun("probe")
+    assert [run.name for run in found[1:5]] == [
         "alora-rank4-seed3", "lora-rank4-seed3", "alora-rank16-seed3", "lora-rank16-seed3"
     ]  # fmt: skip
     assert len(found) == 9

@@ -13,7 +13,7 @@ from alora.comparison.folder import ASK_AGAIN
 from alora.comparison.judge import FAILURES_IN_A_ROW, _Patience, ask_and_score, logits
 from alora.comparison.judge_client import NoAnswer
 from alora.comparison.judge_prompt import Answer
-from alora.comparison.task import Task, Unit
+from alora.comparison.task import MethodRun, Task
 from alora.config.schema import JudgeSettings, Recipe
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.data.splits import Splits
@@ -53,7 +53,7 @@ def score(behaviour, home: Path, count: int = 60, **settings: Any):
         task = Task(
             Recipe(judge=JudgeSettings(**given)), (POLICY,), Splits((), rows("known", 10), rows("new", count)), {}
         )
-        return ask_and_score(task, Unit("judge"), home)["refunds"], server.bodies
+        return ask_and_score(task, MethodRun("judge"), home)["refunds"], server.bodies
 
 
 def sees(body) -> str:
@@ -139,11 +139,11 @@ def test_every_request_is_paid_for_once_over_all_calls(tmp_path):
     with endpoint(lambda number, body: now[0](number, body)) as server:
         task = Task(Recipe(judge=JudgeSettings(url=server.url, model="m", **prices)), (POLICY,), splits, {})
         with pytest.raises(RunError):
-            ask_and_score(task, Unit("judge"), tmp_path)
+            ask_and_score(task, MethodRun("judge"), tmp_path)
         stopped = len(server.bodies)
         now[0] = lambda number, body: honest(0, body)
         for _ in range(2):
-            facts = ask_and_score(task, Unit("judge"), tmp_path)["refunds"].facts
+            facts = ask_and_score(task, MethodRun("judge"), tmp_path)["refunds"].facts
             assert len(server.bodies) == stopped + 40
             assert (facts["requests"], facts["failed_requests"]) == (stopped + 40, stopped - 30)
             assert (facts["input_tokens"], facts["output_tokens"]) == (70 * 100, 70 * 10)
@@ -166,9 +166,9 @@ def test_answers_behind_a_row_that_ends_the_asking_are_kept(tmp_path):
         settings = JudgeSettings(url=server.url, model="m", concurrency=2)
         task = Task(Recipe(judge=settings), (POLICY,), Splits((), rows("known", 10), rows("new", 10)), {})
         with pytest.raises(ConfigError, match="HTTP 401"):
-            ask_and_score(task, Unit("judge"), tmp_path)
+            ask_and_score(task, MethodRun("judge"), tmp_path)
         assert len(server.bodies) == 10
-        facts = ask_and_score(task, Unit("judge"), tmp_path)["refunds"].facts
+        facts = ask_and_score(task, MethodRun("judge"), tmp_path)["refunds"].facts
         assert len(server.bodies) == 21
     assert (facts["requests"], facts["failed_requests"], facts["input_tokens"]) == (21, 1, 20 * 100)
 
@@ -185,7 +185,7 @@ def test_an_answer_holds_for_its_own_conversation_alone(tmp_path):
         )
         for asked, test in ((20, rows("new", 10)), (30, changed)):
             task = Task(recipe, (POLICY,), Splits((), rows("known", 10), test), {})
-            ask_and_score(task, Unit("judge"), tmp_path)
+            ask_and_score(task, MethodRun("judge"), tmp_path)
             assert len(server.bodies) == asked
 
 
@@ -251,7 +251,7 @@ def test_rows_that_failed_are_asked_about_by_the_next_call(place, tmp_path, caps
         assert "judge: some rows have no answer for now" in capsys.readouterr().err
         before = len(server.bodies)
         now[0] = lambda number, body: right(body)
-        for asked in (2, 2):  # one row of two policies; then the unit is finished
+        for asked in (2, 2):  # one row of two policies; then the run is finished
             assert main(command) == 0
             assert len(server.bodies) - before == asked
             assert "no answer for now" not in capsys.readouterr().err

@@ -1,8 +1,8 @@
 """One run of a comparison: a method over all policies, from rows to scores.
 
 The methods that train (aLoRA, on all rows or without the doubtful ones, and standard LoRA) see the same rows in the
-same batches and order, with the same initial A, and stop by the same rule; only where the adapter starts differs, and the
-learning rate where ``compare.lora_learning_rate`` or ``compare.alora_learning_rate`` is given.
+same batches and order, with the same initial A, and stop by the same rule; only where the adapter starts differs, and
+the learning rate where ``compare.lora_learning_rate`` or ``compare.alora_learning_rate`` is given.
 """
 
 import time
@@ -14,7 +14,7 @@ from alora.adapter.folder import AdapterSpec, AdapterWeights, new_adapter, save_
 from alora.comparison.judge import ask_and_score
 from alora.comparison.probe import fit_and_score
 from alora.comparison.scores import Scores, labelled_for, scores_of
-from alora.comparison.task import TRAINED, Unit, Workbench
+from alora.comparison.task import TRAINED, MethodRun, Workbench
 from alora.errors import AloraError
 from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.noise import without_doubtful
@@ -28,42 +28,42 @@ from alora.training.run_folder import remove_checkpoints
 from alora.training.schedule import loss_curves, still_improving
 
 
-def run_unit(bench: Workbench, unit: Unit, home: Path) -> tuple[dict[str, Scores], dict[str, str]]:
+def run_method(bench: Workbench, run: MethodRun, home: Path) -> tuple[dict[str, Scores], dict[str, str]]:
     """Scores per policy, and per policy without any the reason. ``home`` is the run's own folder.
 
     Raises:
         AloraError: the method as a whole cannot run.
     """
     failed: dict[str, str] = {}
-    if unit.arm in TRAINED:
-        scores = _trained(bench, unit, home)
-    elif unit.arm == "prompt":
-        scores = _prompted(bench, unit)
-    elif unit.arm == "probe":
-        scores = fit_and_score(bench, unit)
-    elif unit.arm == "judge":
-        scores = ask_and_score(bench.task, unit, home)
+    if run.arm in TRAINED:
+        scores = _trained(bench, run, home)
+    elif run.arm == "prompt":
+        scores = _prompted(bench, run)
+    elif run.arm == "probe":
+        scores = fit_and_score(bench, run)
+    elif run.arm == "judge":
+        scores = ask_and_score(bench.task, run, home)
     else:
-        scores, failed = _bags(bench, unit)
+        scores, failed = _bags(bench, run)
     missing = [policy.id for policy in bench.task.policies if policy.id not in scores and policy.id not in failed]
     return scores, failed | dict.fromkeys(missing, "its loss was not finite; lower the method's learning rate")
 
 
-def _trained(bench: Workbench, unit: Unit, home: Path) -> dict[str, Scores]:
+def _trained(bench: Workbench, run: MethodRun, home: Path) -> dict[str, Scores]:
     """Train and score every policy's adapter, which is kept below ``home``; one that diverged is not in the result."""
-    task, activated = bench.task, unit.arm != "lora"
+    task, activated = bench.task, run.arm != "lora"
     recipe, splits = task.recipe, task.splits
     rate = recipe.compare.alora_learning_rate if activated else recipe.compare.lora_learning_rate
-    settings = replace(recipe.training, seed=unit.seed or 0, learning_rate=rate or recipe.training.learning_rate)
+    settings = replace(recipe.training, seed=run.seed or 0, learning_rate=rate or recipe.training.learning_rate)
     started = time.process_time()
-    train = without_doubtful(task.policies, splits.train) if unit.arm == "alora_cleaned" else splits.train
+    train = without_doubtful(task.policies, splits.train) if run.arm == "alora_cleaned" else splits.train
     rows, held_out = (examples(part, task.policies, bench.renderer, activated) for part in (train, splits.validation))
-    fresh = [new_adapter(_spec(bench, unit, policy), bench.base.model, settings.seed) for policy in task.policies]
+    fresh = [new_adapter(_spec(bench, run, policy), bench.base.model, settings.seed) for policy in task.policies]
     fitted = fit(bench.base, fresh, rows, held_out, settings, home / "checkpoints", store=bench.store)
     trained = time.process_time()
     going = [index for index, standing in enumerate(fitted.standings) if standing.dropped is None]
     adapters = [fitted.adapters[index] for index in going]
-    answers = _ask(bench, bench.renderer, adapters, [task.policies[index] for index in going], unit.arm)
+    answers = _ask(bench, bench.renderer, adapters, [task.policies[index] for index in going], run.arm)
     facts = {
         "learning_rate": fitted.settings.learning_rate,
         "epochs": fitted.settings.epochs,
@@ -79,17 +79,17 @@ def _trained(bench: Workbench, unit: Unit, home: Path) -> dict[str, Scores]:
         own = {"best_step": standing.best_step, "best_validation_loss": standing.best_loss, "digest": adapter.digest}
         curves = loss_curves(fitted.history, index, len(fitted.standings))
         own["still_improving"] = still_improving(curves["validation"]) is not None
-        scores[policy.id] = scores_of(unit, answered, splits, facts | own)
+        scores[policy.id] = scores_of(run, answered, splits, facts | own)
     remove_checkpoints(home / "checkpoints")
     return scores
 
 
-def _spec(bench: Workbench, unit: Unit, policy: Policy) -> AdapterSpec:
-    invocation_ids = bench.renderer.suffix(policy).invocation_ids if unit.arm != "lora" else None
-    return AdapterSpec.of(bench.task.recipe.adapter, invocation_ids, unit.rank)
+def _spec(bench: Workbench, run: MethodRun, policy: Policy) -> AdapterSpec:
+    invocation_ids = bench.renderer.suffix(policy).invocation_ids if run.arm != "lora" else None
+    return AdapterSpec.of(bench.task.recipe.adapter, invocation_ids, run.rank)
 
 
-def _prompted(bench: Workbench, unit: Unit) -> dict[str, Scores]:
+def _prompted(bench: Workbench, run: MethodRun) -> dict[str, Scores]:
     """The base alone reads conversation, title and the whole rule, whatever ``prompt.instruction`` says.
 
     Temperature and threshold are fitted on validation rows afterwards, as for every method; a preference for the
@@ -103,12 +103,12 @@ def _prompted(bench: Workbench, unit: Unit) -> dict[str, Scores]:
     answers = _ask(bench, renderer, silent, policies, "rule in the prompt")
     facts = {"cpu_seconds_scoring_all_policies": round(time.process_time() - started, 1)}
     return {
-        policy.id: scores_of(unit, answered, splits, facts | {"suffix_tokens": len(suffix.token_ids)})
+        policy.id: scores_of(run, answered, splits, facts | {"suffix_tokens": len(suffix.token_ids)})
         for policy, suffix, answered in zip(policies, suffixes, answers, strict=True)
     }
 
 
-def _bags(bench: Workbench, unit: Unit) -> tuple[dict[str, Scores], dict[str, str]]:
+def _bags(bench: Workbench, run: MethodRun) -> tuple[dict[str, Scores], dict[str, str]]:
     splits, scores, failed = bench.task.splits, {}, {}
     for policy in bench.task.policies:
         try:
@@ -118,7 +118,7 @@ def _bags(bench: Workbench, unit: Unit) -> tuple[dict[str, Scores], dict[str, st
             continue
         answered = [bag.predict(rows) for rows in (splits.validation, splits.test)]
         facts = {"training_rows": len(labelled_for(policy, splits.train))}
-        scores[policy.id] = scores_of(unit, answered, splits, facts)
+        scores[policy.id] = scores_of(run, answered, splits, facts)
     return scores, failed
 
 
