@@ -113,12 +113,14 @@ class VerdictFolder:
             if not (own and (entry.is_file(follow_symlinks=False) or not os.path.lexists(entry))):
                 raise RunError(f"{entry.path} is not a file of alora's; move it away, or give another output=")
 
-    def _require_same(self, found: Mapping[str, Any], place: Path) -> None:
-        before = found["job"]
-        changed = [one for key in {**before, **self.job} for one in _changes(key, before.get(key), self.job.get(key))]
+    def _require_same(self, manifest: Mapping[str, Any], path: Path) -> None:
+        before = manifest["job"]
+        changed = [
+            change for key in {**before, **self.job} for change in _changes(key, before.get(key), self.job.get(key))
+        ]
         if changed:
             text = ", ".join(changed[:5])
-            raise RunError(f"{place} holds verdicts of another job: {text}; give another output=, or remove it")
+            raise RunError(f"{path} holds verdicts of another job: {text}; give another output=, or remove it")
 
     def _remove(self) -> None:
         """The folder of a file; its manifest last, without which it would be nobody's."""
@@ -131,16 +133,16 @@ class VerdictFolder:
         Raises:
             RunError, DataError: the file is damaged.
         """
-        place = self.folder if self._file is None else self._file
-        result = read_manifest(place).get("done") if (place / MANIFEST).exists() or place.is_file() else None
+        path = self.folder if self._file is None else self._file
+        result = read_manifest(path).get("done") if (path / MANIFEST).exists() or path.is_file() else None
         if result is None:
             return None
         if self._file is None:
             (self.folder / LOCK).unlink(missing_ok=True)  # of a process that was killed behind the manifest
             counts = [self._count_whole(shard) for shard in range(self.shards)]
             return result if None not in counts and self._result(counts) == result else None
-        if self._result([self._count(tables(place, schema(self.policies).names))]) != result:
-            raise RunError(f"{place}: its counts are not those of its verdicts; remove it, and score it again")
+        if self._result([self._count(tables(path, schema(self.policies).names))]) != result:
+            raise RunError(f"{path}: its counts are not those of its verdicts; remove it, and score it again")
         return result
 
     def __enter__(self) -> Self:
@@ -228,9 +230,9 @@ class VerdictFolder:
             raise RunError(f"{self._shard(shard)} and {file.name} are not of rows {rows[0]} to {rows[-1]}; {_AGAIN}")
         return counts
 
-    def _count(self, found: Iterable[pyarrow.Table]) -> Counter[str]:
+    def _count(self, verdicts: Iterable[pyarrow.Table]) -> Counter[str]:
         counts = Counter[str]()
-        for table in found:
+        for table in verdicts:
             counts[""] += len(table)
             for policy in self.policies:
                 counts[policy] += sum(table[f"{policy}_flagged"].to_pylist())

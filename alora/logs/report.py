@@ -48,8 +48,8 @@ class ShownVerdict:
 class Summary:
     """Counts over all verdicts of a place; memory does not grow with their number."""
 
-    def __init__(self, place: Path, examples: int) -> None:
-        self.manifest = read_manifest(place)
+    def __init__(self, path: Path, examples: int) -> None:
+        self.manifest = read_manifest(path)
         self.job: Mapping[str, Any] = self.manifest["job"]
         self.policies = list(self.job["policies"])
         count = len(self.policies)
@@ -60,7 +60,7 @@ class Summary:
         self._kept: dict[tuple[str, str], list[tuple[float, int, str, float]]] = defaultdict(list)
         self._examples = examples
         columns = [f"{policy}_{field}" for policy in self.policies for field in ("probability", "flagged")]
-        for table in tables(place, ["row", "id", "time", *columns]):
+        for table in tables(path, ["row", "id", "time", *columns]):
             if len(table):
                 self._add(table)
 
@@ -72,28 +72,28 @@ class Summary:
         flagged_NQ = flagged_NP[:, :MOST_TOGETHER].astype(np.int64)
         self.both_QQ += flagged_NQ.T @ flagged_NQ
         tenths_NP = np.minimum((probability_NP * TENTHS).astype(np.int64), TENTHS - 1)
-        for place, tenths_N in enumerate(tenths_NP.T):
-            self.tenths_PB[place] += np.bincount(tenths_N, minlength=TENTHS)
+        for index, tenths_N in enumerate(tenths_NP.T):
+            self.tenths_PB[index] += np.bincount(tenths_N, minlength=TENTHS)
         if self.job.get("time"):
             self._count_days(table["time"].to_pylist(), flagged_NP)
-        for place, policy in enumerate(self.policies):
+        for index, policy in enumerate(self.policies):
             threshold = self.job["policies"][policy]["threshold"]
-            self._keep(table, policy, "certain", probability_NP[:, place] - threshold, probability_NP[:, place])
-            self._keep(table, policy, "uncertain", -abs(probability_NP[:, place] - threshold), probability_NP[:, place])
+            self._keep(table, policy, "certain", probability_NP[:, index] - threshold, probability_NP[:, index])
+            self._keep(table, policy, "uncertain", -abs(probability_NP[:, index] - threshold), probability_NP[:, index])
 
     def _count_days(self, times: Sequence[str | None], flagged_NP: Any) -> None:
         for time, flagged_P in zip(times, flagged_NP, strict=True):
             counts = self.days[day_of(time)]
             counts[""] += 1
-            for place in np.flatnonzero(flagged_P):
-                counts[self.policies[place]] += 1
+            for index in np.flatnonzero(flagged_P):
+                counts[self.policies[index]] += 1
 
     def _keep(self, table: Any, policy: str, reason: str, score_N: Any, probability_N: Any) -> None:
         best = np.argsort(-score_N, kind="stable")[: self._examples]
         rows, ids = table["row"].take(best).to_pylist(), table["id"].take(best).to_pylist()
-        found = zip(score_N[best].tolist(), (-row for row in rows), ids, probability_N[best].tolist(), strict=True)
+        candidates = zip(score_N[best].tolist(), (-row for row in rows), ids, probability_N[best].tolist(), strict=True)
         kept = self._kept[policy, reason]
-        kept[:] = heapq.nlargest(self._examples, [*kept, *found])
+        kept[:] = heapq.nlargest(self._examples, [*kept, *candidates])
 
     @property
     def examples(self) -> list[ShownVerdict]:
@@ -117,8 +117,8 @@ def day_of(time: str | None) -> str:
                 number /= 1000
             return datetime.fromtimestamp(number, UTC).date().isoformat()
     try:
-        found = datetime.fromisoformat(time)
-        return (found.astimezone(UTC) if found.tzinfo else found).date().isoformat()
+        moment = datetime.fromisoformat(time)
+        return (moment.astimezone(UTC) if moment.tzinfo else moment).date().isoformat()
     except (ValueError, OverflowError):
         return _UNKNOWN
 
@@ -128,10 +128,10 @@ def report(summary: Summary, texts: Mapping[int, str]) -> list[Table]:
     job, done = summary.job, summary.manifest.get("done") or {}
     facts = [("rows", str(job["rows"])), ("with verdicts", str(summary.rows)),
              ("rejected", str(done.get("rejected", "not done yet"))), ("engine", str(job.get("engine")))]  # fmt: skip
-    found = [Table("Job", "", ("", ""), facts), _rates(summary)]
-    found += [_over_time(summary)] if summary.days else []
-    found += [_together(summary)] if len(summary.policies) > 1 else []
-    return [*found, _drift(summary), *_examples(summary, texts)]
+    shown = [Table("Job", "", ("", ""), facts), _rates(summary)]
+    shown += [_over_time(summary)] if summary.days else []
+    shown += [_together(summary)] if len(summary.policies) > 1 else []
+    return [*shown, _drift(summary), *_examples(summary, texts)]
 
 
 def _rates(summary: Summary) -> Table:
@@ -159,8 +159,8 @@ def _over_time(summary: Summary) -> Table:
 def _together(summary: Summary) -> Table:
     policies = summary.policies[:MOST_TOGETHER]
     rows = [
-        (policy, *(_share(both, summary.flagged_P[place]) for both in summary.both_QQ[place]))
-        for place, policy in enumerate(policies)
+        (policy, *(_share(both, summary.flagged_P[index]) for both in summary.both_QQ[index]))
+        for index, policy in enumerate(policies)
     ]
     about = "Share of the rows that a policy flags (row) which another one flags too (column)."
     about += f" The first {MOST_TOGETHER} policies alone." if len(summary.policies) > MOST_TOGETHER else ""
@@ -185,23 +185,23 @@ def _examples(summary: Summary, texts: Mapping[int, str]) -> Iterable[Table]:
     titles = {"certain": "The surest positive verdicts", "uncertain": "The verdicts nearest to the threshold"}
     for reason, title in titles.items():
         rows = [
-            (one.policy, f"{one.probability:.4f}", str(one.row), one.id, texts.get(one.row, ""))
-            for one in summary.examples
-            if one.reason == reason
+            (example.policy, f"{example.probability:.4f}", str(example.row), example.id, texts.get(example.row, ""))
+            for example in summary.examples
+            if example.reason == reason
         ]
         headings = ("policy", "probability", "row", "id", "conversation")
         yield Table(title, "", headings if texts else headings[:-1], [row[: None if texts else -1] for row in rows])
 
 
-def as_html(found: Sequence[Table]) -> str:
+def as_html(shown: Sequence[Table]) -> str:
     """One file that asks no network. Everything in it is escaped: ids and conversations are hostile."""
-    return page_template(Path(__file__).with_name("report.html.j2")).render(tables=found, mark=PAGE_MARK)
+    return page_template(Path(__file__).with_name("report.html.j2")).render(tables=shown, mark=PAGE_MARK)
 
 
-def as_markdown(found: Sequence[Table]) -> str:
+def as_markdown(shown: Sequence[Table]) -> str:
     """The same tables for a wiki or a pull request; nothing of others is markup."""
     lines = [PAGE_MARK]
-    for table in found:
+    for table in shown:
         lines += ["", f"## {table.title}", "", *([in_markdown(table.about), ""] if table.about else [])]
         lines += [_line(table.headings), "| --- " * len(table.headings) + "|", *map(_line, table.rows)]
     return "\n".join(lines) + "\n"

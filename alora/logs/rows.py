@@ -63,14 +63,14 @@ def survey(source: str, settings: DataSettings, shard_rows: int | None = None) -
     Raises:
         DataError: there are none, or none has the column of times.
     """
-    found = Survey(settings, shard_rows)
+    counted = Survey(settings, shard_rows)
     for value, row in stream_conversations(source, settings):
-        found.add(value, row)
-    if not found.count:
+        counted.add(value, row)
+    if not counted.count:
         raise DataError(f"{source} holds no rows")
-    if settings.columns.time and not found.timed and found.sound:
+    if settings.columns.time and not counted.timed and counted.sound:
         raise DataError(f"{source}: no row has a {settings.columns.time!r}, which data.columns.time names")
-    return found
+    return counted
 
 
 def read_again(rows: Iterable[Row], settings: DataSettings, digest: str, wrong: str) -> Iterator[Row]:
@@ -79,11 +79,11 @@ def read_again(rows: Iterable[Row], settings: DataSettings, digest: str, wrong: 
     Raises:
         DataError: these are other rows; said at the end, by ``wrong``, so use nothing of it before.
     """
-    found = Survey(settings)
+    counted = Survey(settings)
     for value, row in rows:
-        found.add(value, row)
+        counted.add(value, row)
         yield value, row
-    if found.digest != digest:
+    if counted.digest != digest:
         raise DataError(wrong)
 
 
@@ -97,10 +97,10 @@ def changed(source: str, first: int, last: int) -> str:
 
 def time_of(value: Any, settings: DataSettings) -> str | None:
     """The row's time, as it is stored next to its verdicts."""
-    found = value.get(settings.columns.time) if isinstance(value, dict) else None
-    if found is None:
+    time = value.get(settings.columns.time) if isinstance(value, dict) else None
+    if time is None:
         return None
-    text = found.isoformat() if isinstance(found, date) else str(found)
+    text = time.isoformat() if isinstance(time, date) else str(time)
     return text.encode("utf-8", "backslashreplace").decode("utf-8")  # half a surrogate pair is not text of Parquet's
 
 

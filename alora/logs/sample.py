@@ -35,7 +35,7 @@ class _Pick:
 Kept = dict[tuple[str, str], list[_Pick]]  # policy and reason, of a stratum with its number → the first ``rows``
 
 
-def sample(place: Path, rows: int, against: Path | None = None) -> Wanted:
+def sample(verdicts: Path, rows: int, against: Path | None = None) -> Wanted:
     """The rows to label: at most ``rows`` for each policy.
 
     Args:
@@ -44,11 +44,11 @@ def sample(place: Path, rows: int, against: Path | None = None) -> Wanted:
     Raises:
         ConfigError: ``against`` is of other rows, or of other policies only.
     """
-    job = read_manifest(place)["job"]
-    flags = {} if against is None else _flags(job, place, against)
+    job = read_manifest(verdicts)["job"]
+    flags = {} if against is None else _flags(job, verdicts, against)
     kept: Kept = defaultdict(list)
     columns = [f"{policy}_{name}" for policy in job["policies"] for name in ("probability", "label", "flagged")]
-    for table in tables(place, ["row", *columns]):
+    for table in tables(verdicts, ["row", *columns]):
         for policy, own in job["policies"].items():
             for key, picks in _picks(table, policy, own["threshold"], flags.get(policy)).items():
                 kept[policy, key] = heapq.nsmallest(rows, [*kept[policy, key], *picks])
@@ -59,16 +59,16 @@ def sample(place: Path, rows: int, against: Path | None = None) -> Wanted:
 
 
 def _picks(table: Any, policy: str, threshold: float, flags: dict[int, bool] | None) -> dict[str, list[_Pick]]:
-    found: dict[str, list[_Pick]] = defaultdict(list)
+    picks: dict[str, list[_Pick]] = defaultdict(list)
     names = ["row", *(f"{policy}_{name}" for name in ("probability", "label", "flagged"))]
     for row, probability, label, flagged in zip(*(table[name].to_pylist() for name in names), strict=True):
         said = {"label": label, "probability": probability}
         draw = int.from_bytes(hashlib.sha256(str(row).encode()).digest()[:6]) / 2**48
-        found[UNCERTAIN].append(_Pick(abs(probability - threshold), row, said))
-        found[f"{STRATUM} {tenth(probability)}"].append(_Pick(draw, row, said))
+        picks[UNCERTAIN].append(_Pick(abs(probability - threshold), row, said))
+        picks[f"{STRATUM} {tenth(probability)}"].append(_Pick(draw, row, said))
         if flags is not None and flags.get(row, flagged) != flagged:
-            found[DISAGREES].append(_Pick(draw, row, said))
-    return found
+            picks[DISAGREES].append(_Pick(draw, row, said))
+    return picks
 
 
 def _choose(wanted: Wanted, policy: str, rows: int, kept: Kept) -> None:
@@ -84,16 +84,16 @@ def _choose(wanted: Wanted, policy: str, rows: int, kept: Kept) -> None:
                 count += 1
 
 
-def _flags(job: Mapping[str, Any], place: Path, against: Path) -> dict[str, dict[int, bool]]:
+def _flags(job: Mapping[str, Any], verdicts: Path, against: Path) -> dict[str, dict[int, bool]]:
     """What the other verdicts flag, by policy and row."""
-    other = read_manifest(against)["job"]
-    if other["rows_digest"] != job["rows_digest"]:
-        raise ConfigError(f"{against} holds verdicts on other rows than {place}; score the same data= by both")
-    shared = [policy for policy in job["policies"] if policy in other["policies"]]
+    other_job = read_manifest(against)["job"]
+    if other_job["rows_digest"] != job["rows_digest"]:
+        raise ConfigError(f"{against} holds verdicts on other rows than {verdicts}; score the same data= by both")
+    shared = [policy for policy in job["policies"] if policy in other_job["policies"]]
     if not shared:
         raise ConfigError(f"{against} has none of the policies {', '.join(job['policies'])}")
-    found: dict[str, dict[int, bool]] = {policy: {} for policy in shared}
+    flags_by_policy: dict[str, dict[int, bool]] = {policy: {} for policy in shared}
     for table in tables(against, ["row", *(f"{policy}_flagged" for policy in shared)]):
-        for policy, flags in found.items():
+        for policy, flags in flags_by_policy.items():
             flags.update(zip(table["row"].to_pylist(), table[f"{policy}_flagged"].to_pylist(), strict=True))
-    return found
+    return flags_by_policy

@@ -81,39 +81,39 @@ class _Manifest:
     done: _Done | None = None
 
 
-def read_manifest(place: Path) -> dict[str, Any]:
+def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest of a folder of verdicts, or of the file that one became.
 
     Raises:
         RunError: it is neither, or the manifest is damaged.
     """
     try:
-        if place.is_dir():
-            require_plain(place, RunError, MANIFEST)
-            found = json.loads(read_whole(place / MANIFEST))
-        elif place.is_file():
-            found = json.loads((pyarrow.parquet.read_schema(place).metadata or {})[METADATA])
+        if path.is_dir():
+            require_plain(path, RunError, MANIFEST)
+            manifest = json.loads(read_whole(path / MANIFEST))
+        elif path.is_file():
+            manifest = json.loads((pyarrow.parquet.read_schema(path).metadata or {})[METADATA])
         else:
             raise LookupError("there is no such file")
     except (OSError, ValueError, LookupError, RecursionError, pyarrow.ArrowException) as error:
         raise RunError(
-            f"{place} holds no verdicts in Parquet; alora score artifact=DIR data=ROWS output=FILE.parquet writes them"
+            f"{path} holds no verdicts in Parquet; alora score artifact=DIR data=ROWS output=FILE.parquet writes them"
         ) from error
     try:
-        typed(_Manifest, found)
+        typed(_Manifest, manifest)
     except TypeError as error:
-        raise RunError(f"{place} holds no verdicts that can be used: {error}; score the rows again") from error
-    return found
+        raise RunError(f"{path} holds no verdicts that can be used: {error}; score the rows again") from error
+    return manifest
 
 
 def require_outside(output: Path) -> None:
     """RunError where ``output`` would lie in a folder of verdicts, which takes no other files."""
     for folder in output.absolute().parents:
         try:
-            found = (folder / MANIFEST).is_file() and read_manifest(folder)
+            manifest = (folder / MANIFEST).is_file() and read_manifest(folder)
         except RunError:  # a manifest of somebody else
             continue
-        if found:
+        if manifest:
             raise RunError(f"{output} would lie among the verdicts in {folder}; give another output=")
 
 
@@ -137,30 +137,30 @@ def shard_rows(job: Mapping[str, Any], shard: int) -> range:
     return range(shard * job["shard_rows"], min((shard + 1) * job["shard_rows"], job["rows"]))
 
 
-def tables(place: Path, columns: Sequence[str]) -> Iterator[pyarrow.Table]:
+def tables(path: Path, columns: Sequence[str]) -> Iterator[pyarrow.Table]:
     """Some columns of a folder's or a file's verdicts, in the rows' order, a thousand rows at a time.
 
     Raises:
         RunError, DataError: they are damaged.
     """
-    manifest = read_manifest(place)
+    manifest = read_manifest(path)
     job, done, rows = manifest["job"], manifest.get("done"), 0
-    for file, part in _files(place, job):
+    for file, part in _files(path, job):
         for table in checked(file, job, part, columns):
             rows += len(table)
             yield table
     if done and rows != done["scored"]:
-        remedy = "the same alora score command scores the rest" if place.is_dir() else "remove it, and score it again"
-        raise RunError(f"{place} holds {rows} of {done['scored']} verdicts; {remedy}")
+        remedy = "the same alora score command scores the rest" if path.is_dir() else "remove it, and score it again"
+        raise RunError(f"{path} holds {rows} of {done['scored']} verdicts; {remedy}")
 
 
-def _files(place: Path, job: Mapping[str, Any]) -> list[tuple[Path, range]]:
+def _files(path: Path, job: Mapping[str, Any]) -> list[tuple[Path, range]]:
     """The files of verdicts, each with the rows that it is about."""
-    if not place.is_dir():
-        return [(place, range(job["rows"]))]
-    require_plain(place, RunError)
-    numbers = sorted(int(name[1]) for file in place.iterdir() if (name := _SHARD.fullmatch(file.name)))
-    return [(place / shard_name(number), shard_rows(job, number)) for number in numbers]
+    if not path.is_dir():
+        return [(path, range(job["rows"]))]
+    require_plain(path, RunError)
+    numbers = sorted(int(name[1]) for file in path.iterdir() if (name := _SHARD.fullmatch(file.name)))
+    return [(path / shard_name(number), shard_rows(job, number)) for number in numbers]
 
 
 def checked(file: Path, job: Mapping[str, Any], rows: range, columns: Sequence[str]) -> Iterator[pyarrow.Table]:
