@@ -113,7 +113,7 @@ class Calls(JudgeClient):
         counted = spent.input_tokens and (spent.output_tokens or not (heard and heard[-1]))
         if heard and self._limits.max_cost is not None and not counted:
             raise ConfigError(
-                f"{self._place}: its answers do not say how many tokens they took (usage), so generate.max_cost cannot "
+                f"{self._url_setting}: its answers do not say how many tokens they took (usage), so generate.max_cost cannot "
                 "hold; set generate.max_calls in its place"
             )
         return Reply(None if isinstance(answer, NoAnswer) else answer, key, spent, answer in _ASK_AGAIN)
@@ -135,7 +135,7 @@ class Calls(JudgeClient):
         return super()._complete(request, options)
 
     @property
-    def _place(self) -> str:
+    def _url_setting(self) -> str:
         return f"judge.url={redacted(str(self._settings.url))}"
 
     def _wear(self, answer: object) -> None:
@@ -143,6 +143,6 @@ class Calls(JudgeClient):
         if self._failed_in_a_row >= FAILURES_IN_A_ROW:
             said = f"it says {self.refusal}" if self.refusal else "see whether it is up"
             raise RunError(
-                f"{self._place}: the last {FAILURES_IN_A_ROW} requests failed; {said}; "
+                f"{self._url_setting}: the last {FAILURES_IN_A_ROW} requests failed; {said}; "
                 "then give the same command again: what was answered is kept"
             )

@@ -74,7 +74,7 @@ def judged_pairs(
     """For each cell, in order: its cases, one for each label; None where the model wrote none that can be read; or the
     budget's end, where it came before its last vote. When it is closed, every answer that was under way is kept."""
 
-    def one(number: int) -> list[Case] | BudgetSpent | None:
+    def judge_pair(number: int) -> list[Case] | BudgetSpent | None:
         try:
             return _pair(calls, policy, wanted[number], number, recipe)
         except BudgetSpent as spent:
@@ -85,7 +85,7 @@ def judged_pairs(
 
     with ThreadPoolExecutor(recipe.judge.concurrency) as pool:
         try:
-            yield from pool.map(one, range(len(wanted)))
+            yield from pool.map(judge_pair, range(len(wanted)))
         except BaseException:
             calls.stop()
             pool.shutdown(cancel_futures=True)
@@ -107,7 +107,7 @@ def _pair(calls: Calls, policy: Policy, cell: Mapping[str, str], number: int, re
     for label, turns in zip(policy.labels, written.said, strict=True):
         conversation = Conversation(f"{policy.id}-{pair}-{label}", tuple(Message(role, text) for role, text in turns))
         votes, rounds, voting = _debate(calls, policy, conversation, recipe)
-        counts = {name: sum(vote.label_id == place for vote in votes) for place, name in enumerate(policy.labels)}
+        counts = {name: sum(vote.label_id == index for vote in votes) for index, name in enumerate(policy.labels)}
         agreed = len(votes) == settings.votes and max(counts.values()) == settings.votes
         decided = policy.labels[votes[0].label_id] if agreed else None
         voters = [(vote.model, policy.labels[vote.label_id]) for vote in votes if vote.model]

@@ -54,19 +54,19 @@ def near_duplicates(
     owners = [""] * len(against) + [*groups]
     common = Counter(triple for triples in texts for triple in triples)
     holders: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    found: dict[int, str] = {}
-    for place, triples in enumerate(texts):
+    copies: dict[int, str] = {}
+    for index, triples in enumerate(texts):
         # Two sets that share enough share one of so many of their rarest members: the others need no look.
         rarest = sorted(triples, key=lambda triple: (common[triple], triple))
         rarest = rarest[: len(triples) - int(similarity * len(triples)) + 1]
-        likely = sorted({other for triple in rarest for other in holders[triple] if owners[other] != owners[place]})
+        likely = sorted({other for triple in rarest for other in holders[triple] if owners[other] != owners[index]})
         copied = (o for o in likely if len(triples & texts[o]) >= similarity * len(triples | texts[o]))
         if (copy := next(copied, None)) is not None:
-            found[place - len(against)] = names[copy]
+            copies[index - len(against)] = names[copy]
         else:
             for triple in rarest:
-                holders[triple].append(place)
-    return found
+                holders[triple].append(index)
+    return copies
 
 
 def words_auroc(policy: Policy, rows: Sequence[LabelledConversation], groups: Sequence[str]) -> float | None:
@@ -93,7 +93,7 @@ def length_auroc(policy: Policy, rows: Sequence[LabelledConversation]) -> float 
 
 def _triples(conversation: Conversation) -> frozenset[tuple[str, ...]]:
     words = _words(_text(conversation))
-    return frozenset(tuple(words[place : place + WORDS]) for place in range(max(1, len(words) - WORDS + 1)))
+    return frozenset(tuple(words[start : start + WORDS]) for start in range(max(1, len(words) - WORDS + 1)))
 
 
 def _words(text: str) -> list[str]:
@@ -106,8 +106,8 @@ def _holds(text: Sequence[str], words: Sequence[str]) -> bool:
     ends = {last, f"{last}s", f"{last}es"}
     span = len(words)
     return any(
-        text[place + span - 1] in ends and [*text[place : place + span - 1]] == before
-        for place in range(len(text) - span + 1)
+        text[start + span - 1] in ends and [*text[start : start + span - 1]] == before
+        for start in range(len(text) - span + 1)
     )
 
 

@@ -98,9 +98,9 @@ def cases_format(policy: Policy) -> dict[str, Any]:
 def read_cases(text: str | None, policy: Policy) -> list[Turns] | None:
     """A conversation for each label, in their order; None unless every label has one that can be read, of its own."""
     for value in _objects(text):
-        found = [_turns(value.get(label)) for label in policy.labels]
-        if all(found) and len(set(found)) == len(found):
-            return [turns for turns in found if turns]
+        conversations = [_turns(value.get(label)) for label in policy.labels]
+        if all(conversations) and len(set(conversations)) == len(conversations):
+            return [turns for turns in conversations if turns]
     return None
 
 
@@ -147,9 +147,9 @@ def _format(name: str, properties: dict[str, Any]) -> dict[str, Any]:
 
 def _objects(text: str | None) -> list[dict[str, Any]]:
     """The JSON objects in ``text``; none where an escape in it stands for half a character."""
-    found = list(judge_prompt.objects(text))
+    objects = list(judge_prompt.objects(text))
     try:
-        return found if lone_surrogate(json.dumps(found, ensure_ascii=False)) is None else []
+        return objects if lone_surrogate(json.dumps(objects, ensure_ascii=False)) is None else []
     except RecursionError:  # json reads a little deeper than it writes
         return []
 

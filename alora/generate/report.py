@@ -67,10 +67,10 @@ class Quality:
     def findings(self) -> list[Finding]:
         """What should keep these rows from being trained on as they are."""
         figures = self.as_dict()
-        found: list[Finding] = []
+        findings: list[Finding] = []
 
         def add(severity: str, code: str, problem: str) -> None:
-            found.append(Finding(severity, code, self.policy.id, problem))
+            findings.append(Finding(severity, code, self.policy.id, problem))
 
         self._check_rows(figures, add)
         if figures["pairs_unreadable"] > MOST_SHARE * max(1, self.pairs_asked):
@@ -88,13 +88,13 @@ class Quality:
                                    "an adapter need not learn the rule")  # fmt: skip
         if self.dimensions_from == "built in":
             add(WARNING, "BUILT_IN_DIMENSIONS", "the model named no dimensions; edit dimensions.yaml and call again")
-        return found
+        return findings
 
     def _check_rows(self, figures: Mapping[str, Any], add: Callable[[str, str, str], None]) -> None:
         """Whether there are rows, and of all labels."""
         labels = Counter(case.label for case in self.rows)
         missing = [label for label in self.policy.labels if not labels[label]]
-        held = {case.label for case in self.kept.get("validation", ())}
+        validation_labels = {case.label for case in self.kept.get("validation", ())}
         counts = ", ".join(f"{labels[label]} {label}" for label in self.policy.labels)
         why = ", ".join(f"{count} {reason}" for reason, count in figures["dropped"].items()) or "none"
         if self.budget:
@@ -110,8 +110,8 @@ class Quality:
         elif missing:
             add(ERROR, "ONE_LABEL", f"no row is labelled {' or '.join(missing)} (dropped: {why}): the judges do not "
                                     "tell them apart, or filters took them; see dropped.jsonl")  # fmt: skip
-        elif len(held) < len(self.policy.labels):
-            add(ERROR, "ONE_LABEL", f"validation rows hold {len(held)} of {len(self.policy.labels)} labels: too few "
+        elif len(validation_labels) < len(self.policy.labels):
+            add(ERROR, "ONE_LABEL", f"validation rows hold {len(validation_labels)} of {len(self.policy.labels)} labels: too few "
                                     "pairs are left to hold some out; raise generate.pairs")  # fmt: skip
         else:
             self._check_numbers(labels, counts, add)
@@ -121,11 +121,11 @@ class Quality:
 
     def _check_numbers(self, labels: Counter[str | None], counts: str, add: Callable[[str, str, str], None]) -> None:
         """Whether there is enough of each label to learn, and to fit a threshold."""
-        held = self.kept["validation"]
+        validation = self.kept["validation"]
         positive = self.policy.positive
-        few = sum(case.label == positive for case in held)
+        few = sum(case.label == positive for case in validation)
         if few < LEAST_POSITIVES:
-            text = f"{few} of {len(held)} validation rows are {positive}, a threshold needs {LEAST_POSITIVES}"
+            text = f"{few} of {len(validation)} validation rows are {positive}, a threshold needs {LEAST_POSITIVES}"
             add(WARNING, "FEW_POSITIVES", f"{text}; raise generate.pairs, or give labelled rows as data.validation")
         if min(labels[label] for label in self.policy.labels) < LEAST_ROWS:
             add(WARNING, "FEW_ROWS",
