@@ -32,7 +32,7 @@ class Finding:
         return f"{self.where}: {self.problem} [{self.code}]"
 
 
-def place(where: str, part: str) -> str:
+def located(where: str, part: str) -> str:
     """Of a row, or of a part of it."""
     return f"{where}: {part}" if part else where
 
@@ -64,7 +64,7 @@ class Findings:
         if known is None and len(self._groups) == SHOWN:
             return
         self._groups[key] = (
-            replace(known, count=known.count + 1) if known else Finding(ERROR, code, place(where, part), problem)
+            replace(known, count=known.count + 1) if known else Finding(ERROR, code, located(where, part), problem)
         )
         self._last[key] = where
 

@@ -55,9 +55,9 @@ def check_turns(name: str, rows: Rows) -> list[Finding]:
     common = [speaker for speaker, count in speakers.most_common(2) if count > len(rows) / 2]
     if len(common) < 2:
         return []
-    one, other = sorted(common)
-    roles = ", ".join(f"{speaker}: {usual_role(speaker) or 'ROLE'}" for speaker in (one, other))
-    text = f"most rows are one message with lines of '{one}:' and '{other}:', and an app sends turns; if these are "
+    first, second = sorted(common)
+    roles = ", ".join(f"{speaker}: {usual_role(speaker) or 'ROLE'}" for speaker in (first, second))
+    text = f"most rows are one message with lines of '{first}:' and '{second}:', and an app sends turns; if these are "
     return [Finding(WARNING, "TRANSCRIPT", name, f"{text}turns, say who speaks: 'data.role_map={{{roles}}}'")]
 
 
@@ -79,7 +79,7 @@ def check_duplicates(splits: Mapping[str, Rows], *policies: Policy) -> list[Find
     for name, groups in exact.items():
         repeated = [group for group in groups.values() if len(group) > 1 and not _torn(group, policies)]
         if extra := sum(len(group) - 1 for group in repeated):
-            text = f"{extra} of {len(splits[name])} rows repeat another row's conversation ({_places(repeated)})"
+            text = f"{extra} of {len(splits[name])} rows repeat another row's conversation ({_where(repeated)})"
             findings.append(Finding(WARNING, "DUPLICATES", name, text))
     everywhere: dict[str, list[LabelledConversation]] = {}
     for groups in exact.values():
@@ -87,33 +87,35 @@ def check_duplicates(splits: Mapping[str, Rows], *policies: Policy) -> list[Find
             everywhere.setdefault(key, []).extend(rows)
     torn = [group for group in everywhere.values() if _torn(group, policies)]
     if torn:
-        text = f"{len(torn)} conversations have two different labels ({_places(torn)}); decide on one"
+        text = f"{len(torn)} conversations have two different labels ({_where(torn)}); decide on one"
         findings.append(Finding(WARNING, "TWO_LABELS", "labels", text))
     near = {name: _by(lambda row: _letters(row.conversation), rows) for name, rows in splits.items()}
     grouped = {name: _by(lambda row: row.group, rows) for name, rows in splits.items()}
-    for one, other in combinations(splits, 2):
-        shared = exact[one].keys() & exact[other].keys()
-        same = [key for key in shared if _compete(exact[one][key], exact[other][key])]
-        leaks = [[exact[other][key][0], exact[one][key][0]] for key in sorted(same)]
+    for first, second in combinations(splits, 2):
+        shared = exact[first].keys() & exact[second].keys()
+        same = [key for key in shared if _compete(exact[first][key], exact[second][key])]
+        leaks = [[exact[second][key][0], exact[first][key][0]] for key in sorted(same)]
         if leaks:
-            leaked = sum(len(exact[other][key]) for key in same)
-            text = f"{leaked} of its {len(splits[other])} rows are also in {one} ({_places(leaks)}); remove them"
-            findings.append(Finding(WARNING, "LEAK", other, text))
-        common = grouped[one].keys() & grouped[other].keys() - {""}
-        if common := [group for group in common if _compete(grouped[one][group], grouped[other][group])]:
-            text = f"{len(common)} groups of data.columns.group are also in {one}, such as {min(common)!r}"
-            findings.append(Finding(WARNING, "GROUP_LEAK", other, text))
-        almost = near[one].keys() & near[other].keys() - {_letters(exact[one][key][0].conversation) for key in shared}
+            leaked = sum(len(exact[second][key]) for key in same)
+            text = f"{leaked} of its {len(splits[second])} rows are also in {first} ({_where(leaks)}); remove them"
+            findings.append(Finding(WARNING, "LEAK", second, text))
+        common = grouped[first].keys() & grouped[second].keys() - {""}
+        if common := [group for group in common if _compete(grouped[first][group], grouped[second][group])]:
+            text = f"{len(common)} groups of data.columns.group are also in {first}, such as {min(common)!r}"
+            findings.append(Finding(WARNING, "GROUP_LEAK", second, text))
+        almost = near[first].keys() & near[second].keys() - {
+            _letters(exact[first][key][0].conversation) for key in shared
+        }
         if almost:
-            pairs = [[near[other][key][0], near[one][key][0]] for key in sorted(almost)]
-            text = f"{len(almost)} rows differ from one in {one} in digits and punctuation only ({_places(pairs)})"
-            findings.append(Finding(WARNING, "NEAR_LEAK", other, text))
+            pairs = [[near[second][key][0], near[first][key][0]] for key in sorted(almost)]
+            text = f"{len(almost)} rows differ from one in {first} in digits and punctuation only ({_where(pairs)})"
+            findings.append(Finding(WARNING, "NEAR_LEAK", second, text))
     return findings
 
 
-def _compete(one: Rows, other: Rows) -> bool:
+def _compete(first: Rows, second: Rows) -> bool:
     """Whether some policy has labels in both: only then has it seen what it is measured on."""
-    return not {name for row in one for name in row.labels}.isdisjoint(name for row in other for name in row.labels)
+    return not {name for row in first for name in row.labels}.isdisjoint(name for row in second for name in row.labels)
 
 
 def _torn(group: Rows, policies: Sequence[Policy]) -> bool:
@@ -135,6 +137,6 @@ def _letters(conversation: Conversation) -> str:
     )
 
 
-def _places(groups: Sequence[Sequence[LabelledConversation]]) -> str:
+def _where(groups: Sequence[Sequence[LabelledConversation]]) -> str:
     shown = [" = ".join(row.where for row in group[:2]) for group in groups[:3]]
     return ", ".join(shown) + (", ..." if len(groups) > 3 else "")

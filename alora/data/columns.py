@@ -29,10 +29,10 @@ def detect_columns(
         if POLICY_PLACE in named:  # a column for each policy
             continue
         forms = [named, usual, *(known if key == "messages" else ())]
-        found = next((form for form in forms if all(name in own for name in form.lower().split(","))), None)
-        if named not in row and found is not None:
-            columns_found = ",".join(own[name] for name in found.lower().split(","))
-            changes |= {key: columns_found} if columns_found != named else {}
+        form = next((form for form in forms if all(name in own for name in form.lower().split(","))), None)
+        if named not in row and form is not None:
+            actual = ",".join(own[name] for name in form.lower().split(","))
+            changes |= {key: actual} if actual != named else {}
     for key, name in changes.items():
         are = "are" if key.endswith("s") else "is"
         findings.notes[f"{key} {are} read from data.columns.{key}={name}"] += 1

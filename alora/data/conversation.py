@@ -15,7 +15,7 @@ from alora.data.messages import Conversation, Message, ToolCall, conversation_of
 from alora.data.sources import Source, read_rows
 from alora.data.spool import Spool
 from alora.errors import DataError
-from alora.findings import ERROR, Finding, Findings, place
+from alora.findings import ERROR, Finding, Findings, located
 from alora.policy import Policy
 from alora.reading import read_stream, read_whole
 
@@ -77,10 +77,10 @@ def read_multilabelled(
         DataError: the source cannot be read, holds no rows, or rows are wrong (all findings at once).
     """
     findings = Findings() if findings is None else findings
-    places: dict[str, str] = {}
+    ids_seen: dict[str, str] = {}
     spool, rows = Spool(), []
-    for number, one in enumerate(each(source)):
-        rows += _labelled_rows(one, number, settings, policies, findings, own or {}, places, spool)
+    for number, file in enumerate(each(source)):
+        rows += _labelled_rows(file, number, settings, policies, findings, own or {}, ids_seen, spool)
     findings.raise_if_any(named(source))
     if not rows:
         raise DataError(f"{named(source)} holds no rows; give it at least one row per label")
@@ -147,9 +147,12 @@ def holds_rows(source: str, settings: DataSettings) -> bool:
         first = next(read_rows(source, Findings()), None) if is_array else None
     if first is None or not isinstance(first.value, dict) or not first.value.keys().isdisjoint(("role", "from")):
         return False
-    named, found = settings.columns.messages, detect_columns(settings.columns, first.value, Findings()).messages
-    alone = found != named and found.lower() in ("text", "prompt")  # a message of another dialect may have these, too
-    return not alone and all(name in first.value for name in found.split(","))
+    named, detected = settings.columns.messages, detect_columns(settings.columns, first.value, Findings()).messages
+    alone = detected != named and detected.lower() in (
+        "text",
+        "prompt",
+    )  # a message of another dialect may have these, too
+    return not alone and all(name in first.value for name in detected.split(","))
 
 
 @dataclass(frozen=True)
@@ -189,7 +192,7 @@ class _ByRow(Findings):
 
     def add(self, code: str, where: str, problem: str, part: str = "") -> None:
         self.count += 1
-        self.rows.setdefault(where, []).append(Finding(ERROR, code, place(where, part), problem))
+        self.rows.setdefault(where, []).append(Finding(ERROR, code, located(where, part), problem))
 
     def taken(self, source: str) -> Iterator[tuple[None, Rejected]]:
         """The rows that could not be read at all."""
@@ -207,10 +210,10 @@ def _conversations(
     known, usual, names, decided = settings, settings.columns, None, False
     for where, value in read_rows(source, findings):
         if isinstance(value, dict) and value.keys() != names:
-            found = detect_columns(usual, value, findings, first=not decided)
-            known, names = replace(settings, columns=found), value.keys()
-            if not decided and all(name in value for name in found.messages.split(",")):
-                usual, decided = found, True  # a row without any known form decides nothing
+            columns = detect_columns(usual, value, findings, first=not decided)
+            known, names = replace(settings, columns=columns), value.keys()
+            if not decided and all(name in value for name in columns.messages.split(",")):
+                usual, decided = columns, True  # a row without any known form decides nothing
         yield where, value, known, conversation_of(value, where, known, findings)
 
 
@@ -221,20 +224,20 @@ def _labelled_rows(
     policies: Sequence[Policy],
     findings: Findings,
     own: Mapping[str, Findings],
-    places: dict[str, str],
+    ids_seen: dict[str, str],
     spool: Spool,
 ) -> Iterator[LabelledConversation]:
-    """The rows of the ``number``-th source, valid while ``findings`` is empty; ``places`` holds the ids of all, and
+    """The rows of the ``number``-th source, valid while ``findings`` is empty; ``ids_seen`` holds the ids of all, and
     ``spool`` the messages."""
     for where, value, known, conversation in _conversations(source, settings, findings):
         if conversation is None and known.skip_empty:
             continue  # left out: what else is wrong with it does not matter
         labels = row_labels(value, where, known, policies, findings, own) if isinstance(value, dict) else {}
         if conversation is not None and conversation.id != where:
-            if conversation.id in places:
-                twice = f"id {shortened(conversation.id)} is also at {places[conversation.id]}"
+            if conversation.id in ids_seen:
+                twice = f"id {shortened(conversation.id)} is also at {ids_seen[conversation.id]}"
                 findings.add("ID_TWICE", where, "make ids unique, or name another column: data.columns.id=NAME", twice)
-            places.setdefault(conversation.id, where)
+            ids_seen.setdefault(conversation.id, where)
         group = _group(value, where, settings.columns.group, findings)
         if conversation is not None:
             yield LabelledConversation(_spooled(conversation, spool), labels, where, group, number)

@@ -40,10 +40,12 @@ def row_labels(
     else:
         policy = _own_policy(row, where, policies, findings)
         pairs = [] if policy is None else [(policy, row.get(columns.label))]
-    found = {policy.id: _label(value, where, policy, settings, own.get(policy.id, findings)) for policy, value in pairs}
+    labels_found = {
+        policy.id: _label(value, where, policy, settings, own.get(policy.id, findings)) for policy, value in pairs
+    }
     if many is not None:
-        _refuse_contradiction(row, found, where, settings, policies, findings, own)
-    return {name: label for name, label in found.items() if label is not None}
+        _refuse_contradiction(row, labels_found, where, settings, policies, findings, own)
+    return {name: label for name, label in labels_found.items() if label is not None}
 
 
 def _by_column(
@@ -68,7 +70,7 @@ def _by_column(
 
 def _refuse_contradiction(
     row: dict[str, Any],
-    found: Mapping[str, str | None],
+    labels_found: Mapping[str, str | None],
     where: str,
     settings: DataSettings,
     policies: Sequence[Policy],
@@ -79,7 +81,7 @@ def _refuse_contradiction(
     columns, named = settings.columns, row.get("policy")
     named = named if isinstance(named, str) or len(policies) > 1 else policies[0].id
     for policy in policies:
-        alone, among = _as_text(row.get(columns.label)), found.get(policy.id)
+        alone, among = _as_text(row.get(columns.label)), labels_found.get(policy.id)
         if policy.id != named or alone is None or among is None:
             continue
         alone = _meant(alone, policy, settings) if isinstance(alone, str) else alone

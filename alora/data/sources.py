@@ -96,11 +96,11 @@ def _require_own(files: Sequence[str], name: str) -> None:
     """DataError where a data set leads to files of others: ``data_files`` in its README.md, or its state.json."""
     home = Path(name)
     for file in files:
-        place = Path(file).parent
-        own = place.resolve().is_relative_to(home.resolve()) if home.exists() else file.startswith("hf://")
+        parent = Path(file).parent
+        own = parent.resolve().is_relative_to(home.resolve()) if home.exists() else file.startswith("hf://")
         if not own:
             raise DataError(
                 f"{name} leads to {file}, which is not a file of the data set; mend its README.md or state.json"
             )
         if home.exists():
-            require_plain(place, DataError, Path(file).name)  # it may lie in a hidden folder
+            require_plain(parent, DataError, Path(file).name)  # it may lie in a hidden folder

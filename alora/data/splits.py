@@ -133,7 +133,7 @@ def read_shared_rows(
 
 def source_of(source: Source, policy: Policy) -> Source:
     """The source that holds ``policy``'s rows: ``%policy%`` in a name stands for its id."""
-    return [one.replace(POLICY_PLACE, policy.id) for one in each(source)]
+    return [name.replace(POLICY_PLACE, policy.id) for name in each(source)]
 
 
 def _read_common(
@@ -200,11 +200,11 @@ def hold_out(
         raise DataError(f"all {len(rows)} rows are of one group, {group!r}, and a group stays on one side of a split; "
                         "name another column in data.columns.group, or give data.validation")  # fmt: skip
     keys = [digest(f"group:{row.group}") if row.group else text_digest(row.conversation) for row in rows]
-    held = {name: _held_out(name, rows, keys, share) for name in {name for row in rows for name in row.labels}}
+    held_keys = {name: _held_out(name, rows, keys, share) for name in {name for row in rows for name in row.labels}}
     sides: tuple[list[LabelledConversation], list[LabelledConversation]] = ([], [])
     for row, key in zip(rows, keys, strict=True):
         for side, wanted in zip(sides, (False, True), strict=True):
-            labels = {name: label for name, label in row.labels.items() if (key in held[name]) is wanted}
+            labels = {name: label for name, label in row.labels.items() if (key in held_keys[name]) is wanted}
             if labels or not (row.labels or wanted):
                 side.append(row if len(labels) == len(row.labels) else replace(row, labels=labels))
     return sides
@@ -219,24 +219,24 @@ def _held_out(name: str, rows: Sequence[LabelledConversation], keys: Sequence[st
     for row, key in zip(rows, keys, strict=True):
         if name in row.labels:
             counts.setdefault(row.labels[name], Counter())[key] += 1
-    held: set[str] = set()
+    held_keys: set[str] = set()
     for _, count in sorted(counts.items(), key=lambda item: (item[1].total(), item[0])):
         total = count.total()
         wanted = max(round(share * total), 1 if total > 2 else 0)
-        missing = wanted - sum(count[key] for key in held & count.keys())
-        for key in sorted(count.keys() - held)[:-1]:
+        missing = wanted - sum(count[key] for key in held_keys & count.keys())
+        for key in sorted(count.keys() - held_keys)[:-1]:
             if missing <= 0:
                 break
-            held.add(key)
+            held_keys.add(key)
             missing -= count[key]
-    return held
+    return held_keys
 
 
 def _require_labels(splits: Splits, policy: Policy) -> None:
     for name in ("train", "validation"):
         rows = [row for row in getattr(splits, name) if policy.id in row.labels]
-        found = {row.labels[policy.id] for row in rows}
-        missing = [label for label in policy.labels if label not in found]
+        present = {row.labels[policy.id] for row in rows}
+        missing = [label for label in policy.labels if label not in present]
         if missing:
             raise DataError(
                 f"the {name} rows ({len(rows)}) hold no {' and no '.join(map(repr, missing))} of policy {policy.id!r}; "

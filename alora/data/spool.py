@@ -46,23 +46,23 @@ class Spool:
 class Spooled(Sequence[T]):
     """A sequence whose items are read when they are asked for; equal to any sequence of the same items."""
 
-    __slots__ = ("_count", "_decode", "_place", "_spool")
+    __slots__ = ("_count", "_decode", "_span", "_spool")
 
-    def __init__(self, spool: Spool, place: tuple[int, int], count: int, decode: Callable[[Any], T]) -> None:
-        self._spool, self._place, self._count, self._decode = spool, place, count, decode
+    def __init__(self, spool: Spool, span: tuple[int, int], count: int, decode: Callable[[Any], T]) -> None:
+        self._spool, self._span, self._count, self._decode = spool, span, count, decode
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[T]:
-        return map(self._decode, self._spool.read(*self._place))
+        return map(self._decode, self._spool.read(*self._span))
 
     @overload
-    def __getitem__(self, place: int) -> T: ...
+    def __getitem__(self, index: int) -> T: ...
     @overload
-    def __getitem__(self, place: slice) -> tuple[T, ...]: ...
-    def __getitem__(self, place: int | slice) -> T | tuple[T, ...]:
-        return tuple(self)[place]
+    def __getitem__(self, index: slice) -> tuple[T, ...]: ...
+    def __getitem__(self, index: int | slice) -> T | tuple[T, ...]:
+        return tuple(self)[index]
 
     def __eq__(self, other: object) -> bool:
         return tuple(self) == tuple(other) if isinstance(other, Sequence) else NotImplemented
