@@ -1,4 +1,4 @@
-"""What is wrong with rows, gathered to the end: every problem with its place, before any money is spent."""
+"""What is wrong with rows, gathered to the end: every problem and where it is, before any money is spent."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ SHOWN = 20
 class Finding:
     """One thing that is wrong (``error``: no run) or doubtful (``warning``).
 
-    ``code`` is stable: scripts may rely on it. ``where`` is a place (``train.jsonl:17``), the first of ``count`` rows
+    ``code`` is stable: scripts may rely on it. ``where`` is a row (``train.jsonl:17``), the first of ``count`` rows
     that have the same problem, or the name of a split.
     """
 
@@ -33,7 +33,7 @@ class Finding:
 
 
 def located(where: str, part: str) -> str:
-    """Of a row, or of a part of it."""
+    """``where`` of a row, or of a ``part`` of it."""
     return f"{where}: {part}" if part else where
 
 

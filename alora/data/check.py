@@ -62,7 +62,7 @@ def check_turns(name: str, rows: Rows) -> list[Finding]:
 
 
 def describe_positive(name: str, rows: Rows, policy: Policy) -> str:
-    """Which label is flagged, and how many rows of a split have it: nothing else shows labels that are swapped."""
+    """Which label is flagged, and how many rows of a split have it: nothing else shows that labels are swapped."""
     counts = count_labels(rows, policy)
     flagged = counts[policy.positive]
     return f"{policy.id} flags {policy.positive!r}, the label of {flagged} of {sum(counts.values())} {name} rows"
@@ -114,7 +114,7 @@ def check_duplicates(splits: Mapping[str, Rows], *policies: Policy) -> list[Find
 
 
 def _compete(first: Rows, second: Rows) -> bool:
-    """Whether some policy has labels in both: only then has it seen what it is measured on."""
+    """Whether some policy has labels in both: only then has it trained on rows that it is measured on."""
     return not {name for row in first for name in row.labels}.isdisjoint(name for row in second for name in row.labels)
 
 

@@ -25,7 +25,7 @@ __all__ = ["Conversation", "LabelledConversation", "Message", "each", "named", "
 
 @dataclass(frozen=True, slots=True)
 class LabelledConversation:
-    """A conversation with a label per policy that it was labelled for; ``where`` is its place (``train.jsonl:17``).
+    """A conversation with a label per policy that it was labelled for; ``where`` says where it stands (``train.jsonl:17``).
 
     Rows of one ``group`` (the same customer, the same thread) stay on one side of a split. ``source`` is the
     index of its file among several; in training the row's loss counts ``weight`` times.
@@ -148,10 +148,8 @@ def holds_rows(source: str, settings: DataSettings) -> bool:
     if first is None or not isinstance(first.value, dict) or not first.value.keys().isdisjoint(("role", "from")):
         return False
     named, detected = settings.columns.messages, detect_columns(settings.columns, first.value, Findings()).messages
-    alone = detected != named and detected.lower() in (
-        "text",
-        "prompt",
-    )  # a message of another dialect may have these, too
+    # A message of another dialect may have these, too.
+    alone = detected != named and detected.lower() in ("text", "prompt")
     return not alone and all(name in first.value for name in detected.split(","))
 
 
@@ -166,7 +164,7 @@ class Rejected:
 def stream_conversations(
     source: str, settings: DataSettings | None = None
 ) -> Iterator[tuple[Any, LabelledConversation | Rejected]]:
-    """Every row of ``source`` in its order, one held at a time: its value, and the conversation without labels or why
+    """Every row of ``source`` in its order, one in memory at a time: its value, and the conversation without labels or why
     there is none.
 
     Raises:
@@ -206,7 +204,7 @@ class _ByRow(Findings):
 def _conversations(
     source: str, settings: DataSettings, findings: Findings
 ) -> Iterator[tuple[str, Any, DataSettings, Conversation | None]]:
-    """Place, value and conversation of each row of one source, and the settings with the columns of such a row."""
+    """Where each row of one source stands, its value and conversation, and the settings with the columns of such a row."""
     known, usual, names, decided = settings, settings.columns, None, False
     for where, value in read_rows(source, findings):
         if isinstance(value, dict) and value.keys() != names:
@@ -227,7 +225,7 @@ def _labelled_rows(
     ids_seen: dict[str, str],
     spool: Spool,
 ) -> Iterator[LabelledConversation]:
-    """The rows of the ``number``-th source, valid while ``findings`` is empty; ``ids_seen`` holds the ids of all, and
+    """The rows of the ``number``-th source, valid while ``findings`` is empty; ``ids_seen`` has the ids of all sources,
     ``spool`` the messages."""
     for where, value, known, conversation in _conversations(source, settings, findings):
         if conversation is None and known.skip_empty:

@@ -1,4 +1,4 @@
-"""Text files of rows: JSON lines, a JSON array, CSV and TSV, each also packed by gzip. One row is held at a time."""
+"""Text files of rows: JSON lines, a JSON array, CSV and TSV, each also packed by gzip. One row is in memory at a time."""
 
 import csv
 import gzip
@@ -31,16 +31,15 @@ _BETWEEN = re.compile(r"[\s,]*")
 
 
 class Row(NamedTuple):
-    """One row as it was read: ``train.jsonl:17`` and what stands there."""
+    """One row as it was read: where (``train.jsonl:17``) and its value."""
 
     where: str
     value: Any
 
 
 def read_text(path: Path, name: str, table: bool, findings: Findings) -> Iterator[Row]:
-    """The rows of a ``table`` (CSV, TSV) or of JSON; ``name`` is the file's in a row's place.
-
-    A place counts lines, or, in a JSON array, rows.
+    """The rows of a ``table`` (CSV, TSV) or of JSON; ``name`` is the file's in ``Row.where``, followed by
+    the number of the line or, in a JSON array, of the row.
 
     Raises:
         DataError: the file as a whole cannot be read.
@@ -68,7 +67,7 @@ def read_text(path: Path, name: str, table: bool, findings: Findings) -> Iterato
 
 def _are_lines(stream: Stream) -> bool:
     """Whether a file that begins with a bracket holds JSON lines, and no array: behind a line of messages comes another
-    list; a bracket alone has an object without a comma behind it, and behind that nothing closes."""
+    list; a bracket alone has an object without a comma after it, and nothing closes it there."""
     first, second, third = (stream.readline(LONGEST_LINE).removeprefix(UTF8_BOM) for _ in range(3))
     stream.seek(0)
     try:

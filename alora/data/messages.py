@@ -53,7 +53,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Conversation:
-    """Messages in order. ``id`` is the row's own, or its place in the file."""
+    """Messages in order. ``id`` is the row's own, or where it stands (``train.jsonl:17``)."""
 
     id: str
     messages: Sequence[Message]
@@ -82,7 +82,7 @@ def as_row(conversation: Conversation) -> dict[str, Any]:
 
 
 def conversation_of(row: Any, where: str, settings: DataSettings, findings: Findings) -> Conversation | None:
-    """The conversation in one row; None where something is wrong with it, which is in ``findings`` then."""
+    """The conversation in one row; None where something is wrong with it; ``findings`` says what."""
     columns = settings.columns
     if not isinstance(row, dict):
         findings.add("ROW_KIND", where, f"a row is an object with {columns.messages!r}, not {kind(row)}")
@@ -134,7 +134,7 @@ def _raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findi
             for name, index, text in texts
         ]
     kinds = ", ".join(f"{name!r} is {kind(value)}" for name, value in zip(names, values, strict=True))
-    if printed:  # the cell beside the place, so that all such rows are one finding
+    if printed:  # the cell is given apart, so that all such rows are one finding
         text = "messages as Python prints them, or cut short; write them as JSON, by json.dumps"
         findings.add("MESSAGES_KIND", where, text, kinds)
         return None

@@ -1,4 +1,4 @@
-"""Where rows come from: text files, Parquet files, hub data sets. Each row arrives as plain data with its place."""
+"""Where rows come from: text files, Parquet files, hub data sets. Each row is plain data, with where it stands."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

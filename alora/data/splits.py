@@ -34,7 +34,7 @@ class Splits:
 
     @property
     def held_out(self) -> tuple[LabelledConversation, ...]:
-        """What to measure on: the test rows, or the validation rows where there are none."""
+        """The rows to measure on: the test rows, or the validation rows where there are none."""
         return self.test or self.validation
 
     def counts(self, policy: Policy) -> dict[str, dict[str, int]]:
@@ -92,7 +92,7 @@ def read_splits(
 def read_policy_rows(
     source: Source, settings: DataSettings, policies: Sequence[Policy], findings: Findings | None = None
 ) -> tuple[list[LabelledConversation], LeftOut]:
-    """Rows of ``policies``, as they stand, from one source or (``%policy%`` in its name) from one file for each.
+    """Unmerged rows of ``policies`` from one source or (``%policy%`` in its name) from one file for each.
 
     Args:
         findings: keeps the notes on how the rows were read.
@@ -124,7 +124,7 @@ def read_shared_rows(
     weights: Sequence[float] = (),
     findings: Findings | None = None,
 ) -> tuple[list[LabelledConversation], LeftOut]:
-    """As :func:`read_policy_rows`; of a file for each policy, rows that hold the same conversation become one, so that
+    """As :func:`read_policy_rows`; from a file for each policy, rows with the same conversation become one, so that
     their policies share its prefix. ``weights`` are of the sources' rows; empty: all the same."""
     rows, left_out = read_policy_rows(source, settings, policies, findings)
     rows = [replace(row, weight=weights[row.source]) for row in rows] if weights else rows

@@ -9,13 +9,13 @@ from typing import Any, TypeVar, overload
 
 from alora.errors import DataError
 
-IN_MEMORY = 256 * 2**20  # bytes; what comes behind them makes the file a real one
+IN_MEMORY = 256 * 2**20  # bytes; with more, the file is a real one
 
 T = TypeVar("T")
 
 
 class Spool:
-    """A temporary file without a name, gone with its last reader. It is of one process, and of one thread."""
+    """A temporary file without a name, gone with its last reader; for one process and one thread."""
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY)  # noqa: SIM115 - closed with its last reader

@@ -1,7 +1,7 @@
 """Requests that are answered once: every answer is kept in ``calls.jsonl``, and what it cost counts towards the budget.
 
 A run that was killed and called again reads the answers that it has and asks for the others. A request that failed or
-was refused is not kept, so the next call asks again; that the endpoint filters a content is.
+was refused is not kept, so the next call asks again; a filtered one is kept.
 """
 
 import hashlib
@@ -113,8 +113,8 @@ class Calls(JudgeClient):
         counted = spent.input_tokens and (spent.output_tokens or not (heard and heard[-1]))
         if heard and self._limits.max_cost is not None and not counted:
             raise ConfigError(
-                f"{self._url_setting}: its answers do not say how many tokens they took (usage), so generate.max_cost cannot "
-                "hold; set generate.max_calls in its place"
+                f"{self._url_setting}: its answers do not say how many tokens they took (usage), so generate.max_cost "
+                "cannot hold; set generate.max_calls in its place"
             )
         return Reply(None if isinstance(answer, NoAnswer) else answer, key, spent, answer in _ASK_AGAIN)
 

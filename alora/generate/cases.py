@@ -80,7 +80,7 @@ def judged_pairs(
         except BudgetSpent as spent:
             return spent
         except BaseException:
-            calls.stop()  # here, for the next pair may begin before anybody hears of it
+            calls.stop()  # here: the next pair may begin before the caller sees the error
             raise
 
     with ThreadPoolExecutor(recipe.judge.concurrency) as pool:

@@ -65,7 +65,7 @@ class Quality:
         return {"as_written_by_model": {model: right[model] / asked[model] for model in asked}} if asked else {}
 
     def findings(self) -> list[Finding]:
-        """What should keep these rows from being trained on as they are."""
+        """Reasons not to train on these rows as they are."""
         figures = self.as_dict()
         findings: list[Finding] = []
 
@@ -111,8 +111,8 @@ class Quality:
             add(ERROR, "ONE_LABEL", f"no row is labelled {' or '.join(missing)} (dropped: {why}): the judges do not "
                                     "tell them apart, or filters took them; see dropped.jsonl")  # fmt: skip
         elif len(validation_labels) < len(self.policy.labels):
-            add(ERROR, "ONE_LABEL", f"validation rows hold {len(validation_labels)} of {len(self.policy.labels)} labels: too few "
-                                    "pairs are left to hold some out; raise generate.pairs")  # fmt: skip
+            add(ERROR, "ONE_LABEL", f"validation rows hold {len(validation_labels)} of {len(self.policy.labels)} labels: too "
+                                    "few pairs are left to hold some out; raise generate.pairs")  # fmt: skip
         else:
             self._check_numbers(labels, counts, add)
         if not missing and min(labels.values()) < MOST_SHARE * max(labels.values()):

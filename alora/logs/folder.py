@@ -64,7 +64,7 @@ class RefusedRow:
 
 
 class VerdictFolder:
-    """The place of one job's verdicts, held by this process: use it by ``with``.
+    """One job's verdicts, locked by this process: use it by ``with``.
 
     Args:
         output: the folder, or the ``.parquet`` (or ``.pq``) file that it becomes.
@@ -72,7 +72,7 @@ class VerdictFolder:
             ``rows`` (their number) and ``shard_rows``.
 
     Raises:
-        RunError: the place holds another job's verdicts, something else, or another process works on it.
+        RunError: it holds another job's verdicts, something else, or another process works on it.
     """
 
     def __init__(self, output: Path, job: Mapping[str, Any]) -> None:

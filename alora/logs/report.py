@@ -1,4 +1,4 @@
-"""What verdicts on a log say: rates over time, who fires together, examples, drift. Read a shard at a time."""
+"""A report on a log's verdicts: rates over time, who fires together, examples, drift. Read a shard at a time."""
 
 import heapq
 import re
@@ -26,7 +26,7 @@ _COMPACT = re.compile(r"\d{8}(\d{6})?")
 
 @dataclass(frozen=True)
 class Table:
-    """A title, what it says, and rows of cells: all that a report is made of."""
+    """A title, what it shows, and rows of cells: a report is a list of these."""
 
     title: str
     about: str
@@ -46,7 +46,7 @@ class ShownVerdict:
 
 
 class Summary:
-    """Counts over all verdicts of a place; memory does not grow with their number."""
+    """Counts over all verdicts of a folder or file; memory does not grow with their number."""
 
     def __init__(self, path: Path, examples: int) -> None:
         self.manifest = read_manifest(path)
@@ -107,7 +107,7 @@ class Summary:
 
 
 def day_of(time: str | None) -> str:
-    """The day (UTC where the time tells its zone) of an ISO date, or of (milli-, micro-, nano-) seconds since 1970."""
+    """The day (UTC where the time has a zone) of an ISO date, or of (milli-, micro-, nano-) seconds since 1970."""
     if not time:
         return _UNKNOWN
     if not _COMPACT.fullmatch(time):  # a date without its dashes, and no number of seconds

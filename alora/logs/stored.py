@@ -1,4 +1,4 @@
-"""What a place of verdicts holds, for those who read it. It may come from anywhere, so nothing is used unchecked."""
+"""Read verdicts back from a folder or a file. It may come from anywhere, so nothing is used unchecked."""
 
 import json
 import re
@@ -187,7 +187,7 @@ def checked(file: Path, job: Mapping[str, Any], rows: range, columns: Sequence[s
 
 
 def _require_own(batch: pyarrow.RecordBatch, policies: Mapping[str, Any]) -> None:
-    """The verdicts are by the job's policies, as far as its manifest tells."""
+    """ValueError unless the verdicts are those of the job's policies, as far as its manifest says."""
     names = set(batch.schema.names)
     for policy, own in policies.items():
         known = {"adapter": [own["adapter"]], "threshold": [own["threshold"]], "label": own.get("labels")}
