@@ -25,7 +25,7 @@ __all__ = ["Conversation", "LabelledConversation", "Message", "each", "named", "
 
 @dataclass(frozen=True, slots=True)
 class LabelledConversation:
-    """A conversation with a label per policy that it was labelled for; ``where`` says where it stands (``train.jsonl:17``).
+    """A conversation with a label per policy that it was labelled for, and ``where`` it stands (``train.jsonl:17``).
 
     Rows of one ``group`` (the same customer, the same thread) stay on one side of a split. ``source`` is the
     index of its file among several; in training the row's loss counts ``weight`` times.
@@ -164,8 +164,8 @@ class Rejected:
 def stream_conversations(
     source: str, settings: DataSettings | None = None
 ) -> Iterator[tuple[Any, LabelledConversation | Rejected]]:
-    """Every row of ``source`` in its order, one in memory at a time: its value, and the conversation without labels or why
-    there is none.
+    """Every row of ``source`` in its order, one in memory at a time: its value, and the conversation without labels, or
+    why there is none.
 
     Raises:
         DataError: the source as a whole, or the rest of it, cannot be read.
@@ -204,7 +204,8 @@ class _ByRow(Findings):
 def _conversations(
     source: str, settings: DataSettings, findings: Findings
 ) -> Iterator[tuple[str, Any, DataSettings, Conversation | None]]:
-    """Where each row of one source stands, its value and conversation, and the settings with the columns of such a row."""
+    """Of each row of one source where it stands, value and conversation, and the settings with the columns of such a
+    row."""
     known, usual, names, decided = settings, settings.columns, None, False
     for where, value in read_rows(source, findings):
         if isinstance(value, dict) and value.keys() != names:

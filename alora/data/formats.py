@@ -1,4 +1,4 @@
-"""Text files of rows: JSON lines, a JSON array, CSV and TSV, each also packed by gzip. One row is in memory at a time."""
+"""Text files of rows: JSON lines, a JSON array, CSV and TSV, also packed by gzip. One row is in memory at a time."""
 
 import csv
 import gzip

@@ -38,7 +38,7 @@ STANCES = (
 
 @dataclass(frozen=True)
 class Vote:
-    """The index of a label in the policy's labels, and the judge's argument for it; ``model``: empty for judge.model."""
+    """The index of a label in the policy's labels, and the argument for it; ``model``: empty for judge.model."""
 
     label_id: int
     argument: str

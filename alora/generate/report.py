@@ -94,7 +94,7 @@ class Quality:
         """Whether there are rows, and of all labels."""
         labels = Counter(case.label for case in self.rows)
         missing = [label for label in self.policy.labels if not labels[label]]
-        validation_labels = {case.label for case in self.kept.get("validation", ())}
+        held_out = {case.label for case in self.kept.get("validation", ())}
         counts = ", ".join(f"{labels[label]} {label}" for label in self.policy.labels)
         why = ", ".join(f"{count} {reason}" for reason, count in figures["dropped"].items()) or "none"
         if self.budget:
@@ -110,9 +110,9 @@ class Quality:
         elif missing:
             add(ERROR, "ONE_LABEL", f"no row is labelled {' or '.join(missing)} (dropped: {why}): the judges do not "
                                     "tell them apart, or filters took them; see dropped.jsonl")  # fmt: skip
-        elif len(validation_labels) < len(self.policy.labels):
-            add(ERROR, "ONE_LABEL", f"validation rows hold {len(validation_labels)} of {len(self.policy.labels)} labels: too "
-                                    "few pairs are left to hold some out; raise generate.pairs")  # fmt: skip
+        elif len(held_out) < len(self.policy.labels):
+            add(ERROR, "ONE_LABEL", f"validation rows hold {len(held_out)} of {len(self.policy.labels)} labels: "
+                                    "too few pairs are left to hold some out; raise generate.pairs")  # fmt: skip
         else:
             self._check_numbers(labels, counts, add)
         if not missing and min(labels.values()) < MOST_SHARE * max(labels.values()):
