@@ -38,8 +38,8 @@ def remember_of(files: Sequence[Path], suffix: str, compute: Callable[[], str]) 
     Raises:
         OSError: a file cannot be read.
     """
-    found = [(str(file.resolve()), file.stat()) for file in files]
-    stats = [(name, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns) for name, at in found]
+    states = [(str(file.resolve()), file.stat()) for file in files]
+    stats = [(name, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns) for name, at in states]
     key = hashlib.sha256(json.dumps(stats).encode("utf-8", "surrogatepass")).hexdigest()
     try:
         folder = cache_folder("fingerprints")

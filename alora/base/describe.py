@@ -66,10 +66,10 @@ def _growth(tokenizer: PreTrainedTokenizerBase) -> float:
     normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
     waiting, growth = [{} if normalizer is None else json.loads(normalizer.__getstate__())], 1.0
     while waiting:
-        one = waiting.pop()
-        waiting += one.get("normalizers", ())
-        replaced = one.get("pattern", {}).get("String") or " "
-        growth *= max(1.0, len(one.get("content") or "") / len(replaced), len(one.get("prepend") or ""))
+        part = waiting.pop()
+        waiting += part.get("normalizers", ())
+        replaced = part.get("pattern", {}).get("String") or " "
+        growth *= max(1.0, len(part.get("content") or "") / len(replaced), len(part.get("prepend") or ""))
     return growth
 
 

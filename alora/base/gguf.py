@@ -61,24 +61,24 @@ def file_digest(file: Path) -> str:
 
 
 @contextlib.contextmanager
-def working_folder(place: Path) -> Iterator[Path]:
-    """An empty folder at ``place`` for the time of the block, for the holder of its lock; what a killed process left
-    there goes first."""
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir()
+def working_folder(folder: Path) -> Iterator[Path]:
+    """``folder``, empty, for the time of the block, for the holder of its lock; what a killed process left there is
+    removed first."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
     try:
-        yield place
+        yield folder
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _convert(file: Path, folder: Path, progress: bool) -> None:
     with working_folder(folder.parent / f".{folder.name}") as staged:
-        made = staged / "base"
+        base = staged / "base"
         try:
             from alora.base.gguf_model import write_model  # torch: clients of a server go without
 
-            write_model(file, made, progress)
+            write_model(file, base, progress)
         except (SafetensorError, BaseError):
             raise
         except ImportError as error:
@@ -93,9 +93,9 @@ def _convert(file: Path, folder: Path, progress: bool) -> None:
                 f"{file} cannot be read as a GGUF base: {first_line(error)}; check that the file is whole, and of a "
                 "family whose GGUF files transformers reads"
             ) from error
-        for path in (*made.iterdir(), made):
+        for path in (*base.iterdir(), base):
             flush(path)
-        made.replace(folder)
+        base.replace(folder)
 
 
 @contextlib.contextmanager

