@@ -96,7 +96,7 @@ def _prompted(bench: Workbench, run: MethodRun) -> dict[str, Scores]:
     wrong label stays wrong.
     """
     policies, splits, targets = bench.task.policies, bench.task.splits, bench.task.recipe.adapter.targets
-    renderer = bench.renderer.telling_the_rule()
+    renderer = bench.renderer.with_rule()
     suffixes = [renderer.suffix(policy) for policy in policies]
     silent = [silent_adapter(bench.base.model, targets, suffix.invocation_ids) for suffix in suffixes]
     started = time.process_time()

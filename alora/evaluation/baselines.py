@@ -35,7 +35,7 @@ def compare_with_baselines(
     split = "test" if splits.test else "validation"
     parts = {"validation": splits.validation, split: splits.held_out}  # one part where there are no test rows
     # Both kinds in one bank share each row's prefix.
-    rule_renderer = renderer.telling_the_rule()
+    rule_renderer = renderer.with_rule()
     rules = [rule_renderer.suffix(policy) for policy in policies]
     silent = [
         silent_adapter(base.model, adapter.spec.targets, rule.invocation_ids)

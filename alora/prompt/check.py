@@ -49,15 +49,15 @@ def check_prompts(
         if not wanted:
             continue
         try:
-            talk = row.conversation
-            prefixes = [renderer.prefix(talk)] if name == "train" else renderer.windows(talk)
+            conversation = row.conversation
+            prefixes = [renderer.prefix(conversation)] if name == "train" else renderer.windows(conversation)
         except RenderError as error:
             findings.add("NOT_RENDERED", row.where, str(error))
             continue
         for prefix in prefixes:
             starts = {last_occurrence(prefix.token_ids + suffix.token_ids, suffix.invocation_ids) for suffix in wanted}
-            for found in starts - {len(prefix.token_ids)}:
-                text = f"the adapter would start at token {found}, not at {len(prefix.token_ids)}; please report this"
+            for start in starts - {len(prefix.token_ids)}:
+                text = f"the adapter would start at token {start}, not at {len(prefix.token_ids)}; please report this"
                 findings.add("ACTIVATION", row.where, text)
         longest = max(len(prefix.token_ids) for prefix in prefixes) + max(len(suffix.token_ids) for suffix in wanted)
         if longest > longest_input:
@@ -69,12 +69,12 @@ def check_prompts(
         if truncation:
             cut.append((truncation.tokens_before - truncation.tokens_after, truncation.tokens_before, row.where))
     lost = sum(tokens for tokens, _, _ in cut)
-    found = _truncation(name, cut, len(lengths), renderer.settings) if cut else []
-    return _token_lengths(lengths, len(cut), prefix_tokens, lost, windows), [*findings.all(), *found]
+    start = _truncation(name, cut, len(lengths), renderer.settings) if cut else []
+    return _token_lengths(lengths, len(cut), prefix_tokens, lost, windows), [*findings.all(), *start]
 
 
 def _truncation(name: str, cut: list[tuple[int, int, str]], rows: int, settings: PromptSettings) -> list[Finding]:
-    """What is cut, as (tokens lost, tokens before, place): doubtful, or wrong where too many rows lose most of it."""
+    """What is cut, as (tokens lost, tokens before, where): doubtful, or wrong where too many rows lose most of it."""
     _, whole, where = max(cut)
     gutted = sum(2 * tokens > before for tokens, before, _ in cut)
     windows, taken_from = settings.truncation == "windows", cut_from(settings)

@@ -37,7 +37,7 @@ class Suffix:
     ``label_token_ids[i]`` is the token of the policy's label ``i``.
 
     Raises:
-        RenderError: PEFT's search for ``invocation_ids`` would find another place than the first token.
+        RenderError: PEFT's search for ``invocation_ids`` would find another index than 0.
     """
 
     token_ids: tuple[int, ...]
@@ -45,11 +45,11 @@ class Suffix:
     label_token_ids: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        found = last_occurrence(self.token_ids, self.invocation_ids) if self.invocation_ids else None
-        if found != 0:
+        start = last_occurrence(self.token_ids, self.invocation_ids) if self.invocation_ids else None
+        if start != 0:
             raise RenderError(
                 f"the suffix's {len(self.token_ids)} tokens hold the invocation {list(self.invocation_ids)} last at "
-                f"{found}, not at 0, so PEFT would start the adapter elsewhere; "
+                f"{start}, not at 0, so PEFT would start the adapter elsewhere; "
                 f"take {INVOCATION!r} out of the policy's title and rule"
             )
 
@@ -73,7 +73,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Question:
-    """One conversation and the adapters that answer about it: their places in a scorer, one suffix each.
+    """One conversation and the adapters that answer about it: their numbers in a scorer, one suffix each.
 
     Of a conversation in windows there are several; ``more`` are yet to come.
     """

@@ -21,7 +21,7 @@ from alora.errors import ConfigError, PolicyError, RenderError
 from alora.policy import Policy
 from alora.prompt.parts import INVOCATION, Prefix, Prompt, Question, Suffix, Truncation
 from alora.prompt.template import take_apart
-from alora.prompt.tokens import panics_told, text_encoder
+from alora.prompt.tokens import panics_refused, text_encoder
 from alora.prompt.truncate import MARKERS_AT_MOST, Turn, bounded, fit
 from alora.prompt.windows import windows
 
@@ -65,11 +65,11 @@ class Renderer:
     def prompt(self, conversation: Conversation, policy: Policy) -> Prompt:
         return Prompt(self.prefix(conversation), self.suffix(policy))
 
-    def telling_the_rule(self) -> "Renderer":
-        """The same prefixes with the whole rule in the suffix: what a base without an adapter needs to be told."""
-        other = copy(self)
-        other.settings, other._suffixes = replace(self.settings, instruction="rule"), {}
-        return other
+    def with_rule(self) -> "Renderer":
+        """The same prefixes with the whole rule in the suffix, as a base without an adapter needs it."""
+        renderer = copy(self)
+        renderer.settings, renderer._suffixes = replace(self.settings, instruction="rule"), {}
+        return renderer
 
     def prefix(self, conversation: Conversation) -> Prefix:
         """The shared part: depends on the conversation alone.
@@ -103,18 +103,18 @@ class Renderer:
 
         own = tuple(conversation.messages)
         messages = bounded(own, limit, MARKER)
-        found = [self.prefix(Conversation(conversation.id, part)) for part in windows(messages, limit, size, MARKER)]
+        prefixes = [self.prefix(Conversation(conversation.id, part)) for part in windows(messages, limit, size, MARKER)]
         if messages is not own:
             lost = replace(whole.truncation, tokens_after=whole.truncation.tokens_before)
-            found[-1] = replace(found[-1], truncation=lost)
-        return found
+            prefixes[-1] = replace(prefixes[-1], truncation=lost)
+        return prefixes
 
     def questions(
         self, conversation: Conversation, suffixes: Sequence[Suffix], asked: Sequence[int] | None = None
     ) -> list[Question]:
         """One question for each of :meth:`windows`, to all of the scorer's adapters where ``asked`` is None."""
-        asked, found = range(len(suffixes)) if asked is None else asked, self.windows(conversation)
-        return [Question(prefix, suffixes, asked, len(found) - place) for place, prefix in enumerate(found, 1)]
+        asked, prefixes = range(len(suffixes)) if asked is None else asked, self.windows(conversation)
+        return [Question(prefix, suffixes, asked, len(prefixes) - number) for number, prefix in enumerate(prefixes, 1)]
 
     def suffix(self, policy: Policy) -> Suffix:
         """The policy's part: depends on the policy alone.
@@ -146,15 +146,15 @@ class Renderer:
         return f" {policy.title.strip().rstrip('.')}.{rule} Does the conversation violate it? {words}"
 
     def _answer_token(self, closing: str, word: str, policy: Policy) -> int:
-        made = self._answer_tokens(closing, word)
-        if len(made) == 1 and made[0] not in self._text.forbidden:
-            return made[0]
+        token_ids = self._answer_tokens(closing, word)
+        if len(token_ids) == 1 and token_ids[0] not in self._text.forbidden:
+            return token_ids[0]
         variants = (word.capitalize(), word.lower(), word.upper(), *OTHER_ANSWERS)
-        fitting = [other for other in dict.fromkeys(variants) if len(self._answer_tokens(closing, other)) == 1]
-        pieces = self._tokenizer.convert_ids_to_tokens(made)
+        fitting = [variant for variant in dict.fromkeys(variants) if len(self._answer_tokens(closing, variant)) == 1]
+        pieces = self._tokenizer.convert_ids_to_tokens(token_ids)
         raise PolicyError(
-            f"policy {policy.id!r}: the answer word {word!r} is {len(made)} tokens {pieces} on this base, and must be "
-            f"one ordinary token; use one of {fitting or 'the words that its vocabulary has whole'} in 'labels'"
+            f"policy {policy.id!r}: the answer word {word!r} is {len(token_ids)} tokens {pieces} on this base, and "
+            f"must be one ordinary token; use one of {fitting or 'the words that its vocabulary has whole'} in 'labels'"
         )
 
     def _answer_tokens(self, closing: str, word: str) -> list[int]:
@@ -231,7 +231,7 @@ class Renderer:
     def _markup(self, piece: str) -> list[int]:
         """The tokens of a piece of the template, control tokens included."""
         if piece not in self._pieces:
-            with panics_told(self._tokenizer.name_or_path):
+            with panics_refused(self._tokenizer.name_or_path):
                 ids = self._tokenizer.encode(piece, add_special_tokens=False, split_special_tokens=False)
             self._pieces[piece] = ids
         return self._pieces[piece]

@@ -1,8 +1,8 @@
 """Take a chat template apart: the text that it writes around each role's content.
 
-The template is rendered with marks in place of content and cut at the marks. Conversations are then put together from
+The template is rendered with marks instead of content and cut at the marks. Conversations are then put together from
 the pieces, so their text never passes through Jinja, a template that refuses two user turns in a row can still be given
-an instruction turn, and the place where an adapter starts is known instead of searched.
+an instruction turn, and the index where an adapter starts is known instead of searched.
 """
 
 import contextlib
@@ -67,7 +67,7 @@ def take_apart(tokenizer: "PreTrainedTokenizerBase", template_kwargs: Mapping[st
 
     Raises:
         RenderError: there is no template, it cannot be rendered, or what it writes around a turn is not the same at
-            every place of a conversation.
+            every position in a conversation.
     """
     if not tokenizer.chat_template:
         raise RenderError(
@@ -130,7 +130,7 @@ def _within_limits(surgeon: "_Surgeon") -> ChatTemplate:
 
 def _answer(surgeon: "_Surgeon") -> dict[str, Any] | str:
     """In the child: the pieces, or what is wrong with the template."""
-    gc.disable()  # what the parent holds is not the child's to end
+    gc.disable()  # the child must not finalize the parent's objects
     taken = int(Path(_STATM).read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     for kind, most in ((resource.RLIMIT_AS, taken + _MEMORY), (resource.RLIMIT_CPU, _SECONDS)):
         allowed = resource.getrlimit(kind)[1]
@@ -172,8 +172,8 @@ class _Surgeon:
             ) from error
         pieces = []
         for name in names:
-            piece, found, text = text.partition(_MARKS[name])
-            if not found or any(mark in piece for mark in _MARKS.values()):
+            piece, separator, text = text.partition(_MARKS[name])
+            if not separator or any(mark in piece for mark in _MARKS.values()):
                 raise RenderError(f"the chat template drops, moves or repeats content on {' '.join(names)}")
             pieces.append(piece)
         if any(mark in text for mark in _MARKS.values()):
@@ -260,7 +260,7 @@ class _Surgeon:
         theirs = self.render(names, generation=True)
         if theirs not in (ours + template.generation, ours):
             raise RenderError(
-                "the chat template writes different things around a turn at different places of a conversation, "
+                "the chat template writes different things around a turn at different positions in a conversation, "
                 f"so it cannot be taken apart: {_first_difference(ours, theirs)}"
             )
 

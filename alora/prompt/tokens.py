@@ -1,8 +1,8 @@
-"""Text that nobody vouches for → token ids, with no way to write a control token.
+"""Untrusted text → token ids, with no way to write a control token.
 
 A tokenizer turns ``<|im_end|>`` inside a message into the token that ends a turn. :class:`TextEncoder` encodes through
 a copy of the tokenizer that does not know such tokens: they are taken off the list of added tokens and out of the
-model's own vocabulary and merges, so that they cannot come out, whatever the text. What a text says is kept:
+model's own vocabulary and merges, so that no text can produce them. The text itself is kept:
 ``<|im_end|>`` becomes the ordinary tokens of ``<``, ``|``, ``im``, and so on.
 """
 
@@ -29,7 +29,7 @@ class TextEncoder:
 
     ``forbidden`` holds the ids that never come out: every added token, special or not (``<think>``, ``<tool_call>``),
     but for two kinds. Runs of white space that a family keeps as added tokens (Gemma's newlines) mean nothing to a
-    chat template, and the unknown token of a vocabulary without byte fallback is that vocabulary's only honest answer.
+    chat template, and the unknown token of a vocabulary without byte fallback is all that vocabulary has for them.
 
     Raises:
         RenderError: the tokenizer has no fast backend to copy, or the copy still writes a control token.
@@ -43,7 +43,7 @@ class TextEncoder:
                 f"the tokenizer of {self._name} is {type(tokenizer).__name__}, which has no fast (Rust) backend; "
                 "alora needs one to keep control tokens out of conversations: use a base that ships tokenizer.json"
             )
-        with panics_told(self._name):
+        with panics_refused(self._name):
             self._make(backend)
 
     def _make(self, backend: "Tokenizer") -> None:
@@ -73,7 +73,7 @@ class TextEncoder:
             raise RenderError(
                 f"the text has a lone surrogate at character {error.start}, which is not Unicode text; replace it"
             ) from None
-        with panics_told(self._name):
+        with panics_refused(self._name):
             if len(text) > LONG:  # lets other threads run meanwhile, which encode() does not
                 (encoding,) = self._backend.encode_batch([text], add_special_tokens=False)
             else:
@@ -82,8 +82,10 @@ class TextEncoder:
             self._refuse_dropped(text)
         ids: list[int] = encoding.ids
         if not self.forbidden.isdisjoint(ids):
-            found = sorted({self._backend.id_to_token(index) or str(index) for index in self.forbidden & set(ids)})
-            raise RenderError(f"the tokenizer of {self._name} writes control tokens {found} for plain text; report it")
+            control = sorted({self._backend.id_to_token(index) or str(index) for index in self.forbidden & set(ids)})
+            raise RenderError(
+                f"the tokenizer of {self._name} writes control tokens {control} for plain text; report it"
+            )
         return ids
 
     def _refuse_dropped(self, text: str) -> None:
@@ -104,7 +106,7 @@ class TextEncoder:
 
 
 @contextmanager
-def panics_told(name: str) -> Iterator[None]:
+def panics_refused(name: str) -> Iterator[None]:
     """RenderError for a panic in Rust, which is not an ``Exception``: a regex of ``tokenizer.json`` that gives up."""
     try:
         yield

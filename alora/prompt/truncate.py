@@ -39,7 +39,7 @@ def bounded(messages: tuple[Message, ...], max_tokens: int, marker: str) -> tupl
     front, head = _end(messages, room)
     back, tail = _end(messages[::-1], room)
     end = len(messages) - back
-    first, last = (replace(one, content=one.text, calls=()) for one in (messages[front], messages[end - 1]))
+    first, last = (replace(message, content=message.text, calls=()) for message in (messages[front], messages[end - 1]))
     cut = [
         replace(first, content=first.content[:head] + marker, name=first.name[:head]),
         replace(last, content=last.content[-tail:], name=last.name[:tail]),

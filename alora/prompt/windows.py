@@ -1,7 +1,7 @@
-"""A conversation that no prefix holds, as overlapping windows: cut between messages, and a long message between words.
+"""A conversation too long for one prefix, as overlapping windows: cut between messages, a long message between words.
 
-A window shows the last quarter of the one before it again, and all of them open with the conversation's own system
-message where that takes no more than a quarter.
+A window repeats the last quarter of the one before it, and each opens with the conversation's own system message where
+that takes no more than a quarter.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +16,9 @@ LEAST_PIECE = 16  # tokens
 
 @dataclass(frozen=True)
 class _Piece:
-    """A part of the message at ``place``, all of it where it ``opens`` and ``closes``; ``cost`` is in tokens."""
+    """A part of message ``message_index``, all of it where it ``opens`` and ``closes``; ``cost`` is in tokens."""
 
-    place: int
+    message_index: int
     message: Message
     cost: int
     opens: bool
@@ -40,7 +40,11 @@ def windows(
     def cost(message: Message) -> int:
         return size((*head, nothing, message)) - bare
 
-    pieces = [piece for place, item in enumerate(messages[len(head) :]) for piece in _pieces(place, item, share, cost)]
+    pieces = [
+        piece
+        for message_index, item in enumerate(messages[len(head) :])
+        for piece in _pieces(message_index, item, share, cost)
+    ]
     start = end = 0
     while end < len(pieces):
         end, total = start + 1, pieces[start].cost
@@ -56,13 +60,13 @@ def windows(
             start -= 1
 
 
-def _pieces(place: int, message: Message, share: int, cost: Callable[[Message], int]) -> list[_Piece]:
+def _pieces(message_index: int, message: Message, share: int, cost: Callable[[Message], int]) -> list[_Piece]:
     item = replace(message, content=message.text, calls=())
     if item.name and cost(replace(item, content="")) > share:  # each part would repeat it, and none would be short
         item = replace(item, name="", content=f"({item.name}) {item.content}")
     parts = _parts(item, share, cost)
     ends = (0, len(parts) - 1)
-    return [_Piece(place, part, cost(part), i == ends[0], i == ends[1]) for i, part in enumerate(parts)]
+    return [_Piece(message_index, part, cost(part), i == ends[0], i == ends[1]) for i, part in enumerate(parts)]
 
 
 def _parts(message: Message, share: int, cost: Callable[[Message], int]) -> list[Message]:
@@ -80,7 +84,7 @@ def _parts(message: Message, share: int, cost: Callable[[Message], int]) -> list
 
 def _whole(pieces: Sequence[_Piece], marker: str) -> Iterator[Message]:
     """Neighbouring parts of a message as one again."""
-    for _, group in groupby(pieces, key=lambda piece: piece.place):
+    for _, group in groupby(pieces, key=lambda piece: piece.message_index):
         parts = list(group)
         text = "".join(part.message.content for part in parts)
         before, after = "" if parts[0].opens else marker, "" if parts[-1].closes else marker

@@ -194,7 +194,7 @@ def test_the_default_suffix_is_invocation_and_answer_header_alone():
     suffixes = [renderer.suffix(policy) for policy in POLICIES]
     assert len({suffix.token_ids for suffix in suffixes}) == 1
     assert tokenizer.decode(suffixes[0].token_ids).startswith("<|im_start|>user\nPolicy check:<|im_end|>\n<|im_start|>")
-    told = renderer.telling_the_rule()
+    told = renderer.with_rule()
     assert POLICIES[0].rule in tokenizer.decode(told.suffix(POLICIES[0]).token_ids)
     talk = Conversation("x", (Message("user", "word"),))
     assert told.prefix(talk) == renderer.prefix(talk)
