@@ -1,4 +1,4 @@
-"""HTTP to a server that may be anything: no answer is endless, in bytes or in time, and none shows the key."""
+"""HTTP to a server that may be anything: every answer is bounded in bytes and in time, and none shows the key."""
 
 import asyncio
 import contextlib
@@ -98,13 +98,13 @@ class Http(AsyncClosing):
         Raises:
             Unreachable: no whole answer comes, or one that is too long.
             PromptRefused: ``body`` is not JSON.
-            ConfigError: the server sends on to another.
+            ConfigError: the server redirects to another.
         """
-        place = named(url)
+        address = named(url)
         try:
             content = None if body is None else json.dumps(body, allow_nan=False).encode()
         except (TypeError, ValueError, RecursionError) as error:
-            raise PromptRefused(f"the request to {place} is not JSON ({error}); give texts and numbers") from error
+            raise PromptRefused(f"the request to {address} is not JSON ({error}); give texts and numbers") from error
         given = {**(headers or {}), **({} if body is None else {"Content-Type": "application/json"})}
         method = "GET" if body is None else "POST"
         try:
@@ -116,15 +116,16 @@ class Http(AsyncClosing):
             ):
                 text = await _whole_text(answer)
         except TimeoutError as error:
-            raise _silent(place, f"no whole answer after {silence * _WHOLE:g} s") from error
+            raise _silent(address, f"no whole answer after {silence * _WHOLE:g} s") from error
         except (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:  # a cut answer, no HTTP at all
-            silent = _silent(place, one_line(error))
+            silent = _silent(address, one_line(error))
             silent.wait = 0.0 if isinstance(error, httpx2.ConnectError) else None  # it may be starting again
             raise silent from error
         if 300 <= answer.status_code < 400:
             raise ConfigError(
-                f"{place} answered {answer.status_code} and sends on to {named(str(answer.headers.get('Location')))}, "
-                "where neither key nor text follow; give the right address"
+                f"{address} answered {answer.status_code} and redirects to "
+                f"{named(str(answer.headers.get('Location')))}, where neither key nor text follow; give the right "
+                "address"
             )
         return answer, text.replace(self._secret, HIDDEN) if self._secret else text
 
@@ -161,8 +162,8 @@ def refusal(url: str, status: int, text: str, retry_after: str | None = None) ->
     return error
 
 
-def _silent(place: str, reason: str) -> Unreachable:
-    return Unreachable(f"{place} does not answer ({reason}); is the server up? alora serve starts one")
+def _silent(address: str, reason: str) -> Unreachable:
+    return Unreachable(f"{address} does not answer ({reason}); is the server up? alora serve starts one")
 
 
 async def _whole_text(answer: httpx2.Response) -> str:

@@ -243,7 +243,7 @@ def test_neither_key_nor_text_follows_to_another_place(status, monkeypatch):
     monkeypatch.setenv("JUDGE_KEY", "s3cret")
     with endpoint(lambda number, body: says("ok")) as elsewhere:
         headers = {"Location": f"{elsewhere.url}/chat/completions"}
-        with pytest.raises(ConfigError, match=f"answered {status} and sends on to {elsewhere.url}"):
+        with pytest.raises(ConfigError, match=f"answered {status} and redirects to {elsewhere.url}"):
             ask(lambda number, body: (status, headers, b""))
         assert elsewhere.bodies == []
 

@@ -53,7 +53,7 @@ def server(status: int = 200, location: str | None = None, content: object = Non
 def test_neither_key_nor_text_follows_to_another_place(status, body, monkeypatch):
     monkeypatch.setenv(KEY, "s3cret")
     with server() as (elsewhere, stolen), server(status, f"{elsewhere}/x") as (url, seen):
-        with pytest.raises(ConfigError, match=f"answered {status} and sends on to {elsewhere}/x"):
+        with pytest.raises(ConfigError, match=f"answered {status} and redirects to {elsewhere}/x"):
             asyncio.run(RemoteEngine(url)._send("/v1/models", body))
         assert stolen == []
         assert seen[0][1]["Authorization"] == "Bearer s3cret"  # the one that was named has both
