@@ -1,7 +1,7 @@
-"""The one home of the off-by-one: where an adapter starts, counted three ways.
+"""The index where an adapter starts, counted three ways; every off-by-one of it is here.
 
 A prompt of ``total`` tokens is ``prefix | suffix``. The *activation index* counts from the start and is the index of
-the first adapted token, so it equals ``len(prefix_ids)``. PEFT counts the same place from the end (its
+the first adapted token, so it equals ``len(prefix_ids)``. PEFT counts the same index from the end (its
 ``alora_offsets``), and vLLM cares about it in whole cache blocks. Pure Python, no imports: the vLLM plugin, the
 renderer and the trainer all read it from here.
 """

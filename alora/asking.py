@@ -24,7 +24,7 @@ Base = str | Path | BaseSettings | None
 
 
 class Policies(Generic[Read]):
-    """Bundles on one base: questions to all of them, which ``check`` may refuse, and verdicts from their logits."""
+    """Bundles on one base: makes questions to all of them, which ``check`` may refuse, and verdicts of their logits."""
 
     def __init__(
         self, bundles: Sequence[Read], renderer: Renderer, check: Callable[[Question], object] = lambda _: None
@@ -38,8 +38,8 @@ class Policies(Generic[Read]):
         return tuple(bundle.policy.id for bundle in self.bundles)
 
     def questions(self, messages: Messages, where: str) -> tuple[str, list[Question]]:
-        """The conversation's id, and the question to every policy about each of its windows; ``where`` opens messages,
-        if it is any."""
+        """The conversation's id, and the question to every policy about each of its windows; ``where``, if not
+        empty, opens error messages."""
         if isinstance(messages, LabelledConversation):
             messages, where = messages.conversation, messages.where
         if not isinstance(messages, Conversation):
@@ -57,19 +57,22 @@ class Policies(Generic[Read]):
             raise type(error)(f"{where}: {error}" if where else str(error)) from error
         return messages.id, questions
 
-    def verdicts(self, name: str, asked: Sequence[Question], logits_PL: Iterable[Iterable[Any]]) -> Verdicts:
+    def verdicts(self, name: str, windows: Sequence[Question], logits_PL: Iterable[Iterable[Any]]) -> Verdicts:
         """The verdicts from each policy's label logits."""
         pairs = zip(self.bundles, logits_PL, strict=True)
         verdicts = [
             make_verdict(bundle.policy, list(map(float, logits_L)), bundle.calibration, bundle.manifest.adapter_digest)
             for bundle, logits_L in pairs
         ]
-        tokens, lost = sum(len(one.prefix.token_ids) for one in asked), [one.prefix.truncation for one in asked]
-        return Verdicts(name, tuple(verdicts), tokens, next(filter(None, lost), None), len(asked))
+        tokens, lost = (
+            sum(len(window.prefix.token_ids) for window in windows),
+            [window.prefix.truncation for window in windows],
+        )
+        return Verdicts(name, tuple(verdicts), tokens, next(filter(None, lost), None), len(windows))
 
 
 def require_known(errors: str) -> None:
-    """ConfigError where ``errors`` is no way of ``score_many``."""
+    """ConfigError for an ``errors`` that ``score_many`` does not know."""
     if errors not in ("raise", "return"):
         raise ConfigError(f"errors is {errors!r}; give raise or return")
 
@@ -86,6 +89,6 @@ def open_artifact(
     bundles, used = read_bundles(folders, settings, policies, read)
     wanted = [bundle for bundle in bundles if not policies or "*" in policies or bundle.policy.id in policies]
     if not wanted:
-        found = ", ".join(bundle.policy.id for bundle in bundles)
-        raise ConfigError(f"{', '.join(folders)} has no policy {', '.join(policies)}; it has {found}")
+        served_ids = ", ".join(bundle.policy.id for bundle in bundles)
+        raise ConfigError(f"{', '.join(folders)} has no policy {', '.join(policies)}; it has {served_ids}")
     return wanted, used

@@ -50,12 +50,12 @@ def alone_in(folder: Path, elsewhere: str) -> BaseFileLock:
     from filelock import FileLock, Timeout  # clients of a server write no folder, and do without it
 
     folder.mkdir(parents=True, exist_ok=True)
-    held = FileLock(folder / LOCK, timeout=0)
+    lock = FileLock(folder / LOCK, timeout=0)
     try:
-        held.acquire()
+        lock.acquire()
     except Timeout as error:
         raise RunError(f"another alora process works in {folder}; wait for it, or set {elsewhere}") from error
-    return held
+    return lock
 
 
 def sweep(folder: Path) -> None:
@@ -138,12 +138,12 @@ def remove_own(folder: Path, own: re.Pattern[str], names: Collection[str] = ("",
 
 def _files(folder: Path, names: Collection[str]) -> list[tuple[str, Path]]:
     """Every file and link below ``names``, by its path from ``folder``; no link is followed."""
-    found = [folder / name for name in names if (folder / name).is_symlink() or (folder / name).is_file()]
+    entries = [folder / name for name in names if (folder / name).is_symlink() or (folder / name).is_file()]
     for top in (folder / name for name in names if not (folder / name).is_symlink()):
         for home, folders, files in os.walk(top):
             paths = [Path(home) / name for name in (*folders, *files)]
-            found += [path for path in paths if path.is_symlink() or not path.is_dir()]
-    return [(path.relative_to(folder).as_posix(), path) for path in found]
+            entries += [path for path in paths if path.is_symlink() or not path.is_dir()]
+    return [(path.relative_to(folder).as_posix(), path) for path in entries]
 
 
 @contextlib.contextmanager
@@ -159,7 +159,7 @@ def workshop(folder: Path) -> Iterator[Path]:
 
 
 def replace_folder(staged: Path, folder: Path, own: Collection[str] = ()) -> None:
-    """Put the finished folder ``staged`` in the place of ``folder``, which is there, old or new, at every moment.
+    """Replace ``folder`` by the finished folder ``staged``; at every moment there is the old one or the new one.
 
     The old folder may hold the files named in ``own``, and what the new one holds as well.
 
@@ -185,8 +185,8 @@ def replace_folder(staged: Path, folder: Path, own: Collection[str] = ()) -> Non
 
 def others(folder: Path, own: Collection[str]) -> str | None:
     """The first entry of ``folder`` that is not a file named in ``own``; None where it is missing."""
-    found = (entry for entry in folder.iterdir()) if folder.is_dir() else ()
-    return min((entry.name for entry in found if entry.name not in own or not entry.is_file()), default=None)
+    entries = (entry for entry in folder.iterdir()) if folder.is_dir() else ()
+    return min((entry.name for entry in entries if entry.name not in own or not entry.is_file()), default=None)
 
 
 _AT_FDCWD = -100

@@ -92,11 +92,11 @@ class Battery(Closing):
                     raise ConfigError("this battery is closed; score before close(), and read score_many inside `with`")
                 return self._answers(batch)
 
-        for asked, logits_PL in answers(compute, ask()):
+        for windows, logits_PL in answers(compute, ask()):
             while isinstance(name := names.popleft(), AloraError):
                 yield name
             try:
-                yield self._policies.verdicts(name, asked, logits_PL)
+                yield self._policies.verdicts(name, windows, logits_PL)
             except AdapterError as error:  # the adapter overflowed on it
                 if errors == "raise":
                     raise

@@ -1,4 +1,4 @@
-"""What a fleet needs before there is one: seconds, memory and devices, for aLoRA and for standard LoRA.
+"""What a battery will need: seconds, memory and devices, for aLoRA and for standard LoRA.
 
 A device is three numbers: seconds a base operation, seconds an operation of adapted tokens (the base's part included)
 and seconds a request. They are fitted to the bursts of a bench record (:func:`fit_rates`), or are shares of the peak
@@ -22,7 +22,7 @@ from alora.config.schema import PlanSettings
 from alora.errors import ConfigError, first_line
 
 BLOCK = 16  # tokens; a part of a block is never shared
-USABLE = 0.9  # of a device's memory
+USABLE = 0.9  # share of a device's memory
 BUSIEST = 0.8  # share of a device's time that may be planned
 # Of the published peak, and seconds of a request: fitted to vLLM 0.26 with Qwen3-4B on one H100.
 EFFICIENCY, REQUEST_S = 0.2, 0.0008
@@ -89,8 +89,8 @@ class BatteryWork(FlopCount):
     def lora(self, tokens: int, policies: int, cached: int = 0) -> Work:
         """The same by standard LoRA: every policy computes the whole prompt behind its own ``cached`` tokens."""
         kept, whole = cached - cached % self.block, tokens + self.suffix
-        one = (whole - kept) * (self.linear + self.adapter) + self._attention(whole, kept)
-        return Work(0, policies * one, policies, policies * (whole - kept))
+        adapted = (whole - kept) * (self.linear + self.adapter) + self._attention(whole, kept)
+        return Work(0, policies * adapted, policies, policies * (whole - kept))
 
     def _base(self, tokens: int, cached: int) -> float:
         return (tokens - cached) * self.linear + self._attention(tokens, cached)
@@ -104,13 +104,13 @@ class BatteryWork(FlopCount):
 
 
 def published_rates(device: Device) -> Rates:
-    """Of a device that nobody measured."""
+    """The rates of a device that nobody measured, from its published figures."""
     seconds = 1 / (EFFICIENCY * device.flops)
     return Rates(seconds, seconds, REQUEST_S, device.bandwidth)
 
 
 def fit_rates(record: Record) -> Rates:
-    """The three numbers that come nearest, in relative terms, to the bursts of ``alora`` and ``lora`` in a record.
+    """The three numbers with the smallest relative error on the bursts of ``alora`` and ``lora`` in a record.
 
     Raises:
         ConfigError: the record has no such bursts, or they are of a base whose shape it does not say.
@@ -136,18 +136,18 @@ def fit_rates(record: Record) -> Rates:
 
 def bursts(record: Record) -> list[tuple[int, int, dict[str, tuple[Work, float]]]]:
     """Tokens and policies of each cell of the grid, and by system the work and the median seconds of what it ran."""
-    battery, found = battery_of(record), []
+    battery, cells = battery_of(record), []
     for cell in (cell for cell in record.cells if cell.workload == "grid" and {"alora", "lora"} <= set(cell.systems)):
         tokens, systems = cell.size("tokens"), dict[str, tuple[Work, float]]()
         for name, count in (("alora", battery.alora), ("lora", battery.lora)):
             runs = [trial.run for trial in cell.of(name)]
             systems[name] = count(tokens, runs[0].pieces), median(run.seconds for run in runs)
-        found.append((tokens, cell.size("policies"), systems))
-    return found
+        cells.append((tokens, cell.size("policies"), systems))
+    return cells
 
 
 def battery_of(record: Record) -> BatteryWork:
-    """What a record's adapters were."""
+    """The battery that a record measured."""
     settings = record.settings
     if settings.get("shape") not in SHAPES:
         raise ConfigError("the record does not name a shape of alora bench; measure with bench.shape=")

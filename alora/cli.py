@@ -50,7 +50,7 @@ VERBS = {
     "plan": "plan.rate=N: devices, memory, p95 and cost of a fleet next to standard LoRA, with every assumption",
     "doctor": "versions, devices, base and caches, and what will not work here",
 }
-# How safetensors and torch, which raise errors of their own, tell that a file could not be written.
+# How safetensors and torch, which raise errors of their own, say that a file could not be written.
 _DISK_SIGNS = ("No space left on device", "StorageFull", "File too large", "inline_container")
 LONGEST_LINE = 2100  # characters of a message
 _REMEDIES = {
@@ -172,10 +172,10 @@ def _surroundings(error: BaseException) -> str | None:
     """A message for faults of the machine rather than the program: disk, permissions, memory."""
     text = " ".join(str(error).split())
     if isinstance(error, OSError):
-        place = f"{error.filename}: " if error.filename else ""
+        file = f"{error.filename}: " if error.filename else ""
         reason = error.strerror or text or type(error).__name__
-        remedy = _REMEDIES.get(error.errno or 0, "choose a place that can be read and written")
-        return f"{place[:300]}{reason}; {remedy}"
+        remedy = _REMEDIES.get(error.errno or 0, "choose a path that can be read and written")
+        return f"{file[:300]}{reason}; {remedy}"
     if isinstance(error, UnicodeEncodeError) or "embedded null byte" in text:
         return f"a name that no file can have ({text[:200]}); give another"
     if any(sign in text for sign in _DISK_SIGNS):
@@ -214,7 +214,7 @@ def _quieten(verb: str) -> None:
     if debugging():
         return
     warnings.filterwarnings("ignore")
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # on import it tells of a faster kernel it did not find
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # on import it reports a faster kernel it did not find
     for name, value in (
         ("TOKENIZERS_PARALLELISM", "false"),
         ("TRANSFORMERS_VERBOSITY", "error"),

@@ -1,6 +1,6 @@
 """Every error that alora raises on purpose.
 
-A message says what was found, where, and what to do about it. The command line prints the message alone and
+A message says what is wrong, where, and what to do about it. The command line prints the message alone and
 exits with the class's ``exit_code``: 2 when the user can correct the input, 1 when a check ran and failed.
 """
 
@@ -34,7 +34,7 @@ class ConfigError(AloraError, ValueError):
 class DataError(AloraError, ValueError):
     """Labelled conversations that cannot be used.
 
-    ``findings`` holds one line, or :class:`alora.findings.Finding`, per problem, each with its place
+    ``findings`` holds one line, or :class:`alora.findings.Finding`, per problem, each with where it is
     (``train.jsonl:17: ...``). ``count`` says in how many rows they are.
     """
 

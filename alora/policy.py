@@ -175,7 +175,7 @@ def read_policies(path: str | Path, wanted: Sequence[str] = ("*",)) -> list[Poli
     path = Path(path)
     if path.suffix.lower() in _ROWS:
         raise PolicyError(f"{path} holds rows, by its name, and no policy: give it as data.train; {_REMEDY}")
-    found: dict[str, Policy] = {}
+    policies: dict[str, Policy] = {}
     problems: list[str] = []
     others: list[str] = []  # of policies that nobody asked for
     for values in _lists(read_yaml(path, PolicyError, _REMEDY), path):
@@ -190,10 +190,10 @@ def read_policies(path: str | Path, wanted: Sequence[str] = ("*",)) -> list[Poli
             if policy.id in names:
                 problems.append(f"{where}: policy id {policy.id!r} is there twice; rename one")
             names.add(policy.id)
-            found.setdefault(policy.id, policy)
-    if problems or not found:
+            policies.setdefault(policy.id, policy)
+    if problems or not policies:
         raise PolicyError("\n".join(problems or others))
-    return list(found.values())
+    return list(policies.values())
 
 
 def policy_from_mapping(mapping: Any, where: str) -> Policy:
@@ -244,7 +244,7 @@ def _labels(value: Any, where: str) -> dict[str, tuple[str, ...]]:
 
 
 def _lists(content: Any, path: Path) -> list[list[tuple[str, Any]]]:
-    """Each list of policies in a file; each policy with its place."""
+    """Each list of policies in a file; each policy with where it stands."""
     if isinstance(content, Mapping) and any(key in content for key in LISTS):
         lists = {key: content[key] for key in LISTS if key in content}
     elif isinstance(content, list):

@@ -1,4 +1,4 @@
-"""Read what a user names, within bounds: no device without end, no pipe that nobody fills, no bomb, no link out."""
+"""Read files that a user names, within bounds: no endless device, no pipe without a writer, no bomb, no link out."""
 
 import errno
 import hashlib
@@ -66,7 +66,7 @@ def sha256_of(file: Path) -> str:
 
 def printable(text: str) -> str:
     """``text`` for a terminal, which obeys what others wrote: control and direction characters are escaped."""
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def read_json(path: Path, refusal: type[AloraError], remedy: str) -> Any:

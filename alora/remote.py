@@ -159,16 +159,16 @@ class GuardClient(Closing):
             messages = messages.conversation
         if not isinstance(messages, Conversation):
             messages = parse_conversation(messages, "the conversation")
-        found, usage = self._answers(as_row(messages)["messages"])
-        if failed := [verdict for verdict in found.values() if verdict.status != "ok"]:
+        answers, usage = self._answers(as_row(messages)["messages"])
+        if failed := [verdict for verdict in answers.values() if verdict.status != "ok"]:
             plain, _ = self._answers(_PLAIN)
-            why = "; ".join(f"{one.adapter} on the guard: {one.status}: {one.reason}" for one in failed)
-            if any(plain[one.policy].status != "ok" for one in failed):
+            why = "; ".join(f"{failure.adapter} on the guard: {failure.status}: {failure.reason}" for failure in failed)
+            if any(plain[failure.policy].status != "ok" for failure in failed):
                 raise CheckFailed(f"{why}; it fails on every conversation, so run the same command again later")
             raise PromptRefused(why)
         verdicts = []
         for asked in self.asked:
-            verdict = found[asked.policy]
+            verdict = answers[asked.policy]
             if verdict.label not in asked.labels or verdict.threshold != asked.threshold:
                 raise CheckFailed(
                     f"{asked.adapter} on the guard {self._url}: it answers {str(verdict.label)[:200]!r} at "
@@ -183,16 +183,16 @@ class GuardClient(Closing):
     def _answers(self, messages: Sequence[Mapping[str, Any]]) -> tuple[dict[str, GuardVerdict], Mapping[str, int]]:
         """What each policy that is asked says, and the guard's usage."""
         answer = self._check(messages)
-        found = {verdict.policy: verdict for verdict in answer.verdicts}
+        verdicts = {verdict.policy: verdict for verdict in answer.verdicts}
         for asked in self.asked:
-            if (adapter := found[asked.policy].adapter) != asked.adapter:
+            if (adapter := verdicts[asked.policy].adapter) != asked.adapter:
                 why = f"{asked.adapter} on the guard is {adapter} by now"
                 raise CheckFailed(f"{why}; run the same command again when it serves it")
-        return {asked.policy: found[asked.policy] for asked in self.asked}, answer.usage
+        return {asked.policy: verdicts[asked.policy] for asked in self.asked}, answer.usage
 
     def _check(self, messages: Sequence[Mapping[str, Any]]) -> GuardAnswer:
         """The guard's answer; one that says that it is busy or away for now is asked again."""
-        names = [one.policy for one in self.asked]
+        names = [policy.policy for policy in self.asked]
         for wait in _WAITS_S:
             try:
                 return self._guard.check(messages, policies=names)

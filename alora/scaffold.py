@@ -33,8 +33,8 @@ def _lines(split: str, parts: dict[str, Any]) -> str:
     replies += [(reply, "ok") for reply in parts["neutral"][split]]
     lines = []
     complaints, times = parts["complaints"][split], _PAIRED[split]
-    for number, (turn, (place, (reply, label))) in enumerate(product(range(times), enumerate(replies))):
-        complaint = complaints[(place + turn * len(complaints) // times) % len(complaints)]
+    for number, (turn, (index, (reply, label))) in enumerate(product(range(times), enumerate(replies))):
+        complaint = complaints[(index + turn * len(complaints) // times) % len(complaints)]
         row = {"id": f"{split}-{number:03d}-{label}", "messages": _messages(complaint, reply), "label": label}
         lines.append(json.dumps(row, ensure_ascii=False) + "\n")
     return "".join(lines)

@@ -2,7 +2,7 @@
 
 ``transformers``' own reporters do the work (``transformers.integrations``, what ``report_to`` names there). This module
 gives them the run's id and folder, the settings as the run's config, and names with policies in them. A reporter that
-fails is given up with one remark; the run itself never depends on it.
+fails is dropped with one remark; the run itself never depends on it.
 """
 
 import importlib.util
@@ -256,7 +256,7 @@ _ENDS: dict[str, Callable[..., object]] = {
 
 
 def metric_names(logs: Mapping[str, object], policies: Sequence[str], prefix: str = "") -> dict[str, float]:
-    """A trainer's log entry with the ids of policies in place of their numbers: ``eval_loss_1`` → ``eval_loss/ID``.
+    """A trainer's log entry with the ids of policies instead of their numbers: ``eval_loss_1`` → ``eval_loss/ID``.
 
     The only policy of a run has its total under its id, too. What is not a number is left out, and so is the summary
     that a trainer logs at its end (``train_loss``, ``train_runtime``).
@@ -268,7 +268,7 @@ def metric_names(logs: Mapping[str, object], policies: Sequence[str], prefix: st
         if key.startswith("train_") or key == "step":
             continue
         phase, rest = ("eval_", key.removeprefix("eval_")) if key.startswith("eval_") else ("", key)
-        numbers = {f"loss_{place}": f"loss/{policy}" for place, policy in enumerate(policies)}
+        numbers = {f"loss_{index}": f"loss/{policy}" for index, policy in enumerate(policies)}
         alone = [f"loss/{policies[0]}"] if rest == "loss" and len(policies) == 1 else []
         named |= {f"{phase}{prefix}{name}": float(value) for name in (numbers.get(rest, rest), *alone)}
     return named

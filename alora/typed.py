@@ -25,7 +25,7 @@ def typed(kind: Any, value: Any, key: str = "") -> Any:
     """
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):  # of JSON types, or of one kind and None
-        return typed(next((one for one in inner if type(value) is one), inner[0]), value, key)
+        return typed(next((candidate for candidate in inner if type(value) is candidate), inner[0]), value, key)
     if dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
         return _record(kind, value, key)
     if origin in (Mapping, dict) and isinstance(value, Mapping):
@@ -33,8 +33,8 @@ def typed(kind: Any, value: Any, key: str = "") -> Any:
     if origin in (list, tuple, Sequence) and isinstance(value, list | tuple):
         kinds = inner if origin is tuple and inner[-1] is not Ellipsis else inner[:1] * len(value)
         if len(kinds) == len(value):
-            made = list if origin is list else tuple
-            return made(typed(kinds[at], item, f"{key}[{at}]") for at, item in enumerate(value))
+            sequence = list if origin is list else tuple
+            return sequence(typed(kinds[at], item, f"{key}[{at}]") for at, item in enumerate(value))
     if (
         kind is float
         and isinstance(value, int | float)

@@ -35,7 +35,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """Where an adapter's verdict turns positive, and what is known about that place.
+    """The threshold and temperature of an adapter's verdict, and how they were fitted.
 
     ``threshold_low`` and ``threshold_high`` are the 95 % bootstrap interval of the choice. ``target`` says what it
     was chosen for (``evaluation.target``, or "none": uncalibrated, at one half), ``rows`` and ``positives`` on what.
@@ -183,7 +183,7 @@ def label_probabilities(logits: Sequence[float], temperature: float = 1.0) -> li
 def highest(logits_WL: Sequence[Sequence[float]]) -> Sequence[float]:
     """Of the logits of a conversation's windows, those by which the positive label is likeliest.
 
-    Logits that are no verdict come first, so that none is made without them.
+    Logits that are not finite come first, so that no verdict is made without them.
     """
 
     def odds(logits: Sequence[float]) -> float:
