@@ -4,12 +4,12 @@ Row ``n`` of a packed pass belongs to one policy ``p(n)``, and an adapted linear
 
     y_n = W x_n + s_p B_p A_p x_n,     p = p(n).
 
-Stacking the adapters of a module as ``A_PRD`` and ``B_POR`` and placing the rows of each policy in ``x_PMD`` (M is
+Stacking the adapters of a module as ``A_PRD`` and ``B_POR`` and scattering the rows of each policy into ``x_PMD`` (M is
 the largest number of rows that a policy has, the rest is zero) turns the second term into two batched products,
 
     delta_PMO = s_P (x_PMD A_PDR) B_PRO,
 
-taken back to the rows. Adapters of a smaller rank, or that do not adapt a module at all, hold zeros there; both
+gathered into the rows again. Adapters of a smaller rank, or that do not adapt a module at all, hold zeros there; both
 factors of a zero block then have zero gradient, so the padding stays zero under any optimiser.
 
 The bank hooks the base's own linear layers: no module is replaced, and without a route they are the base.
@@ -38,13 +38,13 @@ _FOREIGN = "the adapter belongs to another base: give the base that it was train
 class Route:
     """Which rows of a packed pass belong to which policy.
 
-    ``places_N`` is the index of each row in the flattened ``[P * M]``, with M = ``width``; None when the rows are
+    ``index_N`` is the index of each row in the flattened ``[P * M]``, with M = ``width``; None when the rows are
     already in that order.
     """
 
     policies: tuple[int, ...]
     width: int
-    places_N: torch.Tensor | None
+    index_N: torch.Tensor | None
 
     @staticmethod
     def of_rows(policy_of_row: Sequence[int], device: torch.device) -> "Route":
@@ -52,25 +52,26 @@ class Route:
         counts = Counter(policy_of_row)
         policies, width = tuple(sorted(counts)), max(counts.values())
         nth: Counter[int] = Counter()
-        first = {policy: place * width for place, policy in enumerate(policies)}
-        places = []
+        first = {policy: group * width for group, policy in enumerate(policies)}
+        indices = []
         for policy in policy_of_row:
-            places.append(first[policy] + nth[policy])
+            indices.append(first[policy] + nth[policy])
             nth[policy] += 1
-        in_order = places == list(range(len(policies) * width))
-        return Route(policies, width, None if in_order else torch.tensor(places, device=device))
+        # Rows in order need no copy: a view is enough, forward and backward.
+        in_order = indices == list(range(len(policies) * width))
+        return Route(policies, width, None if in_order else torch.tensor(indices, device=device))
 
-    def place(self, x_ND: torch.Tensor) -> torch.Tensor:
+    def scatter(self, x_ND: torch.Tensor) -> torch.Tensor:
         """``[N, D] -> [P, M, D]``, zeros where a policy has fewer rows than M."""
         count, depth = len(self.policies), x_ND.shape[1]
-        if self.places_N is not None:
-            x_ND = x_ND.new_zeros(count * self.width, depth).index_copy_(0, self.places_N, x_ND)
+        if self.index_N is not None:
+            x_ND = x_ND.new_zeros(count * self.width, depth).index_copy_(0, self.index_N, x_ND)
         return x_ND.view(count, self.width, depth)
 
-    def take_back(self, y_PMO: torch.Tensor) -> torch.Tensor:
-        """Inverse of :meth:`place`."""
+    def gather(self, y_PMO: torch.Tensor) -> torch.Tensor:
+        """Inverse of :meth:`scatter`."""
         y_NO = y_PMO.flatten(0, 1)
-        return y_NO if self.places_N is None else y_NO.index_select(0, self.places_N)
+        return y_NO if self.index_N is None else y_NO.index_select(0, self.index_N)
 
 
 class Bank(nn.Module):
@@ -99,23 +100,23 @@ class Bank(nn.Module):
         self._names = sorted({name for adapter in adapters for name in adapter.tensors})
         self._own = tuple(frozenset(adapter.tensors) for adapter in adapters)
         self._route: Route | None = None
-        self._silent = False
-        self._hooks: list[RemovableHandle] = []
+        self._disabled = False
+        self._hooks: list[RemovableHandle] = []  # a module hook would outlive this bank: release() removes them
         modules = dict(model.named_modules())
         self.a_PRD, self.b_POR = nn.ParameterList(), nn.ParameterList()
-        for place, name in enumerate(self._names):
+        for index, name in enumerate(self._names):
             module = modules.get(name)
             if not isinstance(module, nn.Linear):
                 raise AdapterError(f"the base has no linear layer {name!r}; {_FOREIGN}")
             a_PRD, b_POR = _stack(name, module, adapters, dtype)
             self.a_PRD.append(nn.Parameter(a_PRD, requires_grad=trainable))
             self.b_POR.append(nn.Parameter(b_POR, requires_grad=trainable))
-            self._hooks.append(module.register_forward_hook(self._hook(place)))
+            self._hooks.append(module.register_forward_hook(self._hook(index)))
         device = self.a_PRD[0].device
         self.register_buffer(
             "scaling_P",
             torch.tensor([spec.scaling for spec in self.specs], dtype=dtype, device=device),
-            persistent=False,
+            persistent=False,  # it follows from the specs, and a checkpoint holds what trains
         )
 
     @contextmanager
@@ -133,13 +134,13 @@ class Bank(nn.Module):
         return before
 
     @contextmanager
-    def silenced(self) -> Iterator[None]:
+    def disabled(self) -> Iterator[None]:
         """The base alone inside the block, whatever route a pass sets."""
-        before, self._silent = self._silent, True
+        before, self._disabled = self._disabled, True
         try:
             yield
         finally:
-            self._silent = before
+            self._disabled = before
 
     def attach(self, *hooks: RemovableHandle) -> None:
         """Hooks that leave the base with the bank's own."""
@@ -160,10 +161,10 @@ class Bank(nn.Module):
         """A copy of one policy's adapter, without padding, on CPU."""
         spec = self.specs[policy]
         tensors = {}
-        for place, name in enumerate(self._names):
+        for index, name in enumerate(self._names):
             if name in self._own[policy]:
-                a_RD = self.a_PRD[place][policy, : spec.rank]
-                b_OR = self.b_POR[place][policy, :, : spec.rank]
+                a_RD = self.a_PRD[index][policy, : spec.rank]
+                b_OR = self.b_POR[index][policy, :, : spec.rank]
                 tensors[name] = (a_RD.detach().cpu().clone(), b_OR.detach().cpu().clone())
         return AdapterWeights(spec, tensors)
 
@@ -174,9 +175,9 @@ class Bank(nn.Module):
     def gradients(self, policy: int) -> Mapping[str, tuple[torch.Tensor, torch.Tensor]]:
         """One policy's ``(dA_RD, dB_OR)`` per module path; zeros where no backward has reached."""
         rank, found = self.specs[policy].rank, {}
-        for place, name in enumerate(self._names):
+        for index, name in enumerate(self._names):
             if name in self._own[policy]:
-                a, b = self.a_PRD[place], self.b_POR[place]
+                a, b = self.a_PRD[index], self.b_POR[index]
                 da = torch.zeros_like(a) if a.grad is None else a.grad
                 db = torch.zeros_like(b) if b.grad is None else b.grad
                 found[name] = (da[policy, :rank], db[policy, :, :rank])
@@ -189,32 +190,35 @@ class Bank(nn.Module):
         if not grads:  # no policy had a row in this step
             return
         norms_P = torch.stack([grad.flatten(1).norm(dim=1) for grad in grads]).norm(dim=0)
+        # 1e-6 as in torch.nn.utils.clip_grad_norm_
         factors_P = (limit / (norms_P + 1e-6)).clamp(max=1.0)
         for grad in grads:
             grad.mul_(factors_P.view(-1, *[1] * (grad.dim() - 1)))
 
-    def _hook(self, place: int):
+    def _hook(self, index: int):
         def add_delta(module: nn.Module, inputs: tuple[torch.Tensor, ...], y: torch.Tensor) -> torch.Tensor | None:
             if self._route is None:
-                return None
+                return None  # None leaves y as it is, bit for bit: the prefix is the base's
             _require_rows(inputs[0])
-            if self._silent:
+            if self._disabled:
                 return None
-            delta = self._delta(place, inputs[0], self._route)
-            return (y + delta).to(y.dtype)
+            delta = self._delta(index, inputs[0], self._route)
+            return (y + delta).to(y.dtype)  # float32 adapters on a bfloat16 base: one rounding, after the sum
 
         return add_delta
 
-    def _delta(self, place: int, x_1ND: torch.Tensor, route: Route) -> torch.Tensor:
-        a_PRD, b_POR, scaling_P = self.a_PRD[place], self.b_POR[place], self.scaling_P
+    def _delta(self, index: int, x_1ND: torch.Tensor, route: Route) -> torch.Tensor:
+        a_PRD, b_POR, scaling_P = self.a_PRD[index], self.b_POR[index], self.scaling_P
         if route.policies != tuple(range(len(self.specs))):
             first, count = route.policies[0], len(route.policies)
+            # A slice is a view; an index would copy the weights of every module in every pass.
             in_a_row = route.policies == tuple(range(first, first + count))
             chosen = slice(first, first + count) if in_a_row else torch.tensor(route.policies, device=a_PRD.device)
             a_PRD, b_POR, scaling_P = _Chosen.apply(a_PRD, chosen), _Chosen.apply(b_POR, chosen), scaling_P[chosen]
-        x_PMD = route.place(x_1ND[0].to(a_PRD.dtype))
+        x_PMD = route.scatter(x_1ND[0].to(a_PRD.dtype))
+        # Scale the narrow side: R columns in place of O.
         hidden_PMR = torch.bmm(x_PMD, a_PRD.transpose(1, 2)) * scaling_P[:, None, None]
-        return route.take_back(torch.bmm(hidden_PMR, b_POR.transpose(1, 2))).unsqueeze(0)
+        return route.gather(torch.bmm(hidden_PMR, b_POR.transpose(1, 2))).unsqueeze(0)
 
 
 def _require_rows(x_1ND: torch.Tensor) -> None:
@@ -236,7 +240,7 @@ class _Chosen(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, whole_P: torch.Tensor, chosen: slice | torch.Tensor) -> torch.Tensor:
         ctx.whole_P, ctx.chosen = whole_P, chosen
-        return whole_P.detach()[chosen]
+        return whole_P.detach()[chosen]  # whole_P itself stays on ctx: backward writes into its .grad
 
     @staticmethod
     @once_differentiable

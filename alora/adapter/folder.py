@@ -58,6 +58,7 @@ class AdapterSpec:
         cls, settings: AdapterSettings, invocation_ids: tuple[int, ...] | None, rank: int | None = None
     ) -> AdapterSpec:
         """What a recipe asks for; with another ``rank`` alpha follows it, so that the scaling stays."""
+        # alpha = 2 r: with it the scaling is 2 at every rank
         alpha = 2.0 * settings.rank if settings.alpha is None else settings.alpha
         alpha = alpha if rank is None else alpha * rank / settings.rank
         return cls(rank or settings.rank, alpha, tuple(sorted(settings.targets)), invocation_ids)
@@ -84,10 +85,12 @@ class AdapterWeights:
     def digest(self) -> str:
         """sha256 of everything that changes the adapter's answers."""
         spec = self.spec
+        # scaling, not alpha: two ways to write one adapter have one digest
         digest = hashlib.sha256(json.dumps([spec.rank, spec.scaling, spec.invocation_ids]).encode())
         for name in sorted(self.tensors):
             for tensor in self.tensors[name]:
                 digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+                # as bytes: numpy has no bfloat16
                 digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
@@ -132,12 +135,12 @@ def new_adapter(spec: AdapterSpec, model: nn.Module, seed: int) -> AdapterWeight
     Its spec names the modules that ``all-linear`` stands for. The draw depends on ``seed`` and the module order alone,
     in float32, so it is the same on every device.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)  # a CPU generator, whatever the device
     tensors, modules = {}, target_modules(model, spec.targets)
     if ALL_LINEAR in spec.targets:
         spec = replace(spec, targets=tuple(sorted({name.rpartition(".")[2] for name in modules})))
     for name, module in modules.items():
-        bound = 1 / math.sqrt(module.in_features)
+        bound = 1 / math.sqrt(module.in_features)  # kaiming_uniform_ with a = sqrt(5), as PEFT calls it
         a_rd = torch.empty(spec.rank, module.in_features).uniform_(-bound, bound, generator=generator)
         tensors[name] = (a_rd, torch.zeros(module.out_features, spec.rank))
     return AdapterWeights(spec, tensors)
@@ -156,7 +159,7 @@ def peft_config(spec: AdapterSpec, **more: Any) -> LoraConfig:
         task_type="CAUSAL_LM",
         r=spec.rank,
         lora_alpha=spec.alpha,  # pyright: ignore[reportArgumentType] PEFT accepts any number
-        lora_dropout=0.0,
+        lora_dropout=0.0,  # the packed forward has none
         target_modules=list(spec.targets),
         use_rslora=spec.rank_stabilised,
         alora_invocation_tokens=list(spec.invocation_ids) if spec.invocation_ids is not None else None,
@@ -210,7 +213,7 @@ def load_adapter(folder: Path) -> AdapterWeights:
     spec = _spec(config, folder)
     endings = tuple(f".{target}" for target in spec.targets)
     for name, (a_rd, b_or) in tensors.items():
-        if not f".{name}".endswith(endings):
+        if not f".{name}".endswith(endings):  # the dot: o_proj must not match two_proj
             raise AdapterError(
                 f"{folder / WEIGHTS_FILE} holds weights of {name!r}, which target_modules of {CONFIG_FILE} does not "
                 "name, so some servers would run them and some not; the two files do not belong together"
@@ -253,7 +256,7 @@ def _spec(config: dict[str, Any], folder: Path) -> AdapterSpec:
     try:
         if not targets:
             raise TypeError("target_modules must be a list of names")
-        if invocation == []:
+        if invocation == []:  # PEFT would take it for a plain LoRA
             raise TypeError("alora_invocation_tokens must be a list of token ids")
         rank = typed(int, config["r"], "r")
         if rank < 1:

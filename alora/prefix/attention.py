@@ -85,8 +85,9 @@ class _SharedPrefix(torch.autograd.Function):
         seen_k, seen_v, visible = _visible_prefix(prefix_k, prefix_v, shape)
         o1, l1 = _attend_prefix(q, seen_k, seen_v, shape.scaling, visible)
         o2, l2 = _attend_own(q, k, v, shape)
-        lse_HN = torch.logaddexp(l1, l2)
+        lse_HN = torch.logaddexp(l1, l2)  # l1 is -inf where the window hides the whole prefix; this then gives l2
         out = (torch.exp(l1 - lse_HN).unsqueeze(-1) * o1 + torch.exp(l2 - lse_HN).unsqueeze(-1) * o2).to(q.dtype)
+        # seen_k and seen_v are views of the prefix KV, so the prefix is not stored again
         ctx.save_for_backward(q, k, v, seen_k, seen_v, out, lse_HN)
         ctx.shape, ctx.visible = shape, visible
         return out
@@ -96,7 +97,11 @@ class _SharedPrefix(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> tuple[torch.Tensor | None, ...]:
         q, k, v, seen_k, seen_v, out, lse_HN = ctx.saved_tensors
         do, groups = grads[0].to(lse_HN.dtype), seen_k.shape[0]
-        rows = (do, (do * out).sum(-1), lse_HN)
+        rows = (
+            do,
+            (do * out).sum(-1),
+            lse_HN,
+        )  # D and L of the merged output: each set then needs nothing of the other
         if ctx.visible is None and q.device.type in flash.BACKWARD_ON and flash.has_kernel(q):
             operands, merged = (_fold(q, groups), seen_k, seen_v), (_fold(out, groups), _fold(lse_HN, groups))
             given = _fold(grads[0].to(q.dtype), groups)
@@ -116,9 +121,9 @@ def _visible_prefix(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """The prefix that any suffix position sees, and ``visible_NT`` where the window still hides a part of it."""
     length, window = prefix_k.shape[1], shape.window
-    if window is None or length + max(shape.lengths) <= window:
+    if window is None or length + max(shape.lengths) <= window:  # even the last position sees token 0
         return prefix_k, prefix_v, None
-    first = max(0, length - window + 1)
+    first = max(0, length - window + 1)  # what the first suffix position sees; later ones see less
     positions_T = torch.arange(first, length, device=prefix_k.device)
     device = prefix_k.device
     firsts = [count - 1 if shape.last_only else 0 for count in shape.lengths]
@@ -182,9 +187,11 @@ def _backward_prefix(
             part = slice(start, min(start + size, count))
             weights, ds = scratch[:, : part.stop - start]
             own = q_GQE[group, part]
+            # exp(scaling q K^T - L): the final weights of both sets together
             torch.addmm(lse[group, part, None], own, k_GTE[group].T, beta=-1, alpha=scaling, out=weights).exp_()
             if hidden is not None:
                 weights.masked_fill_(hidden[part], 0.0)
+            # weights * (do V^T - D)
             torch.addmm(d[group, part, None], do[group, part], v_GTE[group].T, beta=-1, out=ds).mul_(weights)
             torch.mm(ds, k_GTE[group], out=dq[group, part])
     return dq.mul_(scaling).reshape(q.shape)

@@ -51,10 +51,12 @@ class LastLayer:
         self._wanted = self._open = None
 
     def _take(self, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        # Taken once: a call that nobody asked for, as of the stock model, runs on all rows.
         wanted, self._wanted, self._open = self._wanted, None, None
         if wanted is None:
             return None
         rows, route = wanted
+        # Fewer rows come now, so the bank needs their own route until the MLP is done.
         self._open = _Open(rows, inputs[0].shape[1], self._bank.exchange(route))
         return (inputs[0].index_select(1, rows), *inputs[1:])
 

@@ -130,6 +130,7 @@ class PackedModel(nn.Module):
 
     def last_hidden(self, prefixes: Sequence[PrefixKV | None], pairs: Sequence[Pair]) -> torch.Tensor:
         """What the head reads ``[n, D]``: each pair's hidden state at its suffix's last token, in their order."""
+        # Rows of one conversation must lie together: attention takes them as one slice.
         order = sorted(range(len(pairs)), key=lambda index: pairs[index].prefix)
         packed = [pairs[index] for index in order]
         ids, positions, last, policies = rows_of(packed, prefixes)
@@ -147,12 +148,14 @@ class PackedModel(nn.Module):
             ).last_hidden_state
         self._last_layer.clear()
         hidden_nD = hidden_1ND[0, read_n]
+        # The inverse of the sort.
         back = torch.empty(len(order), dtype=torch.long, device=device)
         back[torch.tensor(order, device=device)] = torch.arange(len(order), device=device)
         return hidden_nD[back]
 
     def _answer(self, hidden_nD: torch.Tensor, labels: Sequence[tuple[int, ...]]) -> torch.Tensor:
         width = max(map(len, labels))
+        # Fill up with a label that exists; its logit is masked below.
         ids_nL = torch.tensor([row + row[:1] * (width - len(row)) for row in labels], device=hidden_nD.device)
         logits_nL = torch.einsum("nd,nld->nl", hidden_nD, self._head.weight[ids_nL])
         if getattr(self._head, "bias", None) is not None:
@@ -177,10 +180,11 @@ class PackedModel(nn.Module):
     def _check_answers_like_the_base(self) -> None:
         """Compare the packed forward without adapters to the stock model on a short prompt; BaseError if it fails."""
         size, cut = self._head.weight.shape[0], CHECK_TOKENS * 2 // 3
+        # Unlike neighbours, so that a position that is off by one shows; labels from all over the vocabulary.
         ids = [(7 * step + 3) % size for step in range(CHECK_TOKENS)]
         labels = tuple(range(0, size, max(1, size // 64)))
         checkpointing = self._set_checkpointing(False)  # it would drop the cache
-        with self.bank.silenced(), narrow_windows(self.base):
+        with self.bank.disabled(), narrow_windows(self.base):
             stock = stock_answer(self.base, torch.tensor([ids], device=self.device))
             require_same_answers(
                 self.base,
@@ -224,7 +228,7 @@ def packed_attention(
     last = layer == packed.last_layer.index
     if last:
         packed.last_layer.read_only(packed.read_n, packed.route)
-    if not packed.groups:
+    if not packed.groups:  # the last layer of a prefix: only its K and V are kept
         return torch.zeros_like(query.transpose(1, 2), memory_format=torch.contiguous_format), None
     if packed.side_by_side:
         attended = _side_by_side(packed, layer, (query[0], key[0], value[0]), factor, sliding_window)
@@ -239,6 +243,7 @@ def packed_attention(
         prefix_k, prefix_v = group.kv.layers[layer]
         asked = q.index_select(1, group.last_n) if last else q
         out = shared_prefix_attention(asked, k, v, prefix_k, prefix_v, shape)
+        # Rows that nobody reads stay zero; the MLP leaves them out, too.
         parts.append(torch.zeros_like(q).index_copy_(1, group.last_n, out) if last else out)
     return torch.cat(parts, dim=1).transpose(0, 1).unsqueeze(0).contiguous(), None
 

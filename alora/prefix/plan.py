@@ -91,7 +91,7 @@ Item = TypeVar("Item")
 def passes(items: Sequence[Item], size: Callable[[Item], int], limit: int) -> list[list[Item]]:
     """Cut ``items`` into runs of at most ``limit`` suffix tokens; a longer single one gets a pass of its own."""
     parts: list[list[Item]] = []
-    tokens = limit + 1
+    tokens = limit + 1  # so that the first item opens a pass
     for item in items:
         if tokens + size(item) > limit:
             parts.append([])
@@ -125,7 +125,7 @@ def groups_of(pairs: Sequence[Pair], prefixes: Sequence[PrefixKV | None], device
         lengths.setdefault(pair.prefix, []).append(len(pair.suffix_ids))
     groups, start = [], 0
     for prefix, sizes in lengths.items():
-        last_n = torch.tensor(sizes, device=device).cumsum(0) - 1
+        last_n = torch.tensor(sizes, device=device).cumsum(0) - 1  # suffixes lie end to end
         groups.append(Group(slice(start, start + sum(sizes)), tuple(sizes), prefixes[prefix], last_n))
         start += sum(sizes)
     return groups

@@ -5,9 +5,6 @@ prefix is then read once. Rows that are labelled for one policy each are the oth
 handful of queries, and some seventy small kernel calls per conversation and layer cost more than the arithmetic. Here
 all conversations of a chunk are padded to the longest, and one call of ``scaled_dot_product_attention`` serves them.
 
-The padded keys are not kept for backward (a layer's would be as large as the whole prefix KV of the pass); they are
-padded again there.
-
 Shapes: H query heads, G KV heads, N packed rows, n suffixes, S positions of the longest suffix, T prefix tokens, E head
 width.
 """
@@ -44,6 +41,7 @@ def attend_side_by_side(
     for rows, part, owners in _chunks(suffixes, [k.shape[1] for k, _ in prefixes]):
         own = [prefixes[owner] for owner in owners]
         arguments = (q_HNE[:, rows], k_GNE[:, rows], v_GNE[:, rows], own, part)
+        # Pad again in backward: the padded keys of a layer are as large as the whole prefix KV of the pass.
         outputs.append(checkpoint(_attend, *arguments, use_reentrant=False, preserve_rng_state=False))
     return torch.cat(outputs, dim=1)
 

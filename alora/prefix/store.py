@@ -115,6 +115,7 @@ def open_store(settings: TrainingSettings, base: LoadedBase) -> PrefixStore | No
 
 def _digest_of_arithmetic(base: LoadedBase, device: torch.device) -> str:
     """Digest of what decides a prefix's KV besides its ids: weights, precision, kernels, threads, device."""
+    # Kernels differ in their last bits by all of these.
     parts = [
         *sorted(base.fingerprint.as_dict().values()),
         *(str(base.model.dtype), torch.get_float32_matmul_precision(), str(torch.get_num_threads())),
@@ -213,7 +214,7 @@ class DiskStore(PrefixStore):
                 staged.unlink()
                 self._refused[hash(token_ids)] = size
                 return 0
-            staged.replace(file)
+            staged.replace(file)  # another process sees a whole file or none
         except (OSError, SafetensorError):  # a full disk costs time, not the run
             with contextlib.suppress(OSError):
                 staged.unlink(missing_ok=True)
@@ -236,7 +237,7 @@ def _is_cut_off(file: Path) -> bool:
     if stat.st_mtime < time.time() - _DAY:
         return True
     try:
-        os.kill(int(named[1]), 0)
+        os.kill(int(named[1]), 0)  # sends nothing; asks whether the process lives
     except ProcessLookupError:
         return True
     except (OSError, OverflowError):  # somebody else's

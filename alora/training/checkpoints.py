@@ -39,7 +39,7 @@ def last_whole_checkpoint(checkpoints: Path) -> Path | None:
         remove_own(checkpoints, re.compile(CHECKPOINT), [folder.name])
         if folder.exists() or folder.is_symlink():
             raise RunError(f"{folder} holds something that alora has not written, such as a link; move it away")
-    return whole[max(whole)] if whole else None
+    return whole[max(whole)] if whole else None  # by number: "checkpoint-90" sorts behind "checkpoint-100"
 
 
 def _is_whole(folder: Path) -> bool:

@@ -39,7 +39,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Batch:
-    """Some conversations: ``pairs[i].prefix`` is a place in ``prefixes``; each pair has a label and a weight."""
+    """Some conversations: ``pairs[i].prefix`` is an index into ``prefixes``; each pair has a label and a weight."""
 
     prefixes: tuple[tuple[int, ...], ...]
     pairs: tuple[Pair, ...]
@@ -60,22 +60,23 @@ def examples(
     """
     suffixes, spool, made = [renderer.suffix(policy) for policy in policies], Spool(), []
 
-    def target(place: int, label: str, before: tuple[int, ...] = ()) -> Target:
-        suffix = suffixes[place]
+    def target(index: int, label: str, before: tuple[int, ...] = ()) -> Target:
+        suffix = suffixes[index]
         ids = spool.keep(before + suffix.token_ids) if before else suffix.token_ids
-        return Target(place, ids, suffix.label_token_ids, policies[place].label_index(label))
+        return Target(index, ids, suffix.label_token_ids, policies[index].label_index(label))
 
-    shared = functools.cache(target)  # rows of one label have one target
+    shared = functools.cache(target)  # behind any prefix, rows of one label have one target
     for row in rows:
-        labels = [(place, row.labels[policy.id]) for place, policy in enumerate(policies) if policy.id in row.labels]
+        labels = [(index, row.labels[policy.id]) for index, policy in enumerate(policies) if policy.id in row.labels]
         if not labels:
             continue
         prefix_ids = renderer.prefix(row.conversation).token_ids
-        for place, _ in labels:
-            _require_one_activation(prefix_ids, suffixes[place], row.where)
+        for index, _ in labels:
+            _require_one_activation(prefix_ids, suffixes[index], row.where)
         if activated:
             made.append(Example(spool.keep(prefix_ids), tuple(shared(*one) for one in labels), row.weight))
         else:
+            # A standard LoRA shares no prefix: its whole prompt is suffix.
             made.append(Example((), tuple(target(*one, prefix_ids) for one in labels), row.weight))
     return made
 
@@ -111,9 +112,9 @@ def _require_one_activation(prefix_ids: tuple[int, ...], suffix: Suffix, where: 
 def collate(items: Sequence[Example]) -> dict[str, Batch | torch.Tensor]:
     """Join examples into what the trainer passes on: the batch, and its labels as a tensor for the trainer's counts."""
     pairs, labels = [], []
-    for place, item in enumerate(items):
+    for index, item in enumerate(items):
         for target in item.targets:
-            pairs.append(Pair(place, target.policy, tuple(target.suffix_ids), target.label_token_ids))
+            pairs.append(Pair(index, target.policy, tuple(target.suffix_ids), target.label_token_ids))
             labels.append(target.label)
     shares = pair_weights([pair.policy for pair in pairs])
     weights = [share * items[pair.prefix].weight for share, pair in zip(shares, pairs, strict=True)]

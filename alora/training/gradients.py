@@ -12,10 +12,7 @@ from alora.training.track import Tracker
 
 
 class GradientExchange(TrainerCallback):
-    """Add the processes' gradients and standings, so that all take the same step; stop when no policy is left.
-
-    Losses are weighted by the whole batch's counts, so the sum over processes is one process's gradient.
-    """
+    """Add the processes' gradients and standings, so that all take the same step; stop when no policy is left."""
 
     def __init__(self, bank: Bank, tracker: Tracker, processes: Processes) -> None:
         self._bank, self._tracker, self._processes = bank, tracker, processes
@@ -24,22 +21,23 @@ class GradientExchange(TrainerCallback):
         if self._processes.count > 1:
             self._agree(state.global_step, args.device)
             for parameter in self._bank.parameters():
-                if parameter.grad is None:  # no row of this process in the step
+                if parameter.grad is None:  # no row here in this step, but all_reduce needs every process
                     parameter.grad = torch.zeros_like(parameter)
+            # A sum, not a mean: losses are weighted by the whole batch's counts.
             self._processes.add(grad for p in self._bank.parameters() if (grad := p.grad) is not None)
         if not self._tracker.active:
             control.should_training_stop = True
 
     def _agree(self, step: int, device: torch.device) -> None:
         """A policy that had a row, or diverged, on one process did so on all."""
-        places = range(len(self._tracker.standings))
-        flags = [place in self._tracker.trained for place in places]
-        flags += [self._tracker.standings[place].dropped is not None for place in places]
+        policies = range(len(self._tracker.standings))
+        flags = [policy in self._tracker.trained for policy in policies]
+        flags += [self._tracker.standings[policy].dropped is not None for policy in policies]
         flags = self._processes.any(flags, device)
-        self._tracker.trained.update(place for place in places if flags[place])
-        for place in places:
-            if flags[len(places) + place] and self._tracker.standings[place].dropped is None:
-                self._tracker.drop_diverged(place, step)
+        self._tracker.trained.update(policy for policy in policies if flags[policy])
+        for policy in policies:
+            if flags[len(policies) + policy] and self._tracker.standings[policy].dropped is None:
+                self._tracker.drop_diverged(policy, step)
 
 
 class PolicyClip(TrainerCallback):
@@ -55,8 +53,7 @@ class PolicyClip(TrainerCallback):
 class GradientWatch(TrainerCallback):
     """Give up a policy that does not learn: after its first rows it must have a gradient. Stop when none is left.
 
-    B starts at zero, so A's first gradient is zero by construction and B's is the one that must not be. It would be if
-    the activation were missing, the hooks did not fire, or the base's kernels lost the gradient.
+    There is none where the activation is missing, the hooks do not fire, or the base's kernels lose the gradient.
     """
 
     def __init__(self, bank: Bank, tracker: Tracker) -> None:
@@ -66,8 +63,9 @@ class GradientWatch(TrainerCallback):
     def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         fresh = self._tracker.trained - self._seen
         self._seen |= fresh
-        self._tracker.trained.clear()
+        self._tracker.trained.clear()  # of this step; accumulation fills it again
         for policy in sorted(fresh & self._tracker.active):
+            # B starts at zero, so the first gradient of A is zero, and that of B must not be.
             dead = [name for name, (da, db) in self._bank.gradients(policy).items() if not (db.any() or da.any())]
             if dead:
                 self._tracker.drop(policy, _no_gradient(dead))

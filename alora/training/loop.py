@@ -94,7 +94,7 @@ def fit(
         tracker=tracker,
         max_suffix_tokens=settings.max_suffix_tokens,
     )
-    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(PrinterCallback)  # prints dictionaries onto standard output, which is for results
     if progress:
         trainer.add_callback(TrainingBar())
     resume = processes.broadcast(last_whole_checkpoint(checkpoints) if processes.first else None)
@@ -102,6 +102,7 @@ def fit(
         if resume is None or not trainer.restore_finished(resume, schedule.steps):
             with tensor_cores(packed.device, base.model.dtype):
                 trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+        # The last step may lie between two evaluations.
         if tracker.active and tracker.judged != trainer.state.global_step:
             trainer.evaluate()
         tracker.drop_unmoved()

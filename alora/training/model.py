@@ -50,6 +50,7 @@ class SharedPrefixModel(nn.Module):
         if self._store is not None:
             kept = {index: kv or self._store.look_up(wanted[index]) for index, kv in kept.items()}
         missing = [index for index, kv in kept.items() if kv is None and wanted[index]]
+        # Every process runs as many prefixes as the busiest one: FSDP gathers the layers together.
         idle = self.together.most(len(missing), self.packed.device) - len(missing)
         for index in missing:
             kv = kept[index] = self.packed.prefix_kv(wanted[index])

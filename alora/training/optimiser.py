@@ -52,6 +52,7 @@ class PolicyAdamW(torch.optim.Optimizer):
         parameters = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
         if not parameters:  # no policy had a row
             return
+        # Zeros in a stacked gradient: the policy had no row, and alone it would take no step.
         moved_P = torch.stack([p.grad.flatten(1).ne(0).any(1) for p in parameters]).any(0)
         rows = None if bool(moved_P.all()) else moved_P.nonzero().flatten()
         for group in self.param_groups:
@@ -64,13 +65,14 @@ class PolicyAdamW(torch.optim.Optimizer):
         state, gradient, (beta1, beta2) = self.state[parameter], parameter.grad, group["betas"]
         assert gradient is not None
         if not state:
-            state["steps_P"] = parameter.new_zeros(parameter.shape[0])
+            state["steps_P"] = parameter.new_zeros(parameter.shape[0])  # of each policy: they bias-correct its moments
             state["first"], state["second"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
         kept = (parameter.data, state["steps_P"], state["first"], state["second"])
         weights, steps_P, first, second = kept if rows is None else (whole.index_select(0, rows) for whole in kept)
         gradient = gradient if rows is None else gradient.index_select(0, rows)
         each = (-1, *[1] * (weights.dim() - 1))
-        counts_P = steps_P.add_(1).double()
+        counts_P = steps_P.add_(1).double()  # beta2 ** t near 1 loses digits in float32
+        # From here in the order of torch.optim.AdamW's single-tensor step.
         weights.mul_(1 - group["lr"] * group["weight_decay"])
         first.lerp_(gradient, 1 - beta1)
         second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)

@@ -187,9 +187,11 @@ def share_out(prefixes: Sequence[tuple[int, ...]], suffix_tokens: Sequence[int],
         suffix_tokens: tokens of each conversation's suffixes together.
         count: number of processes.
     """
+    # crc32 and not hash(): the same in every process.
     homes = [zlib.crc32(array("q", ids).tobytes()) % count for ids in prefixes]
     own = [_BACKWARD * tokens for tokens in suffix_tokens]
     load, owners = [0] * count, [0] * len(prefixes)
+    # Ties by index and by rank, so that all processes find the same owners without a word.
     for place in sorted(range(len(prefixes)), key=lambda place: (-own[place] - len(prefixes[place]), place)):
         costs = [own[place] + (0 if kept and rank == homes[place] else len(prefixes[place])) for rank in range(count)]
         rank = min(range(count), key=lambda rank: (load[rank] + costs[rank], rank))

@@ -107,6 +107,7 @@ class ClaimedFolder:
         Raises:
             RunError: the folder holds outputs of other settings or inputs, and ``force`` is not set.
         """
+        # Through JSON, as the record is: a tuple would differ from its list.
         claimed = {"kind": self.kind, "settings": _plain(self.fixed_settings()), "inputs": dict(inputs)}
         before = read_claim(self.path, self.kind)
         if before == claimed and not self._is_of_0_1():

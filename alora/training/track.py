@@ -77,53 +77,50 @@ class Tracker:
 
     @property
     def active(self) -> frozenset[int]:
-        return frozenset(place for place, standing in enumerate(self.standings) if standing.active)
+        return frozenset(policy for policy, standing in enumerate(self.standings) if standing.active)
 
     def judge(self, losses: Mapping[int, float], step: int) -> None:
-        """Take in one evaluation's validation loss per policy.
-
-        An adapter that has not moved yet (a schedule's first step may have rate 0) is not a candidate, however well the
-        base does at its best temperature: it would be exported as an adapter that does nothing.
-        """
+        """Take in one evaluation's validation loss per policy."""
         self.judged = step
-        for place in self.active & losses.keys():
-            standing, loss = self.standings[place], losses[place]
-            if math.isfinite(loss) and self._bank.inert(place):
+        for policy in self.active & losses.keys():
+            standing, loss = self.standings[policy], losses[policy]
+            # A schedule's first step may have rate 0: however well the base does, it is no adapter to export.
+            if math.isfinite(loss) and self._bank.inert(policy):
                 continue
             if not math.isfinite(loss):
-                self.drop(place, f"validation loss is {loss} at step {step}; {_REMEDY}")
+                self.drop(policy, f"validation loss is {loss} at step {step}; {_REMEDY}")
             elif standing.best_loss is None or loss < standing.best_loss:
                 standing.best_loss, standing.best_step, standing.evaluations_since_best = loss, step, 0
-                self._best[place] = self._bank.adapter(place)
+                self._best[policy] = self._bank.adapter(policy)
             else:
                 standing.evaluations_since_best += 1
                 if self._patience and standing.evaluations_since_best >= self._patience:
                     standing.stopped_at = step
 
-    def drop(self, place: int, reason: str) -> None:
-        self.standings[place].dropped = reason
+    def drop(self, policy: int, reason: str) -> None:
+        self.standings[policy].dropped = reason
 
-    def drop_diverged(self, place: int, step: int) -> None:
+    def drop_diverged(self, policy: int, step: int) -> None:
         """Give up one policy whose training loss is not finite."""
-        self.drop(place, f"training loss is not finite at step {step}; {_REMEDY}")
+        self.drop(policy, f"training loss is not finite at step {step}; {_REMEDY}")
 
     def drop_unmoved(self) -> None:
         """Give up policies whose adapter no step has moved: it would be exported as one that does nothing."""
-        for place in self.active - self._best.keys():
-            if self._bank.inert(place):
+        for policy in self.active - self._best.keys():
+            if self._bank.inert(policy):
                 self.drop(
-                    place, "no step of the training moved its adapter; raise training.max_steps or training.epochs"
+                    policy, "no step of the training moved its adapter; raise training.max_steps or training.epochs"
                 )
 
-    def best(self, place: int) -> AdapterWeights:
+    def best(self, policy: int) -> AdapterWeights:
         """The weights of the best evaluation; the present ones when there was none."""
-        return self._best.get(place) or self._bank.adapter(place)
+        return self._best.get(policy) or self._bank.adapter(policy)
 
     def save(self, folder: Path) -> None:
         """Write the standings and best weights into a checkpoint."""
         tensors = {
-            f"{place}|{name}|{half}": tensor
-            for place, weights in self._best.items()
+            f"{policy}|{name}|{half}": tensor
+            for policy, weights in self._best.items()
             for name, pair in weights.tensors.items()
             for half, tensor in zip("AB", pair, strict=True)
         }
@@ -138,13 +135,13 @@ class Tracker:
         self.standings = [Standing(**entry) for entry in state["standings"]]
         halves: dict[int, dict[str, dict[str, torch.Tensor]]] = {}
         for key, tensor in load_file(folder / _WEIGHTS).items():
-            place, name, half = key.split("|")
-            halves.setdefault(int(place), {}).setdefault(name, {})[half] = tensor
+            policy, name, half = key.split("|")
+            halves.setdefault(int(policy), {}).setdefault(name, {})[half] = tensor
         self._best = {
-            place: AdapterWeights(
-                self._bank.specs[place], {name: (pair["A"], pair["B"]) for name, pair in sorted(modules.items())}
+            policy: AdapterWeights(
+                self._bank.specs[policy], {name: (pair["A"], pair["B"]) for name, pair in sorted(modules.items())}
             )
-            for place, modules in halves.items()
+            for policy, modules in halves.items()
         }
 
 
@@ -162,5 +159,5 @@ class Tally:
 
     def means(self) -> dict[int, float]:
         """Least column mean of each policy that was seen; NaN where any column is."""
-        seen = {place: sums for place, sums in enumerate(self.sums) if sums[-1] > 0}
-        return {place: (sums[:-1] / sums[-1]).min().item() for place, sums in seen.items()}
+        seen = {policy: sums for policy, sums in enumerate(self.sums) if sums[-1] > 0}
+        return {policy: (sums[:-1] / sums[-1]).min().item() for policy, sums in seen.items()}

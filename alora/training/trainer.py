@@ -34,6 +34,7 @@ class SharedPrefixTrainer(Trainer):
 
     def __init__(self, *, tracker: Tracker, max_suffix_tokens: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        # Losses are weighted by rows here, so Trainer need not count label tokens for the model.
         self.model_accepts_loss_kwargs = False
         self._tracker, self._limit = tracker, max_suffix_tokens
         self._processes = current_processes()
@@ -54,29 +55,27 @@ class SharedPrefixTrainer(Trainer):
         return self.optimizer
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        """Forward and backward of this process's share of one batch, pass by pass; returns the share's loss.
-
-        Times the number of processes, because the trainer logs the mean over them.
-        """
+        """Forward and backward of this process's share of one batch, pass by pass; returns the share's loss."""
         model.train()
         batch: Batch = inputs["batch"]
         total = torch.zeros((), device=self.args.device)
         for part in self._passes(batch):
             losses_n = label_losses(self._answers(batch, part))
             diverged = self._drop_diverged(batch, part, losses_n)
-            if diverged:
-                part = [place for place in part if batch.pairs[place].policy not in diverged]
+            if diverged:  # its NaN would spread through the shared backward: run the pass again without it
+                part = [index for index in part if batch.pairs[index].policy not in diverged]
+                # Where the base is in parts, the others wait for this process in every forward.
                 if not part and self.shared_prefix_model.together.count == 1:
                     continue
                 losses_n = label_losses(self._answers(batch, part))
-            weights_n = losses_n.new_tensor([batch.weights[place] for place in part])
+            weights_n = losses_n.new_tensor([batch.weights[index] for index in part])
             loss = (weights_n * losses_n).sum() / self.current_gradient_accumulation_steps
-            self.accelerator.backward(loss)
-            self._unlogged.add([batch.pairs[place].policy for place in part], losses_n.tolist())
-            self._tracker.trained.update(batch.pairs[place].policy for place in part)
+            self.accelerator.backward(loss)  # one per pass: its activations are free before the next
+            self._unlogged.add([batch.pairs[index].policy for index in part], losses_n.tolist())
+            self._tracker.trained.update(batch.pairs[index].policy for index in part)
             total += loss.detach().to(total.dtype)
         self.shared_prefix_model.forget()
-        return total * self._processes.count
+        return total * self._processes.count  # the trainer logs the mean over processes
 
     def evaluate(self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval") -> Any:
         """Validation loss per policy, at its best temperature; the standings and the best weights follow from it."""
@@ -87,13 +86,13 @@ class SharedPrefixTrainer(Trainer):
                 batch: Batch = inputs["batch"]
                 for part in self._passes(batch):
                     losses_nK = tempered_losses(self._answers(batch, part))
-                    tally.add([batch.pairs[place].policy for place in part], losses_nK.tolist())
+                    tally.add([batch.pairs[index].policy for index in part], losses_nK.tolist())
         losses = self._over_processes(tally).means()
         self._tracker.judge(losses, self.state.global_step)
         mean = sum(losses.values()) / max(1, len(losses))
         metrics = {f"{metric_key_prefix}_loss": mean}
         if len(losses) > 1:
-            metrics |= {f"{metric_key_prefix}_loss_{place}": loss for place, loss in losses.items()}
+            metrics |= {f"{metric_key_prefix}_loss_{policy}": loss for policy, loss in losses.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         if not self._tracker.active:
@@ -104,13 +103,13 @@ class SharedPrefixTrainer(Trainer):
         """Log; a training loss of several policies goes with each policy's own mean since the last entry."""
         if "loss" in logs and len(self._tracker.standings) > 1:
             means = self._over_processes(self._unlogged).means()
-            logs |= {f"loss_{place}": loss for place, loss in means.items()}
+            logs |= {f"loss_{policy}": loss for policy, loss in means.items()}
         if "loss" in logs:
             self._unlogged = Tally(len(self._tracker.standings))
         super().log(logs, *args, **kwargs)
 
     def _over_processes(self, tally: Tally) -> Tally:
-        sums = tally.sums.to(self.args.device)
+        sums = tally.sums.to(self.args.device)  # nccl reduces on GPUs only
         self._processes.add([sums])
         tally.sums = sums.cpu()
         return tally
@@ -140,40 +139,41 @@ class SharedPrefixTrainer(Trainer):
         """
         self.shared_prefix_model.forget()
         shares = self._shares(batch)
-        cut = [passes(share, lambda place: len(batch.pairs[place].suffix_ids), self._limit) for share in shares]
+        cut = [passes(share, lambda index: len(batch.pairs[index].suffix_ids), self._limit) for share in shares]
         mine = cut[self._processes.rank]
         if self.shared_prefix_model.together.count > 1:
             mine = mine + [[]] * (max(map(len, cut)) - len(mine))
         return mine
 
     def _shares(self, batch: Batch) -> list[list[int]]:
-        """Per process, the places of its pairs."""
+        """Per process, the indices of its pairs."""
         active = self._tracker.active
-        wanted = [place for place, pair in enumerate(batch.pairs) if pair.policy in active]
+        wanted = [index for index, pair in enumerate(batch.pairs) if pair.policy in active]
         if self._processes.count == 1:
             return [wanted]
         tokens = [0] * len(batch.prefixes)
-        for place in wanted:
-            tokens[batch.pairs[place].prefix] += len(batch.pairs[place].suffix_ids)
+        for index in wanted:
+            tokens[batch.pairs[index].prefix] += len(batch.pairs[index].suffix_ids)
         owners = share_out(batch.prefixes, tokens, self._processes.count, self.shared_prefix_model.keeps_prefixes)
         ranks = range(self._processes.count)
-        return [[place for place in wanted if owners[batch.pairs[place].prefix] == rank] for rank in ranks]
+        return [[index for index in wanted if owners[batch.pairs[index].prefix] == rank] for rank in ranks]
 
     def _answers(self, batch: Batch, part: Sequence[int]) -> LabelledLogits:
         if part:
-            logits_nL = self.shared_prefix_model(prefixes=batch.prefixes, pairs=[batch.pairs[place] for place in part])
+            logits_nL = self.shared_prefix_model(prefixes=batch.prefixes, pairs=[batch.pairs[index] for index in part])
         else:
+            # No work, but FSDP gathers the layers in every forward of every process.
             logits_nL = self.shared_prefix_model.run_dummy(min(self._tracker.active, default=0)).view(0, 1)
-        labels_n = torch.tensor([batch.labels[place] for place in part], device=logits_nL.device, dtype=torch.long)
+        labels_n = torch.tensor([batch.labels[index] for index in part], device=logits_nL.device, dtype=torch.long)
         return LabelledLogits(logits_nL, labels_n, _label_weights(batch, part, logits_nL))
 
     def _drop_diverged(self, batch: Batch, part: Sequence[int], losses_n: torch.Tensor) -> set[int]:
         """Give up policies whose loss is not finite; where processes run in step, on any of them."""
         finite = torch.isfinite(losses_n.detach()).tolist()
-        diverged = {batch.pairs[place].policy for place, fine in zip(part, finite, strict=True) if not fine}
-        flags = [place in diverged for place in range(len(self._tracker.standings))]
+        diverged = {batch.pairs[index].policy for index, fine in zip(part, finite, strict=True) if not fine}
+        flags = [policy in diverged for policy in range(len(self._tracker.standings))]
         agreed = self.shared_prefix_model.together.any(flags, losses_n.device)
-        diverged = {place for place, flag in enumerate(agreed) if flag}
+        diverged = {policy for policy, flag in enumerate(agreed) if flag}
         for policy in sorted(diverged):
             self._tracker.drop_diverged(policy, self.state.global_step)
         return diverged
@@ -219,13 +219,13 @@ def _label_weights(batch: Batch, part: Sequence[int], logits_nL: torch.Tensor) -
     if not batch.label_weights or not part:
         return None
     weights_nL = torch.ones_like(logits_nL)
-    for row, place in enumerate(part):
-        weights_nL[row, : len(batch.label_weights[place])] = logits_nL.new_tensor(batch.label_weights[place])
+    for row, index in enumerate(part):
+        weights_nL[row, : len(batch.label_weights[index])] = logits_nL.new_tensor(batch.label_weights[index])
     return weights_nL
 
 
 class _Wrapped(nn.Module):
-    """The model as it is: what :meth:`SharedPrefixTrainer._wrap_model` returns in place of a wrapper."""
+    """The model as it is: what :meth:`SharedPrefixTrainer._wrap_model` returns instead of a wrapper."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -160,8 +160,8 @@ def _rows(examples: Sequence[Example]) -> list[dict[str, list[int]]]:
 
 def _options(base: LoadedBase, schedule: Schedule, checkpoints: Path) -> dict[str, Any]:
     return trainer_options(schedule, checkpoints, base.model.device) | {
-        "max_length": None,
-        "packing": False,
+        "max_length": None,  # the default of 1024 cuts the answer off
+        "packing": False,  # PEFT would search one activation in several rows
         "gradient_checkpointing": schedule.settings.gradient_checkpointing,
         "max_grad_norm": schedule.settings.max_grad_norm,
         "bf16": base.model.dtype == torch.bfloat16,
@@ -184,7 +184,7 @@ def peft_on(base: LoadedBase, adapter: AdapterWeights) -> Iterator[PeftModel]:
         put_adapter(model, adapter)
         yield model
     finally:
-        model.unload()
+        model.unload()  # PEFT replaced modules; this puts the base's own back
         base.model.gradient_checkpointing_disable()
         base.model.disable_input_require_grads()
         for item, attributes in before:

@@ -34,6 +34,7 @@ def _searchable_ids(request: Any, name: str) -> Sequence[int]:
         raise AdapterError(f"aLoRA adapter {name!r} cannot run on prompt_embeds alone: send token ids or text")
     if is_token is None:
         return ids
+    # -1 is no token id, so a placeholder cannot complete an invocation.
     return [token if known else -1 for token, known in zip(ids, is_token, strict=True)]
 
 
@@ -102,9 +103,10 @@ def preprocess_patch(original: Callable[..., Any]) -> Callable[..., Any]:
     def preprocess_add_request(self: Any, request: Any) -> Any:
         if request.lora_request is None:
             return original(self, request)
+        # Where the engine core lives in the front end's process, process_inputs has found it already.
         found_for, carried = getattr(self, "_alora_found", (None, None))
         self._alora_found = (None, None)
-        own = copy.copy(request)
+        own = copy.copy(request)  # the caller keeps its request, and may send it again
         own.lora_request = carried if found_for is request else carried_for(self, request)
         return original(self, own)
 
@@ -114,7 +116,7 @@ def preprocess_patch(original: Callable[..., Any]) -> Callable[..., Any]:
 def note_engine(engine: Any, refusal: str | None) -> None:
     """Remember an engine core of this process, and why it refuses aLoRA, if it does."""
     engine._alora_refusal = refusal
-    _engines_here.append(weakref.ref(engine))
+    _engines_here.append(weakref.ref(engine))  # weak: an engine that is deleted must be freed
 
 
 def refusal_of(engine: Any) -> str | None:
@@ -141,9 +143,9 @@ def add_lora_patch(original: Callable[..., Any]) -> Callable[..., Any]:
         record = record_of(self, lora_request, lora_request.load_inplace)
         if record is None:
             return original(self, lora_request)
-        loaded = original(self, carry(lora_request, record, 0))
+        loaded = original(self, carry(lora_request, record, 0))  # 0: loading has no prompt
         before = records.known(lora_id)
-        records.hold(lora_id, record)
+        records.hold(lora_id, record)  # after the workers took it: an error leaves the id as it was
         if before is not None and before is not record:
             self.remove_lora(before.number)
         records.sweep()
@@ -178,7 +180,7 @@ def remove_lora_patch(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def remove_lora(self: Any, lora_id: int) -> Any:
         records = engine_records(self)
-        removed = original(self, records.number(lora_id))
+        removed = original(self, records.number(lora_id))  # the workers know numbers alone
         records.forget(lora_id)
         records.sweep()
         return removed
@@ -187,14 +189,12 @@ def remove_lora_patch(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wake_up_patch(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``EngineCore.wake_up`` after which every adapter is loaded again.
-
-    A sleep of level 2 discards what the adapters' slots hold, and the workers go on to call them filled.
-    """
+    """``EngineCore.wake_up`` after which every adapter is loaded again."""
 
     @functools.wraps(original)
     def wake_up(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.vllm_config.lora_config is not None:
+            # A sleep of level 2 discards what the slots hold, and the workers go on to call them filled.
             self.model_executor.collective_rpc(compat.forget_adapters)
         return original(self, *args, **kwargs)
 
@@ -213,11 +213,8 @@ def _check_here(vllm_config: Any, request: Any) -> None:
 
 
 def process_inputs_patch(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``InputProcessor.process_inputs`` that refuses, as a user error, what the engine core would refuse.
-
-    Where the engine core lives in this process, a refusal after this point would leave the front end waiting, so all
-    of its checks are made here already.
-    """
+    """``InputProcessor.process_inputs`` that refuses, as a user error, what the engine core would refuse."""
+    # Where the engine core lives in this process, a refusal after this point would leave the front end waiting.
 
     @functools.wraps(original)
     def process_inputs(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -73,12 +73,11 @@ def read_config(folder: str, shown: str) -> AdapterConfig:
 def _adapts_head(config: dict[str, Any], file: Path) -> bool:
     """Whether PEFT's ``target_modules``, names or a pattern, reach the output layer.
 
-    A pattern is searched for the name and not run: it came with the adapter, and may run for ever. One that reaches the
-    head without its name is refused for its weights.
+    A pattern that reaches the head without its name is refused for its weights.
     """
     targets = config.get("target_modules") or []
     if isinstance(targets, str):
-        return "lm_head" in targets
+        return "lm_head" in targets  # searched, not run: a pattern that was received may run for ever
     if not isinstance(targets, list):
         raise AdapterError(f"{file}: target_modules is {targets!r}, not a list of names")
     return any(str(name).split(".")[-1] == "lm_head" for name in targets)
@@ -131,7 +130,7 @@ def config_here(path: str) -> AdapterConfig | None:
 def _json(folder: str, name: str) -> Any:
     try:
         return json.loads(Path(folder, name).read_text(encoding="utf-8"))
-    except RecursionError as error:
+    except RecursionError as error:  # nesting of a hostile file
         raise ValueError(str(error)) from error
 
 

@@ -87,6 +87,7 @@ def _copy(source: str, target: str) -> str:
             while chunk := stream.read(1 << 20):
                 of_file.update(chunk)
                 written.write(chunk)
+        # Digest of digests: a file that grows into the next one's name cannot look like it.
         sha.update(file.name.encode() + b"\0" + of_file.digest())
     if Path(source, MANIFEST).is_file():
         shutil.copyfile(Path(source, MANIFEST), Path(target, MANIFEST))
@@ -121,7 +122,7 @@ def _keep_open(record: AdapterRecord) -> None:
     """Hold the copy's files open while the record lives: they can be read after a cleaner of temporary files came."""
     for name, *_ in record.stamp:
         file = os.open(f"{record.copy}/{name}", os.O_RDONLY)
-        weakref.finalize(record, os.close, file).atexit = False
+        weakref.finalize(record, os.close, file).atexit = False  # the process closes them as it ends
         record.opened += ((name, f"/proc/{os.getpid()}/fd/{file}"),)
 
 
@@ -141,7 +142,7 @@ def read_record(path: str, copies: str) -> AdapterRecord:
             _require_sound(copy, folder, config)
             record = AdapterRecord(path, folder, stamp, config, digest, copy)
             _keep_open(record)
-            if _stamp(folder) != stamp:
+            if _stamp(folder) != stamp:  # config and weights may be of two versions
                 raise AdapterError(
                     f"{folder}: the adapter's files changed while they were being read; write them to another folder, "
                     "then rename it"
@@ -173,7 +174,7 @@ def _delete_abandoned() -> None:
     for folder in Path(tempfile.gettempdir()).glob(_FOLDER + "*"):
         lock = _lock(folder)
         if lock is not None:
-            if os.fstat(lock).st_mtime < time.time() - 60:
+            if os.fstat(lock).st_mtime < time.time() - 60:  # a new folder has no lock for a moment
                 shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)
 
@@ -239,7 +240,7 @@ class Records:
         now.unsent = weakref.finalize(now, shutil.rmtree, now.copy, ignore_errors=True)
         now.unsent.atexit = False
         if seen is not None and now.digest == seen.digest:
-            seen.stamp = now.stamp
+            seen.stamp = now.stamp  # rewritten with the same content
             return seen
         self._read[path] = now
         return now

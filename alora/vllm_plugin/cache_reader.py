@@ -53,7 +53,9 @@ class CacheReader:
         """Add one request that is still running when its prompt has been computed."""
         from vllm import SamplingParams
 
-        params = SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True, detokenize=False)
+        params = SamplingParams(
+            temperature=0.0, max_tokens=2, ignore_eos=True, detokenize=False
+        )  # 2: it still runs after
         prompt = {"prompt_token_ids": list(token_ids)}
         self._llm.llm_engine.add_request("alora-cache-reader", prompt, params, lora_request=lora_request)
 

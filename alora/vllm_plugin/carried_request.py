@@ -23,8 +23,6 @@ class CarriedLoRARequest(_LoRARequest):
     """``vllm.lora.request.LoRARequest`` plus what this one request needs; id and path are the record's own.
 
     Plain LoRA is the case ``activation_index == 0``: every token is adapted and every block is the adapter's own.
-    Equality is by id, under which the workers keep the weights, not by name as upstream: an adapter that is reloaded
-    under its old name while its last request still runs would otherwise vanish from the batch and end the engine.
     """
 
     activation_index: int = 0
@@ -32,6 +30,8 @@ class CarriedLoRARequest(_LoRARequest):
     opened: tuple[tuple[str, str], ...] = ()
     record: Any = None  # keeps the copy while the request lives; stays in the engine core
 
+    # By id, under which the workers keep the weights. Upstream compares names: an adapter that is reloaded under its
+    # old name while its last request still runs would vanish from the batch and end the engine.
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CarriedLoRARequest) and self.lora_int_id == other.lora_int_id
 
@@ -49,11 +49,9 @@ def _rebuild(values: dict[str, Any]) -> CarriedLoRARequest:
 
 
 def carry(lora_request: Any, record: AdapterRecord, activation_index: int) -> CarriedLoRARequest:
-    """A copy of ``lora_request`` (which stays as it is) that names the record's weights and carries the activation.
-
-    It never asks a worker to load in place: what a number means never changes.
-    """
+    """A copy of ``lora_request`` (which stays as it is) that names the record's weights and carries the activation."""
     values = {name: getattr(lora_request, name) for name in _LoRARequest.__struct_fields__}
+    # Never in place: what a number means to the workers never changes.
     values.update(lora_int_id=record.number, lora_path=record.copy, load_inplace=False)
     return CarriedLoRARequest(
         **values, activation_index=activation_index, weights_digest=record.digest, opened=record.opened, record=record
@@ -73,10 +71,10 @@ def load_patch(original: Callable[..., Any]) -> Callable[..., Any]:
         except Exception:
             opened, folder = getattr(lora_request, "opened", ()), Path(lora_request.lora_path)
             if all((folder / name).exists() for name, _ in opened):
-                raise
+                raise  # nothing was deleted, so the error is about something else
         with tempfile.TemporaryDirectory(prefix="alora-opened-") as folder:
             for name, file in opened:
-                Path(folder, name).symlink_to(file)
+                Path(folder, name).symlink_to(file)  # to /proc/PID/fd/N of the engine core, which holds it open
             return original(self, msgspec.structs.replace(lora_request, lora_path=folder))
 
     return _load_adapter

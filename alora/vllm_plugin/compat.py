@@ -113,7 +113,7 @@ def check_version(version: str | None) -> None:
     """Raise :class:`Incompatible` unless ``version`` lies in the range that the plugin was made for."""
     if version is None:
         raise Incompatible("vLLM is not installed; pip install 'alora-toolkit[vllm]'")
-    head = version.split("+")[0].split(".")
+    head = version.split("+")[0].split(".")  # 0.32.0+cpu
     try:
         found = (int(head[0]), int(head[1]))
     except (IndexError, ValueError):
@@ -139,6 +139,7 @@ def holder(symbol: Symbol) -> Any:
 def current(symbol: Symbol) -> Any:
     """The callable behind ``symbol``, its parameters checked."""
     place = holder(symbol)
+    # Static: a property or classmethod is seen as what it is.
     found = inspect.getattr_static(place, symbol.name, None)
     if isinstance(found, classmethod):
         found = getattr(place, symbol.name)
@@ -154,7 +155,7 @@ def current(symbol: Symbol) -> Any:
 
 def copies_by_name(symbol: Symbol, original: Any) -> Iterator[Any]:
     """Modules of vLLM that imported the function ``symbol`` by its name, and so hold a copy of their own."""
-    for name, module in list(sys.modules.items()):
+    for name, module in list(sys.modules.items()):  # a list, since a lazy module may import while it is looked at
         if name.startswith("vllm.") and name != symbol.module and vars(module).get(symbol.name) is original:
             yield module
 
@@ -271,7 +272,7 @@ def kv_block_axis(core: Any, tensor: Any) -> int:
 def run_prompt(llm: Any, core: Any) -> Any:
     """Step the engine until its only request has computed its prompt; that request."""
     (request,) = core.scheduler.requests.values()
-    while request.num_computed_tokens < request.num_prompt_tokens:
+    while request.num_computed_tokens < request.num_prompt_tokens:  # chunked prefill takes several steps
         llm.llm_engine.step()
     return request
 

@@ -22,13 +22,13 @@ def adapted_rows_only(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def kernel(inputs: Any, weights: Any, output: Any, indices: Any, *args: Any, **kwargs: Any) -> None:
         adapted = indices >= 0
-        if bool(adapted.all()):
+        if bool(adapted.all()):  # plain LoRA alone: no copies
             original(inputs, weights, output, indices, *args, **kwargs)
             return
         rows = adapted.nonzero().squeeze(1)
         if rows.numel() == 0:
             return
-        part = output[rows]
+        part = output[rows]  # a copy; the kernel adds onto it
         original(inputs[rows], weights, part, indices[rows], *args, **kwargs)
         output[rows] = part
 
@@ -36,7 +36,7 @@ def adapted_rows_only(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def punica_init_patch(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``PunicaWrapperBase.__init__`` with room for two segments per request."""
+    """``PunicaWrapperBase.__init__`` with room for two segments per request: one of the base, one adapted."""
 
     @functools.wraps(original)
     def __init__(self: Any, max_num_batched_tokens: int, max_batches: int, *args: Any, **kwargs: Any) -> None:

@@ -37,7 +37,7 @@ def worker_refusal(worker: Any, copies: str) -> str | None:
         return f"a worker on another machine does not see {copies}; let TMPDIR name a folder that all machines share"
     runner = compat.model_runner(worker)
     kind = type(runner)
-    lora_state = getattr(runner, "lora_state", None)
+    lora_state = getattr(runner, "lora_state", None)  # of the V2 runner alone
     if lora_state is None:
         if _masks(kind, compat.V1_ACTIVE_LORAS.name):
             return None
@@ -59,10 +59,8 @@ def check_engine(engine: Any) -> str | None:
 
 
 def engine_start_patch(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``EngineCore._initialize_kv_caches``, the first step of a starting engine core with workers to ask.
-
-    Not ``__init__``: in a spawned engine core that is already running when it loads the plugin.
-    """
+    """``EngineCore._initialize_kv_caches``, the first step of a starting engine core with workers to ask."""
+    # Not __init__: in a spawned engine core that is already running when it loads the plugin.
 
     @functools.wraps(original)
     def _initialize_kv_caches(self: Any, *args: Any, **kwargs: Any) -> Any:

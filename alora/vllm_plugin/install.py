@@ -20,8 +20,9 @@ def _put(symbol: compat.Symbol, original: Any, replacement: Any) -> None:
     place = compat.holder(symbol)
     places = [place] if symbol.owner else [place, *compat.copies_by_name(symbol, original)]
     for module_or_class in places:
-        stock = vars(module_or_class)[symbol.name]
+        stock = vars(module_or_class)[symbol.name]  # not getattr, which would bind a classmethod
         setattr(module_or_class, symbol.name, replacement)
+        # As defaults: a lambda would see the loop's last values.
         STATE.undo.append(lambda at=module_or_class, name=symbol.name, was=stock: setattr(at, name, was))
 
 
@@ -78,8 +79,9 @@ def _shut_gate(reason: str) -> None:
 def _install() -> None:
     STATE.vllm_version = compat.vllm_version()
     compat.check_version(STATE.vllm_version)
+    # All symbols are looked up before one is changed.
     patches = [(symbol, compat.current(symbol), patch) for symbol, patch in _patches()]
-    compat.current(compat.V1_BATCH_INPUTS)
+    compat.current(compat.V1_BATCH_INPUTS)  # is called, not replaced; its parameters must be the known ones
     for symbol, original, patch in patches:
         _put(symbol, original, patch(original))
     from alora.vllm_plugin.self_test import run_self_test
@@ -96,7 +98,7 @@ def register() -> None:
     """
     if STATE.registered:
         return
-    STATE.registered = True
+    STATE.registered = True  # first: what failed once is not tried again
     try:
         _install()
     except Exception as error:

@@ -18,7 +18,7 @@ def accept_patch(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def _validate_features(self: Any) -> Any:
-        plain = copy.copy(self)
+        plain = copy.copy(self)  # the adapter keeps its key; only this check does not see it
         if getattr(plain, "alora_invocation_tokens", None):
             plain.alora_invocation_tokens = None
         return original(plain)

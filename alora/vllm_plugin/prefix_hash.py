@@ -39,7 +39,7 @@ class AdaptedKey(NamedTuple):
 
 def adapted_key(carried: CarriedLoRARequest, start_token_idx: int, end_token_idx: int) -> AdaptedKey | None:
     """None for a block of the base."""
-    if end_token_idx <= carried.activation_index:
+    if end_token_idx <= carried.activation_index:  # ends before the first adapted token
         return None
     return AdaptedKey(carried.weights_digest, max(carried.activation_index - start_token_idx, 0))
 
@@ -54,10 +54,12 @@ def extra_keys_patch(original: Callable[..., Any]) -> Callable[..., Any]:
         carried = request.lora_request
         if not isinstance(carried, CarriedLoRARequest):
             return original(request, start_token_idx, end_token_idx, start_mm_idx)
+        # With the LoRA request in sight, stock would put the adapter into the key of every block.
         keys, next_mm_idx = original(_BaseView(request), start_token_idx, end_token_idx, start_mm_idx)
         adapted = adapted_key(carried, start_token_idx, end_token_idx)
         if adapted is None:
             return keys, next_mm_idx
+        # One tuple under a name of ours: it equals no key of vLLM's own.
         return (*(keys or ()), ("alora", *adapted)), next_mm_idx
 
     return generate_block_hash_extra_keys
@@ -80,7 +82,7 @@ class BasePrefixes:
 
     def __init__(self, block_size: int, capacity: int = _REMEMBERED_PREFIXES) -> None:
         self._block_size = block_size
-        self._capacity = 2 * capacity
+        self._capacity = 2 * capacity  # each prompt has two keys
         self._seen: OrderedDict[PrefixKey, tuple[list[int], list[Any]]] = OrderedDict()
 
     def _key(self, request: Any, blocks: int) -> PrefixKey:
@@ -94,6 +96,7 @@ class BasePrefixes:
 
     def base_blocks(self, request: Any) -> int:
         """Whole prompt blocks of ``request`` whose hash is the base's and depends on its token ids alone."""
+        # The hash of an image or an embedding is not in the token ids, which are all that is compared here.
         if request.mm_features or request.prompt_embeds is not None or request.prompt_token_ids is None:
             return 0
         length = len(request.prompt_token_ids)
@@ -117,6 +120,7 @@ class BasePrefixes:
         middle = high
         while low < high:
             end = middle * self._block_size
+            # Ids decide, never hashes: no block is shared on a guess.
             low, high = (middle, high) if token_ids[:end] == seen_ids[:end] else (low, middle - 1)
             middle = (low + high + 1) // 2
         return hashes[:low]
@@ -144,7 +148,7 @@ def block_hasher_patch(original: Callable[..., Any]) -> Callable[..., Any]:
         prefixes = BasePrefixes(hash_block_size)
 
         def request_block_hasher(request: Any) -> list[Any]:
-            if request.block_hashes or request.num_output_tokens:
+            if request.block_hashes or request.num_output_tokens:  # a request that goes on, not one that starts
                 return stock(request)
             blocks = prefixes.base_blocks(request)
             if blocks == 0:
@@ -154,7 +158,7 @@ def block_hasher_patch(original: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 hashes = shared + stock(request)
             finally:
-                request.block_hashes.clear()
+                request.block_hashes.clear()  # the caller extends it by what is returned
             if len(shared) < blocks:
                 prefixes.remember(request, hashes[:blocks])
             return hashes
@@ -165,9 +169,7 @@ def block_hasher_patch(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def zeroed_blocks_patch(original: Callable[..., Any]) -> Any:
-    """``KVCacheConfig.needs_kv_cache_zeroing`` of every cache: vLLM then clears a block before a request gets it.
-
-    An adapter whose finite weights overflow leaves NaN in its blocks. Attention reads the last block of a prompt whole,
-    and behind its mask 0 * NaN is NaN: in the answer of whoever has the block next.
-    """
+    """``KVCacheConfig.needs_kv_cache_zeroing`` of every cache: vLLM then clears a block before a request gets it."""
+    # An adapter whose finite weights overflow leaves NaN in its blocks. Attention reads the last block of a prompt
+    # whole, and behind its mask 0 * NaN is NaN: in the answer of whoever has the block next.
     return property(functools.wraps(original)(lambda self: True))

@@ -61,6 +61,7 @@ def _test_v1_mask() -> None:
 def _test_v2_mask() -> None:
     state, arguments = stand_ins.v2_example(_carried("first", 7, "a"), computed=4)
     tokens = compat.current(compat.V2_LORA_INPUTS)(state, *arguments)[1]
+    # 4 tokens came in an earlier step.
     wanted = (0,) * (_ACTIVATION - 4) + (7,) * (16 - _ACTIVATION + 4)
     _expect(tuple(int(token) for token in tokens) == wanted, "the V2 model runner does not mask the prefix")
 

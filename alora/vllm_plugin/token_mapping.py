@@ -35,6 +35,7 @@ def mask_tokens(
     start = 0
     for (lora_request, computed), count in zip(rows, scheduled, strict=True):
         if isinstance(lora_request, CarriedLoRARequest):
+            # What lies before the activation, less what earlier steps did, at most this step's tokens.
             base = min(max(lora_request.activation_index - computed, 0), int(count))
             masked[start : start + base] = [NO_ADAPTER] * base
         elif lora_request is not None:
@@ -67,6 +68,7 @@ class _MaskedBatch:
     def make_lora_inputs(self, num_scheduled_tokens: Any, num_sampled_tokens: Any) -> Any:
         prompts, tokens, requests = self._input_batch.make_lora_inputs(num_scheduled_tokens, num_sampled_tokens)
         if requests:
+            # The batch keeps one request per id, and two prompts of one adapter start at different tokens.
             rows = compat.v1_rows(self._runner, self._input_batch)
             tokens = mask_tokens(tokens, rows, num_scheduled_tokens)
         return prompts, tokens, requests
@@ -100,7 +102,7 @@ def v2_patch(original: Callable[..., Any]) -> Callable[..., Any]:
     def make_lora_inputs(self: Any, req_ids: Any, idx_mapping: Any, num_scheduled_tokens: Any) -> Any:
         prompts, tokens, requests = original(self, req_ids, idx_mapping, num_scheduled_tokens)
         if requests:
-            computed = self._alora_computed
+            computed = self._alora_computed  # AttributeError rather than a guess, where prepare_inputs did not run
             rows = [(self.lora_requests.get(req_id), computed[req_id]) for req_id in req_ids]
             tokens = mask_tokens(tokens, rows, num_scheduled_tokens)
         return prompts, tokens, requests
@@ -133,7 +135,7 @@ def head_logits_patch(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def _get_logits(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _of_prompt_tokens.get():
+        if _of_prompt_tokens.get():  # stock would give the sampled rows' adapters to as many prompt rows
             return compat.unadapted_logits(self, *args, **kwargs)
         return original(self, *args, **kwargs)
 

@@ -177,14 +177,14 @@ def test_prefix_kv_is_the_bases_own_bytes():
 @pytest.mark.parametrize("order", [[0, 0, 1, 1], [1, 0, 1, 2, 0, 1], [3, 3, 3], [0, 2, 5, 2]], ids=str)
 def test_rows_are_placed_with_their_policy_and_come_back(order):
     route, rows = Route.of_rows(order, CPU), torch.arange(1.0, 1 + 2 * len(order)).view(-1, 2).requires_grad_()
-    placed = route.place(rows)
+    placed = route.scatter(rows)
     assert placed.shape == (len(set(order)), max(map(order.count, order)), 2)
     for place, policy in enumerate(sorted(set(order))):
         own = [number for number, other in enumerate(order) if other == policy]
         assert torch.equal(placed[place, : len(own)], rows[own])
         assert not placed[place, len(own) :].any()
-    assert torch.equal(route.take_back(placed), rows)
-    route.take_back(placed * 3).sum().backward()
+    assert torch.equal(route.gather(placed), rows)
+    route.gather(placed * 3).sum().backward()
     assert torch.equal(rows.grad, torch.full_like(rows, 3.0))
 
 
