@@ -33,7 +33,7 @@ def cache_folder(kind: str) -> Path:
 def remember_of(files: Sequence[Path], suffix: str, compute: Callable[[], str]) -> str:
     """What ``compute`` says of ``files``, remembered by each one's path, inode, size and times.
 
-    The time of a file's last change of any kind counts too: ``cp -p`` and archives set the other one as they like.
+    The time of the last change counts too, since ``cp -p`` and archives set the time of the last write.
 
     Raises:
         OSError: a file cannot be read.

@@ -27,7 +27,7 @@ class DescribedBase:
 
 
 def describe_prompts(settings: BaseSettings, elsewhere: Fingerprint) -> DescribedBase:
-    """A base of which only the tokenizer is needed here; whose weights it is run with, ``elsewhere`` says.
+    """A base that another process runs: its tokenizer is read here, the digests of its weights are ``elsewhere``'s.
 
     Raises:
         BaseError: its tokenizer cannot be read.
@@ -62,7 +62,7 @@ def load_tokenizer(settings: BaseSettings, progress: bool = True) -> PreTrainedT
 
 
 def _growth(tokenizer: PreTrainedTokenizerBase) -> float:
-    """Characters that the normalizers' replacements make of one, at most: a chain of them multiplies."""
+    """The most characters that the normalizers make of one character: a chain of replacements multiplies."""
     normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
     waiting, growth = [{} if normalizer is None else json.loads(normalizer.__getstate__())], 1.0
     while waiting:

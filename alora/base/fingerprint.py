@@ -38,7 +38,7 @@ class Fingerprint:
         return asdict(self)
 
     def differences(self, other: Fingerprint) -> tuple[str, ...]:
-        """Names of the fields in which two bases differ; another quantization has other settings anyway."""
+        """Names of the fields in which two bases differ; quantization settings count only for the same quantization."""
         mine, theirs = self.as_dict(), other.as_dict()
         differing = tuple(name for name in mine if mine[name] != theirs[name])
         return tuple(name for name in differing if name != "quantization_settings" or "quantization" not in differing)

@@ -2,8 +2,8 @@
 
 GGUF holds config, tokenizer, chat template and (usually quantized) weights in one file. transformers dequantizes it to
 float32 while it loads, which takes half a minute for 135 M parameters, so the result is kept: as a folder that
-transformers, PEFT and vLLM load like any other. The folder is a dequantized copy, so its fingerprint is another than
-that of the full-precision weights the file was made from.
+transformers, PEFT and vLLM load like any other. The folder is a dequantized copy, so its fingerprint differs from that
+of the full-precision weights behind the file.
 """
 
 import contextlib

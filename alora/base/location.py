@@ -1,4 +1,4 @@
-"""Where a base lies: the folder or hub id that any loader takes, fetched or converted first where it must be."""
+"""Where a base lies: the folder or hub id that any loader takes, fetched or converted first where needed."""
 
 import re
 from pathlib import Path

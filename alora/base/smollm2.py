@@ -69,7 +69,7 @@ def _installed() -> Path | None:
 
 
 def _wheel(downloads: Path, staged: Path, progress: bool) -> Path:
-    """The wheel in ``downloads``: laid there by the user, by an earlier call, or fetched now."""
+    """The wheel in ``downloads``: put there by the user or an earlier call, or fetched now."""
     kept = downloads / WHEEL
     if kept.is_file() and (digest := sha256_of(kept)) != WHEEL_SHA256:
         raise BaseError(f"{kept} has sha256 {digest}, not {WHEEL_SHA256}; remove it, or replace it with a whole copy")

@@ -25,7 +25,7 @@ _FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
 
 @dataclass(frozen=True)
 class _ConfigAlone:
-    """What :func:`fingerprint_base` asks of a model whose weights lie in files."""
+    """The part of a model that :func:`fingerprint_base` needs where the weights are in files."""
 
     config: PretrainedConfig
 
