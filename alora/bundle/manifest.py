@@ -1,7 +1,7 @@
 """``alora.json``: what an adapter is for, how it is asked, what it was certified on, and the digest of every file.
 
-``sha256`` at its end is over the manifest's own canonical JSON without that key. It finds accidents and edits; it is
-no signature.
+``sha256`` at its end is over the manifest's own canonical JSON without that key. It detects accidents and edits; it is
+not a signature.
 """
 
 import hashlib
@@ -78,7 +78,7 @@ class CertificateRecord:
 
 @dataclass(frozen=True)
 class MoveRecord:
-    """A parity run, as found when the bundle was moved: the golden rows' answers on the base in another
+    """The parity run of when the bundle was moved: the golden rows' answers on the base in another
     ``quantization`` and ``dtype``, next to those on the base that it was moved to. ``same_verdict``
     counts rows whose verdict is the same, each at the operating point fitted there; ``largest_difference`` is of a
     log-probability over the labels, relative above 1, None where it is not finite.

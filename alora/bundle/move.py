@@ -1,8 +1,7 @@
-"""A bundle that is made again: on another precision or quantization of its base, with an operating point fitted there.
+"""Make a bundle again for another precision or quantization of its base, with an operating point fitted there.
 
-Two quantizations are two functions, so answers differ and no tolerance is asked of them. KV identity is certified
-again, and a parity run says how far the answers to the golden rows are and how many verdicts turn, for whoever serves
-the bundle there.
+A base in another quantization computes another function, so answers differ and no tolerance applies. KV identity is
+certified again, and a parity run reports how far the answers to the golden rows move and how many verdicts change.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +27,7 @@ from alora.verdict import OperatingPoint
 
 
 def is_move(bundle: Bundle, base: LoadedBase) -> bool:
-    """Whether ``base`` is the bundle's but for its quantization, or for the settings of that."""
+    """Whether ``base`` differs from the bundle's in its quantization, or the settings of that, alone."""
     differing = set(bundle.manifest.base.fingerprint.differences(base.fingerprint))
     return bool(differing) and differing <= {"quantization", "quantization_settings"}
 
@@ -74,12 +73,13 @@ def _fired(rows: Sequence[GoldenRow], point: OperatingPoint) -> list[bool]:
 
 
 def moved(bundle: Bundle, base: LoadedBase, point: OperatingPoint) -> MoveRecord | None:
-    """The parity run, where the base is quantized in another way; else what was found when the bundle was moved."""
+    """The parity run, where the base is quantized in another way; else the one stored when the bundle was moved."""
     return parity_run(bundle, base, point) if is_move(bundle, base) else bundle.manifest.moved
 
 
 def recertify(bundle: Bundle, base: LoadedBase, settings: IdentitySettings) -> Certificate | None:
-    """The bundle's own certificate; a new one where the base is quantized in another way, for it is of one base only.
+    """The bundle's own certificate; a new one where the base is quantized in another way, since a certificate covers
+    one base.
 
     Raises:
         BundleError: the base is another one, or the bundle cannot be compared with itself there.

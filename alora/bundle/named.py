@@ -39,37 +39,37 @@ def read_bundles(
     bases = []
     for artifact in map(find_artifact, named):
         if not artifact.bundles:
-            made = artifact.adapters or artifact.kind is not Kind.RUN
-            remedy = "make one with `alora export`" if made else "run its `alora train` to the end"
+            has_adapter = artifact.adapters or artifact.kind is not Kind.RUN
+            remedy = "make one with `alora export`" if has_adapter else "run its `alora train` to the end"
             raise ConfigError(f"{artifact.folder} holds no bundle, and only a bundle knows its threshold; {remedy}")
-        found = [read(folder) for folder in artifact.bundles]
-        require_one_base(found)
-        bundles += chosen({bundle.policy.id: bundle for bundle in found}, policies, artifact).values()
+        opened = [read(folder) for folder in artifact.bundles]
+        require_one_base(opened)
+        bundles += chosen({bundle.policy.id: bundle for bundle in opened}, policies, artifact).values()
         bases.append(base_of_bundle(bundles[-1], artifact, base))
     require_one_base(bundles)
     return bundles, bases[0]
 
 
 def chosen(
-    found: Mapping[str, Item], policies: Sequence[str], artifact: Artifact, all_of: bool = False
+    items: Mapping[str, Item], policies: Sequence[str], artifact: Artifact, all_of: bool = False
 ) -> dict[str, Item]:
-    """Those that ``policies`` name of several, all when it names none or ``*``; a remark on what is not there.
+    """Of several items those that ``policies`` name, all when it names none or ``*``; a note on those that are missing.
 
     Raises:
         ConfigError: none of ``policies`` is there, or (``all_of``) one of them is not.
     """
     if not artifact.several or not policies or "*" in policies:
-        return dict(found)
-    missing = [name for name in policies if name not in found]
+        return dict(items)
+    missing = [name for name in policies if name not in items]
     if len(missing) == len(policies) or (all_of and missing):
-        raise ConfigError(f"{artifact.folder} has no policy {', '.join(missing)}; it has {', '.join(found)}")
+        raise ConfigError(f"{artifact.folder} has no policy {', '.join(missing)}; it has {', '.join(items)}")
     if missing:
         note(f"{artifact.folder} has no policy {', '.join(missing)}; going on without")
-    return {name: item for name, item in found.items() if name in policies}
+    return {name: item for name, item in items.items() if name in policies}
 
 
 def base_of_bundle(bundle: LightBundle, artifact: Artifact, given: BaseSettings) -> BaseSettings:
-    """The base to load for ``bundle``: the one given, else the manifest's; of a local one its run knows the place."""
+    """The base to load for ``bundle``: the one given, else the manifest's; its run has the path of a local one."""
     if given.source is None and bundle.manifest.base.local and (run := saved_run(artifact)) is not None:
         given = replace(given, source=run.base.source)
     return bundle.base_settings(given)

@@ -18,7 +18,7 @@ from alora.prompt.render import Question
 
 @dataclass(frozen=True)
 class Bundle(LightBundle):
-    """A bundle that was read and found whole."""
+    """A bundle that was read and is whole, with its weights."""
 
     weights: AdapterWeights
 
@@ -62,7 +62,7 @@ class Bundle(LightBundle):
 
 def check_bundles(bundles: Sequence[Bundle], base: LoadedBase, rows: int | None = 2) -> None:
     """Check that ``base`` is every bundle's, and that each adapter answers its golden rows there as it did when it was
-    exported. A digest only shows that a file is the one that was listed. All bundles share one pass.
+    exported. A digest shows only that a file is the listed one. All bundles share one pass.
 
     Args:
         rows: golden rows of each bundle that are asked; None: all of them.
@@ -97,7 +97,7 @@ def check_bundles(bundles: Sequence[Bundle], base: LoadedBase, rows: int | None 
 
 
 def check_bases(bundles: Sequence[Bundle], base: LoadedBase) -> None:
-    """Check every bundle on the loaded base, and remark on a threshold that was fitted in another precision.
+    """Check every bundle on the loaded base, and note a threshold that was fitted in another precision.
 
     Raises:
         BundleError: the base is not the bundles'.

@@ -58,7 +58,7 @@ def add_vllm_certificate(bundle: Bundle, vllm: Certificate) -> Bundle:
 
 
 def _same_file(file: Path, staged: Path) -> None:
-    """The same file under a second name; a copy where the file system has no second names."""
+    """A hard link to the same file; a copy where the file system has none."""
     try:
         os.link(file.resolve(), staged)
     except OSError:

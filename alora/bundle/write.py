@@ -44,7 +44,7 @@ PACKAGES = ("torch", "transformers", "peft", "safetensors")
 
 @dataclass(frozen=True)
 class BundleContents:
-    """What a bundle is made of. ``data`` counts the rows: split → label → rows.
+    """The contents of a bundle. ``data`` counts the rows: split → label → rows.
 
     ``certificate`` may be None for a plain LoRA only. ``revision`` is the hub revision that the base was loaded at.
     """
@@ -110,7 +110,7 @@ def copy_bundle(source: Path | str, folder: Path | str) -> Bundle:
 
 
 def public_source(source: str) -> tuple[str, bool]:
-    """The base's name as it may be published, and whether it was a local folder (whose path is nobody's business)."""
+    """The base's name as it may be published, and whether it was a local folder (whose path stays private)."""
     path = Path(source).expanduser()
     local = source != smollm2.NAME and (path.is_absolute() or path.exists() or source.startswith("."))
     return (path.resolve().name, True) if local else (source, False)
