@@ -116,7 +116,7 @@ class JudgeClient(Closing):
     def complete(
         self, request: Sequence[dict[str, str]], read: Callable[[str | None], Said | None], **options: Any
     ) -> Said | NoAnswer:
-        """What ``read`` makes of the model's answer to ``request``, or why there is none after all tries; ``refusal``
+        """The model's answer to ``request`` as ``read`` returns it, or why there is none after all tries; ``refusal``
         holds the last error's status and words. ``options`` of the request go before the judge's own.
 
         Raises:
@@ -172,10 +172,8 @@ class JudgeClient(Closing):
         return content if isinstance(content, str) else None
 
     def _dropped_option(self, error: _Status, sent: Mapping[str, Any]) -> bool:
-        """Leave out a setting that the model does not take; True when the request, sent anew, would be another one.
-
-        What counts is what this request held: another thread may have dropped the setting since.
-        """
+        """Leave out a setting that the model does not accept; True when the request has changed and should be sent
+        again. Compare with what this request sent: another thread may have dropped the setting since."""
         if error.status not in (400, 422):
             return False
         named = next((name for name in _OPTIONAL if name in sent and _not_taken(name, error.words)), None)
@@ -212,13 +210,13 @@ class JudgeClient(Closing):
 
 
 def _not_taken(name: str, words: str) -> bool:
-    """Whether an error says of a setting that the model does not know it; what is too long names settings as well."""
+    """Whether an error says that the model does not accept a setting; errors about length name settings, too."""
     near = rf"{_NOT_TAKEN}.{{0,60}}\b{name}\b|\b{name}\b.{{0,60}}{_NOT_TAKEN}"
     return re.search(near, words, re.IGNORECASE) is not None and not _TOO_LONG.search(words)
 
 
 def _tokens(value: Any) -> int:
-    """A count of tokens as endpoints give it: a number, digits, or nothing at all, which counts nothing."""
+    """A count of tokens as endpoints give it: a number, digits, or nothing (0)."""
     try:
         count = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -51,7 +51,7 @@ def read_answer(text: str | None, policy: Policy) -> Answer | None:
     """The last JSON object of ``text`` that has a label; None when there is none, or its label is not the policy's.
 
     What comes before it is a draft, and what stands in ``<think>`` is not an answer. A label in other capitals or
-    with spaces around it is the label. Words around the object are passed over, but a label in prose is not an answer:
+    with spaces around it is the label. Words around the object are ignored, but a label in prose is not an answer:
     a refusal names labels too.
     """
     last = next(reversed([value for value in objects(text) if "label" in value]), {})
@@ -63,7 +63,7 @@ def read_answer(text: str | None, policy: Policy) -> Answer | None:
 
 
 def _confidence(value: Any) -> float | None:
-    """Percent as asked for; a number up to 1 is a share, for nobody gives a label that he holds for 1 % likely."""
+    """Percent as asked for; a number up to 1 is a share, since no judge gives a label that it finds 1 % likely."""
     percent = False
     if isinstance(value, str) and (number := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", value)):
         value, percent = float(number[1]), bool(number[2])

@@ -125,7 +125,7 @@ def _bags(bench: Workbench, run: MethodRun) -> tuple[dict[str, Scores], dict[str
 def _ask(
     bench: Workbench, renderer: Renderer, adapters: Sequence[AdapterWeights], policies: Sequence[Policy], name: str
 ) -> list[list[Predictions]]:
-    """Per policy what its adapter says of the validation rows, and of the test rows."""
+    """Per policy its adapter's predictions on the validation rows, and on the test rows."""
     parts = {"validation": bench.task.splits.validation, "test": bench.task.splits.test}
     suffixes = [renderer.suffix(policy) for policy in policies]
     with Scorer(bench.base, adapters, store=bench.store) as scorer:

@@ -1,6 +1,6 @@
 """The method that trains no part of the model: logistic regression on the base's hidden state where it would answer.
 
-The state is the last token's, behind conversation and policy, after the final norm (what the head reads). If a
+The state is the last token's, after conversation and policy, after the final norm (what the head reads). If a
 probe is as good as an adapter, the base knew already, and the adapter only reads it out.
 """
 

@@ -1,4 +1,4 @@
-"""A comparison as a JSON document and as tables; neither holds a word of any conversation."""
+"""A comparison as a JSON document and as tables; neither holds text of a conversation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""One method's scores of one policy: one per row, by the row's id, and no word of any conversation."""
+"""One method's scores of one policy: one per row, by the row's id, and no text of a conversation."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What is equal for every method: policies, rows, base and prompt settings."""
+"""What all methods share: policies, rows, base and prompt settings."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Task:
     left_out: Mapping[str, str]
 
     def digests(self, base: LoadedBase) -> dict[str, str]:
-        """What a resumed comparison must find unchanged."""
+        """What must not have changed when a comparison resumes."""
         weights = {f"base {name}": value for name, value in base.fingerprint.as_dict().items()}
         return self.splits.digests(self.policies) | weights
 
@@ -86,7 +86,7 @@ def read_task(recipe: Recipe) -> Task:
 
 
 def at_most(rows: Sequence[LabelledConversation], policies: Sequence[Policy], limit: int) -> list[LabelledConversation]:
-    """``rows`` with ``limit`` labels of each policy at most, the first by a hash of the text; order is kept."""
+    """``rows`` with at most ``limit`` labels of each policy, the first by a hash of the text; order is kept."""
     ranked = sorted(range(len(rows)), key=lambda index: text_digest(rows[index].conversation))
     kept: dict[int, dict[str, str]] = {}  # by index: files of one name in two folders share their rows' ids
     for policy in policies:
@@ -96,8 +96,8 @@ def at_most(rows: Sequence[LabelledConversation], policies: Sequence[Policy], li
 
 
 def _distinct(rows: Sequence[LabelledConversation]) -> Iterator[LabelledConversation]:
-    """``rows`` with an id of its own each, by which the methods' scores are paired; a row without one in its file is
-    named by its line, and files of one name in two folders share those."""
+    """``rows`` with unique ids, by which the methods' scores are paired; a row without an id is named by its file and
+    line, which two files of one name share."""
     taken: set[str] = set()
     for row in rows:
         name, number = row.conversation.id, 1
