@@ -4,8 +4,8 @@
 :mod:`~alora.evaluation.calibration` fits temperature and threshold on validation rows.
 :mod:`~alora.evaluation.metrics` scores held-out rows at that operating point, with bootstrap intervals.
 :mod:`~alora.evaluation.bag_of_words` is the baseline that needs no model, on the same rows.
-:mod:`~alora.evaluation.doubts` says in words what those figures hold against an adapter.
-:mod:`~alora.evaluation.report` is the table and the JSON of it all, :mod:`~alora.evaluation.page` the page to look at.
+:mod:`~alora.evaluation.doubts` turns figures that speak against an adapter into warnings.
+:mod:`~alora.evaluation.report` makes the table and the JSON, :mod:`~alora.evaluation.page` the HTML page.
 
 Every figure is about the policy's positive label against the rest. Shapes: N rows, L labels, S bootstrap samples,
 K distinct probabilities.

@@ -55,8 +55,8 @@ def log_probabilities(fitted: Pipeline, rows: Sequence[Any] | Floats, labels: in
 
 
 def fit_bag_of_words(policy: Policy, rows: Sequence[LabelledConversation], seed: int = 0) -> BagOfWords:
-    """Fit the baseline on the rows that are labelled for ``policy``; of more text than :data:`MOST_CHARACTERS` on a
-    random part, in which rare labels are whole.
+    """Fit the baseline on the rows that are labelled for ``policy``; with more text than :data:`MOST_CHARACTERS`, on a
+    random part that keeps all rows of rare labels.
 
     Raises:
         DataError: fewer than two labels have two rows each, or no row holds a word.

@@ -30,7 +30,8 @@ def compare_with_baselines(
 ) -> tuple[dict[str, list[Scored]], dict[str, AloraError]]:
     """Evaluate every policy on the test rows (validation rows without any), calibrated on validation rows.
 
-    The first evaluation of a policy is its adapter's. A policy whose figures cannot be had is in the second mapping.
+    The first evaluation of a policy is its adapter's. A policy without figures is in the second mapping, with its
+    error.
     """
     split = "test" if splits.test else "validation"
     parts = {"validation": splits.validation, split: splits.held_out}  # one part where there are no test rows

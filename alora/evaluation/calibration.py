@@ -161,7 +161,7 @@ def _thresholds(values_K: Floats) -> Floats:
 
 
 def costs_of(settings: EvaluationSettings) -> tuple[float, float] | None:
-    """What a false positive and a false negative cost, where the target is cost; 1 where nothing is said."""
+    """What a false positive and a false negative cost, where the target is cost; 1 by default."""
     if target_of(settings) != "cost":
         return None
     return settings.false_positive_cost or 1.0, settings.false_negative_cost or 1.0
@@ -199,7 +199,7 @@ def fit_operating_point(
 
 
 def refit_settings(before: OperatingPoint, given: EvaluationSettings) -> EvaluationSettings:
-    """What a point is fitted again for: what ``given`` says, and where that is silent what ``before`` was fitted for.
+    """The settings to fit a point again: those ``given``, and where none are, those that ``before`` was fitted for.
 
     Another target has its own defaults.
     """

@@ -1,4 +1,4 @@
-"""Pages of HTML, and lines of Markdown, in which everything that others wrote is text."""
+"""HTML pages and lines of Markdown in which untrusted text is never markup."""
 
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,13 @@ _ESCAPES = str.maketrans({sign: f"\\{sign}" for sign in r"\`*_[]|!#~$"} | {"<": 
 
 
 def in_markdown(text: str) -> str:
-    """Text of others in a line of Markdown, in which none of it is markup."""
+    """Untrusted text escaped for a line of Markdown."""
     return " ".join(shown(text).split()).translate(_ESCAPES)
 
 
 def shown(value: Any) -> Any:
-    """Text of others as a page can hold it: direction and control characters, and half characters, written out. The
-    template's own (Markup) stays as it is."""
+    """Untrusted text for a page: direction and control characters and lone surrogates are written out. The template's
+    own markup stays as it is."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value
     return printable(value).encode("utf-8", "backslashreplace").decode()

@@ -24,9 +24,9 @@ def compute_metrics(
     """All of :data:`FIGURES` for rows that are of the positive label or not, and their calibrated probabilities.
 
     ``recall_at_1_fpr`` is the highest recall of any threshold whose false positive rate is at most 1 %; ``ece`` is the
-    expected calibration error of the positive probability in 15 equal bins (Naeini et al. 2015). Intervals are of
-    percentiles, the one of ``ece`` turned around its value, because drawing rows twice makes every bin look worse than
-    it is; with ``resamples=0`` they are None.
+    expected calibration error of the positive probability in 15 equal bins (Naeini et al. 2015). Intervals are
+    percentile intervals; that of ``ece`` is a basic bootstrap interval, because drawing rows twice makes every bin look
+    worse than it is; with ``resamples=0`` they are None.
 
     Raises:
         DataError: there are no rows.
@@ -57,7 +57,8 @@ def estimates(point_F: Floats, samples_SF: Floats) -> dict[str, Estimate]:
 
 
 def _turned(value: float, low: float, high: float) -> tuple[float, float]:
-    """The basic bootstrap interval (Davison and Hinkley 1997, 5.2) of what cannot be negative; it holds the value."""
+    """The basic bootstrap interval (Davison and Hinkley 1997, 5.2) of a figure that cannot be negative; it contains the
+    value."""
     return max(0.0, min(value, 2 * value - high)), max(value, 2 * value - low)
 
 

@@ -1,6 +1,6 @@
-"""``report.html``: one evaluation as one file that asks no network, and the overview of several.
+"""``report.html``: one evaluation as one file that needs no network, and the overview of several.
 
-:class:`Page` holds what it is made of, ``report.html.j2`` how it looks. Texts of conversations, ids, labels and
+:class:`Page` holds the data, ``report.html.j2`` the layout. Texts of conversations, ids, labels and
 policies are hostile: the template escapes all of them, control characters are written out, and the page's own policy
 lets no script run but ``report.js``.
 """
@@ -35,7 +35,7 @@ _METHODS = {"alora": "adapter (aLoRA)", "lora": "adapter (LoRA)", "prompt": "bas
 
 @dataclass(frozen=True)
 class Page:
-    """What a page is made of. ``losses`` are training's and validation's, by step; ``facts`` are tables for its end:
+    """The data of a page. ``losses`` are training's and validation's, by step; ``facts`` are tables for its end:
     title → name → value. ``warnings`` are the training's own warnings about the adapter.
     """
 
@@ -58,7 +58,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Axes from 0 with their ends, and lines; ``diagonal`` is what chance or calibration would draw."""
+    """Axes from 0 with their ends, and lines; ``diagonal``: the line of chance, or of perfect calibration."""
 
     title: str
     across: str
@@ -184,8 +184,8 @@ def _line(
     ends: tuple[float, float] = (1.0, 1.0),
     weights: Floats | None = None,
 ) -> Line:
-    """``points`` in the plot's own units, to a tenth; points that fall together are one. Weights make dots of area; a
-    point alone, which no line shows, is a dot."""
+    """``points`` in the plot's own units, to a tenth; equal points are merged. ``weights`` give each point a dot of
+    that area; a single point, which no line shows, is a dot."""
     drawn = [(round(x / ends[0] * _WIDTH, 1), round(_HEIGHT - y / ends[1] * _HEIGHT, 1)) for x, y in points]
     alone = [3.0] if len(drawn) == 1 else []
     sizes = alone if weights is None else np.round(1.5 + 9 * np.sqrt(weights), 1).tolist()

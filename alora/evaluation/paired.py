@@ -1,7 +1,7 @@
 """Whether two methods differ on the same rows: the difference of their AUROC, by bootstrap and by DeLong's test.
 
-A method may have several runs (seeds). Its AUROC is then the mean of theirs, and rows are what is resampled: the tests
-answer "would other rows have said the same of these runs", and the spread over seeds is shown next to them.
+A method may have several runs (seeds). Its AUROC is then the mean of theirs, and rows are resampled: the tests ask
+whether other rows would give the same result for these runs. The spread over seeds is shown next to them.
 """
 
 import math

@@ -68,7 +68,7 @@ def predict(
     """Score ``rows`` with the scorer's adapters, adapter ``i`` answering ``policies[i]`` at ``suffixes[i]``.
 
     A row is scored once, by the policies that it carries a label for; a row without any is skipped. ``progress`` names
-    the bar; without one there is none.
+    the bar; an empty name shows none.
 
     Raises:
         ConfigError: policies and suffixes do not pair.

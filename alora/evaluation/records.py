@@ -1,4 +1,4 @@
-"""What an evaluation is recorded as, in reports and manifests. Plain data: no numpy, no scipy."""
+"""An evaluation as reports and manifests store it. Plain data: no numpy, no scipy."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -91,7 +91,7 @@ class Evaluation:
 
     @property
     def by_label(self) -> list[LabelFigures]:
-        """Each label's figures, in the policy's order; of what is never said or never carried, 0 (as scikit-learn)."""
+        """Each label's figures, in the policy's order; 0 where a label is never predicted or never there."""
         figures = []
         for index, label in enumerate(self.label_counts if self.confusion else ()):
             hits, said = self.confusion[index][index], sum(line[index] for line in self.confusion)

@@ -105,7 +105,7 @@ def describe_operating_point(point: OperatingPoint) -> str:
 
 
 def write_evaluations(file: Path, evaluations: Sequence[Evaluation]) -> None:
-    """Write ``evaluation.json`` whole or not at all: the figures, and what they say against the adapter.
+    """Write ``evaluation.json`` whole or not at all: the figures, and the warnings that follow from them.
 
     Raises:
         RunError: it cannot be written.

@@ -1,4 +1,4 @@
-"""The bootstrap, shared by metrics and thresholds: how often each row is drawn, and what that counts to.
+"""The bootstrap, shared by metrics and thresholds: how often each row is drawn, and the counts that follow.
 
 A resample is a vector of draw counts, not a list of rows, so a figure that takes counts computes all resamples in one
 sweep. ``numpy.ones((1, N))`` are the rows themselves.
