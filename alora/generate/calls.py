@@ -71,7 +71,7 @@ class Calls(JudgeClient):
     def question(
         self, request: Sequence[dict[str, str]], read: Callable[[str | None], Said | None], **options: Any
     ) -> Reply[Said]:
-        """What ``read`` makes of the answer.
+        """The answer as ``read`` returns it.
 
         Raises:
             BudgetSpent: the request would be one too many.

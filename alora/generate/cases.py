@@ -71,8 +71,8 @@ def cells(dimensions: Mapping[str, Sequence[str]], count: int, seed: int) -> lis
 def judged_pairs(
     calls: Calls, policy: Policy, wanted: Sequence[Mapping[str, str]], recipe: Recipe
 ) -> Generator[list[Case] | BudgetSpent | None, None, None]:
-    """For each cell, in order: its cases, one for each label; None where the model wrote none that can be read; or the
-    budget's end, where it came before its last vote. When it is closed, every answer that was under way is kept."""
+    """For each cell, in order: its cases, one for each label; None where the model's answer cannot be read; or
+    BudgetSpent, where the budget ended before the last vote. On close, every answer under way is kept."""
 
     def judge_pair(number: int) -> list[Case] | BudgetSpent | None:
         try:

@@ -1,4 +1,4 @@
-"""What is dropped before anyone trains on it: leaks, copies, test rows; and whether counting words solves the rest."""
+"""Rows to drop before training: leaks, copies, test rows; and whether counting words solves the rest."""
 
 import re
 from collections import Counter, defaultdict
@@ -26,9 +26,10 @@ def leak(case: Case, policy: Policy, pair: Sequence[Case] = ()) -> str | None:
     """What in a conversation gives the label away: the policy's id, its title, or a label.
 
     Everyday words do not: an id or a label without an underscore or a digit, unless it is the positive label and the
-    rule does not use it; a title of one or two words; and what all sides of the pair hold tells them not apart.
+    rule does not use it; a title of one or two words; and text that all sides of the pair hold, since it does not
+    separate them.
     """
-    text, others = _words(_text(case.conversation)), [_words(_text(other.conversation)) for other in pair]
+    text, sides = _words(_text(case.conversation)), [_words(_text(side.conversation)) for side in pair]
     rule = _words(policy.rule)
     for name in (policy.id, policy.title, *policy.labels):
         words = _words(name)
@@ -36,7 +37,7 @@ def leak(case: Case, policy: Policy, pair: Sequence[Case] = ()) -> str | None:
             len(words) == 1
             and (re.search(r"[\d_]", name) or (name == policy.positive and len(name) > 3 and not _holds(rule, words)))
         )
-        if telling and _holds(text, words) and not (len(others) > 1 and all(_holds(other, words) for other in others)):
+        if telling and _holds(text, words) and not (len(sides) > 1 and all(_holds(side, words) for side in sides)):
             return name
     return None
 

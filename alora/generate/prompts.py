@@ -1,4 +1,4 @@
-"""What the model is asked, as messages and as the JSON schema of its answer, and how the answer is read.
+"""The model's prompts, as messages and as the JSON schema of the answer, and how the answer is read.
 
 A generated conversation is as hostile as any other: it goes into a later request as one escaped JSON value
 (:func:`alora.comparison.judge_prompt.messages`).
@@ -70,7 +70,7 @@ def read_dimensions(text: str | None) -> dict[str, list[str]] | None:
 
 
 def ask_cases(policy: Policy, cell: Mapping[str, str], number: int) -> Request:
-    """Ask for one conversation for each label, as alike as they can be; ``number`` makes each request another one."""
+    """Ask for one conversation for each label, as alike as they can be; ``number`` makes each request unique."""
     wishes = "\n".join(f"- {name}: {value}" for name, value in cell.items())
     keys = ", ".join(f"{json.dumps(label, ensure_ascii=False)}: MESSAGES" for label in policy.labels)
     return _request(
@@ -146,7 +146,7 @@ def _format(name: str, properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _objects(text: str | None) -> list[dict[str, Any]]:
-    """The JSON objects in ``text``; none where an escape in it stands for half a character."""
+    """The JSON objects in ``text``; none where an escape in it is a lone surrogate."""
     objects = list(judge_prompt.objects(text))
     try:
         return objects if lone_surrogate(json.dumps(objects, ensure_ascii=False)) is None else []

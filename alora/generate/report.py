@@ -1,4 +1,4 @@
-"""How good generated rows are: agreement, copies, what word counts make of them; in a table and as codes."""
+"""How good generated rows are: agreement, copies, whether word counts solve them; in a table and as codes."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -133,7 +133,7 @@ class Quality:
 
 
 def markdown(quality: Quality, spent: dict[str, Any]) -> str:
-    """The report as a page; its policy and the model's name may come from anywhere."""
+    """The report as a page; the policy and the model's name are untrusted text."""
     lines = [f"# Rows for {in_markdown(quality.policy.title)}", "", "| | |", "|---|---|"]
     lines += [
         f"| {name.replace('_', ' ')} | {in_markdown(_cell(value))} |"
