@@ -121,10 +121,12 @@ def _within_limits(surgeon: "_Surgeon") -> ChatTemplate:
             f"the base's chat template needs more than {_SECONDS} s, {_MEMORY >> 30} GiB or {_LONGEST >> 20} MiB of "
             "text for one short conversation; mend its chat_template.jinja, or choose another base"
         )
-    found = json.loads(text)
-    if isinstance(found, str):
-        raise RenderError(found[:1000])
-    pieces: dict[str, Any] = {name: frozenset(at) if isinstance(at, list) else at for name, at in found.items()}
+    answer = json.loads(text)
+    if isinstance(answer, str):
+        raise RenderError(answer[:1000])
+    pieces: dict[str, Any] = {
+        name: frozenset(value) if isinstance(value, list) else value for name, value in answer.items()
+    }
     return ChatTemplate(**pieces)
 
 
