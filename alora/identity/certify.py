@@ -85,15 +85,15 @@ def require_activated(weights: AdapterWeights, folder: Path) -> None:
 
 def _require_fit(weights: AdapterWeights, model: nn.Module) -> None:
     modules = target_modules(model, weights.spec.targets)
-    odd = sorted(modules.keys() ^ weights.tensors.keys())
-    odd += [
+    unfit = sorted(modules.keys() ^ weights.tensors.keys())
+    unfit += [
         name
         for name, (a_rd, b_or) in weights.tensors.items()
         if name in modules and (modules[name].in_features, modules[name].out_features) != (a_rd.shape[1], b_or.shape[0])
     ]
-    if odd:
+    if unfit:
         raise AdapterError(
-            f"the adapter does not fit this base: {len(odd)} module(s) missing or of another size, first {odd[0]}; "
+            f"the adapter does not fit this base: {len(unfit)} module(s) missing or of another size, first {unfit[0]}; "
             "validate it on the base that it was trained for"
         )
 
