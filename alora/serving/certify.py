@@ -124,7 +124,8 @@ class _Runner:
         return None if variant is None else self._engine.request(self._variants[variant].name)
 
     def parity(self, bundle: Bundle, base: LoadedBase, dtype: str, controls: bool) -> ParityRecord:
-        """The bundle's own folder on its golden rows; which rows a plain LoRA shows on depends on a coarse dtype."""
+        """The bundle's own folder on its golden rows; a plain LoRA is planted in float32 alone, since a coarser dtype
+        may hide it."""
         faults: dict[str, str | None] = {OFF: None} if controls else {}
         if controls and dtype == "float32":
             faults[PLAIN] = self._variants[PLAIN].name

@@ -1,6 +1,6 @@
 """A vLLM server elsewhere: its answers count as verdicts once it is verified to run the plugin and these very bundles.
 
-``alora serve`` starts such a server; any stock vLLM with the plugin will do that serves the bundles under the same
+``alora serve`` starts such a server; so does any stock vLLM with the plugin that serves the bundles under the same
 names (``policy@digest``) and with ``--logprobs-mode processed_logprobs``.
 """
 
@@ -58,7 +58,7 @@ class RemoteEngine(AsyncClosing):
 
     async def verify(self, bundles: Sequence[LightBundle], renderer: Renderer) -> None:
         """Check that the server runs the plugin and that each adapter there gives its bundle's answers: once, and again
-        after it was away or failed, for it may have come back as another.
+        after it was away or failed, since another server may have taken its place.
 
         An aLoRA prompt without its invocation is refused by the plugin, and by nothing else. Then one golden row of
         each bundle must come back, within the tolerance of bfloat16 (a server does not report its dtype): another base,
@@ -144,7 +144,7 @@ class RemoteEngine(AsyncClosing):
             ) from error
 
     async def _require_plugin(self, bundle: LightBundle) -> None:
-        """Ask for one token, which is not an invocation."""
+        """CheckFailed unless the server refuses a prompt without invocation tokens, as the plugin does."""
         name, invocation = bundle.served_name, bundle.suffix.invocation_ids
         stranger = next(token for token in count() if token not in invocation)
         if not bundle.manifest.activated:
@@ -177,7 +177,7 @@ class RemoteEngine(AsyncClosing):
             )
 
     def _read(self, status: int, text: str, pick: Callable[[Any], Any]) -> Any:
-        """What ``pick`` takes from the answer's JSON.
+        """``pick`` applied to the answer's JSON.
 
         Raises:
             PromptRefused: the server refuses what was sent.
@@ -216,7 +216,7 @@ def _longest(model: dict[str, Any]) -> int | None:
 
 
 def _cached_tokens(completion: Any) -> int:
-    """As far as it says so in the usual way; a count costs no verdict."""
+    """The count in the usual fields, else 0: a missing count is no reason to refuse a verdict."""
     for key in ("usage", "prompt_tokens_details", "cached_tokens"):
         completion = completion.get(key) if isinstance(completion, dict) else None
     return completion if type(completion) is int else 0

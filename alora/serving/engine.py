@@ -25,7 +25,7 @@ RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM's max_lora_rank takes (
 
 
 def require_unquantized(base: LoadedBase) -> None:
-    """BaseError for a quantized base: vLLM runs the stored weights, on which a threshold fitted here says nothing.
+    """BaseError for a quantized base: vLLM runs the stored weights, for which a threshold fitted here does not hold.
 
     The same adapter on the stored weights needs a parity run and a threshold of its own first.
     """
@@ -145,7 +145,7 @@ class Engine:
     def label_logits(
         self, prefix: Prefix, suffixes: Sequence[Suffix], names: Sequence[str | None]
     ) -> list[torch.Tensor]:
-        """Log-probabilities ``[L]`` over each policy's labels: logits but for a constant, which no verdict sees."""
+        """Log-probabilities ``[L]`` over each policy's labels: logits up to a constant, which changes no verdict."""
         prompts = [{"prompt_token_ids": [*prefix.token_ids, *suffix.token_ids]} for suffix in suffixes]
         params = [label_params(suffix) for suffix in suffixes]
         requests = [self.request(name) for name in names]

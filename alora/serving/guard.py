@@ -24,7 +24,7 @@ _Made = TypeVar("_Made")
 
 @dataclass(frozen=True)
 class GuardVerdict:
-    """One policy's answer; ``flagged`` without a probability: it did not answer, and counts as its failure policy says.
+    """One policy's answer; ``flagged`` without a probability: it did not answer, and its failure policy decides.
 
     ``status`` is ok, missed (deadline), failed or skipped, and ``reason`` says why.
     """
@@ -79,7 +79,7 @@ class GuardAnswer:
         return [verdict.policy for verdict in self.verdicts if verdict.flagged]
 
     def require(self, asked: Mapping[str, Any]) -> Self:
-        """This, when it answers a request with these fields.
+        """This answer, checked against the request's fields.
 
         Raises:
             ValueError: a policy that was asked has no verdict, or one without an answer is let through unasked.
@@ -119,8 +119,8 @@ class GuardPolicy:
 class Guard(Closing):
     """A guard server at ``url`` (``http://HOST:PORT``), whose key is read from ``$VLLM_API_KEY``; use it by ``with``.
 
-    Several servers of the same policies: each conversation, by tenant (``cache_salt``) and opening, has its own; the
-    next one answers where that cannot. A server that does not answer raises: silence is not consent.
+    Several servers of the same policies: each conversation, by tenant (``cache_salt``) and opening, has its own; where
+    that cannot answer, the next one does. Without an answer the call raises: silence is not consent.
 
     Args:
         timeout: seconds of a server's silence, and half of what its whole answer may take.

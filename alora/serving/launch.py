@@ -60,7 +60,8 @@ def server_environment() -> dict[str, str]:
 
 
 def _server(folder: Path) -> list[str]:
-    """``vllm serve``; the CPU builds' own, which look for a distribution called vllm, do not start."""
+    """``vllm serve``; with a CPU build its API server, since its ``vllm serve`` looks for a distribution called
+    vllm."""
     if package_version("vllm") is not None:
         return [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", str(folder)]
     return [sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]

@@ -1,4 +1,4 @@
-"""Several servers that answer alike: each conversation has its own, and the next one answers where that cannot."""
+"""Several equal servers: each conversation has its own, and the next one answers where that cannot."""
 
 import hashlib
 import json
@@ -62,7 +62,7 @@ class Servers:
         return len(self._away) == len(self._urls)
 
     async def first(self, session: str, ask: Callable[[str], Awaitable[_Answer]]) -> _Answer:
-        """What the first server answers that can; asking twice does no harm.
+        """The answer of the first server that can answer; ``ask`` may run on several, which does no harm.
 
         Raises:
             AloraError: the prompt is refused, or what the last server did wrong.
