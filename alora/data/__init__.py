@@ -1,1 +1,1 @@
-"""Labelled conversations: found (``sources``), read (``formats``), made rows (``messages``, ``conversation``)."""
+"""Labelled conversations: opened (``sources``), parsed (``formats``), made rows (``messages``, ``conversation``)."""

@@ -1,4 +1,4 @@
-"""Which columns a row has: those that the settings name, or the usual ones of its form."""
+"""Which columns a row has: those that the settings name, or the usual ones."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,10 +17,11 @@ DETECTED = (*LISTS, "system,prompt,response", "prompt,response", "prompt,complet
 def detect_columns(
     columns: ColumnSettings, row: Mapping[str, Any], findings: Findings, first: bool = True
 ) -> ColumnSettings:
-    """``columns`` as this row has them: in other capitals, or, where a column is not there, under its usual name.
+    """``columns`` under the names that this row has: with other capitals, or, where a column is missing, its usual
+    name.
 
-    The settings name the columns of one source, and others may have another form. A note says what was done. Columns of
-    texts are taken only where none is named, and by the ``first`` row: further on they may be anything.
+    The settings name the columns of one source, and other sources may differ. A note says what was done. Text columns
+    are detected only where no column is named, and in the ``first`` row alone: later they may be anything.
     """
     own = {name.strip().lower(): name for name in row if isinstance(name, str)}
     changes, known = {}, DETECTED if first and columns.messages == ColumnSettings.messages else LISTS

@@ -65,12 +65,13 @@ def read_multilabelled(
     own: Mapping[str, Findings] | None = None,
     findings: Findings | None = None,
 ) -> list[LabelledConversation]:
-    """Every row of ``source`` with its labels for ``policies``; a policy that a row has no label for is left out.
+    """Every row of ``source`` with its labels for ``policies``; a row's ``labels`` lack the policies that it has no
+    label for.
 
-    A row with ``label`` belongs to the policy that its ``policy`` names; where it names none, to the only one there is.
+    The ``label`` of a row is of the policy that its ``policy`` names; where it names none, of the only policy.
 
     Args:
-        own: per policy id, where to gather what is wrong with its labels alone; without it that is the source's fault.
+        own: per policy id, where to gather problems of its labels alone; without it they count against the source.
         findings: keeps the notes on how the rows were read.
 
     Raises:
@@ -88,7 +89,7 @@ def read_multilabelled(
 
 
 def none_labelled(source: Source, rows: int, policy: str) -> DataError:
-    """What is wrong with a source without a row of ``policy``."""
+    """The error of a source without a row of ``policy``."""
     return DataError(
         f"{named(source)}: none of its {rows} rows is labelled for policy {policy!r} (where a row has a 'policy', its "
         "label is of that one; rename a column 'policy' that is something else)"
@@ -132,7 +133,7 @@ def parse_conversation(value: Any, where: str, settings: DataSettings | None = N
 
 
 def _unskipped(settings: DataSettings | None) -> DataSettings:
-    """As ``settings``, but each row has a verdict or a reason why not."""
+    """``settings`` without ``skip_empty``: each row has a verdict, or a reason why not."""
     return replace(settings or DataSettings(), skip_empty=False)
 
 
@@ -155,7 +156,7 @@ def holds_rows(source: str, settings: DataSettings) -> bool:
 
 @dataclass(frozen=True)
 class Rejected:
-    """A row that is not a conversation, with all that is wrong with it."""
+    """A row that is not a conversation, with every problem."""
 
     where: str
     findings: tuple[Finding, ...]
@@ -204,8 +205,7 @@ class _ByRow(Findings):
 def _conversations(
     source: str, settings: DataSettings, findings: Findings
 ) -> Iterator[tuple[str, Any, DataSettings, Conversation | None]]:
-    """Of each row of one source where it stands, value and conversation, and the settings with the columns of such a
-    row."""
+    """For each row of one source: where it stands, its value, the settings with its columns, and its conversation."""
     known, usual, names, decided = settings, settings.columns, None, False
     for where, value in read_rows(source, findings):
         if isinstance(value, dict) and value.keys() != names:

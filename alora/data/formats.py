@@ -66,8 +66,8 @@ def read_text(path: Path, name: str, table: bool, findings: Findings) -> Iterato
 
 
 def _are_lines(stream: Stream) -> bool:
-    """Whether a file that begins with a bracket holds JSON lines, and no array: behind a line of messages comes another
-    list; a bracket alone has an object without a comma after it, and nothing closes it there."""
+    """Whether a file that begins with a bracket holds JSON lines, and not an array: a line of messages is followed by
+    another list; a lone bracket is followed by an object without a comma, and nothing closes it there."""
     first, second, third = (stream.readline(LONGEST_LINE).removeprefix(UTF8_BOM) for _ in range(3))
     stream.seek(0)
     try:
@@ -86,7 +86,7 @@ def _open(path: Path) -> Stream:
 
 
 class _Bounded(gzip.GzipFile):
-    """What a gzip file holds, up to a bound: a bomb of a megabyte inflates to a gigabyte."""
+    """The content of a gzip file, up to a bound: a bomb of a megabyte inflates to a gigabyte."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -136,7 +136,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def shortened(value: Any) -> str:
-    """``repr`` of what a user's row holds, short enough for a message."""
+    """``repr`` of a user's value, short enough for a message."""
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."
 
@@ -201,7 +201,7 @@ def _read_array(stream: io.TextIOWrapper, name: str, findings: Findings) -> Iter
 
 
 def _read_table(stream: Stream, name: str, start: bytes, findings: Findings) -> Iterator[Row]:
-    """CSV as spreadsheets and pandas write it: the header names the columns, and its own separator separates."""
+    """CSV as spreadsheets and pandas write it: the header names the columns and shows the separator."""
     first = start.partition(b"\n")[0]
     separator = max(",", ";", "\t", key=lambda mark: first.count(mark.encode()))
     csv.field_size_limit(LONGEST_LINE)

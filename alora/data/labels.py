@@ -21,7 +21,7 @@ def row_labels(
     findings: Findings,
     own: Mapping[str, Findings],
 ) -> dict[str, str]:
-    """A row's label for each of ``policies`` that it has; ``own`` gathers what is wrong with one's alone."""
+    """A row's label for each of ``policies`` that it has; ``own`` gathers problems of one policy's labels alone."""
     columns = settings.columns
     of_each = POLICY_PLACE in columns.label
     many = None if of_each else unpacked(row.get(columns.labels))
@@ -56,7 +56,7 @@ def _by_column(
     findings: Findings,
     own: Mapping[str, Findings],
 ) -> list[tuple[Policy, Any]]:
-    """What a row says of each policy in the policy's own column; an empty cell means "not annotated"."""
+    """A row's label for each policy, from the policy's own column; an empty cell means "not annotated"."""
     pairs = []
     for policy in policies:
         column = named.replace(POLICY_PLACE, policy.id)
@@ -77,7 +77,7 @@ def _refuse_contradiction(
     findings: Findings,
     own: Mapping[str, Findings],
 ) -> None:
-    """``label`` next to ``labels`` must say the same of the policy that it belongs to, where the row tells which."""
+    """``label`` must agree with ``labels`` on the policy that it belongs to, where the row says which."""
     columns, named = settings.columns, row.get("policy")
     named = named if isinstance(named, str) or len(policies) > 1 else policies[0].id
     for policy in policies:
@@ -91,7 +91,7 @@ def _refuse_contradiction(
 
 
 def _own_policy(row: dict[str, Any], where: str, policies: Sequence[Policy], findings: Findings) -> Policy | None:
-    """The policy that the row's one label is of: the one that it names, or the only one where it names none."""
+    """The policy of the row's one label: the one that the row names, or the only policy where it names none."""
     named = row.get("policy")
     for policy in policies:
         if named == policy.id or (len(policies) == 1 and not isinstance(named, str)):
@@ -127,7 +127,7 @@ def _label(value: Any, where: str, policy: Policy, settings: DataSettings, findi
 
 
 def _meant(value: str, policy: Policy, settings: DataSettings) -> str:
-    """The label that ``value`` stands for: as it is mapped, or the only one that is spelled alike."""
+    """The label that ``value`` stands for: the mapped one, or the only one with the same spelling."""
     label = settings.label_map.get(value, value)
     if label in policy.labels:
         return label
@@ -137,7 +137,7 @@ def _meant(value: str, policy: Policy, settings: DataSettings) -> str:
 
 
 def _folded(label: str) -> str:
-    """What two spellings of a label share: all but capitals, blanks around it, and how an accent is written."""
+    """A label without its differences in spelling: capitals, surrounding blanks, and how an accent is encoded."""
     return normalize("NFKC", label).strip().casefold()
 
 

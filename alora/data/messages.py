@@ -1,4 +1,4 @@
-"""One conversation: its messages, and how a row becomes them, whoever wrote it: OpenAI, ShareGPT, two text columns."""
+"""One conversation: its messages, and how to read them from a row of OpenAI's form, ShareGPT's, or two text columns."""
 
 import json
 import re
@@ -37,7 +37,7 @@ class ToolCall:
 class Message:
     """One turn: a role of :data:`ROLES` and its text, which is treated as hostile.
 
-    ``name`` is of the tool that answers, or of one speaker among several.
+    ``name`` is that of the tool that answers, or of the speaker.
     """
 
     role: str
@@ -47,7 +47,7 @@ class Message:
 
     @property
     def text(self) -> str:
-        """All that the message says: its content, and its calls in words."""
+        """The message's content, and its calls in words."""
         return "\n".join([self.content] * bool(self.content) + [f"[calls {c.name} {c.arguments}]" for c in self.calls])
 
 
@@ -64,7 +64,7 @@ class Conversation:
         return "\n".join(f"{message.role}: {message.text}" for message in self.messages)
 
     def excerpt(self, length: int) -> str:
-        """The transcript, of a long one a third from its beginning and the rest from its end, where verdicts turn."""
+        """The transcript, or a third from its beginning and the rest from its end, which decides most verdicts."""
         text, first = self.transcript, length // 3
         return text if len(text) <= length else f"{text[:first]} [...] {text[first - length :]}"
 
@@ -120,9 +120,9 @@ def _raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findi
         findings.add("COLUMN_MISSING", where, text)
         return None
     values = [row[name] for name in names]
-    if len(names) == 1 and isinstance(found := unpacked(values[0]), list):
-        return found
-    if len(names) == 1 and isinstance(found, str) and (turns := spoken(found, settings.role_map)):
+    if len(names) == 1 and isinstance(value := unpacked(values[0]), list):
+        return value
+    if len(names) == 1 and isinstance(value, str) and (turns := spoken(value, settings.role_map)):
         return turns
     printed = len(names) == 1 and isinstance(values[0], str) and _PRINTED.match(values[0])
     texts = [(name, index, value) for index, (name, value) in enumerate(zip(names, values, strict=True)) if value]
@@ -150,7 +150,7 @@ def usual_role(name: str) -> str | None:
 
 
 def spoken(text: str, roles: Iterable[str]) -> list[dict[str, str]]:
-    """The turns of a transcript, each of which opens a line with one of ``roles`` and a colon; none of another text."""
+    """The turns of a transcript, which open a line with one of ``roles`` and a colon; none for any other text."""
     before, *parts = re.split(rf"^[ \t]*({'|'.join(map(re.escape, roles)) or '(?!)'}):", text, flags=re.MULTILINE)
     if before.strip():
         return []
@@ -284,16 +284,16 @@ class _Reader:
 
 
 def _media_of(value: Mapping[Any, Any]) -> list[str]:
-    """What a message, or a part of its content, names media by: ``input_audio``, ``image_url``, ``images``."""
+    """The keys of a message, or of a part of it, that hold media: ``input_audio``, ``image_url``, ``images``."""
     names = [str(key) for key in value if value[key]]
     return [name for name in names if name.removeprefix("input_").removesuffix("s").removesuffix("_url") in _MEDIA]
 
 
 def listed(row: Mapping[str, Any]) -> str:
-    """The columns of a row, as a message shows them."""
+    """The columns of a row, for an error message."""
     return ", ".join(map(shortened, list(row)[:8])) or "no columns"
 
 
 def kind(value: Any) -> str:
-    """What a value is, as a message shows it."""
+    """What a value is, for an error message."""
     return "missing or null" if value is None else f"{type(value).__name__} {shortened(value)}"

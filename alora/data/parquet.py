@@ -33,7 +33,7 @@ def read_parquet(path: Path) -> Iterator[Row]:
 
 
 def parquet_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
-    """The rows of a Parquet file, a batch held at a time: texts stay in their dictionaries.
+    """The rows of a Parquet file, one batch in memory at a time: texts stay in their dictionaries.
 
     Args:
         columns: these alone; None: all.
@@ -78,7 +78,7 @@ def parquet_batches(path: Path, columns: Sequence[str] | None = None) -> Iterato
 
 
 def _values(array: Any) -> int:
-    """Values of an Arrow array, in all its depth: each becomes an object of Python's."""
+    """Values of an Arrow array, nested ones included: each becomes a Python object."""
     if pyarrow.types.is_dictionary(array.type) or not hasattr(array, "flatten"):
         return len(array)
     parts = array.flatten()

@@ -93,7 +93,7 @@ def _load_hub(name: str, config: str | None, split: str, source: str) -> Any:
 
 
 def _require_own(files: Sequence[str], name: str) -> None:
-    """DataError where a data set leads to files of others: ``data_files`` in its README.md, or its state.json."""
+    """DataError where a data set refers to files outside it: ``data_files`` in its README.md, or its state.json."""
     home = Path(name)
     for file in files:
         parent = Path(file).parent

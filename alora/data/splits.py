@@ -45,7 +45,7 @@ class Splits:
         }
 
     def digests(self, policies: Sequence[Policy]) -> dict[str, str]:
-        """What a resumed run must find unchanged: the rows by digest, the policies by their text."""
+        """What must not have changed when a run resumes: the rows by digest, the policies by their text."""
         rows = {f"{name} rows": rows_digest(rows) for name, rows in vars(self).items()}
         return rows | {f"policy {policy.id}": repr(policy.as_dict()) for policy in policies}
 
@@ -56,7 +56,7 @@ def read_splits(
     """Read every split that ``settings`` name; validation rows are taken from the training rows when not given.
 
     Args:
-        notes: counts what was read in another way than it stands there.
+        notes: counts the values that were not read literally (mapped labels, skipped rows).
 
     Returns:
         The splits, and the policies whose rows cannot be used, each with the reason.
@@ -163,13 +163,13 @@ def merge_rows(rows: Sequence[LabelledConversation]) -> list[LabelledConversatio
 
 
 def text_digest(conversation: Conversation) -> str:
-    """Digest of a conversation's roles and words, blind to case and white space: equal for what reads the same."""
+    """Digest of a conversation's roles and words, blind to case and white space: equal for texts that read the same."""
     lines = [f"{m.role}:{' '.join(m.text.casefold().split())}" for m in conversation.messages]
     return digest("\n".join(lines))
 
 
 def digest(text: str) -> str:
-    """SHA-256 of any text, also of one that is not Unicode."""
+    """SHA-256 of any text, lone surrogates included."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -248,5 +248,5 @@ def _require_labels(splits: Splits, policy: Policy) -> None:
 
 
 def too_few(policy: Policy) -> str:
-    """What is wrong with training rows of which fewer than two labels have :data:`LEAST_ROWS`."""
+    """The message for training rows of which fewer than two labels have :data:`LEAST_ROWS`."""
     return f"two labels of policy {policy.id!r} must have at least {LEAST_ROWS} training rows each; add rows"

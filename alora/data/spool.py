@@ -1,4 +1,4 @@
-"""Messages and tokens of many rows, on disk beyond a bound: what a training reads may be larger than memory."""
+"""Messages and tokens of many rows, on disk beyond a bound: training data may be larger than memory."""
 
 import marshal
 import os
@@ -22,7 +22,7 @@ class Spool:
         weakref.finalize(self, self._file.close)
 
     def keep(self, items: Sequence[Any], decode: Callable[[Any], T] = lambda item: item) -> "Spooled[T]":
-        """``items``, which are plain data; ``decode`` makes of each what the reader gets.
+        """Store ``items``, which are plain data; ``decode`` is applied to each when it is read.
 
         Raises:
             DataError: the disk is full.
@@ -38,7 +38,7 @@ class Spool:
         return Spooled(self, (start, size), len(items), decode)
 
     def read(self, start: int, size: int) -> tuple[Any, ...]:
-        """What was kept in these bytes."""
+        """The items stored in these bytes."""
         self._file.seek(start)
         return marshal.loads(self._file.read(size))  # of this process's own writing: no other can open the file
 
