@@ -23,7 +23,7 @@ _WHOLE = 2  # times the silence: no answer takes longer, drop by drop or with he
 
 
 class Closing(ABC):
-    """What holds connections or memory until :meth:`close`; use it by ``with``."""
+    """Holds connections or memory until :meth:`close`; use it by ``with``."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -49,7 +49,7 @@ class AsyncClosing(ABC):
 
 
 class Unreachable(ConfigError):
-    """The server does not answer, or something before it says so."""
+    """The server does not answer, or a proxy before it says so."""
 
     wait: float | None = None  # seconds after which it may be asked again, where it says that it is away for now
 
@@ -131,7 +131,7 @@ class Http(AsyncClosing):
 
 
 def root(url: str) -> str:
-    """Where the routes of the server at ``url`` begin."""
+    """``url`` without the ``/v1`` at its end."""
     return url.rstrip("/").removesuffix("/v1")
 
 
@@ -149,7 +149,7 @@ def wait_of(retry_after: str | None) -> float:
 
 
 def refusal(url: str, status: int, text: str, retry_after: str | None = None) -> ConfigError:
-    """What an answer other than 200 means."""
+    """The error for an answer other than 200."""
     kinds = {400: PromptRefused, 413: PromptRefused, 429: Full, 502: Unreachable, 503: Unreachable, 504: Unreachable}
     with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):  # else the text stands for itself
         text = str(json.loads(text)["error"]["message"])
@@ -178,24 +178,24 @@ async def _whole_text(answer: httpx2.Response) -> str:
     return content.decode(errors="replace")
 
 
-_Held = TypeVar("_Held", bound=AsyncClosing)
+_Resource = TypeVar("_Resource", bound=AsyncClosing)
 _Result = TypeVar("_Result")
 
 
-class Waiting(Generic[_Held], Closing):
-    """What ``make`` gives, for any number of threads without an event loop: it runs in a thread of its own, which
-    begins with the first call, also after a fork, and ends with this."""
+class Waiting(Generic[_Resource], Closing):
+    """Lets any number of threads without an event loop use the asynchronous object that ``make`` returns. It runs in a
+    thread of its own, which starts with the first call, also after a fork, and ends with :meth:`close`."""
 
-    def __init__(self, make: Callable[[], _Held]) -> None:
-        self._make, self.held = make, make()
+    def __init__(self, make: Callable[[], _Resource]) -> None:
+        self._make, self.resource = make, make()
         self._lock, self._process = Lock(), 0
         self._thread, self._end = Thread(), lambda: None
 
-    def __call__(self, work: Callable[[_Held], Coroutine[Any, Any, _Result]]) -> _Result:
+    def __call__(self, work: Callable[[_Resource], Coroutine[Any, Any, _Result]]) -> _Result:
         with self._lock:
             if self._process != os.getpid():
                 self._start()
-        future = asyncio.run_coroutine_threadsafe(work(self.held), self._loop)
+        future = asyncio.run_coroutine_threadsafe(work(self.resource), self._loop)
         try:
             return future.result()
         finally:
@@ -203,9 +203,9 @@ class Waiting(Generic[_Held], Closing):
 
     def _start(self) -> None:
         if self._process:  # the connections are the parent's
-            self.held = self._make()
+            self.resource = self._make()
         begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-        self._thread = Thread(target=_run, args=(self.held, begun), daemon=True)
+        self._thread = Thread(target=_run, args=(self.resource, begun), daemon=True)
         self._thread.start()
         self._loop, ended = begun.result()
         self._end = weakref.finalize(self, self._loop.call_soon_threadsafe, ended.set)
@@ -213,17 +213,17 @@ class Waiting(Generic[_Held], Closing):
         self._process = os.getpid()
 
     def close(self) -> None:
-        """End the thread, and close what it holds."""
+        """End the thread, and close its object."""
         if self._process == os.getpid():
             self._end()
             self._thread.join()
 
 
-def _run(held: AsyncClosing, begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
+def _run(resource: AsyncClosing, begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
     async def until_ended() -> None:
         ended = asyncio.Event()
         begun.set_result((asyncio.get_running_loop(), ended))
         await ended.wait()
-        await held.close()
+        await resource.close()
 
     asyncio.run(until_ended())

@@ -107,7 +107,7 @@ class Client(Closing):
 
     def __init__(self, url: str, artifact: Artifact, *, base: Base = None, policies: Sequence[str] = ()) -> None:
         self._wait = Waiting(lambda: AsyncClient(url, artifact, base=base, policies=policies))
-        self.policies = self._wait.held.policies
+        self.policies = self._wait.resource.policies
 
     def score(self, messages: Messages) -> Verdicts:
         """:meth:`AsyncClient.score`, waited for."""
@@ -119,7 +119,7 @@ class Client(Closing):
     def score_many(self, rows: Iterable[Messages], *, errors: Literal["return"]) -> Iterator[Verdicts | AloraError]: ...
     def score_many(self, rows: Iterable[Messages], *, errors: str = "raise") -> Iterator[Any]:
         """:meth:`AsyncClient.score_many`, waited for row by row."""
-        answers = self._wait.held.score_many(rows, errors=errors)
+        answers = self._wait.resource.score_many(rows, errors=errors)
 
         async def following() -> Any:
             return await anext(answers, None)

@@ -45,7 +45,7 @@ class Seen:
             if response.status_code == 200:
                 self.by[response.request.headers["x-session-id"]].append(f"http://{response.url.netloc.decode()}")
 
-        guard._wait.held._http._client.event_hooks = {"response": [heard]}
+        guard._wait.resource._http._client.event_hooks = {"response": [heard]}
         return guard
 
 

@@ -156,7 +156,7 @@ def test_health_is_asked_for_and_not_found_out_by_requests(running, monkeypatch)
         before = home(running)
         draining = running.urls[0]
         running.unhealthy.add(draining)
-        wait_for(lambda: client._wait.held._servers._away == {draining})
+        wait_for(lambda: client._wait.resource._servers._away == {draining})
         running.seen.clear()
         ask_all(client)
         after = home(running)
@@ -165,10 +165,10 @@ def test_health_is_asked_for_and_not_found_out_by_requests(running, monkeypatch)
         }
         assert draining not in after.values()
         running.unhealthy.clear()
-        wait_for(lambda: not client._wait.held._servers._away)
+        wait_for(lambda: not client._wait.resource._servers._away)
         with alora.Guard([deaf, *running.urls]) as other:
-            other._wait.held._servers.order("x")  # from the first question on, somebody watches
-            wait_for(lambda: other._wait.held._servers._away == {deaf})
+            other._wait.resource._servers.order("x")  # from the first question on, somebody watches
+            wait_for(lambda: other._wait.resource._servers._away == {deaf})
             for number in range(9):  # some of which would wait for it
                 assert other.check(turns(number)).complete
 
@@ -176,12 +176,12 @@ def test_health_is_asked_for_and_not_found_out_by_requests(running, monkeypatch)
 def test_a_server_that_failed_stays_last_until_it_is_healthy(running, monkeypatch):
     monkeypatch.setattr("alora.serving.servers._EVERY_S", 0.02)
     with alora.Guard(running.urls) as client:
-        own, *others = client._wait.held._servers.order("x")
+        own, *others = client._wait.resource._servers.order("x")
         running.unhealthy.add(own)
-        client._wait.held._servers.leave(own)
-        assert client._wait.held._servers.order("x") == [*others, own]
+        client._wait.resource._servers.leave(own)
+        assert client._wait.resource._servers.order("x") == [*others, own]
         running.unhealthy.clear()
-        wait_for(lambda: client._wait.held._servers.order("x") == [own, *others])
+        wait_for(lambda: client._wait.resource._servers.order("x") == [own, *others])
 
 
 def test_nobody_watches_for_a_client_that_is_gone(monkeypatch):
