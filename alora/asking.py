@@ -38,7 +38,7 @@ class Policies(Generic[Read]):
         return tuple(bundle.policy.id for bundle in self.bundles)
 
     def questions(self, messages: Messages, where: str) -> tuple[str, list[Question]]:
-        """The conversation's id, and the question to every policy about each of its windows; ``where``, if not
+        """The conversation's id, and one question per window to every policy; ``where``, if not
         empty, opens error messages."""
         if isinstance(messages, LabelledConversation):
             messages, where = messages.conversation, messages.where

@@ -1,7 +1,7 @@
 """Files and folders that are whole or absent: written under a temporary name in the same folder, flushed, then renamed.
 
-What is being written carries a mark in its name (:func:`part`), and so does all that is ever removed: a part that a
-killed process left, or a file whose path alora knows as its own (:func:`strangers`, :func:`remove_own`).
+A file that is being written has a mark in its name (:func:`part`). Only two kinds of files are ever removed: parts that
+a killed process left, and files whose path alora knows as its own (:func:`strangers`, :func:`remove_own`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what a disk says
 
 
 def part(target: Path) -> Path:
-    """A name next to ``target`` for what is not whole yet; :func:`is_part` knows it again."""
+    """A name next to ``target`` for what is not whole yet; :func:`is_part` recognises it."""
     return target.with_name(f".{target.name[:40]}.{secrets.token_hex(4)}.alora-part")
 
 
@@ -108,7 +108,7 @@ def whole(target: Path) -> Iterator[Path]:
 
 
 def flush(path: Path) -> None:
-    """Bring a file, or a folder's entries, to the disk, so that the rename cannot outrun the content."""
+    """Flush a file, or a folder's entries, to the disk, so that the content is there before the rename."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -79,7 +79,8 @@ class BatteryWork(FlopCount):
     block: int = BLOCK
 
     def alora(self, tokens: int, policies: int, cached: int = 0) -> Work:
-        """Every policy on a conversation whose first ``cached`` tokens were computed before; the rest is, once."""
+        """Every policy on a conversation whose first ``cached`` tokens were computed before; the rest is computed
+        once."""
         kept, part = cached - cached % self.block, tokens % self.block  # the part by every policy
         base = self._base(tokens, kept) + (policies - 1) * self._base(tokens, tokens - part)
         adapted = (self.linear + self.adapter) * self.suffix + self._attention(tokens + self.suffix, tokens)
@@ -220,7 +221,7 @@ def _enough(least: int, settings: PlanSettings, turns: Sequence[float]) -> tuple
 
 def wait_p95(rate: float, turns: Sequence[float]) -> float:
     """95th percentile of the wait at one device that serves turns in their order: M/G/1 (Pollaczek and Khinchine), with
-    an exponential tail behind the share of arrivals that find it busy."""
+    an exponential tail for the share of arrivals that find it busy."""
     busy = rate * sum(turns)
     mean = rate * sum(turn * turn for turn in turns) / (2 * (1 - busy))
     return max(0.0, mean / busy * math.log(20 * busy)) if busy > 0.05 else 0.0

@@ -145,7 +145,7 @@ def _run_job(verb: str, recipe: "Recipe") -> tuple[int, float | None, bool]:
 
 
 def _command(verb: str) -> ModuleType:
-    """Import without collections, which walk all that torch and transformers have made so far, again and again."""
+    """Import without garbage collection, which would walk all objects of torch and transformers again and again."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -208,7 +208,7 @@ def _help() -> str:
 
 
 def _quieten(verb: str) -> None:
-    """Settings for the libraries below, read at import: gentle threads, and no remarks unless they are asked for."""
+    """Settings that libraries read at import: few threads, and no remarks by default."""
     # Read when torch loads: threads that spin at a barrier make a shared machine several times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if debugging():
@@ -231,7 +231,7 @@ def _quieten(verb: str) -> None:
 
 
 def _ready_streams() -> None:
-    """Streams that the caller has closed lead nowhere: else the next file to be opened would take their numbers.
+    """Open the streams that the caller has closed on the null device, or the next opened file would take their numbers.
 
     Conversations hold text that a terminal's encoding may not have; show it escaped instead of failing.
     """
@@ -257,7 +257,7 @@ def _short(line: str) -> str:
 
 
 def _discard_output() -> None:
-    """Of standard output, what is written from now on, and what could not be."""
+    """Discard what is written to standard output from now on, and what could not be written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

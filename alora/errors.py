@@ -11,18 +11,18 @@ _Result = TypeVar("_Result")
 
 
 def first_line(error: BaseException) -> str:
-    """The first line that a library's error has to say (and the next one after a colon), or the name of its class."""
+    """The first line of a library's error (and the next one after a colon), or the name of its class."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return " ".join(lines[: 2 if lines[0].endswith(":") else 1])
 
 
 def one_line(error: BaseException) -> str:
-    """All that a library's error has to say, or the name of its class, short enough for a message."""
+    """A library's error in one line, or the name of its class, short enough for a message."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 class AloraError(Exception):
-    """Root of the tree; never raised itself."""
+    """Root of alora's errors; never raised itself."""
 
     exit_code = 2
 

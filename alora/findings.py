@@ -1,4 +1,4 @@
-"""What is wrong with rows, gathered to the end: every problem and where it is, before any money is spent."""
+"""Problems of rows, gathered to the end: every problem and where it is, before any compute is spent."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ def as_lines(notes: Mapping[str, int]) -> list[str]:
 class Findings:
     """Problems in the order found, grouped by their text. All are counted, the first :data:`SHOWN` texts are kept.
 
-    ``notes`` counts what was read in another way than it stands there; it is no problem.
+    ``notes`` counts values that were not read literally; they are not problems.
     """
 
     def __init__(self, notes: Counter[str] | None = None) -> None:

@@ -157,8 +157,8 @@ def _bounded(loader: Any) -> Any:
 
 
 def require_plain(folder: Path, error: type[AloraError], *names: str) -> None:
-    """The gate of every folder that may come from elsewhere: only files and folders lie in it, so that no reader,
-    alora's or PEFT's or vLLM's, is led out of it, or waits.
+    """Check a folder that may come from elsewhere: only files and folders lie in it, so no reader (alora's, PEFT's or
+    vLLM's) leaves it or blocks.
 
     ``folder`` itself may be a link, being what the user named. Hidden folders (a checkout's ``.git``), which nothing
     reads, are not looked into; links of the hub's own cache lead to its own blobs.

@@ -48,14 +48,13 @@ class Tracking:
         return self._reporter is not None
 
     def callback(self, policies: Sequence[str], prefix: str = "") -> TrainerCallback:
-        """What a trainer of ``policies`` needs; ``prefix`` opens every name, where each policy has its own steps."""
+        """The callback for a trainer of ``policies``; ``prefix`` opens every name, where each policy has its own
+        steps."""
         return _TrainerReports(self, policies, self._recipe.tracking.every, prefix)
 
     def begin(self, state: TrainerState, history: Sequence[tuple[Mapping[str, float], int]] = ()) -> None:
-        """Open the reporter; a run that goes on reports again what its checkpoint knows, ``history``.
-
-        What a killed process reported later is void, and it may not have written all of the rest.
-        """
+        """Open the reporter. A resumed run reports its checkpoint's ``history`` again: a killed process may have
+        reported more than that, or not all of it."""
         if self._begun:
             return
         self._begun = True
@@ -131,7 +130,7 @@ class _TrainerReports(TrainerCallback):
 
 
 class _Arguments:
-    """What a reporter asks of a trainer's arguments: names, and the run's config, which here is the recipe."""
+    """The part of a trainer's arguments that a reporter reads: names, and the run's config (the recipe)."""
 
     hub_private_repo = trackio_space_id = trackio_bucket_id = None
     trackio_static_space_id = False

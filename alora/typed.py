@@ -1,4 +1,4 @@
-"""Plain data: into the dataclass that it was written from, and out of its nesting."""
+"""Plain data into dataclasses, and nested mappings into dotted keys."""
 
 import dataclasses
 import sys

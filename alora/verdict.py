@@ -41,7 +41,7 @@ class OperatingPoint:
     was chosen for (``evaluation.target``, or "none": uncalibrated, at one half), ``rows`` and ``positives`` on what.
     ``costs`` are those of a false positive and a false negative, where the target is cost. ``dtype`` and ``engine``
     say what computed the logits that it was fitted to; None: the base as the bundle was exported on it, in process.
-    ``histogram`` counts the rows by :func:`tenth` of their probability; None in what older versions made.
+    ``histogram`` counts the rows by :func:`tenth` of their probability; None in points of older versions.
     """
 
     temperature: float = 1.0
@@ -76,11 +76,11 @@ class OperatingPoint:
 
     @property
     def calibration(self) -> Calibration:
-        """What a verdict needs."""
+        """Temperature and threshold, as a verdict needs them."""
         return Calibration(self.temperature, self.threshold)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types; what is None and newer than the rest is left out."""
+        """Plain JSON types; newer fields that are None are left out."""
         content = asdict(self)
         for name in ("costs", "dtype", "engine", "histogram"):
             if content[name] is None:
