@@ -1,4 +1,4 @@
-"""Where a run keeps what, for whoever writes it and whoever opens it.
+"""The layout of a run folder, for the code that writes it and the code that opens it.
 
     run.yaml       the recipe, reloadable as input, under the environment in comments
     inputs.json    digests of the data, the policies and the base that the run read
@@ -53,8 +53,8 @@ def home_of(folder: Path) -> Path:
 
 
 def link_only(run: Path, policy: str) -> None:
-    """Let ``bundle``, ``adapter`` and ``report.html`` lead to those of the only policy, as far as they are there and
-    the file system has links."""
+    """Link ``bundle``, ``adapter`` and ``report.html`` to those of the only policy, where they exist and the file
+    system has links."""
     for name, target in _LINKS.items():
         with contextlib.suppress(OSError):
             if (run / target.format(policy)).exists():
@@ -62,7 +62,8 @@ def link_only(run: Path, policy: str) -> None:
 
 
 def own_link(path: Path) -> Path | None:
-    """Where ``path`` leads if it is a link that :func:`link_only` makes; None for anything else, other links too."""
+    """The target of ``path`` if it is a link that :func:`link_only` makes; None for anything else, other links
+    included."""
     pattern = _LINKS.get(path.name)
     if pattern is None or not path.is_symlink():
         return None
@@ -72,7 +73,7 @@ def own_link(path: Path) -> Path | None:
 
 
 def require_plain_run(run: Path, refusal: type[AloraError], outputs: Sequence[str] = OUTPUTS) -> None:
-    """Refuse a run that leads elsewhere: of all links, only its own to its only policy are let be.
+    """Refuse a run with links out of it: only its own links to its only policy are allowed.
 
     Raises:
         refusal: something in it is a link, a pipe, a socket or a device.

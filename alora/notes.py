@@ -1,4 +1,4 @@
-"""Remarks on standard error, so that a pipe never reads them."""
+"""Remarks on standard error, so that a pipe does not read them."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A policy: one rule with its ordered labels, and the word that stands for each label."""
+"""A policy: one rule with its ordered labels, and the answer word of each label."""
 
 import difflib
 import re
@@ -35,8 +35,8 @@ class Policy:
 
     ``labels`` are ordered and ``labels[0]`` is the positive one, whose probability a verdict reports.
     ``answers[i]`` is the word that the model answers for ``labels[i]``; it must be a single token in context, which
-    :class:`alora.prompt.render.Renderer` checks on the tokenizer at hand. ``unread`` are keys of its file that say
-    nothing to alora.
+    :class:`alora.prompt.render.Renderer` checks on the tokenizer at hand. ``unread`` are keys of its file that alora
+    does not know.
     """
 
     id: str
@@ -167,7 +167,7 @@ def read_policies(path: str | Path, wanted: Sequence[str] = ("*",)) -> list[Poli
     ``multilabel_policies`` next to them are read too; a policy that is in both lists counts as it is in ``policies``.
 
     Args:
-        wanted: their ids, or ``*`` for all; what is wrong with another one stops nobody.
+        wanted: their ids, or ``*`` for all; problems of other policies are ignored.
 
     Raises:
         PolicyError: the file cannot be read, or any of the policies is wrong; all of them at once.
@@ -197,7 +197,7 @@ def read_policies(path: str | Path, wanted: Sequence[str] = ("*",)) -> list[Poli
 
 
 def policy_from_mapping(mapping: Any, where: str) -> Policy:
-    """A policy from plain data (YAML, JSON, a manifest); ``where`` opens every message.
+    """A policy from plain data (YAML, JSON, a manifest); ``where`` opens every error message.
 
     ``labels`` maps each label to its answer word, positive first; a list of two labels takes the words Yes and No;
     without it the labels are violation (Yes) and ok (No). ``title`` defaults to the id in words.

@@ -1,4 +1,4 @@
-"""Conversations written for this project, to try an adapter on: for golden rows, and for KV identity without data.
+"""Conversations written for this project, to run an adapter on: for golden rows, and for KV identity without data.
 
 They are about everyday business, so they exercise the arithmetic, not a policy; and they may be published, which a
 user's rows may not. The first three differ in length most.

@@ -26,7 +26,7 @@ _PLAIN = [{"role": "user", "content": "Hello"}]
 class AsyncClient(AsyncClosing):
     """Policies on a server that ``alora serve`` started: an asynchronous context manager, or :meth:`close` it.
 
-    Before the first verdict the server must show that it runs the plugin and gives each bundle's golden answer.
+    Before the first verdict the server is verified: it runs the plugin, and gives each bundle's golden answer.
     ``policies`` are their ids.
 
     Args:
@@ -181,7 +181,7 @@ class GuardClient(Closing):
         return Verdicts(messages.id, tuple(verdicts), usage.get("prefix_tokens", 0))
 
     def _answers(self, messages: Sequence[Mapping[str, Any]]) -> tuple[dict[str, GuardVerdict], Mapping[str, int]]:
-        """What each policy that is asked says, and the guard's usage."""
+        """Each policy's verdict, and the guard's usage."""
         answer = self._check(messages)
         verdicts = {verdict.policy: verdict for verdict in answer.verdicts}
         for asked in self.asked:
@@ -191,7 +191,7 @@ class GuardClient(Closing):
         return {asked.policy: verdicts[asked.policy] for asked in self.asked}, answer.usage
 
     def _check(self, messages: Sequence[Mapping[str, Any]]) -> GuardAnswer:
-        """The guard's answer; one that says that it is busy or away for now is asked again."""
+        """The guard's answer; while it is busy or away, it is asked again."""
         names = [policy.policy for policy in self.asked]
         for wait in _WAITS_S:
             try:

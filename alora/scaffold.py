@@ -1,7 +1,7 @@
 """The files of a new recipe folder, from ``scaffold.yaml``: a small policy of a web shop, with rows to learn from.
 
-Every customer message stands as often before a promise as before another reply, so only the reply decides. Replies of
-one split are in no other, and some of those that promise nothing speak of refunds, so that words do not settle it.
+Every customer message comes as often before a promise as before another reply, so only the reply decides. No reply is
+in two splits, and some that promise nothing mention refunds, so that words alone do not decide.
 """
 
 import json

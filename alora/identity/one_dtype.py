@@ -105,7 +105,7 @@ def _unrepeatable(bare: nn.Module, call: Call, bases: Mapping[str, Capture]) -> 
 
 
 def _logits_findings(call: Call, base: Capture, honest: Capture) -> list[FindingRecord]:
-    """An adapter that changes no logit at all is inert, whatever it targets."""
+    """An adapter that changes no logit at all is inert, even if some K or V differs."""
     inert_rows = (base.logits_BV == honest.logits_BV).all(dim=1).nonzero().flatten().tolist()
     return [
         FindingRecord(ACTIVATION, f"{call.name}, row {row}: no logit differs from the base's") for row in inert_rows

@@ -1,4 +1,4 @@
-"""What a certificate says, as rows of a table: every check and control, by dtype."""
+"""A certificate as rows of a table: every check and control, by dtype."""
 
 from alora.identity.certificate import Certificate, DtypeRecord, ParityRecord
 from alora.identity.certify import ENGINE

@@ -1,1 +1,1 @@
-"""Logs of conversations: scored into Parquet shards (``verdicts``), reported on (``report``), sampled (``sample``)."""
+"""Logs of conversations: scored into Parquet shards (``folder``), reported on (``report``), sampled (``sample``)."""

@@ -1,12 +1,12 @@
 """A folder of verdicts on the rows of a log: Parquet shards in the rows' order, written whole, one after the other.
 
-    manifest.json             the job (which rows, policies, base, settings), and what came of it once it is done
+    manifest.json             the job (which rows, policies, base, settings), and its result once it is done
     verdicts-00000.parquet    the verdicts on the first ``shard_rows`` rows, and so on
     rejected-00000.jsonl      the rows of a shard without verdicts, each with the reasons
     rejected.jsonl            all of them, once the job is done
 
-A shard that is there is complete, so a killed job goes on behind the last one, and ends with the same bytes: each shard
-is scored by itself. ``verdicts.parquet`` as output is such a folder until the job is done, joined into one file then.
+A shard that exists is complete, so a killed job resumes after the last one and ends with the same bytes: each shard is
+scored by itself. ``verdicts.parquet`` as output is such a folder until the job is done, joined into one file then.
 """
 
 import json
@@ -68,8 +68,8 @@ class VerdictFolder:
 
     Args:
         output: the folder, or the ``.parquet`` (or ``.pq``) file that it becomes.
-        job: all that the verdicts depend on, as plain JSON: what is there already was made by the same job. It has
-            ``rows`` (their number) and ``shard_rows``.
+        job: all that the verdicts depend on, as plain JSON; existing verdicts must be of the same job. It has ``rows``
+        (their number) and ``shard_rows``.
 
     Raises:
         RunError: it holds another job's verdicts, something else, or another process works on it.
@@ -84,7 +84,7 @@ class VerdictFolder:
 
     @property
     def rejected(self) -> Path:
-        """Where the rows without verdicts stand."""
+        """The file of the rows without verdicts."""
         return self.folder / REJECTED if self._file is None else self._file.with_suffix(".rejected.jsonl")
 
     def _claim(self, output: Path) -> None:
@@ -104,7 +104,7 @@ class VerdictFolder:
             raise RunError(f"{self.rejected} is there already; give another output=, or move it away")
 
     def _require_own(self) -> None:
-        """All that is in the folder is a plain file of this job, as far as names say."""
+        """RunError unless all entries of the folder are plain files with this job's names."""
         for entry in [*os.scandir(self.folder)] if self.folder.exists() else []:
             name = _OWN.fullmatch(entry.name)
             number = name and (name[1] or name[2])
@@ -123,12 +123,12 @@ class VerdictFolder:
             raise RunError(f"{path} holds verdicts of another job: {text}; give another output=, or remove it")
 
     def _remove(self) -> None:
-        """The folder of a file; its manifest last, without which it would be nobody's."""
+        """Remove the folder of a file; its manifest last, for a folder without one is not recognised as alora's."""
         for own in (_PARTS, _OWN):
             remove_own(self.folder, own)
 
     def read_result(self) -> Mapping[str, Any] | None:
-        """What came of the job; None while it is not done, or where a shard of the folder is missing or damaged.
+        """The job's result; None while it is not done, or where a shard of the folder is missing or damaged.
 
         Raises:
             RunError, DataError: the file is damaged.
@@ -161,7 +161,7 @@ class VerdictFolder:
         return len(shard_rows(self.job, shard))
 
     def missing(self) -> Iterator[int]:
-        """The shards to be written: those that are not there, or do not hold the verdicts on their rows."""
+        """The shards to write: those that are missing, or do not hold the verdicts on their rows."""
         for shard in range(self.shards):
             if self._count_whole(shard) is None:
                 yield shard
@@ -175,7 +175,7 @@ class VerdictFolder:
             return None
 
     def write(self, shard: int, rows: Iterable[ScoredRow | RefusedRow]) -> None:
-        """Write one shard, whose rows are all there; what it takes is at most the shard."""
+        """Write one shard, whose rows must be complete; it needs memory for the shard alone."""
         scored: list[ScoredRow] = []
         refused: list[RefusedRow] = []
         for row in rows:
@@ -190,7 +190,7 @@ class VerdictFolder:
             pyarrow.parquet.write_table(_table(scored, schema(self.policies)), staged, compression=_ZIPPED)
 
     def finish(self) -> Mapping[str, Any]:
-        """Join what belongs together, and say what came of the job."""
+        """Join the shards' files, and return the job's result."""
         sweep(self.folder)  # what actors left that died
         done = self._result(map(self._counted, range(self.shards)))
         refused = [file for file in map(self._refused, range(self.shards)) if file.exists()]
@@ -217,7 +217,7 @@ class VerdictFolder:
                 writer.write_table(pyarrow.parquet.read_table(self._shard(shard)).cast(columns))
 
     def _counted(self, shard: int) -> Counter[str]:
-        """How many rows of a shard each policy flags, and under "" how many it holds; all of it is checked."""
+        """How many rows of a shard each policy flags, and under "" how many rows it has; every value is checked."""
         rows = shard_rows(self.job, shard)
         counts = self._count(checked(self._shard(shard), self.job, rows, schema(self.policies).names))
         file = self._refused(shard)

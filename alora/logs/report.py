@@ -194,12 +194,12 @@ def _examples(summary: Summary, texts: Mapping[int, str]) -> Iterable[Table]:
 
 
 def as_html(shown: Sequence[Table]) -> str:
-    """One file that asks no network. Everything in it is escaped: ids and conversations are hostile."""
+    """One file that needs no network. Everything in it is escaped: ids and conversations are untrusted."""
     return page_template(Path(__file__).with_name("report.html.j2")).render(tables=shown, mark=PAGE_MARK)
 
 
 def as_markdown(shown: Sequence[Table]) -> str:
-    """The same tables for a wiki or a pull request; nothing of others is markup."""
+    """The same tables for a wiki or a pull request; untrusted text is never markup."""
     lines = [PAGE_MARK]
     for table in shown:
         lines += ["", f"## {table.title}", "", *([in_markdown(table.about), ""] if table.about else [])]

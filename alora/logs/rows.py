@@ -1,4 +1,4 @@
-"""The rows of a log, read once before anything is computed: how many, which, and what is wrong with them."""
+"""The rows of a log, read once before anything is computed: how many, which, and their problems."""
 
 import hashlib
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -17,7 +17,7 @@ Row = tuple[Any, LabelledConversation | Rejected]  # its value, and what became 
 
 @dataclass
 class Survey:
-    """Rows that were read, counted; ``wrong`` groups what is wrong with them."""
+    """Counts of the rows that were read; ``wrong`` groups their problems."""
 
     settings: DataSettings
     shard_rows: int | None = None  # each shard of this many rows has a digest of its own
@@ -74,10 +74,10 @@ def survey(source: str, settings: DataSettings, shard_rows: int | None = None) -
 
 
 def read_again(rows: Iterable[Row], settings: DataSettings, digest: str, wrong: str) -> Iterator[Row]:
-    """``rows`` once more, of which a survey said ``digest``.
+    """``rows`` once more; their digest must be the survey's ``digest``.
 
     Raises:
-        DataError: these are other rows; said at the end, by ``wrong``, so use nothing of it before.
+        DataError: the rows have changed; raised after the last row, with ``wrong``, so use no row before the end.
     """
     counted = Survey(settings)
     for value, row in rows:
@@ -88,7 +88,7 @@ def read_again(rows: Iterable[Row], settings: DataSettings, digest: str, wrong: 
 
 
 def changed(source: str, first: int, last: int) -> str:
-    """What is wrong with rows that are no longer those of the survey."""
+    """The message for rows that are no longer those of the survey."""
     return (
         f"{source} changed while it was scored: rows {first} to {last} are not those that were read before; score a "
         "copy to which nothing writes"
@@ -110,7 +110,7 @@ def reading(settings: DataSettings) -> dict[str, Any]:
 
 
 def _as_scored(settings: DataSettings, job: Mapping[str, Any]) -> DataSettings:
-    """``settings``, or those that ``job`` read its rows by where they say nothing of their own."""
+    """``settings``, or, where they are all default, those that ``job`` read its rows by."""
     own = replace(settings, columns=replace(settings.columns, time=None))
     if (kept := job.get("reading")) is not None and reading(own) == reading(DataSettings()):
         own = replace(own, **kept | {"columns": ColumnSettings(**kept["columns"])})
@@ -123,7 +123,7 @@ def conversations_at(
     """Number and conversation of the ``wanted`` rows of the log that ``job`` scored.
 
     Raises:
-        DataError: these are other rows; said at the end, so use nothing of it before.
+        DataError: the rows have changed; raised after the last row, so use no row before the end.
     """
     settings = _as_scored(settings, job)
     rows = islice(stream_conversations(source, settings), job["rows"])  # others may have come behind them

@@ -1,5 +1,5 @@
-"""Which rows of a log are worth a label: per policy those that are uncertain, those that somebody else judges
-differently, and some of each tenth of probability, so that what is confidently wrong is found too.
+"""Which rows of a log are worth a label: per policy uncertain rows, rows that another version or a judge answers
+differently, and some of each tenth of probability, so that confident mistakes are found, too.
 
 The choice depends on the verdicts alone: rows are drawn by a digest of their number.
 """
@@ -72,7 +72,7 @@ def _picks(table: Any, policy: str, threshold: float, flags: dict[int, bool] | N
 
 
 def _choose(wanted: Wanted, policy: str, rows: int, kept: Kept) -> None:
-    """Of each kind its share, then whatever the strata have, one of each in turn; a row is chosen once."""
+    """The share of each kind, then rows of the strata, one of each in turn; a row is chosen once."""
     first = [(reason, kept[policy, reason][: round(rows * share)]) for reason, share in _SHARES.items()]
     strata = zip_longest(*(kept[policy, f"{STRATUM} {number}"] for number in range(TENTHS)))
     rest = (STRATUM, [pick for layer in strata for pick in layer if pick is not None])

@@ -201,7 +201,7 @@ def _require_own(batch: pyarrow.RecordBatch, policies: Mapping[str, Any]) -> Non
 
 
 def _require_sound(batch: pyarrow.RecordBatch, rows: range) -> int:
-    """The row behind its last one."""
+    """Check a batch's values and rows; returns the row after its last one."""
     for name in batch.schema.names:
         if name != "time" and batch.column(name).null_count:
             raise ValueError(f"{name} is not there in every row")

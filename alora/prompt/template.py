@@ -36,7 +36,7 @@ FIXED_CLOCK = {"date_string": FIXED_DATE.strftime("%d %b %Y"), "strftime_now": F
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """What a template writes around content.
+    """The text that a template writes around content.
 
     ``head`` comes before the system text, BOS included. ``open`` and ``close`` stand around the content of each role.
     Where ``folded_system`` is a text, the template writes the system text into the first user turn: ``head`` has then
@@ -211,7 +211,7 @@ class _Surgeon:
         return template
 
     def close(self, last: str, between: str, otherwise: str = "") -> str:
-        """What closes a turn, from what follows the ``last`` one and what stands ``between`` two.
+        """The text that closes a turn, from the text after the ``last`` turn and the text ``between`` two.
 
         Some templates put an end of text behind the last turn, or leave it open, or close it in a way of its own.
         """
@@ -222,7 +222,7 @@ class _Surgeon:
         return last.removesuffix(end)
 
     def later_system(self, closes: Mapping[str, str], opens: Mapping[str, str]) -> str | None:
-        """What opens a system turn in the middle of a conversation; None where the template has no such thing."""
+        """The text that opens a system turn inside a conversation; None where the template has no such turn."""
         try:
             *_, assistant_system, system_user, _ = self.cut(["S1", "U1", "A1", "S2", "U2"])
         except RenderError:
@@ -232,7 +232,8 @@ class _Surgeon:
         return assistant_system.removeprefix(closes["assistant"])
 
     def tools(self, system: Sequence[str], opens: dict[str, str], closes: dict[str, str]) -> tuple[str, frozenset[str]]:
-        """Add what stands around a tool's answer, where the template has such a turn: between two, and if quoted."""
+        """Add the text around a tool's answer, where the template has such a turn; returns the text between two, and
+        whether they are quoted."""
         try:
             *_, before, between, after, _, _ = self.cut([*system, *_TOOLS])
         except RenderError:

@@ -30,8 +30,8 @@ class Turn:
 def bounded(messages: tuple[Message, ...], max_tokens: int, marker: str) -> tuple[Message, ...]:
     """Messages whose two ends hold all that a prefix of ``max_tokens`` can show, with ``marker`` between them.
 
-    The same messages up to a million characters, and to more where ``max_tokens`` is above 8192. A tokenizer takes 200
-    bytes of memory for each, before tokens can be cut.
+    The same messages up to a million characters, and to more where ``max_tokens`` is above 8192. The bound is needed
+    because a tokenizer takes 200 bytes for each character before tokens can be cut.
     """
     room = max(max_tokens * CHARACTERS_PER_TOKEN, LEAST_CHARACTERS)
     if sum(map(_size, messages)) <= 2 * room:

@@ -1,9 +1,9 @@
 """KV identity in vLLM's own cache: blocks before the activation are the base's, byte for byte.
 
-The definition is that of :mod:`alora.identity.compare`, with the cache block as the unit, because how a block lays its
-tokens out is the attention backend's business. Prompts are cut so that the activation is the first token of a block
-(where an adapter that starts early shows) and the last of one (where a late one does). The seven negative controls are
-the same; the two that move the activation by a token do it through the adapter's invocation tokens.
+The definition is that of :mod:`alora.identity.compare`, with the cache block as the unit, because each attention
+backend lays out the tokens of a block in its own way. Prompts are cut so that the activation is the first token of a
+block (where an adapter that starts early shows) and the last of one (where a late one does). The seven negative
+controls are the same; the two that move the activation by a token do it through the adapter's invocation tokens.
 """
 
 import tempfile
@@ -138,7 +138,8 @@ class _Runner:
 
 
 def _cut(prompts: Sequence[Prompt], block: int, longest: int) -> list[tuple[tuple[int, ...], int]]:
-    """Prompts as they are, and without their first tokens: activation at the start and at the end of a block."""
+    """Prompts as they are, and without their first tokens, so that the activation is at the start and at the end of a
+    block."""
     cases = []
     for prompt in prompts:
         suffix = prompt.suffix.token_ids
@@ -157,7 +158,7 @@ def _differing(first: torch.Tensor, second: torch.Tensor) -> list[int]:
 
 
 def _findings(case: _Case, blocks: list[torch.Tensor], reached: Collection[int]) -> list[FindingRecord]:
-    """Every breach of the definition by ``blocks``, which an adapter left behind."""
+    """Every breach of the definition by ``blocks``, as a run with an adapter left them in the cache."""
     findings = []
     for layer, (base, adapted) in enumerate(zip(case.base, blocks, strict=True)):
         differing = _differing(base, adapted)
@@ -174,7 +175,7 @@ def _findings(case: _Case, blocks: list[torch.Tensor], reached: Collection[int])
 
 
 def _stability(run: _Runner, case: _Case) -> list[FindingRecord]:
-    """Does the base repeat itself over another cache content, and does a cached prefix stay what it was?"""
+    """Does the base give the same bytes whatever the cache held before, and does a cached prefix stay unchanged?"""
     whole = len(case.ids) // run.block
     again, behind = run.read(case.ids, None, garbage=2 * _GARBAGE), run.read_behind(case.ids, _HONEST)
     findings = []

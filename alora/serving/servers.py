@@ -104,7 +104,7 @@ class Servers:
 
 
 def _watch(servers: weakref.ref[Servers], closed: Event) -> None:
-    """Ask for health every few seconds, until nobody needs it."""
+    """Check health every few seconds, until the servers are closed or gone."""
     http = Waiting(Http)
     while not closed.wait(_EVERY_S) and (watched := servers()) is not None:
         http(watched.ask_health)
