@@ -169,7 +169,7 @@ def _silent(address: str, reason: str) -> Unreachable:
 async def _whole_text(answer: httpx2.Response) -> str:
     encoding = answer.headers.get("Content-Encoding", "identity")
     if encoding != "identity":  # a few bytes may become any number
-        raise OSError(f"its answer is compressed by {encoding[:40]!r}, which nobody asked for")
+        raise OSError(f"its answer is compressed by {encoding[:40]!r}, which was not requested")
     content = bytearray()
     async for piece in answer.aiter_raw():
         content += piece

@@ -81,7 +81,7 @@ class Policy:
             if len(set(values)) != len(values):
                 raise PolicyError(f"policy {self.id!r}: {name} {list(values)} repeat; each must be its own")
         if len({label.strip().casefold() for label in self.labels}) < len(self.labels):
-            raise PolicyError(f"policy {self.id!r}: capitals or blanks alone tell apart some of {list(self.labels)}, "
+            raise PolicyError(f"policy {self.id!r}: some of {list(self.labels)} differ in capitals or blanks alone, "
                               "and rows and judges are read without them; give each label its own word")  # fmt: skip
         if len(self.answers) != len(self.labels):
             raise PolicyError(f"policy {self.id!r}: {len(self.answers)} answer words for {len(self.labels)} labels")
@@ -177,7 +177,7 @@ def read_policies(path: str | Path, wanted: Sequence[str] = ("*",)) -> list[Poli
         raise PolicyError(f"{path} holds rows, by its name, and no policy: give it as data.train; {_REMEDY}")
     policies: dict[str, Policy] = {}
     problems: list[str] = []
-    others: list[str] = []  # of policies that nobody asked for
+    others: list[str] = []  # of policies that are not wanted
     for values in _lists(read_yaml(path, PolicyError, _REMEDY), path):
         names: set[str] = set()
         for where, value in values:

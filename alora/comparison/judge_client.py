@@ -196,7 +196,7 @@ class JudgeClient(Closing):
                 "served there (judge.model, generate.judges)"
             ) from error
         if error.status == 402:
-            raise ConfigError(f"{url}: HTTP 402, it wants to be paid first: {error.words[:300]}") from error
+            raise ConfigError(f"{url}: HTTP 402, it requires payment: {error.words[:300]}") from error
         if error.status == 405:
             raise ConfigError(f"{url} takes no chat completions: {error.words[:300]}") from error
 

@@ -200,7 +200,7 @@ class _Reader:
         if isinstance(refusal := item.get("refusal"), str) and refusal and refusal != content:
             content = f"{content}\n{refusal}".strip("\n")
         if carried := _media_of(item):
-            self._media(f"{shortened(carried[0])} beside its text")
+            self._media(f"{shortened(carried[0])} next to its text")
         name = item.get("name") or self._tools.get(str(item.get("tool_call_id", ""))) or ""
         texts = [content, name, *(text for call in calls for text in (call.name, call.arguments))]
         for text in texts:

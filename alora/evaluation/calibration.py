@@ -132,7 +132,7 @@ def target_value(settings: EvaluationSettings) -> float | None:
     default = TARGETS[target]
     if settings.target_value is not None and default is None:
         raise ConfigError(
-            f"evaluation.target_value={settings.target_value} is a rate to hold, and target={target} holds none; add "
+            f"evaluation.target_value={settings.target_value} is a rate, and target={target} takes none; add "
             "evaluation.target=fpr or evaluation.target=recall"
         )
     return default if settings.target_value is None else settings.target_value

@@ -12,7 +12,7 @@ _CHEAPER = {
     "bag_of_words": (
         "WORDS_BEAT_ADAPTER",
         "a bag of words",
-        "which words occur decides these rows; use the words alone, or add rows that only their meaning tells apart",
+        "word counts alone solve these rows; use them without an adapter, or add rows that differ in meaning alone",
     ),
     "prompt": (
         "PROMPT_BEATS_ADAPTER",
@@ -47,7 +47,7 @@ def _against(own: Evaluation, others: Sequence[Evaluation]) -> Iterator[tuple[st
         interval = "" if auroc.high is None else f" (95 % interval {low:.3f} to {auroc.high:.3f})"
         yield (
             "AUROC_COVERS_CHANCE",
-            f"AUROC {auroc.value:.3f}{interval} on {rows} does not tell it from a coin; add rows, look at the labels, "
+            f"AUROC {auroc.value:.3f}{interval} on {rows} is not clearly above chance; add rows, look at the labels, "
             "or take a larger base",
         )
     for other in others:

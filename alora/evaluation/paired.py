@@ -46,7 +46,7 @@ def paired_auroc(
             "both methods' scores of the same rows"
         )
     if positive_N.all() or not positive_N.any():
-        raise DataError(f"the {len(positive_N)} rows are all of one class, so they cannot tell two methods apart")
+        raise DataError(f"the {len(positive_N)} rows are all of one class, so two methods cannot be compared on them")
     value = mean_auroc(positive_N, first_KN) - mean_auroc(positive_N, second_JN)
     chunks = [
         _auroc_samples(positive_N, first_KN, counts) - _auroc_samples(positive_N, second_JN, counts)

@@ -165,7 +165,7 @@ class RemoteEngine(AsyncClosing):
         name, rows = bundle.served_name, bundle.golden[:1]
         if not rows:
             raise CheckFailed(
-                f"{bundle.folder} stores no golden rows, so nobody can say whether {self.url} runs its adapter on its "
+                f"{bundle.folder} stores no golden rows, so {self.url} cannot be checked to run its adapter on its "
                 "base; export it again with export.golden_rows=8"
             )
         (logits_L,) = await self.label_logits(renderer.prefix(rows[0].conversation), [bundle.suffix], [name])

@@ -166,5 +166,5 @@ def test_a_text_of_megabytes_is_refused_without_being_printed(name):
 
 @pytest.mark.parametrize("labels", [("OK", "ok"), (" a", "a")])
 def test_labels_that_capitals_or_blanks_alone_tell_apart(labels):
-    with pytest.raises(PolicyError, match="capitals or blanks alone tell apart"):
+    with pytest.raises(PolicyError, match="differ in capitals or blanks alone"):
         Policy("x", "X", "No x.", labels, ("Yes", "No"))

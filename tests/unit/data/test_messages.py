@@ -89,7 +89,7 @@ def test_images_are_refused_or_left_out_and_noted():
     assert findings.notes == {"a part of type 'image_url' is left out (data.skip_media)": 1}
     found, findings = messages({"role": "user", "content": "See", "images": ["x"]}, skip_media=True)
     assert found == (Message("user", "See"),)
-    assert findings.notes == {"'images' beside its text is left out (data.skip_media)": 1}
+    assert findings.notes == {"'images' next to its text is left out (data.skip_media)": 1}
 
 
 @pytest.mark.parametrize(

@@ -281,7 +281,7 @@ def test_points_of_older_bundles_are_read_and_written_as_they_were():
 
 def test_a_rate_without_a_target_that_holds_one_is_refused():
     for target in (None, "f1", "cost"):
-        with pytest.raises(ConfigError, match=r"holds none; add evaluation\.target=fpr"):
+        with pytest.raises(ConfigError, match=r"takes none; add evaluation\.target=fpr"):
             target_value(EvaluationSettings(target=target, target_value=0.05))
 
 
