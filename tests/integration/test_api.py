@@ -101,7 +101,7 @@ def test_what_is_wrong_is_said(battery):
         battery.score_many([TALK], errors="ignore")
     with pytest.raises(BundleError, match="is not a folder"):
         alora.load("nowhere")
-    with pytest.raises(BundleError, match=r"local folder.*say where it is"):
+    with pytest.raises(BundleError, match=r"local folder.*name the folder"):
         alora.load(store.battery())
     with pytest.raises(AttributeError, match="no attribute 'guard_everything'"):
         _ = alora.guard_everything

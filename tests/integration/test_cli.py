@@ -211,7 +211,7 @@ def test_through_a_real_process(tmp_path):
     ("error", "words", "not_there"),
     [
         (OSError(errno.ENAMETOOLONG, "File name too long", "x"), "give a shorter name", "free the space"),
-        (OSError(errno.EACCES, "Permission denied", "x"), "choose a place", "free the space"),
+        (OSError(errno.EACCES, "Permission denied", "x"), "choose a path", "free the space"),
         (OSError(errno.ENOSPC, "No space left on device", "x"), "free the space", "choose"),
         (MemoryError(), "out of memory; lower", "()"),
         (RuntimeError("can't start new thread"), "lower training.threads", "internal error"),

@@ -113,7 +113,7 @@ SETTINGS = {
         "train base.quantization=gptq", ["base.quantization is 'gptq'", "silently trains a plain LoRA", "bf16"]
     ),
     "a certificate that cannot be written": Case(
-        "validate artifact={place}/run output={place}/policy.yaml/report.json", ["policy.yaml", "choose a place"]
+        "validate artifact={place}/run output={place}/policy.yaml/report.json", ["policy.yaml", "choose a path"]
     ),
     "a bundle that cannot be written": Case(
         "export artifact={place}/run output={place}/policy.yaml/bundle", ["policy.yaml/bundle", "writable output="]
