@@ -168,14 +168,14 @@ def peft_config(spec: AdapterSpec, **more: Any) -> LoraConfig:
 
 
 def save_adapter(weights: AdapterWeights, folder: Path, base_source: str) -> None:
-    """Write the PEFT folder whole: next to its place first, then renamed over an existing one."""
+    """Write the PEFT folder whole: next to it first, then renamed over it."""
     config = peft_config(weights.spec, base_model_name_or_path=base_source, inference_mode=True)
     state = {}
     for name, (a_rd, b_or) in weights.tensors.items():
         state[f"{_KEY_PREFIX}{name}.lora_A.weight"] = a_rd.detach().cpu().contiguous()
         state[f"{_KEY_PREFIX}{name}.lora_B.weight"] = b_or.detach().cpu().contiguous()
-    with workshop(folder) as place:
-        staged = place / folder.name
+    with workshop(folder) as stage:
+        staged = stage / folder.name
         staged.mkdir()
         config.save_pretrained(str(staged))
         save_tensors(state, staged / WEIGHTS_FILE, metadata={"format": "pt"})

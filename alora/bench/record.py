@@ -141,16 +141,16 @@ class Record:
 
     def faults(self) -> list[str]:
         """Why ratios and rates are withheld, each reason once, and where."""
-        places: dict[str, list[str]] = {}
+        cells_of: dict[str, list[str]] = {}
         for cell in self.cells:
             for ratio in cell.ratios:
                 for fault in ratio.faults:
-                    places.setdefault(str(fault), []).append(f"{cell.name} {ratio.ours} over {ratio.baseline}")
+                    cells_of.setdefault(str(fault), []).append(f"{cell.name} {ratio.ours} over {ratio.baseline}")
         for one in self.load:
             for refusal in one.refused:
-                places.setdefault(str(refusal), []).append(f"open_loop, {one.question}, population {one.population}")
-        more = {reason: f" and {len(where) - 1} more" * (len(where) > 1) for reason, where in places.items()}
-        return [f"{reason} ({where[0]}{more[reason]})" for reason, where in places.items()]
+                cells_of.setdefault(str(refusal), []).append(f"open_loop, {one.question}, population {one.population}")
+        more = {reason: f" and {len(where) - 1} more" * (len(where) > 1) for reason, where in cells_of.items()}
+        return [f"{reason} ({where[0]}{more[reason]})" for reason, where in cells_of.items()]
 
 
 def settings_by_key(settings: Mapping[str, Any]) -> dict[str, str]:

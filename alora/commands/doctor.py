@@ -177,5 +177,5 @@ def _default_base() -> tuple[str, list[Fault]]:
 
 def _writable(folder: Path) -> bool:
     """Whether ``folder``, or the nearest ancestor that exists, can be written."""
-    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
     return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)

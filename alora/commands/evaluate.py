@@ -53,8 +53,8 @@ def run(recipe: Recipe) -> int:
     subjects = chosen({subject.require_policy().id: subject for subject in everyone}, recipe.policies, artifact)
     rows, unread = _rows(data.test, data, policies)
     pages = {name: file.with_suffix(f".{name}.html" if len(subjects) > 1 else ".html") for name in subjects}
-    for place in {file.with_suffix(".parquet"), file.with_suffix(".html"), *pages.values()}:
-        report_file(place)
+    for path in {file.with_suffix(".parquet"), file.with_suffix(".html"), *pages.values()}:
+        report_file(path)
     left_out = LeftOut({name: error for name, error in unread.items() if name in subjects})
     left_out.require_some(subjects)
     for name, error in left_out.items():

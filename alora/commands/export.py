@@ -67,7 +67,7 @@ def _made(recipe: Recipe, artifact: Artifact) -> Bundle:
         raise ConfigError(f"say where the bundle of {artifact.folder} goes: output=DIR")
     subject = open_subject(folder, artifact, recipe)
     policy, home = subject.require_policy(), home_of(folder)
-    place = next(iter(artifact.bundles), artifact.folder / BATTERY / policy.id)  # in the run, where there is no output
+    default = next(iter(artifact.bundles), artifact.folder / BATTERY / policy.id)  # in the run itself
     evaluations, run = _evaluations(home, subject), saved_run(artifact)
     settings = recipe.export if run is None else over(recipe.export, run.export)
     contents = BundleContents(
@@ -87,9 +87,9 @@ def _made(recipe: Recipe, artifact: Artifact) -> Bundle:
             read_hyperparameters(home / TRAINING) if (home / TRAINING).is_file() else {},
         ),
     )
-    bundle = write_bundle(contents, recipe.output or place, settings.golden_rows)
-    if recipe.output is None and place.parent == artifact.folder / BATTERY:
-        write_battery(place.parent, [bundle])
+    bundle = write_bundle(contents, recipe.output or default, settings.golden_rows)
+    if recipe.output is None and default.parent == artifact.folder / BATTERY:
+        write_battery(default.parent, [bundle])
     return bundle
 
 
@@ -97,9 +97,9 @@ def _certificate(home: Path, subject: Subject) -> Certificate | None:
     """The certificate with the adapter or with its records; a standard LoRA has none."""
     if not subject.weights.spec.activated:
         return None
-    for place in (subject.folder, home):
-        if (place / IDENTITY).is_file():
-            return read_certificate(place / IDENTITY)
+    for folder in (subject.folder, home):
+        if (folder / IDENTITY).is_file():
+            return read_certificate(folder / IDENTITY)
     raise CheckFailed(
         f"{subject.folder} has no KV identity certificate; make it with "
         f"`alora validate artifact={subject.folder} output={home / IDENTITY}`, and export when it passes"

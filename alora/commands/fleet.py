@@ -100,10 +100,10 @@ def _show_crossfire(found: FleetReport) -> None:
     rows = [[name, *map(_plain, shares)] for name, shares in zip(crossfire.policies, crossfire.fires_PP, strict=True)]
     rows.append(["elsewhere", *map(_plain, crossfire.elsewhere_P)])
     table(("positives of", *crossfire.policies), rows)
-    for place, own in enumerate(crossfire.policies):
+    for row, own in enumerate(crossfire.policies):
         for column, other in enumerate(crossfire.policies):
-            share = crossfire.fires_PP[place, column]
-            if place != column and share >= LEAST_CROSSFIRE:
+            share = crossfire.fires_PP[row, column]
+            if row != column and share >= LEAST_CROSSFIRE:
                 note(f"{other} fires on {share:.0%} of the positives of {own}")
 
 

@@ -31,8 +31,8 @@ def run(recipe: Recipe) -> int:
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
-    with workshop(folder) as place:
-        staged = place / folder.name
+    with workshop(folder) as stage:
+        staged = stage / folder.name
         staged.mkdir()
         for name, text in files.items():
             (staged / name).write_text(text, encoding="utf-8")

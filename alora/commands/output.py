@@ -29,7 +29,7 @@ def say(text: str = "") -> None:
 
 
 def report_file(output: str | Path, *homes: Path) -> Path:
-    """``output`` as a place for a report: a new file, or one that holds a report already.
+    """``output`` as the path of a report: a new file, or one that holds a report already.
 
     Args:
         homes: of the one adapter that the report is of: its folder, and that of its records. They are a bare
@@ -52,8 +52,8 @@ def report_file(output: str | Path, *homes: Path) -> Path:
 
 def report_file_in(output: str | None, name: str, *homes: Path) -> Path:
     """:func:`report_file` for ``output``, or for ``name`` where that is a folder; None is the working folder."""
-    place = Path.cwd() if output is None else Path(output)
-    return report_file(place if place.suffix == ".json" else place / name, *homes)
+    path = Path.cwd() if output is None else Path(output)
+    return report_file(path if path.suffix == ".json" else path / name, *homes)
 
 
 def _is_report(file: Path) -> bool:

@@ -51,12 +51,12 @@ def write_page(file: Path, judged: Judged, recipe: Recipe, training: Path) -> No
 
 def write_judgement(this: TrainingRun, policy: Policy, methods: Sequence[Scored]) -> None:
     """Every row's probability, the page, and last the figures, whose file says that the evaluation is done."""
-    places = this.folder.places(policy.id)
+    paths = this.folder.paths(policy.id)
     rows = {name: [row for row in part if policy.id in row.labels] for name, part in vars(this.splits).items()}
     judged = Judged(policy, methods, rows)
-    write_predictions(places.predictions, [judged])
-    write_page(places.report, judged, this.recipe, places.training)
-    write_evaluations(places.evaluation, judged.evaluations)
+    write_predictions(paths.predictions, [judged])
+    write_page(paths.report, judged, this.recipe, paths.training)
+    write_evaluations(paths.evaluation, judged.evaluations)
     if len(this.policies) == 1:
         link_only(this.folder.path, policy.id)
 
@@ -89,8 +89,8 @@ def show_results(
         table(("left out", "why"), [(name, in_short(str(error))) for name, error in this.left_out.items()])
     say()
     names = {"report": REPORT, "settings": RUN_FILE, "policies": POLICIES, "battery": BATTERY, "bundle": BUNDLE}
-    places = {what: this.folder.path / name for what, name in names.items()}
-    table(("what", "where"), [(what, place) for what, place in places.items() if place.exists()])
+    paths = {what: this.folder.path / name for what, name in names.items()}
+    table(("what", "where"), [(what, path) for what, path in paths.items() if path.exists()])
 
 
 def in_short(reason: str) -> str:

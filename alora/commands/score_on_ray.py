@@ -43,16 +43,16 @@ class _Actor:
 
 def _cluster() -> Mapping[str, float]:
     """What the cluster has."""
-    place = os.environ.get("RAY_ADDRESS", "")
-    host, _, port = place.rpartition(":")
+    address = os.environ.get("RAY_ADDRESS", "")
+    host, _, port = address.rpartition(":")
     try:
         if not ray.is_initialized():
-            if host and port.isdecimal() and "://" not in place:  # Ray itself tries for minutes
+            if host and port.isdecimal() and "://" not in address:  # Ray itself tries for minutes
                 socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
             ray.init(log_to_driver=debugging(), logging_level=logging.WARNING, include_dashboard=False)
         return ray.cluster_resources()
     except (OSError, ValueError, OverflowError, RuntimeError, ray.exceptions.RayError) as error:
-        remedy = f"RAY_ADDRESS is {place}; name one that runs, or unset it" if place else "ray start says more"
+        remedy = f"RAY_ADDRESS is {address}; name one that runs, or unset it" if address else "ray start says more"
         raise RunError(f"no Ray cluster answers ({first_line(error)}); {remedy}") from error
 
 

@@ -39,5 +39,5 @@ def _require_port(settings: ServingSettings) -> None:
             probe.bind(address)
     except (OSError, ValueError) as error:  # ValueError: no name that could be looked up
         why = error.strerror if isinstance(error, OSError) else error
-        place = f"serving.host={settings.host[:80]} serving.port={settings.port}"
-        raise ConfigError(f"cannot listen on {place}: {why}; give another address or port") from error
+        address = f"serving.host={settings.host[:80]} serving.port={settings.port}"
+        raise ConfigError(f"cannot listen on {address}: {why}; give another address or port") from error

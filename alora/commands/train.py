@@ -45,7 +45,7 @@ from alora.probes import probe_conversations
 from alora.prompt.render import Prompt, Renderer
 from alora.tracking import Tracking, require_tracking, start_tracking
 from alora.training.processes import Processes, join_processes
-from alora.training.run_folder import PolicyPlaces, RunFolder, holds_finished
+from alora.training.run_folder import PolicyPaths, RunFolder, holds_finished
 from alora.training.sharding import is_sharded, load_sharded
 from alora.training.track import read_hyperparameters, read_standing
 
@@ -164,10 +164,10 @@ def _inputs(this: TrainingRun) -> dict[str, str]:
 
 def _evaluate(this: TrainingRun, tracking: Tracking) -> dict[str, list[Evaluation]]:
     """Figures per policy: its adapter, the base with the rule in the prompt, and a bag of words, on the same rows."""
-    places = {policy.id: this.folder.places(policy.id) for policy in this.going}
-    missing = [policy for policy in this.going if not places[policy.id].evaluation.exists()]
+    paths = {policy.id: this.folder.paths(policy.id) for policy in this.going}
+    missing = [policy for policy in this.going if not paths[policy.id].evaluation.exists()]
     if missing:
-        adapters = [load_adapter(places[policy.id].adapter) for policy in missing]
+        adapters = [load_adapter(paths[policy.id].adapter) for policy in missing]
         found, failed = compare_with_baselines(
             this.base,
             this.renderer,
@@ -182,17 +182,17 @@ def _evaluate(this: TrainingRun, tracking: Tracking) -> dict[str, list[Evaluatio
         for policy in missing:
             if policy.id in found:
                 write_judgement(this, policy, found[policy.id])
-    evaluations = this.each(lambda _, policy: _figures(places[policy.id]))
+    evaluations = this.each(lambda _, policy: _figures(paths[policy.id]))
     tracking.evaluations([item for items in evaluations.values() for item in items])
     return evaluations
 
 
-def _figures(places: PolicyPlaces) -> list[Evaluation]:
-    evaluations = read_back(places.evaluation, read_evaluations)
-    digest = load_adapter(places.adapter).digest
+def _figures(paths: PolicyPaths) -> list[Evaluation]:
+    evaluations = read_back(paths.evaluation, read_evaluations)
+    digest = load_adapter(paths.adapter).digest
     if [found.adapter_digest for found in evaluations[:1]] != [digest]:
         raise RunError(
-            f"{places.evaluation} is of another adapter than {digest[:12]}, which lies next to it; remove it and run "
+            f"{paths.evaluation} is of another adapter than {digest[:12]}, which lies next to it; remove it and run "
             "the same command again: only this stage is done again"
         )
     return evaluations
@@ -202,21 +202,21 @@ def _certify(this: TrainingRun, policy: Policy) -> Certificate | None:
     """The KV identity certificate; a standard LoRA has none, because it shares no prefix."""
     if not this.activated:
         return None
-    places = this.folder.places(policy.id)
-    if places.identity.exists():
-        certificate = read_back(places.identity, read_certificate)
+    paths = this.folder.paths(policy.id)
+    if paths.identity.exists():
+        certificate = read_back(paths.identity, read_certificate)
     else:
         note(f"certifying KV identity of {policy.id}")
         labelled = [row for row in this.splits.held_out if policy.id in row.labels]
         suffix = this.renderer.suffix(policy)
         rows = labelled[: this.recipe.identity.conversations]
         prompts = [Prompt(this.renderer.prefix(row.conversation), suffix) for row in rows]
-        certificate = certify(this.base, places.adapter, prompts, this.recipe.identity)
-        write_certificate(certificate, places.identity)
+        certificate = certify(this.base, paths.adapter, prompts, this.recipe.identity)
+        write_certificate(certificate, paths.identity)
     if not certificate.passed:
         raise CheckFailed(
             f"KV identity failed: {'; '.join(certificate.failures[:3])}. No bundle was written; "
-            f"the whole report is {places.identity}"
+            f"the whole report is {paths.identity}"
         )
     return certificate
 
@@ -224,14 +224,14 @@ def _certify(this: TrainingRun, policy: Policy) -> Certificate | None:
 def _export(
     this: TrainingRun, policy: Policy, evaluations: Sequence[Evaluation], certificate: Certificate | None
 ) -> Bundle:
-    places = this.folder.places(policy.id)
-    if places.bundle.exists():
-        return load_bundle(places.bundle)
+    paths = this.folder.paths(policy.id)
+    if paths.bundle.exists():
+        return load_bundle(paths.bundle)
     note(f"exporting the bundle of {policy.id}")
     wanted = this.recipe.export
     contents = BundleContents(
         base=this.base,
-        weights=load_adapter(places.adapter),
+        weights=load_adapter(paths.adapter),
         policy=policy,
         prompt=this.recipe.prompt,
         operating_point=evaluations[0].operating_point,
@@ -240,9 +240,9 @@ def _export(
         evaluations=tuple(evaluations),
         data=this.splits.counts(policy),
         revision=this.recipe.base.revision,
-        card=CardRecord(wanted.license, tuple(wanted.languages), read_back(places.training, read_hyperparameters)),
+        card=CardRecord(wanted.license, tuple(wanted.languages), read_back(paths.training, read_hyperparameters)),
     )
-    return write_bundle(contents, places.bundle, wanted.golden_rows)
+    return write_bundle(contents, paths.bundle, wanted.golden_rows)
 
 
 def _push(this: TrainingRun, bundles: dict[str, Bundle]) -> None:

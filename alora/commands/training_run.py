@@ -102,7 +102,7 @@ def read_back(file: Path, read: Callable[[Path], Result]) -> Result:
 def train_adapters(this: TrainingRun, tracking: Tracking, processes: Processes) -> None:
     """Every policy from its own seed, its rows in the battery's batches; what training gives up is left out."""
     policies = this.going
-    missing = not all(this.folder.places(policy.id).training.exists() for policy in policies)
+    missing = not all(this.folder.paths(policy.id).training.exists() for policy in policies)
     if processes.broadcast(missing):
         if this.recipe.training.engine == "trl":
             this.each(lambda _, policy: _train_with_trl(this, policy, tracking))
@@ -116,9 +116,9 @@ def train_adapters(this: TrainingRun, tracking: Tracking, processes: Processes) 
 
 
 def _require_adapter(this: TrainingRun, policy: Policy) -> None:
-    places = this.folder.places(policy.id)
-    if not places.adapter.exists():
-        raise TrainingError(read_back(places.training, read_standing).dropped or "it has no adapter")
+    paths = this.folder.paths(policy.id)
+    if not paths.adapter.exists():
+        raise TrainingError(read_back(paths.training, read_standing).dropped or "it has no adapter")
 
 
 def train_together(this: TrainingRun, policies: Sequence[Policy], **options: Any) -> Fitted:
@@ -132,7 +132,7 @@ def train_together(this: TrainingRun, policies: Sequence[Policy], **options: Any
 
 def _train_with_trl(this: TrainingRun, policy: Policy, tracking: Tracking) -> None:
     """One policy's standard LoRA by TRL, which trains one at a time."""
-    if this.folder.places(policy.id).training.exists():
+    if this.folder.paths(policy.id).training.exists():
         return
     recipe = this.recipe
     rows = _examples(this, [policy])
@@ -161,15 +161,15 @@ def _examples(this: TrainingRun, policies: Sequence[Policy]) -> dict[str, list[E
 
 
 def _keep(this: TrainingRun, policy: Policy, fitted: Fitted, index: int) -> None:
-    places, standing = this.folder.places(policy.id), fitted.standings[index]
+    paths, standing = this.folder.paths(policy.id), fitted.standings[index]
     if standing.dropped is None:
-        save_adapter(fitted.adapters[index], places.adapter, this.base.source)
+        save_adapter(fitted.adapters[index], paths.adapter, this.base.source)
     curves, settings = loss_curves(fitted.history, index, len(fitted.standings)), asdict(fitted.settings)
     if text := unfinished(curves["validation"], settings):
         note(f"{policy.id} {text}")
     record = {"standing": asdict(standing), "steps": fitted.steps, "settings": settings}
     record |= {"losses": curves, "peak_bytes": _peak_memory()}
-    write_json(places.training, record | {"history": list(fitted.history)})
+    write_json(paths.training, record | {"history": list(fitted.history)})
 
 
 def _peak_memory() -> int:

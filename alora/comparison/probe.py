@@ -69,7 +69,7 @@ def hidden_states(bench: Workbench, policy: Policy, rows: Sequence[LabelledConve
             for questions in batched(Question(bench.renderer.prefix(row.conversation), [suffix], [0]) for row in rows):
                 shared, pairs = PrefixCache(model, bench.store), []
                 for question in questions:
-                    prefix, own = shared.place(question.prefix.token_ids, suffix.token_ids, activated=True)
+                    prefix, own = shared.index(question.prefix.token_ids, suffix.token_ids, activated=True)
                     pairs.append(Pair(prefix, 0, own, suffix.label_token_ids))
                 states += model.last_hidden(shared.computed, pairs).double().cpu()
                 bar.update(len(pairs))

@@ -70,7 +70,7 @@ class Arguments:
         return None if given is None else self.cwd / given
 
     @property
-    def places(self) -> list[Path]:
+    def roots(self) -> list[Path]:
         """Where relative paths are looked up, in order; absolute, because a sweep's jobs may run elsewhere."""
         found = [self.cwd, *(path.parent for path in self.recipe_files)]
         if self.config_dir is not None:

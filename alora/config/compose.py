@@ -90,7 +90,7 @@ def composing(arguments: Arguments, note: Callable[[str], None]) -> Iterator[Non
         note(f"using ./{LOCAL_RECIPE}")
     try:
         with guarded_hydra():
-            require_known(arguments.overrides, [configs_folder(), *arguments.places])
+            require_known(arguments.overrides, [configs_folder(), *arguments.roots])
             ConfigStore.instance().store(name="schema", node=asdict(Recipe()))
             for path in arguments.recipe_files:
                 _offer_recipe(path)
@@ -142,7 +142,7 @@ def to_recipe(composed: DictConfig, arguments: Arguments) -> Recipe:
     """
     recipe = _typed(composed, arguments)
     check_recipe(recipe, arguments.verb)
-    return absolute_paths(recipe, arguments.verb, arguments.places)
+    return absolute_paths(recipe, arguments.verb, arguments.roots)
 
 
 def _typed(composed: DictConfig, arguments: Arguments) -> Recipe:
@@ -151,7 +151,7 @@ def _typed(composed: DictConfig, arguments: Arguments) -> Recipe:
     values = {str(key): value for key, value in plain.items() if key != "hydra"}
     overrides = OmegaConf.to_container(HydraConfig.get().overrides.task)  # as written: to look at one is to resolve it
     given = [str(item) for item in overrides] if isinstance(overrides, list) else []
-    folders = [*arguments.places, configs_folder()]
+    folders = [*arguments.roots, configs_folder()]
     if arguments.local and arguments.verb in OF_ARTIFACT:
         values["base"] = chosen_section("base", given, values, folders)
     recipe = typed_recipe(values)

@@ -30,14 +30,14 @@ def recipes_folder() -> Path:
     return (configs_folder() / "recipe").resolve()
 
 
-def absolute_paths(recipe: Recipe, verb: str, places: Sequence[Path]) -> Recipe:
+def absolute_paths(recipe: Recipe, verb: str, roots: Sequence[Path]) -> Recipe:
     """A copy of ``recipe`` in which every path is absolute.
 
-    An input is looked up as given, then in each of ``places`` (the working folder first); what ``verb`` writes lies in
-    the first place. ``hub:...``, ``-`` and hub ids of bases stay as they are.
+    An input is looked up as given, then in each of ``roots`` (the working folder first); what ``verb`` writes lies in
+    the first root. ``hub:...``, ``-`` and hub ids of bases stay as they are.
 
     Raises:
-        ConfigError: an input that ``verb`` reads is nowhere, all of them at once, with the places tried; or the output
+        ConfigError: an input that ``verb`` reads is nowhere, all of them at once, with the folders tried; or the output
             is one of them.
     """
     result = copy.deepcopy(recipe)
@@ -51,16 +51,16 @@ def absolute_paths(recipe: Recipe, verb: str, places: Sequence[Path]) -> Recipe:
         on_hub = verb == "score" and key in ("artifact", "bundles")
         given = getattr(section, name)
         items = given if isinstance(given, list) else [given]
-        found = [_input(key, item, needed, on_hub, places, problems) for item in items if item is not None]
+        found = [_input(key, item, needed, on_hub, roots, problems) for item in items if item is not None]
         if found:
             setattr(section, name, found if isinstance(given, list) else found[0])
         read += found if needed else []
     if result.base.source is None and verb in ("check", "train", "compare"):
         result.base.source = DEFAULT_BASE
-    result.base.source = _base(result.base.source, places, problems)
-    result.run_dir = _output(result.run_dir, places[0])
+    result.base.source = _base(result.base.source, roots, problems)
+    result.run_dir = _output(result.run_dir, roots[0])
     if result.output is not None:
-        result.output = _output(result.output, places[0])
+        result.output = _output(result.output, roots[0])
         if any(_is_file(result.output, file) for file in read):
             problems.append(f"output={result.output} is a file that the command reads; give another one")
     if problems:
@@ -68,29 +68,29 @@ def absolute_paths(recipe: Recipe, verb: str, places: Sequence[Path]) -> Recipe:
     return result
 
 
-def _input(key: str, given: str, needed: bool, on_hub: bool, places: Sequence[Path], problems: list[str]) -> str:
+def _input(key: str, given: str, needed: bool, on_hub: bool, roots: Sequence[Path], problems: list[str]) -> str:
     if given == "-" or given.startswith("hub:") or (key, given) == ("data.train", GENERATE):
         return given
-    found = _find_family(given, places) if POLICY_PLACE in given else _find(given, places)
+    found = _find_family(given, roots) if POLICY_PLACE in given else _find(given, roots)
     if found is not None:
         return str(found)
-    if on_hub and HUB_ID.fullmatch(given) and not any((place / given).parent.is_dir() for place in places):
+    if on_hub and HUB_ID.fullmatch(given) and not any((root / given).parent.is_dir() for root in roots):
         return given
     if needed:
-        looked = dict.fromkeys(str(place / expanded(given)) for place in places)
-        close = _close(given, places)
+        looked = dict.fromkeys(str(root / expanded(given)) for root in roots)
+        close = _close(given, roots)
         meant = f"did you mean {close!r}?" if close else f"looked for {', '.join(looked)}"
         said = "data" if key == "conversation" and not given.endswith(".json") else key  # as the user wrote it
         problems.append(f"{said}: there is no {given!r}; {meant}")
-    return _output(given, places[0])
+    return _output(given, roots[0])
 
 
-def _close(given: str, places: Sequence[Path]) -> str | None:
+def _close(given: str, roots: Sequence[Path]) -> str | None:
     """The name next to ``given`` that it may be a slip for."""
     folder, name = os.path.split(given.rstrip("/"))
-    for place in places:
+    for root in roots:
         try:
-            names = [entry.name for entry in (place / expanded(folder)).iterdir()]
+            names = [entry.name for entry in (root / expanded(folder)).iterdir()]
         except (OSError, ValueError):
             continue
         if close := difflib.get_close_matches(name, names, n=1, cutoff=0.75):
@@ -98,18 +98,18 @@ def _close(given: str, places: Sequence[Path]) -> str | None:
     return None
 
 
-def _find_family(given: str, places: Sequence[Path]) -> Path | None:
-    """A name with a place for the policy's id stands for several files; their folder must be there."""
+def _find_family(given: str, roots: Sequence[Path]) -> Path | None:
+    """A name with a gap for the policy's id stands for several files; their folder must be there."""
     folder, name = os.path.split(given)
     if POLICY_PLACE in folder:
         return None
-    found = _find(folder or ".", places)
+    found = _find(folder or ".", roots)
     return found / name if found is not None else None
 
 
-def _find(given: str, places: Sequence[Path]) -> Path | None:
-    for place in places:
-        path = place / expanded(given)
+def _find(given: str, roots: Sequence[Path]) -> Path | None:
+    for root in roots:
+        path = root / expanded(given)
         try:
             if path.exists():
                 return path.absolute()
@@ -118,10 +118,10 @@ def _find(given: str, places: Sequence[Path]) -> Path | None:
     return None
 
 
-def _base(given: str | None, places: Sequence[Path], problems: list[str]) -> str | None:
+def _base(given: str | None, roots: Sequence[Path], problems: list[str]) -> str | None:
     if given is None or given == DEFAULT_BASE:
         return given
-    found = _find(given, places)
+    found = _find(given, roots)
     gguf = is_gguf(given)
     if found is not None and (found.is_dir() or gguf):
         return str(found)
@@ -147,8 +147,8 @@ def _is_file(path: str, other: str) -> bool:
         return False
 
 
-def _output(given: str, place: Path) -> str:
-    return given if given == "-" else str((place / expanded(given)).absolute())
+def _output(given: str, root: Path) -> str:
+    return given if given == "-" else str((root / expanded(given)).absolute())
 
 
 def expanded(given: str) -> Path:

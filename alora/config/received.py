@@ -46,9 +46,9 @@ def forget_command_line(values: dict[str, Any]) -> None:
     """Reset in a recipe's plain values what only a command line may say: a run folder neither keeps nor gives it."""
     for key, allowed in COMMAND_LINE_ONLY.items():
         section, _, name = key.rpartition(".")
-        place = values.get(section) if section else values
-        if isinstance(place, dict) and place.get(name) not in allowed:
-            place[name] = allowed[0]
+        given = values.get(section) if section else values
+        if isinstance(given, dict) and given.get(name) not in allowed:
+            given[name] = allowed[0]
 
 
 def require_settings_alone(values: Any, where: str) -> None:

@@ -74,7 +74,7 @@ def _literal(value: Any) -> Any:
 def _following(recipe: Recipe) -> str:
     """The run folder, with the run's name in it as a reference: another name on reload leads to another folder."""
     parts = _literal(recipe.run_dir).split("/")
-    own = [place for place, part in enumerate(parts) if part == _literal(recipe.name)]
+    own = [index for index, part in enumerate(parts) if part == _literal(recipe.name)]
     return "/".join([*parts[: own[-1]], "${name}", *parts[own[-1] + 1 :]] if own else parts)
 
 

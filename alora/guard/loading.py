@@ -124,13 +124,13 @@ class Loader:
             with self._guard.holding(entry.name):
                 while True:
                     stamp, current = await self._current()
-                    places = {(item.policy, item.stage): item for item in current} | {(policy, stage): entry}
-                    shadow = places.get((policy, "shadow"))
+                    entries = {(item.policy, item.stage): item for item in current} | {(policy, stage): entry}
+                    shadow = entries.get((policy, "shadow"))
                     if stage == "live" and shadow is not None and shadow.version == entry.version:  # promoted
-                        del places[policy, "shadow"]
-                    _require_live(tuple(places.values()))
+                        del entries[policy, "shadow"]
+                    _require_live(tuple(entries.values()))
                     served = served or await self._certified(entry, found)
-                    if await self._change(stamp, tuple(places.values()), served):
+                    if await self._change(stamp, tuple(entries.values()), served):
                         return served
 
     async def delete(self, policy: str, stage: str | None = None) -> None:
@@ -218,9 +218,9 @@ class Loader:
             renderer = bundle.renderer(self._base)
             for number, row in enumerate(bundle.golden[:rows]):
                 together[renderer.prefix(row.conversation)].append((policy, number))
-        for prefix, places in together.items():
-            async for reading in self._reader.read(prefix, [asked[policy][0] for policy, _ in places], _OURS):
-                policy, number = places[reading.index]
+        for prefix, of_prefix in together.items():
+            async for reading in self._reader.read(prefix, [asked[policy][0] for policy, _ in of_prefix], _OURS):
+                policy, number = of_prefix[reading.index]
                 answers[policy][number] = reading
         wrong = [self._fault(*pair, rows, given) for pair, given in zip(asked, answers, strict=True)]
         if any(wrong):

@@ -52,8 +52,10 @@ class PackedReader:
         await self._change(lambda weights: {other: kept for other, kept in weights.items() if other != name})
 
     def _score(self, prefix: Prefix, asked: Sequence[Served]) -> list[torch.Tensor]:
-        places = {name: place for place, name in enumerate(self._weights)}
-        return self._scorer.label_logits(prefix, [item.suffix for item in asked], [places[item.name] for item in asked])
+        indices = {name: index for index, name in enumerate(self._weights)}
+        return self._scorer.label_logits(
+            prefix, [item.suffix for item in asked], [indices[item.name] for item in asked]
+        )
 
     async def _change(self, change: Callable[[_Weights], _Weights]) -> None:
         """In the one thread that scores, so between two passes and after every earlier change."""

@@ -81,8 +81,8 @@ class ServingSet:
             raise BundleError(f"{file} cannot be read ({error}); remove it, and load the policies again") from error
         if content.schema_version != 1 or any(entry.stage not in ("live", "shadow") for entry in content.policies):
             raise BundleError(f"{file} was written by another version of alora; install that one, or remove the file")
-        places = Counter((entry.policy, entry.stage) for entry in content.policies)
-        if max(places.values(), default=0) > 1 or not any(stage == "live" for _, stage in places):
+        stages = Counter((entry.policy, entry.stage) for entry in content.policies)
+        if max(stages.values(), default=0) > 1 or not any(stage == "live" for _, stage in stages):
             raise BundleError(f"{file} has a policy twice in one stage, or none that is live; load the policies again")
         return content.policies
 

@@ -66,8 +66,8 @@ def attention_without_prefix(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, 
         part = slice(start, start + length)
         mask = None
         if shape.window is not None and length > shape.window:
-            place = torch.arange(length, device=q.device)
-            distance = place[:, None] - place[None, :]
+            position = torch.arange(length, device=q.device)
+            distance = position[:, None] - position[None, :]
             mask = (distance >= 0) & (distance < shape.window)
         outputs.append(
             torch.nn.functional.scaled_dot_product_attention(
@@ -202,31 +202,31 @@ class _Padding:
 
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
         self.count, self.width = len(lengths), max(lengths)
-        self.places: torch.Tensor | None = None
+        self.index_N: torch.Tensor | None = None
         if min(lengths) != self.width:
             starts = [index * self.width for index in range(self.count)]
             pieces = [torch.arange(s, s + size, device=device) for s, size in zip(starts, lengths, strict=True)]
-            self.places = torch.cat(pieces)
+            self.index_N = torch.cat(pieces)
 
     def pad(self, x: torch.Tensor) -> torch.Tensor:
         shape = (x.shape[0], self.count, self.width, *x.shape[2:])
-        if self.places is None:
+        if self.index_N is None:
             return x.reshape(shape)
         flat = x.new_zeros(x.shape[0], self.count * self.width, *x.shape[2:])
-        return flat.index_copy_(1, self.places, x).reshape(shape)
+        return flat.index_copy_(1, self.index_N, x).reshape(shape)
 
     def strip(self, x: torch.Tensor) -> torch.Tensor:
         flat = x.flatten(1, 2)
-        return flat if self.places is None else flat[:, self.places]
+        return flat if self.index_N is None else flat[:, self.index_N]
 
 
 def _own_hidden(shape: Shape, device: torch.device) -> torch.Tensor:
     """Where a query may not see a key of its own suffix: ``[S, S]``, or ``[n, 1, S]`` for the last positions alone."""
-    place_S = torch.arange(max(shape.lengths), device=device)
+    position_S = torch.arange(max(shape.lengths), device=device)
     if shape.last_only:
-        distance = torch.tensor(shape.lengths, device=device)[:, None, None] - 1 - place_S
+        distance = torch.tensor(shape.lengths, device=device)[:, None, None] - 1 - position_S
     else:
-        distance = place_S[:, None] - place_S[None, :]
+        distance = position_S[:, None] - position_S[None, :]
     return (distance < 0) | (distance >= shape.window) if shape.window is not None else distance < 0
 
 

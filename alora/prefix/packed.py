@@ -256,7 +256,7 @@ def _side_by_side(
     window: int | None,
 ) -> torch.Tensor:
     lengths = tuple(length for group in packed.groups for length in group.lengths)
-    owners = tuple(place for place, group in enumerate(packed.groups) for _ in group.lengths)
+    owners = tuple(index for index, group in enumerate(packed.groups) for _ in group.lengths)
     suffixes = Suffixes(lengths, owners, scaling, window, last_only=layer == packed.last_layer.index)
     prefixes = [group.kv.layers[layer] for group in packed.groups if group.kv is not None]
     return attend_side_by_side(*operands, prefixes, suffixes)

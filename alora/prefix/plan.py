@@ -42,7 +42,7 @@ class Group:
     rows: slice
     lengths: tuple[int, ...]
     kv: PrefixKV | None
-    last_n: torch.Tensor  # places among its rows of each suffix's last token
+    last_n: torch.Tensor  # indices among its rows of each suffix's last token
 
 
 @dataclass(frozen=True)

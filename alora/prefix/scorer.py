@@ -57,7 +57,7 @@ class Scorer:
     ) -> list[torch.Tensor]:
         """Logits ``[L]`` of each policy's labels, one suffix per adapter, in their order, on CPU.
 
-        ``asked`` are the places of the adapters that answer, one per suffix; all of them where it is None.
+        ``asked`` are the indices of the adapters that answer, one per suffix; all of them where it is None.
         """
         asked = range(len(self._adapters)) if asked is None else asked
         return self.score_rows([Question(prefix, suffixes, asked)])[0]
@@ -73,8 +73,8 @@ class Scorer:
                     raise ValueError(f"{len(question.suffixes)} suffixes for {len(question.asked)} adapters")
                 for policy, suffix in zip(question.asked, question.suffixes, strict=True):
                     activated = self._adapters[policy].spec.activated
-                    place, own = shared.place(question.prefix.token_ids, suffix.token_ids, activated)
-                    pairs.append(Pair(place, policy, own, suffix.label_token_ids))
+                    index, own = shared.index(question.prefix.token_ids, suffix.token_ids, activated)
+                    pairs.append(Pair(index, policy, own, suffix.label_token_ids))
             rows: list[torch.Tensor] = []
             for part in passes(pairs, lambda pair: len(pair.suffix_ids), self._limit):
                 rows += self._model.label_logits(shared.computed, part).cpu()
@@ -90,7 +90,7 @@ class PrefixCache:
         self._places: dict[tuple[int, ...], int] = {}
         self.computed: list[PrefixKV | None] = []
 
-    def place(
+    def index(
         self, prefix_ids: tuple[int, ...], suffix_ids: tuple[int, ...], activated: bool
     ) -> tuple[int, tuple[int, ...]]:
         """Place of the prefix among :attr:`computed`, and the ids behind it.

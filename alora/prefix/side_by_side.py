@@ -24,7 +24,7 @@ KV = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True)
 class Suffixes:
-    """Suffixes in row order: ``lengths`` of each, and ``owners``, the place of each one's conversation."""
+    """Suffixes in row order: ``lengths`` of each, and ``owners``, the index of each one's conversation."""
 
     lengths: tuple[int, ...]
     owners: tuple[int, ...]
@@ -47,7 +47,7 @@ def attend_side_by_side(
 
 
 def _chunks(suffixes: Suffixes, prefix_lengths: Sequence[int]) -> Iterator[tuple[slice, Suffixes, list[int]]]:
-    """Rows, suffixes and owners of each chunk; inside it, suffix ``i`` stands behind the prefix at place ``i``."""
+    """Rows, suffixes and owners of each chunk; inside it, suffix ``i`` stands behind prefix ``i``."""
     start = row = 0
     while start < len(suffixes.lengths):
         longest, stop = 0, start

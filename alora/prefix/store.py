@@ -156,8 +156,8 @@ class DiskStore(PrefixStore):
         super().__init__(budget)
         self._folder, self._device = folder, device
         self._stale: dict[Path, int] = {}
-        folders = [folder] if among is None else [place for place in among.iterdir() if place.is_dir()]
-        files = [file for place in folders for file in place.iterdir()]
+        folders = [folder] if among is None else [entry for entry in among.iterdir() if entry.is_dir()]
+        files = [file for each in folders for file in each.iterdir()]
         for file in files:
             if _is_cut_off(file):
                 self._remove(file)

@@ -128,7 +128,7 @@ def fit(
             base.model.disable_input_require_grads()
         base.model.eval()
     return Fitted(
-        adapters=tuple(tracker.best(place) for place in range(len(adapters))),
+        adapters=tuple(tracker.best(policy) for policy in range(len(adapters))),
         standings=tuple(tracker.standings),
         steps=trainer.state.global_step,
         settings=schedule.settings,

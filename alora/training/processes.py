@@ -192,8 +192,8 @@ def share_out(prefixes: Sequence[tuple[int, ...]], suffix_tokens: Sequence[int],
     own = [_BACKWARD * tokens for tokens in suffix_tokens]
     load, owners = [0] * count, [0] * len(prefixes)
     # Ties by index and by rank, so that all processes find the same owners without a word.
-    for place in sorted(range(len(prefixes)), key=lambda place: (-own[place] - len(prefixes[place]), place)):
-        costs = [own[place] + (0 if kept and rank == homes[place] else len(prefixes[place])) for rank in range(count)]
+    for index in sorted(range(len(prefixes)), key=lambda index: (-own[index] - len(prefixes[index]), index)):
+        costs = [own[index] + (0 if kept and rank == homes[index] else len(prefixes[index])) for rank in range(count)]
         rank = min(range(count), key=lambda rank: (load[rank] + costs[rank], rank))
-        owners[place], load[rank] = rank, load[rank] + costs[rank]
+        owners[index], load[rank] = rank, load[rank] + costs[rank]
     return owners

@@ -1,6 +1,6 @@
 """A run folder: what one run was asked, and what it has made so far.
 
-:mod:`alora.layout` names the places. Each stage's output appears whole or not at all, so "is it there" is "is it done".
+:mod:`alora.layout` names the paths. Each stage's output appears whole or not at all, so "is it there" is "is it done".
 """
 
 import contextlib
@@ -35,7 +35,7 @@ _FREE = ("run_dir", "artifact", "bundles", "scorer", "conversation", "output", "
 
 
 @dataclass(frozen=True)
-class PolicyPlaces:
+class PolicyPaths:
     """Where one policy's outputs lie."""
 
     adapter: Path
@@ -112,8 +112,8 @@ class ClaimedFolder:
         before = read_claim(self.path, self.kind)
         if before == claimed and not self._is_of_0_1():
             return True
-        places = [self.path / name for name in self.outputs]
-        made = any(place.is_file() or (place.is_dir() and any(place.iterdir())) for place in places)
+        paths = [self.path / name for name in self.outputs]
+        made = any(path.is_file() or (path.is_dir() and any(path.iterdir())) for path in paths)
         if before is not None and not self._recipe.force and made:
             changed = _changed(before, claimed)
             raise RunError(
@@ -159,10 +159,10 @@ class RunFolder(ClaimedFolder):
         """What is shipped."""
         return self.path / layout.BATTERY
 
-    def places(self, policy: str) -> PolicyPlaces:
+    def paths(self, policy: str) -> PolicyPaths:
         home = self.path / layout.POLICIES / policy
         names = (layout.ADAPTER, layout.TRAINING, layout.PREDICTIONS, layout.REPORT, layout.EVALUATION, layout.IDENTITY)
-        return PolicyPlaces(*(home / name for name in names), bundle=self.battery / policy)
+        return PolicyPaths(*(home / name for name in names), bundle=self.battery / policy)
 
     def fixed_settings(self) -> dict[str, Any]:
         """All but those that change nothing a stage has made."""

@@ -64,8 +64,8 @@ def make_schedule(settings: TrainingSettings, train: Sequence[Example], rank: in
 
 def loss_curves(history: History, policy: int, policies: int) -> dict[str, list[tuple[float, float]]]:
     """A policy's training and validation losses, each with its step."""
-    place = "" if policies == 1 else f"_{policy}"
-    keys = {"training": f"loss{place}", "validation": f"eval_loss{place}"}
+    suffix = "" if policies == 1 else f"_{policy}"
+    keys = {"training": f"loss{suffix}", "validation": f"eval_loss{suffix}"}
     return {
         name: [
             (step, loss) for entry in history if (loss := entry.get(key)) is not None and (step := entry.get("step"))

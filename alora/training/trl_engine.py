@@ -140,11 +140,11 @@ def require_whole_rows(name: str, rows: Sequence[dict[str, list[int]]], prepared
             f"SFTTrainer kept {len(prepared)} of {len(rows)} {name} rows (the longest has {longest} tokens); its "
             "max_length cuts the answer off and drops the row: max_length=None is needed"
         )
-    for place, row in enumerate(rows):
-        found = prepared[place]
+    for number, row in enumerate(rows):
+        found = prepared[number]
         if found["input_ids"] != row["input_ids"] or found["labels"] != row["labels"]:
             raise TrainingError(
-                f"SFTTrainer changed {name} row {place}: {len(row['input_ids'])} tokens became "
+                f"SFTTrainer changed {name} row {number}: {len(row['input_ids'])} tokens became "
                 f"{len(found['input_ids'])}, or other tokens are labelled; max_length=None and no packing are needed"
             )
 
@@ -247,8 +247,8 @@ def _state(checkpoint: Path) -> TrainerState:
 
 def _best(checkpoint: Path) -> Path | None:
     """The best checkpoint up to this one, where the run lies now."""
-    place = _state(checkpoint).best_model_checkpoint
-    return None if place is None else checkpoint.with_name(Path(place).name)
+    best = _state(checkpoint).best_model_checkpoint
+    return None if best is None else checkpoint.with_name(Path(best).name)
 
 
 def _last_checkpoint(checkpoints: Path) -> Path | None:

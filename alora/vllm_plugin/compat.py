@@ -138,11 +138,11 @@ def holder(symbol: Symbol) -> Any:
 
 def current(symbol: Symbol) -> Any:
     """The callable behind ``symbol``, its parameters checked."""
-    place = holder(symbol)
+    home = holder(symbol)
     # Static: a property or classmethod is seen as what it is.
-    found = inspect.getattr_static(place, symbol.name, None)
+    found = inspect.getattr_static(home, symbol.name, None)
     if isinstance(found, classmethod):
-        found = getattr(place, symbol.name)
+        found = getattr(home, symbol.name)
     if isinstance(found, property):
         found = found.fget
     if not callable(found):

@@ -17,9 +17,9 @@ _logger = logging.getLogger("vllm.alora")
 
 def _put(symbol: compat.Symbol, original: Any, replacement: Any) -> None:
     """Replace a callable and, for a function, the copies that other vLLM modules imported by name."""
-    place = compat.holder(symbol)
-    places = [place] if symbol.owner else [place, *compat.copies_by_name(symbol, original)]
-    for module_or_class in places:
+    home = compat.holder(symbol)
+    holders = [home] if symbol.owner else [home, *compat.copies_by_name(symbol, original)]
+    for module_or_class in holders:
         stock = vars(module_or_class)[symbol.name]  # not getattr, which would bind a classmethod
         setattr(module_or_class, symbol.name, replacement)
         # As defaults: a lambda would see the loop's last values.
