@@ -40,22 +40,16 @@ class Policies(Generic[Read]):
     def questions(self, messages: Messages, where: str) -> tuple[str, list[Question]]:
         """The conversation's id, and one question per window to every policy; ``where``, if not
         empty, opens error messages."""
-        if isinstance(messages, LabelledConversation):
-            messages, where = messages.conversation, messages.where
-        if not isinstance(messages, Conversation):
-            if isinstance(messages, str) or not isinstance(messages, Iterable):
-                text = f'is {kind(messages)}; give a list of {{"role": ..., "content": ...}}'
-                raise DataError(f"{where or 'the conversation'} {text}")
-            plain = messages if isinstance(messages, Mapping) else {"messages": list(messages)}
-            messages = parse_conversation(plain, where or "the conversation")
+        where = messages.where if isinstance(messages, LabelledConversation) else where
+        conversation = conversation_in(messages, where or "the conversation")
         suffixes = [bundle.suffix for bundle in self.bundles]
         try:
-            questions = self._renderer.questions(messages, suffixes)
+            questions = self._renderer.questions(conversation, suffixes)
             for question in questions:
                 self._check(question)
         except AloraError as error:
             raise type(error)(f"{where}: {error}" if where else str(error)) from error
-        return messages.id, questions
+        return conversation.id, questions
 
     def verdicts(self, name: str, windows: Sequence[Question], logits_PL: Iterable[Iterable[Any]]) -> Verdicts:
         """The verdicts from each policy's label logits."""
@@ -69,6 +63,21 @@ class Policies(Generic[Read]):
             [window.prefix.truncation for window in windows],
         )
         return Verdicts(name, tuple(verdicts), tokens, next(filter(None, lost), None), len(windows))
+
+
+def conversation_in(messages: Messages, where: str) -> Conversation:
+    """The conversation that a caller means by ``messages``; ``where`` names it in errors.
+
+    Raises:
+        DataError: it is none.
+    """
+    if isinstance(messages, LabelledConversation):
+        return messages.conversation
+    if isinstance(messages, Conversation):
+        return messages
+    if isinstance(messages, str) or not isinstance(messages, Iterable):
+        raise DataError(f'{where} is {kind(messages)}; give a list of {{"role": ..., "content": ...}}')
+    return parse_conversation(messages if isinstance(messages, Mapping) else {"messages": list(messages)}, where)
 
 
 def require_known(errors: str) -> None:

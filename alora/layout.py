@@ -13,14 +13,13 @@ A run of version 0.1 has no ``policies`` when it has one policy: all of the abov
 """
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from alora.errors import AloraError
-from alora.reading import read_whole, require_plain
+from alora.errors import AloraError, RunError
+from alora.reading import read_json, require_plain
 
 RUN_FILE = "run.yaml"
 INPUTS_FILE = "inputs.json"
@@ -85,7 +84,6 @@ def require_plain_run(run: Path, refusal: type[AloraError], outputs: Sequence[st
 def trained_on(run: Path) -> dict[str, str] | None:
     """Digests and policy texts that ``run`` was claimed for; None when it has no such record."""
     try:
-        claim = json.loads(read_whole(run / INPUTS_FILE).decode())
-    except (OSError, ValueError, RecursionError):
+        return read_json(run / INPUTS_FILE, RunError, "").get("inputs")
+    except RunError:
         return None
-    return claim.get("inputs") if isinstance(claim, dict) else None

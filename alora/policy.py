@@ -257,9 +257,7 @@ def _lists(content: Any, path: Path) -> list[list[tuple[str, Any]]]:
     return [[(f"{path}: {key}[{index}]", value) for index, value in enumerate(values)] for key, values in lists.items()]
 
 
-def _refuse_odd_text(policy: str, name: str, text: Any) -> None:
-    if not isinstance(text, str):
-        raise PolicyError(f"policy {policy!r}: labels and answer words are texts, not {_kind(text)}")
+def _refuse_odd_text(policy: str, name: str, text: str) -> None:
     if len(text) > LONGEST[name]:
         raise PolicyError(f"policy {policy!r}: its {name} has {len(text):,} letters; use {LONGEST[name]:,} at most")
     if lone_surrogate(text) is not None:

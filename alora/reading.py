@@ -8,11 +8,12 @@ import re
 import select
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import yaml
 
 from alora.errors import AloraError
+from alora.typed import typed
 
 LONGEST = 64 * 2**20  # bytes
 # Of YAML, with every alias written out: characters, and 64 more for each node, which take a kilobyte of memory each.
@@ -20,6 +21,8 @@ LARGEST_YAML, NODE = 4 * 2**20, 64
 DEEPEST = 50  # levels of YAML
 PATIENCE = 10.0  # seconds until somebody writes to a named pipe
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # all but tab and newline
+_DEEP = "nested too deep"
+_Kind = TypeVar("_Kind")
 # The hub's cache: snapshots/REVISION/NAME -> ../../blobs/DIGEST, and of a battery NAME/NAME, one step up more.
 _HUB_BLOB = re.compile(r"(\.\./)?\.\./\.\./blobs/[0-9a-f]+")
 
@@ -69,14 +72,34 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def read_json(path: Path, refusal: type[AloraError], remedy: str) -> Any:
-    """The value in a JSON file; ``refusal`` when it cannot be read."""
+def read_json(path: Path, refusal: type[AloraError], remedy: str) -> dict[str, Any]:
+    """The object in a JSON file; ``refusal`` when it cannot be read, or holds something else."""
     try:
-        return json.loads(read_whole(path).decode("utf-8"), parse_constant=_no_number)
-    except RecursionError as error:
-        raise refusal(f"{path}: nested too deep; {remedy}") from error
-    except (OSError, ValueError) as error:
-        raise refusal(f"{path} cannot be read ({error}); {remedy}") from error
+        content = json.loads(read_whole(path).decode("utf-8"), parse_constant=_no_number)
+        if not isinstance(content, dict):
+            raise ValueError(f"a {type(content).__name__}, not an object")
+        return content
+    except (OSError, ValueError, RecursionError) as error:
+        reason = _DEEP if isinstance(error, RecursionError) else error
+        raise refusal(f"{path} cannot be read as JSON ({reason}); {remedy}") from error
+
+
+def read_typed(kind: type[_Kind], path: Path, refusal: type[AloraError], remedy: str, **version: int) -> _Kind:
+    """The object in a JSON file as the dataclass ``kind``, one of whose fields is its ``version``.
+
+    Raises:
+        refusal: it cannot be read, is of another version, or not as ``kind`` has it.
+    """
+    content = read_json(path, refusal, remedy)
+    for name, known in version.items():
+        if content.get(name) != known:
+            said = f"{name} is {str(content.get(name))[:40]}, and this alora reads {known}"
+            raise refusal(f"{path}: {said}; install the one that wrote it, or {remedy}")
+    try:
+        return typed(kind, content)
+    except (TypeError, ValueError, RecursionError) as error:
+        reason = _DEEP if isinstance(error, RecursionError) else error
+        raise refusal(f"{path} is damaged ({reason}); {remedy}") from error
 
 
 def _no_number(name: str) -> None:

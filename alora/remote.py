@@ -7,9 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 from typing import Any, Literal, overload
 
-from alora.asking import Artifact, Base, Messages, Policies, open_artifact, require_known
+from alora.asking import Artifact, Base, Messages, Policies, conversation_in, open_artifact, require_known
 from alora.bundle.light import read_bundle
-from alora.data.conversation import Conversation, LabelledConversation, parse_conversation
 from alora.data.messages import as_row
 from alora.errors import AloraError, CheckFailed, ConfigError, DataError, PromptRefused, RenderError
 from alora.http import AsyncClosing, Closing, Full, Unreachable, Waiting, named
@@ -155,11 +154,8 @@ class GuardClient(Closing):
             PromptRefused: the guard refuses the conversation, or a policy fails on it.
             CheckFailed: a policy fails on any, or is another one by now.
         """
-        if isinstance(messages, LabelledConversation):
-            messages = messages.conversation
-        if not isinstance(messages, Conversation):
-            messages = parse_conversation(messages, "the conversation")
-        answers, usage = self._answers(as_row(messages)["messages"])
+        conversation = conversation_in(messages, "the conversation")
+        answers, usage = self._answers(as_row(conversation)["messages"])
         if failed := [verdict for verdict in answers.values() if verdict.status != "ok"]:
             plain, _ = self._answers(_PLAIN)
             why = "; ".join(f"{failure.adapter} on the guard: {failure.status}: {failure.reason}" for failure in failed)
@@ -178,7 +174,7 @@ class GuardClient(Closing):
             verdicts.append(
                 Verdict(asked.policy, str(verdict.label), probability, asked.threshold, asked.digest, given)
             )
-        return Verdicts(messages.id, tuple(verdicts), usage.get("prefix_tokens", 0))
+        return Verdicts(conversation.id, tuple(verdicts), usage.get("prefix_tokens", 0))
 
     def _answers(self, messages: Sequence[Mapping[str, Any]]) -> tuple[dict[str, GuardVerdict], Mapping[str, int]]:
         """Each policy's verdict, and the guard's usage."""

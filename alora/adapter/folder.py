@@ -233,7 +233,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not (folder / CONFIG_FILE).exists():
         raise AdapterError(f"{folder} has no {CONFIG_FILE}, so it is not a PEFT adapter")
     config = read_json(folder / CONFIG_FILE, AdapterError, "export the adapter again")
-    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
+    if config.get("peft_type") != "LORA":
         raise AdapterError(f"{folder / CONFIG_FILE}: peft_type is not LORA; alora runs LoRA and aLoRA adapters only")
     return config
 

@@ -33,7 +33,8 @@ def cache_folder(kind: str) -> Path:
 def remember_of(files: Sequence[Path], suffix: str, compute: Callable[[], str]) -> str:
     """What ``compute`` says of ``files``, remembered by each one's path, inode, size and times.
 
-    The time of the last change counts too, since ``cp -p`` and archives set the time of the last write.
+    The time of the last change counts too, since ``cp -p`` and archives set the time of the last write. A cache that
+    cannot be written costs only time.
 
     Raises:
         OSError: a file cannot be read.
@@ -42,14 +43,9 @@ def remember_of(files: Sequence[Path], suffix: str, compute: Callable[[], str]) 
     stats = [(name, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns) for name, at in states]
     key = hashlib.sha256(json.dumps(stats).encode("utf-8", "surrogatepass")).hexdigest()
     try:
-        folder = cache_folder("fingerprints")
+        file = cache_folder("fingerprints") / f"{key}{suffix}"
     except (OSError, BaseError):
         return compute()
-    return remember(folder / f"{key}{suffix}", compute)
-
-
-def remember(file: Path, compute: Callable[[], str]) -> str:
-    """The text in ``file``, or ``compute()`` stored there; a cache that cannot be written costs only time."""
     try:
         return file.read_text()
     except OSError:

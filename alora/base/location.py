@@ -41,7 +41,7 @@ def require_named_type(folder: Path) -> None:
     """
     file = folder / "config.json"
     stored = read_json(file, BaseError, REMEDY) if file.exists() else {}
-    kind = stored.get("model_type", "") if isinstance(stored, dict) else None
+    kind = stored.get("model_type", "")
     if not isinstance(kind, str) or not re.fullmatch(r"[\w.-]{0,64}", kind):
         raise BaseError(f"{file}: model_type is not a name of a model; {REMEDY}")
     labels = stored.get("num_labels", 2)  # transformers writes a name for each as it reads the config

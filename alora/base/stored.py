@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +20,6 @@ from alora.config.schema import BaseSettings
 from alora.errors import BaseError, first_line
 
 _FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
-
-
-@dataclass(frozen=True)
-class _ConfigAlone:
-    """The part of a model that :func:`fingerprint_base` needs where the weights are in files."""
-
-    config: PretrainedConfig
-
-    def state_dict(self) -> dict[str, Any]:
-        raise BaseError("the base's folder has no *.safetensors; convert its weights, or name another base")
 
 
 def base_folder(settings: BaseSettings) -> Path:
@@ -58,19 +47,20 @@ def describe_base(settings: BaseSettings, folder: Path) -> DescribedBase:
     """
     tokenizer = load_tokenizer(settings)
     config = AutoConfig.from_pretrained(folder, trust_remote_code=settings.trust_remote_code)
-    fingerprint = fingerprint_base(folder, _ConfigAlone(config), tokenizer)  # type: ignore[arg-type]
-    return DescribedBase(tokenizer, fingerprint, str(settings.source))
+    if not (files := sorted(folder.glob("*.safetensors"))):
+        raise BaseError(f"base {folder} has no *.safetensors; convert its weights, or name another base")
+    return DescribedBase(tokenizer, _fingerprint(_stored_weights(files), config, tokenizer), str(settings.source))
 
 
 def fingerprint_base(folder: Path | None, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Fingerprint:
     """Fingerprint a base; its weights from ``folder``'s safetensors where there are any, else from memory."""
     files = sorted(folder.glob("*.safetensors")) if folder is not None and folder.is_dir() else _hub_files(model)
-    return Fingerprint(
-        weights=_stored_weights(files) if files else _tensors_digest(sorted(model.state_dict().items())),
-        tokenizer=tokenizer_digest(tokenizer),
-        template=template_digest(tokenizer),
-        config=config_digest(model.config),
-    )
+    weights = _stored_weights(files) if files else _tensors_digest(sorted(model.state_dict().items()))
+    return _fingerprint(weights, model.config, tokenizer)
+
+
+def _fingerprint(weights: str, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> Fingerprint:
+    return Fingerprint(weights, tokenizer_digest(tokenizer), template_digest(tokenizer), config=config_digest(config))
 
 
 def _hub_files(model: PreTrainedModel) -> list[Path]:

@@ -124,7 +124,7 @@ def random_battery(settings: BenchSettings, given: BaseSettings, folder: Path) -
             only = IdentitySettings(dtypes=[str(dtype).removeprefix("torch.")], negative_controls=False)
             certificate = certify(base, first, prompts, only)
         covers = replace(certificate, adapter_digest=weights.digest)
-        contents = BundleContents(base, weights, policy, prompt, certificate=covers)
+        contents = BundleContents(policy, prompt, base=base, weights=weights, certificate=covers)
         bundles.append(write_bundle(contents, folder / policy.id, golden_rows=1))
     write_battery(folder, bundles)
     return folder

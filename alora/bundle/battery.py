@@ -3,7 +3,6 @@
 ``battery.json`` lies next to the bundles' folders and lists their names: ``{"schema_version": 1, "bundles": [...]}``.
 """
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from alora.atomic import write_json
 from alora.bundle.light import LightBundle
 from alora.config.setting import names_a_folder
 from alora.errors import BundleError
-from alora.reading import lone_surrogate, read_whole, require_plain
+from alora.reading import lone_surrogate, read_json, require_plain
 
 BATTERY_FILE = "battery.json"
 SCHEMA_VERSION = 1
@@ -92,15 +91,10 @@ def _prefix_settings(bundle: LightBundle) -> dict[str, object]:
 
 
 def _names(file: Path) -> list[str]:
-    try:
-        content = json.loads(read_whole(file).decode())
-        version, names = content["schema_version"], content["bundles"]
-    except FileNotFoundError as error:
-        raise BundleError(f"{file.parent} has no {file.name}, so it is not a battery") from error
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BundleError(
-            f"{file} cannot be read ({type(error).__name__}: {error}); write the battery again"
-        ) from error
+    if not file.exists():
+        raise BundleError(f"{file.parent} has no {file.name}, so it is not a battery")
+    content = read_json(file, BundleError, "write the battery again")
+    version, names = content.get("schema_version"), content.get("bundles")
     if version != SCHEMA_VERSION:
         raise BundleError(f"{file}: schema_version is {version!r}, and this alora reads {SCHEMA_VERSION}; upgrade it")
     if not isinstance(names, list):

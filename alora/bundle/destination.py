@@ -1,6 +1,5 @@
 """Where a bundle lies on disk: written under a temporary name next to it, flushed, then renamed."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from alora.atomic import flush, others, replace_folder, workshop
 from alora.bundle.manifest import BUNDLE_FILES, MANIFEST_FILE
 from alora.errors import BundleError
 from alora.layout import own_link
+from alora.reading import read_json
 
 
 def put_folder(folder: Path, fill: Callable[[Path], None]) -> None:
@@ -39,13 +39,9 @@ def require_replaceable(folder: Path) -> None:
         raise BundleError(f"{folder} is a file; give another output=")
     if not folder.exists() or not any(folder.iterdir()):
         return
-    try:
-        content = json.loads((folder / MANIFEST_FILE).read_bytes())
-        ours = isinstance(content, dict) and {"schema_version", "adapter_digest"} <= content.keys()
-    except (OSError, ValueError, RecursionError):
-        ours = False
-    if not ours:
-        raise BundleError(f"{folder} exists and is not a bundle; give another output= or remove it")
+    file, other = folder / MANIFEST_FILE, f"{folder} exists and is not a bundle; give another output= or remove it"
+    if not file.is_file() or not {"schema_version", "adapter_digest"} <= read_json(file, BundleError, other).keys():
+        raise BundleError(other)
     if stranger := others(folder, BUNDLE_FILES):
         raise BundleError(
             f"{folder} holds {stranger!r} besides the bundle, and would be replaced as a whole; move it away, or give "

@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from alora.adapter import CONFIG_FILE, WEIGHTS_FILE
 from alora.bundle.golden import GoldenRow, prefix_digest, read_golden
@@ -26,7 +25,7 @@ from alora.errors import BundleError
 from alora.identity.certificate import read_certificate
 from alora.policy import Policy
 from alora.prompt.render import Renderer, Suffix
-from alora.reading import read_whole
+from alora.reading import read_json
 from alora.verdict import Calibration
 from alora.version import __version__
 
@@ -102,7 +101,7 @@ class LightBundle:
 
     def renderer(self, base: LoadedBase | DescribedBase) -> Renderer:
         """The renderer of its prompts on ``base``."""
-        return Renderer(base.tokenizer, self.manifest.prompt, dict(self.manifest.template_kwargs))
+        return self.manifest.renderer(base.tokenizer)
 
     def check_base(self, base: LoadedBase | DescribedBase) -> None:
         """Check that ``base`` is the bundle's, and that prompts still become the same token ids on it.
@@ -195,11 +194,7 @@ def _require_certificate(folder: Path, manifest: Manifest) -> None:
 def _compare_markers(folder: Path, manifest: Manifest) -> None:
     """Both ways: a marker that is in one file only means that a tool rewrote the other."""
     file = folder / CONFIG_FILE
-    try:
-        config: Any = json.loads(read_whole(file).decode())
-        invocation = config.get(_INVOCATION_KEY)
-    except (OSError, ValueError, RecursionError, AttributeError) as error:
-        raise BundleError(f"{file} cannot be read ({error}); copy or export the bundle again") from error
+    invocation = read_json(file, BundleError, "copy or export the bundle again").get(_INVOCATION_KEY)
     recorded = list(manifest.suffix.invocation_ids)
     if manifest.activated and invocation is None:
         raise BundleError(

@@ -7,9 +7,9 @@ not a signature.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from alora.adapter import CONFIG_FILE, WEIGHTS_FILE
 from alora.base.fingerprint import Fingerprint
@@ -17,10 +17,13 @@ from alora.config.schema import PromptSettings
 from alora.errors import AloraError, BundleError
 from alora.evaluation.records import Evaluation
 from alora.policy import Policy
-from alora.prompt.render import Suffix
-from alora.reading import read_whole, require_plain, sha256_of
+from alora.prompt.render import Renderer, Suffix
+from alora.reading import read_json, require_plain, sha256_of
 from alora.typed import typed
 from alora.verdict import OperatingPoint
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 MANIFEST_FILE = "alora.json"
 CERTIFICATE_FILE = "identity.json"
@@ -29,6 +32,8 @@ CARD_FILE = "README.md"
 BUNDLE_FILES = (MANIFEST_FILE, CERTIFICATE_FILE, GOLDEN_FILE, CARD_FILE, CONFIG_FILE, WEIGHTS_FILE)
 SCHEMA_VERSION = 1
 DTYPES = ("float32", "bfloat16", "float64", "float16")
+_REQUIRED = ("activated", "created", "suffix", "base", "adapter_digest", "operating_point", "evaluations", "data",
+             "certificate", "files", "versions", "sha256")  # fmt: skip
 
 
 def _require_dtype(key: str, name: str) -> None:
@@ -108,29 +113,59 @@ class CardRecord:
 
 
 @dataclass(frozen=True)
-class Manifest:
-    """Everything in ``alora.json``. ``data`` counts rows: split → label → rows. ``created`` is UTC, ISO 8601.
+class Description:
+    """What is said of an adapter, whichever files it lies in. ``data`` counts rows: split → label → rows."""
+
+    policy: Policy
+    prompt: PromptSettings
+    operating_point: OperatingPoint = field(default_factory=OperatingPoint)
+    template_kwargs: Mapping[str, bool] = field(default_factory=dict)
+    evaluations: tuple[Evaluation, ...] = ()
+    data: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    moved: MoveRecord | None = None
+    card: CardRecord = field(default_factory=CardRecord)
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """These fields, to say the same elsewhere."""
+        return {item.name: getattr(self, item.name) for item in fields(Description)}
+
+    def renderer(self, tokenizer: "PreTrainedTokenizerBase") -> Renderer:
+        """The renderer of its prompts for a base with this tokenizer."""
+        return Renderer(tokenizer, self.prompt, dict(self.template_kwargs))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest(Description):
+    """Everything in ``alora.json``. ``created`` is UTC, ISO 8601.
 
     ``sha256`` is that of the file that this was read from, and covers each of the bundle's files by its digest.
     """
 
     activated: bool
-    policy: Policy
-    prompt: PromptSettings
-    template_kwargs: Mapping[str, bool]
     suffix: Suffix
     base: BaseRecord
     adapter_digest: str
-    operating_point: OperatingPoint
     files: Mapping[str, FileRecord]
     versions: Mapping[str, str]
     created: str
     certificate: CertificateRecord | None = None
-    evaluations: tuple[Evaluation, ...] = ()
-    data: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    moved: MoveRecord | None = None
-    card: CardRecord = field(default_factory=CardRecord)
     sha256: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        """What each record alone cannot say of itself."""
+        if self.operating_point.dtype is not None:
+            _require_dtype("operating_point.dtype", self.operating_point.dtype)
+        if any(count < 0 for counts in self.data.values() for count in counts.values()):
+            raise ValueError(f"data is {self.data}, and counts rows")
+        labels = self.suffix.label_token_ids
+        if any(token < 0 for token in (*self.suffix.token_ids, *labels)):
+            raise ValueError("suffix holds something that is not a token id")
+        if len(labels) != len(self.policy.labels) or len(set(labels)) != len(labels):
+            raise ValueError("there is not one label token per label")
+        # A bundle is flat and has these files; any other name could reach outside, or stand for several (``*``).
+        if odd := sorted(self.files.keys() - set(BUNDLE_FILES)):
+            raise ValueError(f"file name {odd[0]!r} is none of {', '.join(BUNDLE_FILES)}")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types with the manifest's own digest; :func:`manifest_from_dict` reads it back."""
@@ -146,7 +181,7 @@ class Manifest:
             "operating_point": self.operating_point.as_dict(),
             "evaluations": [evaluation.as_dict() for evaluation in self.evaluations],
             "data": {split: dict(counts) for split, counts in self.data.items()},
-            "certificate": _plain(self.certificate),
+            "certificate": self.certificate and asdict(self.certificate) | {"dtypes": list(self.certificate.dtypes)},
             "files": {name: asdict(record) for name, record in sorted(self.files.items())},
             "versions": dict(self.versions),
             "card": asdict(self.card) | {"languages": list(self.card.languages), "training": dict(self.card.training)},
@@ -181,13 +216,9 @@ def read_manifest(folder: Path) -> Manifest:
     """
     require_plain(folder, BundleError)
     file = folder / MANIFEST_FILE
-    try:
-        content = json.loads(read_whole(file).decode())
-    except FileNotFoundError as error:
-        raise BundleError(_no_manifest(folder)) from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise BundleError(f"{file} cannot be read as JSON ({error}); copy or export the bundle again") from error
-    return manifest_from_dict(content, str(file))
+    if not file.exists():
+        raise BundleError(_no_manifest(folder))
+    return manifest_from_dict(read_json(file, BundleError, "copy or export the bundle again"), str(file))
 
 
 def _no_manifest(folder: Path) -> str:
@@ -198,13 +229,13 @@ def _no_manifest(folder: Path) -> str:
     return f"{folder} has no {MANIFEST_FILE}, so it is not a bundle"
 
 
-def manifest_from_dict(content: Any, where: str) -> Manifest:
+def manifest_from_dict(content: Mapping[str, Any], where: str) -> Manifest:
     """Read :meth:`Manifest.as_dict` back; ``where`` names the file in errors.
 
     Raises:
         BundleError: see :func:`read_manifest`.
     """
-    version = content.get("schema_version") if isinstance(content, dict) else None
+    version = content.get("schema_version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise BundleError(f"{where}: schema_version is {version!r}, so this is not a bundle manifest; export it again")
     if version > SCHEMA_VERSION:
@@ -223,58 +254,14 @@ def manifest_from_dict(content: Any, where: str) -> Manifest:
 
 
 def _manifest(content: Mapping[str, Any]) -> Manifest:
-    policy = typed(Mapping[str, Any], content["policy"], "policy")
-    prompt = typed(Mapping[str, Any], content["prompt"], "prompt")
+    """Keys at the top that this version does not know are left alone; each of the others must be there."""
+    policy, prompt = (typed(Mapping[str, Any], content[name], name) for name in ("policy", "prompt"))
     labels = typed(Mapping[str, str], policy["labels"], "policy.labels")
-    files = typed(Mapping[str, FileRecord], content["files"], "files")
-    point = typed(OperatingPoint, content["operating_point"], "operating_point")
-    if point.dtype is not None:
-        _require_dtype("operating_point.dtype", point.dtype)
-    data = typed(Mapping[str, Mapping[str, int]], content["data"], "data")
-    if any(count < 0 for counts in data.values() for count in counts.values()):
-        raise ValueError(f"data is {content['data']}, and counts rows")
-    return Manifest(
-        activated=typed(bool, content["activated"], "activated"),
-        policy=Policy(
-            id=policy["id"],
-            title=policy["title"],
-            rule=policy["rule"],
-            labels=tuple(labels),
-            answers=tuple(labels.values()),
-        ),
-        template_kwargs=typed(Mapping[str, bool], prompt.pop("template_kwargs"), "prompt.template_kwargs"),
-        prompt=typed(PromptSettings, prompt, "prompt"),
-        suffix=_suffix(content["suffix"], len(labels)),
-        base=typed(BaseRecord, content["base"], "base"),
-        adapter_digest=typed(str, content["adapter_digest"], "adapter_digest"),
-        operating_point=point,
-        evaluations=typed(tuple[Evaluation, ...], content["evaluations"], "evaluations"),
-        data=data,
-        certificate=typed(CertificateRecord | None, content["certificate"], "certificate"),
-        files={_file_name(name): record for name, record in files.items()},
-        versions=typed(Mapping[str, str], content["versions"], "versions"),
-        created=typed(str, content["created"], "created"),
-        moved=typed(MoveRecord | None, content.get("moved"), "moved"),
-        card=typed(CardRecord, content.get("card", {}), "card"),
-        sha256=content["sha256"],
-    )
-
-
-def _suffix(content: Mapping[str, Any], labels: int) -> Suffix:
-    suffix = typed(Suffix, content, "suffix")
-    if any(token < 0 for token in (*suffix.token_ids, *suffix.label_token_ids)):
-        raise ValueError("suffix holds something that is not a token id")
-    if len(suffix.label_token_ids) != labels or len(set(suffix.label_token_ids)) != labels:
-        raise ValueError("there is not one label token per label")
-    return suffix
-
-
-def _file_name(name: str) -> str:
-    """A bundle is flat and has these files; any other name could reach outside, or stand for several (``*``)."""
-    if name not in BUNDLE_FILES:
-        raise ValueError(f"file name {name!r} is none of {', '.join(BUNDLE_FILES)}")
-    return name
-
-
-def _plain(record: CertificateRecord | None) -> dict[str, Any] | None:
-    return None if record is None else asdict(record) | {"dtypes": list(record.dtypes)}
+    texts = {name: policy[name] for name in ("id", "title", "rule")}
+    nested = {
+        "policy": texts | {"labels": list(labels), "answers": list(labels.values())},
+        "template_kwargs": prompt.pop("template_kwargs"),
+        "prompt": prompt,
+    }
+    optional = {"moved": content.get("moved"), "card": content.get("card", {})}
+    return typed(Manifest, {name: content[name] for name in _REQUIRED} | nested | optional)

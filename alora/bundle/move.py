@@ -18,10 +18,10 @@ from alora.bundle.write import BundleContents, write_bundle
 from alora.config.schema import IdentitySettings
 from alora.errors import BundleError, CheckFailed
 from alora.evaluation.calibration import positive_probability
+from alora.identity.cases import identity_probes
 from alora.identity.certificate import Certificate, read_certificate
 from alora.identity.certify import certify
 from alora.prefix.scorer import Scorer
-from alora.probes import probe_conversations
 from alora.prompt.render import Prompt
 from alora.verdict import OperatingPoint
 
@@ -92,8 +92,8 @@ def recertify(bundle: Bundle, base: LoadedBase, settings: IdentitySettings) -> C
     if not bundle.manifest.activated:
         return None
     renderer = bundle.renderer(base)
-    conversations = probe_conversations(settings.conversations, "identity.conversations", least=1)
-    prompts = [Prompt(renderer.prefix(conversation), bundle.suffix) for conversation in conversations]
+    probes = identity_probes(settings.conversations)
+    prompts = [Prompt(renderer.prefix(conversation), bundle.suffix) for conversation in probes]
     certificate = certify(base, bundle.folder, prompts, settings)
     if not certificate.passed:
         raise CheckFailed(f"KV identity of {bundle.policy.id} failed: {'; '.join(certificate.failures[:3])}")
@@ -112,18 +112,12 @@ def rewrite_bundle(
 ) -> Bundle:
     """Write ``bundle`` to ``folder`` as it is on ``base``; ``validation`` counts the rows of the new point by label."""
     manifest = bundle.manifest
+    changed = {"operating_point": operating_point, "moved": moved, "data": {**manifest.data, "validation": validation}}
     contents = BundleContents(
+        **manifest.described | changed,
         base=replace(base, source=base.source if manifest.base.local else manifest.base.source),
         weights=bundle.weights,
-        policy=bundle.policy,
-        prompt=manifest.prompt,
-        operating_point=operating_point,
-        template_kwargs=manifest.template_kwargs,
         certificate=certificate,
-        evaluations=manifest.evaluations,
-        data={**manifest.data, "validation": validation},
         revision=manifest.base.revision,
-        moved=moved,
-        card=manifest.card,
     )
     return write_bundle(contents, folder, len(bundle.golden))

@@ -1,8 +1,7 @@
 """Write a bundle under a temporary name, read it back from disk, score with it again, then rename it."""
 
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -20,47 +19,33 @@ from alora.bundle.manifest import (
     GOLDEN_FILE,
     MANIFEST_FILE,
     BaseRecord,
-    CardRecord,
     CertificateRecord,
+    Description,
     Manifest,
-    MoveRecord,
     file_record,
 )
 from alora.bundle.read import Bundle, load_bundle
-from alora.config.schema import PromptSettings
 from alora.errors import BundleError, CheckFailed
-from alora.evaluation.records import Evaluation
 from alora.identity.certificate import Certificate, write_certificate
-from alora.policy import Policy
 from alora.prefix.scorer import Scorer
 from alora.probes import probe_conversations
-from alora.prompt.render import Renderer
-from alora.verdict import OperatingPoint
 from alora.version import __version__
 
 RELOAD_TOLERANCE = 1e-5
 PACKAGES = ("torch", "transformers", "peft", "safetensors")
 
 
-@dataclass(frozen=True)
-class BundleContents:
-    """The contents of a bundle. ``data`` counts the rows: split → label → rows.
+@dataclass(frozen=True, kw_only=True)
+class BundleContents(Description):
+    """The contents of a bundle.
 
     ``certificate`` may be None for a plain LoRA only. ``revision`` is the hub revision that the base was loaded at.
     """
 
     base: LoadedBase
     weights: AdapterWeights
-    policy: Policy
-    prompt: PromptSettings
-    operating_point: OperatingPoint = field(default_factory=OperatingPoint)
-    template_kwargs: Mapping[str, bool] = field(default_factory=dict)
     certificate: Certificate | None = None
-    evaluations: tuple[Evaluation, ...] = ()
-    data: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     revision: str | None = None
-    moved: MoveRecord | None = None
-    card: CardRecord = field(default_factory=CardRecord)
 
 
 def write_bundle(contents: BundleContents, folder: Path | str, golden_rows: int = 8) -> Bundle:
@@ -131,7 +116,7 @@ def _require_certificate(contents: BundleContents) -> None:
 
 def _require_invocation(contents: BundleContents) -> None:
     invoked_by = contents.weights.spec.invocation_ids
-    opens_with = _renderer(contents).suffix(contents.policy).invocation_ids
+    opens_with = contents.renderer(contents.base.tokenizer).suffix(contents.policy).invocation_ids
     if invoked_by is not None and invoked_by != opens_with:
         raise BundleError(
             f"the adapter is invoked by the tokens {list(invoked_by)}, but these prompt settings open its suffix with "
@@ -141,14 +126,10 @@ def _require_invocation(contents: BundleContents) -> None:
 
 def _measure(contents: BundleContents, probes: int) -> tuple[GoldenRow, ...]:
     """Golden rows of the adapter in memory."""
-    renderer = _renderer(contents)
+    renderer = contents.renderer(contents.base.tokenizer)
     suffix = renderer.suffix(contents.policy)
     with Scorer(contents.base, [contents.weights]) as scorer:
         return measure(scorer, renderer, suffix, probe_conversations(probes, "export.golden_rows"))
-
-
-def _renderer(contents: BundleContents) -> Renderer:
-    return Renderer(contents.base.tokenizer, contents.prompt, dict(contents.template_kwargs))
 
 
 def _write_files(folder: Path, contents: BundleContents, golden: tuple[GoldenRow, ...]) -> None:
@@ -161,11 +142,9 @@ def _write_files(folder: Path, contents: BundleContents, golden: tuple[GoldenRow
     if golden:
         write_golden(folder / GOLDEN_FILE, golden)
     manifest = Manifest(
+        **contents.described,
         activated=contents.weights.spec.activated,
-        policy=contents.policy,
-        prompt=contents.prompt,
-        template_kwargs=contents.template_kwargs,
-        suffix=_renderer(contents).suffix(contents.policy),
+        suffix=contents.renderer(contents.base.tokenizer).suffix(contents.policy),
         base=BaseRecord(
             source=source,
             fingerprint=contents.base.fingerprint,
@@ -174,15 +153,10 @@ def _write_files(folder: Path, contents: BundleContents, golden: tuple[GoldenRow
             local=local,
         ),
         adapter_digest=contents.weights.digest,
-        operating_point=contents.operating_point,
         files={},
         versions={"alora": __version__, **{name: version(name) for name in PACKAGES}},
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         certificate=_certificate_record(certificate, folder / CERTIFICATE_FILE),
-        evaluations=contents.evaluations,
-        data=contents.data,
-        moved=contents.moved,
-        card=contents.card,
     )
     (folder / CARD_FILE).write_text(model_card(manifest, contents.weights.spec), encoding="utf-8")
     for file in folder.iterdir():

@@ -16,9 +16,9 @@ from alora.commands.output import report_file, say, say_json, table, write_json
 from alora.config.schema import Recipe
 from alora.data.conversation import read_labelled
 from alora.errors import BundleError, ConfigError, LeftOut
+from alora.identity.cases import bare_suffix, identity_probes
 from alora.identity.certificate import Certificate
 from alora.identity.certify import certify, require_activated
-from alora.identity.probes import bare_suffix, identity_probes
 from alora.identity.report import check_rows
 from alora.layout import home_of
 from alora.notes import note

@@ -5,7 +5,6 @@
 
 import contextlib
 import fcntl
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -15,8 +14,7 @@ from pathlib import Path
 from alora.atomic import write_json
 from alora.bundle.manifest import served_name
 from alora.errors import BundleError
-from alora.reading import read_whole, require_plain
-from alora.typed import typed
+from alora.reading import read_typed, require_plain
 
 FILE = "serving_set.json"
 Stamp = tuple[int, int] | None
@@ -33,6 +31,10 @@ class Entry:
     manifest: str
     stage: str
     tags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.stage not in ("live", "shadow"):
+            raise ValueError(f"stage is {self.stage[:40]!r}, not live or shadow")
 
     @property
     def name(self) -> str:
@@ -75,12 +77,8 @@ class ServingSet:
         """
         file = self.root / FILE
         require_plain(self.root, BundleError, FILE)
-        try:
-            content = typed(_Content, json.loads(read_whole(file)))
-        except (OSError, ValueError, TypeError, RecursionError) as error:
-            raise BundleError(f"{file} cannot be read ({error}); remove it, and load the policies again") from error
-        if content.schema_version != 1 or any(entry.stage not in ("live", "shadow") for entry in content.policies):
-            raise BundleError(f"{file} was written by another version of alora; install that one, or remove the file")
+        remedy = "remove it, and load the policies again"
+        content = read_typed(_Content, file, BundleError, remedy, schema_version=1)
         stages = Counter((entry.policy, entry.stage) for entry in content.policies)
         if max(stages.values(), default=0) > 1 or not any(stage == "live" for _, stage in stages):
             raise BundleError(f"{file} has a policy twice in one stage, or none that is live; load the policies again")

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from alora.adapter.folder import load_adapter
 from alora.base.load import LoadedBase, load_base
-from alora.config.schema import BaseSettings, IdentitySettings
+from alora.config.schema import BaseSettings, IdentitySettings, PromptSettings
 from alora.errors import CheckFailed
+from alora.identity.cases import bare_suffix, identity_probes
 from alora.identity.certificate import Certificate
 from alora.identity.certify import certify, require_activated
-from alora.identity.probes import probe_prompts
-from alora.prompt.render import Prompt
+from alora.prompt.render import Prompt, Renderer
 
 SHOWN_FAILURES = 10
 Base = str | Path | LoadedBase
@@ -28,7 +28,10 @@ def assert_kv_identity(
     require_activated(weights, folder)
     loaded = load(base)
     if prompts is None:
-        prompts = probe_prompts(loaded, weights.spec.invocation_ids or (), settings.conversations)
+        renderer = Renderer(loaded.tokenizer, PromptSettings())
+        prefixes = [renderer.prefix(conversation) for conversation in identity_probes(settings.conversations)]
+        suffix = bare_suffix(weights.spec.invocation_ids or (), prefixes[0])
+        prompts = [Prompt(prefix, suffix) for prefix in prefixes]
     certificate = certify(loaded, folder, prompts, settings)
     if not certificate.passed:
         shown = certificate.failures[:SHOWN_FAILURES]

@@ -1,15 +1,32 @@
-"""Prompts → the calls that a certificate is made of."""
+"""Prompts to certify an adapter on, and the calls that a certificate makes of them."""
 
 from collections.abc import Sequence
 
 from transformers import PreTrainedModel
 
+from alora.data.conversation import Conversation
 from alora.errors import AdapterError
 from alora.identity.capture import Call, make_call
-from alora.prompt.render import Prompt
+from alora.probes import probe_conversations
+from alora.prompt.render import Prefix, Prompt, Suffix
 
 SHORT_PREFIX_TOKENS = 3
 LONG_PREFIX_TOKENS = 512
+
+
+def identity_probes(count: int) -> tuple[Conversation, ...]:
+    """The first ``count`` of :mod:`alora.probes`; ConfigError when there are not that many, or none is asked for."""
+    return probe_conversations(count, "identity.conversations", least=1)
+
+
+def bare_suffix(invocation_ids: Sequence[int], prefix: Prefix) -> Suffix:
+    """A suffix without a policy: what follows the invocation does not matter to KV identity.
+
+    Invocation tokens and four tokens of ``prefix`` that are not among them, so that no later occurrence arises.
+    """
+    known = set(invocation_ids)
+    tail = [token for token in prefix.token_ids if token not in known][-4:]
+    return Suffix((*invocation_ids, *tail), tuple(invocation_ids), ())
 
 
 def make_calls(prompts: Sequence[Prompt], model: PreTrainedModel, invocation_ids: Sequence[int]) -> list[Call]:

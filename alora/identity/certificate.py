@@ -1,6 +1,5 @@
 """The certificate: what was checked, on what, with which software. Plain data and its JSON; no torch."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,10 +7,10 @@ from typing import Any
 from alora.atomic import write_json
 from alora.base.fingerprint import Fingerprint
 from alora.errors import BundleError
-from alora.reading import read_json
-from alora.typed import typed
+from alora.reading import read_typed
 
 FORMAT = 1
+_REMEDY = "run 'alora validate' again"
 
 
 @dataclass(frozen=True)
@@ -75,6 +74,11 @@ class HandoverRecord:
     bound: float
     passed: bool
 
+    @property
+    def far(self) -> bool:
+        """Whether the logits are further off than rounding explains."""
+        return self.logits_error is None or self.logits_error > self.bound
+
 
 @dataclass(frozen=True)
 class DtypeRecord:
@@ -103,6 +107,20 @@ class ParityRecord:
     tolerance: float
     passed: bool
     controls: tuple[ControlRecord, ...] = ()
+
+    @property
+    def far(self) -> bool:
+        """Whether the answers are further off than the dtypes explain."""
+        return self.difference is None or self.difference > self.tolerance
+
+    @property
+    def failures(self) -> list[str]:
+        """Every reason why ``passed`` is false."""
+        lines = [f"golden rows: control not caught: {control.name}" for control in self.controls if not control.caught]
+        if self.far:
+            answers = f"answers in {self.dtype} differ from the bundle's in {self.stored_dtype}"
+            lines.insert(0, f"golden rows: {answers} by {self.difference} (tolerance {self.tolerance})")
+        return lines
 
 
 @dataclass(frozen=True)
@@ -149,7 +167,7 @@ class Certificate:
             ]
             lines += [f"{record.dtype}: control not caught: {c.name}" for c in record.controls if not c.caught]
         if self.parity is not None and not self.parity.passed:
-            lines += _parity_failures(self.parity)
+            lines += self.parity.failures
         return tuple(lines)
 
     @property
@@ -181,43 +199,19 @@ class Certificate:
         return asdict(self)
 
 
-def _parity_failures(parity: ParityRecord) -> list[str]:
-    lines = [f"golden rows: control not caught: {control.name}" for control in parity.controls if not control.caught]
-    if parity.difference is None or parity.difference > parity.tolerance:
-        lines.insert(
-            0,
-            f"golden rows: answers in {parity.dtype} differ from the bundle's in {parity.stored_dtype} by "
-            f"{parity.difference} (tolerance {parity.tolerance})",
-        )
-    return lines
-
-
 def write_certificate(certificate: Certificate, path: Path) -> None:
     """Write the JSON next to ``path`` and rename it there, so that a file that exists is whole."""
     write_json(path, certificate.as_dict())
 
 
 def read_certificate(path: Path) -> Certificate:
-    """Read what :func:`write_certificate` wrote; BundleError when it is missing, damaged or of another format."""
-    return certificate_from_mapping(read_json(path, BundleError, "run 'alora validate' again"), str(path))
-
-
-def certificate_from_mapping(raw: Any, where: str) -> Certificate:
-    """Turn the plain form back into a certificate; BundleError names what is missing, with ``where``.
+    """Read what :func:`write_certificate` wrote; BundleError when it is missing, damaged or of another format.
 
     One that says that it passed must hold nothing else: a run's own file is trusted by export.
     """
-    if not isinstance(raw, Mapping) or raw.get("format") != FORMAT:
-        version = raw.get("format") if isinstance(raw, Mapping) else type(raw).__name__
-        raise BundleError(f"{where}: certificate format {version!r} is not {FORMAT}; run 'alora validate' again")
-    try:
-        certificate = typed(Certificate, raw)
-    except RecursionError as error:
-        raise BundleError(f"{where}: nested too deep; run 'alora validate' again") from error
-    except (TypeError, ValueError) as error:
-        raise BundleError(f"{where}: damaged certificate ({error}); run 'alora validate' again") from error
+    certificate = read_typed(Certificate, path, BundleError, _REMEDY, format=FORMAT)
     for part in filter(None, (certificate, certificate.vllm)):
         if part.passed and not part.all_passed:
             reason = next(iter(part.failures), "no dtype was checked, or one failed")
-            raise BundleError(f"{where} says that it passed, and holds: {reason}; run 'alora validate' again")
+            raise BundleError(f"{path} says that it passed, and holds: {reason}; {_REMEDY}")
     return certificate

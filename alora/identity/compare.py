@@ -67,14 +67,9 @@ def bits_differ(first: Tensor, second: Tensor) -> Tensor:
     return bits(first) != bits(second)
 
 
-def compare(
-    call: Call, base: Capture, adapted: Capture, reached: Collection[Site], differs: Differs = bits_differ
-) -> list[KVFinding]:
+def compare(call: Call, base: Capture, adapted: Capture, reached: Collection[Site]) -> list[KVFinding]:
     """All findings of a pair, in order of row, position and layer; empty when the definition holds."""
-    return [
-        *prefix_findings(call, base, adapted, differs=differs),
-        *inert_findings(call, base, adapted, reached, differs=differs),
-    ]
+    return [*prefix_findings(call, base, adapted), *inert_findings(call, base, adapted, reached)]
 
 
 def prefix_findings(call: Call, base: Capture, adapted: Capture, differs: Differs = bits_differ) -> list[KVFinding]:
@@ -89,13 +84,11 @@ def prefix_findings(call: Call, base: Capture, adapted: Capture, differs: Differ
     return sorted(findings, key=lambda finding: (finding.row, finding.position))
 
 
-def inert_findings(
-    call: Call, base: Capture, adapted: Capture, reached: Collection[Site], differs: Differs = bits_differ
-) -> list[KVFinding]:
+def inert_findings(call: Call, base: Capture, adapted: Capture, reached: Collection[Site]) -> list[KVFinding]:
     """Sites that the adapter can reach but that show no change at the activation token: it is late, inert or off."""
     return [
         KVFinding(ACTIVATION, call.name, str(site), row, call.activation_B[row] - call.padding_B[row], 0)
-        for site, row, count_T in _differences(call, base, adapted, differs)
+        for site, row, count_T in _differences(call, base, adapted)
         if site in reached and not int(count_T[call.activation_B[row]])
     ]
 
@@ -103,7 +96,7 @@ def inert_findings(
 def count_sites(call: Call, base: Capture, adapted: Capture) -> dict[Site, SiteCount]:
     """Per site, how much was compared and how much differs: the figures of the certificate."""
     totals = {site: [0, 0, 0, 0] for site in base.sites}
-    for site, row, count_T in _differences(call, base, adapted, bits_differ):
+    for site, row, count_T in _differences(call, base, adapted):
         start, index, width = call.padding_B[row], call.activation_B[row], base.sites[site][0, 0].numel()
         prefix = ((index - start) * width, int(count_T[start:index].sum()))
         for slot, value in enumerate((*prefix, width, int(count_T[index]))):
@@ -117,14 +110,16 @@ def changed_shares(call: Call, base: Capture, adapted: Capture) -> dict[str, dic
     Padding is left out, so the first entry is the row's own first token.
     """
     rows: dict[str, dict[str, list[float]]] = {}
-    for site, row, count_T in _differences(call, base, adapted, bits_differ):
+    for site, row, count_T in _differences(call, base, adapted):
         width = base.sites[site][0, 0].numel()
         shares_T = count_T[call.padding_B[row] :].double() / width
         rows.setdefault(f"{call.name}, row {row}", {})[str(site)] = shares_T.tolist()
     return rows
 
 
-def _differences(call: Call, base: Capture, adapted: Capture, differs: Differs) -> Iterator[tuple[Site, int, Tensor]]:
+def _differences(
+    call: Call, base: Capture, adapted: Capture, differs: Differs = bits_differ
+) -> Iterator[tuple[Site, int, Tensor]]:
     """Yield (site, row, number of differing elements at each position of the row)."""
     if base.sites.keys() != adapted.sites.keys():
         raise ValueError("the two captures are of models with different layers")

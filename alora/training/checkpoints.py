@@ -46,8 +46,7 @@ def _is_whole(folder: Path) -> bool:
     if folder.is_symlink() or not (folder / COMPLETE).is_file():
         return False
     try:
-        record = read_json(folder / COMPLETE, RunError, "remove it")
-        return isinstance(record, dict) and record.get("files") == _digests(folder)
+        return read_json(folder / COMPLETE, RunError, "remove it").get("files") == _digests(folder)
     except (RunError, OSError):
         return False
 

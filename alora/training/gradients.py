@@ -12,7 +12,7 @@ from alora.training.track import Tracker
 
 
 class GradientExchange(TrainerCallback):
-    """Add the processes' gradients and standings, so that all take the same step; stop when no policy is left."""
+    """Add the processes' gradients and standings, so that all take the same step."""
 
     def __init__(self, bank: Bank, tracker: Tracker, processes: Processes) -> None:
         self._bank, self._tracker, self._processes = bank, tracker, processes
@@ -25,8 +25,6 @@ class GradientExchange(TrainerCallback):
                     parameter.grad = torch.zeros_like(parameter)
             # A sum, not a mean: losses are weighted by the whole batch's counts.
             self._processes.add(grad for p in self._bank.parameters() if (grad := p.grad) is not None)
-        if not self._tracker.active:
-            control.should_training_stop = True
 
     def _agree(self, step: int, device: torch.device) -> None:
         """A policy that had a row, or diverged, on one process did so on all."""

@@ -17,7 +17,7 @@ from alora import layout
 from alora.atomic import LOCK, alone_in, is_part, remove_own, strangers, sweep, write_json
 from alora.config.schema import Recipe
 from alora.errors import RunError
-from alora.reading import read_whole
+from alora.reading import read_json
 from alora.typed import leaves
 
 ADAPTER_FILES = r"adapter_(?:config\.json|model\.safetensors)"
@@ -195,19 +195,16 @@ def read_claim(folder: Path, kind: str) -> dict[str, Any] | None:
         RunError: the folder holds something else.
     """
     file = folder / layout.INPUTS_FILE
-    try:
-        content = json.loads(read_whole(file).decode())
-    except FileNotFoundError:
+    if not file.exists():
         foreign = [path.name for path in folder.iterdir() if path.name != LOCK and not is_part(path)]
         if not foreign:
             return None
         raise RunError(
             f"{folder} is not empty (it holds {min(foreign)}) and belongs to no {kind}; alora keeps one in a folder of "
             "its own: choose another run_dir="
-        ) from None
-    except (ValueError, OSError, RecursionError) as error:
-        raise RunError(f"{file} cannot be read ({error}); choose another run_dir=, or remove the folder") from error
-    if not isinstance(content, dict) or content.get("kind") != kind:
+        )
+    content = read_json(file, RunError, "choose another run_dir=, or remove the folder")
+    if content.get("kind") != kind:
         raise RunError(
             f"{file} is not the record of an {kind}, so {folder} belongs to something else, or to another version; "
             "choose another run_dir="
@@ -226,9 +223,9 @@ def holds_finished(recipe: Recipe, inputs: Mapping[str, str], policies: Sequence
     """
     run = RunFolder(recipe, writes=False)
     try:
-        claim = json.loads(read_whole(run.path / layout.INPUTS_FILE).decode())
+        claim = read_json(run.path / layout.INPUTS_FILE, RunError, "")
         same = claim["settings"] == _plain(run.fixed_settings()) and inputs.items() <= claim["inputs"].items()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (RunError, KeyError, AttributeError):
         return False
     return same and all((run.battery / name).exists() for name in ("battery.json", *policies))
 

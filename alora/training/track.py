@@ -18,7 +18,7 @@ from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights, save_tensors
 from alora.atomic import write_json
 from alora.errors import RunError
-from alora.reading import read_whole
+from alora.reading import read_json
 
 _REMEDY = "lower training.learning_rate, look at its rows, or take base.dtype=float32"
 _WEIGHTS, _STATE = "best.safetensors", "policies.json"
@@ -46,8 +46,8 @@ def read_standing(record: Path) -> Standing:
         RunError: it cannot be read.
     """
     try:
-        return Standing(**json.loads(record.read_text())["standing"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return Standing(**read_json(record, RunError, "remove it")["standing"])
+    except (KeyError, TypeError) as error:
         raise RunError(f"{record} cannot be read ({error})") from error
 
 
@@ -57,11 +57,11 @@ def read_hyperparameters(record: Path) -> dict[str, str]:
     Raises:
         RunError: it cannot be read.
     """
+    content = read_json(record, RunError, "remove it")
     try:
-        content = json.loads(read_whole(record).decode())
         facts = {"steps": content["steps"], "best_step": content["standing"]["best_step"], **content["settings"]}
         return {name: str(value) for name, value in facts.items()}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (KeyError, TypeError) as error:
         raise RunError(f"{record} cannot be read ({error})") from error
 
 

@@ -3,12 +3,13 @@
 import os
 import socket
 import threading
+from dataclasses import dataclass
 
 import pytest
 
 import alora.reading
 from alora.errors import BundleError
-from alora.reading import read_whole, require_plain
+from alora.reading import read_typed, read_whole, require_plain
 
 
 def test_a_pipe_that_nobody_writes_to_is_an_error_and_one_with_a_slow_writer_is_read(tmp_path, monkeypatch):
@@ -99,3 +100,34 @@ def test_links_of_the_hubs_cache_lead_to_its_blobs_and_nowhere_else(change, tmp_
     folder = snapshot if snapshot.exists() else snapshot.parent.with_name("other") / "abc"
     with pytest.raises(BundleError, match="is a link"):
         require_plain(folder, BundleError)
+
+
+@dataclass(frozen=True)
+class Versioned:
+    version: int
+    names: tuple[str, ...]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "cannot be read as JSON"),
+        ("[]", r"cannot be read as JSON \(a list, not an object\)"),
+        ('{"version": NaN}', r"\(NaN is not JSON\)"),
+        ("[" * 100_000, r"\(nested too deep\)"),
+        ("{}", "version is None, and this alora reads 1; install the one that wrote it, or write it again"),
+        ('{"version": 2, "surprise": []}', "version is 2, and this alora reads 1"),
+        ('{"version": 1}', r"is damaged \(names is missing\); write it again"),
+        ('{"version": true, "names": []}', "is damaged"),
+        ('{"version": 1, "names": ["a"], "more": 1}', r"is damaged \(more is unknown\)"),
+    ],
+)
+def test_what_is_no_record_of_this_version_is_refused(text, said, tmp_path):
+    file = tmp_path / "record.json"
+    with pytest.raises(BundleError, match=r"record\.json cannot be read"):
+        read_typed(Versioned, file, BundleError, "write it again", version=1)
+    file.write_text('{"version": 1, "names": ["a"]}')
+    assert read_typed(Versioned, file, BundleError, "write it again", version=1) == Versioned(1, ("a",))
+    file.write_text(text)
+    with pytest.raises(BundleError, match=said):
+        read_typed(Versioned, file, BundleError, "write it again", version=1)

@@ -70,7 +70,7 @@ BUNDLES = {
         ["was changed after it was written", "export the bundle again"],
     ),
     "broken manifest": (cut("alora.json"), ["alora.json cannot be read as JSON", "export the bundle again"]),
-    "manifest of something else": (write("alora.json", "[]"), ["not a bundle manifest", "export it again"]),
+    "manifest of something else": (write("alora.json", "{}"), ["not a bundle manifest", "export it again"]),
     "truncated golden rows": (cut("golden.jsonl"), ["golden.jsonl is cut short", "copy or download it again"]),
     "no certificate": (remove("identity.json"), ["lacks identity.json", "copy or download"]),
 }

@@ -47,7 +47,7 @@ def make_contents(base: LoadedBase, folder: Path, policy: str = "advice", seed: 
         for text in ("Can you tell me what to take?", "The parcel will arrive on 12 May.", "Thank you very much!")
     ]
     certificate = certify(base, folder, prompts, IdentitySettings(dtypes=["float32"], negative_controls=False))
-    return BundleContents(base, weights, POLICIES[policy], PROMPT, POINT, certificate=certificate)
+    return BundleContents(POLICIES[policy], PROMPT, POINT, base=base, weights=weights, certificate=certificate)
 
 
 @pytest.fixture(scope="session")

@@ -357,7 +357,7 @@ def test_export_to_a_hub_that_is_not_there(bundle, capsys, monkeypatch):
 def test_a_plain_lora_goes_all_the_way(contents, place, tmp_path, capsys):
     lora = make_adapter(contents.base, activated=False)
     folder = write_bundle(
-        BundleContents(contents.base, lora, POLICIES["advice"], PROMPT), tmp_path / "lora", golden_rows=1
+        BundleContents(POLICIES["advice"], PROMPT, base=contents.base, weights=lora), tmp_path / "lora", golden_rows=1
     ).folder
     base, report = f"base.source={place / 'base'}", tmp_path / "r.json"
     assert main(["score", f"artifact={folder}", base, str(place / "talk.json")]) == 0

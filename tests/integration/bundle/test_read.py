@@ -142,7 +142,7 @@ DAMAGE = {
     ),
     "manifest is not JSON": (lambda f: truncate(f / "alora.json"), r"alora.json cannot be read as JSON"),
     "manifest nests deep": (lambda f: (f / "alora.json").write_text("[" * 100_000), r"cannot be read as JSON"),
-    "manifest is a list": (lambda f: (f / "alora.json").write_text("[]"), r"schema_version is None"),
+    "manifest is a list": (lambda f: (f / "alora.json").write_text("[]"), r"cannot be read as JSON \(a list"),
     "newer schema": (
         lambda f: resign(f, lambda m: m.update(schema_version=2)),
         r"schema_version 2 was made by a newer alora.*upgrade",
@@ -189,8 +189,6 @@ DAMAGE = {
             ("positives", -1),
             ("temperature", 0),
             ("temperature", -1),
-            ("temperature", math.nan),
-            ("threshold", math.nan),
             ("threshold", -0.1),
             ("threshold_low", -1),
             ("threshold_low", 0.9),
@@ -202,6 +200,10 @@ DAMAGE = {
             ("costs", [1, -1]),
         )
     },
+    "temperature no number": (
+        lambda f: resign(f, lambda m: m["operating_point"].update(temperature=math.nan)),
+        r"cannot be read as JSON \(NaN is not JSON\)",
+    ),
     "rows less than none": (lambda f: resign(f, lambda m: m.update(data={"train": {"ok": -1}})), r"data is .*-1"),
     "a file of less than none": (
         lambda f: resign(f, lambda m: m["files"]["README.md"].update(size=-1)),
@@ -292,7 +294,7 @@ def test_a_damaged_file_with_a_right_digest_is_still_an_error(folder):
 
 
 def test_a_lora_that_claims_an_invocation(base, tmp_path):
-    contents = BundleContents(base, make_adapter(base, activated=False), POLICIES["advice"], PROMPT)
+    contents = BundleContents(POLICIES["advice"], PROMPT, base=base, weights=make_adapter(base, activated=False))
     folder = write_bundle(contents, tmp_path / "lora", golden_rows=1).folder
     edit(folder / "adapter_config.json", lambda config: config.update(alora_invocation_tokens=[1, 2]))
     with pytest.raises(BundleError, match=r"has alora_invocation_tokens, but alora\.json says.*plain LoRA"):

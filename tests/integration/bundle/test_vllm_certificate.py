@@ -82,7 +82,7 @@ def test_where_a_file_has_one_name_only_a_copy_keeps_its_time(folder, certificat
 
 
 def test_a_plain_lora_has_nothing_to_add_to(base, certificate, tmp_path):
-    contents = BundleContents(base, make_adapter(base, activated=False), POLICIES["advice"], PROMPT)
+    contents = BundleContents(POLICIES["advice"], PROMPT, base=base, weights=make_adapter(base, activated=False))
     bundle = write_bundle(contents, tmp_path / "lora", golden_rows=1)
     with pytest.raises(BundleError, match="is a plain LoRA without a certificate"):
         add_vllm_certificate(bundle, replace(certificate, adapter_digest=bundle.manifest.adapter_digest))

@@ -69,7 +69,9 @@ def test_what_it_was_made_with_is_what_it_is_asked_with(base, tmp_path):
     assert suffix != Renderer(base.tokenizer, PROMPT).suffix(POLICIES["advice"])
     row = Predictions(POLICIES["advice"], np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([0, 1]))
     told = tuple(evaluate(row, POINT, EvaluationSettings(bootstrap=0), method=method) for method in ("lora", "prompt"))
-    made = BundleContents(base, make_adapter(base, activated=False), POLICIES["advice"], PROMPT, POINT, kwargs)
+    made = BundleContents(
+        POLICIES["advice"], PROMPT, POINT, kwargs, base=base, weights=make_adapter(base, activated=False)
+    )
     made = replace(made, revision="v1", data={"train": {"violation": 3, "ok": 4}}, evaluations=told)
     bundle = write_bundle(made, tmp_path / "lora", golden_rows=1)
     assert (bundle.suffix, bundle.renderer(base).suffix(bundle.policy)) == (suffix, suffix)
@@ -125,7 +127,9 @@ def test_an_adapter_without_a_passed_certificate_is_refused(contents, tmp_path):
 
 def test_a_plain_lora_needs_none_and_is_marked(base, tmp_path):
     lora = make_adapter(base, activated=False)
-    bundle = write_bundle(BundleContents(base, lora, POLICIES["advice"], PROMPT), tmp_path / "lora", golden_rows=2)
+    bundle = write_bundle(
+        BundleContents(POLICIES["advice"], PROMPT, base=base, weights=lora), tmp_path / "lora", golden_rows=2
+    )
     assert not bundle.manifest.activated
     assert bundle.manifest.certificate is None
     assert json.loads((bundle.folder / "adapter_config.json").read_text())["alora_invocation_tokens"] is None

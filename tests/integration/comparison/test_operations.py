@@ -203,7 +203,9 @@ def test_a_bundle_without_golden_rows_cannot_be_moved(place, battery, capsys):
     base = load_base(BaseSettings(source=str(place / "base"), dtype="float32"))
     certificate = read_certificate(old.folder / CERTIFICATE_FILE)
     point = old.manifest.operating_point
-    contents = BundleContents(base, old.weights, old.policy, old.manifest.prompt, point, certificate=certificate)
+    contents = BundleContents(
+        old.policy, old.manifest.prompt, point, base=base, weights=old.weights, certificate=certificate
+    )
     write_bundle(contents, battery / "red", golden_rows=0)
     assert recalibrate(place, battery / "red", "base.quantization=nf4") == 2
     assert "stores no golden rows" in capsys.readouterr().err
@@ -276,7 +278,9 @@ def degrade(place, battery, policy: str) -> None:
     settings = IdentitySettings(dtypes=["float32"], negative_controls=False)
     certificate = certify(base, place / f"degraded-{policy}", prompts, settings)
     point = old.manifest.operating_point
-    contents = BundleContents(base, weights, old.policy, old.manifest.prompt, point, certificate=certificate)
+    contents = BundleContents(
+        old.policy, old.manifest.prompt, point, base=base, weights=weights, certificate=certificate
+    )
     write_bundle(contents, battery / policy, golden_rows=1)
 
 

@@ -11,9 +11,9 @@ from alora.bundle.write import BundleContents, write_bundle
 from alora.cli import main
 from alora.config.saved import save_recipe
 from alora.config.schema import BaseSettings, IdentitySettings, PolicySettings, PromptSettings, Recipe
+from alora.identity.cases import identity_probes
 from alora.identity.certificate import read_certificate
 from alora.identity.certify import certify
-from alora.identity.probes import identity_probes
 from alora.prompt.render import Renderer
 from tests.integration.identity.on_disk import POLICY, load, write_adapter_for, write_base
 

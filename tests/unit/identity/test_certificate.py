@@ -101,12 +101,13 @@ def test_failures_name_each_kind():
     [
         ("", "identity.json cannot be read"),
         ('{"format": 1', "identity.json cannot be read"),
-        ("[]", "certificate format 'list'"),
-        ('{"format": 99}', "certificate format 99 is not 1"),
-        ('{"format": 1}', "damaged certificate"),
-        (json.dumps(CERTIFICATE.as_dict() | {"base": {"weights": "w"}}), "damaged certificate"),
-        (json.dumps(CERTIFICATE.as_dict() | {"surprise": 1}), "damaged certificate"),
-        (json.dumps(CERTIFICATE.as_dict() | {"lengths": [[1]]}), "damaged certificate"),
+        ("[]", "identity.json cannot be read"),
+        ("{}", "format is None, and this alora reads 1"),
+        ('{"format": 99}', "format is 99, and this alora reads 1"),
+        ('{"format": 1}', "identity.json is damaged"),
+        (json.dumps(CERTIFICATE.as_dict() | {"base": {"weights": "w"}}), "identity.json is damaged"),
+        (json.dumps(CERTIFICATE.as_dict() | {"surprise": 1}), "identity.json is damaged"),
+        (json.dumps(CERTIFICATE.as_dict() | {"lengths": [[1]]}), "identity.json is damaged"),
     ],
 )
 def test_damaged_files(text: str, said: str, tmp_path: Path):
