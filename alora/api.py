@@ -25,16 +25,13 @@ def train(recipe: str | Path | None = None, **settings: Any) -> Path:
         CheckFailed: a policy of a battery was left out.
     """
     chosen = [] if recipe is None else [f"recipe={recipe}"]
-    composed = load_recipe("train", [*chosen, *_overrides(settings)], note)
+    given = [f"{key}={_written(value)}" for key, value in leaves(settings) if value != {}]
+    composed = load_recipe("train", [*chosen, *given], note)
     if composed is None:
         raise ConfigError("alora.train takes settings, and no flags of the command line")
     if run(composed):
         raise CheckFailed(f"{composed.run_dir} lacks policies that were left out; what was printed says why")
     return Path(composed.run_dir)
-
-
-def _overrides(settings: dict[str, Any]) -> list[str]:
-    return [f"{key}={_written(value)}" for key, value in leaves(settings) if value != {}]
 
 
 def _written(value: Any) -> str:
