@@ -1,13 +1,13 @@
-"""Training steps on equal pairs: ours, packed, and three full-sequence trainers that it is compared with.
+"""Training steps on equal pairs: ours, packed, and two full-sequence trainers that it is compared with.
 
 The baselines share nothing between policies, so P policies cost P times one. All run as fast as their packages allow:
 no gradient checkpointing, no padding, one conversation a batch (on CPU no slower per pair than four), float32 as
 loaded.
 
 - ``peft``: PEFT's aLoRA in a loop of its own, logits of the last token only, loss over the label tokens.
-- ``trainer``: the same model in ``transformers.Trainer`` as it comes, with its loss over the vocabulary.
-- ``trl``: TRL's ``SFTTrainer`` with settings that make it right and fast: ``max_length=None`` (1024 would cut the
-  invocation off), loss on the answer only, no bfloat16, no checkpointing.
+- ``trl``: the same model in TRL's ``SFTTrainer``, whose step is that of ``transformers.Trainer`` with the loss over the
+  vocabulary, with settings that make it right and fast: ``max_length=None`` (1024 would cut the invocation off), loss on
+  the answer only, no bfloat16, no checkpointing.
 """
 
 import copy
@@ -21,7 +21,7 @@ import torch
 from datasets import Dataset
 from peft import PeftModel
 from tokenizers import Tokenizer, models
-from transformers import PreTrainedModel, PreTrainedTokenizerFast, Trainer, TrainingArguments
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainingArguments
 
 from alora.activation import peft_offset
 from alora.adapter.bank import Bank
@@ -178,7 +178,7 @@ def trainer_options(scratch: Path, device: torch.device) -> dict[str, Any]:
 
 
 class PeftTrainer:
-    """PEFT's aLoRA over the whole prompt, in as little code as possible; and what the other two have in common."""
+    """PEFT's aLoRA over the whole prompt, in as little code as possible."""
 
     shared_tokens = 0
 
@@ -224,8 +224,10 @@ class PeftTrainer:
         return Outcome(self.pieces()[0], self.words, loss, gradients)
 
 
-class HubTrainer(PeftTrainer):
-    """``transformers.Trainer``: its ``training_step`` on the answer as the only labelled token."""
+class TrlTrainer(PeftTrainer):
+    """TRL's ``SFTTrainer``, on the answer as the only labelled token. It patches the model that it is given, so give it
+    one of its own.
+    """
 
     def _take(self, prompt: tuple[int, ...], prefix: int, label: int) -> None:
         self.words = self._model.config.vocab_size
@@ -234,11 +236,18 @@ class HubTrainer(PeftTrainer):
         batch = next(iter(self._trainer.get_train_dataloader()))
         self._inputs = {name: value.to(self._model.device) for name, value in batch.items()}
 
-    def _make_trainer(self, row: tuple[int, ...]) -> Trainer:
-        labels = [IGNORED] * (len(row) - 1) + [row[-1]]
-        rows: Any = [{"input_ids": list(row), "attention_mask": [1] * len(row), "labels": labels}]
-        arguments = TrainingArguments(**trainer_options(self._scratch, self._model.device))
-        return Trainer(model=self._model, args=arguments, train_dataset=rows)
+    def _make_trainer(self, row: tuple[int, ...]) -> Any:
+        trl = trl_package("the baseline 'trl' needs the package trl", ", or leave it out with bench.baselines=[peft]")
+        options: dict[str, Any] = trainer_options(self._scratch, self._model.device) | {"remove_unused_columns": True}
+        options |= {"max_length": None, "completion_only_loss": True, "gradient_checkpointing": False, "bf16": False}
+        config = trl.SFTConfig(**options)
+        rows = Dataset.from_dict({"input_ids": [row], "completion_mask": [[0] * (len(row) - 1) + [1]]})
+        words = {"<pad>": 0, "<s>": 1, "</s>": 2} | {str(number): number for number in range(3, self.words)}
+        tokenizer = PreTrainedTokenizerFast(  # the trainer insists on one; the rows hold token ids already
+            tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="<pad>")),
+            pad_token="<pad>", bos_token="<s>", eos_token="</s>",
+        )  # fmt: skip
+        return trl.SFTTrainer(model=self._model, args=config, train_dataset=rows, processing_class=tokenizer)
 
     def step(self) -> float:
         """The trainer's own step: prepare, forward, loss, backward."""
@@ -252,22 +261,4 @@ class HubTrainer(PeftTrainer):
         return [Piece.of(ids[:at], tuple(labels[at : at + 1]), self._policy)]
 
 
-class TrlTrainer(HubTrainer):
-    """TRL's ``SFTTrainer``. It patches the model that it is given, so give it one of its own."""
-
-    def _make_trainer(self, row: tuple[int, ...]) -> Trainer:
-        out = ", or leave it out with bench.baselines=[peft,trainer]"
-        trl = trl_package("the baseline 'trl' needs the package trl", out)
-        options: dict[str, Any] = trainer_options(self._scratch, self._model.device) | {"remove_unused_columns": True}
-        options |= {"max_length": None, "completion_only_loss": True, "gradient_checkpointing": False, "bf16": False}
-        config = trl.SFTConfig(**options)
-        rows = Dataset.from_dict({"input_ids": [row], "completion_mask": [[0] * (len(row) - 1) + [1]]})
-        words = {"<pad>": 0, "<s>": 1, "</s>": 2} | {str(number): number for number in range(3, self.words)}
-        tokenizer = PreTrainedTokenizerFast(  # the trainer insists on one; the rows hold token ids already
-            tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="<pad>")),
-            pad_token="<pad>", bos_token="<s>", eos_token="</s>",
-        )  # fmt: skip
-        return trl.SFTTrainer(model=self._model, args=config, train_dataset=rows, processing_class=tokenizer)
-
-
-TRAINERS = {"peft": PeftTrainer, "trainer": HubTrainer, "trl": TrlTrainer}
+TRAINERS = {"peft": PeftTrainer, "trl": TrlTrainer}

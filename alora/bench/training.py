@@ -1,4 +1,4 @@
-"""``alora bench training``: packed training against three full-sequence trainers, on equal pairs or without a ratio."""
+"""``alora bench training``: packed training against two full-sequence trainers, on equal pairs or without a ratio."""
 
 import gc
 import math
@@ -85,9 +85,9 @@ class TrainingBench(Benchmark):
     ) -> None:
         """Worst relative difference of each baseline to ours.
 
-        ``peft`` is compared for the first and the last policy, with every number of policies that holds them. The other
-        two train against the whole vocabulary, so they are compared with ours doing the same for the first policy. Of
-        the policies between, each packed trainer notes which got no gradient.
+        ``peft`` is compared for the first and the last policy, with every number of policies that holds them. ``trl``
+        trains against the whole vocabulary, so it is compared with ours doing the same for the first policy. Of the
+        policies between, each packed trainer notes which got no gradient.
         """
         outcomes = []
         for name, one in ours.items():
@@ -144,7 +144,7 @@ class TrainingBench(Benchmark):
     def _flops(self, cell: Cell, system: str) -> float:
         prefix, suffix = cell.size("prefix"), cell.size("suffix")
         if system in self._settings.baselines:
-            return self._count.full_sequence(prefix, suffix, prefix + suffix + 1 if system == "trainer" else 1)
+            return self._count.full_sequence(prefix, suffix)
         policies = policies_of(system)
         return policies * self._count.packed(prefix, suffix, len(LABELS), policies)
 

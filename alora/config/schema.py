@@ -24,7 +24,7 @@ FIGURES = ("accuracy", "balanced_accuracy", "f1", "precision", "recall", "auroc"
            "recall_at_5_fpr")  # fmt: skip
 WORKLOADS = ("grid", "warm", "conversation", "open_loop", "guard")
 SYSTEMS = ("lora", "alora", "base", "reader", "packed")
-BASELINES = ("peft", "trainer", "trl")
+BASELINES = ("peft", "trl")
 SHAPES = ("toy", "mini", "27m", "smollm2", "qwen3_0_6b", "qwen3_4b")
 DEVICES = ("cpu", "l4", "a100_80gb", "l40s", "h100", "h200", "b200")
 SCORERS = "vllm, packed, http://HOST:PORT, or a list of such URLs"

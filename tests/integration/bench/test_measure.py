@@ -59,7 +59,7 @@ def wide_base():
 def test_full_sequence_flops_are_what_torch_counts(wide_base, tmp_path):
     adapter, prompts = random_adapter(SPEC, wide_base, 0), draw_batch(WIDE.vocab, PREFIX, SUFFIX, 1, 0)
     trainer = PeftTrainer(peft_model(wide_base, SPEC), adapter, prompts, tmp_path)
-    assert FlopCount(WIDE, RANK, TARGETS).full_sequence(PREFIX, SUFFIX, 1) == pytest.approx(_counted(trainer), rel=0.01)
+    assert FlopCount(WIDE, RANK, TARGETS).full_sequence(PREFIX, SUFFIX) == pytest.approx(_counted(trainer), rel=0.01)
 
 
 @pytest.mark.parametrize("policies", [1, 5])
@@ -74,7 +74,7 @@ def test_packed_flops_are_what_torch_counts(wide_base, policies, tmp_path):
 
 def test_the_limit_is_what_many_policies_tend_to():
     count = FlopCount(SHAPES["27m"], 8, TARGETS)
-    alone = count.full_sequence(2000, 16, 1)
+    alone = count.full_sequence(2000, 16)
     ratios = [alone / count.packed(2000, 16, 2, policies) for policies in (1, 10, 100, 10**9)]
     assert ratios == sorted(ratios)
     assert ratios[-1] == pytest.approx(alone / count.trained_suffix(2000, 16, 2), rel=1e-4)
