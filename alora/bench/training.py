@@ -83,7 +83,7 @@ class TrainingBench(Benchmark):
     def _compare(
         self, cell: Cell, ours: Mapping[str, PackedTrainer], baselines: Mapping[str, PeftTrainer], checked: list[int]
     ) -> None:
-        """Worst relative difference of each baseline to ours.
+        """Worst relative difference of each baseline's gradients to ours.
 
         ``peft`` is compared for the first and the last policy, with every number of policies that holds them. ``trl``
         trains against the whole vocabulary, so it is compared with ours doing the same for the first policy. Of the
@@ -127,8 +127,7 @@ class TrainingBench(Benchmark):
     def faults(self, cell: Cell, system: str) -> list[Objection]:
         """Other gradients, pairs that a timed step left out, policies that were not trained."""
         if (worst := self._worst.get((cell.name, system))) is not None:
-            text = f"loss or gradients of {system} and ours differ by {worst:.1e}"
-            text = f"{text} (rounding explains {self.tolerance:.0e})"
+            text = f"gradients of {system} and ours differ by {worst:.1e} (rounding explains {self.tolerance:.0e})"
             return refuse(Code.UNEQUAL_GRADIENTS, text, not worst <= self.tolerance)
         policies, missing = policies_of(system), self._untrained[cell.name, system]
         batch = self._batch(cell.size("prefix"), policies)
