@@ -6,8 +6,8 @@ loaded.
 
 - ``peft``: PEFT's aLoRA in a loop of its own, logits of the last token only, loss over the label tokens.
 - ``trl``: the same model in TRL's ``SFTTrainer``, whose step and loss over the vocabulary are those of
-  ``transformers.Trainer``, with settings that make it right and fast: ``max_length=None`` (1024 would cut the invocation off), loss on the answer
-  only, no bfloat16, no checkpointing.
+  ``transformers.Trainer``, with settings that make it right and fast: ``max_length=None`` (1024 would cut the
+  invocation off), loss on the answer only, no bfloat16, no checkpointing.
 """
 
 import copy
@@ -129,7 +129,7 @@ class PackedTrainer:
             for prefixes, pairs in self._ran for pair in pairs
         ]  # fmt: skip
 
-    def outcomes(self, policies: Sequence[int]) -> tuple[list[Gradients], list[int]]:
+    def outcomes(self, policies: Sequence[int]) -> tuple[Sequence[Gradients], list[int]]:
         """Gradients of some policies from one step; and the policies that got no finite gradient."""
         self.clear()
         self.step()

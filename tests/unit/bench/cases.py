@@ -134,7 +134,6 @@ def played(workload: str, systems: Mapping[str, Played]) -> list[Cell]:
 def judged(
     cells: Sequence[Cell],
     on: Machine | None = None,
-    slots: int | None = None,
     moved: Mapping[str, float] | None = None,
     keeps: bool = True,
 ) -> Record:
@@ -143,7 +142,7 @@ def judged(
     ours = next(cell.ours[0] for cell in cells if cell.ours)
     vars(bench).update(
         _harness=SimpleNamespace(cells=list(cells)), _context=SimpleNamespace(machine=on or machine()),
-        _engine=None if slots is None else SimpleNamespace(slots=slots), material=material(), tolerance=1e-3, ours=ours,
+        material=material(), tolerance=1e-3, ours=ours,
         systems={name: SimpleNamespace(keeps=keeps) for cell in cells for name in cell.systems},
         conversation=lambda tokens: PREFIX[:tokens],
     )  # fmt: skip
