@@ -6,6 +6,6 @@
 3. :mod:`training` and :mod:`serving` are the benchmarks, :mod:`load` the arrivals; :mod:`run` runs one of them.
 4. :mod:`harness` times all systems interleaved in shuffled rounds, with an A/A run among them.
 5. :mod:`reference` says what PEFT answers; :mod:`guards` refuse what must not be compared; :mod:`roofline` says what
-   the machine could do at best, :mod:`memory` what a step needs.
+   the machine could do at best.
 6. :mod:`record` keeps every sample; :mod:`report` shows it.
 """

@@ -23,7 +23,7 @@ def markdown(record: Record) -> str:
         parts += [f"## {workload}", _ratios(cells), _coverage(cells), rows]
         aa = record.aa[workload].ratio if workload in record.aa else None
         parts.append(f"A/A run over the whole workload: {brief(aa, 3)}, which covers {aa.coverage:.0%}." if aa else "")
-    parts += [_load(record.load), _agreement(record), _memory(record)]
+    parts += [_load(record.load), _agreement(record)]
     withheld = record.faults()
     parts.append("## Withheld\n\n" + "\n".join(f"- {line}" for line in withheld) if withheld else "")
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -198,11 +198,3 @@ def _agreement(record: Record) -> str:
     heads = ["system", "against", "compared", "the same", "largest difference", "adapters move it by"]
     note = f"Rounding explains {record.tolerance:.0e}. Each system has a reference of its own."
     return f"## Agreement\n\n{table(heads, rows)}\n\n{note}" if rows else ""
-
-
-def _memory(record: Record) -> str:
-    rows = [[row.system, str(row.policies), str(row.pass_tokens), f"{row.extra_mib:.0f}"] for row in record.memory]
-    heads = ["system", "P", "suffix tokens of a pass, at most", "MiB"]
-    prefix, suffix = (record.settings[key].partition(",")[0] for key in ("prefixes", "suffix"))
-    title = f"## Peak memory of a step, prefix {prefix}, suffix {suffix}"
-    return f"{title}\n\n{table(heads, rows)}\n\nBeyond weights, adapters and their gradients." if rows else ""

@@ -50,7 +50,7 @@ def run_bench(
     return Record(
         settings.workload, describe_environment(), settings_by_key(asdict(settings)),
         bench.base.record(base.quantization or "none"), clock.name,
-        bench.tolerance, context.machine, bench.engine, cells, aa, bench.load(), bench.memory, stopped,
+        bench.tolerance, context.machine, bench.engine, cells, aa, bench.load(), stopped,
         round(time.perf_counter() - began, 1), round(time.process_time() - spent, 1),
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ from alora.bench import guards
 from alora.bench.harness import REHEARSAL, Benchmark, Context
 from alora.bench.load import Load, fired_adapters, run_open_loop
 from alora.bench.material import Material, bench_base, bundle_material, random_material
-from alora.bench.record import LoadRecord, MemoryRow
+from alora.bench.record import LoadRecord
 from alora.bench.reference import Key, References, agreement, ask_references, of, reference_of, sampled, steadiness
 from alora.bench.roofline import Roofline
 from alora.bench.systems import BenchEngine, PackedScorer, PeftLora, Request, System, VllmSystem
@@ -51,7 +51,7 @@ class ServingBench(Benchmark):
         self._engine: BenchEngine | None = None
         self.engine = {"name": "scorer"}
         self.ours = self._start()
-        self.base, self.memory = self.material.base, list[MemoryRow]()
+        self.base = self.material.base
         self.tolerance = guards.VERDICT_TOLERANCE[guards.half(self.base.model.dtype)]
         self.systems[AA] = self.systems[self.ours]
         self._loads, self._references = list[Load](), References()

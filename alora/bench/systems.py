@@ -4,6 +4,8 @@ Those of vLLM share one engine in this process, driven step by step: requests in
 out.
 """
 
+import contextlib
+import ctypes
 import importlib
 import os
 import time
@@ -17,7 +19,6 @@ from alora.base.fingerprint import Fingerprint
 from alora.base.load import LoadedBase
 from alora.bench.harness import Clock
 from alora.bench.material import Material, adapted
-from alora.bench.memory import keep_freed_memory
 from alora.bench.reference import PeftModels, last_logits
 from alora.bench.trials import Piece, Result, Run
 from alora.config.schema import BenchSettings
@@ -27,6 +28,7 @@ from alora.prompt.render import Prefix
 from alora.serving.engine import Engine, ServedAdapter, on_gpu, prepare_environment, vllm_api
 
 KV_GIB = 2  # of the cache on CPU; VLLM_CPU_KVCACHE_SPACE goes before it
+_MMAP_MAX, _TRIM_THRESHOLD = -4, -1  # glibc's names
 GPU_SHARE = 0.6  # of the GPU's memory for vLLM; the packed scorer's base needs some too
 
 
@@ -150,6 +152,16 @@ class BenchEngine(Engine):
         seconds, wall = self._clock.now() - start, time.perf_counter() - wall
         results = [read_result(request, *done[name]) for request, name in zip(requests, names, strict=True)]
         return Run.of(seconds, wall, results, steps, front)
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep all freed memory. By default it maps each block beyond 32 MiB anew, and vLLM's LoRA kernel on CPU
+    takes a larger one in each call of a long step, whose page faults would count as standard LoRA's own.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(_MMAP_MAX, 0)
+        libc.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def read_result(request: Request, seconds: float, output: Any) -> Result:

@@ -28,6 +28,7 @@ from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights
 from alora.bench.material import INVOCATION, LABELS, draw_suffix, token_ids
 from alora.bench.trials import Piece
+from alora.config.schema import TrainingSettings
 from alora.prefix.packed import PackedModel
 from alora.prefix.plan import Pair
 from alora.prefix.store import PrefixStore
@@ -37,6 +38,7 @@ from alora.training.track import Tracker
 from alora.training.trainer import SharedPrefixTrainer
 from alora.training.trl_engine import IGNORED, layers, put_adapter, trl_package
 
+PASS_TOKENS = TrainingSettings().max_suffix_tokens  # of a packed pass
 Gradients = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -85,7 +87,7 @@ class PackedTrainer:
 
     def __init__(
         self, base: PreTrainedModel, adapters: Sequence[AdapterWeights], batch: Batch, scratch: Path,
-        max_suffix_tokens: int = 4096, store: PrefixStore | None = None,
+        max_suffix_tokens: int = PASS_TOKENS, store: PrefixStore | None = None,
     ) -> None:  # fmt: skip
         self.batch, self._bank = batch, Bank(base, adapters, trainable=True)
         self._model = SharedPrefixModel(PackedModel(base, self._bank), store)

@@ -2,26 +2,18 @@
 
 import gc
 import math
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
-
-import torch
 
 from alora.bench import guards
 from alora.bench.guards import Code, refuse
-from alora.bench.harness import Benchmark, Clock, Context, Harness
+from alora.bench.harness import Benchmark, Context
 from alora.bench.material import LABELS, adapter_spec, bench_base, random_adapter
-from alora.bench.memory import extra_peak_mib, in_fresh_process
-from alora.bench.record import MemoryRow
 from alora.bench.reference import peft_model
 from alora.bench.roofline import FlopCount
 from alora.bench.trainers import TRAINERS, PackedTrainer, PeftTrainer, difference, draw_batch, over_vocabulary, piece_of
 from alora.bench.trials import AA, Agreement, Cell, Objection, Result, Run
-from alora.config.schema import BaseSettings, BenchSettings, TrainingSettings
 from alora.training.examples import Batch
 
-PASS_TOKENS = TrainingSettings().max_suffix_tokens  # of a packed pass
 UNLIKE = 1e9  # what a record holds for an infinite difference, which JSON does not have
 
 
@@ -34,7 +26,7 @@ class TrainingBench(Benchmark):
         settings = context.settings
         self.base = base = bench_base(settings, context.base, context.device, context.dtype)
         self.tolerance = guards.GRADIENT_TOLERANCE[guards.half(context.dtype)]
-        self.engine, self.memory = dict[str, str](), list[MemoryRow]()
+        self.engine = dict[str, str]()
         self._context, self._settings = context, settings
         policies, self._spec = range(max(settings.policies)), adapter_spec(settings, base.shape)
         self._adapters = [random_adapter(self._spec, base.model, settings.seed + 10 * policy) for policy in policies]
@@ -43,10 +35,6 @@ class TrainingBench(Benchmark):
         self._untrained: dict[tuple[str, str], list[int]] = {}
 
     def measure(self) -> None:
-        """The memory of a step, and every prefix length."""
-        if self._settings.memory:  # first: the timed trainers keep theirs, and the kernel would end this process
-            context = self._context
-            self.memory = in_fresh_process(step_memory, self._settings, context.base, context.device, context.dtype)
         for prefix in self._settings.prefixes:
             self._cell(prefix)
 
@@ -54,8 +42,8 @@ class TrainingBench(Benchmark):
         settings, base = self._settings, self.base
         return draw_batch(base.shape.vocab, prefix, settings.suffix, policies, settings.seed, base.banned)
 
-    def _packed(self, batch: Batch, tokens: int = PASS_TOKENS) -> PackedTrainer:
-        return PackedTrainer(self.base.model, self._adapters[: len(batch.pairs)], batch, self._context.scratch, tokens)
+    def _packed(self, batch: Batch) -> PackedTrainer:
+        return PackedTrainer(self.base.model, self._adapters[: len(batch.pairs)], batch, self._context.scratch)
 
     def _cell(self, prefix: int) -> None:
         """Make the trainers, compare what they compute, and time them interleaved with an A/A run."""
@@ -106,24 +94,6 @@ class TrainingBench(Benchmark):
                 wide.close()
             self._worst[cell.name, name] = max(difference(mine, theirs) for mine, theirs in pairs)
 
-    def peak_memory(self, prefix: int) -> list[MemoryRow]:
-        """PEFT, the packed step alone, and few and many policies in passes of one size: memory follows the pass."""
-        most, context = max(self._settings.policies), self._context
-        few, model = min(8, most), peft_model(self.base.model, self._spec)
-        small, whole = (
-            PeftTrainer(model, self._adapters[0], self._batch(length, 1), context.scratch) for length in (16, prefix)
-        )
-        rows = [MemoryRow("peft", 1, PASS_TOKENS, extra_peak_mib(small.step, whole.step, context.device))]
-        del model, small, whole
-        short = few * self._settings.suffix
-        for policies, tokens in ((1, PASS_TOKENS), (most, PASS_TOKENS), (few, short), (most, short)):
-            gc.collect()
-            first = self._packed(self._batch(16, policies), tokens)
-            peak = extra_peak_mib(first.step, first.on(self._batch(prefix, policies)).step, context.device)
-            rows.append(MemoryRow("packed", policies, tokens, peak))
-            first.close()
-        return rows
-
     def faults(self, cell: Cell, system: str) -> list[Objection]:
         """Other gradients, pairs that a timed step left out, policies that were not trained."""
         if (worst := self._worst.get((cell.name, system))) is not None:
@@ -160,17 +130,6 @@ class TrainingBench(Benchmark):
             return []
         shown = worst if math.isfinite(worst) else UNLIKE
         return [Agreement(system, "ours, gradients", 1, int(worst <= self.tolerance), shown)]
-
-
-def step_memory(
-    settings: BenchSettings, base: BaseSettings, device: torch.device, dtype: torch.dtype
-) -> list[MemoryRow]:  # fmt: skip
-    """Peak memory of steps in this process, which should be a fresh one."""
-    torch.set_num_threads(settings.threads)
-    with tempfile.TemporaryDirectory() as scratch:
-        clock, harness = Clock(device, settings.threads), Harness(settings)
-        bench = TrainingBench(Context(settings, base, device, dtype, Path(scratch), clock, harness))
-        return bench.peak_memory(settings.prefixes[0])
 
 
 def policies_of(system: str) -> int:

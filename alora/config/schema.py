@@ -342,7 +342,6 @@ class BenchSettings:
     suffix: int = setting(32, "tokens of a policy's instruction; three are the invocation's", least=4)
     policies: list[int] = setting([1, 8, 32, 100], "on one conversation", least=1, some=True, distinct=True)
     baselines: list[str] = setting(list(BASELINES), "of training", some=True, distinct=True, choices=BASELINES)
-    memory: bool = setting(True, "training: peak memory, in a process of its own")
     rounds: int = setting(3, "at least; a workload of few cells runs more", least=1)
     limit_s: float | None = setting(
         None, "after these seconds nothing new is begun; what is finished is reported", above=0

@@ -34,7 +34,7 @@ PREFIX, SUFFIX, POLICIES = 40, 9, 5
 TOLERANCE = GRADIENT_TOLERANCE[False]
 SETTINGS = BenchSettings(
     workload="training", shape="toy", prefixes=[PREFIX], suffix=SUFFIX, policies=[1, POLICIES], baselines=["peft"],
-    memory=False, rounds=2, rank=4,
+    rounds=2, rank=4,
 )  # fmt: skip
 
 

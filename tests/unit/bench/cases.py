@@ -163,6 +163,6 @@ def record_of(cells: Sequence[Cell] = (), load: Sequence[LoadRecord] = (), **mor
     whole: dict[str, Any] = {
         "benchmark": "serving", "environment": {"torch": "2", "command": "alora bench", "processor": "A CPU"},
         "settings": settings, "base": base, "clock": "wall time", "tolerance": 1e-3, "machine": machine(),
-        "engine": {"name": "vllm"}, "aa": {}, "memory": [], "stopped": None, "wall_seconds": 2.0, "cpu_seconds": 1.0,
+        "engine": {"name": "vllm"}, "aa": {}, "stopped": None, "wall_seconds": 2.0, "cpu_seconds": 1.0,
     }  # fmt: skip
     return Record(cells=list(cells), load=list(load), **whole | more)

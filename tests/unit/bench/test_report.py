@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from alora.bench.record import LoadRecord, MemoryRow, OfferedRate, load_record
+from alora.bench.record import LoadRecord, OfferedRate, load_record
 from alora.bench.report import markdown
 from alora.bench.trials import AA, Cell
 from scripts.serving_results import published_block
@@ -132,9 +132,3 @@ def test_the_report_shows_rates_and_populations():
     assert "| 120 | 2.00 | 500 [400, 600] | 500 [400, 600] |" in text
     assert "| - | - | not exercised: 36 distinct adapters, 100 slots |" in text
     assert "500 [500, 500], not sustained |" in text
-
-
-def test_memory_and_parts_are_shown():
-    text = markdown(record_of(played("grid", players()), aa=judged(played("grid", players())).aa,
-                              memory=[MemoryRow("packed", 8, 64, 12.0)]))  # fmt: skip
-    assert "| packed | 8 | 64 | 12 |" in text
