@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from tqdm.auto import tqdm
@@ -20,6 +20,7 @@ from alora.bench.trials import AA, Agreement, Cell, Objection, Ratio, Run, Trial
 from alora.config.schema import BaseSettings, BenchSettings
 
 AA_PAIRS = 8  # whole workloads, so that the A/A ratio is not all noise where a cell is short
+Timed = TypeVar("Timed")
 REHEARSAL = -1  # the number of the round that is not timed
 Turn = Callable[[int], Sequence[Run]]  # a system's: from the round's number to one run per stage of the workload
 
@@ -49,13 +50,13 @@ class Clock:
         else:
             time.sleep(left)
 
-    def time(self, run: Callable[[], Any]) -> tuple[float, float]:
-        """Seconds and wall seconds of ``run()``, with all that it started on a GPU."""
+    def time(self, run: Callable[[], Timed]) -> tuple[Timed, float, float]:
+        """What ``run()`` returns, and its seconds and wall seconds with all that it started on a GPU."""
         self._finish()
         wall, start = time.perf_counter(), self.now()
-        run()
+        returned = run()
         self._finish()
-        return self.now() - start, time.perf_counter() - wall
+        return returned, self.now() - start, time.perf_counter() - wall
 
     def _finish(self) -> None:
         if self._gpu:

@@ -20,7 +20,7 @@ def markdown(record: Record) -> str:
     for workload in dict.fromkeys(cell.workload for cell in record.cells):
         cells = [cell for cell in record.cells if cell.workload == workload]
         rows = _answers(cells) if workload == "guard" else _systems(cells)
-        parts += [f"## {workload}", _ratios(cells), _coverage(cells), rows]
+        parts += [f"## {workload}", _ratios(cells), rows]
         aa = record.aa[workload].ratio if workload in record.aa else None
         parts.append(f"A/A run over the whole workload: {brief(aa, 3)}, which covers {aa.coverage:.0%}." if aa else "")
     parts += [_load(record.load), _agreement(record)]
@@ -78,7 +78,7 @@ def ratio_text(cell: Cell, ratio: Ratio) -> str:
 
 
 def _ratios(cells: Sequence[Cell]) -> str:
-    """A row a ratio, with what the tokens and the arithmetic allow."""
+    """A row a ratio, with what the tokens and the arithmetic allow, and what its interval covers."""
     rows = [
         [
             *map(str, cell.at.values()), one.ours, _ms(cell, one.ours), one.baseline, _ms(cell, one.baseline),
@@ -92,13 +92,9 @@ def _ratios(cells: Sequence[Cell]) -> str:
         "*tokens*: how many times more prompt tokens the baseline computed; *arithmetic*: what the rooflines allow; "
         "*limit*: the same for ever more policies."
     )
-    return f"{table(heads, rows)}\n\n{note}" if rows else ""
-
-
-def _coverage(cells: Sequence[Cell]) -> str:
-    """With what chance the ratios' intervals hold the true value."""
     chances = sorted({f"{ratio.ratio.coverage:.0%}" for cell in cells for ratio in cell.ratios if ratio.ratio})
-    return f"A ratio's interval covers {' or '.join(chances)}." if chances else ""
+    covers = f"\n\nA ratio's interval covers {' or '.join(chances)}." if chances else ""
+    return f"{table(heads, rows)}\n\n{note}{covers}" if rows else ""
 
 
 def _shown(cells: Sequence[Cell]) -> Iterator[tuple[Cell, str, list[str]]]:

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, Protocol, cast
 
 import torch
@@ -228,12 +229,12 @@ class PackedScorer(System):
     clock: Clock
 
     def run(self, prefix_ids: tuple[int, ...], policies: Sequence[int]) -> Run:
-        made, rows = self.material, list[torch.Tensor]()
+        made = self.material
         unknown = Fingerprint("random", "none", "none")
         base = LoadedBase(made.base.model, cast(Any, None), unknown, "random")  # it takes token ids
         suffixes = [made.suffixes[policy] for policy in policies]
         with Scorer(base, [made.adapters[policy] for policy in policies]) as scorer:
-            seconds, wall = self.clock.time(lambda: rows.extend(scorer.label_logits(Prefix(prefix_ids), suffixes)))
+            rows, seconds, wall = self.clock.time(lambda: scorer.label_logits(Prefix(prefix_ids), suffixes))
         results = []
         for number, (policy, row_L) in enumerate(zip(policies, rows, strict=True)):
             shared = len(prefix_ids) if number else 0  # computed once, and counted for the first
@@ -253,10 +254,9 @@ class PeftLora(System):
         seconds, began, results = 0.0, time.perf_counter(), []
         for policy in policies:
             model, prompt = self._models.model("lora", policy), self._material.prompt("lora", prefix_ids, policy)
-            rows: list[torch.Tensor] = []
-            took, _ = self._clock.time(lambda one=(model, prompt), rows=rows: rows.append(last_logits(*one)))
+            logits_V, took, _ = self._clock.time(partial(last_logits, model, prompt))
             seconds += took
             labels = list(self._material.suffixes[policy].label_token_ids)
-            scores = tuple(torch.log_softmax(rows[0][labels], 0).tolist())
+            scores = tuple(torch.log_softmax(logits_V[labels], 0).tolist())
             results.append(Result(self._material.piece(prefix_ids, policy), seconds, 0, scores))
         return Run.of(seconds, time.perf_counter() - began, results, len(results))

@@ -63,7 +63,7 @@ class TrainingBench(Benchmark):
     def _timed(self, trainer: PackedTrainer | PeftTrainer) -> Run:
         """One step from cleared gradients, and the pairs that it ran."""
         trainer.clear()
-        seconds, wall = self._context.clock.time(trainer.step)
+        _, seconds, wall = self._context.clock.time(trainer.step)
         shared = trainer.shared_tokens  # computed once, and counted for the first
         pieces = enumerate(trainer.pieces())
         return Run.of(seconds, wall, [Result(piece, 0.0, shared if number else 0) for number, piece in pieces])
