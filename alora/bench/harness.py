@@ -155,9 +155,6 @@ class Benchmark(Protocol):
     def ask(self) -> None:
         """Ask the references, where there are any, once all is measured."""
 
-    def limit(self, cell: Cell, baseline: str) -> float | None:
-        """What a ratio tends to for ever more policies."""
-
     def load(self) -> list[LoadRecord]:
         """What arrivals have shown."""
         return []
@@ -194,7 +191,7 @@ def _ratio(cell: Cell, ours: str, baseline: str, bench: Benchmark, aa: list[Obje
     ratio = None if refused else paired_ratio([t.each for t in slow], [t.each for t in fast])
     tokens = {name: cell.mean(name, lambda run: run.computed) for name in (ours, baseline)}
     more, arithmetic = (_times(cell, ours, baseline, value) for value in (tokens, cell.roofline))
-    return Ratio(ours, baseline, ratio, refused, more, arithmetic, bench.limit(cell, baseline))
+    return Ratio(ours, baseline, ratio, refused, more, arithmetic)
 
 
 def _times(cell: Cell, ours: str, baseline: str, value: Mapping[str, float]) -> float | None:

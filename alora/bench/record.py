@@ -101,7 +101,6 @@ class MeasuredBase:
     layers: int
     hidden: int
     vocab: int
-    kv_bytes: int
     dtype: str
     device: str
     quantization: str

@@ -82,16 +82,13 @@ def _ratios(cells: Sequence[Cell]) -> str:
     rows = [
         [
             *map(str, cell.at.values()), one.ours, _ms(cell, one.ours), one.baseline, _ms(cell, one.baseline),
-            ratio_text(cell, one), *("-" if n is None else f"{n:.1f}" for n in (one.tokens, one.arithmetic, one.limit)),
+            ratio_text(cell, one), *("-" if n is None else f"{n:.1f}" for n in (one.tokens, one.arithmetic)),
         ]
         for cell in cells for one in cell.ratios if one.ours in cell.systems
     ]  # fmt: skip
     ms = "ms a pair" if cells[0].by_piece else "ms"
-    heads = [*cells[0].at, "ours", ms, "baseline", ms, "times faster", "tokens", "arithmetic", "limit"]
-    note = (
-        "*tokens*: how many times more prompt tokens the baseline computed; *arithmetic*: what the rooflines allow; "
-        "*limit*: the same for ever more policies."
-    )
+    heads = [*cells[0].at, "ours", ms, "baseline", ms, "times faster", "tokens", "arithmetic"]
+    note = "*tokens*: how many times more prompt tokens the baseline computed; *arithmetic*: what the rooflines allow."
     chances = sorted({f"{ratio.ratio.coverage:.0%}" for cell in cells for ratio in cell.ratios if ratio.ratio})
     covers = f"\n\nA ratio's interval covers {' or '.join(chances)}." if chances else ""
     return f"{table(heads, rows)}\n\n{note}{covers}" if rows else ""

@@ -144,15 +144,15 @@ class BenchEngine(Engine):
         """Send all requests at once and run until the last one is answered."""
         wall, start = time.perf_counter(), self._clock.now()
         names = [self.send(request) for request in requests]
-        front, steps = self._clock.now() - start, 0
+        front = self._clock.now() - start
         done: dict[str, tuple[float, Any]] = {}
         while self._core.has_unfinished_requests():
-            outputs, steps = self.step(), steps + 1
+            outputs = self.step()
             moment = self._clock.now() - start
             done |= {output.request_id: (moment, output) for output in outputs if output.finished}
         seconds, wall = self._clock.now() - start, time.perf_counter() - wall
         results = [read_result(request, *done[name]) for request, name in zip(requests, names, strict=True)]
-        return Run.of(seconds, wall, results, steps, front)
+        return Run.of(seconds, wall, results, front)
 
 
 def keep_freed_memory() -> None:
@@ -259,4 +259,4 @@ class PeftLora(System):
             labels = list(self._material.suffixes[policy].label_token_ids)
             scores = tuple(torch.log_softmax(logits_V[labels], 0).tolist())
             results.append(Result(self._material.piece(prefix_ids, policy), seconds, 0, scores))
-        return Run.of(seconds, time.perf_counter() - began, results, len(results))
+        return Run.of(seconds, time.perf_counter() - began, results)

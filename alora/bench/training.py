@@ -117,12 +117,6 @@ class TrainingBench(Benchmark):
         policies = policies_of(system)
         return policies * self._count.packed(prefix, suffix, len(LABELS), policies)
 
-    def limit(self, cell: Cell, baseline: str) -> float:
-        """A pair of the baseline over a pair of ours behind a prefix that is there already."""
-        return self._flops(cell, baseline) / self._count.trained_suffix(
-            cell.size("prefix"), cell.size("suffix"), len(LABELS)
-        )
-
     def agreement(self, cell: Cell, system: str) -> list[Agreement]:
         """Of gradients, as far as a record shows them: the worst relative difference."""
         worst = self._worst.get((cell.name, system))

@@ -68,7 +68,7 @@ def test_sound_systems_get_their_ratios(told):
     assert [(one.ours, one.ratio.value, one.refused) for one in cell.ratios] == [
         ("packed P=1", 1.0, []), (f"packed P={POLICIES}", POLICIES, []),
     ]  # fmt: skip
-    assert all(1 < one.arithmetic < one.limit for one in cell.ratios)
+    assert all(one.arithmetic > 1 for one in cell.ratios)
     assert cell.agreement[0].worst <= TOLERANCE
 
 

@@ -157,7 +157,7 @@ def judged(
 
 def record_of(cells: Sequence[Cell] = (), load: Sequence[LoadRecord] = (), **more: Any) -> Record:
     """A record that holds these."""
-    base = MeasuredBase("27m", {"weights": "random"}, 27, 8, 512, 4096, 100, "float32", "cpu", "none", 1.0)
+    base = MeasuredBase("27m", {"weights": "random"}, 27, 8, 512, 4096, "float32", "cpu", "none", 1.0)
     settings = {"rank": "8", "targets": "q_proj", "suffix": "4", "prefixes": "32", "seed": "0", "threads": "1"}
     settings |= {"rounds": "3", "serving.turns": "1"}
     whole: dict[str, Any] = {
