@@ -72,8 +72,8 @@ class Harness:
     ``deadline`` (of ``time.perf_counter()``).
     """
 
-    def __init__(self, settings: BenchSettings, progress: bool = True) -> None:
-        self.settings, self._progress = settings, progress
+    def __init__(self, settings: BenchSettings) -> None:
+        self.settings = settings
         self.cells: list[Cell] = []
         self.underway: list[Cell] = []
         self.deadline = None if settings.limit_s is None else time.perf_counter() + settings.limit_s
@@ -87,7 +87,7 @@ class Harness:
         rounds = max(self.settings.rounds, -(-AA_PAIRS // cells))
         orders = draw_orders(list(turns), stages[-1], rounds, self.settings.seed)
         schedule = [(REHEARSAL, list(turns)), *enumerate(orders)]
-        for number, order in tqdm(schedule, desc=stages[0].name, disable=not self._progress, leave=False):
+        for number, order in tqdm(schedule, desc=stages[0].name, disable=None, leave=False):  # a bar on a terminal
             ran = []
             for position, name in enumerate(order):
                 self.in_time()

@@ -68,7 +68,7 @@ def test_a_base_in_four_bits():
     """TRL casts adapters of a 4-bit base to bfloat16, which the guard tells from rounding."""
     settings = BenchSettings(workload="training", shape="mini", prefixes=[40], suffix=8, policies=[1], rounds=2, rank=4)
     plain, packed = (
-        run_bench(replace(settings, baselines=names), base, torch.device("cpu"), torch.float32, progress=False)
+        run_bench(replace(settings, baselines=names), base, torch.device("cpu"), torch.float32)
         for names, base in ((["peft"], BaseSettings()), (["peft", "trl"], BaseSettings(quantization="nf4")))
     )
     assert (plain.base.quantization, packed.base.quantization) == ("none", "nf4")

@@ -56,7 +56,7 @@ def told(monkeypatch):
 
 def refused():
     """By number of policies: the codes of what was refused."""
-    record = run_bench(SETTINGS, BaseSettings(), torch.device("cpu"), torch.float32, progress=False)
+    record = run_bench(SETTINGS, BaseSettings(), torch.device("cpu"), torch.float32)
     (cell,) = record.cells
     assert json.loads(record_json(record))["cells"][0]["ratios"]  # a fault must not keep the run from being written
     assert all((ratio.ratio is None) == bool(ratio.refused) for ratio in cell.ratios)
@@ -64,7 +64,7 @@ def refused():
 
 
 def test_sound_systems_get_their_ratios(told):
-    (cell,) = run_bench(SETTINGS, BaseSettings(), torch.device("cpu"), torch.float32, progress=False).cells
+    (cell,) = run_bench(SETTINGS, BaseSettings(), torch.device("cpu"), torch.float32).cells
     assert [(one.ours, one.ratio.value, one.refused) for one in cell.ratios] == [
         ("packed P=1", 1.0, []), (f"packed P={POLICIES}", POLICIES, []),
     ]  # fmt: skip
