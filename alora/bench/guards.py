@@ -31,7 +31,6 @@ class Code(StrEnum):
     UNSTEADY_VERDICTS = "UNSTEADY_VERDICTS"
     INERT_ADAPTERS = "INERT_ADAPTERS"
     NOT_COMPARED = "NOT_COMPARED"
-    STARVED_SLOTS = "STARVED_SLOTS"
     BELOW_ROOFLINE = "BELOW_ROOFLINE"
     NO_AA = "NO_AA"
     BIASED_AA = "BIASED_AA"
@@ -117,12 +116,6 @@ def emptied_cache(trials: Sequence[Trial], kept: int, name: str) -> list[Objecti
         "emptied in between, or is too small (VLLM_CPU_KVCACHE_SPACE=GIB on CPU)"
     )
     return refuse(Code.EMPTIED_CACHE, text, short)
-
-
-def starved_slots(slots: int, adapters: int) -> list[Objection]:
-    """Every adapter that is compared needs a slot of its own, or a baseline would wait for weights."""
-    text = f"{adapters} adapters share {slots} slots, so some wait for their weights"
-    return refuse(Code.STARVED_SLOTS, text, slots < adapters)
 
 
 def below_roofline(seconds: float, roofline: float, name: str) -> list[Objection]:

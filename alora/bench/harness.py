@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from tqdm.auto import tqdm
@@ -20,6 +20,7 @@ from alora.bench.trials import AA, Agreement, Cell, Objection, Ratio, Run, Trial
 from alora.config.schema import BaseSettings, BenchSettings
 
 AA_PAIRS = 8  # whole workloads, so that the A/A ratio is not all noise where a cell is short
+Timed = TypeVar("Timed")
 REHEARSAL = -1  # the number of the round that is not timed
 Turn = Callable[[int], Sequence[Run]]  # a system's: from the round's number to one run per stage of the workload
 
@@ -49,13 +50,13 @@ class Clock:
         else:
             time.sleep(left)
 
-    def time(self, run: Callable[[], Any]) -> tuple[float, float]:
-        """Seconds and wall seconds of ``run()``, with all that it started on a GPU."""
+    def time(self, run: Callable[[], Timed]) -> tuple[Timed, float, float]:
+        """What ``run()`` returns, and its seconds and wall seconds with all that it started on a GPU."""
         self._finish()
         wall, start = time.perf_counter(), self.now()
-        run()
+        returned = run()
         self._finish()
-        return self.now() - start, time.perf_counter() - wall
+        return returned, self.now() - start, time.perf_counter() - wall
 
     def _finish(self) -> None:
         if self._gpu:
@@ -71,8 +72,8 @@ class Harness:
     ``deadline`` (of ``time.perf_counter()``).
     """
 
-    def __init__(self, settings: BenchSettings, progress: bool = True) -> None:
-        self.settings, self._progress = settings, progress
+    def __init__(self, settings: BenchSettings) -> None:
+        self.settings = settings
         self.cells: list[Cell] = []
         self.underway: list[Cell] = []
         self.deadline = None if settings.limit_s is None else time.perf_counter() + settings.limit_s
@@ -86,7 +87,7 @@ class Harness:
         rounds = max(self.settings.rounds, -(-AA_PAIRS // cells))
         orders = draw_orders(list(turns), stages[-1], rounds, self.settings.seed)
         schedule = [(REHEARSAL, list(turns)), *enumerate(orders)]
-        for number, order in tqdm(schedule, desc=stages[0].name, disable=not self._progress, leave=False):
+        for number, order in tqdm(schedule, desc=stages[0].name, disable=None, leave=False):  # a bar on a terminal
             ran = []
             for position, name in enumerate(order):
                 self.in_time()
@@ -154,9 +155,6 @@ class Benchmark(Protocol):
     def ask(self) -> None:
         """Ask the references, where there are any, once all is measured."""
 
-    def limit(self, cell: Cell, baseline: str) -> float | None:
-        """What a ratio tends to for ever more policies."""
-
     def load(self) -> list[LoadRecord]:
         """What arrivals have shown."""
         return []
@@ -193,7 +191,7 @@ def _ratio(cell: Cell, ours: str, baseline: str, bench: Benchmark, aa: list[Obje
     ratio = None if refused else paired_ratio([t.each for t in slow], [t.each for t in fast])
     tokens = {name: cell.mean(name, lambda run: run.computed) for name in (ours, baseline)}
     more, arithmetic = (_times(cell, ours, baseline, value) for value in (tokens, cell.roofline))
-    return Ratio(ours, baseline, ratio, refused, more, arithmetic, bench.limit(cell, baseline))
+    return Ratio(ours, baseline, ratio, refused, more, arithmetic)
 
 
 def _times(cell: Cell, ours: str, baseline: str, value: Mapping[str, float]) -> float | None:

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from alora.bench import guards
-from alora.bench.engine import Request, read_result
 from alora.bench.harness import Context
 from alora.bench.record import LoadRecord, OfferedRate
 from alora.bench.reference import Key, References, steadiness
-from alora.bench.systems import System, VllmSystem
+from alora.bench.systems import Request, System, VllmSystem, read_result
 from alora.bench.trials import Result
 from alora.config.schema import BenchSettings
 

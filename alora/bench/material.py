@@ -44,7 +44,7 @@ class BenchBase:
         on_gpu = model.device.type == "cuda"
         return MeasuredBase(
             self.name, self.fingerprint, shape.parameters, shape.layers, shape.hidden, shape.vocab,
-            shape.kv_bytes(model.dtype.itemsize), str(model.dtype).removeprefix("torch."),
+            str(model.dtype).removeprefix("torch."),
             torch.cuda.get_device_name(model.device) if on_gpu else "cpu", quantization,
             base_mib(model),
         )  # fmt: skip

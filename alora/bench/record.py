@@ -14,7 +14,7 @@ from alora.errors import ConfigError
 from alora.reading import read_json
 from alora.typed import leaves, typed
 
-FORMAT = 3  # 1: the dictionaries of alora 0.1
+FORMAT = 4  # 1: the dictionaries of alora 0.1
 TRIALS = '"@"'  # stands for one trial until it gets a line of its own
 
 
@@ -101,21 +101,10 @@ class MeasuredBase:
     layers: int
     hidden: int
     vocab: int
-    kv_bytes: int
     dtype: str
     device: str
     quantization: str
     mib: float
-
-
-@dataclass(frozen=True)
-class MemoryRow:
-    """Peak memory of a training step beyond weights, adapters and their gradients."""
-
-    system: str
-    policies: int
-    pass_tokens: int
-    extra_mib: float
 
 
 @dataclass(frozen=True)
@@ -133,7 +122,6 @@ class Record:
     cells: list[Cell]
     aa: dict[str, AaRun]
     load: list[LoadRecord]
-    memory: list[MemoryRow]
     stopped: str | None
     wall_seconds: float
     cpu_seconds: float

@@ -20,10 +20,10 @@ def markdown(record: Record) -> str:
     for workload in dict.fromkeys(cell.workload for cell in record.cells):
         cells = [cell for cell in record.cells if cell.workload == workload]
         rows = _answers(cells) if workload == "guard" else _systems(cells)
-        parts += [f"## {workload}", _ratios(cells), _coverage(cells), rows]
+        parts += [f"## {workload}", _ratios(cells), rows]
         aa = record.aa[workload].ratio if workload in record.aa else None
         parts.append(f"A/A run over the whole workload: {brief(aa, 3)}, which covers {aa.coverage:.0%}." if aa else "")
-    parts += [_load(record.load), _agreement(record), _memory(record)]
+    parts += [_load(record.load), _agreement(record)]
     withheld = record.faults()
     parts.append("## Withheld\n\n" + "\n".join(f"- {line}" for line in withheld) if withheld else "")
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -78,27 +78,20 @@ def ratio_text(cell: Cell, ratio: Ratio) -> str:
 
 
 def _ratios(cells: Sequence[Cell]) -> str:
-    """A row a ratio, with what the tokens and the arithmetic allow."""
+    """A row a ratio, with what the tokens and the arithmetic allow, and what its interval covers."""
     rows = [
         [
             *map(str, cell.at.values()), one.ours, _ms(cell, one.ours), one.baseline, _ms(cell, one.baseline),
-            ratio_text(cell, one), *("-" if n is None else f"{n:.1f}" for n in (one.tokens, one.arithmetic, one.limit)),
+            ratio_text(cell, one), *("-" if n is None else f"{n:.1f}" for n in (one.tokens, one.arithmetic)),
         ]
         for cell in cells for one in cell.ratios if one.ours in cell.systems
     ]  # fmt: skip
     ms = "ms a pair" if cells[0].by_piece else "ms"
-    heads = [*cells[0].at, "ours", ms, "baseline", ms, "times faster", "tokens", "arithmetic", "limit"]
-    note = (
-        "*tokens*: how many times more prompt tokens the baseline computed; *arithmetic*: what the rooflines allow; "
-        "*limit*: the same for ever more policies."
-    )
-    return f"{table(heads, rows)}\n\n{note}" if rows else ""
-
-
-def _coverage(cells: Sequence[Cell]) -> str:
-    """With what chance the ratios' intervals hold the true value."""
+    heads = [*cells[0].at, "ours", ms, "baseline", ms, "times faster", "tokens", "arithmetic"]
+    note = "*tokens*: how many times more prompt tokens the baseline computed; *arithmetic*: what the rooflines allow."
     chances = sorted({f"{ratio.ratio.coverage:.0%}" for cell in cells for ratio in cell.ratios if ratio.ratio})
-    return f"A ratio's interval covers {' or '.join(chances)}." if chances else ""
+    covers = f"\n\nA ratio's interval covers {' or '.join(chances)}." if chances else ""
+    return f"{table(heads, rows)}\n\n{note}{covers}" if rows else ""
 
 
 def _shown(cells: Sequence[Cell]) -> Iterator[tuple[Cell, str, list[str]]]:
@@ -198,11 +191,3 @@ def _agreement(record: Record) -> str:
     heads = ["system", "against", "compared", "the same", "largest difference", "adapters move it by"]
     note = f"Rounding explains {record.tolerance:.0e}. Each system has a reference of its own."
     return f"## Agreement\n\n{table(heads, rows)}\n\n{note}" if rows else ""
-
-
-def _memory(record: Record) -> str:
-    rows = [[row.system, str(row.policies), str(row.pass_tokens), f"{row.extra_mib:.0f}"] for row in record.memory]
-    heads = ["system", "P", "suffix tokens of a pass, at most", "MiB"]
-    prefix, suffix = (record.settings[key].partition(",")[0] for key in ("prefixes", "suffix"))
-    title = f"## Peak memory of a step, prefix {prefix}, suffix {suffix}"
-    return f"{title}\n\n{table(heads, rows)}\n\nBeyond weights, adapters and their gradients." if rows else ""

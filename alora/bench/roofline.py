@@ -77,11 +77,11 @@ class FlopCount:
         """Forward and backward of the head: logits of ``tokens`` vocabulary entries at ``rows`` positions."""
         return 4 * rows * tokens * self.shape.hidden
 
-    def full_sequence(self, prefix: int, suffix: int, logit_rows: int) -> int:
-        """Training one pair over the whole prompt; logits of the vocabulary at ``logit_rows`` positions."""
+    def full_sequence(self, prefix: int, suffix: int) -> int:
+        """Training one pair over the whole prompt; logits of the vocabulary at its end."""
         tokens = prefix + suffix
         layers = tokens * (2 * self.linear - self.saved) + 3 * suffix * self.adapter
-        return layers + self.attention(causal(tokens), FORWARD + _BACKWARD) + self.head(logit_rows, self.shape.vocab)
+        return layers + self.attention(causal(tokens), FORWARD + _BACKWARD) + self.head(1, self.shape.vocab)
 
     def prefix(self, prefix: int) -> int:
         """The shared part: the base's forward over the prefix, without gradient."""
@@ -143,7 +143,7 @@ def multiplications(x_TD: torch.Tensor, w_DO: torch.Tensor) -> dict[str, Callabl
 
 def _best(run: Callable[[], object], clock: Clock) -> float:
     run()
-    return max(min(clock.time(run)[0] for _ in range(_REPEATS)), time.get_clock_info("process_time").resolution)
+    return max(min(clock.time(run)[1] for _ in range(_REPEATS)), time.get_clock_info("process_time").resolution)
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,7 @@ from alora.errors import ConfigError, first_line
 from alora.training.loop import tensor_cores
 
 
-def run_bench(
-    settings: BenchSettings, base: BaseSettings, device: torch.device, dtype: torch.dtype, progress: bool = True
-) -> Record:
+def run_bench(settings: BenchSettings, base: BaseSettings, device: torch.device, dtype: torch.dtype) -> Record:
     """Measure everything that ``settings`` ask for; what was finished is kept, whatever stops it later.
 
     Raises:
@@ -35,7 +33,7 @@ def run_bench(
     precision = tensor_cores(device, dtype) if settings.workload == "training" else contextlib.nullcontext()
     try:
         with precision, tempfile.TemporaryDirectory(prefix="alora-bench-") as scratch:
-            clock, harness = Clock(device, settings.threads), Harness(settings, progress)
+            clock, harness = Clock(device, settings.threads), Harness(settings)
             context = Context(settings, base, device, dtype, Path(scratch), clock, harness)
             served = GuardBench if "guard" in settings.serving.workloads else ServingBench
             bench = TrainingBench(context) if settings.workload == "training" else served(context)
@@ -50,7 +48,7 @@ def run_bench(
     return Record(
         settings.workload, describe_environment(), settings_by_key(asdict(settings)),
         bench.base.record(base.quantization or "none"), clock.name,
-        bench.tolerance, context.machine, bench.engine, cells, aa, bench.load(), bench.memory, stopped,
+        bench.tolerance, context.machine, bench.engine, cells, aa, bench.load(), stopped,
         round(time.perf_counter() - began, 1), round(time.process_time() - spent, 1),
     )  # fmt: skip
 

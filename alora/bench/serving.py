@@ -16,14 +16,13 @@ from functools import partial
 import torch
 
 from alora.bench import guards
-from alora.bench.engine import BenchEngine, Request
 from alora.bench.harness import REHEARSAL, Benchmark, Context
 from alora.bench.load import Load, fired_adapters, run_open_loop
 from alora.bench.material import Material, bench_base, bundle_material, random_material
-from alora.bench.record import LoadRecord, MemoryRow
+from alora.bench.record import LoadRecord
 from alora.bench.reference import Key, References, agreement, ask_references, of, reference_of, sampled, steadiness
 from alora.bench.roofline import Roofline
-from alora.bench.systems import PackedScorer, PeftLora, System, VllmSystem
+from alora.bench.systems import BenchEngine, PackedScorer, PeftLora, Request, System, VllmSystem
 from alora.bench.trials import AA, Agreement, Cell, Objection, Result, Run
 from alora.config.schema import BenchSettings
 from alora.errors import ConfigError
@@ -52,7 +51,7 @@ class ServingBench(Benchmark):
         self._engine: BenchEngine | None = None
         self.engine = {"name": "scorer"}
         self.ours = self._start()
-        self.base, self.memory = self.material.base, list[MemoryRow]()
+        self.base = self.material.base
         self.tolerance = guards.VERDICT_TOLERANCE[guards.half(self.base.model.dtype)]
         self.systems[AA] = self.systems[self.ours]
         self._loads, self._references = list[Load](), References()
@@ -157,11 +156,9 @@ class ServingBench(Benchmark):
         self._references = ask_references(self.material, wanted)
 
     def faults(self, cell: Cell, system: str) -> list[Objection]:
-        """Verdicts that differ, too few slots, a cache that was not as empty or as full as it should be."""
+        """Verdicts that differ, a cache that was not as empty or as full as it should be."""
         own = [one for one in cell.agreement if one.system == system]
         refused = [one for entry in own for one in guards.unequal_verdicts(entry, self.tolerance)]
-        if system == "lora" and self._engine is not None:
-            refused += guards.starved_slots(self._engine.slots, 2 * cell.size("policies"))
         if not self.systems[system].keeps:
             return refused
         kept = cell.kept.get(system, 0)

@@ -1,19 +1,19 @@
-"""Training steps on equal pairs: ours, packed, and three full-sequence trainers that it is compared with.
+"""Training steps on equal pairs: ours, packed, and two full-sequence trainers that it is compared with.
 
 The baselines share nothing between policies, so P policies cost P times one. All run as fast as their packages allow:
 no gradient checkpointing, no padding, one conversation a batch (on CPU no slower per pair than four), float32 as
 loaded.
 
 - ``peft``: PEFT's aLoRA in a loop of its own, logits of the last token only, loss over the label tokens.
-- ``trainer``: the same model in ``transformers.Trainer`` as it comes, with its loss over the vocabulary.
-- ``trl``: TRL's ``SFTTrainer`` with settings that make it right and fast: ``max_length=None`` (1024 would cut the
+- ``trl``: the same model in TRL's ``SFTTrainer``, whose step and loss over the vocabulary are those of
+  ``transformers.Trainer``, with settings that make it right and fast: ``max_length=None`` (1024 would cut the
   invocation off), loss on the answer only, no bfloat16, no checkpointing.
 """
 
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,13 +21,14 @@ import torch
 from datasets import Dataset
 from peft import PeftModel
 from tokenizers import Tokenizer, models
-from transformers import PreTrainedModel, PreTrainedTokenizerFast, Trainer, TrainingArguments
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainingArguments
 
 from alora.activation import peft_offset
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights
 from alora.bench.material import INVOCATION, LABELS, draw_suffix, token_ids
 from alora.bench.trials import Piece
+from alora.config.schema import TrainingSettings
 from alora.prefix.packed import PackedModel
 from alora.prefix.plan import Pair
 from alora.prefix.store import PrefixStore
@@ -37,6 +38,7 @@ from alora.training.track import Tracker
 from alora.training.trainer import SharedPrefixTrainer
 from alora.training.trl_engine import IGNORED, layers, put_adapter, trl_package
 
+PASS_TOKENS = TrainingSettings().max_suffix_tokens  # of a packed pass
 Gradients = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -62,25 +64,16 @@ def piece_of(prefixes: Sequence[tuple[int, ...]], pair: Pair, label: int) -> Pie
     return Piece.of(prefixes[pair.prefix] + pair.suffix_ids, (pair.label_token_ids[label],), pair.policy)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a step computed for one pair; ``words``: how many tokens the loss is over."""
+def difference(ours: Gradients, reference: Gradients) -> float:
+    """Largest relative difference of a gradient matrix; infinite where they cannot be compared.
 
-    piece: Piece
-    words: int
-    loss: float
-    gradients: Gradients
-
-
-def difference(ours: Outcome, reference: Outcome) -> float:
-    """Largest relative difference of the loss and of each gradient matrix; infinite where they cannot be compared."""
-    if (ours.piece.digest, ours.words) != (reference.piece.digest, reference.words):
+    Another prompt, label or loss has other gradients.
+    """
+    if not reference or ours.keys() != reference.keys():
         return math.inf
-    if not reference.gradients or ours.gradients.keys() != reference.gradients.keys():
-        return math.inf
-    apart = [abs(ours.loss - reference.loss) / max(abs(reference.loss), 1e-12)]
-    for name, theirs in reference.gradients.items():
-        for mine, wanted in zip(ours.gradients[name], theirs, strict=True):
+    apart = []
+    for name, theirs in reference.items():
+        for mine, wanted in zip(ours[name], theirs, strict=True):
             norm = wanted.norm().item()
             apart.append((mine.to(wanted.dtype) - wanted).norm().item() / norm if norm > 0 else math.inf)
     return max(apart) if all(map(math.isfinite, apart)) else math.inf  # max() passes over NaN
@@ -94,7 +87,7 @@ class PackedTrainer:
 
     def __init__(
         self, base: PreTrainedModel, adapters: Sequence[AdapterWeights], batch: Batch, scratch: Path,
-        max_suffix_tokens: int = 4096, store: PrefixStore | None = None,
+        max_suffix_tokens: int = PASS_TOKENS, store: PrefixStore | None = None,
     ) -> None:  # fmt: skip
         self.batch, self._bank = batch, Bank(base, adapters, trainable=True)
         self._model = SharedPrefixModel(PackedModel(base, self._bank), store)
@@ -138,19 +131,13 @@ class PackedTrainer:
             for prefixes, pairs in self._ran for pair in pairs
         ]  # fmt: skip
 
-    def outcomes(self, policies: Sequence[int]) -> tuple[list[Outcome], list[int]]:
-        """Loss and gradients of some policies from one step; and the policies that got no finite gradient."""
+    def outcomes(self, policies: Sequence[int]) -> tuple[Sequence[Gradients], list[int]]:
+        """Gradients of some policies from one step; and the policies that got no finite gradient."""
         self.clear()
         self.step()
-        with torch.no_grad():
-            logits_nL = self._model.eval()(self.batch.prefixes, self.batch.pairs)
-        labels_n = torch.tensor(self.batch.labels, device=logits_nL.device)
-        losses = torch.nn.functional.cross_entropy(logits_nL, labels_n, reduction="none").tolist()
-        pieces, outcomes = {piece.policy: piece for piece in self.pieces()}, []
-        for policy in policies:
-            gradients = {name: (a.clone(), b.clone()) for name, (a, b) in self.gradients(policy).items()}
-            piece = pieces.get(policy, Piece("not run", policy, 0))
-            outcomes.append(Outcome(piece, logits_nL.shape[1], losses[policy], gradients))
+        outcomes = [
+            {name: (a.clone(), b.clone()) for name, (a, b) in self.gradients(policy).items()} for policy in policies
+        ]
         untrained = [pair.policy for pair in self.batch.pairs if not self._has_gradient(pair.policy)]
         self.clear()
         return outcomes, untrained
@@ -178,14 +165,14 @@ def trainer_options(scratch: Path, device: torch.device) -> dict[str, Any]:
 
 
 class PeftTrainer:
-    """PEFT's aLoRA over the whole prompt, in as little code as possible; and what the other two have in common."""
+    """PEFT's aLoRA over the whole prompt, in as little code as possible."""
 
     shared_tokens = 0
 
     def __init__(
         self, model: PeftModel, adapter: AdapterWeights, batch: Batch, scratch: Path, policy: int = 0
     ) -> None:  # fmt: skip
-        self._model, self._batch, self._scratch, self.words = model, batch, scratch, len(LABELS)
+        self._model, self._batch, self._scratch = model, batch, scratch
         self.train_policy(adapter, policy)
 
     def train_policy(self, adapter: AdapterWeights, policy: int) -> None:
@@ -200,12 +187,10 @@ class PeftTrainer:
         offsets = [peft_offset(len(prompt), prefix)]
         self._inputs = {"input_ids": ids_BT, "logits_to_keep": 1, "use_cache": False, "alora_offsets": offsets}
 
-    def step(self) -> float:
+    def step(self) -> None:
         """Forward with the last token's logits, and backward."""
         logits_BL = self._model.train()(**self._inputs).logits[:, -1, list(LABELS)].float()
-        loss = torch.nn.functional.cross_entropy(logits_BL, torch.tensor([self._label], device=logits_BL.device))
-        loss.backward()
-        return loss.item()
+        torch.nn.functional.cross_entropy(logits_BL, torch.tensor([self._label], device=logits_BL.device)).backward()
 
     def pieces(self) -> list[Piece]:
         """The one pair, from the tokens that the model is given."""
@@ -214,36 +199,47 @@ class PeftTrainer:
     def clear(self) -> None:
         self._model.zero_grad(set_to_none=True)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> Gradients:
+        """The gradients of one step."""
         self.clear()
-        loss, gradients = self.step(), {}
+        self.step()
+        gradients = {}
         for name, (_, (a, b)) in zip(self._adapter.tensors, layers(self._model, self._adapter), strict=True):
             if a.grad is not None and b.grad is not None:
                 gradients[name] = (a.grad.clone(), b.grad.clone())
         self.clear()
-        return Outcome(self.pieces()[0], self.words, loss, gradients)
+        return gradients
 
 
-class HubTrainer(PeftTrainer):
-    """``transformers.Trainer``: its ``training_step`` on the answer as the only labelled token."""
+class TrlTrainer(PeftTrainer):
+    """TRL's ``SFTTrainer``, on the answer as the only labelled token. It patches the model that it is given, so give it
+    one of its own.
+    """
 
     def _take(self, prompt: tuple[int, ...], prefix: int, label: int) -> None:
-        self.words = self._model.config.vocab_size
         self._trainer = self._make_trainer((*prompt, LABELS[label]))
         self._trainer.current_gradient_accumulation_steps = 1  # set by the training loop, which is not timed
         batch = next(iter(self._trainer.get_train_dataloader()))
         self._inputs = {name: value.to(self._model.device) for name, value in batch.items()}
 
-    def _make_trainer(self, row: tuple[int, ...]) -> Trainer:
-        labels = [IGNORED] * (len(row) - 1) + [row[-1]]
-        rows: Any = [{"input_ids": list(row), "attention_mask": [1] * len(row), "labels": labels}]
-        arguments = TrainingArguments(**trainer_options(self._scratch, self._model.device))
-        return Trainer(model=self._model, args=arguments, train_dataset=rows)
+    def _make_trainer(self, row: tuple[int, ...]) -> Any:
+        trl = trl_package("the baseline 'trl' needs the package trl", ", or leave it out with bench.baselines=[peft]")
+        options: dict[str, Any] = trainer_options(self._scratch, self._model.device) | {"remove_unused_columns": True}
+        options |= {"max_length": None, "completion_only_loss": True, "gradient_checkpointing": False, "bf16": False}
+        config = trl.SFTConfig(**options)
+        vocab = self._model.config.vocab_size
+        rows = Dataset.from_dict({"input_ids": [row], "completion_mask": [[0] * (len(row) - 1) + [1]]})
+        words = {"<pad>": 0, "<s>": 1, "</s>": 2} | {str(number): number for number in range(3, vocab)}
+        tokenizer = PreTrainedTokenizerFast(  # the trainer insists on one; the rows hold token ids already
+            tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="<pad>")),
+            pad_token="<pad>", bos_token="<s>", eos_token="</s>",
+        )  # fmt: skip
+        return trl.SFTTrainer(model=self._model, args=config, train_dataset=rows, processing_class=tokenizer)
 
-    def step(self) -> float:
+    def step(self) -> None:
         """The trainer's own step: prepare, forward, loss, backward."""
         items = torch.tensor(1, device=self._model.device)
-        return self._trainer.training_step(self._model, dict(self._inputs), num_items_in_batch=items).item()
+        self._trainer.training_step(self._model, dict(self._inputs), num_items_in_batch=items)
 
     def pieces(self) -> list[Piece]:
         """The prompt is what stands before the labelled token."""
@@ -252,22 +248,4 @@ class HubTrainer(PeftTrainer):
         return [Piece.of(ids[:at], tuple(labels[at : at + 1]), self._policy)]
 
 
-class TrlTrainer(HubTrainer):
-    """TRL's ``SFTTrainer``. It patches the model that it is given, so give it one of its own."""
-
-    def _make_trainer(self, row: tuple[int, ...]) -> Trainer:
-        out = ", or leave it out with bench.baselines=[peft,trainer]"
-        trl = trl_package("the baseline 'trl' needs the package trl", out)
-        options: dict[str, Any] = trainer_options(self._scratch, self._model.device) | {"remove_unused_columns": True}
-        options |= {"max_length": None, "completion_only_loss": True, "gradient_checkpointing": False, "bf16": False}
-        config = trl.SFTConfig(**options)
-        rows = Dataset.from_dict({"input_ids": [row], "completion_mask": [[0] * (len(row) - 1) + [1]]})
-        words = {"<pad>": 0, "<s>": 1, "</s>": 2} | {str(number): number for number in range(3, self.words)}
-        tokenizer = PreTrainedTokenizerFast(  # the trainer insists on one; the rows hold token ids already
-            tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="<pad>")),
-            pad_token="<pad>", bos_token="<s>", eos_token="</s>",
-        )  # fmt: skip
-        return trl.SFTTrainer(model=self._model, args=config, train_dataset=rows, processing_class=tokenizer)
-
-
-TRAINERS = {"peft": PeftTrainer, "trainer": HubTrainer, "trl": TrlTrainer}
+TRAINERS = {"peft": PeftTrainer, "trl": TrlTrainer}

@@ -1,27 +1,19 @@
-"""``alora bench training``: packed training against three full-sequence trainers, on equal pairs or without a ratio."""
+"""``alora bench training``: packed training against two full-sequence trainers, on equal pairs or without a ratio."""
 
 import gc
 import math
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
-
-import torch
 
 from alora.bench import guards
 from alora.bench.guards import Code, refuse
-from alora.bench.harness import Benchmark, Clock, Context, Harness
+from alora.bench.harness import Benchmark, Context
 from alora.bench.material import LABELS, adapter_spec, bench_base, random_adapter
-from alora.bench.memory import extra_peak_mib, in_fresh_process
-from alora.bench.record import MemoryRow
 from alora.bench.reference import peft_model
 from alora.bench.roofline import FlopCount
 from alora.bench.trainers import TRAINERS, PackedTrainer, PeftTrainer, difference, draw_batch, over_vocabulary, piece_of
 from alora.bench.trials import AA, Agreement, Cell, Objection, Result, Run
-from alora.config.schema import BaseSettings, BenchSettings, TrainingSettings
 from alora.training.examples import Batch
 
-PASS_TOKENS = TrainingSettings().max_suffix_tokens  # of a packed pass
 UNLIKE = 1e9  # what a record holds for an infinite difference, which JSON does not have
 
 
@@ -34,7 +26,7 @@ class TrainingBench(Benchmark):
         settings = context.settings
         self.base = base = bench_base(settings, context.base, context.device, context.dtype)
         self.tolerance = guards.GRADIENT_TOLERANCE[guards.half(context.dtype)]
-        self.engine, self.memory = dict[str, str](), list[MemoryRow]()
+        self.engine = dict[str, str]()
         self._context, self._settings = context, settings
         policies, self._spec = range(max(settings.policies)), adapter_spec(settings, base.shape)
         self._adapters = [random_adapter(self._spec, base.model, settings.seed + 10 * policy) for policy in policies]
@@ -43,10 +35,6 @@ class TrainingBench(Benchmark):
         self._untrained: dict[tuple[str, str], list[int]] = {}
 
     def measure(self) -> None:
-        """The memory of a step, and every prefix length."""
-        if self._settings.memory:  # first: the timed trainers keep theirs, and the kernel would end this process
-            context = self._context
-            self.memory = in_fresh_process(step_memory, self._settings, context.base, context.device, context.dtype)
         for prefix in self._settings.prefixes:
             self._cell(prefix)
 
@@ -54,8 +42,8 @@ class TrainingBench(Benchmark):
         settings, base = self._settings, self.base
         return draw_batch(base.shape.vocab, prefix, settings.suffix, policies, settings.seed, base.banned)
 
-    def _packed(self, batch: Batch, tokens: int = PASS_TOKENS) -> PackedTrainer:
-        return PackedTrainer(self.base.model, self._adapters[: len(batch.pairs)], batch, self._context.scratch, tokens)
+    def _packed(self, batch: Batch) -> PackedTrainer:
+        return PackedTrainer(self.base.model, self._adapters[: len(batch.pairs)], batch, self._context.scratch)
 
     def _cell(self, prefix: int) -> None:
         """Make the trainers, compare what they compute, and time them interleaved with an A/A run."""
@@ -75,7 +63,7 @@ class TrainingBench(Benchmark):
     def _timed(self, trainer: PackedTrainer | PeftTrainer) -> Run:
         """One step from cleared gradients, and the pairs that it ran."""
         trainer.clear()
-        seconds, wall = self._context.clock.time(trainer.step)
+        _, seconds, wall = self._context.clock.time(trainer.step)
         shared = trainer.shared_tokens  # computed once, and counted for the first
         pieces = enumerate(trainer.pieces())
         return Run.of(seconds, wall, [Result(piece, 0.0, shared if number else 0) for number, piece in pieces])
@@ -83,11 +71,11 @@ class TrainingBench(Benchmark):
     def _compare(
         self, cell: Cell, ours: Mapping[str, PackedTrainer], baselines: Mapping[str, PeftTrainer], checked: list[int]
     ) -> None:
-        """Worst relative difference of each baseline to ours.
+        """Worst relative difference of each baseline's gradients to ours.
 
-        ``peft`` is compared for the first and the last policy, with every number of policies that holds them. The other
-        two train against the whole vocabulary, so they are compared with ours doing the same for the first policy. Of
-        the policies between, each packed trainer notes which got no gradient.
+        ``peft`` is compared for the first and the last policy, with every number of policies that holds them. ``trl``
+        trains against the whole vocabulary, so it is compared with ours doing the same for the first policy. Of the
+        policies between, each packed trainer notes which got no gradient.
         """
         outcomes = []
         for name, one in ours.items():
@@ -106,29 +94,10 @@ class TrainingBench(Benchmark):
                 wide.close()
             self._worst[cell.name, name] = max(difference(mine, theirs) for mine, theirs in pairs)
 
-    def peak_memory(self, prefix: int) -> list[MemoryRow]:
-        """PEFT, the packed step alone, and few and many policies in passes of one size: memory follows the pass."""
-        most, context = max(self._settings.policies), self._context
-        few, model = min(8, most), peft_model(self.base.model, self._spec)
-        small, whole = (
-            PeftTrainer(model, self._adapters[0], self._batch(length, 1), context.scratch) for length in (16, prefix)
-        )
-        rows = [MemoryRow("peft", 1, PASS_TOKENS, extra_peak_mib(small.step, whole.step, context.device))]
-        del model, small, whole
-        short = few * self._settings.suffix
-        for policies, tokens in ((1, PASS_TOKENS), (most, PASS_TOKENS), (few, short), (most, short)):
-            gc.collect()
-            first = self._packed(self._batch(16, policies), tokens)
-            peak = extra_peak_mib(first.step, first.on(self._batch(prefix, policies)).step, context.device)
-            rows.append(MemoryRow("packed", policies, tokens, peak))
-            first.close()
-        return rows
-
     def faults(self, cell: Cell, system: str) -> list[Objection]:
         """Other gradients, pairs that a timed step left out, policies that were not trained."""
         if (worst := self._worst.get((cell.name, system))) is not None:
-            text = f"loss or gradients of {system} and ours differ by {worst:.1e}"
-            text = f"{text} (rounding explains {self.tolerance:.0e})"
+            text = f"gradients of {system} and ours differ by {worst:.1e} (rounding explains {self.tolerance:.0e})"
             return refuse(Code.UNEQUAL_GRADIENTS, text, not worst <= self.tolerance)
         policies, missing = policies_of(system), self._untrained[cell.name, system]
         batch = self._batch(cell.size("prefix"), policies)
@@ -144,15 +113,9 @@ class TrainingBench(Benchmark):
     def _flops(self, cell: Cell, system: str) -> float:
         prefix, suffix = cell.size("prefix"), cell.size("suffix")
         if system in self._settings.baselines:
-            return self._count.full_sequence(prefix, suffix, prefix + suffix + 1 if system == "trainer" else 1)
+            return self._count.full_sequence(prefix, suffix)
         policies = policies_of(system)
         return policies * self._count.packed(prefix, suffix, len(LABELS), policies)
-
-    def limit(self, cell: Cell, baseline: str) -> float:
-        """A pair of the baseline over a pair of ours behind a prefix that is there already."""
-        return self._flops(cell, baseline) / self._count.trained_suffix(
-            cell.size("prefix"), cell.size("suffix"), len(LABELS)
-        )
 
     def agreement(self, cell: Cell, system: str) -> list[Agreement]:
         """Of gradients, as far as a record shows them: the worst relative difference."""
@@ -161,17 +124,6 @@ class TrainingBench(Benchmark):
             return []
         shown = worst if math.isfinite(worst) else UNLIKE
         return [Agreement(system, "ours, gradients", 1, int(worst <= self.tolerance), shown)]
-
-
-def step_memory(
-    settings: BenchSettings, base: BaseSettings, device: torch.device, dtype: torch.dtype
-) -> list[MemoryRow]:  # fmt: skip
-    """Peak memory of steps in this process, which should be a fresh one."""
-    torch.set_num_threads(settings.threads)
-    with tempfile.TemporaryDirectory() as scratch:
-        clock, harness = Clock(device, settings.threads), Harness(settings)
-        bench = TrainingBench(Context(settings, base, device, dtype, Path(scratch), clock, harness))
-        return bench.peak_memory(settings.prefixes[0])
 
 
 def policies_of(system: str) -> int:

@@ -60,17 +60,16 @@ class Run:
     pieces: int
     computed: int
     cached: int
-    steps: int
     front: float
     requests: list[float]
     results: tuple[Result, ...] = ()
 
     @classmethod
-    def of(cls, seconds: float, wall: float, results: Sequence[Result], steps: int = 1, front: float = 0.0) -> Self:
+    def of(cls, seconds: float, wall: float, results: Sequence[Result], front: float = 0.0) -> Self:
         cached = sum(one.cached_tokens for one in results)
         computed = sum(one.piece.prompt_tokens for one in results) - cached
         waits = [round(one.seconds, 6) for one in results if one.seconds]
-        return cls(seconds, wall, len(results), computed, cached, steps, front, waits, tuple(results))
+        return cls(seconds, wall, len(results), computed, cached, front, waits, tuple(results))
 
     @property
     def work(self) -> list[Piece]:
@@ -123,8 +122,7 @@ class Agreement:
 class Ratio:
     """How many times faster ours is than a baseline, piece by piece; None where a guard refused it.
 
-    ``tokens``: how many times more prompt tokens the baseline computed; ``arithmetic``: what the rooflines allow, and
-    ``limit`` for ever more policies.
+    ``tokens``: how many times more prompt tokens the baseline computed; ``arithmetic``: what the rooflines allow.
     """
 
     ours: str
@@ -133,7 +131,6 @@ class Ratio:
     refused: list[Objection]
     tokens: float | None = None
     arithmetic: float | None = None
-    limit: float | None = None
 
     @property
     def faults(self) -> list[Objection]:

@@ -13,10 +13,10 @@ from alora.comparison.scores import RowScores, Scores
 from alora.config.schema import EvaluationSettings
 from alora.errors import DataError
 from alora.evaluation.calibration import fit_operating_point, positive_probability
-from alora.evaluation.metrics import estimates, figure_samples
+from alora.evaluation.metrics import bootstrap, estimates
 from alora.evaluation.paired import Difference, holm, paired_auroc, two_sided
 from alora.evaluation.records import FIGURES, Estimate
-from alora.evaluation.resampling import COVERAGE, Floats, draw_counts
+from alora.evaluation.resampling import COVERAGE, Floats
 from alora.verdict import OperatingPoint
 
 Method = tuple[str, int | None]  # its name in compare.arms, and its rank
@@ -130,16 +130,11 @@ def _one_policy(
     for run in runs:
         point = fit_operating_point(run.validation.logits_NL, run.validation.label_ids_N, settings, seed)
         chance_N = positive_probability(run.test.logits_NL, point.temperature)
+        point_F, run_SF = bootstrap(run.test.positive_N, chance_N, point.threshold, settings.bootstrap, seed)
         points.append(point)
         chances.append(chance_N)
-        positive_N = run.test.positive_N
-        ones = np.ones((1, len(positive_N)))
-        point_figures.append(figure_samples(positive_N, chance_N, point.threshold, ones)[0])
-        chunks = [
-            figure_samples(positive_N, chance_N, point.threshold, counts)
-            for counts in draw_counts(len(positive_N), settings.bootstrap, seed)
-        ]
-        samples_SF += np.vstack([np.empty((0, len(FIGURES))), *chunks]) / len(runs)
+        point_figures.append(point_F)
+        samples_SF += run_SF / len(runs)
     point_KF = np.array(point_figures)
     figures = MethodFigures(
         *method,

@@ -93,6 +93,7 @@ class JudgeClient(Closing):
     def __init__(self, settings: JudgeSettings, pause: float = 1.0) -> None:
         self._settings, self._pause = settings, pause
         url = str(settings.url)
+        self.named = f"judge.url={redacted(url)}"  # as messages name it
         if not is_server(url):
             raise ConfigError(
                 f"judge.url={redacted(url)!r} cannot be used; give http://HOST:PORT/v1 or https://HOST/v1"
@@ -183,22 +184,21 @@ class JudgeClient(Closing):
             return not self._refused.isdisjoint(sent)
 
     def _stop(self, error: _Status, model: str | None) -> None:
-        url = f"judge.url={redacted(str(self._settings.url))}"
         if error.status in (401, 403):
             state = "was refused" if self._key_given else "is missing"
             raise ConfigError(
-                f"{url}: HTTP {error.status}, the key in ${self._settings.api_key_env} {state}; export it, or "
+                f"{self.named}: HTTP {error.status}, the key in ${self._settings.api_key_env} {state}; export it, or "
                 "name another variable with judge.api_key_env"
             ) from error
         if error.status == 404:
             raise ConfigError(
-                f"{url}: HTTP 404; check that the URL ends with its version (/v1) and that model {model!r} is "
+                f"{self.named}: HTTP 404; check that the URL ends with its version (/v1) and that model {model!r} is "
                 "served there (judge.model, generate.judges)"
             ) from error
         if error.status == 402:
-            raise ConfigError(f"{url}: HTTP 402, it requires payment: {error.words[:300]}") from error
+            raise ConfigError(f"{self.named}: HTTP 402, it requires payment: {error.words[:300]}") from error
         if error.status == 405:
-            raise ConfigError(f"{url} takes no chat completions: {error.words[:300]}") from error
+            raise ConfigError(f"{self.named} takes no chat completions: {error.words[:300]}") from error
 
     def _pause_before(self, attempt: int, asked: float) -> float:
         grown = self._pause * 2**attempt * (1 + random.random() / 4)  # apart, so that threads do not come back at once

@@ -36,12 +36,20 @@ def compute_metrics(
     rows = len(positive_N)
     if rows == 0:
         raise DataError("there are no rows to evaluate: give data.test a file with rows labelled for this policy")
-    point_1F = figure_samples(positive_N, probability_N, threshold, np.ones((1, rows)))
+    figures = estimates(*bootstrap(positive_N, probability_N, threshold, resamples, seed))
+    return Metrics(rows, int(positive_N.sum()), threshold, figures)
+
+
+def bootstrap(
+    positive_N: Flags, probability_N: Floats, threshold: float, resamples: int, seed: int
+) -> tuple[Floats, Floats]:
+    """``point_F`` and ``samples_SF``: the figures of the rows themselves, and of the resamples."""
+    rows = len(positive_N)
     chunks = [
         figure_samples(positive_N, probability_N, threshold, counts) for counts in draw_counts(rows, resamples, seed)
     ]
-    samples_SF = np.vstack([np.empty((0, len(FIGURES))), *chunks])
-    return Metrics(rows, int(positive_N.sum()), threshold, estimates(point_1F[0], samples_SF))
+    point_1F = figure_samples(positive_N, probability_N, threshold, np.ones((1, rows)))
+    return point_1F[0], np.vstack([np.empty((0, len(FIGURES))), *chunks])
 
 
 def estimates(point_F: Floats, samples_SF: Floats) -> dict[str, Estimate]:

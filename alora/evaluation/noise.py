@@ -29,7 +29,7 @@ class Doubt:
     probability: float
 
 
-def doubtful_labels(policy: Policy, rows: Sequence[LabelledConversation], seed: int = 0) -> tuple[list[Doubt], float]:
+def doubtful_labels(policy: Policy, rows: Sequence[LabelledConversation]) -> tuple[list[Doubt], float]:
     """Rows of ``policy`` whose label is probably wrong, the surest first; and the AUROC of the words that doubt them.
 
     A bag of words is fitted on four fifths of the rows and predicts the last fifth. A row is doubtful when another
@@ -48,8 +48,8 @@ def doubtful_labels(policy: Policy, rows: Sequence[LabelledConversation], seed: 
             "of two labels each"
         )
     folds = min(FOLDS, max(2, int(count_L.min())))
-    splits = StratifiedKFold(folds, shuffle=True, random_state=seed).split(label_ids_N, label_ids_N)
-    probabilities_NL, auroc = held_out_words(policy, mine, splits, seed)
+    splits = StratifiedKFold(folds, shuffle=True, random_state=0).split(label_ids_N, label_ids_N)
+    probabilities_NL, auroc = held_out_words(policy, mine, splits)
     likelier_N = likelier_labels(probabilities_NL, label_ids_N)
     doubted = [
         Doubt(mine[n], policy.labels[label_ids_N[n]], policy.labels[likelier], float(probabilities_NL[n, likelier]))

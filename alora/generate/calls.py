@@ -15,7 +15,6 @@ from typing import Any, Generic, TypeVar
 from alora.comparison.answers import Answers
 from alora.comparison.judge_client import FAILURES_IN_A_ROW, JudgeClient, JudgeUsage, NoAnswer
 from alora.config.schema import GenerateSettings, JudgeSettings
-from alora.config.secrets import redacted
 from alora.errors import ConfigError, RunError
 
 Said = TypeVar("Said")
@@ -113,7 +112,7 @@ class Calls(JudgeClient):
         counted = spent.input_tokens and (spent.output_tokens or not (heard and heard[-1]))
         if heard and self._limits.max_cost is not None and not counted:
             raise ConfigError(
-                f"{self._url_setting}: its answers do not say how many tokens they took (usage), so generate.max_cost "
+                f"{self.named}: its answers do not say how many tokens they took (usage), so generate.max_cost "
                 "cannot hold; set generate.max_calls in its place"
             )
         return Reply(None if isinstance(answer, NoAnswer) else answer, key, spent, answer in _ASK_AGAIN)
@@ -134,15 +133,11 @@ class Calls(JudgeClient):
             self._begun += 1
         return super()._complete(request, options)
 
-    @property
-    def _url_setting(self) -> str:
-        return f"judge.url={redacted(str(self._settings.url))}"
-
     def _wear(self, answer: object) -> None:
         self._failed_in_a_row = self._failed_in_a_row + 1 if answer in _ASK_AGAIN else 0
         if self._failed_in_a_row >= FAILURES_IN_A_ROW:
             said = f"it says {self.refusal}" if self.refusal else "see whether it is up"
             raise RunError(
-                f"{self._url_setting}: the last {FAILURES_IN_A_ROW} requests failed; {said}; "
+                f"{self.named}: the last {FAILURES_IN_A_ROW} requests failed; {said}; "
                 "then give the same command again: what was answered is kept"
             )

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from alora.bench.engine import prepared_modules
 from alora.bench.record import load_record
+from alora.bench.systems import prepared_modules
 from alora.bench.trials import AA
 from alora.serving.engine import block_size
 from tests.forked import Forked

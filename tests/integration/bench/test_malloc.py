@@ -5,7 +5,7 @@ import resource
 import pytest
 import torch
 
-from alora.bench.memory import keep_freed_memory
+from alora.bench.systems import keep_freed_memory
 from tests.forked import call_forked
 
 ROWS, RANK, WIDTH = 512, 8, 1536  # 24 MiB

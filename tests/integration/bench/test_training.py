@@ -1,7 +1,6 @@
 """Training's guards, through the whole benchmark: a fault planted in a system withholds its ratio."""
 
 import copy
-import dataclasses
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,6 @@ from alora.bench.reference import peft_model
 from alora.bench.run import run_bench
 from alora.bench.shapes import SHAPES, random_base
 from alora.bench.trainers import (
-    HubTrainer,
     PackedTrainer,
     PeftTrainer,
     TrlTrainer,
@@ -36,7 +34,7 @@ PREFIX, SUFFIX, POLICIES = 40, 9, 5
 TOLERANCE = GRADIENT_TOLERANCE[False]
 SETTINGS = BenchSettings(
     workload="training", shape="toy", prefixes=[PREFIX], suffix=SUFFIX, policies=[1, POLICIES], baselines=["peft"],
-    memory=False, rounds=2, rank=4,
+    rounds=2, rank=4,
 )  # fmt: skip
 
 
@@ -58,7 +56,7 @@ def told(monkeypatch):
 
 def refused():
     """By number of policies: the codes of what was refused."""
-    record = run_bench(SETTINGS, BaseSettings(), torch.device("cpu"), torch.float32, progress=False)
+    record = run_bench(SETTINGS, BaseSettings(), torch.device("cpu"), torch.float32)
     (cell,) = record.cells
     assert json.loads(record_json(record))["cells"][0]["ratios"]  # a fault must not keep the run from being written
     assert all((ratio.ratio is None) == bool(ratio.refused) for ratio in cell.ratios)
@@ -66,11 +64,11 @@ def refused():
 
 
 def test_sound_systems_get_their_ratios(told):
-    (cell,) = run_bench(SETTINGS, BaseSettings(), torch.device("cpu"), torch.float32, progress=False).cells
+    (cell,) = run_bench(SETTINGS, BaseSettings(), torch.device("cpu"), torch.float32).cells
     assert [(one.ours, one.ratio.value, one.refused) for one in cell.ratios] == [
         ("packed P=1", 1.0, []), (f"packed P={POLICIES}", POLICIES, []),
     ]  # fmt: skip
-    assert all(1 < one.arithmetic < one.limit for one in cell.ratios)
+    assert all(one.arithmetic > 1 for one in cell.ratios)
     assert cell.agreement[0].worst <= TOLERANCE
 
 
@@ -132,7 +130,7 @@ def test_a_baseline_that_computes_something_else(told, monkeypatch):
 def test_a_baseline_of_other_work(told, monkeypatch):
     stock = PeftTrainer.pieces
     monkeypatch.setattr(PeftTrainer, "pieces", lambda self: [replace(one, digest="other") for one in stock(self)])
-    assert refused() == {1: ["UNEQUAL_WORK", "UNEQUAL_GRADIENTS"], POLICIES: ["UNEQUAL_WORK", "UNEQUAL_GRADIENTS"]}
+    assert refused() == {1: ["UNEQUAL_WORK"], POLICIES: ["UNEQUAL_WORK"]}
 
 
 def test_a_step_faster_than_its_arithmetic(told):
@@ -179,7 +177,7 @@ def worked(trainer):
     return [Trial("one", 0, 0, Run.of(1.0, 1.0, list(map(Result, trainer.pieces()))))]
 
 
-@pytest.mark.parametrize("kind", [PeftTrainer, HubTrainer, TrlTrainer])
+@pytest.mark.parametrize("kind", [PeftTrainer, TrlTrainer])
 def test_every_baseline_runs_a_pair_of_ours(base, adapters, prompts, packed, kind):
     assert unequal_work(worked(packed), worked(made(kind, base, adapters[0], prompts)), "one") == []
 
@@ -214,13 +212,12 @@ def test_ours_agrees_with_peft_for_every_policy(base, adapters, prompts, packed)
         assert difference(mine, theirs) <= TOLERANCE
 
 
-@pytest.mark.parametrize("kind", [HubTrainer, TrlTrainer])
-def test_trainers_agree_with_the_vocabulary_objective(base, adapters, prompts, tmp_path, kind):
+def test_trl_agrees_with_the_vocabulary_objective(base, adapters, prompts, tmp_path):
     one = replace(prompts, pairs=prompts.pairs[:1], labels=prompts.labels[:1], weights=(1.0,))
     wide = PackedTrainer(base, adapters[:1], over_vocabulary(one, SHAPE.vocab), tmp_path)
     (ours,), _ = wide.outcomes([0])
     wide.close()
-    assert difference(ours, made(kind, base, adapters[0], one).outcome()) <= TOLERANCE
+    assert difference(ours, made(TrlTrainer, base, adapters[0], one).outcome()) <= TOLERANCE
 
 
 @pytest.mark.parametrize("fault", ["another adapter", "late activation"])
@@ -234,26 +231,28 @@ def test_another_computation_is_found(base, adapters, prompts, packed, fault):
 @pytest.mark.parametrize("scale", [1.0 + 1e-3, 0.0, float("nan")])
 def test_one_wrong_gradient_matrix_is_found(base, adapters, prompts, packed, scale):
     theirs, ours = made(PeftTrainer, base, adapters[0], prompts).outcome(), packed.outcomes([0])[0][0]
-    name = sorted(ours.gradients)[3]
-    a, b = ours.gradients[name]
-    broken = dataclasses.replace(ours, gradients={**ours.gradients, name: (a, scale * b)})
-    assert difference(broken, theirs) > TOLERANCE
+    name = sorted(ours)[3]
+    a, b = ours[name]
+    assert difference({**ours, name: (a, scale * b)}, theirs) > TOLERANCE
 
 
-def test_a_wrong_loss_is_found_and_what_cannot_be_compared_is_infinitely_apart(packed):
+def test_another_loss_another_answer_and_what_cannot_be_compared_are_found(base, adapters, prompts, packed, tmp_path):
     (first, second), _ = packed.outcomes([0, 1])
     assert difference(first, first) == 0
-    assert difference(replace(first, loss=first.loss * 1.001), first) > TOLERANCE
-    fewer = replace(first, gradients=dict(list(first.gradients.items())[1:]))
-    silent, wide = replace(first, gradients={}), replace(first, words=SHAPE.vocab)
-    for other in (second, fewer, silent, wide):
-        assert difference(first, other) == float("inf")
-    assert difference(silent, silent) == float("inf")
-    zero = replace(first, gradients={name: (0 * a, 0 * b) for name, (a, b) in first.gradients.items()})
-    assert difference(zero, zero) == float("inf")  # gradients that are all zero show nothing
+    wide = PackedTrainer(base, adapters, over_vocabulary(prompts, SHAPE.vocab), tmp_path)
+    turned = PackedTrainer(base, adapters, replace(prompts, labels=tuple(1 - n for n in prompts.labels)), tmp_path)
+    for other in (wide, turned):
+        assert difference(first, other.outcomes([0])[0][0]) > TOLERANCE
+        other.close()
+    assert difference(first, second) > TOLERANCE
+    fewer = dict(list(first.items())[1:])
+    zero = {name: (0 * a, 0 * b) for name, (a, b) in first.items()}  # gradients that are all zero show nothing
+    for mine, theirs in ((first, fewer), (fewer, first), (first, {}), ({}, {}), (zero, zero)):
+        assert difference(mine, theirs) == float("inf")
 
 
 def test_a_clock_sees_what_a_step_does():
-    seconds, wall = Clock(torch.device("cpu")).time(lambda: sum(range(100_000)))
+    returned, seconds, wall = Clock(torch.device("cpu")).time(lambda: sum(range(100_000)))
+    assert returned == sum(range(100_000))
     assert seconds > 0
     assert wall > 0

@@ -134,7 +134,6 @@ def played(workload: str, systems: Mapping[str, Played]) -> list[Cell]:
 def judged(
     cells: Sequence[Cell],
     on: Machine | None = None,
-    slots: int | None = None,
     moved: Mapping[str, float] | None = None,
     keeps: bool = True,
 ) -> Record:
@@ -143,7 +142,7 @@ def judged(
     ours = next(cell.ours[0] for cell in cells if cell.ours)
     vars(bench).update(
         _harness=SimpleNamespace(cells=list(cells)), _context=SimpleNamespace(machine=on or machine()),
-        _engine=None if slots is None else SimpleNamespace(slots=slots), material=material(), tolerance=1e-3, ours=ours,
+        material=material(), tolerance=1e-3, ours=ours,
         systems={name: SimpleNamespace(keeps=keeps) for cell in cells for name in cell.systems},
         conversation=lambda tokens: PREFIX[:tokens],
     )  # fmt: skip
@@ -158,12 +157,12 @@ def judged(
 
 def record_of(cells: Sequence[Cell] = (), load: Sequence[LoadRecord] = (), **more: Any) -> Record:
     """A record that holds these."""
-    base = MeasuredBase("27m", {"weights": "random"}, 27, 8, 512, 4096, 100, "float32", "cpu", "none", 1.0)
+    base = MeasuredBase("27m", {"weights": "random"}, 27, 8, 512, 4096, "float32", "cpu", "none", 1.0)
     settings = {"rank": "8", "targets": "q_proj", "suffix": "4", "prefixes": "32", "seed": "0", "threads": "1"}
     settings |= {"rounds": "3", "serving.turns": "1"}
     whole: dict[str, Any] = {
         "benchmark": "serving", "environment": {"torch": "2", "command": "alora bench", "processor": "A CPU"},
         "settings": settings, "base": base, "clock": "wall time", "tolerance": 1e-3, "machine": machine(),
-        "engine": {"name": "vllm"}, "aa": {}, "memory": [], "stopped": None, "wall_seconds": 2.0, "cpu_seconds": 1.0,
+        "engine": {"name": "vllm"}, "aa": {}, "stopped": None, "wall_seconds": 2.0, "cpu_seconds": 1.0,
     }  # fmt: skip
     return Record(cells=list(cells), load=list(load), **whole | more)

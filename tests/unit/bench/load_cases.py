@@ -3,10 +3,10 @@
 from types import SimpleNamespace
 from typing import Any
 
-from alora.bench.engine import Request
 from alora.bench.load import Generator, Load
 from alora.bench.record import LoadRecord, OfferedRate
 from alora.bench.reference import References, of
+from alora.bench.systems import Request
 from alora.bench.trials import Piece, Result
 from alora.config.schema import BenchSettings, ServingBenchSettings
 from tests.unit.bench.cases import LABELS, right

@@ -93,7 +93,7 @@ def assert_withheld(record, code):
 
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_a_fair_run_gets_its_ratios(workload):
-    record = judged(played(workload, players()), slots=6)
+    record = judged(played(workload, players()))
     ratios = [ratio for cell in record.cells for ratio in cell.ratios]
     assert codes(record) == [[]] * len(ratios)
     assert all(ratio.ratio.value == pytest.approx(9.0) for ratio in ratios)
@@ -108,7 +108,7 @@ def test_a_fair_run_gets_its_ratios(workload):
 def test_a_planted_fault_withholds_the_ratio(workload, plant, code):
     systems = players()
     plant(systems)
-    record = judged(played(workload, systems), machine(1e9, 1e9), slots=6)  # enough for a roofline of a millisecond
+    record = judged(played(workload, systems), machine(1e9, 1e9))  # enough for a roofline of a millisecond
     assert_withheld(record, code)
     assert all(ratio.ratio is None for cell in record.cells for ratio in cell.ratios)
 
@@ -137,11 +137,6 @@ def test_a_cache_that_was_emptied_between_two_stages_withholds(workload, stage, 
                 cells[stage].trials[number] = replace(trial, run=Run.of(trial.run.seconds, 1.0, answers))
         found = judged(cells).cells[stage].ratios[0].refused
         assert [one.code for one in found] == ["EMPTIED_CACHE"] * forgetful
-
-
-@pytest.mark.parametrize("workload", WORKLOADS)
-def test_too_few_slots_withhold(workload):
-    assert_withheld(judged(played(workload, players()), slots=5), "STARVED_SLOTS")
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)

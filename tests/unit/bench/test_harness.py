@@ -60,7 +60,7 @@ def test_every_turn_is_rehearsed_and_then_timed_once_a_round_in_an_order_of_its_
     def turn(name: str) -> Turn:
         return lambda number: [seen.append((name, number)) or burst()]
 
-    harness = Harness(BenchSettings(rounds=5), progress=False)
+    harness = Harness(BenchSettings(rounds=5))
     harness.measure({name: turn(name) for name in "abcdefgh"}, [cell := Cell("grid", {"tokens": 32}, ["a"])], cells=8)
     assert seen[:8] == [(name, REHEARSAL) for name in "abcdefgh"]
     assert [(trial.system, trial.round) for trial in cell.trials] == seen[8:]
@@ -73,7 +73,7 @@ def test_every_turn_is_rehearsed_and_then_timed_once_a_round_in_an_order_of_its_
 @pytest.mark.parametrize(("cells", "rounds"), [(1, 8), (4, 3), (20, 3)])
 def test_a_workload_of_few_cells_runs_more_rounds(cells, rounds):
     """Its A/A ratio would be all noise otherwise."""
-    harness = Harness(BenchSettings(rounds=3), progress=False)
+    harness = Harness(BenchSettings(rounds=3))
     harness.measure({"a": lambda number: [burst()]}, [cell := Cell("grid", {})], cells)
     assert [trial.round for trial in cell.trials] == list(range(rounds))
 
@@ -81,7 +81,7 @@ def test_a_workload_of_few_cells_runs_more_rounds(cells, rounds):
 def test_a_system_that_leaves_a_stage_out_is_not_measured():
     stages = [Cell("warm", {"stage": name}) for name in ("read", "warm")]
     with pytest.raises(ValueError, match="shorter"):
-        Harness(BenchSettings(), progress=False).measure({"a": lambda number: [burst()]}, stages, 1)
+        Harness(BenchSettings()).measure({"a": lambda number: [burst()]}, stages, 1)
 
 
 class Answered(System):
@@ -105,7 +105,7 @@ def serving_of(serving: ServingBenchSettings, **settings: Any) -> tuple[Any, Har
     """A benchmark whose systems note what they are asked."""
     bench: Any = object.__new__(ServingBench)
     own = BenchSettings(serving=serving, **settings)
-    harness = Harness(own, progress=False)
+    harness = Harness(own)
     vars(bench).update(
         _settings=own, _harness=harness, ours="alora", systems={name: Answered() for name in ("lora", "alora")},
         _engine=SimpleNamespace(answer=lambda requests: burst((0,))), _loads=[],
@@ -148,7 +148,7 @@ def test_behind_a_cache_every_system_runs_all_policies(workload, bursts):
 
 def test_a_run_that_is_stopped_keeps_the_rounds_that_are_whole():
     for passed in range(12):
-        harness, left = Harness(BenchSettings(), progress=False), [2 + passed]  # two rehearsals
+        harness, left = Harness(BenchSettings()), [2 + passed]  # two rehearsals
 
         def in_time(left: list[int] = left) -> None:
             left[0] -= 1
@@ -178,7 +178,7 @@ def test_a_run_that_is_stopped_keeps_the_rounds_that_are_whole():
 @pytest.mark.parametrize("finished", ["cells", "load", "nothing"])
 def test_whatever_stops_a_run_what_was_finished_is_kept(error, reason, finished):
     """The fault: a run of the open loop alone has no cells, and Ctrl-C took the finished rates with it."""
-    harness = Harness(BenchSettings(), progress=False)
+    harness = Harness(BenchSettings())
 
     def measure() -> None:
         if finished == "cells":
@@ -201,7 +201,7 @@ def test_whatever_stops_a_run_what_was_finished_is_kept(error, reason, finished)
 
 
 def test_nothing_is_begun_when_the_time_is_up():
-    harness = Harness(BenchSettings(limit_s=5.0), progress=False)
+    harness = Harness(BenchSettings(limit_s=5.0))
     for harness.deadline in (None, math.inf):
         harness.in_time()
     harness.deadline = 0.0

@@ -11,7 +11,7 @@ from tests.unit.bench.cases import judged, played, players
 
 
 def test_a_record_is_read_back_as_it_was_written(tmp_path):
-    run = judged(played("warm", players()), slots=6)
+    run = judged(played("warm", players()))
     run.load.append(LoadRecord("rate", "alora", 4, 1000.0, 4, 4, rates=[OfferedRate(1.0, True, 2.0, [3.0])]))
     (tmp_path / "bench.json").write_text(record_json(run))
     again = load_record(tmp_path)
