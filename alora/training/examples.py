@@ -1,7 +1,7 @@
 """Labelled rows → examples: one prefix and the pairs behind it."""
 
 import functools
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -83,21 +83,19 @@ def examples(
 
 def balanced(rows: Sequence[Example]) -> list[Example]:
     """``rows`` with label weights that give every label that a policy has rows of the same total weight."""
-    counts: dict[int, Counter[int]] = defaultdict(Counter)
-    for target in (target for row in rows for target in row.targets):
-        counts[target.policy][target.label] += 1
+    totals: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for row in rows:
+        for target in row.targets:
+            totals[target.policy][target.label] += row.weight
 
     @functools.cache
     def weighted(target: Target) -> Target:
-        found = counts[target.policy]
-        weights = (found.total() / (len(found) * found[label]) if found[label] else 1.0 for label in _labels(target))
+        found = {label: total for label, total in totals[target.policy].items() if total}
+        total, labels = sum(found.values()), range(len(target.label_token_ids))
+        weights = (total / (len(found) * found[label]) if label in found else 1.0 for label in labels)
         return replace(target, label_weights=tuple(weights))
 
     return [replace(row, targets=tuple(map(weighted, row.targets))) for row in rows]
-
-
-def _labels(target: Target) -> range:
-    return range(len(target.label_token_ids))
 
 
 def _require_one_activation(prefix_ids: tuple[int, ...], suffix: Suffix, where: str) -> None:

@@ -67,7 +67,8 @@ def resign_file(folder: Path, name: str) -> None:
 def third_logit(folder: Path) -> None:
     file = folder / "golden.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()]
-    file.write_text("".join(json.dumps(row | {"label_logits": [0.0, 1.0, 2.0]}) + "\n" for row in rows))
+    rows[-1]["label_logits"] = [0.0, 1.0, 2.0]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     resign_file(folder, file.name)
 
 

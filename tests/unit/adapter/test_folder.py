@@ -49,8 +49,11 @@ def test_the_digest_changes_with_whatever_changes_answers():
         replace(weights, spec=replace(SPEC, invocation_ids=(5,))),
         replace(weights, tensors={**weights.tensors, name: (a_rd, b_or + 1e-7)}),
         replace(weights, tensors={**weights.tensors, name: (a_rd.double(), b_or)}),
+        replace(
+            weights, tensors={one.replace("self_attn.q", "self_attn.p"): own for one, own in weights.tensors.items()}
+        ),
     ]
-    assert len({one.digest for one in (weights, *others)}) == 6
+    assert len({one.digest for one in (weights, *others)}) == 7
 
 
 @pytest.mark.parametrize(
@@ -180,11 +183,11 @@ def test_a_module_whose_product_is_zero_or_no_number_adds_nothing_of_use():
     assert AdapterWeights(AdapterSpec(1, 1.0, ("q", "k", "v"), None), tensors).absent == ["k", "v"]
 
 
-@pytest.mark.parametrize("alpha", [None, 12.0])
-def test_the_scaling_stays_at_another_rank(alpha):
+@pytest.mark.parametrize(("alpha", "scaling"), [(None, 2.0), (12.0, 1.5)])
+def test_the_scaling_stays_at_another_rank(alpha, scaling):
     settings = AdapterSettings(rank=8, alpha=alpha)
     whole, small = AdapterSpec.of(settings, None), AdapterSpec.of(settings, None, rank=2)
-    assert (small.rank, small.scaling) == (2, whole.scaling)
+    assert (whole.scaling, small.rank, small.scaling) == (scaling, 2, scaling)
 
 
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])

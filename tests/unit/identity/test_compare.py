@@ -120,3 +120,18 @@ def test_shares_to_look_at_start_at_the_rows_own_first_token():
     assert list(shares) == ["pair, row 0", "pair, row 1"]
     assert shares["pair, row 0"] == {str(site): [0.0, 0.0, 0.0, 1.0, 1.0] for site in (K, V)}
     assert shares["pair, row 1"] == {str(K): [0.0, 1.0, 1.0], str(V): [1 / 8, 1.0, 1.0]}
+
+
+def test_each_row_is_compared_up_to_its_own_activation():
+    uneven = make_call("pair", [[1, 2, 3, 4, 5], [1, 2, 3, 4]], [2, 3], pad_id=0, device="cpu")
+    assert uneven.activation_B == (2, 4)
+    base = {site: torch.zeros(2, 5, 2, 4) for site in (K, V)}
+    adapted = {site: torch.zeros(2, 5, 2, 4) for site in (K, V)}
+    for row, activation in enumerate(uneven.activation_B):
+        for tensor in adapted.values():
+            tensor[row, activation:] = 1.0
+    pair = Capture(base, torch.zeros(2, 7)), Capture(adapted, torch.zeros(2, 7))
+    assert compare(uneven, *pair, reached={K, V}) == []
+    adapted[K][1, 3] = 1.0
+    assert [(finding.row, finding.position) for finding in prefix_findings(uneven, *pair)] == [(1, 2)]
+    assert inert_findings(uneven, *pair, reached={K, V}) == []

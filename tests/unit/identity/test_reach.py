@@ -24,6 +24,10 @@ def below(layer: int) -> set[str]:
         ("base_model.model.model.layers.1.self_attn.v_proj", {"layer 1 V"}),
         ("base_model.model.model.layers.1.self_attn.qkv_proj", {"layer 1 K", "layer 1 V"}),
         ("base_model.model.transformer.h.1.attn.c_attn", {"layer 1 K", "layer 1 V"}),
+        *(
+            (f"base_model.model.model.layers.1.self_attn.{fused}", {"layer 1 K", "layer 1 V"})
+            for fused in ("kv_proj", "query_key_value", "Wqkv", "kv_a_proj_with_mqa", "kv_b_proj")
+        ),
         ("base_model.model.model.layers.1.self_attn.q_proj", set()),
         ("base_model.model.model.layers.1.self_attn.o_proj", set()),
         ("base_model.model.model.layers.1.mlp.gate_proj", set()),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from alora.config.schema import EvaluationSettings, PromptSettings, Recipe
+from alora.config.schema import EvaluationSettings, PromptSettings, Recipe, ServingSettings, TrackingSettings
 from alora.errors import RunError
 from alora.training.run_folder import RunFolder, holds_finished
 
@@ -44,6 +44,27 @@ def test_outputs_of_other_settings_or_inputs_are_refused_until_forced(tmp_path, 
     assert made.exists()
     assert claim(replace(other, force=True), inputs) is False
     assert not made.exists()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"tracking": TrackingSettings(kind="tensorboard")},
+        {"serving": ServingSettings(port=8001)},
+        {"scorer": "vllm"},
+        {"output": "elsewhere"},
+        {"strict": True},
+        {"json": True},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_settings_that_change_nothing_that_was_made_go_on_in_the_same_run(changed, tmp_path):
+    claim(recipe(tmp_path), INPUTS)
+    made = tmp_path / "run/battery/p/alora.json"
+    made.parent.mkdir(parents=True)
+    made.write_text("{}")
+    assert claim(recipe(tmp_path, **changed), INPUTS) is True
+    assert made.exists()
 
 
 def test_finished_is_a_bundle_of_every_policy_from_these_inputs(tmp_path):

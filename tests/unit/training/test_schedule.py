@@ -9,7 +9,7 @@ from transformers import get_scheduler
 from alora.config.schema import SCHEDULERS, TrainingSettings
 from alora.training.examples import Example, Target
 from alora.training.loop import _arguments, finite_entry
-from alora.training.schedule import loss_curves, make_schedule, still_improving
+from alora.training.schedule import loss_curves, make_schedule, still_improving, unfinished
 
 
 def rows(*policies_of_row: tuple[int, ...]) -> list[Example]:
@@ -123,3 +123,22 @@ def test_the_last_step_has_a_rate(steps, ratio, scheduler, tmp_path):
         optimiser.step()
         following.step()
     assert rates[-1] > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "advice"),
+    [
+        ({"max_steps": -1, "epochs": 3.0}, "raise training.epochs, which was 3"),
+        ({"max_steps": 7, "epochs": 3.0}, "raise training.max_steps, which was 7"),
+    ],
+)
+def test_what_ended_a_training_too_early_is_named(settings, advice):
+    said = unfinished([(1.0, 0.6), (2.0, 0.5)], settings)
+    assert said is not None
+    assert said.endswith(advice)
+    assert unfinished([(1.0, 0.5), (2.0, 0.6)], settings) is None
+
+
+def test_a_last_step_of_fewer_rows_counts():
+    schedule = make_schedule(TrainingSettings(batch_size=4, epochs=2), rows(*[(0,)] * 10), 16)
+    assert (schedule.steps_per_epoch, schedule.steps) == (3, 6)

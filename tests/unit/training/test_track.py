@@ -28,6 +28,9 @@ def test_an_adapter_that_has_not_moved_is_no_candidate():
     assert tracker.best(0).tensors["model.layers.0.self_attn.q_proj"][1][0, 0] == 0.5
     tracker.judge({0: float("nan")}, step=3)
     assert "validation loss is nan" in tracker.standings[0].dropped
+    still = Tracker(Bank(model, [new_adapter(spec, model, 0)]), patience=3)
+    still.judge({0: float("nan")}, step=1)
+    assert "validation loss is nan" in (still.standings[0].dropped or ""), "also while it has not moved"
 
 
 def _tracker(patience: int) -> tuple[Tracker, Bank]:
@@ -94,3 +97,17 @@ def test_only_the_first_gradient_of_a_policy_is_watched_and_each_layer_of_it():
     again.trained.add(0)
     GradientWatch(bank, again).on_pre_optimizer_step(nothing, nothing, control)  # pyright: ignore[reportArgumentType]
     assert again.standings[0].dropped == "for another reason"
+
+
+def test_a_checkpoint_gives_back_adapters_of_unlike_shapes(tmp_path):
+    model = toy_model("qwen3")
+    specs = [AdapterSpec(rank, 4.0, ("q_proj",), (5,)) for rank in (2, 3)]
+    bank = Bank(model, [new_adapter(spec, model, 0) for spec in specs], trainable=True)
+    with torch.no_grad():
+        bank.b_POR[0].fill_(0.5)
+    tracker, again = Tracker(bank, patience=3), Tracker(bank, patience=3)
+    tracker.judge({0: 0.5, 1: 0.5}, 1)
+    tracker.save(tmp_path)
+    again.load(tmp_path)
+    assert [again.best(policy).spec for policy in (0, 1)] == specs
+    assert [again.best(policy).digest for policy in (0, 1)] == [tracker.best(policy).digest for policy in (0, 1)]

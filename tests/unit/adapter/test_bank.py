@@ -1,0 +1,59 @@
+"""Adapters of unlike shapes in one bank: each keeps its own modules and its own rank."""
+
+import pytest
+import torch
+from torch import nn
+
+from alora.adapter.bank import Bank, Route
+from alora.adapter.folder import AdapterSpec, AdapterWeights
+from tests.peft_reference import random_adapter
+from tests.toy_models import toy_model
+
+Q, V = "model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.v_proj"
+
+
+@pytest.fixture
+def adapters() -> list[AdapterWeights]:
+    model = toy_model("qwen3")
+    return [random_adapter(model, rank, targets=[target]) for rank, target in ((2, "q_proj"), (4, "v_proj"))]
+
+
+def test_an_adapter_of_other_modules_is_not_inert(adapters):
+    bank = Bank(toy_model("qwen3"), adapters, trainable=True)
+    assert [bank.inert(policy) for policy in (0, 1)] == [False, False]
+    with torch.no_grad():
+        for b_POR in bank.b_POR:
+            b_POR[1] = 0.0
+    assert [bank.inert(policy) for policy in (0, 1)] == [False, True]
+
+
+def test_gradients_have_the_shape_of_the_adapter(adapters):
+    bank = Bank(toy_model("qwen3"), adapters, trainable=True)
+    for policy, name in ((0, Q), (1, V)):
+        found, own = bank.gradients(policy), adapters[policy].tensors
+        assert found.keys() == own.keys()
+        assert [half.shape for half in found[name]] == [half.shape for half in own[name]]
+
+
+def test_a_failure_inside_leaves_it_enabled(adapters):
+    model, ids = toy_model("qwen3"), torch.tensor([[3, 4, 5]])
+    bank = Bank(model, adapters)
+    with pytest.raises(ZeroDivisionError), bank.disabled():
+        _ = 1 / 0
+    with bank.route(Route.of_rows([0, 0, 0], torch.device("cpu"))):
+        adapted = model(ids).logits
+    assert not torch.equal(adapted, model(ids).logits)
+
+
+def test_a_half_precision_base_and_its_adapter_are_summed_before_they_are_rounded():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 64, bias=False)).bfloat16()
+    a_RD, b_OR, x = torch.randn(4, 16), torch.randn(64, 4), torch.randn(1, 8, 16).bfloat16()
+    base = model(x)
+    bank = Bank(model, [AdapterWeights(AdapterSpec(4, 8.0, ("0",), (5,)), {"0": (a_RD, b_OR)})])
+    with bank.route(Route.of_rows([0] * 8, torch.device("cpu"))):
+        found = model(x)
+    delta = 2.0 * (x.float() @ a_RD.T) @ b_OR.T
+    once, twice = (base.float() + delta).bfloat16(), base + delta.bfloat16()
+    torch.testing.assert_close(found, once)
+    assert (found != once).sum() < (found != twice).sum() / 4

@@ -1,0 +1,42 @@
+"""Which figures a card gives to the hub."""
+
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from alora.adapter.folder import AdapterSpec
+from alora.base.fingerprint import Fingerprint
+from alora.bundle.card import model_card
+from alora.bundle.manifest import MoveRecord
+from alora.verdict import OperatingPoint
+from tests.unit.bundle.cases import BASE, evaluation, manifest
+
+SPEC = AdapterSpec(4, 8.0, ("q_proj",), (5,))
+MOVED = MoveRecord("none", "float32", 8, 8, 0.1)
+
+
+def header(**changes) -> dict:
+    return yaml.safe_load(model_card(manifest(**changes), SPEC).split("---\n")[1])
+
+
+def test_the_figures_are_those_of_the_first_evaluation_each_under_its_name():
+    own = evaluation(accuracy=0.91, f1=0.82, precision=0.73, recall=0.64, auroc=0.95)
+    (result,) = header(evaluations=(own, evaluation("validation")))["model-index"][0]["results"]
+    assert result["dataset"]["split"] == "test"
+    assert {item["type"]: item["value"] for item in result["metrics"]} == {
+        "accuracy": 0.91, "f1": 0.82, "precision": 0.73, "recall": 0.64, "roc_auc": 0.95,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change", [{"moved": MOVED}, {"operating_point": OperatingPoint(dtype="bfloat16")}, {"evaluations": ()}]
+)
+def test_figures_of_another_base_or_point_are_no_results(change):
+    assert "model-index" in header(evaluations=(evaluation(),))
+    assert "model-index" not in header(**{"evaluations": (evaluation(),)} | change)
+
+
+def test_a_text_that_is_empty_is_still_a_code_span():
+    base = replace(BASE, fingerprint=Fingerprint("w", "t", ""))
+    assert '| template | `""` |' in model_card(manifest(base=base), SPEC)

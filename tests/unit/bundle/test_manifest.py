@@ -1,0 +1,59 @@
+"""What a manifest may say, and that it is read as it was written."""
+
+from dataclasses import replace
+
+import pytest
+
+from alora.bundle.manifest import CardRecord, MoveRecord, content_digest, manifest_from_dict
+from alora.errors import BundleError
+from alora.policy import Policy
+from tests.unit.bundle.cases import manifest
+
+MOVED = {"quantization": "none", "dtype": "float32", "rows": 8, "same_verdict": 7, "largest_difference": 1.5}
+
+
+@pytest.mark.parametrize("difference", [0.0, 1.5, None])
+def test_a_move_is_read_back(difference):
+    moved = MoveRecord(**MOVED | {"largest_difference": difference})
+    made = manifest(moved=moved, card=CardRecord("mit", ("de", "en"), {"rank": "4"}))
+    assert manifest_from_dict(made.as_dict(), "memory") == made
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"same_verdict": 9}, "same_verdict is 9 of 8"),
+        ({"same_verdict": -1}, "same_verdict is -1 of 8"),
+        ({"largest_difference": -0.5}, r"largest_difference is -0\.5"),
+        ({"dtype": "flat32"}, r"moved\.dtype is 'flat32'"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_move_that_cannot_have_been_is_refused(change, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        MoveRecord(**MOVED | change)
+
+
+def test_the_order_of_labels_is_in_the_digest():
+    """The first label is the positive one."""
+    made = manifest()
+    content = made.as_dict()
+    labels = content["policy"]["labels"]
+    content["policy"]["labels"] = dict(reversed(labels.items()))
+    assert list(labels) != list(content["policy"]["labels"])
+    with pytest.raises(BundleError, match="was changed after it was written"):
+        manifest_from_dict(content, "memory")
+
+
+def test_labels_come_back_in_their_order():
+    policy = Policy("tone", "Tone", "", ("rude", "dry"), ("No", "Yes"))
+    made = replace(manifest(), policy=policy)
+    assert manifest_from_dict(made.as_dict(), "memory").policy.labels == ("rude", "dry")
+
+
+@pytest.mark.parametrize("tokens", [[11], [11, 11], [11, 12, 13], [11, 12, 12]])
+def test_each_label_has_one_token_of_its_own(tokens):
+    content = manifest().as_dict()
+    content["suffix"]["label_token_ids"] = tokens
+    with pytest.raises(BundleError, match="not one label token per label"):
+        manifest_from_dict(content | {"sha256": content_digest(content)}, "memory")

@@ -1,0 +1,70 @@
+"""What is taken of the bundles that are named, and the base that they share."""
+
+from dataclasses import replace
+
+import pytest
+
+from alora.base.fingerprint import Fingerprint
+from alora.bundle import named
+from alora.bundle.artifact import Artifact, Kind
+from alora.bundle.named import base_of_bundle, chosen, read_bundles
+from alora.config.schema import BaseSettings
+from alora.errors import BundleError, ConfigError
+from tests.unit.bundle.cases import BASE, bundle
+
+
+def artifact_of(folder, kind: Kind = Kind.BATTERY, run=None) -> Artifact:
+    return Artifact(kind, folder, (folder,), (folder,), run)
+
+
+ITEMS = {"advice": 1, "refunds": 2}
+
+
+def test_policies_choose_among_several(tmp_path, capsys):
+    battery = artifact_of(tmp_path)
+    assert chosen(ITEMS, ["refunds"], battery) == {"refunds": 2}
+    assert chosen(ITEMS, ["refunds", "*"], battery) == chosen(ITEMS, [], battery) == ITEMS
+    assert chosen(ITEMS, ["refunds", "tone"], battery) == {"refunds": 2}
+    assert "has no policy tone; going on without" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="has no policy tone; it has advice, refunds"):
+        chosen(ITEMS, ["tone"], battery)
+
+
+def test_all_of_them_or_none(tmp_path):
+    with pytest.raises(ConfigError, match="has no policy tone; it has advice, refunds"):
+        chosen(ITEMS, ["refunds", "tone"], artifact_of(tmp_path), all_of=True)
+
+
+def test_of_one_bundle_nothing_is_chosen(tmp_path):
+    """``policies`` is of the recipe, and the bundle was named itself."""
+    assert chosen({"advice": 1}, ["refunds"], artifact_of(tmp_path, Kind.BUNDLE)) == {"advice": 1}
+
+
+def test_bundles_that_are_named_one_by_one_share_a_base_too(tmp_path, monkeypatch):
+    bases = {"a": BASE, "b": replace(BASE, fingerprint=Fingerprint("other", "t", "c"))}
+    monkeypatch.setattr(named, "find_artifact", lambda name: artifact_of(tmp_path / name, Kind.BUNDLE))
+    with pytest.raises(BundleError, match=r"different bases \(weights differ\)"):
+        read_bundles(
+            list(bases), BaseSettings(), [], lambda folder: bundle(folder, folder.name, base=bases[folder.name])
+        )
+
+
+def test_the_base_that_is_given_goes_before_the_one_of_the_run(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.yaml").write_text("base:\n  source: /data/trained-on\n")
+    made = bundle(run / "bundle", base=replace(BASE, source="trained-on", local=True))
+    asked = [
+        base_of_bundle(made, artifact_of(run, Kind.RUN, run), BaseSettings(source=s)) for s in (None, "/data/here")
+    ]
+    assert [base.source for base in asked] == ["/data/trained-on", "/data/here"]
+
+
+def test_a_run_that_was_moved_is_read_again(tmp_path):
+    file = tmp_path / "run.yaml"
+    for source in ("/data/before", "/data/after-it-was-moved"):
+        file.unlink(missing_ok=True)
+        file.write_text(f"base:\n  source: {source}\n")
+        recipe = named.saved_run(artifact_of(tmp_path, Kind.RUN, tmp_path))
+        assert recipe is not None
+        assert recipe.base.source == source

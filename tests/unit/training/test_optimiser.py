@@ -1,0 +1,27 @@
+"""Which policies a step moves."""
+
+import pytest
+import torch
+from torch import nn
+
+from alora.training.optimiser import PolicyAdamW
+
+
+def test_a_gradient_in_any_parameter_moves_the_policy():
+    """Policies may adapt other modules: one has no gradient in the first, one none in the last, one none at all."""
+    first, last = (nn.Parameter(torch.ones(3, 1)) for _ in range(2))
+    first.grad, last.grad = torch.tensor([[1.0], [0.0], [0.0]]), torch.tensor([[0.0], [1.0], [0.0]])
+    PolicyAdamW([first, last], lr=0.5, weight_decay=0.1).step()
+    assert first.flatten().tolist() == pytest.approx([0.45, 0.95, 1.0])
+    assert last.flatten().tolist() == pytest.approx([0.95, 0.45, 1.0])
+
+
+def test_steps_are_counted_in_float32_too():
+    start = torch.tensor([[1.0, -2.0], [3.0, 0.5]])
+    ours, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    optimisers = (PolicyAdamW([ours], lr=0.1), torch.optim.AdamW([theirs], lr=0.1, weight_decay=0.0))
+    for step in range(1, 6):
+        for parameter, optimiser in zip((ours, theirs), optimisers, strict=True):
+            parameter.grad = start / step
+            optimiser.step()
+    torch.testing.assert_close(ours, theirs)
