@@ -3,8 +3,8 @@
     python scripts/serving_results.py runs/serving_cpu --name cpu
     python scripts/serving_results.py benchmarks/results/serving_cpu.json --name cpu    # write its report again
 
-Writes ``benchmarks/results/serving_NAME.json`` and the report next to it, and rewrites what stands between the markers
-of ``docs/serving_benchmark.md``.
+Writes ``benchmarks/results/serving_NAME.json``, the report next to it, and the plots in ``docs/serving/``, and rewrites
+what stands between the markers of ``docs/serving_benchmark.md``.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import re
 import sys
 from pathlib import Path
 
+from alora.bench.plots import write_plots
 from alora.bench.record import Record, load_record, record_json
 from alora.bench.report import brief, markdown, ratio_text, table
 from alora.bench.trials import Cell
@@ -26,8 +27,8 @@ PUBLISHED = (  # tokens, adapters, milliseconds of standard LoRA and aLoRA as pu
 )
 
 
-def results_block(record: Record, name: str) -> str:
-    """The cold bursts and the rates under load, and where the whole report is."""
+def results_block(record: Record, name: str, plots: list[Path]) -> str:
+    """The cold bursts and the rates under load, the plots, and where the whole report is."""
     grid = [cell for cell in record.cells if cell.workload == "grid"]
     grid.sort(key=lambda cell: (cell.size("tokens"), cell.size("policies")))
     rows = [
@@ -43,7 +44,8 @@ def results_block(record: Record, name: str) -> str:
     parts += [table(["system", "population", "conversations a second"], rates)] if rates else []
     source = f"../benchmarks/results/serving_{name}"
     parts.append(f"[The whole report]({source}.md), [every sample]({source}.json).")
-    return "\n\n".join(parts)
+    parts.append("\n".join(f"![{plot.stem.replace('_', ' ')}](serving/{plot.name})" for plot in plots))
+    return "\n\n".join(filter(None, parts))
 
 
 def published_block(record: Record) -> str:
@@ -89,16 +91,18 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="the output folder of a run, or its bench.json")
     parser.add_argument("--name", default="cpu")
     given = parser.parse_args()
-    record = load_record(given.run)
+    record, images = load_record(given.run), ROOT / "docs/serving"
     target = ROOT / f"benchmarks/results/serving_{given.name}.json"
     target.write_text(record_json(record), encoding="utf-8")
     target.with_suffix(".md").write_text(markdown(record), encoding="utf-8")
+    images.mkdir(exist_ok=True)
+    plots = [plot.rename(images / f"{given.name}_{plot.name}") for plot in write_plots(record, images)]
     page = PAGE.read_text(encoding="utf-8")
-    page = replaced(page, f"results {given.name}", results_block(record, given.name))
+    page = replaced(page, f"results {given.name}", results_block(record, given.name, plots))
     if f"<!-- published {given.name} -->" in page:
         page = replaced(page, f"published {given.name}", published_block(record))
     PAGE.write_text(page, encoding="utf-8")
-    print(f"wrote {target.relative_to(ROOT)}, its report and {PAGE.relative_to(ROOT)}")
+    print(f"wrote {target.relative_to(ROOT)}, its report, docs/serving/ and {PAGE.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 
 from alora.base.load import choose_device, choose_dtype
+from alora.bench.plots import write_plots
 from alora.bench.record import plain, record_json
 from alora.bench.report import markdown
 from alora.bench.run import run_bench
@@ -16,7 +17,7 @@ _ROOM = 2**20  # bytes that must fit where the results go; those of a long run t
 
 
 def run(recipe: Recipe) -> int:
-    """Write ``bench.json`` and ``bench.md``; 1 when a ratio was withheld for a fault, or the run was stopped."""
+    """Write ``bench.json``, ``bench.md`` and plots; 1 when a ratio was withheld for a fault, or the run was stopped."""
     device = choose_device(recipe.base.device)
     if recipe.bench.needs_gpu and recipe.base.device == "auto" and device.type != "cuda":
         raise BaseError(
@@ -32,7 +33,8 @@ def run(recipe: Recipe) -> int:
         say(report)
     write_text(folder / "bench.json", record_json(record))
     write_text(folder / "bench.md", report)
-    note(f"written to {folder}: bench.md, and bench.json with every sample")
+    plots = write_plots(record, folder)
+    note(f"written to {folder}: bench.md, {len(plots)} plots, and bench.json with every sample")
     if record.engine.get("name") == "scorer":
         note("without vLLM: the packed scorer against PEFT's LoRA; pip install 'alora-toolkit[vllm]' for the server")
     if record.stopped:

@@ -1,4 +1,4 @@
-"""What stands next to a figure in tables and the documentation: extrapolated, a bound, or with what coverage."""
+"""What stands next to a figure in tables, plots and the documentation: extrapolated, a bound, or with what coverage."""
 
 import json
 import re
@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from alora.bench.plots import latency, open_loop, speed_up, write_plots
 from alora.bench.record import LoadRecord, OfferedRate, load_record
 from alora.bench.report import markdown
-from alora.bench.trials import AA, Cell
+from alora.bench.trials import AA, Cell, Objection
 from scripts.serving_results import published_block
 from tests.unit.bench.cases import judged, played, players, record_of, trials
 
@@ -132,3 +133,32 @@ def test_the_report_shows_rates_and_populations():
     assert "| 120 | 2.00 | 500 [400, 600] | 500 [400, 600] |" in text
     assert "| - | - | not exercised: 36 distinct adapters, 100 slots |" in text
     assert "500 [500, 500], not sustained |" in text
+
+
+def test_plots_mark_what_was_extrapolated(tmp_path):
+    figure = pytest.importorskip("matplotlib.figure")
+    for part in (True, False):
+        found = record(part)
+        found.cells.append(replace(found.cells[0], at={"tokens": 64, "policies": 9}))
+        found.cells.append(replace(found.cells[0], at={"tokens": 128, "policies": 3}))  # one point is not a line
+        axes = figure.Figure().subplots()
+        assert latency(axes, found)
+        assert "64 tokens" in axes.get_ylabel()
+        assert ("lora (~ extrapolated)" in axes.get_legend_handles_labels()[1]) is part
+        axes = figure.Figure().subplots()
+        assert speed_up(axes, found)
+        assert ("over LoRA, 64 tokens (~ extrapolated)" in axes.get_legend_handles_labels()[1]) is part
+    assert [file.name for file in write_plots(record(False), tmp_path)] == ["speed_up.png"]
+
+
+def test_the_plot_shows_every_loaded_rate_and_marks_those_that_failed():
+    figure = pytest.importorskip("matplotlib.figure")
+    rates = [rate_of(0.0, 500.0), rate_of(4.0, 9000.0, sustained=False), rate_of(1.0, 700.0)]
+    rates.append(rate_of(2.0, 800.0, sustained=False))
+    axes = figure.Figure().subplots()
+    assert open_loop(axes, record_of(load=[load_of("rate", *rates)]))
+    assert [list(line.get_xdata()) for line in axes.lines[:2]] == [[1.0, 2.0, 4.0], [2.0, 4.0]]
+    withheld = load_of("rate", rates[2], refused=[Objection("UNEQUAL_VERDICTS", "wrong")])
+    assert open_loop(axes, record_of(load=[withheld]))
+    assert any(", withheld" in label for label in axes.get_legend_handles_labels()[1])
+    assert not open_loop(figure.Figure().subplots(), record_of(load=[load_of("rate", rates[0])]))
