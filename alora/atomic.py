@@ -97,8 +97,7 @@ def whole(target: Path) -> Iterator[Path]:
     staged = part(target)
     try:
         yield staged
-        with staged.open("rb") as stream:
-            os.fsync(stream.fileno())
+        flush(staged)
         staged.replace(target)
     except BaseException as error:
         staged.unlink(missing_ok=True)

@@ -246,14 +246,12 @@ def _ready_streams() -> None:
 
 
 def _fail(message: str, exit_code: int) -> int:
-    lines = [_short(line) for line in message.split("\n")]
+    # A line that quotes megabytes from a received file loses its middle; the remedy stands at its end.
+    lines = [
+        line if len(line) <= LONGEST_LINE else f"{line[:1500]} [...] {line[-500:]}" for line in message.split("\n")
+    ]
     _say("\n".join([f"alora: {lines[0]}" if exit_code != 1 else lines[0], *lines[1:]]))
     return exit_code
-
-
-def _short(line: str) -> str:
-    """A line that quotes megabytes from a received file, without its middle; the remedy stands at its end."""
-    return line if len(line) <= LONGEST_LINE else f"{line[:1500]} [...] {line[-500:]}"
 
 
 def _discard_output() -> None:

@@ -6,6 +6,7 @@ that form here.
 
 import os
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,17 +20,15 @@ from alora.errors import ConfigError
 POSITIONAL = {"new": "name", "score": "conversation", "bench": "bench.workload"}
 ALIASES = {"bundle": "artifact", "battery": "artifact", "verdicts": "logs.verdicts", "engine": "scorer"}
 OF_LOGS = ("score", "report", "label")
-_ARTIFACT = ("artifact=", "bundle=", "battery=", "bundles=")
-_ROWS = ("data=", "conversation=")
 LOCAL_RECIPE = "recipe.yaml"
 _WITHOUT_RECIPE = ("new", "doctor", "bench", "report", "label", "plan")
 
-# Hydra's flags by their short names, and those that take the next argument as their value (1.3).
+# Hydra's flags by their short names; those whose value is the next argument, and those where it may be (1.3).
 _LONG = {"-cp": "--config-path", "-cn": "--config-name", "-cd": "--config-dir", "-c": "--cfg", "-p": "--package",
-         "-m": "--multirun", "-r": "--run", "-i": "--info"}  # fmt: skip
+         "-m": "--multirun", "-r": "--run", "-i": "--info", "-h": "--help"}  # fmt: skip
 _WITH_VALUE = ("--config-path", "--config-name", "--config-dir", "--cfg", "--package")
+_VALUES = {"--help": ("all",), "--info": ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")}
 _COMPOSING = {"--config-path", "--config-name", "--config-dir", "--multirun", "--run"}
-_INFO_TOPICS = frozenset(["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"])
 _OVERRIDE = re.compile(r"(?P<sign>\+{0,2})(?P<key>[^=+~]+)=(?P<value>.*)", re.DOTALL)
 # Settings of several names in one text, where Hydra would see a sweep.
 _LISTS_IN_TEXT = ("data.columns.messages",)
@@ -85,9 +84,9 @@ def read_arguments(verb: str, argv: Sequence[str], cwd: Path) -> Arguments:
         ConfigError: a positional argument that the verb does not take, or a recipe file that is not there.
     """
     flags, options, overrides, positional = _split(argv)
+    overrides = [_unalias(verb, item) for item in overrides]
     if positional:
         overrides += _positional(verb, positional, overrides)
-    overrides = [_unalias(verb, item) for item in overrides]
     given = Arguments(verb, tuple(flags), tuple(overrides), cwd=cwd, options=options)
     if given.config_dir is not None and not given.config_dir.is_dir():
         raise ConfigError(f"--config-dir {given.config_dir} not found; give a folder with configs")
@@ -116,17 +115,10 @@ def _split(argv: Sequence[str]) -> tuple[list[str], dict[str, str], list[str], l
     options: dict[str, str] = {}
     overrides: list[str] = []
     positional: list[str] = []
-    before = ""  # a flag that may take this argument
-    for item in argv:
-        if before in ("-h", "--help") and item == "all":
-            options[before], before = item, ""
-            continue
-        if before in _WITH_VALUE or (before == "--info" and item in _INFO_TOPICS):
-            flags.append(item)
-            options[before], before = item, ""
-            continue
+    waiting = deque(argv)
+    while waiting:
+        item = waiting.popleft()
         name, equals, value = item.partition("=")
-        before = ""
         if item.startswith("--e"):  # argparse takes any part of the name
             raise ConfigError(
                 f"{item}: Hydra's --experimental-rerun unpickles its file, which can run code; name settings"
@@ -134,7 +126,10 @@ def _split(argv: Sequence[str]) -> tuple[list[str], dict[str, str], list[str], l
         if item.startswith("-") and item != "-":
             name = _LONG.get(name, name)
             flags.append(item)
-            options[name], before = value, "" if equals else name
+            if waiting and not equals and (name in _WITH_VALUE or waiting[0] in _VALUES.get(name, ())):
+                value = waiting.popleft()
+                flags += [value] if name != "--help" else []  # Hydra's own takes none
+            options[name] = value
         elif equals or item.startswith("~"):
             overrides.append(item)
         else:
@@ -150,10 +145,10 @@ def _positional(verb: str, values: list[str], overrides: list[str]) -> list[str]
         a_recipe = Path(values[0]).suffix in ("", ".yaml", ".yml")
         hint = "artifact" if verb in OF_ARTIFACT else "recipe" if a_recipe else "data.train"
         raise ConfigError(f"alora {verb}: {values[0]!r} is not key=value; did you mean {hint}={values[0]}?")
-    if verb == "score" and not any(item.startswith(_ARTIFACT) for item in overrides):
+    if verb == "score" and not any(item.startswith(("artifact=", "bundles=")) for item in overrides):
         if len(values) == 2:
             return [f"artifact={quoted(values[0])}", f"{key}={quoted(values[1])}"]
-        if len(values) == 1 and any(item.startswith(_ROWS) for item in overrides):
+        if len(values) == 1 and any(item.startswith("conversation=") for item in overrides):
             return [f"artifact={quoted(values[0])}"]
     if len(values) > 1:
         raise ConfigError(f"alora {verb} takes one {key}, not {len(values)}: {' '.join(values)}")
@@ -200,12 +195,9 @@ def _pairs(key: str, value: str) -> list[str]:
     for name, word in pairs.items():
         text = quoted(word)
         plain = _PATH_STEP.fullmatch(name)
-        parts.append(f"{key}.{name}={text}" if plain else f"{key}={{{_SPECIAL.sub(_escaped, name)}: {text}}}")
+        escaped = _SPECIAL.sub(r"\\\g<0>", name)
+        parts.append(f"{key}.{name}={text}" if plain else f"{key}={{{escaped}: {text}}}")
     return parts
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return "\\" + found[0]
 
 
 def quoted(text: str) -> str:

@@ -71,7 +71,7 @@ def load_recipe(verb: str, argv: Sequence[str], note: Callable[[str], None]) -> 
     with composing(arguments, note):
         if not arguments.shows:
             return to_recipe(compose(arguments, arguments.overrides), arguments)
-        if "" in (arguments.options.get("--help"), arguments.options.get("-h")):
+        if arguments.options.get("--help") == "":
             sys.stdout.write(printable(redacted(_verb_help(arguments))))
             return None
         if "--cfg" in arguments.options:

@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from alora.config.elsewhere import advice
 from alora.config.schema import ALL_LINEAR, Recipe
 from alora.config.setting import settings_of
-from alora.errors import ConfigError
+from alora.errors import ConfigError, first_line
 
 _MOST = 20  # problems named at once
 # What is meant by a name that several sections have, or that alora has not.
@@ -93,8 +93,7 @@ def _broken_references(recipe: DictConfig) -> list[str]:
             if OmegaConf.is_config(value):
                 OmegaConf.to_container(value, resolve=True)
         except OmegaConfBaseException as error:
-            reason = next(line for line in str(error).splitlines() if line.strip())
-            problems.append(f"{key}: {reason}; give it a value, or refer to another setting as ${{name}}")
+            problems.append(f"{key}: {first_line(error)}; give it a value, or refer to another setting as ${{name}}")
     return problems
 
 
@@ -105,19 +104,11 @@ def schema_types() -> dict[str, Any]:
 
 def nearest_key(key: str) -> str | None:
     """The key of the schema that was probably meant, or None."""
-    if key in _MEANT:
-        return _MEANT[key]
-    known = list(schema_types())
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
-    if close:
-        return close[0]
-    last = key.rpartition(".")[2]
-    same_name = [name for name in known if name.rpartition(".")[2] == last]
-    if same_name:
-        return max(same_name, key=lambda name: difflib.SequenceMatcher(None, name, key).ratio())
-    leaves = {name.rpartition(".")[2]: name for name in known}
-    close = difflib.get_close_matches(last, leaves, n=1, cutoff=0.7)
-    return leaves[close[0]] if close else None
+    known = schema_types()
+    names = {name.rpartition(".")[2]: name for name in known} | {name: name for name in known}
+    close = difflib.get_close_matches(key, names, n=1, cutoff=0.75)
+    close = close or difflib.get_close_matches(key.rpartition(".")[2], names, n=1, cutoff=0.7)
+    return _MEANT.get(key) or (names[close[0]] if close else None)
 
 
 def unknown_key_message(key: str) -> str:

@@ -1,7 +1,7 @@
 """``alora VERB --help``: the verb's own keys, one line each, from the schema's own words."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def verb_help(verb: str, values: Any, folders: Sequence[Path]) -> str:
     return "\n".join([*_options("recipe", folders), *lines, _FOOTER])
 
 
-def keys_of(verb: str) -> Iterator[tuple[str, Any, Limits]]:
+def keys_of(verb: str) -> list[tuple[str, Any, Limits]]:
     """The settings that ``verb`` uses, top-level keys first, each section before its keys."""
     verbs: dict[str, tuple[str, ...] | None] = {}
     found = []
@@ -43,9 +43,7 @@ def keys_of(verb: str) -> Iterator[tuple[str, Any, Limits]]:
         verbs[key] = limits.of or limits.read_by or verbs.get(key.rpartition(".")[0])
         if verb in (verbs[key] or (verb,)):
             found.append((key, kind, limits))
-    nested = {key for key, kind, _ in found if is_dataclass(kind)}
-    yield from (item for item in found if "." not in item[0] and item[0] not in nested)
-    yield from (item for item in found if "." in item[0] or item[0] in nested)
+    return sorted(found, key=lambda item: "." in item[0] or is_dataclass(item[1]))
 
 
 def _options(group: str, folders: Sequence[Path]) -> list[str]:

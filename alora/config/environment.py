@@ -41,14 +41,11 @@ def describe_environment() -> dict[str, str]:
         "processor": processor(),
         "cpu flags": " ".join(cpu_flags()),
         "command": command_line(),
+        "gpu": gpu(),
+        "commit": source_commit(),
+        **{name: package_version(name) for name in PACKAGES},
     }
-    if (name := gpu()) is not None:
-        facts["gpu"] = name
-    commit = source_commit()
-    if commit is not None:
-        facts["commit"] = commit
-    versions = {name: package_version(name) for name in PACKAGES}
-    return facts | {name: version for name, version in versions.items() if version is not None}
+    return {name: fact for name, fact in facts.items() if fact is not None}
 
 
 def gpu() -> str | None:
@@ -59,8 +56,7 @@ def gpu() -> str | None:
 
 def processor() -> str:
     """What the processor calls itself: on Linux the kernel knows, elsewhere Python, and at least the architecture."""
-    named = _cpuinfo("model name")
-    return platform.processor() or platform.machine() if named is None else named
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
 
 
 def cpu_flags() -> tuple[str, ...]:

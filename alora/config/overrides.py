@@ -12,7 +12,7 @@ from hydra.core.override_parser.types import Override
 
 from alora.config.convert import schema_types, unknown_key_message
 from alora.config.schema import OPEN_DICTIONARIES
-from alora.errors import ConfigError
+from alora.errors import ConfigError, first_line
 
 _OPEN = tuple(f"{name}." for name in OPEN_DICTIONARIES)
 
@@ -65,11 +65,10 @@ def explain(error: BaseException) -> str:
     override, missing = getattr(error, "override", None), getattr(error, "missing_cfg_file", None)
     if missing:
         return _missing_option(str(missing), list(getattr(error, "options", None) or []), str(error))
-    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     if isinstance(override, str):
         if override.lstrip("+").startswith(OPEN_DICTIONARIES):
             return f"{override}: not {{KEY: VALUE, ...}} of plain words, as Hydra reads it; put it into a recipe file"
-        return f"{override}: not key=value as Hydra reads it ({first}); quote it: 'key=\"value\"'"
+        return f"{override}: not key=value as Hydra reads it ({first_line(error)}); quote it: 'key=\"value\"'"
     return "\n".join(str(item).strip() for item in (error, error.__cause__) if item is not None and str(item).strip())
 
 

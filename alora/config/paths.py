@@ -71,7 +71,7 @@ def absolute_paths(recipe: Recipe, verb: str, roots: Sequence[Path]) -> Recipe:
 def _input(key: str, given: str, needed: bool, on_hub: bool, roots: Sequence[Path], problems: list[str]) -> str:
     if given == "-" or given.startswith("hub:") or (key, given) == ("data.train", GENERATE):
         return given
-    found = _find_family(given, roots) if POLICY_PLACE in given else _find(given, roots)
+    found = _find(given, roots)
     if found is not None:
         return str(found)
     if on_hub and HUB_ID.fullmatch(given) and not any((root / given).parent.is_dir() for root in roots):
@@ -98,20 +98,12 @@ def _close(given: str, roots: Sequence[Path]) -> str | None:
     return None
 
 
-def _find_family(given: str, roots: Sequence[Path]) -> Path | None:
-    """A name with a gap for the policy's id stands for several files; their folder must be there."""
-    folder, name = os.path.split(given)
-    if POLICY_PLACE in folder:
-        return None
-    found = _find(folder or ".", roots)
-    return found / name if found is not None else None
-
-
 def _find(given: str, roots: Sequence[Path]) -> Path | None:
+    """The first path that is there; of a name with a gap for the policy's id, which is several files, its folder."""
     for root in roots:
         path = root / expanded(given)
         try:
-            if path.exists():
+            if (path.parent if POLICY_PLACE in path.name else path).exists():
                 return path.absolute()
         except (OSError, ValueError):  # a name that no file can have: too long, or with a NUL
             return None

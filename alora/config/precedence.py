@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from alora.config.received import leaves_of, read_settings, value_at
+from alora.config.received import read_settings, value_at
+from alora.typed import leaves
 
 
 def silenced_choices(overrides: Sequence[str], values: Mapping[str, Any], folders: Sequence[Path]) -> list[str]:
@@ -21,11 +22,8 @@ def silenced_choices(overrides: Sequence[str], values: Mapping[str, Any], folder
     """
     given, messages = _given(overrides), []
     for group, option in given.items():
-        wanted: dict[str, Any] = {}
         chosen = _option(group, option, folders)
-        for key, value in leaves_of(chosen, group) if chosen else ():
-            wanted.setdefault(key, value)  # a list comes before its items
-        for key, value in wanted.items():
+        for key, value in leaves(chosen, group) if chosen else ():
             found = value_at(values, key)
             explicit = any(f"{key}.".startswith(f"{name}.") for name in given.keys() - {group})
             if found != value and not explicit:

@@ -25,7 +25,7 @@ from alora.atomic import write_json
 from alora.config.arguments import Arguments, quoted, read_arguments
 from alora.config.compose import COMPOSITION_ERRORS, compose, composing, hydra_main, initialised, to_recipe
 from alora.config.schema import Recipe
-from alora.errors import ConfigError, one_line
+from alora.errors import ConfigError, first_line, one_line
 
 DONE, SKIPPED, FAILED, LOST = "done", "done before", "failed", "lost"
 LOST_CODE = 2  # a job without a report: its process died; the same command resumes it
@@ -90,11 +90,10 @@ def run_sweep(
 
 def _records(folder: Path, expected: Sequence[str]) -> list[JobRecord]:
     """What the jobs left; an ``expected`` one (its changed overrides, by number) without a record is lost."""
-    found = {number: JobRecord(number, changed) for number, changed in enumerate(expected)}
-    for file in folder.glob("*.json"):
-        record = JobRecord(**json.loads(file.read_text(encoding="utf-8")))
-        found[record.number] = record
-    return [record for _, record in sorted(found.items())]
+    lost = {number: JobRecord(number, changed) for number, changed in enumerate(expected)}
+    left = [JobRecord(**json.loads(file.read_text(encoding="utf-8"))) for file in folder.glob("*.json")]
+    found = lost | {record.number: record for record in left}
+    return [found[number] for number in sorted(found)]
 
 
 def _by_plugin(arguments: Arguments) -> bool:
@@ -105,7 +104,7 @@ def _plan(arguments: Arguments) -> tuple[list[str], str]:
     """What tells the jobs apart, and what their run folders lie below; all recipes are checked."""
     with initialised(arguments):
         jobs = _jobs_of(arguments)
-    changed = changed_overrides(jobs)
+    changed = [" ".join(item for item in job if item not in arguments.overrides) for job in jobs]
     if arguments.verb != "train":
         return changed, ""
     return changed, below_the_run([to_recipe(compose(arguments, job), arguments) for job in jobs])
@@ -133,12 +132,6 @@ def _jobs_of(arguments: Arguments) -> list[list[str]]:
     return jobs
 
 
-def changed_overrides(jobs: Sequence[Sequence[str]]) -> list[str]:
-    """Per job, the overrides that not all jobs have."""
-    common = set(jobs[0]).intersection(*jobs) if len(jobs) > 1 else set()
-    return [" ".join(item for item in job if item not in common and not item.startswith("hydra")) for job in jobs]
-
-
 def below_the_run(recipes: Sequence[Recipe]) -> str:
     """What names a job's own folder below its run folder: nothing, its policy, or its number.
 
@@ -157,13 +150,6 @@ def _own_recipe(composed: DictConfig, arguments: Arguments, below: str, number: 
     return replace(recipe, run_dir=f"{recipe.run_dir}/{own}") if below else recipe
 
 
-def _folder(path: str) -> str:
-    """``path`` as the value of an override, whatever characters are in it."""
-    if "${" in path:  # the override would have it resolved
-        raise ConfigError(f"jobs of this sweep would go to the folder {path!r}; give it a name without '${{'")
-    return quoted(path)
-
-
 @contextlib.contextmanager
 def _sweep_folder(arguments: Arguments) -> Iterator[tuple[Path, list[str]]]:
     """Where the jobs' records lie, and the overrides that tell Hydra where to keep its own.
@@ -179,7 +165,10 @@ def _sweep_folder(arguments: Arguments) -> Iterator[tuple[Path, list[str]]]:
     else:
         lasting = folder = Path(tempfile.mkdtemp(prefix="alora-sweep-"))
     try:
-        more = [] if arguments.sets("hydra.sweep.dir") else [f"hydra.sweep.dir={_folder(str(lasting))}"]
+        named = arguments.sets("hydra.sweep.dir")
+        if not named and "${" in str(lasting):  # the override would have it resolved
+            raise ConfigError(f"jobs of this sweep would go to {lasting}; give that folder a name without '${{'")
+        more = [] if named else [f"hydra.sweep.dir={quoted(str(lasting))}"]
         more += [] if arguments.sets("hydra.job.name") else [f"hydra.job.name=alora_{arguments.verb}"]
         yield folder, more
     finally:
@@ -198,7 +187,6 @@ def _run_job(
         record = replace(record, run_dir=recipe.run_dir)
         code, metric, done = run(recipe)
     except Exception as error:
-        message = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        return replace(record, outcome=FAILED, exit_code=report(error), message=message)
+        return replace(record, outcome=FAILED, exit_code=report(error), message=first_line(error))
     message, outcome = f"exit code {code}" if code else "", SKIPPED if done else FAILED if code else DONE
     return replace(record, outcome=outcome, exit_code=code, metric=metric, message=message)
