@@ -125,10 +125,10 @@ class _Check:
         for policy in self.policies:
             mine = {name: [row for row in rows if policy.id in row.labels] for name, rows in self.splits.items()}
             found = [finding for name, rows in mine.items() for finding in self._balance(policy, name, rows)]
-            found += check_duplicates(mine, policy) if own_files or not self.battery else []
+            found += check_duplicates(mine, policy) if own_files else []
             title = f"{policy.id}: " if self.battery else ""
             self.findings += [replace(finding, where=f"{title}{finding.where}") for finding in found]
-        if self.battery and not own_files:
+        if not own_files:
             self.findings += check_duplicates(self.splits, *self.policies)
 
     def _balance(self, policy: Policy, name: str, rows: Rows) -> list[Finding]:

@@ -84,9 +84,8 @@ def _report(
 ) -> dict[str, Mapping[str, str]]:
     """Compute, write and show the comparison; what is left out, with the policies that scores were of no use for."""
     recipe = task.recipe
-    main_rank = (recipe.compare.ranks or [recipe.adapter.rank])[0]
-    if recipe.adapter.rank in recipe.compare.ranks:
-        main_rank = recipe.adapter.rank
+    ranks, main_rank = recipe.compare.ranks, recipe.adapter.rank
+    main_rank = ranks[0] if ranks and main_rank not in ranks else main_rank
     comparison = compare(scores, recipe.evaluation, main_rank, recipe.training.seed)
     left_out = dict(left_out)
     for method, reasons in comparison.left_out.items():

@@ -45,22 +45,17 @@ class Fault:
 
 def run(recipe: Recipe) -> int:
     """Look at everything, print it, and return 1 if something is broken."""
-    environment = describe_environment()
-    findings = _package_findings()
-    devices, more = _devices()
-    findings += more
-    plugin, more = _vllm()
-    findings += more
-    state, more = _bases(recipe)
-    findings += more
-    report = {"environment": environment, "devices": devices, "vllm": plugin, "bases": state}
-    report |= {"findings": [asdict(finding) for finding in findings]}
+    facts, findings = {"environment": describe_environment()}, _package_findings()
+    for name, (found, faults) in {"devices": _devices(), "vllm": _vllm(), "bases": _bases(recipe)}.items():
+        facts[name] = found
+        findings += faults
+    report = {**facts, "findings": [asdict(finding) for finding in findings]}
     if recipe.output is not None:
         write_json(report_file(recipe.output), report)
     if recipe.json:
         say_json(report)
     else:
-        table(("what", "found"), [*{**environment, **devices, **plugin, **state}.items()])
+        table(("what", "found"), [line for part in facts.values() for line in part.items()])
         _say_findings(findings)
     return int(any(finding.broken for finding in findings))
 
@@ -85,15 +80,13 @@ def _package_findings() -> list[Fault]:
         requirement = Requirement(line)
         extra = re.search(r"extra == ['\"](\w+)['\"]", line)
         found = package_version(requirement.name)
-        if found is not None and not requirement.specifier.contains(found, prereleases=True):
-            what = f"{requirement.name} is {found}, alora needs {requirement.specifier}"
-            findings.append(Fault(what, f"pip install '{requirement.name}{requirement.specifier}'", broken=not extra))
-        elif found is None and extra is None:
-            what = f"{requirement.name} is not installed"
-            findings.append(Fault(what, f"pip install '{requirement.name}{requirement.specifier}'", broken=True))
-        elif found is None and extra is not None and extra[1] in _EXTRAS:
+        if found is None and extra is not None:
             missing_extras.add(extra[1])
-    for extra in sorted(missing_extras):
+        elif found is None or not requirement.specifier.contains(found, prereleases=True):
+            state = "not installed" if found is None else f"{found}, alora needs {requirement.specifier}"
+            remedy = f"pip install '{requirement.name}{requirement.specifier}'"
+            findings.append(Fault(f"{requirement.name} is {state}", remedy, broken=not extra))
+    for extra in sorted(missing_extras & _EXTRAS.keys()):
         findings.append(Fault(f"no {_EXTRAS[extra]}", f"pip install 'alora-toolkit[{extra}]'"))
     for name in _TORCH_COMPANIONS:
         if package_version(name) is not None and (fault := _imported(name)[1]) is not None:

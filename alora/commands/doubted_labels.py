@@ -19,11 +19,11 @@ def of_words(policy: Policy, rows: Rows) -> list[Finding]:
     """Labels that the words of the other rows doubt, and first a warning where words know little."""
     doubts, auroc = doubtful_labels(policy, rows)
     found = _as_findings(policy, doubts, "LABEL_DOUBTFUL", "the words of the other rows say")
-    if doubts and auroc < WORDS_KNOW:
-        text = (f"words reach an AUROC of {auroc:.2f} on rows that they did not see, so many of these {len(doubts)} "
-                "labels may be right; read the first ones, or ask a judge (judge.url)")  # fmt: skip
-        found.insert(0, Finding(WARNING, "WORDS_UNSURE", f"{policy.id}: train", text))
-    return found
+    if not doubts or auroc >= WORDS_KNOW:
+        return found
+    text = (f"words reach an AUROC of {auroc:.2f} on rows that they did not see, so many of these {len(doubts)} "
+            "labels may be right; read the first ones, or ask a judge (judge.url)")  # fmt: skip
+    return [_unsure(policy, "WORDS_UNSURE", text), *found]
 
 
 def of_judge(policy: Policy, rows: Rows, settings: JudgeSettings) -> list[Finding]:
@@ -32,18 +32,21 @@ def of_judge(policy: Policy, rows: Rows, settings: JudgeSettings) -> list[Findin
         note(remark)
     answers = cache_folder("judge") / f"{policy.id}.jsonl"  # digests and labels, so that none is paid for twice
     second = disagreements(policy, rows, settings, answers)
-    found = _as_findings(policy, second.doubts, "JUDGE_DISAGREES", "the judge says")
+    silent, warnings = second.asked - second.answered, []
+    if silent > SILENT * second.asked:
+        text = (f"the judge gave no readable answer for {silent} of {second.asked} rows, so it doubts none of their "
+                "labels; raise judge.max_tokens if it thinks before it answers, or ask another model")  # fmt: skip
+        warnings.append(_unsure(policy, "JUDGE_UNREADABLE", text))
     if second.doubts and (agreed := second.answered - len(second.doubts)) <= second.commonest:
         text = (f"the judge agrees with {agreed} of {second.answered} labels, and one label for all rows would with "
                 f"{second.commonest}; so many of these {len(second.doubts)} labels may be right; read the first ones, "
                 "or ask another model")  # fmt: skip
-        found.insert(0, Finding(WARNING, "JUDGE_UNSURE", f"{policy.id}: train", text))
-    silent = second.asked - second.answered
-    if silent > SILENT * second.asked:
-        text = (f"the judge gave no readable answer for {silent} of {second.asked} rows, so it doubts none of their "
-                "labels; raise judge.max_tokens if it thinks before it answers, or ask another model")  # fmt: skip
-        found.insert(0, Finding(WARNING, "JUDGE_UNREADABLE", f"{policy.id}: train", text))
-    return found
+        warnings.append(_unsure(policy, "JUDGE_UNSURE", text))
+    return [*warnings, *_as_findings(policy, second.doubts, "JUDGE_DISAGREES", "the judge says")]
+
+
+def _unsure(policy: Policy, code: str, text: str) -> Finding:
+    return Finding(WARNING, code, f"{policy.id}: train", text)
 
 
 def _as_findings(policy: Policy, doubts: Sequence[Doubt], code: str, who: str) -> list[Finding]:

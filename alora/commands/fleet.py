@@ -16,7 +16,7 @@ from alora.comparison.fleet import FleetReport, Member, PolicyChange, report
 from alora.config.schema import Recipe
 from alora.data.conversation import LabelledConversation, named
 from alora.data.splits import read_shared_rows
-from alora.errors import DataError, LeftOut
+from alora.errors import DataError
 from alora.evaluation.predict import predict
 from alora.evaluation.report import HEADINGS, table_rows
 from alora.notes import note
@@ -32,7 +32,11 @@ def run(recipe: Recipe) -> int:
     earlier: list[Bundle] | None = None
     if recipe.fleet.against is not None:
         earlier, _ = read_bundles([recipe.fleet.against], base_settings, (), load_bundle)
-    rows, left_out = _rows(recipe, bundles)
+    data = data_settings(recipe, find_artifact(str(recipe.artifact)))
+    source = data.test or ""
+    rows, left_out = read_shared_rows(source, data, [bundle.policy for bundle in bundles])
+    if not any(row.labels for row in rows):
+        raise DataError(f"{named(source)}: no row is labelled for a policy of this battery; give data.test=")
     unusable = {name: str(error) for name, error in left_out.items()}
     base = load_base(base_settings)
     members = _members(bundles, base, rows)
@@ -45,15 +49,6 @@ def run(recipe: Recipe) -> int:
         _show(recipe, found, unusable)
         say(f"\nwritten to {file}")
     return int(bool(found.regressed or unusable))
-
-
-def _rows(recipe: Recipe, bundles: Sequence[Bundle]) -> tuple[list[LabelledConversation], LeftOut]:
-    data = data_settings(recipe, find_artifact(str(recipe.artifact)))
-    source = data.test or ""
-    rows, left_out = read_shared_rows(source, data, [bundle.policy for bundle in bundles])
-    if not any(row.labels for row in rows):
-        raise DataError(f"{named(source)}: no row is labelled for a policy of this battery; give data.test=")
-    return rows, left_out
 
 
 def _members(bundles: Sequence[Bundle], base: LoadedBase, rows: Sequence[LabelledConversation]) -> list[Member]:

@@ -22,18 +22,14 @@ def run(recipe: Recipe) -> int:
     if folder.exists() or folder.is_symlink():
         raise ConfigError(f"{folder} is there already; choose another name, or remove it")
     try:
-        _write(folder, scaffold(recipe.name))
+        with workshop(folder) as stage:
+            staged = stage / folder.name
+            staged.mkdir()
+            for name, text in scaffold(recipe.name).items():
+                (staged / name).write_text(text, encoding="utf-8")
+            staged.rename(folder)
     except OSError as error:
         raise ConfigError(f"{folder} cannot be written: {error.strerror or error}; choose another place") from error
     say(f"{folder} holds a recipe, a policy and rows to try it on. Next:\n")
     say(f"  cd {folder if recipe.output else recipe.name}\n  alora check\n  alora train")
     return 0
-
-
-def _write(folder: Path, files: dict[str, str]) -> None:
-    with workshop(folder) as stage:
-        staged = stage / folder.name
-        staged.mkdir()
-        for name, text in files.items():
-            (staged / name).write_text(text, encoding="utf-8")
-        staged.rename(folder)

@@ -57,32 +57,23 @@ def report_file_in(output: str | None, name: str, *homes: Path) -> Path:
 
 
 def _is_report(file: Path) -> bool:
-    if file.is_file() and file.suffix in (".html", ".md", ".parquet"):
-        return _is_page_or_table(file)
+    """Whether a page or a table bears alora's mark, and whether JSON has the keys of one of its reports."""
     try:
-        content = _content(file) if file.is_file() else None
-    except (OSError, ValueError, RecursionError):
+        if not file.is_file():
+            return False
+        if file.suffix in (".html", ".md"):
+            with file.open("rb") as stream:
+                return PAGE_MARK.encode() in stream.read(100)
+        if file.suffix == ".parquet":
+            from pyarrow import parquet  # few commands meet an older table, and it takes a moment
+
+            return MARK.encode() in (parquet.read_schema(file).metadata or {})
+        with file.open("rb") as stream:  # one document, or one in each line
+            line = stream.readline(LONGEST)
+        content = json.loads(read_whole(file) if line.strip() == b"{" else line)
+    except (OSError, ValueError, RuntimeError):  # nested too deep, or a kind of Parquet that pyarrow does not read
         return False
     return isinstance(content, dict) and any(keys <= content.keys() for keys in _REPORTS)
-
-
-def _is_page_or_table(file: Path) -> bool:
-    import pyarrow.parquet  # few commands meet an older report, and it takes a moment
-
-    try:
-        with file.open("rb") as stream:
-            if PAGE_MARK.encode() in stream.read(100):
-                return True
-        return MARK.encode() in (pyarrow.parquet.read_schema(file).metadata or {})
-    except (OSError, pyarrow.ArrowException):
-        return False
-
-
-def _content(file: Path) -> Any:
-    """The document in a report, or the first of those that stand in a line each."""
-    with file.open("rb") as stream:
-        line = stream.readline(LONGEST)
-    return json.loads(read_whole(file) if line.strip() == b"{" else line)
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

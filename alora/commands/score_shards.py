@@ -32,10 +32,7 @@ class Shards:
     def __init__(self, recipe: Recipe, source: str, folder: VerdictFolder, digests: Sequence[str]) -> None:
         self._recipe, self._source, self._folder, self._digests = recipe, source, folder, digests
         self._scorer, self._next = scorer_of(recipe), 0
-        self._rows = self._read()
-
-    def _read(self) -> Iterator[Row]:
-        return stream_conversations(self._source, self._recipe.data)
+        self._rows: Iterator[Row] = stream_conversations(source, recipe.data)
 
     def write(self, shard: int, tick: Callable[[int], object]) -> None:
         """Score one shard; ``tick`` hears of rows that are done.
@@ -43,22 +40,14 @@ class Shards:
         Raises:
             DataError: its rows are no longer those that were surveyed; nothing is written.
         """
+        recipe, numbers = self._recipe, shard_rows(self._folder.job, shard)
         if shard < self._next:
-            self._rows, self._next = self._read(), 0
-        size = self._recipe.logs.shard_rows
-        deque(islice(self._rows, (shard - self._next) * size), maxlen=0)
+            self._rows, self._next = stream_conversations(self._source, recipe.data), 0
+        deque(islice(self._rows, (shard - self._next) * recipe.logs.shard_rows), maxlen=0)
         self._next = shard + 1
-        self._folder.write(shard, self._answers(shard, tick))
-
-    def _answers(self, shard: int, tick: Callable[[int], object]) -> Iterator[ScoredRow | RefusedRow]:
-        numbers = shard_rows(self._folder.job, shard)
-        rows = read_again(
-            islice(self._rows, len(numbers)),
-            self._recipe.data,
-            self._digests[shard],
-            changed(self._source, numbers[0], numbers[-1]),
-        )
-        return _answers(self._scorer, enumerate(rows, numbers[0]), self._recipe, tick)
+        error = changed(self._source, numbers[0], numbers[-1])
+        rows = read_again(islice(self._rows, len(numbers)), recipe.data, self._digests[shard], error)
+        self._folder.write(shard, _answers(self._scorer, enumerate(rows, numbers[0]), recipe, tick))
 
     def close(self) -> None:
         self._scorer.close()

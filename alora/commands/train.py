@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -59,25 +60,23 @@ def run(recipe: Recipe) -> int:
         torch.set_num_threads(recipe.training.threads)
     base = None
     if recipe.data.train == GENERATE:
-        if processes.count > 1:
-            raise ConfigError("data.train=generate asks in one process; run alora generate, then train on its rows")
-        base = _load_base(recipe, processes)  # what it does not fit is refused before anything is paid for
-        _require_fit(recipe, base)
-        recipe = generated(recipe)
+        recipe, base = _generate(recipe, processes)
     policies = load_policies(recipe.policy, recipe.policies)
     notes = Counter[str]()
     splits, left_out = read_splits(recipe.data, policies, notes)
-    talk = recipe.conversation
-    conversation = None if talk is None else read_conversation(talk, recipe.data)
+    conversation = None if recipe.conversation is None else read_conversation(recipe.conversation, recipe.data)
     with RunFolder(recipe, writes=processes.first) as folder:
         base = base or _load_base(recipe, processes)
         renderer = Renderer(base.tokenizer, recipe.prompt, recipe.base.template_kwargs)
         store = open_store(recipe.training, base)
         this = TrainingRun(recipe, folder, base, tuple(policies), splits, renderer, conversation, left_out, store)
         _require_ready(this)
-        if not processes.first:
-            return _take_part(this, processes)
-        resumed = folder.claim(_inputs(this))
+        if not processes.first:  # it does its share of the training, if there is one to do, and nothing more
+            if processes.broadcast(None):
+                train_together(this, this.going, progress=False)
+            return 0
+        facts = {f"base {name}": value for name, value in base.fingerprint.as_dict().items()}
+        resumed = folder.claim(facts | splits.digests(policies))  # a resume on other data or another base is refused
         for line in as_lines(notes):
             note(line)
         if resumed:
@@ -90,8 +89,8 @@ def run(recipe: Recipe) -> int:
             if is_sharded(base.model):
                 this = replace(this, base=load_base(recipe.base))
             evaluations = _evaluate(this, tracking)
-        certificates = this.each(_certify)
-        bundles = this.each(lambda _, policy: _export(this, policy, evaluations[policy.id], certificates[policy.id]))
+        certificates = this.each(partial(_certify, this))
+        bundles = this.each(lambda policy: _export(this, policy, evaluations[policy.id], certificates[policy.id]))
         write_battery(folder.battery, list(bundles.values()))
         if len(policies) == 1:
             link_only(folder.path, policies[0].id)
@@ -128,11 +127,13 @@ def _load_base(recipe: Recipe, processes: Processes) -> LoadedBase:
     return load_base(recipe.base, progress=processes.first)
 
 
-def _take_part(this: TrainingRun, processes: Processes) -> int:
-    """What a process other than the first does: its share of the training, if there is one to do, and nothing more."""
-    if processes.broadcast(None):
-        train_together(this, this.going, progress=False)
-    return 0
+def _generate(recipe: Recipe, processes: Processes) -> tuple[Recipe, LoadedBase]:
+    """The recipe with generated rows; what its base does not fit is refused before anything is paid for."""
+    if processes.count > 1:
+        raise ConfigError("data.train=generate asks in one process; run alora generate, then train on its rows")
+    base = _load_base(recipe, processes)
+    _require_fit(recipe, base)
+    return generated(recipe), base
 
 
 def _require_fit(recipe: Recipe, base: LoadedBase) -> None:
@@ -142,24 +143,13 @@ def _require_fit(recipe: Recipe, base: LoadedBase) -> None:
 
 def _require_ready(this: TrainingRun) -> None:
     """What would fail after the training fails before it: words and targets that the base lacks, long rows."""
-    this.each(TrainingRun.spec)
+    this.each(this.spec)
     _require_fit(this.recipe, this.base)
     rows = [*this.splits.train, *this.splits.validation, *this.splits.test]
     suffixes = {policy.id: this.renderer.suffix(policy) for policy in this.going}
     crowded = too_long_prompts(this.base.model, this.renderer, this.seen(rows, "measuring prompts"), suffixes)
-
-    def require_room(_: TrainingRun, policy: Policy) -> None:
-        if policy.id in crowded:
-            raise ConfigError(crowded[policy.id])
-
-    this.each(require_room)
+    this.leave_out({name: ConfigError(text) for name, text in crowded.items()})
     probe_conversations(this.recipe.export.golden_rows, "export.golden_rows")
-
-
-def _inputs(this: TrainingRun) -> dict[str, str]:
-    """Digests of all that the run reads, so that a resume on other data or another base is refused."""
-    base = {f"base {name}": value for name, value in this.base.fingerprint.as_dict().items()}
-    return base | this.splits.digests(this.policies)
 
 
 def _evaluate(this: TrainingRun, tracking: Tracking) -> dict[str, list[Evaluation]]:
@@ -182,7 +172,7 @@ def _evaluate(this: TrainingRun, tracking: Tracking) -> dict[str, list[Evaluatio
         for policy in missing:
             if policy.id in found:
                 write_judgement(this, policy, found[policy.id])
-    evaluations = this.each(lambda _, policy: _figures(paths[policy.id]))
+    evaluations = this.each(lambda policy: _figures(paths[policy.id]))
     tracking.evaluations([item for items in evaluations.values() for item in items])
     return evaluations
 

@@ -4,8 +4,9 @@ import resource
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from tqdm.auto import tqdm
@@ -71,10 +72,10 @@ class TrainingRun:
         """``rows``, with a bar where there are so many that going through them takes time."""
         return tqdm(rows, desc=doing, unit="row", delay=5, leave=False, disable=not self.folder.writes)
 
-    def each(self, stage: Callable[[Self, Policy], Result]) -> dict[str, Result]:
+    def each(self, stage: Callable[[Policy], Result]) -> dict[str, Result]:
         """Run a stage for every policy that is left; an error costs its own policy only, until it was the last."""
         going = {policy.id: policy for policy in self.going}
-        results = self.left_out.each(going, lambda name: stage(self, going[name]))
+        results = self.left_out.each(going, lambda name: stage(going[name]))
         self.leave_out({})
         return results
 
@@ -105,14 +106,14 @@ def train_adapters(this: TrainingRun, tracking: Tracking, processes: Processes) 
     missing = not all(this.folder.paths(policy.id).training.exists() for policy in policies)
     if processes.broadcast(missing):
         if this.recipe.training.engine == "trl":
-            this.each(lambda _, policy: _train_with_trl(this, policy, tracking))
+            this.each(lambda policy: _train_with_trl(this, policy, tracking))
         else:
             watch = [tracking.callback([policy.id for policy in policies])]
             fitted = train_together(this, policies, callbacks=watch)
             for index, policy in enumerate(policies):
                 _keep(this, policy, fitted, index)
         remove_checkpoints(this.folder.checkpoints)
-    this.each(_require_adapter)
+    this.each(partial(_require_adapter, this))
 
 
 def _require_adapter(this: TrainingRun, policy: Policy) -> None:
