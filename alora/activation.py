@@ -2,8 +2,8 @@
 
 A prompt of ``total`` tokens is ``prefix | suffix``. The *activation index* counts from the start and is the index of
 the first adapted token, so it equals ``len(prefix_ids)``. PEFT counts the same index from the end (its
-``alora_offsets``), and vLLM cares about it in whole cache blocks. Pure Python, no imports: the vLLM plugin, the
-renderer and the trainer all read it from here.
+``alora_offsets``), and vLLM cares about it in whole cache blocks. Imports the standard library alone: the vLLM plugin,
+the renderer and the trainer all use it.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,9 @@ def peft_offset(total: int, activation_index: int) -> int:
 def last_occurrence(token_ids: Sequence[int], invocation_ids: Sequence[int]) -> int | None:
     """Index of the first token of the last occurrence of ``invocation_ids``, or None.
 
-    This is PEFT's own search (``peft.tuners.lora.variants.calculate_alora_offsets``, 0.21). Training and evaluation
-    never call it, because they know the activation index; it serves adapters whose prompts someone else built.
+    This is PEFT's own search (``peft.tuners.lora.variants.calculate_alora_offsets``, 0.21). alora's own prompts know
+    their activation index; there the search only checks that PEFT would start at the same token. The vLLM plugin
+    searches with it, because a served prompt may come from anyone.
     """
     width = len(invocation_ids)
     if width == 0:

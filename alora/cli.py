@@ -45,9 +45,9 @@ VERBS = {
     "score": "DIR FILE: verdicts on a conversation (.json, or - for standard input), or on each row (.jsonl)",
     "report": "verdicts=DIR: what verdicts on a log say: rates over time, co-firing, examples, drift",
     "label": "verdicts=DIR data=LOG output=FILE: the rows of a log that are worth a label",
-    "serve": "battery=DIR: stock vLLM's OpenAI server with the bundles in it, if it takes the plugin",
+    "serve": "battery=DIR: a guard in stock vLLM's server, every policy in one request; serving.scorer=packed: no vLLM",
     "bench": "serving: aLoRA, LoRA, base, packed scorer on vLLM; training: against PEFT, Trainer, TRL",
-    "plan": "plan.rate=N: devices, memory, p95 and cost of a fleet next to standard LoRA, with every assumption",
+    "plan": "plan.rate=N: devices, memory, p95 and cost for your traffic, next to standard LoRA, with every assumption",
     "doctor": "versions, devices, base and caches, and what will not work here",
 }
 # How safetensors and torch, which raise errors of their own, say that a file could not be written.

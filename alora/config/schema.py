@@ -80,12 +80,14 @@ class PolicySettings:
 class ColumnSettings:
     """Names of the columns that hold what alora needs."""
 
-    messages: str = setting("messages", "or text columns, such as prompt,response; without it, alora looks for others")
-    label: str = setting("label", "of one policy; of several, %policy%: a column named by each")
+    messages: str = setting(
+        "messages", "the column of messages, or text columns such as prompt,response; usual names are detected"
+    )
+    label: str = setting("label", "the label column; several policies: a name with %policy%, one column for each")
     labels: str = setting("labels", "of several: {policy: label}")
     id: str = setting("id", "names a row in reports")
     group: str | None = setting(None, "rows with the same value (customer, thread) are never on both sides of a split")
-    time: str | None = setting(None, "score: kept next to the verdicts, for rates over time")
+    time: str | None = setting(None, "kept next to the verdicts, for rates over time", of=("score",))
 
 
 @dataclass
@@ -100,10 +102,11 @@ class DataSettings:
         None, "null: a share of data.train", read_by=(*_TRAINING, "generate", "recalibrate"), form=_SOURCES
     )
     test: Any = setting(
-        None, "rows that only the figures see", read_by=(*_TRAINING, "evaluate", "fleet", "generate"), form=_SOURCES,
+        None, "rows that are only measured on, never fitted to",
+        read_by=(*_TRAINING, "evaluate", "fleet", "generate"), form=_SOURCES,
         of=(*_TRAINING, "evaluate", "fleet", "generate", "validate"),
     )  # fmt: skip
-    weights: list[float] = setting([], "of several sources of data.train: how much a row's loss counts; []: the same",
+    weights: list[float] = setting([], "loss weight of the rows of each source in data.train; []: 1 each",
                                    above=0, most=1e6, of=_TRAINING)  # fmt: skip
     validation_share: float = setting(0.15, "of each label, by a hash of each text", above=0, below=1,
                                       of=(*_TRAINING, "generate"))  # fmt: skip
@@ -134,11 +137,11 @@ class TrainingSettings:
     """The optimisation; names follow ``transformers.TrainingArguments``."""
 
     epochs: float | None = setting(None, "null: as many as show a policy 1,200 rows, from 2 to 20", above=0)
-    max_steps: int = setting(-1, "above 0 it counts in place of epochs", least=1, also=(-1,))
+    max_steps: int = setting(-1, "optimiser steps; above 0 it overrides epochs", least=1, also=(-1,))
     batch_size: int = setting(8, "rows of one policy in an optimiser step, before accumulation", least=1)
     gradient_accumulation_steps: int = setting(1, "batches in an optimiser step", least=1)
     learning_rate: float | None = setting(None, "null: 2e-3 at rank 16, times sqrt(16 / rank)", above=0, most=1e300)
-    class_weights: str = setting("none", "balanced: for rare positives, all labels count the same",
+    class_weights: str = setting("none", "balanced: each label has the same total weight in the loss (rare positives)",
                                  choices=("none", "balanced"))  # fmt: skip
     weight_decay: float = setting(0.0, "of AdamW", least=0)
     warmup_ratio: float = setting(0.05, "share of the steps", least=0, most=1)
@@ -150,9 +153,9 @@ class TrainingSettings:
     gradient_checkpointing: bool = setting(False, "of the suffixes, for less memory and more time")
     max_suffix_tokens: int = setting(2048, "of one packed pass: bounds memory whatever the number of policies", least=1)
     prefix_cache: str = setting(
-        "memory", "prefix KV kept across epochs (disk: and runs)", choices=("off", "memory", "disk")
+        "memory", "where prefix KV is kept across epochs; disk: also across runs", choices=("off", "memory", "disk")
     )
-    prefix_cache_bytes: int = setting(2 * 1024**3, "at most", least=0, most=2**62)
+    prefix_cache_bytes: int = setting(2 * 1024**3, "size limit of the prefix cache", least=0, most=2**62)
     threads: int | None = setting(None, "null: torch's own choice", least=1, most=1024)
     shard_base: bool = setting(False, "under torchrun: each process holds a part of the frozen base (FSDP2)")
     engine: str = setting("alora", "trl: a standard LoRA by TRL's SFTTrainer", choices=("alora", "trl"))
@@ -177,8 +180,10 @@ class EvaluationSettings:
 
     target: str | None = setting(None, "null: f1, or the bundle's own", choices=("f1", "fpr", "recall", "cost"))
     target_value: float | None = setting(None, "rate; null: fpr 0.01, recall 0.95", above=0, below=1)
-    false_positive_cost: float | None = setting(None, "target=cost: what a false alarm costs; null: 1 ...", above=0)
-    false_negative_cost: float | None = setting(None, "... and a missed violation; only their ratio counts", above=0)
+    false_positive_cost: float | None = setting(None, "target=cost: the cost of a false positive; null: 1", above=0)
+    false_negative_cost: float | None = setting(
+        None, "target=cost: the cost of a false negative; null: 1; only the ratio of the two matters", above=0
+    )
     bootstrap: int = setting(1000, "resamples behind each interval", least=0)
     report_texts: bool = setting(True, "false: report.html names rows and quotes none")
 
@@ -189,7 +194,7 @@ class CompareSettings:
 
     arms: list[str] = setting(
         ["alora", "lora", "prompt", "probe", "bag_of_words"],
-        "the methods; alora_cleaned: without doubtful training rows",
+        "methods to compare; alora_cleaned: aLoRA without doubtful training rows",
         some=True,
         choices=ARMS,
     )
@@ -205,11 +210,13 @@ class JudgeSettings:
     """A language model behind an OpenAI-compatible endpoint that is asked for the verdict. Nothing is sent without a
     URL."""
 
-    url: str | None = setting(None, "up to the version", form=(is_server, "https://HOST/v1"), in_files=(None,))
+    url: str | None = setting(
+        None, "base URL of the endpoint, /v1 included", form=(is_server, "https://HOST/v1"), in_files=(None,)
+    )
     model: str | None = setting(None, "its name at the endpoint")
     api_key_env: str = setting("OPENAI_API_KEY", "environment variable of the key", in_files=("OPENAI_API_KEY",))
     timeout: float = setting(60.0, "seconds for one request", above=0)
-    retries: int = setting(5, "of a request that failed, and once more of an answer that cannot be read", least=0)
+    retries: int = setting(5, "retries of a failed request; an unreadable answer is asked for once more", least=0)
     concurrency: int = setting(4, "requests at a time", least=1)
     max_tokens: int = setting(200, "of an answer", least=1)
     max_characters: int = setting(20_000, "of a conversation; the middle of a longer one is left out", least=1)
@@ -229,7 +236,9 @@ class GenerateSettings:
     max_tokens: int = setting(1500, "of a written pair", least=1)
     max_calls: int | None = setting(None, "requests at most, all calls of one folder together", least=1)
     max_cost: float | None = setting(None, "in the currency of judge.input_price", above=0)
-    similarity: float = setting(0.7, "shared word triples that make two conversations copies", above=0, most=1)
+    similarity: float = setting(
+        0.7, "share of common word trigrams above which two conversations are duplicates", above=0, most=1
+    )
 
 
 @dataclass
@@ -249,8 +258,8 @@ class LogsSettings:
     against: str | None = setting(None, "label: verdicts on the same rows by another version", read_by=("label",))
     shard_rows: int = setting(4096, "score: written at a time, so the most that a kill loses", least=1)
     actors: int | None = setting(None, "cluster=ray: scorers; null: one for each GPU, or else each CPU", least=1)
-    examples: int = setting(5, "report: of each kind and policy", least=0)
-    rows: int = setting(100, "label: to export for each policy", least=1)
+    examples: int = setting(5, "of each kind and policy", least=0, of=("report",))
+    rows: int = setting(100, "to export for each policy", least=1, of=("label",))
 
 
 @dataclass
@@ -286,7 +295,7 @@ class ExportSettings:
 
     golden_rows: int = setting(8, "rows whose logits a reader of the bundle can check", least=0)
     push_to: str | None = setting(None, "hub repository id", in_files=(None,))
-    private: bool = setting(True, "a repository that push creates", in_files=(True,))
+    private: bool = setting(True, "whether the repository that push_to creates is private", in_files=(True,))
     license: str | None = setting(None, "for the card: the hub's name of it, such as apache-2.0", form=_CARD_WORD)
     languages: list[str] = setting([], "for the card: of the conversations, such as en", form=_CARD_WORD)
 
@@ -302,7 +311,9 @@ class ServingSettings:
         form=(is_scorer, SCORERS),
         in_files=("vllm", "packed"),
     )
-    host: str = setting("127.0.0.1", "who may ask the server", form=(str.strip, "an address"), in_files=("127.0.0.1",))
+    host: str = setting(
+        "127.0.0.1", "the address to listen on", form=(str.strip, "an address"), in_files=("127.0.0.1",)
+    )
     port: int = setting(8000, "of the server", least=1, most=65535)
     max_loras: int | None = setting(None, "adapters in one step; null: all", least=1)
     room: int = setting(8, "more that may be loaded while it runs (VLLM_ALLOW_RUNTIME_LORA_UPDATING=1)", least=0)
@@ -361,7 +372,11 @@ class Recipe:
     base: BaseSettings = section(BaseSettings, *_TRAINING, *OF_ARTIFACT, "plan", "bench", "doctor")
     adapter: AdapterSettings = section(AdapterSettings, *_TRAINING, "plan")
     policy: PolicySettings = section(PolicySettings, *_TRAINING, "generate")
-    policies: list[str] = setting([], "ids in policy.file: a battery ('*': all of them)", of=(*_TRAINING, *OF_ARTIFACT))
+    policies: list[str] = setting(
+        [],
+        "ids, of policy.file or of the artifact's policies; several make a battery ('*': all)",
+        of=(*_TRAINING, *OF_ARTIFACT),
+    )
     data: DataSettings = section(
         DataSettings, *_TRAINING, *_LABELLED, "generate", "validate", "score", "report", "label"
     )
@@ -385,10 +400,10 @@ class Recipe:
         read_by=OF_ARTIFACT,
         some=True,
     )
-    bundles: list[str] = setting([], "score: several bundles on one conversation", read_by=("score", "serve"))
+    bundles: list[str] = setting([], "several bundles, on one base", read_by=("score", "serve"))
     scorer: str = setting(
         "packed",
-        "packed, vllm: in this process; validate: whose KV is compared (packed: that of transformers)",
+        "what computes the verdicts; validate: whose KV cache is checked (packed: transformers')",
         form=(is_scorer, "packed, vllm, or for alora score http://HOST:PORT"),
         in_files=("packed", "vllm"),
         of=("score", "validate", "recalibrate"),
@@ -398,14 +413,14 @@ class Recipe:
     )
     conversation: str | None = setting(
         None,
-        "a JSON file, - for standard input; score, report, label: or a file of rows",
+        "a JSON file, or - for standard input; score, report, label: also a file of rows",
         read_by=("train", "score", "report", "label"),
     )
-    output: str | None = setting(None, "where a report, verdicts or the bundle are written", of=_REPORTING)
-    json: bool = setting(False, "machine-readable output", of=_REPORTING)
+    output: str | None = setting(None, "file or folder for the result (report, verdicts or bundle)", of=_REPORTING)
+    json: bool = setting(False, "print the result as one JSON document", of=_REPORTING)
     strict: bool = setting(
         False,
-        "check, generate, train, evaluate: warnings fail too; score: a wrong row ends it",
+        "exit with 1 on warnings; score: stop at the first row that cannot be read",
         of=("check", "generate", "train", "evaluate", "score"),
     )
     show: int = setting(0, "rows to print as tokens, with what the adapter reads", least=0, of=("check",))

@@ -77,7 +77,7 @@ def _refuse_contradiction(
     findings: Findings,
     own: Mapping[str, Findings],
 ) -> None:
-    """``label`` must agree with ``labels`` on the policy that it belongs to, where the row says which."""
+    """If a row has both ``label`` and ``labels``, they must agree for the policy that the row names."""
     columns, named = settings.columns, row.get("policy")
     named = named if isinstance(named, str) or len(policies) > 1 else policies[0].id
     for policy in policies:

@@ -1,4 +1,6 @@
-"""An evaluation: computed from predictions, as a table, as a JSON file."""
+"""Compute an evaluation from predictions; format it as table rows; write and read ``evaluation.json``. (``report.html``
+is page.py.)
+"""
 
 import json
 from collections.abc import Mapping, Sequence

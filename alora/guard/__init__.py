@@ -10,5 +10,6 @@ In the order of a request's life:
    :class:`reader.Reader`.
 
 ``standalone`` is an application of its own; ``endpoint`` mounts the same routes in stock vLLM's server
-(``vllm.endpoint_plugins``). Nothing but the command line imports this package.
+(``vllm.endpoint_plugins``). Inside alora only the command line imports this package; vLLM loads ``endpoint`` by that
+entry point.
 """

@@ -103,8 +103,9 @@ class GuardCore:
         yield response
 
     async def _rendered(self, request: GuardRequest, asked: Sequence[Served]) -> list[Prefix]:
-        """What :meth:`render` gives, or nothing at the deadline. What is long, in whatever field, is rendered in a
-        thread, so that the other requests go on."""
+        """The rendered prefixes, or none once the deadline passes. Long requests are rendered in a thread, so that they
+        do not block the event loop.
+        """
 
         def render() -> list[Prefix]:
             return self.render(_conversation(request.messages), asked)
@@ -195,7 +196,9 @@ class GuardCore:
                 metrics.SHADOW.labels(shadow.policy, before.label, shadow.label).inc()
 
     def psi(self, item: Served) -> float | None:
-        """How far an adapter's last probabilities are from those of its validation rows; None while that is unknown."""
+        """Population stability index of an adapter's recent probabilities against its validation rows; None until it is
+        known.
+        """
         drift = self._drift.get(item.version)
         return None if drift is None else drift.psi
 

@@ -76,8 +76,9 @@ class Loader:
     async def follow(self) -> None:
         """Serve what the file says, or what was given where there is none.
 
-        Until that passed once, :attr:`refusal` says why nothing is served: nobody knows what was put before a restart.
-        From then on what is served stays, and :attr:`trouble` says why the file is not followed.
+        Until this has succeeded once, nothing is served and :attr:`refusal` says why: a set that was PUT before a
+        restart must not be lost. After that, a failure keeps the set in service, and :attr:`trouble` says why the file
+        is not followed.
         """
         async with self._changing:
             stamp, before = self._set.stamp, self._stamp

@@ -10,6 +10,6 @@ In the order things happen:
 6. ``controls`` plants seven faults, each of which the same comparison must find.
 7. ``certify`` runs all of it for each dtype and returns the ``certificate``.
 
-``pytest_plugin`` brings the check into users' own repositories. Nothing here imports torch when it is imported by
-pytest; the modules that need torch import it themselves.
+``pytest_plugin`` brings the check into users' own repositories. pytest imports ``pytest_plugin`` alone, which imports
+torch only when a test uses it.
 """

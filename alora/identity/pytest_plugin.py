@@ -1,4 +1,4 @@
-"""KV identity in a user's own test suite: ``pip install alora-toolkit`` is all you need.
+"""KV identity as a fixture for your own tests; pytest finds it once alora is installed.
 
     def test_identity(alora_identity):
         alora_identity("adapters/jailbreak", base="Qwen/Qwen3-0.6B")

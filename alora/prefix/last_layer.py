@@ -4,8 +4,8 @@ After the last layer only the row of each pair's last token is read; of a prefix
 the last layer only the rows that are read have attention queries and go through the MLP. All others get zeros from
 both, and nothing reads them. The values and gradients that are read do not change.
 
-Attention knows the rows by its plan. The MLP is reached by hooks on the stock module: one takes the rows, one puts the
-result back in its place.
+Attention knows the rows by its plan. The MLP is reached by hooks on the stock module: one gathers the rows, the other
+scatters the result back.
 """
 
 from dataclasses import dataclass

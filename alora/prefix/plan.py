@@ -104,7 +104,9 @@ def passes(items: Sequence[Item], size: Callable[[Item], int], limit: int) -> li
 def rows_of(
     pairs: Sequence[Pair], prefixes: Sequence[PrefixKV | None]
 ) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Per row its token, position and policy; per pair its last row. One loop appends them, so they cannot drift."""
+    """Token, position and policy of each row, and the last row of each pair. One loop appends them, so they stay
+    aligned.
+    """
     ids: list[int] = []
     positions: list[int] = []
     last: list[int] = []

@@ -16,7 +16,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
-MOST_SUFFIXES = 3  # behind one conversation, on average; more of them pay for reading the prefix once
+MOST_SUFFIXES = 3  # mean suffixes per conversation; with more, reading the prefix once per conversation is faster
 _CHUNK_TOKENS = 16384  # of padded keys: bounds memory whatever the number of conversations
 
 KV = tuple[torch.Tensor, torch.Tensor]

@@ -1,10 +1,10 @@
 """Prefix KV kept across epochs: a constant of training need not be computed twice.
 
 The KV of a prefix depends on the base and the prefix's ids alone, and each prefix is run by itself, so a run with a
-store equals a run without one bit for bit. What came first stays: training visits every conversation once per epoch, so
-replacing the oldest entry would replace each one shortly before it is needed. On disk, the
-store first evicts entries of earlier runs that this run has not looked up, least recently used first, and treats
-entries of another base or version in the same way.
+store equals a run without one bit for bit. A full store keeps what it has: training visits every conversation once per
+epoch, so LRU eviction would drop each entry shortly before it is needed. On disk, the store first evicts entries of
+earlier runs that this run has not looked up, least recently used first, and treats entries of another base or version
+in the same way.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ _FORMAT = b"2"  # of the files; files of another format are never asked for, and
 _CHECKSUM, _IDS, _DTYPE, _LAYERS = "crc32", "ids", "dtype", "layers"
 _KEPT_FILE = re.compile(r"[0-9a-f]{64}\.safetensors")
 _WRITING_FILE = re.compile(r"[0-9a-f]{64}\.(\d+)\.writing")
-_DAY = 24 * 3600  # seconds; nothing is written for as long
+_DAY = 24 * 3600  # seconds; an unfinished file older than this is a leftover, even if its pid is in use again
 Compute = Callable[[tuple[int, ...]], PrefixKV | None]
 
 

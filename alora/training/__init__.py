@@ -1,7 +1,9 @@
 """Training behind a shared prefix, in the order things happen.
 
-:mod:`alora.training.examples` renders labelled rows, :mod:`alora.training.loss` is the objective,
-:mod:`alora.training.model` the trained module, :mod:`alora.training.trainer` a ``transformers.Trainer`` of it.
-:mod:`alora.training.loop` runs that from new adapters to their best checkpoints, and
-:mod:`alora.training.run_folder` is where a run's files lie.
+:mod:`~alora.training.run_folder` claims the run's folder. :mod:`~alora.training.examples` renders labelled rows and
+:mod:`~alora.training.schedule` settles learning rate, epochs and batch. :mod:`~alora.training.loop` trains: it resumes
+at the last whole checkpoint (:mod:`~alora.training.checkpoints`) and runs :mod:`~alora.training.trainer`, a
+``transformers.Trainer`` of :mod:`~alora.training.model`, with :mod:`~alora.training.loss`,
+:mod:`~alora.training.gradients` and :mod:`~alora.training.optimiser`. :mod:`~alora.training.track` keeps each policy's
+best weights; :mod:`~alora.training.processes` and :mod:`~alora.training.sharding` spread it over processes.
 """

@@ -1,4 +1,4 @@
-"""The checkpoints of a training that was cut off: those are used that are, byte by byte, as they were written."""
+"""Checkpoints of an interrupted training: only those whose files still have their recorded digests are used."""
 
 import re
 import sys

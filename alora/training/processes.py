@@ -1,4 +1,4 @@
-"""Several processes on one training: who does which conversations, and what they tell each other.
+"""One training over several processes: how conversations are assigned, and what is reduced or broadcast.
 
 ``torchrun`` or ``accelerate launch`` starts them; each has the whole data and the whole bank. A step's conversations
 are shared out, every process computes the gradient of its share, weighted by the whole step's counts, and the shares

@@ -29,7 +29,7 @@ _OWN = re.compile(
     rf"checkpoints/{CHECKPOINT}|{_ONE}|bundle/(?:{_BUNDLE})|policies/[^/]+/(?:{_ONE})"
     rf"|battery/(?:battery\.json|[^/]+/(?:{_BUNDLE}))"
 )
-# Settings that change nothing a stage has made: where it lies, and what a call prints or scores besides.
+# Settings that do not affect what a run produces: its folder, and what a call prints or also scores.
 _FREE = ("run_dir", "artifact", "bundles", "scorer", "conversation", "output", "json", "strict", "force",
          "compare", "judge", "fleet", "tracking", "serving")  # fmt: skip
 

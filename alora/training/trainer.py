@@ -133,7 +133,7 @@ class SharedPrefixTrainer(Trainer):
         return _unshared(super().get_eval_dataloader(eval_dataset))
 
     def _passes(self, batch: Batch) -> list[list[int]]:
-        """Places of the active policies' pairs in this process's share, cut into passes.
+        """Indices of the active policies' pairs in this process's share, cut into passes.
 
         Processes that hold parts of the base get equally many, the last ones empty.
         """

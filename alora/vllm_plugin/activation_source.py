@@ -57,9 +57,8 @@ def find_activation(request: Any, name: str, tokens: Sequence[int]) -> int:
 
 
 def record_of(engine: Any, lora_request: Any, in_place: bool = False) -> AdapterRecord | None:
-    """The record of a LoRA request; None for plain LoRA that goes on as in stock vLLM.
-
-    It does where this engine refuses aLoRA, and where its files cannot be read here.
+    """The record of a LoRA request; None for a plain LoRA that stock vLLM handles: where this engine refuses aLoRA, or
+    cannot read the adapter's files.
     """
     records, refusal = engine_records(engine), refusal_of(engine)
     if refusal is not None:

@@ -182,8 +182,9 @@ def _delete_abandoned() -> None:
 class Records:
     """The adapters of one engine core, by the LoRA ids of its users. ``folder`` holds the copies and ends with it.
 
-    The copy of a record that no worker has heard of ends with the record, so a refused request leaves none; that of
-    one that :meth:`hold` has seen ends in :meth:`sweep`, or some time after its id made room for another.
+    Before :meth:`hold`, no worker knows a record: its copy is deleted with it, so a refused request leaves none. After
+    :meth:`hold`, :meth:`sweep` deletes the copy, or a later ``hold`` does once the id was evicted and a grace period is
+    over.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """Read a prompt's keys and values out of vLLM's own cache, block by block.
 
-For a proof that the prefix under an adapter is the base's: read the same prompt with and without the adapter, each
-computed afresh, and compare the bytes. How a block lays out its tokens is the attention backend's business (the CPU's
-packs keys across them), so the block is the unit. A prompt whose activation is the first token of a block shows an
-adapter that starts too early, one whose activation is the last token of a block shows one that starts too late.
+To certify that an adapter's prefix is the base's, read the same prompt with and without the adapter, each computed from
+scratch, and compare the bytes. How a block lays out its tokens is the attention backend's business (the CPU's packs
+keys across them), so the block is the unit. A prompt whose activation is the first token of a block shows an adapter
+that starts too early, one whose activation is the last token of a block shows one that starts too late.
 
 Needs the engine core in this process (``VLLM_ENABLE_V1_MULTIPROCESSING=0``).
 """

@@ -1,7 +1,6 @@
 """A check, in milliseconds and without a model, that the patched functions do what they are there for.
 
-Runs on real vLLM objects right after the patches go in. Whatever it does not find as it must be makes the plugin come
-out again.
+Runs on real vLLM objects right after the patches go in. If any check fails, all patches are removed.
 """
 
 from types import SimpleNamespace

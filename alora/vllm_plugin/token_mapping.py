@@ -128,9 +128,8 @@ def prompt_logprobs_patch(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def head_logits_patch(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``LogitsProcessorWithLoRA._get_logits`` that adapts the rows to sample from alone.
-
-    It goes by the sampled rows' adapters, and would give them to as many rows of prompt tokens.
+    """``LogitsProcessorWithLoRA._get_logits`` that adapts sampled rows only. Stock indexes adapters by sampled row, so
+    on rows of prompt logprobs it would apply the wrong ones.
     """
 
     @functools.wraps(original)
