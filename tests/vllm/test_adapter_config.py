@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from alora.errors import AdapterError
 from alora.vllm_plugin import activation_source, compat
-from alora.vllm_plugin.adapter_config import claims_alora, read_config
+from alora.vllm_plugin.adapter_config import AdapterConfig, claims_alora, config_here, read_config
 from alora.vllm_plugin.adapter_record import Records
 from tests.vllm.toy_engine import lora_request
 from tests.vllm.toy_models import ToyAdapter, edit_config
@@ -120,6 +120,27 @@ def test_a_front_end_without_the_engine_reads_a_changed_configuration_again(toys
     edit_config(str(home), alora_invocation_tokens=[4, 5])
     with pytest.raises(activation_source.RefusedRequest, match="not in the prompt"):
         process_inputs(front_end)
+
+
+def test_a_configuration_that_was_renamed_into_place_with_its_time_is_read_again(toys, tmp_path):
+    home, other = tmp_path / "home", tmp_path / "other"
+    for folder in (home, other):
+        shutil.copytree(toys["linear"].path, folder)
+    edit_config(str(other), alora_invocation_tokens=[4, 5])
+    before = (home / "adapter_config.json").stat()
+    assert config_here(str(home)) == AdapterConfig(INVOCATION)
+    os.utime(other / "adapter_config.json", ns=(before.st_atime_ns, before.st_mtime_ns))
+    (other / "adapter_config.json").replace(home / "adapter_config.json")
+    assert config_here(str(home)) == AdapterConfig((4, 5))
+
+
+@pytest.mark.parametrize("start", ["pissa", "olora", "corda", "loftq"])
+def test_a_start_that_changed_the_base_is_refused_where_vllm_drops_the_key(start, toys, tmp_path, monkeypatch):
+    monkeypatch.setattr(compat, "peft_fields", lambda: frozenset(["r", "lora_alpha", "target_modules"]))
+    shutil.copytree(toys["linear"].path, tmp_path, dirs_exist_ok=True)
+    edit_config(str(tmp_path), init_lora_weights=start)
+    with pytest.raises(AdapterError, match="sets init_lora_weights"):
+        read_config(str(tmp_path), "shown")
 
 
 def test_weights_that_are_no_numbers_and_pipes_are_refused(engine, toys, tmp_path):

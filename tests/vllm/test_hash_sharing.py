@@ -66,6 +66,17 @@ def test_shared_hashes_equal_stock(stock_hashes, seed, salt):
                 assert not set(found[shared:]) & set(stock)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 1)])
+def test_prompts_that_differ_in_one_block_of_the_middle_share_none_from_there_on(stock_hashes, order):
+    head, tail = [*range(2 * BLOCK)], [*range(20, 60)]
+    prompts = [[*head, *[edit] * BLOCK, *tail] for edit in (7, 8, 9)]
+    wanted = stock_hashes(prompts, None)
+    with stand_ins.block_hashing(BLOCK) as hashes:
+        for place in order:
+            assert hashes(prompts[place]) == wanted[place]
+            assert hashes(prompts[place], carried(50))[:12] == wanted[place][:12]
+
+
 def test_tenants_whose_prompts_diverge_never_share(stock_hashes):
     """Each prompt is remembered by its first block and as a whole, and both belong to a tenant."""
     system = list(range(BLOCK))

@@ -1,7 +1,9 @@
 """What may not be shared is not shared."""
 
+import gc
 import itertools
 import shutil
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -103,6 +105,52 @@ def test_what_the_front_end_found_is_taken_for_its_own_request_alone(engine, toy
         activation_source._check_here(engine.core.vllm_config, request)
     preprocess = activation_source.preprocess_patch(lambda self, request: request.lora_request.activation_index)
     assert [preprocess(engine.core, request) for request in requests] == [40, 50]
+    carried = [isinstance(request.lora_request, CarriedLoRARequest) for request in requests]
+    assert carried == [False, False], "the caller's own requests stay as they are"
+
+
+def test_what_the_front_end_found_is_taken_once(monkeypatch):
+    """A request may be sent again, when its adapter is another one."""
+    request, seen = SimpleNamespace(lora_request="theirs"), []
+    core = SimpleNamespace(_alora_found=(request, "found before"))
+    monkeypatch.setattr(activation_source, "carried_for", lambda *_: "found now")
+    preprocess = activation_source.preprocess_patch(lambda self, own: seen.append(own.lora_request))
+    for _ in range(2):
+        preprocess(core, request)
+    assert seen == ["found before", "found now"]
+
+
+def test_of_two_engines_here_a_request_is_found_for_its_own(monkeypatch):
+    engines = [SimpleNamespace(vllm_config=object()) for _ in range(2)]
+    monkeypatch.setattr(activation_source, "_engines_here", [lambda one=one: one for one in engines])
+    monkeypatch.setattr(activation_source, "carried_for", lambda engine, request: engine)
+    for engine in reversed(engines):
+        activation_source._check_here(engine.vllm_config, "request")
+        assert engine._alora_found == ("request", engine)
+
+
+@pytest.mark.parametrize("error", [AdapterError, OSError])
+def test_what_cannot_be_read_is_the_requests_fault_and_not_the_servers(error, monkeypatch):
+    def fails(*_):
+        raise error("no space")
+
+    monkeypatch.setattr(activation_source, "_check_here", fails)
+    front_end = SimpleNamespace(vllm_config=None)
+    process_inputs = activation_source.process_inputs_patch(lambda self: SimpleNamespace(lora_request="any"))
+    with pytest.raises(activation_source.RefusedRequest, match="no space"):
+        process_inputs(front_end)
+
+
+def test_an_engine_that_is_deleted_is_freed():
+    class Engine:
+        pass
+
+    engine = Engine()
+    activation_source.note_engine(engine, None)
+    gone = weakref.ref(engine)
+    del engine
+    gc.collect()
+    assert gone() is None
 
 
 def _keys(start: int, end: int, activation: int | None, **extra):

@@ -88,6 +88,8 @@ def test_an_embedded_position_is_no_invocation_token():
     request.prompt_token_ids = None
     with pytest.raises(AdapterError, match="prompt_embeds alone"):
         find_activation(request, "a", INVOCATION)
+    zeros = SimpleNamespace(prompt_token_ids=[4, 0, 5, 0], prompt_is_token_ids=[True, True, True, False])
+    assert find_activation(zeros, "a", (0,)) == 1, "0 is a token like any other"
 
 
 def test_a_prompt_that_is_streamed_in_is_refused():

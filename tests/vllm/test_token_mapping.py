@@ -70,3 +70,13 @@ def test_rows_of_one_batch_do_not_touch_each_other():
     rows = [(carried(4), 0), (None, 9), (carried(4), 2), (carried(0), 0)]
     tokens = token_mapping.mask_tokens([7] * 6 + [0] * 3 + [8] * 4 + [9] * 2, rows, [6, 3, 4, 2])
     assert tokens == (0, 0, 0, 0, 7, 7, 0, 0, 0, 0, 0, 8, 8, 9, 9)
+
+
+def test_prompt_logprobs_that_fail_leave_the_head_to_the_adapters():
+    def fails():
+        raise RuntimeError("out of memory")
+
+    head = token_mapping.head_logits_patch(lambda self: "adapted")
+    with pytest.raises(RuntimeError, match="out of memory"):
+        token_mapping.prompt_logprobs_patch(fails)()
+    assert head(SimpleNamespace()) == "adapted"

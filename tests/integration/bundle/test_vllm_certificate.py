@@ -36,6 +36,14 @@ def test_it_is_in_the_certificate_and_the_bundle_loads(folder, certificate):
     assert sorted(file.name for file in folder.parent.iterdir()) == [folder.name], "nothing is left behind"
 
 
+def test_behind_a_link_the_bundle_changes_and_the_link_stays(folder, certificate):
+    link = folder.with_name("link")
+    link.symlink_to(folder.name)
+    add_vllm_certificate(load_bundle(link), certificate)
+    assert link.readlink().name == folder.name
+    assert load_bundle(folder).manifest.certificate.vllm == "vllm 0.32.0"
+
+
 def test_a_server_does_not_take_the_adapter_for_a_changed_one(folder, certificate):
     """Name, size, inode and time stay; a server reads a file whose links were counted anew, and finds what it knew."""
     before = [of_file[:-1] for of_file in _stamp(str(folder))]

@@ -64,6 +64,8 @@ def test_the_digest_changes_with_whatever_changes_answers():
         *[(key, ["lm_head"]) for key in ("modules_to_save", "target_parameters")],
         *[(key, {"any": 1}) for key in ("arrow_config", "kasa_config", "monteclora_config")],
         ("layer_replication", [[0, 2]]),
+        *[(key, ["v_proj"]) for key in ("exclude_modules", "layers_pattern")],
+        ("layers_to_transform", [0]),
         ("trainable_token_indices", [3]),
         ("bias", "all"),
         ("init_lora_weights", "pissa"),

@@ -1,11 +1,14 @@
 """What the word counts learn from where there is more text than fits."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.evaluation import bag_of_words
-from alora.evaluation.bag_of_words import fit_bag_of_words
+from alora.evaluation.bag_of_words import FLOOR, fit_bag_of_words, log_probabilities
 from alora.policy import Policy
 
 POLICY = Policy("tone", "No shouting", "")
@@ -41,3 +44,9 @@ def test_rows_are_predicted_in_their_order_however_many_at_once(monkeypatch):
     assert np.array_equal(bag.predict(ROWS).logits_NL, whole)
     assert (whole.argmax(axis=1) == [number % 40 != 0 for number in range(200)]).all()
     assert bag.predict([]).logits_NL.shape == (0, 2)
+
+
+def test_labels_that_training_lacked_have_the_floor_and_the_others_their_own_column():
+    fitted: Any = SimpleNamespace(classes_=np.array([0, 2]), predict_log_proba=lambda rows: np.log([[0.25, 0.75]] * 2))
+    found = log_probabilities(fitted, ["a", "b"], 4)
+    assert found.tolist() == [[np.log(0.25), FLOOR, np.log(0.75), FLOOR]] * 2

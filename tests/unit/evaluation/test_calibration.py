@@ -18,6 +18,7 @@ from alora.evaluation.calibration import (
     positive_probability,
     refit_settings,
     target_value,
+    verdicts,
 )
 from alora.evaluation.resampling import draw_counts
 from alora.typed import typed
@@ -70,6 +71,8 @@ def test_agrees_with_the_verdict():
     logits = np.random.default_rng(2).normal(0, 5, (20, 3))
     want = [label_probabilities(list(row), 1.7)[0] for row in logits]
     assert positive_probability(logits, 1.7) == pytest.approx(want, abs=1e-14)
+    even, thresholds = np.array([[0.5, 0.25, 0.25]]), (0.5, np.nextafter(0.5, 1))
+    assert [int(verdicts(even, threshold)[0]) for threshold in thresholds] == [0, 1], "at the threshold it is positive"
 
 
 def rates(positive, probability, threshold):
@@ -266,6 +269,7 @@ def test_a_dearer_miss_lowers_the_threshold_and_only_the_ratio_counts():
     assert dear.threshold < even.threshold < cheap.threshold
     assert fitted(3, 30).threshold == dear.threshold
     assert dear.costs == (1, 10)
+    assert (fitted(10, None).costs, fitted(None, 10).costs) == ((10, 1), (1, 10)), "1 where none is given"
     assert typed(OperatingPoint, dear.as_dict()) == dear
     assert typed(OperatingPoint, json.loads(json.dumps(dear.as_dict()))) == dear
     assert dear.threshold_low <= dear.threshold <= dear.threshold_high

@@ -9,6 +9,7 @@ from alora.config.schema import EvaluationSettings
 from alora.evaluation.calibration import TEMPERATURE_BOUNDS
 from alora.evaluation.doubts import doubts
 from alora.evaluation.predict import Predictions
+from alora.evaluation.records import Estimate
 from alora.evaluation.report import evaluate
 from alora.policy import Policy
 from alora.verdict import OperatingPoint
@@ -66,6 +67,17 @@ def test_a_policy_is_held_against_its_own_rows_alone():
         ("tone", "AUROC_COVERS_CHANCE"),
         ("tone", "WORDS_BEAT_ADAPTER"),
     }
+
+
+@pytest.mark.parametrize(("words", "beaten"), [(0.9996, True), (0.9984, False)])
+def test_methods_are_compared_in_the_digits_that_are_shown(words, beaten):
+    def of(name, auroc):
+        found = method(name, 2.0)
+        figures = {**found.metrics.figures, "auroc": Estimate(auroc, 0.9, 1.0)}
+        return replace(found, metrics=replace(found.metrics, figures=figures))
+
+    codes = [finding.code for finding in doubts([of("alora", 0.9999), of("bag_of_words", words)])]
+    assert codes == ["WORDS_BEAT_ADAPTER"] * beaten
 
 
 def test_a_doubt_says_the_figures():

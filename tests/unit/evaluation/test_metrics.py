@@ -8,7 +8,7 @@ import pytest
 from sklearn import metrics as reference
 
 from alora.errors import DataError
-from alora.evaluation.metrics import compute_metrics, figure_samples, interval
+from alora.evaluation.metrics import _turned, compute_metrics, figure_samples, interval
 from alora.evaluation.records import FIGURES, Metrics
 from alora.evaluation.resampling import draw_counts
 from alora.typed import typed
@@ -141,3 +141,10 @@ def test_as_dict_round_trip_without_nan():
     got = compute_metrics(np.zeros(6, bool), np.linspace(0, 1, 6), 0.5, resamples=20)
     assert typed(Metrics, asdict(got)) == got
     assert not any(isinstance(v, float) and math.isnan(v) for e in got.figures.values() for v in vars(e).values())
+
+
+@pytest.mark.parametrize(
+    ("percentiles", "turned"), [((0.25, 0.75), (0.25, 0.75)), ((0.5, 1.5), (0.0, 0.5)), ((0.0, 0.25), (0.5, 1.0))]
+)
+def test_a_basic_interval_is_the_percentiles_mirrored_at_the_value(percentiles, turned):
+    assert _turned(0.5, *percentiles) == turned

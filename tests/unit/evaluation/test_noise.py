@@ -3,11 +3,12 @@
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.errors import DataError
-from alora.evaluation.noise import WORDS_KNOW, doubtful_labels, without_doubtful
+from alora.evaluation.noise import WORDS_KNOW, doubtful_labels, likelier_labels, without_doubtful
 from alora.policy import Policy
 
 POLICY = Policy("refunds", "No refunds", "Never promise money.")
@@ -50,6 +51,13 @@ def test_too_few_rows_of_a_label_to_hold_any_out(counts):
 
 def test_three_rows_of_a_label_are_enough():
     assert doubtful_labels(POLICY, rows(set(), 6))[1] >= 0.5
+    rare = [row for row in rows(set(), 60) if row.labels["refunds"] == "ok" or int(row.conversation.id) < 6]
+    assert doubtful_labels(POLICY, rare)[1] >= 0.5, "as many folds as the rarest label has rows"
+
+
+def test_a_label_that_no_row_carries_is_never_the_likelier_one():
+    probability_NL = np.array([[0.3, 0.1, 0.6], [0.1, 0.3, 0.6]])
+    assert likelier_labels(probability_NL, np.array([0, 1])).tolist() == [0, 1]
 
 
 def test_without_doubtful_labels_the_other_policies_keep_theirs():

@@ -1,5 +1,7 @@
 """What a prompt's check finds: its lengths, what is cut, where it activates."""
 
+from dataclasses import replace
+
 import pytest
 
 from alora.config.schema import PromptSettings
@@ -60,6 +62,9 @@ def test_prompts_longer_than_the_base_takes():
     _, findings = check_prompts("train", [row("word " * 100, where="train.jsonl:2")], [POLICY], renderer, 50)
     assert (findings[0].severity, findings[0].where) == (ERROR, "train.jsonl:2")
     assert "the base takes 50" in findings[0].problem
+    lengths, _ = check_prompts("train", [row("word")], [POLICY], renderer, 10_000)
+    for takes, count in ((lengths.longest, 0), (lengths.longest - 1, 1)):
+        assert len(check_prompts("train", [row("word")], [POLICY], renderer, takes)[1]) == count
 
 
 def test_rows_that_do_not_render_are_told_and_the_rest_counted():
@@ -80,3 +85,14 @@ def test_a_prompt_that_activates_elsewhere_is_an_error():
     assert "the adapter would start at token" in findings[0].problem
     with pytest.raises(RenderError, match="PEFT would start the adapter elsewhere"):
         type(suffix)(suffix.token_ids, suffix.invocation_ids, suffix.label_token_ids)
+
+
+def test_a_row_is_as_long_as_the_policies_that_it_is_labelled_for_make_it():
+    renderer = Renderer(toy_tokenizer("qwen3"), PromptSettings(instruction="rule"))
+    long = replace(POLICY, id="long", rule="word " * 50)
+    lengths, _ = check_prompts("train", [row("Hi")], [POLICY, long], renderer, 10_000)
+    alone, _ = check_prompts("train", [row("Hi")], [POLICY], renderer, 10_000)
+    assert lengths == alone
+    of_both = replace(row("Hi"), labels={"p": "ok", "long": "ok"})
+    both, _ = check_prompts("train", [of_both], [POLICY, long], renderer, 10_000)
+    assert both.longest > alone.longest + 40

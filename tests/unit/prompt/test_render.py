@@ -227,6 +227,14 @@ def test_an_answer_of_several_tokens_is_refused_with_advice():
         RENDERERS["qwen3", "transcript"].suffix(policy)
 
 
+def test_two_of_three_answers_that_are_one_token_are_refused(monkeypatch):
+    renderer = Renderer(toy_tokenizer("qwen3"), PromptSettings())
+    tone = Policy("tone", "Tone", "", ("rude", "dry", "warm"), ("No", "Yes", "yes"))
+    monkeypatch.setattr(renderer, "_answer_token", lambda closing, word, policy: {"n": 5, "y": 6}[word[0].lower()])
+    with pytest.raises(PolicyError, match=r"\['No', 'Yes', 'yes'\] share a token"):
+        renderer.suffix(tone)
+
+
 def test_a_control_token_is_no_answer():
     policy = Policy(id="p", title="T", rule="", answers=("<|im_end|>", "No"))
     with pytest.raises(PolicyError, match="must be one ordinary token"):

@@ -48,6 +48,15 @@ def test_merges_and_ignore_merges_cannot_build_a_control_token():
         assert TextEncoder(wrapped(inner)).encode("<e>") == [3, 2]
 
 
+def test_merges_that_go_on_from_a_control_token_go_with_it():
+    vocab = {"<": 0, "e": 1, "<e": 2, "<ee": 3, "<unk>": 4}
+    merges = [("<", "e"), ("<e", "e")]
+    inner = Tokenizer(models.BPE(vocab=vocab, merges=merges, unk_token="<unk>"))
+    assert inner.encode("<ee").ids == [3]
+    inner.add_special_tokens([AddedToken("<e", special=True)])
+    assert TextEncoder(wrapped(inner)).encode("<ee") == [0, 1, 1]
+
+
 def test_a_unigram_vocabulary_cannot_yield_a_control_token():
     pieces = [("<unk>", 0.0), ("<e>", -1.0), ("<", -5.0), ("e", -5.0), (">", -5.0)]
     inner = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=False))

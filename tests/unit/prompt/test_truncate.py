@@ -1,12 +1,17 @@
 """Cutting turns to a budget."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alora.data.conversation import Message
+from alora.config.schema import PromptSettings
+from alora.data.conversation import Conversation, Message
 from alora.data.messages import ToolCall
+from alora.prompt.render import Renderer
 from alora.prompt.truncate import LEAST_CHARACTERS, Turn, bounded, fit
+from tests.toy_tokenizers import toy_tokenizer
 
 MARKER = (-1, -2)
 TURNS = st.lists(
@@ -95,3 +100,26 @@ def test_calls_and_names_count_towards_the_bound(more, around):
     kept = bounded((*around, Message("assistant", "said", **more), *around), 100, "|")
     assert sum(len(message.name) + len(message.text) for message in kept) < 4 * LEAST_CHARACTERS
     assert kept[: len(around)] == kept[len(kept) - len(around) :] == around
+
+
+def test_answers_of_tools_in_a_row_fit_whatever_stands_between_two():
+    renderer = Renderer(toy_tokenizer("qwen3"), PromptSettings(layout="turns", max_prefix_tokens=200))
+    own = renderer._template
+    renderer._template = replace(
+        own, open={**own.open, "tool": "T"}, close={**own.close, "tool": "t"}, between_tools="- " * 30
+    )
+    messages = (Message("user", "Hi"), *(Message("tool", str(number)) for number in range(20)))
+    prefix = renderer.prefix(Conversation("a", messages))
+    assert prefix.truncation is not None
+    assert len(prefix.token_ids) <= 200
+
+
+def test_one_turn_that_is_left_alone_shows_that_others_went():
+    turns = [Turn("user", (1, 2)), Turn("user", (3, 4, 5), wrapper=20)]
+    assert fit(turns, 10, "middle", MARKER) == [Turn("user", (1, 2, *MARKER))]
+
+
+def test_a_turn_without_text_stays_where_its_wrapper_just_fits():
+    empty, long = Turn("assistant", (), wrapper=2), Turn("user", tuple(range(1, 30)))
+    cut = fit([empty, long], 3 * len(MARKER) + 4, "middle", MARKER)
+    assert cut == [empty, Turn("user", (*MARKER, 28, 29))]

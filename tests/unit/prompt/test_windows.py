@@ -11,6 +11,7 @@ from alora.evaluation.predict import predict
 from alora.policy import Policy
 from alora.prompt import truncate
 from alora.prompt.render import Renderer
+from alora.prompt.windows import windows
 from tests.toy_tokenizers import toy_tokenizer
 
 LIMIT = 240
@@ -52,6 +53,17 @@ def test_a_long_message_is_cut_between_words_which_all_are_read(layout):
     for one, other in pairwise(words):
         assert any(f"{one} {other}" in text for text in texts), (one, other)
     assert "[...]" in texts[1]
+    assert [text.count("[...]") for text in texts] == [1, *[2] * (len(texts) - 2), 1], "where it is cut, and only there"
+
+
+def test_a_window_is_within_the_limit_also_where_messages_together_take_more_than_each():
+    def size(messages):
+        return sum(len(message.content) for message in messages) + len(messages) ** 2
+
+    talk = [Message("user", letter * 7) for letter in "abcdefghijklmnopqrst"]
+    parts = list(windows(talk, 100, size, "#"))
+    assert max(map(size, parts)) <= 100
+    assert {message.content for part in parts for message in part} == {message.content for message in talk}
 
 
 def test_a_name_that_no_window_holds_is_read_as_text():

@@ -6,13 +6,16 @@ import math
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from alora.config.secrets import KEY
-from alora.errors import ConfigError
+from alora.errors import CheckFailed, ConfigError, PromptRefused
+from alora.http import Full, Unreachable
 from alora.prompt.render import Prefix, Suffix
-from alora.serving.client import RemoteEngine
+from alora.serving.client import RemoteEngine, together
 
 
 @contextmanager
@@ -89,3 +92,100 @@ def test_a_length_that_is_none_is_refused(longest):
     model = {"id": "base", "max_model_len": longest}
     with server(content={"data": [model]}) as (url, _), pytest.raises(ConfigError, match="is not an OpenAI-compatible"):
         asyncio.run(RemoteEngine(url).models())
+
+
+@pytest.mark.parametrize(
+    ("error", "believed"),
+    [
+        (Unreachable("gone"), set()),
+        (CheckFailed("other tokens"), {"b"}),
+        (ConfigError("HTTP 500"), {"b"}),
+        (PromptRefused("too long"), {"a", "b"}),
+        (Full("later"), {"a", "b"}),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_who_is_verified_again_after_a_failure(error, believed, monkeypatch):
+    """Behind an address that was away there may be another server, with other adapters under every name."""
+
+    async def fails(*_):
+        raise error
+
+    async def ask():
+        engine = RemoteEngine("http://127.0.0.1:9")
+        engine._verified = {"a", "b"}
+        monkeypatch.setattr(engine, "_ask", fails)
+        with pytest.raises(type(error)):
+            await engine.ask(Prefix((1,)), Suffix((5,), (5,), (11, 12)), "a")
+        await engine.close()
+        return engine._verified
+
+    assert asyncio.run(ask()) == believed
+
+
+def test_the_first_that_fails_ends_the_others():
+    """vLLM aborts a request that nobody waits for."""
+    ended = []
+
+    async def waits():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    async def fails():
+        raise ConfigError("gone")
+
+    async def both():
+        with pytest.raises(ConfigError, match="gone"):
+            await together([waits(), fails()])
+        await asyncio.sleep(0)
+        return list(ended)
+
+    assert asyncio.run(both()) == [True]
+
+
+def test_a_bundle_that_comes_later_is_verified_too_and_the_others_not_again(monkeypatch):
+    bundles: list[Any] = [SimpleNamespace(served_name=name) for name in ("a", "b")]
+    required = []
+
+    async def models():
+        return {"a": None, "b": None}
+
+    async def require(bundle, renderer):
+        required.append(bundle.served_name)
+
+    async def verify():
+        engine = RemoteEngine("http://127.0.0.1:9")
+        monkeypatch.setattr(engine, "models", models)
+        monkeypatch.setattr(engine, "_require", require)
+        for asked in (bundles[:1], bundles, bundles):
+            await engine.verify(asked, None)  # pyright: ignore[reportArgumentType]
+        await engine.close()
+
+    asyncio.run(verify())
+    assert required == ["a", "b"]
+
+
+@pytest.mark.parametrize("labels", [(11, 12), (11, 12, 13, 14)])
+def test_as_many_log_probabilities_are_asked_for_as_there_are_labels(labels, monkeypatch):
+    sent = []
+
+    async def send(path, body, **_):
+        sent.append(body)
+        top = {f"token_id:{label}": -math.log(len(labels)) for label in labels}
+        return 200, json.dumps({"choices": [{"logprobs": {"top_logprobs": [top]}}]})
+
+    async def ask():
+        engine = RemoteEngine("http://127.0.0.1:9")
+        monkeypatch.setattr(engine, "_send", send)
+        found, _ = await engine.ask(Prefix((1, 2)), Suffix((5, 6), (5,), labels), "a")
+        await engine.close()
+        return found
+
+    assert asyncio.run(ask()) == pytest.approx([-math.log(len(labels))] * len(labels))
+    assert (sent[0]["prompt"], sent[0]["logprobs"], sent[0]["allowed_token_ids"]) == (
+        [1, 2, 5, 6],
+        len(labels),
+        [*labels],
+    )

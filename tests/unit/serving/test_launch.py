@@ -9,7 +9,7 @@ from alora.config.schema import ServingSettings
 from alora.errors import AdapterError, CheckFailed
 from alora.serving import plugin
 from alora.serving.engine import ServedAdapter, served_rank
-from alora.serving.launch import server_command
+from alora.serving.launch import server_command, server_environment
 
 ADAPTERS = [
     ServedAdapter("a@1", Path("/a"), 8),
@@ -60,3 +60,12 @@ def test_a_server_starts_only_where_the_plugin_is_found_and_active(monkeypatch, 
         return
     with pytest.raises(CheckFailed, match=complaint):
         plugin.require_plugin({})
+
+
+def test_what_the_user_has_set_in_the_environment_is_left(monkeypatch):
+    monkeypatch.delenv("VLLM_PLUGINS", raising=False)
+    assert "alora" in server_environment()["VLLM_PLUGINS"].split(",")
+    monkeypatch.setenv("VLLM_PLUGINS", "alora,mine")
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "7")
+    found = server_environment()
+    assert (found["VLLM_PLUGINS"], found["VLLM_CPU_KVCACHE_SPACE"]) == ("alora,mine", "7")

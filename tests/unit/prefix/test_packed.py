@@ -1,0 +1,30 @@
+"""What a pass leaves behind in the base."""
+
+from alora.adapter.bank import Bank
+from alora.prefix.packed import PackedModel
+from tests.peft_reference import random_adapter
+from tests.toy_models import WINDOW, toy_model
+
+
+def test_a_prefix_between_two_passes_leaves_checkpointing_on():
+    base = toy_model("qwen3")
+    packed = PackedModel(base, Bank(base, [random_adapter(base)], trainable=True))
+    packed.checkpoint_activations()
+    packed.train()
+    before = [module.training for module in base.modules()]
+    assert any(before)
+    packed.prefix_kv((5, 6, 7))
+    assert [module.training for module in base.modules()] == before
+    packed.eval()
+    packed.prefix_kv((5, 6, 7))
+    assert not any(module.training for module in base.modules())
+
+
+def test_the_check_gives_every_window_back():
+    base = toy_model("gemma3")
+    holders = [base.config, *(module for module in base.modules() if getattr(module, "sliding_window", None))]
+    before = [holder.sliding_window for holder in holders]
+    assert len(before) > 1
+    assert set(before) == {WINDOW}
+    PackedModel(base, Bank(base, [random_adapter(base)]))
+    assert [holder.sliding_window for holder in holders] == before

@@ -1,0 +1,47 @@
+"""What an answer of a guard may say, and what it means."""
+
+from typing import Any
+
+import pytest
+
+from alora.serving.guard import GuardAnswer, GuardVerdict
+
+
+def verdict(probability: float, flagged: bool, **more: Any) -> GuardVerdict:
+    facts: dict[str, Any] = {"label": "ok", "threshold": 0.5, "probabilities": {"violation": probability}}
+    return GuardVerdict("advice", "ok", flagged, "advice@0123", probability=probability, **facts | more)
+
+
+def answer(*verdicts: GuardVerdict, action: str = "allow") -> GuardAnswer:
+    return GuardAnswer("1", action, True, verdicts, {}, {})
+
+
+def unanswered(status: str, flagged: bool = False) -> GuardVerdict:
+    return GuardVerdict("tone", status, flagged, "tone@0123")
+
+
+def test_at_its_threshold_a_verdict_is_flagged():
+    assert verdict(0.5, True).flagged
+    for probability, flagged in ((0.5, False), (0.49, True)):
+        with pytest.raises(ValueError, match=r"at the threshold 0\.5"):
+            verdict(probability, flagged)
+
+
+def test_silence_is_not_consent():
+    assert not answer(verdict(0.1, False)).blocked
+    assert answer().blocked
+    assert answer(verdict(0.9, True)).blocked
+    assert answer(verdict(0.1, False), action="block").blocked
+
+
+@pytest.mark.parametrize("status", ["missed", "failed", "skipped"])
+def test_who_did_not_answer_is_let_through_by_an_open_guard_alone(status):
+    silent = answer(verdict(0.1, False), unanswered(status))
+    with pytest.raises(ValueError, match=f"tone did not answer \\({status}\\), and is not flagged"):
+        silent.require({})
+    assert silent.require({"on_failure": "open"}) is silent
+    assert answer(verdict(0.1, False), unanswered(status, flagged=True)).require({}).blocked
+
+
+def test_who_is_skipped_behind_a_flagged_policy_need_not_be_flagged():
+    assert answer(verdict(0.9, True), unanswered("skipped")).require({}).flagged == ["advice"]

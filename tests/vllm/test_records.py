@@ -1,0 +1,130 @@
+"""The private copies of adapters, without an engine: what is copied, digested, kept and let go."""
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from alora.errors import AdapterError
+from alora.vllm_plugin import adapter_record
+from alora.vllm_plugin.adapter_config import read_config
+from alora.vllm_plugin.adapter_record import Records
+from alora.vllm_plugin.carried_request import carry
+from tests.vllm.toy_engine import lora_request
+from tests.vllm.toy_models import ToyAdapter, edit_config
+
+
+@pytest.fixture
+def home(toys, tmp_path) -> Path:
+    """An adapter folder that a test may change."""
+    return Path(shutil.copytree(toys["linear"].path, tmp_path / "home"))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["first", "second", "last"])
+def test_a_file_of_several_mebibytes_is_copied_and_digested_whole(place, home):
+    records, weights = Records(), home / "adapter_model.safetensors"
+    tensor = torch.zeros(5 * 2**18 // 2)  # 2.5 MiB
+    save_file({"a.lora_A.weight": tensor}, weights)
+    whole = records.read(str(home))
+    assert Path(whole.copy, weights.name).read_bytes() == weights.read_bytes()
+    tensor[place * 2**18 : place * 2**18 + 1] = 1.0
+    save_file({"a.lora_A.weight": tensor}, weights)
+    assert records.read(str(home)).digest != whole.digest
+
+
+def test_the_names_of_the_files_are_in_the_digest(home):
+    """vLLM reads the one and not the other."""
+    records = Records()
+    before = records.read(str(home)).digest
+    (home / "adapter_model.safetensors").rename(home / "adapter_model.bin")
+    assert records.read(str(home)).digest != before
+
+
+def test_a_plain_adapter_with_a_head_is_one_that_adapts_it(home):
+    edit_config(str(home), alora_invocation_tokens=None, target_modules=["q_proj", "lm_head"])
+    found = read_config(str(home), "shown")
+    assert (found.is_alora, found.adapts_head) == (False, True)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_weights_that_are_no_numbers_are_refused(value, home):
+    save_file({"a.lora_A.weight": torch.tensor([1.0, value])}, home / "adapter_model.safetensors")
+    with pytest.raises(AdapterError, match="holds NaN or infinity"):
+        Records().read(str(home))
+
+
+def asked(home: Path, **more) -> SimpleNamespace:
+    return SimpleNamespace(**{"lora_int_id": 1, "lora_path": str(home), "lora_name": "a", "load_inplace": False} | more)
+
+
+def test_a_change_is_read_once_and_not_for_every_request(home, monkeypatch):
+    records, reads, stock = Records(), [], adapter_record.read_record
+    monkeypatch.setattr(adapter_record, "read_record", lambda *given: reads.append(given) or stock(*given))
+    records.hold(1, records.read(str(home)))
+    (home / "adapter_model.safetensors").touch()
+    for _ in range(3):
+        assert records.of(asked(home)) is records.known(1)
+    assert len(reads) == 2, "the same content, and a new time"
+    edit_config(str(home), lora_alpha=3)
+    for _ in range(3):
+        with pytest.raises(AdapterError, match="changed after their weights were loaded"):
+            records.of(asked(home))
+    assert len(reads) == 3
+
+
+def test_plain_lora_goes_on_with_what_was_loaded_until_its_files_are_an_aloras(home):
+    edit_config(str(home), alora_invocation_tokens=None)
+    records = Records()
+    records.hold(1, records.read(str(home)))
+    edit_config(str(home), lora_alpha=3)
+    assert records.of(asked(home)) is records.known(1)
+    edit_config(str(home), alora_invocation_tokens=[4, 5])
+    with pytest.raises(AdapterError, match="changed after their weights were loaded"):
+        records.of(asked(home))
+
+
+def test_the_same_content_is_the_same_record_however_often_it_is_written(home):
+    records = Records()
+    record = records.read(str(home))
+    (home / "adapter_model.safetensors").touch()
+    assert records.read(str(home)) is record
+    assert record.unchanged()
+    assert len(list(Path(records.folder).iterdir())) == 1
+
+
+def test_a_copy_that_nobody_holds_is_deleted_when_its_time_is_over(toys, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(adapter_record.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(adapter_record, "_KEPT", 1)
+    records = Records()
+    copies = []
+    for number, name in enumerate(("linear", "wide", "other"), start=1):
+        records.hold(number, records.read(toys[name].path))
+        copies.append(Path(records.known(number).copy))
+    assert [copy.is_dir() for copy in copies] == [True, True, True]
+    now[0] += 60.0
+    records.hold(4, records.read(toys["attention"].path))
+    assert [copy.is_dir() for copy in copies] == [False, False, True]
+
+
+def test_the_workers_are_given_the_record_and_never_anything_to_load_in_place(home):
+    record = Records().read(str(home))
+    theirs = lora_request(ToyAdapter("a", 7, str(home), (4,)), in_place=True)
+    ours = carry(theirs, record, 40)
+    assert (ours.lora_int_id, ours.lora_path, ours.load_inplace) == (record.number, record.copy, False)
+    assert (ours.activation_index, ours.weights_digest, ours.opened) == (40, record.digest, record.opened)
+    assert (theirs.lora_int_id, theirs.lora_path, theirs.load_inplace) == (7, str(home), True)
+
+
+def test_two_sets_of_weights_under_one_name_are_two_requests(home):
+    records = Records()
+    old = records.read(str(home))
+    edit_config(str(home), lora_alpha=3)
+    named = lora_request(ToyAdapter("a", 7, str(home), (4,)))
+    other = lora_request(ToyAdapter("b", 8, str(home), (4,)))
+    before, after = carry(named, old, 40), carry(named, records.read(str(home)), 40)
+    assert before != after
+    assert len({before, after, carry(other, old, 50)}) == 2, "one for each set of weights, whatever its name"
