@@ -134,7 +134,7 @@ def head_logits_patch(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def _get_logits(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _of_prompt_tokens.get():  # stock would give the sampled rows' adapters to as many prompt rows
+        if _of_prompt_tokens.get():
             return compat.unadapted_logits(self, *args, **kwargs)
         return original(self, *args, **kwargs)
 
