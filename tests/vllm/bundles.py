@@ -57,7 +57,7 @@ def write(policy: Policy, folder: Path, seed: int) -> Bundle:
     prompts = [renderer.prompt(conversation("Where is my parcel, please?"), policy)]
     settings = IdentitySettings(dtypes=["float32"], negative_controls=False)
     certificate = certify(base(), adapter, prompts, settings)
-    contents = BundleContents(base(), weights, policy, PROMPT, POINT, certificate=certificate)
+    contents = BundleContents(policy, PROMPT, POINT, base=base(), weights=weights, certificate=certificate)
     return write_bundle(contents, folder / policy.id, golden_rows=3)
 
 
