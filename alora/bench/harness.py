@@ -1,5 +1,6 @@
 """The one measuring loop: every system once before the clock starts, then once a round, in an order drawn for every
-cell and round, every sample kept; and the ratios, where no guard objects.
+cell and round, every sample kept; and the ratios, where no guard objects (:mod:`~alora.bench.guards`, which also judge
+the A/A run).
 """
 
 import gc

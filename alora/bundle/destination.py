@@ -1,4 +1,4 @@
-"""Where a bundle lies on disk: written under a temporary name next to it, flushed, then renamed."""
+"""Where a bundle is written: which folders it may replace; written under a temporary name, flushed, then renamed."""
 
 from collections.abc import Callable
 from pathlib import Path
