@@ -16,6 +16,9 @@ _UNSUPPORTED_QUANTIZATION = {
     "awq": "its kernels give no gradient that alora has checked",
 }
 _MOST_LAYERS = 1000  # the deepest published models have some 130; each one is built before its tensors are looked for
+# As the families call it: num_hidden_layers, n_layer, decoder_layers, first_k_dense_replace. A config makes a list with
+# an entry for each of them as it is read.
+_LAYERS = ("layer", "layers", "first_k_dense_replace")
 
 
 def read_config(location: str, options: Mapping[str, Any]) -> PretrainedConfig:
@@ -25,8 +28,14 @@ def read_config(location: str, options: Mapping[str, Any]) -> PretrainedConfig:
         BaseError: it is not a config, or describes a base that alora refuses: quantized already, RoPE that depends on
             the prompt's length, a number that no base has.
     """
+    require_few_layers(location, options)
     config = AutoConfig.from_pretrained(location, **options)
     for key, value in leaves(config.to_dict()):
+        if key.split(".")[-1] == "transformers_weights" and value is not None:
+            raise BaseError(
+                f"base {location}: {key} in its config names a file with weights for transformers alone; call it "
+                "model.safetensors and remove the key"
+            )
         if isinstance(value, float) and not math.isfinite(value):
             raise BaseError(f"base {location}: {key} is {value} in its config; {REMEDY}")
         if key.endswith("num_hidden_layers") and isinstance(value, int) and not 0 < value <= _MOST_LAYERS:
@@ -35,6 +44,23 @@ def read_config(location: str, options: Mapping[str, Any]) -> PretrainedConfig:
             raise BaseError(f"base {location}: {key} is {value} in its config, not above 0; {REMEDY}")
     _refuse_by_name(config, location)
     return config
+
+
+def require_few_layers(location: str, options: Mapping[str, Any]) -> None:
+    """Refuse a stored config with more layers than any base has, before transformers makes an object of it.
+
+    Raises:
+        BaseError: with the first such number.
+    """
+    stored, _ = PretrainedConfig.get_config_dict(location, revision=options["revision"])
+    waiting = [stored]
+    while waiting:
+        for key, value in waiting.pop().items():
+            if isinstance(value, dict):
+                waiting.append(value)
+            elif key.endswith(_LAYERS) and isinstance(value, int | float) and value > _MOST_LAYERS:
+                found = str(value)[:40]
+                raise BaseError(f"base {location}: {key} is {found} in its config, above {_MOST_LAYERS}; {REMEDY}")
 
 
 def require_whole(loading_info: Mapping[str, Any], location: str) -> None:

@@ -8,6 +8,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from alora.base import REMEDY
 from alora.base.cache import cache_root
+from alora.base.config import require_few_layers
 from alora.base.fingerprint import Fingerprint, template_digest, tokenizer_digest
 from alora.base.location import base_location
 from alora.config.paths import DEFAULT_BASE, is_gguf
@@ -41,7 +42,10 @@ def load_tokenizer(settings: BaseSettings, progress: bool = True) -> PreTrainedT
     """Load the base's tokenizer alone; BaseError when it cannot be read or has no chat template."""
     location = base_location(settings, progress)
     try:
+        require_few_layers(location, load_options(settings))  # transformers reads the config for a tokenizer, too
         tokenizer = AutoTokenizer.from_pretrained(location, **load_options(settings))
+    except BaseError:
+        raise
     except Exception as error:
         raise BaseError(unreadable(settings.source, error)) from error
     if not isinstance(tokenizer.model_max_length, int | float):

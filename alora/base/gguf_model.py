@@ -32,7 +32,8 @@ def write_model(file: Path, folder: Path, progress: bool) -> None:
     alone.mkdir()
     (alone / file.name).symlink_to(file.absolute())
     stored: dict[str, Any] = {"gguf_file": file.name, "trust_remote_code": False}
-    weights = _require_layers(file, AutoConfig.from_pretrained(alone, **stored))
+    blocks = _stored_blocks(file)
+    weights = _require_layers(file, blocks, AutoConfig.from_pretrained(alone, **stored))
     _require_space(folder.parent, weights * torch.float32.itemsize)
     with _bars(progress):
         tokenizer = AutoTokenizer.from_pretrained(alone, **stored)
@@ -50,7 +51,23 @@ def write_model(file: Path, folder: Path, progress: bool) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def _require_layers(file: Path, config: Any) -> int:
+def _stored_blocks(file: Path) -> set[int]:
+    """The layers whose tensors are in the file. Refuse a header that counts more of them, before transformers makes a
+    config with an entry for each.
+
+    Raises:
+        BaseError: with both counts.
+    """
+    reader = GGUFReader(file)
+    blocks = {int(block[1]) for tensor in reader.tensors if (block := _BLOCK.match(tensor.name))}
+    for name, field in reader.fields.items():
+        count = field.contents() if name.endswith(("block_count", "_layers")) else 0
+        if isinstance(count, int) and not 0 <= count <= len(blocks):
+            raise _other_layers(file, count, blocks)
+    return blocks
+
+
+def _require_layers(file: Path, blocks: set[int], config: Any) -> int:
     """The number of weights that the file's header describes. Refuse a file whose header describes other layers, or
     more weights, than it holds: transformers would make room for all of them, and fill those that are missing with
     random numbers.
@@ -58,16 +75,19 @@ def _require_layers(file: Path, config: Any) -> int:
     Raises:
         BaseError: with both counts.
     """
-    blocks = {int(block[1]) for tensor in GGUFReader(file).tensors if (block := _BLOCK.match(tensor.name))}
     layers = config.get_text_config().num_hidden_layers
     if len(blocks) != layers or max(blocks) != layers - 1:
-        raise BaseError(f"{file}: its header describes {layers} layers, and it holds those of {len(blocks)}; {REMEDY}")
+        raise _other_layers(file, layers, blocks)
     with torch.device("meta"):
         described = sum(value.numel() for value in AutoModelForCausalLM.from_config(config).parameters())
     size = file.stat().st_size
     if described > 8 * size:  # no kind of weight takes less than a bit
         raise BaseError(f"{file}: its header describes {described:,} weights, and it holds {size:,} bytes; {REMEDY}")
     return described
+
+
+def _other_layers(file: Path, described: int, blocks: set[int]) -> BaseError:
+    return BaseError(f"{file}: its header describes {described} layers, and it holds those of {len(blocks)}; {REMEDY}")
 
 
 def _require_sound(file: Path, model: Any) -> None:

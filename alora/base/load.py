@@ -17,6 +17,7 @@ from alora.base.fingerprint import Fingerprint
 from alora.base.location import base_location
 from alora.base.quantize import NF4, SETTINGS, keep_gradients, nf4_config, quantize_in_place
 from alora.base.stored import fingerprint_base
+from alora.base.weight_files import weight_files
 from alora.config.environment import debugging
 from alora.config.schema import BaseSettings
 from alora.errors import AloraError, BaseError
@@ -134,7 +135,7 @@ def _require_stored(config: PretrainedConfig, location: str, trust_remote_code: 
     Raises:
         BaseError: with both counts.
     """
-    files = list(Path(location).glob("*.safetensors"))
+    files = weight_files(Path(location))
     if not files:
         return
     stored = sum(file.stat().st_size for file in files)

@@ -1,7 +1,7 @@
 """A base as files: fetched for an engine that loads it itself, and the digest of the weights that it stores."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -9,17 +9,19 @@ from typing import Any
 import torch
 from huggingface_hub import snapshot_download, try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from alora.base import REMEDY
 from alora.base.cache import remember_of
-from alora.base.describe import DescribedBase, load_tokenizer
+from alora.base.config import read_config
+from alora.base.describe import DescribedBase, load_options, load_tokenizer
 from alora.base.fingerprint import Fingerprint, config_digest, template_digest, tokenizer_digest
 from alora.base.location import base_location
+from alora.base.weight_files import INDEX, WHOLE, indexed_files, weight_files
 from alora.config.schema import BaseSettings
-from alora.errors import BaseError, first_line
+from alora.errors import AloraError, BaseError, first_line
 
-_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+_FILES = ["*.json", "*.jinja", "*.model", "*.txt"]  # besides the weights
 
 
 def base_folder(settings: BaseSettings) -> Path:
@@ -32,7 +34,12 @@ def base_folder(settings: BaseSettings) -> Path:
     if Path(location).is_dir():
         return Path(location)
     try:
-        return Path(snapshot_download(location, revision=settings.revision, allow_patterns=_FILES))
+        folder = Path(snapshot_download(location, revision=settings.revision, allow_patterns=_FILES))
+        # Many hub bases hold their weights twice, under names that vLLM would take for the base's format.
+        weights = [*indexed_files(folder / INDEX)] if (folder / INDEX).exists() else [WHOLE]
+        return Path(snapshot_download(location, revision=settings.revision, allow_patterns=weights))
+    except AloraError:
+        raise
     except Exception as error:
         raise BaseError(
             f"base {location!r} cannot be fetched: {first_line(error)}; check base.source and the hub"
@@ -46,15 +53,18 @@ def describe_base(settings: BaseSettings, folder: Path) -> DescribedBase:
         BaseError: it cannot be read.
     """
     tokenizer = load_tokenizer(settings)
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=settings.trust_remote_code)
-    if not (files := sorted(folder.glob("*.safetensors"))):
+    config = read_config(str(folder), load_options(settings))
+    if not (files := weight_files(folder)):
         raise BaseError(f"base {folder} has no *.safetensors; convert its weights, or name another base")
     return DescribedBase(tokenizer, _fingerprint(_stored_weights(files), config, tokenizer), str(settings.source))
 
 
 def fingerprint_base(folder: Path | None, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Fingerprint:
-    """Fingerprint a base; its weights from ``folder``'s safetensors where there are any, else from memory."""
-    files = sorted(folder.glob("*.safetensors")) if folder is not None and folder.is_dir() else _hub_files(model)
+    """Fingerprint a base; its weights from the safetensors that it was loaded from: in ``folder``, or the hub's cache
+    where there is no such folder. Without any, and where ``folder`` is None, those in memory.
+    """
+    stored = folder if folder is None or folder.is_dir() else _hub_folder(model)
+    files = weight_files(stored) if stored is not None else {}
     weights = _stored_weights(files) if files else _tensors_digest(sorted(model.state_dict().items()))
     return _fingerprint(weights, model.config, tokenizer)
 
@@ -63,32 +73,43 @@ def _fingerprint(weights: str, config: PretrainedConfig, tokenizer: PreTrainedTo
     return Fingerprint(weights, tokenizer_digest(tokenizer), template_digest(tokenizer), config=config_digest(config))
 
 
-def _hub_files(model: PreTrainedModel) -> list[Path]:
-    """The cached files of a hub base, found through the snapshot that its config came from."""
+def _hub_folder(model: PreTrainedModel) -> Path | None:
+    """The cached snapshot of a hub base: the one that its config came from."""
     name = getattr(model.config, "_name_or_path", "") or ""
     commit = getattr(model.config, "_commit_hash", None)
     if not name or commit is None:
-        return []
+        return None
     config = try_to_load_from_cache(name, "config.json", revision=commit)
-    return sorted(Path(config).parent.glob("*.safetensors")) if isinstance(config, str) else []
+    return Path(config).parent if isinstance(config, str) else None
 
 
-def _stored_weights(files: list[Path]) -> str:
+def _stored_weights(files: Mapping[Path, Collection[str]]) -> str:
     """Digest of the tensors in ``files``, remembered in the user's cache by each file's path, size and time."""
-    return remember_of(files, ".txt", lambda: _tensors_digest(_stored_tensors(files)))
-
-
-def _stored_tensors(files: list[Path]) -> Iterator[tuple[str, torch.Tensor]]:
-    files_by_tensor: dict[str, Any] = {}
     with ExitStack() as stack:
-        for file in files:
-            try:
-                opened = stack.enter_context(safe_open(file, framework="pt"))
-            except SafetensorError as error:
-                raise BaseError(f"{file} cannot be read: {first_line(error)}; {REMEDY}") from error
-            files_by_tensor.update(dict.fromkeys(opened.keys(), opened))
-        for name in sorted(files_by_tensor):
-            yield name, files_by_tensor[name].get_tensor(name)
+        tensors = _opened(files, stack)
+        stored = ((name, tensors[name].get_tensor(name)) for name in sorted(tensors))
+        return remember_of([*files], ".txt", lambda: _tensors_digest(stored))
+
+
+def _opened(files: Mapping[Path, Collection[str]], stack: ExitStack) -> dict[str, Any]:
+    """The open file of each tensor.
+
+    Raises:
+        BaseError: a file cannot be read or lacks a tensor that it should hold, or a tensor is in two of them.
+    """
+    tensors: dict[str, Any] = {}
+    for file, expected in files.items():
+        try:
+            opened = stack.enter_context(safe_open(file, framework="pt"))
+        except SafetensorError as error:
+            raise BaseError(f"{file} cannot be read: {first_line(error)}; {REMEDY}") from error
+        names = set(opened.keys())
+        if lacking := sorted(set(expected) - names):
+            raise BaseError(f"{file} lacks tensor {lacking[0][:99]}, which {INDEX} says it holds; {REMEDY}")
+        if twice := sorted(names & set(tensors)):
+            raise BaseError(f"{file}: tensor {twice[0][:99]} is in another of the base's files, too; {REMEDY}")
+        tensors |= dict.fromkeys(names, opened)
+    return tensors
 
 
 def _tensors_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:

@@ -98,6 +98,7 @@ def test_two_processes_at_once_get_one_folder(tmp_path, cache):
         ({"layers": 1}, "its header describes 1 layers"),
         ({"layers": 100}, "its header describes 100 layers"),
         ({"layers": 2**32 - 1}, "its header describes 4294967295 layers"),
+        ({"layers": 10**9, "architecture": "qwen3"}, "its header describes 1000000000 layers"),  # a list of that length
         ({"layers": None}, "its header describes 32 layers"),
         ({"feed_forward": 2**31}, "weights, and it holds"),
         ({"architecture": "qwen2"}, "its files lack tensor model.layers.0.self_attn.k_proj.bias"),

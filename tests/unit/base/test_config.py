@@ -72,6 +72,32 @@ def test_a_number_of_labels_that_no_base_has_is_refused_before_they_are_named(fo
         load_base(_settings(folder), progress=False)
 
 
+@pytest.mark.timeout(60)  # each of them made a list of that length
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "gpt2", "n_layer": 10**8},
+        {"model_type": "mpt", "n_layers": 10**8},
+        {"model_type": "bart", "decoder_layers": 10**8},
+        {"model_type": "qwen3", "num_hidden_layers": 10**9},
+        {"model_type": "cohere2_moe", "first_k_dense_replace": 10**8},
+        {"model_type": "olmo_hybrid", "num_hidden_layers": 1e8},
+        {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "num_hidden_layers": 10**8}},
+    ],
+    ids=lambda config: config["model_type"],
+)
+def test_more_layers_than_any_base_has_are_refused_before_a_config_is_made(folder, config):
+    (folder / "config.json").write_text(json.dumps(config))
+    for load in (load_tokenizer, load_base):
+        with pytest.raises(BaseError, match=r"1.*0 in its config, above 1000; download it again"):
+            load(_settings(folder), progress=False)
+
+
+def test_a_size_per_layer_is_no_number_of_layers(folder):
+    _change(folder, vocab_size_per_layer_input=262144)
+    load_base(_settings(folder), progress=False)
+
+
 @pytest.mark.parametrize("kind", ["ll\x1b[31mama", "l" * 5000, 7, ["llama"]])
 def test_a_type_that_is_no_name_is_not_printed(folder, kind, capfd):
     _change(folder, model_type=kind)

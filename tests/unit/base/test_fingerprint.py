@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from alora.base.fingerprint import Fingerprint, tokenizer_digest
 from alora.base.stored import fingerprint_base
+from alora.errors import BaseError
 from tests.toy_models import toy_model
 from tests.toy_tokenizers import toy_tokenizer
 
@@ -24,8 +25,11 @@ def weights_of(tmp_path, monkeypatch):
     def digest(*files, folder="base"):
         place = tmp_path / folder
         place.mkdir(exist_ok=True)
+        index = {name: f"model-{number}.safetensors" for number, tensors in enumerate(files) for name in tensors}
         for number, tensors in enumerate(files):
             save_file(tensors, place / f"model-{number}.safetensors")
+        if files:
+            (place / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
         return fingerprint_base(place, model, tokenizer).weights
 
     return digest
@@ -48,6 +52,42 @@ def test_sharding_is_no_difference_and_every_shard_counts(weights_of):
     whole = weights_of({"a": A, "b": B}, folder="whole")
     assert weights_of({"b": B}, {"a": A}, folder="shards") == whole
     assert weights_of({"b": B}, {"a": A + 1}, folder="other") != whole
+
+
+def test_an_index_that_is_not_of_its_files_makes_no_fingerprint(weights_of, tmp_path):
+    """transformers and vLLM take what the files hold, the last one of a name; the digest is remembered by file."""
+    weights_of({"b": B}, {"a": A})
+    (tmp_path / "base/model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": "model-0.safetensors", "b": "model-1.safetensors"}})
+    )
+    with pytest.raises(BaseError, match=r"model-0\.safetensors lacks tensor a, which .*index\.json says it holds"):
+        weights_of()
+    with pytest.raises(BaseError, match=r"model-1\.safetensors: tensor b is in another of the base's files"):
+        weights_of({"b": B, "c": A}, {"a": A, "b": B + 1}, folder="twice")
+
+
+def hub_cache(root, monkeypatch, files):
+    """A snapshot of x/y as huggingface_hub lays it out, and a model that came from it."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(root))
+    commit, base = "0" * 40, root / "models--x--y"
+    snapshot = base / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    (base / "blobs").mkdir()
+    for number, file in enumerate((*files, root / "config.json")):
+        (base / f"blobs/{number}").write_bytes(file.read_bytes() if file.exists() else b"{}")
+        (snapshot / file.name).symlink_to(f"../../blobs/{number}")
+    model = toy_model("qwen3")
+    model.config._name_or_path, model.config._commit_hash = "x/y", commit
+    return model
+
+
+def test_a_base_in_the_hubs_cache_is_its_snapshot_and_drawn_weights_are_themselves(weights_of, tmp_path, monkeypatch):
+    shards = weights_of({"b": B}, {"a": A}, folder="shards")
+    model = hub_cache(tmp_path / "hub", monkeypatch, sorted((tmp_path / "shards").iterdir()))
+    tokenizer = toy_tokenizer("qwen3")
+    assert fingerprint_base(tmp_path / "no folder", model, tokenizer).weights == shards
+    drawn = fingerprint_base(None, toy_model("qwen3"), tokenizer).weights
+    assert fingerprint_base(None, model, tokenizer).weights == drawn != shards
 
 
 def test_a_file_that_was_replaced_is_read_again(weights_of, tmp_path):

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from safetensors.torch import load_file
 
 from alora.base.load import load_base
 from alora.config.schema import BaseSettings
@@ -38,3 +39,77 @@ def test_a_base_that_alora_refuses_is_not_loaded(folder):
     (folder / "config.json").write_text(json.dumps(config | {"quantization_config": quantization}))
     with pytest.raises(BaseError, match="is quantized with gptq, which alora refuses"):
         load_base(BaseSettings(source=str(folder), device="cpu", dtype="float32"), progress=False)
+
+
+def index(folder, name):
+    tensors = load_file(folder / name)
+    content = {"metadata": {"total_size": 1}, "weight_map": dict.fromkeys(tensors, name)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(content))
+
+
+def elsewhere(folder, name):
+    """The index names other weights below or above, and what it should name lies where it looks right."""
+    (folder / "sub").mkdir()
+    other(folder / name)
+    index(folder, name)
+    (folder / "model.safetensors").rename(folder / "z.safetensors")
+
+
+def other(file):
+    """Weights of another base."""
+    toy_model("qwen3", seed=2, vocab=len(toy_tokenizer("qwen3"))).save_pretrained(file.parent / "other")
+    (file.parent / "other/model.safetensors").rename(file)
+
+
+def in_front(folder):
+    (folder / "model.safetensors").rename(folder / "z.safetensors")
+    other(folder / "model.safetensors")
+
+
+def both(folder):
+    other(folder / "model-1.safetensors")
+    index(folder, "model-1.safetensors")
+
+
+def named(folder):
+    other(folder / "other.safetensors")
+    (folder / "other.safetensors").rename(folder / "other" / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"transformers_weights": "other/model.safetensors"}))
+
+
+def adapted(folder):
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "base_model_name_or_path": "x"}))
+
+
+OTHERS = {
+    "in front": (in_front, r"z\.safetensors: the weights are in 'model\.safetensors' .*; move it elsewhere"),
+    "below": (
+        lambda folder: elsewhere(folder, "sub/m.safetensors"),
+        r"'sub/m\.safetensors' by .*no file of this folder",
+    ),
+    "above": (
+        lambda folder: elsewhere(folder, "../m.safetensors"),
+        r"'\.\./m\.safetensors' by .*no file of this folder",
+    ),
+    "both": (both, r"transformers reads model\.safetensors, and vLLM what .*index\.json names; remove one of the two"),
+    "named": (named, r"transformers_weights in its config names a file .*; call it model\.safetensors"),
+    "adapted": (adapted, r"adapter_config\.json: transformers would load an adapter .*; move it elsewhere"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_weights_that_other_loaders_would_not_read_are_not_loaded(name, folder):
+    change, words = OTHERS[name]
+    change(folder)
+    with pytest.raises(BaseError, match=words):
+        load_base(BaseSettings(source=str(folder), device="cpu", dtype="float32"), progress=False)
+
+
+def test_a_base_in_shards_is_the_same_base(folder):
+    settings = BaseSettings(source=str(folder), device="cpu", dtype="float32")
+    whole = load_base(settings, progress=False)
+    (folder / "model.safetensors").unlink()
+    whole.model.save_pretrained(folder, max_shard_size="20KB")
+    assert len(list(folder.glob("*.safetensors"))) > 2
+    assert load_base(settings, progress=False).fingerprint == whole.fingerprint

@@ -1,0 +1,87 @@
+"""Of a base's folder, transformers, vLLM and the fingerprint read the same files, or none does."""
+
+import json
+import os
+
+import pytest
+
+from alora.base.weight_files import INDEX, weight_files
+from alora.errors import BaseError
+
+
+def index(folder, places):
+    (folder / INDEX).write_text(json.dumps({"weight_map": places}))
+
+
+def test_one_file_several_by_an_index_or_none(tmp_path):
+    assert weight_files(tmp_path) == weight_files(tmp_path / "nowhere") == {}
+    for name in ("model.safetensors", "._model.safetensors", "pytorch_model.bin", "sub.safetensors.txt"):
+        (tmp_path / name).touch()
+    assert weight_files(tmp_path) == {tmp_path / "model.safetensors": set()}
+    index(tmp_path, {"a": "model.safetensors"})
+    assert weight_files(tmp_path) == {tmp_path / "model.safetensors": {"a"}}
+    (tmp_path / "model.safetensors").rename(tmp_path / "2.safetensors")
+    (tmp_path / "1.safetensors").symlink_to("2.safetensors")
+    index(tmp_path, {"b": "2.safetensors", "a": "1.safetensors", "c": "2.safetensors"})
+    files = weight_files(tmp_path)
+    assert list(files.items()) == [(tmp_path / "1.safetensors", {"a"}), (tmp_path / "2.safetensors", {"b", "c"})]
+
+
+@pytest.mark.parametrize(
+    ("places", "words"),
+    [
+        ({"a": "model.safetensors", "b": "more.safetensors"}, "transformers reads model.safetensors, and vLLM"),
+        ({"a": "more.safetensors"}, "transformers reads model.safetensors, and vLLM"),
+        ({"a": "model.safetensors"}, "more.safetensors: the weights are in 'model.safetensors' by"),
+        ({}, "does not say which tensor is in which file"),
+        ({"a": ["model.safetensors"]}, "does not say which tensor is in which file"),
+        (None, "more.safetensors: the weights are in 'model.safetensors' without an index"),
+    ],
+    ids=str,
+)
+def test_two_files_of_which_loaders_would_read_different_ones(places, words, tmp_path):
+    for name in ("model.safetensors", "more.safetensors"):
+        (tmp_path / name).touch()
+    if places is not None:
+        index(tmp_path, places)
+    with pytest.raises(BaseError, match=words):
+        weight_files(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["gone.safetensors", "sub/1.safetensors", "/1.safetensors", "../1.safetensors", "\0"])
+def test_an_index_leads_to_files_of_its_own_folder_alone(name, tmp_path):
+    folder = tmp_path / "base"
+    (folder / "sub").mkdir(parents=True)
+    for file in ("base/1.safetensors", "base/sub/1.safetensors", "1.safetensors"):
+        (tmp_path / file).touch()
+    index(folder, {"a": "1.safetensors", "b": name})
+    with pytest.raises(BaseError, match=r"no file of this folder; download it again"):
+        weight_files(folder)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda file: file.symlink_to(file.name), "cannot be read: Too many levels of symbolic links"),
+        (lambda file: file.symlink_to("gone"), "cannot be read: No such file or directory"),
+        (os.mkdir, "is no file"),
+        (os.mkfifo, "is no file"),
+    ],
+    ids=["loop", "gone", "folder", "pipe"],
+)
+def test_why_a_file_cannot_be_read(make, words, tmp_path):
+    make(tmp_path / "model.safetensors")
+    with pytest.raises(BaseError, match=words):
+        weight_files(tmp_path)
+
+
+def test_a_file_of_somebody_else(tmp_path, monkeypatch):
+    (tmp_path / "model.safetensors").touch()
+
+    def forbidden(path, flags):
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr("alora.base.weight_files.os.open", forbidden)  # root may read everything
+    with pytest.raises(BaseError, match=r"model\.safetensors cannot be read: Permission denied"):
+        weight_files(tmp_path)
