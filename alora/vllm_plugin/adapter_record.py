@@ -21,11 +21,10 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from alora.errors import AdapterError
 from alora.vllm_plugin import compat
 from alora.vllm_plugin.adapter_config import CONFIG, MANIFEST, AdapterConfig, claims_alora, read_config
+from alora.vllm_plugin.adapter_weights import require_sound
 
 _FOLDER = "alora-copies-"
 _PREFIXES = ("adapter_model.", "new_embeddings.")
@@ -94,30 +93,6 @@ def _copy(source: str, target: str) -> str:
     return sha.hexdigest()
 
 
-def _require_sound(copy: str, shown: str, config: AdapterConfig) -> None:
-    """AdapterError for weights that are no numbers, so that none of their answers is one.
-
-    Also for weights of a head that the configuration does not name: vLLM goes by the file, and would run them.
-    """
-    for file in Path(copy).glob("adapter_model.safetensors"):
-        try:
-            with safe_open(file, "pt") as tensors:
-                odd = [name for name in tensors.keys() if not _is_sound(tensors.get_tensor(name))]  # noqa: SIM118
-                head = [name for name in tensors.keys() if ".lm_head." in name]  # noqa: SIM118
-        except SafetensorError:
-            return  # vLLM says what is wrong with it
-        if head and not config.adapts_head:
-            raise AdapterError(f"{shown}: {head[0]} is there, and target_modules of {CONFIG} does not name lm_head")
-        if odd:
-            raise AdapterError(
-                f"{shown}: {odd[0]} holds NaN or infinity, or no floating-point numbers; export the adapter again"
-            )
-
-
-def _is_sound(tensor: Any) -> bool:
-    return bool(tensor.is_floating_point() and tensor.float().isfinite().all())
-
-
 def _keep_open(record: AdapterRecord) -> None:
     """Hold the copy's files open while the record lives: they can be read after a cleaner of temporary files came."""
     for name, *_ in record.stamp:
@@ -139,7 +114,7 @@ def read_record(path: str, copies: str) -> AdapterRecord:
         try:
             digest = _copy(folder, copy)
             config = read_config(copy, folder)
-            _require_sound(copy, folder, config)
+            require_sound(copy, folder, config)
             record = AdapterRecord(path, folder, stamp, config, digest, copy)
             _keep_open(record)
             if _stamp(folder) != stamp:  # config and weights may be of two versions
