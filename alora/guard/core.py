@@ -55,6 +55,10 @@ class GuardCore:
         """EngineDead where no verdict can be computed, as far as that is known without asking."""
         self._reader.require_running()
 
+    def trouble(self) -> str | None:
+        """What whoever runs the engine should look at, although it reads."""
+        return self._reader.trouble()
+
     async def answer(self, request: GuardRequest) -> GuardResponse:
         """The whole answer.
 

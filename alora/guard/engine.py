@@ -13,18 +13,23 @@ from alora.guard.reader import EngineDead, Overloaded, Reading, Served, as_they_
 from alora.guard.wire import GuardRequest
 from alora.prompt.render import Prefix
 from alora.serving.engine import label_logprobs, label_params
+from alora.vllm_plugin.activation_source import ASKED_WEIGHTS
+from alora.vllm_plugin.adapter_record import weights_digest
 
 _LEAST_ID = 2**20  # vLLM counts its own adapters from 1
 
 
 class EngineReader:
-    """Reads from ``client``, vLLM's ``EngineClient``; ``loras`` are the server's LoRA requests by name.
+    """Reads from ``client``, vLLM's ``EngineClient``; ``loras`` are the server's LoRA requests by name, those of
+    ``bundles`` among them.
 
-    The table is vLLM's own: two requests of one name and two ids would end the engine.
+    The table is vLLM's own: two requests of one name and two ids would end the engine. Whoever may load adapters there
+    can give any name and id other weights, so each request says what weights may answer it, and the engine core checks.
     """
 
-    def __init__(self, client: Any, loras: dict[str, Any]) -> None:
+    def __init__(self, client: Any, loras: dict[str, Any], bundles: Sequence[LightBundle] = ()) -> None:
         self._client, self._loras = client, loras
+        self._own = {item.served_name: (loras[item.served_name], _digest(item)) for item in bundles}
 
     def read(self, prefix: Prefix, asked: Sequence[Served], request: GuardRequest) -> AsyncGenerator[Reading, None]:
         """See :class:`~alora.guard.reader.Reader`. Cancelling a task aborts its request in the engine."""
@@ -42,11 +47,21 @@ class EngineReader:
         if self._client.errored:
             raise EngineDead(f"the engine is dead: {self._client.dead_error}")
 
+    def trouble(self) -> str | None:
+        """See :class:`~alora.guard.reader.Reader`. vLLM's own routes may load and unload by a policy's name."""
+        changed = [name for name, (lora, _) in self._own.items() if not _same(self._loras.get(name), lora)]
+        if not changed:
+            return None
+        return (
+            f"vLLM's own table has other weights for {', '.join(changed)}, or none; the guard asks for the bundles' own"
+        )
+
     async def _one(self, index: int, prefix: Prefix, item: Served, request: GuardRequest, name: str) -> Reading:
-        lora = self._loras.get(item.name)
+        lora, digest = self._own.get(item.name, (None, ""))
         if lora is None:
             return Reading(index, error=f"{item.name} is not loaded")
         params = label_params(item.suffix)
+        params.extra_args = {ASKED_WEIGHTS: digest}
         prompt: dict[str, Any] = {"prompt_token_ids": [*prefix.token_ids, *item.suffix.token_ids]}
         if request.cache_salt is not None:
             prompt["cache_salt"] = request.cache_salt
@@ -65,21 +80,34 @@ class EngineReader:
 
         What is still loaded, for requests that run with it, stays: a name holds the digest of its weights.
         """
-        if served.name in self._loras:
+        if served.name in self._own:
             return
         digest = hashlib.sha256(served.name.encode()).hexdigest()
         number = _LEAST_ID + int(digest[:8], 16) % (2**31 - _LEAST_ID)
         others = {lora.lora_int_id: name for name, lora in self._loras.items() if name != served.name}
         if number in others:
             raise BundleError(f"{served.name} and {others[number]} would share an id; export one of them again")
-        lora = LoRARequest(served.name, number, str(bundle.folder.absolute()))
+        if (taken := self._loras.get(served.name)) is not None:  # by vLLM's own routes, from whatever folder
+            number = taken.lora_int_id
+        path = str(bundle.folder.absolute())
         try:
-            await self._client.add_lora(lora)
+            await self._client.add_lora(LoRARequest(served.name, number, path, load_inplace=taken is not None))
         except Exception as error:
             raise BundleError(f"the engine does not load {served.name}: {error}") from error
-        self._loras[served.name] = lora
+        self._loras[served.name] = lora = LoRARequest(served.name, number, path)
+        self._own[served.name] = lora, _digest(bundle)
 
     async def unload(self, name: str) -> None:
-        lora = self._loras.pop(name, None)
+        lora, _ = self._own.pop(name, (None, ""))
         if lora is not None:
+            if self._loras.get(name) is lora:
+                del self._loras[name]
             await self._client.remove_lora(lora.lora_int_id)
+
+
+def _same(lora: Any, own: Any) -> bool:
+    return lora is not None and (lora.lora_int_id, lora.lora_path) == (own.lora_int_id, own.lora_path)
+
+
+def _digest(bundle: LightBundle) -> str:
+    return weights_digest({name: record.sha256 for name, record in bundle.manifest.files.items()})

@@ -41,6 +41,9 @@ class PackedReader:
     def require_running(self) -> None:
         """See :class:`~alora.guard.reader.Reader`; it lives as long as this process."""
 
+    def trouble(self) -> str | None:
+        """See :class:`~alora.guard.reader.Reader`."""
+
     async def load(self, served: Served, bundle: LightBundle) -> None:
         assert isinstance(bundle, Bundle)
         try:

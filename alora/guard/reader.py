@@ -112,6 +112,10 @@ class Reader(Protocol):
         """EngineDead where nothing can be read, as far as that is known without asking."""
         ...
 
+    def trouble(self) -> str | None:
+        """What whoever runs it should look at, although it reads; for the health of the guard."""
+        ...
+
     async def load(self, served: Served, bundle: LightBundle) -> None:
         """Make ``served`` readable, or raise an AloraError."""
         ...

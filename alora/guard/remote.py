@@ -85,6 +85,9 @@ class RemoteReader:
         if self._servers.all_away:
             raise EngineDead(f"none of the servers answers: {', '.join(map(named, self._engines))}")
 
+    def trouble(self) -> str | None:
+        """See :class:`~alora.guard.reader.Reader`."""
+
     async def load(self, served: Served, bundle: LightBundle) -> None:
         """See :class:`~alora.guard.reader.Reader`; every server that answers must have loaded it, under its name."""
         self._bundles[served.name] = bundle

@@ -163,7 +163,8 @@ async def health(request: Request) -> wire.Health:
     """200 when the guard can answer, 503 with the reason when not."""
     guard, loader = guard_of(request.app), getattr(request.app.state, "alora_loader", None)
     guard.require_running()
-    return wire.Health(status="ready", policies=len(guard.served), trouble=None if loader is None else loader.trouble)
+    trouble = guard.trouble() or (None if loader is None else loader.trouble)
+    return wire.Health(status="ready", policies=len(guard.served), trouble=trouble)
 
 
 async def _events(

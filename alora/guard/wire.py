@@ -202,4 +202,6 @@ class Health(BaseModel):
 
     status: Literal["ready"]
     policies: int
-    trouble: str | None = Field(default=None, description="why the serving set's file is not what is served")
+    trouble: str | None = Field(
+        default=None, description="why the serving set's file, or vLLM's own table, is not what is served"
+    )

@@ -171,8 +171,11 @@ def label_params(suffix: Suffix) -> Any:
 
 
 def label_logprobs(suffix: Suffix, output: Any) -> list[float]:
-    """The labels' log-probabilities from vLLM's ``RequestOutput``, in the order of the labels."""
+    """The labels' log-probabilities from vLLM's ``RequestOutput``, in the order of the labels; AdapterError where one
+    is missing."""
     logprobs = output.outputs[0].logprobs[0]
+    if missing := [label for label in suffix.label_token_ids if label not in logprobs]:
+        raise AdapterError(f"label tokens {missing} have no probability, as when an answer is no number")
     return [logprobs[label].logprob for label in suffix.label_token_ids]
 
 

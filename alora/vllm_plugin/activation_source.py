@@ -7,6 +7,7 @@ message to the user, what the engine core would refuse anyway.
 
 import copy
 import functools
+import resource
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,10 +16,11 @@ from alora.activation import last_occurrence
 from alora.errors import AdapterError
 from alora.vllm_plugin import compat
 from alora.vllm_plugin.adapter_config import AdapterConfig, claims_alora, config_here
-from alora.vllm_plugin.adapter_record import AdapterRecord, Records
+from alora.vllm_plugin.adapter_record import KEPT, AdapterRecord, Records
 from alora.vllm_plugin.carried_request import carry
 
 _ValidationError: Any = compat.validation_error_class()
+ASKED_WEIGHTS = "alora_weights"  # of a request's extra_args: the digest of the weights that alone may answer it
 _NOT_CHECKED = "the engine was not checked when it started"
 _engines_here: list[weakref.ref[Any]] = []
 
@@ -56,9 +58,11 @@ def find_activation(request: Any, name: str, tokens: Sequence[int]) -> int:
     return index
 
 
-def record_of(engine: Any, lora_request: Any, in_place: bool = False) -> AdapterRecord | None:
-    """The record of a LoRA request; None for a plain LoRA that stock vLLM handles: where this engine refuses aLoRA, or
-    cannot read the adapter's files.
+def record_of(
+    engine: Any, lora_request: Any, in_place: bool = False, digest: str | None = None
+) -> AdapterRecord | None:
+    """The record of a LoRA request, of weights of ``digest``; None for a plain LoRA that stock vLLM handles: where this
+    engine refuses aLoRA, or cannot read the adapter's files.
     """
     records, refusal = engine_records(engine), refusal_of(engine)
     if refusal is not None:
@@ -66,7 +70,7 @@ def record_of(engine: Any, lora_request: Any, in_place: bool = False) -> Adapter
             raise AdapterError(f"aLoRA adapter {lora_request.lora_name!r} is refused: {refusal}")
         return None
     try:
-        return records.read(lora_request.lora_path) if in_place else records.of(lora_request)
+        return records.read(lora_request.lora_path) if in_place else records.of(lora_request, digest)
     except (AdapterError, OSError) as error:
         if records.known(lora_request.lora_int_id) is None and not claims_alora(lora_request.lora_path):
             return None
@@ -75,9 +79,12 @@ def record_of(engine: Any, lora_request: Any, in_place: bool = False) -> Adapter
 
 def carried_for(engine: Any, request: Any) -> Any:
     """What an ``EngineCoreRequest`` has for a LoRA request from here on: its weights and its activation fixed."""
-    lora_request = request.lora_request
-    record = record_of(engine, lora_request)
+    lora_request, params = request.lora_request, request.sampling_params
+    digest = (getattr(params, "extra_args", None) or {}).get(ASKED_WEIGHTS)
+    record = record_of(engine, lora_request, digest=digest)
     if record is None:
+        if digest is not None:
+            raise AdapterError(f"adapter {lora_request.lora_name!r}: nobody here can tell which weights it has")
         return lora_request
     activation = require_accepted(request, lora_request.lora_name, record.config)
     engine_records(engine).hold(lora_request.lora_int_id, record)
@@ -126,7 +133,9 @@ def refusal_of(engine: Any) -> str | None:
 def engine_records(engine: Any) -> Records:
     """The adapters known to this engine core."""
     if not hasattr(engine, "_alora_records"):
-        engine._alora_records = Records()
+        loaded = getattr(engine.vllm_config.lora_config, "max_cpu_loras", None) or 0
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # each record holds two open
+        engine._alora_records = Records(max(KEPT, min(2 * loaded, files // 4)))  # no copy of what the workers hold
     return engine._alora_records
 
 
@@ -145,7 +154,7 @@ def add_lora_patch(original: Callable[..., Any]) -> Callable[..., Any]:
         loaded = original(self, carry(lora_request, record, 0))  # 0: loading has no prompt
         before = records.known(lora_id)
         records.hold(lora_id, record)  # after the workers took it: an error leaves the id as it was
-        if before is not None and before is not record:
+        if before is not None and not records.held(before):
             self.remove_lora(before.number)
         records.sweep()
         return loaded
@@ -174,12 +183,14 @@ def list_loras_patch(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def remove_lora_patch(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``EngineCore.remove_lora`` that frees the id for another adapter."""
+    """``EngineCore.remove_lora`` that frees the id for another adapter; weights of another id, too, stay loaded."""
 
     @functools.wraps(original)
     def remove_lora(self: Any, lora_id: int) -> Any:
         records = engine_records(self)
-        removed = original(self, records.number(lora_id))  # the workers know numbers alone
+        known = records.known(lora_id)
+        shared = known is not None and records.held(known, but=lora_id)
+        removed = shared or original(self, records.number(lora_id))  # the workers know numbers alone
         records.forget(lora_id)
         records.sweep()
         return removed

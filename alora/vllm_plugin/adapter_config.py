@@ -47,7 +47,7 @@ def read_config(folder: str, shown: str) -> AdapterConfig:
     """
     file = Path(shown, CONFIG)
     try:
-        config = _json(folder, CONFIG)
+        config = read_json(folder, CONFIG)
     except (OSError, ValueError) as error:
         raise AdapterError(f"{file}: not a readable PEFT configuration ({error})") from error
     config = config if isinstance(config, dict) else {}
@@ -100,7 +100,7 @@ def claims_alora(path: str) -> bool:
     """Whether an adapter claims to be an aLoRA, however badly; what cannot be read claims nothing."""
     try:
         folder = compat.adapter_folder(path)
-        config = _json(folder, CONFIG)
+        config = read_json(folder, CONFIG)
     except (OSError, ValueError):
         return False
     return isinstance(config, dict) and (
@@ -127,7 +127,8 @@ def config_here(path: str) -> AdapterConfig | None:
     return _config_as_of(path, (info.st_ino, info.st_mtime_ns))
 
 
-def _json(folder: str, name: str) -> Any:
+def read_json(folder: str, name: str) -> Any:
+    """What a JSON file of an adapter's folder holds; OSError or ValueError where it cannot be read."""
     try:
         return json.loads(Path(folder, name).read_text(encoding="utf-8"))
     except RecursionError as error:  # nesting of a hostile file
@@ -137,7 +138,7 @@ def _json(folder: str, name: str) -> Any:
 def _exported_as_alora(folder: str) -> bool:
     """Whether the folder is one of alora's own bundles, of an aLoRA: tools that drop PEFT's key leave this one."""
     try:
-        manifest = _json(folder, MANIFEST)
+        manifest = read_json(folder, MANIFEST)
     except (OSError, ValueError):
         return False
     return isinstance(manifest, dict) and manifest.get("activated") is True

@@ -16,21 +16,21 @@ import tempfile
 import time
 import weakref
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from alora.errors import AdapterError
 from alora.vllm_plugin import compat
 from alora.vllm_plugin.adapter_config import CONFIG, MANIFEST, AdapterConfig, claims_alora, read_config
+from alora.vllm_plugin.adapter_weights import require_sound
 
 _FOLDER = "alora-copies-"
 _PREFIXES = ("adapter_model.", "new_embeddings.")
 _FIRST_NUMBER = 2**30  # above every id that a server gives out, and within int32
-_KEPT = 256  # ids: vLLM's server forgets an adapter without a word to the engine core
+KEPT = 256  # ids, at least: vLLM's server forgets an adapter without a word to the engine core
 _GRACE = 60.0  # seconds in which a step that was sent may still load a copy that nobody holds any more
 _numbers = itertools.count(_FIRST_NUMBER)
 
@@ -63,7 +63,11 @@ def _files(folder: str) -> list[Path]:
         names = sorted(entry.name for entry in Path(folder).iterdir())
     except OSError as error:
         raise AdapterError(f"{folder}: the adapter folder cannot be read ({error.strerror})") from error
-    return [Path(folder, name) for name in names if name == CONFIG or name.startswith(_PREFIXES)]
+    return [Path(folder, name) for name in names if _counts(name)]
+
+
+def _counts(name: str) -> bool:
+    return name == CONFIG or name.startswith(_PREFIXES)
 
 
 def _stamp_of(folder: str, name: str) -> tuple[str, int, int, int, int]:
@@ -76,9 +80,18 @@ def _stamp(folder: str) -> tuple[tuple[str, int, int, int, int], ...]:
     return tuple(_stamp_of(folder, file.name) for file in _files(folder))
 
 
+def weights_digest(files: Mapping[str, str]) -> str:
+    """What identifies an adapter, by the sha256 of each file of its folder; the others count for nothing."""
+    sha = hashlib.sha256()
+    for name in filter(_counts, sorted(files)):
+        # Digest of digests: a file that grows into the next one's name cannot look like it.
+        sha.update(name.encode() + b"\0" + bytes.fromhex(files[name]))
+    return sha.hexdigest()
+
+
 def _copy(source: str, target: str) -> str:
     """Copy an adapter's files, read once each, and digest what was written."""
-    sha = hashlib.sha256()
+    digests = dict[str, str]()
     for file in _files(source):
         if not file.is_file():
             raise AdapterError(f"{file} is a pipe or a device, not a file; write the weights themselves there")
@@ -87,35 +100,10 @@ def _copy(source: str, target: str) -> str:
             while chunk := stream.read(1 << 20):
                 of_file.update(chunk)
                 written.write(chunk)
-        # Digest of digests: a file that grows into the next one's name cannot look like it.
-        sha.update(file.name.encode() + b"\0" + of_file.digest())
+        digests[file.name] = of_file.hexdigest()
     if Path(source, MANIFEST).is_file():
         shutil.copyfile(Path(source, MANIFEST), Path(target, MANIFEST))
-    return sha.hexdigest()
-
-
-def _require_sound(copy: str, shown: str, config: AdapterConfig) -> None:
-    """AdapterError for weights that are no numbers, so that none of their answers is one.
-
-    Also for weights of a head that the configuration does not name: vLLM goes by the file, and would run them.
-    """
-    for file in Path(copy).glob("adapter_model.safetensors"):
-        try:
-            with safe_open(file, "pt") as tensors:
-                odd = [name for name in tensors.keys() if not _is_sound(tensors.get_tensor(name))]  # noqa: SIM118
-                head = [name for name in tensors.keys() if ".lm_head." in name]  # noqa: SIM118
-        except SafetensorError:
-            return  # vLLM says what is wrong with it
-        if head and not config.adapts_head:
-            raise AdapterError(f"{shown}: {head[0]} is there, and target_modules of {CONFIG} does not name lm_head")
-        if odd:
-            raise AdapterError(
-                f"{shown}: {odd[0]} holds NaN or infinity, or no floating-point numbers; export the adapter again"
-            )
-
-
-def _is_sound(tensor: Any) -> bool:
-    return bool(tensor.is_floating_point() and tensor.float().isfinite().all())
+    return weights_digest(digests)
 
 
 def _keep_open(record: AdapterRecord) -> None:
@@ -139,7 +127,7 @@ def read_record(path: str, copies: str) -> AdapterRecord:
         try:
             digest = _copy(folder, copy)
             config = read_config(copy, folder)
-            _require_sound(copy, folder, config)
+            require_sound(copy, folder, config)
             record = AdapterRecord(path, folder, stamp, config, digest, copy)
             _keep_open(record)
             if _stamp(folder) != stamp:  # config and weights may be of two versions
@@ -187,7 +175,8 @@ class Records:
     over.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kept: int = KEPT) -> None:
+        self._kept = kept  # ids
         _delete_abandoned()
         self.folder = tempfile.mkdtemp(prefix=_FOLDER)
         self._locked = _lock(self.folder)
@@ -198,16 +187,23 @@ class Records:
         self._copies: dict[str, weakref.ref[AdapterRecord]] = {}
         self._unheld: dict[str, float] = {}  # copies that nobody holds, and since when at the latest
 
-    def of(self, lora_request: Any) -> AdapterRecord:
-        """The record of a LoRA request. Nothing is kept: the request may still be refused.
+    def of(self, lora_request: Any, digest: str | None = None) -> AdapterRecord:
+        """The record of a LoRA request, which may ask for weights of ``digest``, whatever its id means to others.
+        Nothing is kept: the request may still be refused.
 
         Raises:
-            AdapterError: the id belongs to another adapter, or an aLoRA's files hold other weights than were accepted.
+            AdapterError: the id belongs to another adapter, an aLoRA's files hold other weights than were accepted, or
+                other weights than ``digest``.
         """
-        known = self._by_id.get(lora_request.lora_int_id)
+        name, number = lora_request.lora_name, lora_request.lora_int_id
+        known = self._by_id.get(number)
+        if digest is not None and (known is None or (known.path, known.digest) != (lora_request.lora_path, digest)):
+            found = self.read(lora_request.lora_path)
+            if found.digest != digest:
+                raise AdapterError(f"adapter {name!r}: {lora_request.lora_path} holds other weights than are asked for")
+            return found
         if known is None:
             return self.read(lora_request.lora_path)
-        name, number = lora_request.lora_name, lora_request.lora_int_id
         if known.path != lora_request.lora_path:
             raise AdapterError(
                 f"adapter {name!r} asks for {lora_request.lora_path} under LoRA id {number}, but that id holds "
@@ -252,7 +248,7 @@ class Records:
             self._copies[record.copy] = weakref.ref(record)
         self._by_id[lora_id] = record
         self._by_id.move_to_end(lora_id)
-        while len(self._by_id) > _KEPT:
+        while len(self._by_id) > self._kept:
             self._by_id.popitem(last=False)
             self._sweep(_GRACE)
 
@@ -266,6 +262,10 @@ class Records:
             Path(self.folder).mkdir(mode=0o700)
             self._locked = _lock(self.folder)
         return self.folder
+
+    def held(self, record: AdapterRecord, but: int | None = None) -> bool:
+        """Whether an id, ``but`` that one, means this record."""
+        return any(other is record for lora_id, other in list(self._by_id.items()) if lora_id != but)
 
     def known(self, lora_id: int) -> AdapterRecord | None:
         return self._by_id.get(lora_id)

@@ -12,7 +12,9 @@ from typing import Any
 
 import msgspec
 
+from alora.errors import AdapterError
 from alora.vllm_plugin import compat
+from alora.vllm_plugin.adapter_config import claims_alora
 from alora.vllm_plugin.adapter_record import AdapterRecord
 from alora.vllm_plugin.state import require_active
 
@@ -58,16 +60,35 @@ def carry(lora_request: Any, record: AdapterRecord, activation_index: int) -> Ca
     )
 
 
+def _require_widths(name: str, loras: dict[str, Any], widths: dict[str, tuple[int, int | None]]) -> None:
+    """AdapterError for an A or B of another width than the base's layer: vLLM leaves the rest of its slot zero."""
+    for module, weights in loras.items():
+        columns, rows = widths.get(module, (None, None))
+        found = weights.lora_a.shape[1], weights.lora_b.shape[0]
+        if (columns or found[0], rows or found[1]) != found:
+            raise AdapterError(
+                f"aLoRA adapter {name!r} does not fit this base: {module} takes {found[0]} and gives {found[1]}, "
+                f"the base's layer {columns} and {rows} values; train the adapter on this base"
+            )
+
+
 def load_patch(original: Callable[..., Any]) -> Callable[..., Any]:
     """``WorkerLoRAManager._load_adapter`` that reads a copy which was deleted from the files that are open still.
 
-    A worker loads when a request's turn comes, long after it was accepted, and an error there ends the engine.
+    A worker loads when a request's turn comes, long after it was accepted, and an error there ends the engine. One that
+    :func:`_require_widths` raises comes when the adapter is added, or ends the engine where nobody added it.
     """
+
+    def load(manager: Any, lora_request: Any) -> Any:
+        loaded = original(manager, lora_request)
+        if claims_alora(lora_request.lora_path):
+            _require_widths(lora_request.lora_name, loaded.loras, compat.linear_widths(manager))
+        return loaded
 
     @functools.wraps(original)
     def _load_adapter(self: Any, lora_request: Any) -> Any:
         try:
-            return original(self, lora_request)
+            return load(self, lora_request)
         except Exception:
             opened, folder = getattr(lora_request, "opened", ()), Path(lora_request.lora_path)
             if all((folder / name).exists() for name, _ in opened):
@@ -75,6 +96,6 @@ def load_patch(original: Callable[..., Any]) -> Callable[..., Any]:
         with tempfile.TemporaryDirectory(prefix="alora-opened-") as folder:
             for name, file in opened:
                 Path(folder, name).symlink_to(file)  # to /proc/PID/fd/N of the engine core, which holds it open
-            return original(self, msgspec.structs.replace(lora_request, lora_path=folder))
+            return load(self, msgspec.structs.replace(lora_request, lora_path=folder))
 
     return _load_adapter

@@ -221,9 +221,8 @@ def engine_refusal(vllm_config: Any) -> str | None:
 def prompt_logprobs() -> list[Symbol]:
     """What computes logprobs of prompt tokens in the model runners; later vLLMs have a third."""
     owner = V2_PROMPT_LOGPROBS.owner
-    third = _method(
-        V2_PROMPT_LOGPROBS.module, f"{owner}.compute_prompt_token_id_logprobs", "logits_fn hidden_states input_batch"
-    )
+    name = f"{owner}.compute_prompt_token_id_logprobs"
+    third = _method(V2_PROMPT_LOGPROBS.module, name, "logits_fn hidden_states input_batch")
     return [V1_PROMPT_LOGPROBS, V2_PROMPT_LOGPROBS, *([third] if hasattr(holder(third), third.name) else [])]
 
 
@@ -237,6 +236,17 @@ def model_runner(worker: Any) -> Any:
     return worker.model_runner
 
 
+def linear_widths(worker_manager: Any) -> dict[str, tuple[int, int | None]]:
+    """Columns of A and rows of B by linear layer, as adapters name them; rows None: this worker has a part of them."""
+    manager, found = worker_manager._adapter_manager, {}
+    for name, module in manager.modules.items():
+        parts, stacked = manager.packed_modules.get(name, [name]), getattr(module, "lora_b_stacked", ())
+        whole = getattr(module, "tp_size", None) == 1 and len(stacked) == len(parts)
+        if (columns := getattr(getattr(module, "base_layer", None), "input_size", None)) is not None:
+            found |= {part: (columns, stacked[n].shape[-2] if whole else None) for n, part in enumerate(parts)}
+    return found
+
+
 def forget_adapters(worker: Any) -> None:
     """Let a worker load every adapter anew: what it holds as loaded may be gone from the device. Called inside it."""
     manager = getattr(model_runner(worker), "lora_manager", None)
@@ -248,10 +258,7 @@ def engine_core(llm: Any) -> Any:
     """The engine core of a ``vllm.LLM`` that keeps it in this process."""
     core = getattr(llm.llm_engine.engine_core, "engine_core", None)
     if core is None:
-        raise RuntimeError(
-            "the engine core runs in another process, where its cache cannot be read: "
-            "set VLLM_ENABLE_V1_MULTIPROCESSING=0 before vLLM is imported"
-        )
+        raise RuntimeError("the engine core is in another process: set VLLM_ENABLE_V1_MULTIPROCESSING=0 before vLLM")
     return core
 
 
@@ -263,10 +270,10 @@ def kv_tensors(core: Any) -> list[Any]:
 def kv_block_axis(core: Any, tensor: Any) -> int:
     """The axis of a cache tensor that counts blocks."""
     count = core.vllm_config.cache_config.num_gpu_blocks
-    axes = [axis for axis in (0, 1) if tensor.shape[axis] == count]
-    if not axes:
+    axis = next((axis for axis in (0, 1) if tensor.shape[axis] == count), None)
+    if axis is None:
         raise RuntimeError(f"neither leading axis of a cache of shape {tuple(tensor.shape)} counts {count} blocks")
-    return axes[0]
+    return axis
 
 
 def run_prompt(llm: Any, core: Any) -> Any:

@@ -71,13 +71,19 @@ def _patches() -> list[tuple[compat.Symbol, Callable[[Any], Any]]]:
     ]
 
 
-def _shut_gate(reason: str) -> None:
+def _shut_gate() -> None:
     stock = compat.current(compat.PEFT_FROM_DIR)
-    _put(compat.PEFT_FROM_DIR, stock, peft_gate.refuse_patch(stock, reason))
+    _put(compat.PEFT_FROM_DIR, stock, peft_gate.refuse_patch(stock))
+
+
+def _open_gate() -> None:
+    STATE.undo.pop(0)()  # it was shut first
 
 
 def _install() -> None:
-    STATE.vllm_version = compat.vllm_version()
+    STATE.vllm_version, STATE.reason = compat.vllm_version(), "its patches are not all in"
+    if STATE.vllm_version is not None:
+        _shut_gate()
     compat.check_version(STATE.vllm_version)
     # All symbols are looked up before one is changed.
     patches = [(symbol, compat.current(symbol), patch) for symbol, patch in _patches()]
@@ -87,6 +93,7 @@ def _install() -> None:
     from alora.vllm_plugin.self_test import run_self_test
 
     run_self_test()
+    _open_gate()
     STATE.patched = tuple(symbol.path for symbol, _, _ in patches)
 
 
@@ -102,13 +109,11 @@ def register() -> None:
     try:
         _install()
     except Exception as error:
-        _roll_back()
+        _roll_back(depth=1)  # all but the gate
         STATE.reason = f"{type(error).__name__}: {error}"
         _logger.error(
             "aLoRA adapters are refused: %s", STATE.reason, exc_info=not isinstance(error, compat.Incompatible)
         )
-        if STATE.vllm_version is not None:
-            _shut_gate(STATE.reason)
         return
     STATE.active = True
     STATE.reason = "active"

@@ -11,6 +11,7 @@ from typing import Any
 
 from alora.errors import AdapterError
 from alora.vllm_plugin.adapter_config import claims_alora
+from alora.vllm_plugin.state import STATE
 
 
 def accept_patch(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -26,7 +27,7 @@ def accept_patch(original: Callable[..., Any]) -> Callable[..., Any]:
     return _validate_features
 
 
-def refuse_patch(original: Callable[..., Any], reason: str) -> classmethod:
+def refuse_patch(original: Callable[..., Any]) -> classmethod:
     """``PEFTHelper.from_local_dir`` that raises for an aLoRA adapter.
 
     ``original`` is the bound stock classmethod.
@@ -37,7 +38,7 @@ def refuse_patch(original: Callable[..., Any], reason: str) -> classmethod:
         if claims_alora(lora_path):
             raise AdapterError(
                 f"{lora_path} is an aLoRA adapter, and this vLLM would apply it as plain LoRA, from the first token: "
-                f"the alora plugin is not active here ({reason})"
+                f"the alora plugin is not active here ({STATE.reason})"
             )
         return original.__func__(cls, lora_path, *args, **kwargs)  # type: ignore[attr-defined]
 

@@ -1,6 +1,7 @@
 """What an adapter says of itself is read whole, or the adapter is refused."""
 
 import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -15,7 +16,7 @@ from alora.vllm_plugin import activation_source, compat
 from alora.vllm_plugin.adapter_config import AdapterConfig, claims_alora, config_here, read_config
 from alora.vllm_plugin.adapter_record import Records
 from tests.vllm.toy_engine import lora_request
-from tests.vllm.toy_models import ToyAdapter, edit_config
+from tests.vllm.toy_models import ALL_LINEAR, ToyAdapter, edit_config, write_adapter
 from tests.vllm.toys import INVOCATION, prompt
 
 
@@ -163,11 +164,11 @@ def test_weights_of_a_head_that_the_configuration_does_not_name_are_refused(toys
     """vLLM goes by the file and would run them, where the plugin takes the head for the base's."""
     odd = shutil.copytree(toys["linear"].path, tmp_path / "odd")
     weights = load_file(odd / "adapter_model.safetensors")
-    head = {f"base_model.model.lm_head.lora_{half}.weight": torch.ones(4, 4) for half in "AB"}
+    head = {f"base_model.model.lm_head.lora_{half}.weight": torch.ones(8, 8) for half in "AB"}
     save_file({**weights, **head}, odd / "adapter_model.safetensors")
     with pytest.raises(AdapterError, match=r"lm_head.* target_modules"):
         Records().read(str(odd))
-    edit_config(str(odd), target_modules=["q_proj", "lm_head"])
+    edit_config(str(odd), target_modules=[*ALL_LINEAR, "lm_head"])
     assert Records().read(str(odd)).config.adapts_head
 
 
@@ -177,3 +178,72 @@ def test_an_adapter_that_vllm_would_apply_to_more_layers_is_refused(engine, toys
     edit_config(str(partial), layers_to_transform=[0])
     with pytest.raises(AdapterError, match=r"sets layers_to_transform, which vLLM .* does not read"):
         engine.ask_one(prompt(40), ToyAdapter("partial", 96, str(partial), INVOCATION))
+
+
+A, B = (f"base_model.model.model.layers.0.self_attn.q_proj.lora_{half}.weight" for half in "AB")
+EMBEDDING = "base_model.model.model.embed_tokens.lora_embedding_A"
+ENDLESS = "([a-z]|[a-z_.0-9])+[XY]"
+NO_LINEAR = "is no LoRA weight of a linear layer"
+
+
+@pytest.mark.parametrize(
+    ("changes", "tensors", "said"),
+    [
+        ({"r": 4}, {}, "and the rank is 4"),
+        ({"r": 16}, {}, "and the rank is 16"),
+        ({"r": None}, {}, "r is None"),
+        ({"rank_pattern": {"q_proj": 4}}, {}, "q_proj has A .* and the rank is 4"),
+        ({}, {A: torch.ones(16, 64)}, "and the rank is 8"),
+        ({"target_modules": ["q_proj"]}, {}, "target_modules does not name .*proj"),
+        ({"target_modules": ["x_proj"]}, {}, "target_modules does not name"),
+        ({"target_modules": None}, {}, "target_modules does not name"),
+        ({"target_modules": ".*q_proj"}, {}, "target_modules does not name"),
+        ({"target_modules": ENDLESS}, {}, "regex timed out"),
+        ({"rank_pattern": {ENDLESS: 4}}, {}, "regex timed out"),
+        ({"rank_pattern": {"(": 4}}, {}, "missing"),
+        ({}, {EMBEDDING: torch.ones(8, 320)}, NO_LINEAR),
+        ({}, {A.replace("_A.weight", "_B.bias"): torch.ones(8)}, NO_LINEAR),
+        ({}, {A: torch.ones(8, 64, 1)}, NO_LINEAR),
+        ({}, {A.replace(".0.", ".9."): torch.ones(8, 64)}, "has no A or no B"),
+        ({"lora_alpha": math.nan}, {}, "lora_alpha nan"),
+        ({"lora_alpha": -math.inf}, {}, "lora_alpha -inf"),
+        ({"alpha_pattern": {"up_proj": math.nan}}, {}, "lora_alpha nan for .*up_proj"),
+        ({"lora_alpha": 1e38}, {}, "lora_alpha 1e.38 makes the product"),
+    ],
+)
+def test_an_alora_whose_weights_do_not_fit_its_configuration_is_refused(toys, tmp_path, changes, tensors, said):
+    """vLLM goes by the file, and would answer where PEFT refuses or answers otherwise."""
+    odd = shutil.copytree(toys["linear"].path, tmp_path / "odd")
+    edit_config(str(odd), **changes)
+    save_file(load_file(odd / "adapter_model.safetensors") | tensors, odd / "adapter_model.safetensors")
+    with pytest.raises(AdapterError, match=f"do not fit: .*{said}"):
+        Records().read(str(odd))
+    edit_config(str(odd), alora_invocation_tokens=None)
+    assert not Records().read(str(odd)).config.is_alora, "plain LoRA is vLLM's own business"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"targets": "all-linear"},
+        {"targets": r".*\.self_attn\.(q|v)_proj"},
+        {"targets": ["layers.1.mlp.up_proj", "model.layers.0.self_attn.q_proj"]},
+        {"rank_pattern": {r"layers\.0\..*q_proj": 4, "down_proj": 12}, "alpha_pattern": {"v_proj": 64}},
+        {"seed": 3},  # rsLoRA
+    ],
+)
+def test_what_peft_writes_fits(toys, tmp_path, how):
+    folder = write_adapter(tmp_path / "written", toys.base, INVOCATION, **{"seed": 1} | how)
+    assert Records().read(folder).config.is_alora
+    if isinstance(how.get("targets"), str):  # PEFT writes the names that it stands for
+        edit_config(folder, target_modules=how["targets"])
+        assert Records().read(folder).config.is_alora
+
+
+@pytest.mark.parametrize(("name", "shape"), [(A, (8, 32)), (B, (64, 8)), (A, (8, 65))])
+def test_an_alora_of_other_widths_than_the_base_is_refused(engine, toys, tmp_path, name, shape):
+    odd = shutil.copytree(toys["linear"].path, tmp_path / "odd")
+    weights = load_file(odd / "adapter_model.safetensors")
+    save_file(weights | {name: torch.ones(shape)}, odd / "adapter_model.safetensors")
+    with pytest.raises(AdapterError, match=r"does not fit this base: model\.layers\.0\.self_attn\.q_proj takes"):
+        engine.core.add_lora(lora_request(ToyAdapter("odd", 97, str(odd), INVOCATION)))

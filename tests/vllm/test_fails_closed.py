@@ -117,6 +117,18 @@ def test_hash_and_mask_go_in_together_or_not_at_all(reinstalled, toys, monkeypat
         assert_out(stock, toys["linear"].path, "SelfTestFailed")
 
 
+def test_a_crash_between_patches_leaves_aloras_refused(reinstalled, toys, monkeypatch):
+    def crash():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(self_test, "run_self_test", crash)
+        with pytest.raises(KeyboardInterrupt):
+            register()
+    with pytest.raises(AdapterError, match="its patches are not all in"):
+        load(toys["linear"].path)
+
+
 def unpatched(original):
     return functools.wraps(original)(lambda *args, **more: original(*args, **more))
 

@@ -10,12 +10,15 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 
 import httpx
 import openai
 import pytest
 import yaml
+from vllm.lora.request import LoRARequest
 
+from alora.adapter.folder import save_adapter
 from alora.bundle.read import load_battery
 from alora.data.conversation import parse_conversation
 from alora.guard.core import GuardCore
@@ -27,6 +30,7 @@ from alora.serving.engine import block_size
 from alora.verdict import make_verdict
 from tests import clients
 from tests.forked import run_forked
+from tests.peft_reference import random_adapter
 from tests.vllm import bundles as store
 from tests.vllm.http_server import free_port, serving
 
@@ -197,12 +201,88 @@ def test_at_the_deadline_the_engines_requests_are_aborted(bundles):
         return response, set(engine.running)
 
     engine, served = Engine(), [Served.of(bundle) for bundle in bundles]
-    reader = EngineReader(engine, {item.name: "weights" for item in served})
+    reader = EngineReader(engine, {item.name: "weights" for item in served}, bundles)
     guard = GuardCore(served, bundles[0].renderer(store.base()), reader)
     request = GuardRequest(messages=TALK, deadline_ms=500, cache_salt="tenant-7", priority=3)
     response, running = asyncio.run(answered())
     assert [verdict.status for verdict in response.verdicts] == ["missed", "missed"]
     assert (engine.asked, running) == (2, set())
+
+
+def test_an_answer_that_is_no_number_is_named(bundles):
+    """vLLM then gives no label's probability, or that of another token."""
+
+    class Engine:
+        errored = False
+
+        async def generate(self, *_, **__):
+            yield SimpleNamespace(finished=True, outputs=[SimpleNamespace(logprobs=[{0: None}])], num_cached_tokens=0)
+
+    async def read():
+        prefix = bundles[0].renderer(store.base()).prefix(parse_conversation(TALK, "test"))
+        return [one async for one in reader.read(prefix, [served], GuardRequest(messages=TALK))]
+
+    served = Served.of(bundles[0])
+    reader = EngineReader(Engine(), {served.name: "weights"}, bundles[:1])
+    (reading,) = asyncio.run(read())
+    assert f"label tokens {list(served.suffix.label_token_ids)} have no probability" in reading.error
+
+
+def test_a_name_that_is_taken_by_other_weights_gets_the_bundles(bundles):
+    """Whoever may load adapters by vLLM's own routes may know a name before its policy is put."""
+
+    class Engine:
+        async def add_lora(self, lora):
+            done.append(lora)
+
+        async def remove_lora(self, number):
+            done.append(number)
+
+    served, done = Served.of(bundles[0]), []
+    loras = {served.name: LoRARequest(served.name, 7, "/elsewhere")}
+    reader = EngineReader(Engine(), loras)
+    asyncio.run(reader.load(served, bundles[0]))
+    assert [(lora.lora_int_id, lora.load_inplace) for lora in done] == [(7, True)], "one name, one id"
+    assert loras[served.name].lora_path == str(bundles[0].folder.absolute())
+    assert reader.trouble() is None
+    loras[served.name] = other = LoRARequest(served.name, 7, "/elsewhere")
+    assert served.name in str(reader.trouble())
+    asyncio.run(reader.unload(served.name))
+    assert (loras, done[1:]) == ({served.name: other}, [7])
+
+
+def test_vllms_own_lora_routes_change_no_verdict(bundles, tmp_path):
+    """Whoever holds the server's key alone can give a policy's name and id other weights; health says so."""
+    name = bundles[0].served_name
+    other = {"lora_name": name, "lora_path": str(tmp_path / "other")}
+    invocation = bundles[0].suffix.invocation_ids
+    save_adapter(random_adapter(store.base().model, seed=77, invocation=invocation), tmp_path / "other", "base")
+    with start(tmp_path, VLLM_ALLOW_RUNTIME_LORA_UPDATING="1") as server:
+
+        def post(what, **body):
+            answer = httpx.post(f"{server.url}/v1/{what}", json=body, timeout=60)
+            assert answer.status_code == 200, answer.text
+
+        def verdicts():
+            answer = ask(server).json()
+            assert answer["complete"] is True, answer
+            return {one["policy"]: one["probability"] for one in answer["verdicts"]}
+
+        def trouble():
+            return httpx.get(f"{server.url}/v1/guard/health").json().get("trouble") or ""
+
+        before = verdicts()
+        assert trouble() == ""
+        post("load_lora_adapter", **other, load_inplace=True)
+        assert verdicts() == pytest.approx(before, abs=TOLERANCE)
+        assert name in trouble()
+        post("unload_lora_adapter", lora_name=name)
+        assert verdicts() == pytest.approx(before, abs=TOLERANCE)
+        post("load_lora_adapter", **other)  # under another id
+        ids = [*range(40, 80), *bundles[0].suffix.token_ids]
+        post("completions", model=name, prompt=ids, max_tokens=1)
+        assert verdicts() == pytest.approx(before, abs=TOLERANCE)
+        assert name in trouble()
 
 
 def test_two_policies_of_the_same_weights_have_two_ids(bundles):

@@ -5,7 +5,9 @@ import itertools
 import os
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -108,14 +110,14 @@ def removed(engine, adapter: ToyAdapter) -> None:
     engine.core.remove_lora(adapter.number)
 
 
-@pytest.mark.parametrize("replace", [in_place, removed_and_added, removed])
-def test_new_weights_under_an_id_answer_for_themselves(engine, rewritable, replace):
+@pytest.mark.parametrize("change", [in_place, removed_and_added, removed])
+def test_new_weights_under_an_id_answer_for_themselves(engine, rewritable, change):
     """Workers that kept the weights by the users' ids would go on with the old ones."""
     adapter = ToyAdapter("again", next(NUMBERS), rewritable(97), INVOCATION)
     ids = prompt(40, suffix=60)
     old = engine.ask_one(ids, adapter)
     rewritable(98)
-    replace(engine, adapter)
+    change(engine, adapter)
     new = engine.ask_one(ids, adapter)
     alone = engine.ask_one(ids, ToyAdapter("alone", next(NUMBERS), adapter.path, INVOCATION))
     assert float((new.logprobs_V - alone.logprobs_V).abs().max()) < 1e-5
@@ -131,21 +133,21 @@ def assert_warm_equals_cold(engine, ids: list[int], adapter: ToyAdapter, cached:
 
 
 @pytest.mark.parametrize("invocation", [INVOCATION, ()], ids=["aLoRA", "plain"])
-@pytest.mark.parametrize("replace", [in_place, removed_and_added, removed])
-def test_a_running_request_ends_with_the_weights_it_began_with(engine, rewritable, replace, invocation):
+@pytest.mark.parametrize("change", [in_place, removed_and_added, removed])
+def test_a_running_request_ends_with_the_weights_it_began_with(engine, rewritable, change, invocation):
     adapter = ToyAdapter("running", next(NUMBERS), rewritable(83, invocation), invocation)
     ids = prompt(40, suffix=10)
     alone = engine.ask_one(ids, adapter, max_tokens=60)
     engine.clear()
     with engine.running(ids, adapter) as answer:
         rewritable(84, invocation)
-        replace(engine, adapter)
+        change(engine, adapter)
     assert answer == list(alone.token_ids)
     turn = ids + answer + filler(3)
     other = engine.ask_one(turn, adapter)
     assert other.cached_tokens == (32 if invocation else 0), "the new weights take nothing of the old ones"
     rewritable(83, invocation)
-    replace(engine, adapter)
+    change(engine, adapter)
     assert_warm_equals_cold(engine, turn, adapter, cached=96)
 
 
@@ -180,10 +182,9 @@ def test_an_aborted_request_leaves_no_copy_behind(engine, rewritable):
     assert not copy.exists()
 
 
-def test_copies_of_adapters_that_nobody_asks_for_any_more_are_deleted(toys, monkeypatch):
+def test_copies_of_adapters_that_nobody_asks_for_any_more_are_deleted(toys):
     """vLLM's server unloads an adapter, or gives its name another id, without a word to the engine core."""
-    monkeypatch.setattr(adapter_record, "_KEPT", 2)
-    records, copies = adapter_record.Records(), []
+    records, copies = adapter_record.Records(2), []
     for number, name in enumerate(("linear", "wide", "other"), start=1):
         records.hold(number, records.read(toys[name].path))
         copies.append(Path(records.known(number).copy))
@@ -197,9 +198,9 @@ def test_copies_of_adapters_that_nobody_asks_for_any_more_are_deleted(toys, monk
 
 def test_copies_do_not_grow_with_the_adapters_that_pass_through(engine, toys, monkeypatch):
     """Nobody adds or removes one where requests alone name them, as in vLLM.LLM.generate."""
-    monkeypatch.setattr(adapter_record, "_KEPT", 2)
-    monkeypatch.setattr(adapter_record, "_GRACE", 0.0)
     records = engine_records(engine.core)
+    monkeypatch.setattr(records, "_kept", 2)
+    monkeypatch.setattr(adapter_record, "_GRACE", 0.0)
     for number, name in enumerate(["linear", "wide", "attention"] * 3, start=600):
         engine.ask_one(prompt(40), ToyAdapter(name, number, toys[name].path, INVOCATION))
     assert len([*Path(records.folder).iterdir()]) <= 4  # one is being asked about, and one is just let go
@@ -207,6 +208,16 @@ def test_copies_do_not_grow_with_the_adapters_that_pass_through(engine, toys, mo
     before = {*Path(records.folder).iterdir()}
     engine.ask_one(prompt(40), ToyAdapter("linear", 620, toys["linear"].path, INVOCATION))
     assert before <= {*Path(records.folder).iterdir()}  # a step that was sent may still load one
+
+
+def test_an_engine_knows_more_adapters_than_its_workers_hold(toys):
+    """A guard asks for all of its adapters in turn: what is forgotten before its turn would be copied each time."""
+    engine = SimpleNamespace(vllm_config=SimpleNamespace(lora_config=SimpleNamespace(max_cpu_loras=300)))
+    records = engine_records(engine)
+    record = records.read(toys["linear"].path)
+    for number in range(1, 321):
+        records.hold(number, record)
+    assert records.known(1) is record
 
 
 def test_copies_of_a_killed_engine_are_deleted_by_the_next(tmp_path, monkeypatch):
@@ -300,6 +311,55 @@ def test_an_engine_lists_and_pins_by_its_users_ids(engine, rewritable):
     engine.core.remove_lora(adapter.number)
     assert adapter.number not in engine.core.list_loras()
     assert now not in engine.core.model_executor.list_loras()
+
+
+def test_weights_of_two_ids_stay_loaded_until_both_are_gone(engine, rewritable, toys):
+    first, second = (ToyAdapter(f"twin {n}", next(NUMBERS), rewritable(92), INVOCATION) for n in (1, 2))
+    for adapter in (first, second):
+        engine.core.add_lora(lora_request(adapter))
+    engine.core.add_lora(lora_request(replace(first, path=toys["wide"].path), in_place=True))
+    assert {first.number, second.number} <= engine.core.list_loras(), "the other id's weights were not replaced"
+    engine.core.add_lora(lora_request(first, in_place=True))
+    assert engine.core.remove_lora(first.number)
+    assert engine.core.list_loras() & {first.number, second.number} == {second.number}
+    number = engine_records(engine.core).number(second.number)
+    engine.core.remove_lora(second.number)
+    assert number not in engine.core.model_executor.list_loras()
+
+
+def test_a_request_that_names_its_weights_gets_those_or_none(engine, rewritable, toys):
+    """Whoever may load adapters can give its id and its name others; the guard asks so."""
+    mine = ToyAdapter("mine", next(NUMBERS), rewritable(104), INVOCATION)
+    ids, theirs = prompt(40, suffix=60), replace(mine, path=toys["wide"].path)
+    before = engine.ask_one(ids, mine)
+    digest = engine_records(engine.core).known(mine.number).digest
+
+    def assert_as_before(answer):
+        assert float((answer.logprobs_V - before.logprobs_V).abs().max()) < 1e-5
+
+    engine.core.add_lora(lora_request(theirs, in_place=True))
+    with pytest.raises(AdapterError, match="give every adapter an id of its own"):
+        engine.ask_one(ids, mine)
+    with pytest.raises(AdapterError, match="holds other weights than are asked for"):
+        engine.ask_one(ids, theirs, weights=digest)
+    assert_as_before(engine.ask_one(ids, mine, weights=digest))
+    again = replace(theirs, number=next(NUMBERS))  # unloaded and loaded: the same name, another id
+    both = engine.ask([ids, ids], [mine, again])
+    assert_as_before(both[0])
+    assert float((both[1].logprobs_V - before.logprobs_V).abs().max()) > 0.1
+    rewritable(105)
+    with pytest.raises(AdapterError, match="changed after their weights were loaded"):
+        engine.ask_one(ids, mine, weights=digest)
+    in_place(engine, mine)
+    with pytest.raises(AdapterError, match="holds other weights than are asked for"):
+        engine.ask_one(ids, mine, weights=digest)
+
+
+def test_a_request_that_names_its_weights_is_refused_where_nobody_can_tell(engine, tmp_path):
+    """A plain LoRA that cannot be read here goes on as in stock vLLM, and might be anything."""
+    unread = ToyAdapter("unread", next(NUMBERS), str(tmp_path / "nowhere"), ())
+    with pytest.raises(AdapterError, match="nobody here can tell"):
+        engine.ask_one(prompt(40), unread, weights="of another")
 
 
 @pytest.mark.parametrize("invocation", [INVOCATION, ()], ids=["aLoRA", "plain"])

@@ -85,13 +85,15 @@ class ToyEngine:
         logprobs: int | None = VOCABULARY,
         prompt_logprobs: int | None = None,
         in_place: bool = False,
+        weights: str | None = None,
     ) -> list[Answer]:
-        """Send all prompts at once, each with its adapter; ``in_place`` asks to load it over its old weights."""
+        """Send all prompts at once, each with its adapter; ``in_place`` asks to load it over its old weights, and
+        ``weights`` is the digest of those that may answer."""
         from vllm import SamplingParams
 
         params = SamplingParams(
             temperature=0.0, max_tokens=max_tokens, logprobs=logprobs, ignore_eos=True, detokenize=False,
-            prompt_logprobs=prompt_logprobs,
+            prompt_logprobs=prompt_logprobs, extra_args=None if weights is None else {"alora_weights": weights},
         )  # fmt: skip
         inputs: list[Any] = [
             {"prompt_token_ids": list(ids), **({"cache_salt": salt} if salt else {})} for ids in prompts

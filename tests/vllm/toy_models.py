@@ -79,7 +79,7 @@ def write_adapter(
     invocation: tuple[int, ...],
     seed: int,
     rank: int = 8,
-    targets: list[str] | None = None,
+    targets: list[str] | str | None = None,
     **extra,
 ) -> str:
     """A PEFT adapter folder with random non-zero A and B; aLoRA unless ``invocation`` is empty."""

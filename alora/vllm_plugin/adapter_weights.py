@@ -1,0 +1,116 @@
+"""Whether an adapter's weights are what its configuration says they are.
+
+vLLM goes by the file: it runs whatever is there, of any rank. PEFT goes by the configuration, and refuses the rest or
+leaves it out. An aLoRA whose two disagree would answer, and not as PEFT does.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import regex
+from safetensors import SafetensorError, safe_open
+
+from alora.errors import AdapterError
+from alora.vllm_plugin.adapter_config import CONFIG, AdapterConfig, read_json
+
+_KEY_PREFIX = "base_model.model."
+_LARGEST = 2.0**63  # of a module's scaled product: every layer's norm squares it, in float32
+_PATTERN_S = 0.2  # for one match: a pattern that was received may run for ever
+
+
+@dataclass(frozen=True)
+class _Half:
+    """An A or a B; ``norm`` is no finite number where the tensor holds one that is none."""
+
+    shape: tuple[int, ...]
+    norm: float
+
+
+def require_sound(copy: str, shown: str, config: AdapterConfig) -> None:
+    """AdapterError for weights that are no numbers, so that none of their answers is one.
+
+    Also for weights of a head that the configuration does not name, and for an aLoRA that does not fit it: vLLM goes
+    by the file, and would run them.
+    """
+    for file in Path(copy).glob("adapter_model.safetensors"):
+        try:
+            with safe_open(file, "pt") as tensors:
+                halves = {name: _half(tensors.get_tensor(name)) for name in tensors.keys()}  # noqa: SIM118
+        except SafetensorError:
+            return  # vLLM says what is wrong with it
+        head = [name for name in halves if ".lm_head." in name]
+        if head and not config.adapts_head:
+            raise AdapterError(f"{shown}: {head[0]} is there, and target_modules of {CONFIG} does not name lm_head")
+        if odd := [name for name, half in halves.items() if not math.isfinite(half.norm)]:
+            raise AdapterError(
+                f"{shown}: {odd[0]} holds NaN or infinity, or no floating-point numbers; export the adapter again"
+            )
+        if config.is_alora:
+            _require_fit(halves, read_json(copy, CONFIG), shown)
+
+
+def _half(tensor: Any) -> _Half:
+    norm = float(tensor.float().double().norm()) if tensor.is_floating_point() else math.nan
+    return _Half(tuple(tensor.shape), norm)
+
+
+def _require_fit(halves: Mapping[str, _Half], config: dict[str, Any], shown: str) -> None:
+    try:
+        named = _target_matcher(config.get("target_modules"))
+        for module, pair in _pairs(halves).items():
+            if not named(module):
+                raise ValueError(f"target_modules does not name {module}")
+            _require_rank(module, pair, config)
+    except (TypeError, ValueError, TimeoutError, regex.error) as error:
+        raise AdapterError(
+            f"{shown}: {CONFIG} and weights do not fit: {error}; PEFT refuses it or answers otherwise, so export the "
+            "adapter again"
+        ) from error
+
+
+def _pairs(halves: Mapping[str, _Half]) -> dict[str, dict[str, _Half]]:
+    """A and B by module; ValueError for other kinds of tensor, which PEFT's aLoRA has none of."""
+    pairs: dict[str, dict[str, _Half]] = defaultdict(dict)
+    for name, half in halves.items():
+        module, _, kind = name.removesuffix(".weight").removeprefix(_KEY_PREFIX).rpartition(".lora_")
+        if not module or kind not in ("A", "B") or not name.endswith(".weight") or len(half.shape) != 2:
+            raise ValueError(f"{name} of shape {half.shape} is no LoRA weight of a linear layer")
+        pairs[module][kind] = half
+    if alone := next((module for module, pair in pairs.items() if len(pair) != 2), None):
+        raise ValueError(f"{alone} has no A or no B")
+    return pairs
+
+
+def _target_matcher(targets: Any) -> Callable[[str], bool]:
+    """Whether PEFT adapts a module of this path."""
+    if targets == "all-linear":  # all but the head, whose weights are judged by name
+        return lambda module: True
+    if isinstance(targets, str):
+        return lambda module: regex.fullmatch(targets, module, timeout=_PATTERN_S) is not None
+    names = [str(target) for target in targets or ()]
+    endings = tuple(f".{name}" for name in names)
+    return lambda module: module in names or module.endswith(endings)
+
+
+def _require_rank(module: str, pair: dict[str, _Half], config: dict[str, Any]) -> None:
+    rank = _by_pattern(config.get("rank_pattern"), module, config.get("r"))
+    alpha = _by_pattern(config.get("alpha_pattern"), module, config.get("lora_alpha"))
+    if type(rank) is not int or rank < 1 or type(alpha) not in (int, float) or not math.isfinite(alpha):
+        raise ValueError(f"r is {rank!r} and lora_alpha {alpha!r} for {module}, not a rank and a finite number")
+    if (pair["A"].shape[0], pair["B"].shape[1]) != (rank, rank):
+        raise ValueError(f"{module} has A {pair['A'].shape} and B {pair['B'].shape}, and the rank is {rank}")
+    scaling = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    if abs(scaling) * pair["A"].norm * pair["B"].norm > _LARGEST:
+        raise ValueError(f"lora_alpha {alpha:g} makes the product of {module} larger than float32 can compute with")
+
+
+def _by_pattern(patterns: dict[str, Any] | None, module: str, default: Any) -> Any:
+    """As ``peft.utils.other.get_pattern_key``: the first key that matches the end of the module's path."""
+    for key, value in (patterns or {}).items():
+        if regex.match(rf"(.*\.)?({key})$", module, timeout=_PATTERN_S):
+            return value
+    return default
