@@ -243,7 +243,7 @@ class _Reader:
         said = [part] if isinstance(part, str) else [part[key] for key in ("text", "refusal") if named and key in part]
         readable = not media and (self._settings.skip_media or not carried)
         if readable and said and all(isinstance(text, str) for text in said):
-            self._left_out(unread(part, "type", "text", "refusal", *carried) if named else [])
+            self._left_out(unread(part, "type", "text", "refusal", *carried) if isinstance(part, dict) else [])
             return "\n".join(said)
         what = f"a part of type {shortened(named)}" if named else kind(part)
         what += f" with {shortened(carried[0])}" if carried and not media else ""
