@@ -14,11 +14,10 @@ from alora.notes import note
 
 
 def serve_guard(settings: ServingSettings, guard: GuardCore, loader: Loader) -> int:
+    app = make_app(guard, loader)
     if remark := open_to_all(settings.host, bool(os.environ.get(KEY))):
         note(remark)
     names = ", ".join(item.name for item in guard.served)
     note(f"serving {names} on http://{settings.host}:{settings.port}/v1/guard")
-    uvicorn.run(
-        make_app(guard, loader), host=settings.host, port=settings.port, log_level="warning", http=TimedProtocol
-    )
+    uvicorn.run(app, host=settings.host, port=settings.port, log_level="warning", http=TimedProtocol)
     return 0
