@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from alora.config.secrets import HIDDEN, KEY, redacted
+from alora.config.secrets import HIDDEN, KEY, key_in, redacted
 from alora.errors import ConfigError, PromptRefused, one_line
 from alora.reading import LONGEST, printable
 
@@ -68,11 +68,9 @@ class Http(AsyncClosing):
     """
 
     def __init__(self, most: int | None = None, key: str = KEY) -> None:
-        headers, self._secret = {"Accept-Encoding": "identity"}, os.environ.get(key, "")
-        if secret := self._secret:
-            if not (secret.isascii() and secret.isprintable() and secret == secret.strip()):
-                raise ConfigError(f"${key} holds a character that no HTTP header carries; export it again")
-            headers["Authorization"] = f"Bearer {secret}"
+        headers, self._secret = {"Accept-Encoding": "identity"}, key_in(key)
+        if self._secret:
+            headers["Authorization"] = f"Bearer {self._secret}"
         limits = httpx2.Limits(max_connections=most, keepalive_expiry=_KEPT)
         try:
             self._client = httpx2.AsyncClient(headers=headers, limits=limits)

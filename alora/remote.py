@@ -12,6 +12,7 @@ from alora.bundle.light import read_bundle
 from alora.data.messages import as_row
 from alora.errors import AloraError, CheckFailed, ConfigError, DataError, PromptRefused, RenderError
 from alora.http import AsyncClosing, Closing, Full, Unreachable, Waiting, named
+from alora.reading import printable
 from alora.serving.client import RemoteEngine
 from alora.serving.guard import Guard, GuardAnswer, GuardVerdict
 from alora.verdict import Verdict, Verdicts, highest
@@ -159,6 +160,7 @@ class GuardClient(Closing):
         if failed := [verdict for verdict in answers.values() if verdict.status != "ok"]:
             plain, _ = self._answers(_PLAIN)
             why = "; ".join(f"{failure.adapter} on the guard: {failure.status}: {failure.reason}" for failure in failed)
+            why = printable(why)
             if any(plain[failure.policy].status != "ok" for failure in failed):
                 raise CheckFailed(f"{why}; it fails on every conversation, so run the same command again later")
             raise PromptRefused(why)

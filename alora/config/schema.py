@@ -112,7 +112,7 @@ class DataSettings:
                                       of=(*_TRAINING, "generate"))  # fmt: skip
     label_map: dict[str, str] = setting({}, "label in the data → label of the policy", of=(*_TRAINING, *_LABELLED))
     role_map: dict[str, str] = setting({}, "role in the data → role; human, gpt and their like need no entry")
-    skip_media: bool = setting(False, "leave images, audio and files out of a message instead of refusing its row")
+    skip_media: bool = setting(False, "leave images, audio, files and unknown keys out instead of refusing the row")
     skip_empty: bool = setting(False, "leave out rows without any text instead of refusing them",
                                of=(*_TRAINING, *_LABELLED))  # fmt: skip
     noise: bool = setting(False, "list training rows whose label looks wrong, to words and to judge.url", of=("check",))

@@ -1,13 +1,17 @@
 """Secrets that a setting may hold are used as they are, and shown as ``***``; what may hold one is not saved."""
 
 import ipaddress
+import os
 import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from alora.errors import ConfigError
+
 HIDDEN = "***"
 KEY = "VLLM_API_KEY"  # the variable that vLLM's server reads its own key from
+ADMIN_KEY = "ALORA_ADMIN_KEY"  # the same of whoever changes a guard's policies
 # Each run of word characters and dashes is looked at once, from its start: linear in a text of nothing else.
 _OPTION = r"(?<![\w-])(?>\w*-[\w-]*(?:api[-_]?key|hf[-_]token|auth[-_]token|passw(?:or)?d|secret)[\w-]*)"
 _WORD = r"""(?:"(?!-)[^"]*"|'(?!-)[^']*'|(?!-)[^\s,\]"'\\]+)"""
@@ -30,6 +34,14 @@ def redacted(text: str) -> str:
 def without_secret(word: str) -> str:
     """A word of alora's command line, without the value of a setting that may hold a secret in any form."""
     return _SETTING.sub(rf"\1{HIDDEN}", word)
+
+
+def key_in(variable: str) -> str:
+    """The key in an environment variable, "" where it has none; ConfigError for one that no HTTP header carries."""
+    key = os.environ.get(variable, "")
+    if not (key.isascii() and key.isprintable() and key == key.strip()):
+        raise ConfigError(f"${variable} holds a character that no HTTP header carries; export it again")
+    return key
 
 
 def holds_key(command: Sequence[str]) -> bool:

@@ -2,12 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.formats import parse_json, shortened
+from alora.data.keys import MEDIA, media_of, opened, unread
 from alora.findings import Findings
 from alora.reading import lone_surrogate
 
@@ -22,7 +23,6 @@ _SPEAKERS = {"system": "system", **dict.fromkeys(("response", "completion", "out
 _SPEAKERS |= dict.fromkeys(("prompt", "instruction", "question", "user", "text"), "user")
 # A list of messages as Python prints it (pandas writes a cell so), or cut short: no JSON, and no text either.
 _PRINTED = re.compile(r"""\s*\[\s*\{\s*['"](?:role|from|content|value)['"]\s*:""")
-_MEDIA = ("image", "audio", "video", "file", "document")
 
 
 @dataclass(frozen=True)
@@ -194,13 +194,14 @@ class _Reader:
             for call in (item[key] if isinstance(item[key], list) else [item[key]])
         ]
         calls = self._calls(given)
-        said = item.get("content", item.get("value"))
-        said = item.get("refusal") if said is None else said  # OpenAI's, of a model that refuses
-        content = self._content(said, role, bool(given))
-        if isinstance(refusal := item.get("refusal"), str) and refusal and refusal != content:
-            content = f"{content}\n{refusal}".strip("\n")
-        if carried := _media_of(item):
-            self._media(f"{shortened(carried[0])} next to its text")
+        # OpenAI's, ShareGPT's, and that of a model that refuses
+        said = next((key for key in ("content", "value", "refusal") if item.get(key) is not None), "content")
+        content = self._content(item.get(said), role, bool(given))
+        read = ["role" if "role" in item else "from", said, "tool_calls", "function_call", "name", *media_of(item)]
+        if isinstance(refusal := item.get("refusal"), str):
+            read.append("refusal")
+            content = f"{content}\n{refusal}".strip("\n") if refusal and refusal != content else content
+        self._left_out([*media_of(item), *unread(item, *read)])
         name = item.get("name") or self._tools.get(str(item.get("tool_call_id", ""))) or ""
         texts = [content, name, *(text for call in calls for text in (call.name, call.arguments))]
         for text in texts:
@@ -237,11 +238,12 @@ class _Reader:
 
     def _part(self, part: Any) -> str:
         named = str(part.get("type")) if isinstance(part, dict) else ""
-        media = any(word in named for word in _MEDIA)
-        carried = _media_of(part) if isinstance(part, dict) else []
+        media = any(word in named for word in MEDIA)
+        carried = media_of(part) if isinstance(part, dict) else []
         said = [part] if isinstance(part, str) else [part[key] for key in ("text", "refusal") if named and key in part]
         readable = not media and (self._settings.skip_media or not carried)
         if readable and said and all(isinstance(text, str) for text in said):
+            self._left_out(unread(part, "type", "text", "refusal", *carried) if isinstance(part, dict) else [])
             return "\n".join(said)
         what = f"a part of type {shortened(named)}" if named else kind(part)
         what += f" with {shortened(carried[0])}" if carried and not media else ""
@@ -250,6 +252,10 @@ class _Reader:
         else:
             self._add("CONTENT_PART", f"content holds {what}, and alora reads text; give it as a text")
         return ""
+
+    def _left_out(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._media(f"{shortened(key)} next to its text")
 
     def _media(self, what: str) -> None:
         """Refuse it, or leave it out where the user chose that."""
@@ -269,13 +275,14 @@ class _Reader:
     def _calls(self, given: Sequence[Any]) -> tuple[ToolCall, ...]:
         calls = []
         for call in given:
-            function = call.get("function", call) if isinstance(call, dict) else call
+            function, arguments, lost = opened(call)
             name = function.get("name") if isinstance(function, dict) else None
             if not isinstance(name, str) or not name:
                 text = f'a tool call is {kind(call)}; write {{"function": {{"name": ..., "arguments": ...}}}}'
                 self._add("TOOL_CALL", text)
                 continue
-            arguments = function.get("arguments")
+            if lost:
+                self._add("TOOL_CALL", f"a tool call has {listed(lost)} next to its arguments; make it one of them")
             packed = arguments if isinstance(arguments, str) else self._json(arguments or {})
             calls.append(ToolCall(name, packed))
             if call.get("id"):
@@ -283,14 +290,8 @@ class _Reader:
         return tuple(calls)
 
 
-def _media_of(value: Mapping[Any, Any]) -> list[str]:
-    """The keys of a message, or of a part of it, that hold media: ``input_audio``, ``image_url``, ``images``."""
-    names = [str(key) for key in value if value[key]]
-    return [name for name in names if name.removeprefix("input_").removesuffix("s").removesuffix("_url") in _MEDIA]
-
-
-def listed(row: Mapping[str, Any]) -> str:
-    """The columns of a row, for an error message."""
+def listed(row: Iterable[str]) -> str:
+    """The columns of a row, or other keys, for an error message."""
     return ", ".join(map(shortened, list(row)[:8])) or "no columns"
 
 

@@ -149,13 +149,14 @@ class GuardCore:
                     break
         except StopAsyncIteration:
             pass
-        except TimeoutError:
-            rest, why = "missed", f"deadline of {request.deadline_ms:g} ms; on_failure {request.on_failure}"
         except (EngineDead, Overloaded):
             raise
-        except Exception:
-            _logger.exception("reading %d policies failed", len(asked) - len(given))
-            why = f"the engine failed; on_failure {request.on_failure}"
+        except Exception as error:
+            if isinstance(error, TimeoutError) and end is not None and time.monotonic() >= end:
+                rest, why = "missed", f"deadline of {request.deadline_ms:g} ms; on_failure {request.on_failure}"
+            else:  # a reader has timeouts of its own, too
+                _logger.exception("reading %d policies failed", len(asked) - len(given))
+                why = f"the engine failed; on_failure {request.on_failure}"
         finally:
             await readings.aclose()
         for index, item in enumerate(asked):

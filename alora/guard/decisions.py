@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictStr, model_validator
 
+from alora.data.keys import unread
 from alora.guard.reader import GuardRefusal, Served
 from alora.guard.wire import GuardResponse, PolicyVerdict
 
@@ -153,12 +154,12 @@ def messages_of(given: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _message(item: dict[str, Any]) -> dict[str, Any]:
     match item.get("type", "message"):
         case "message":
-            return {"role": item.get("role"), "content": _content(item.get("content"))}
+            return {**item, "content": _content(item.get("content"))}
         case "function_call" | "custom_tool_call":
-            arguments = item.get("arguments", item.get("input"))
-            call = {"id": item.get("call_id"), "function": {"name": item.get("name"), "arguments": arguments}}
+            call = {"id": item.get("call_id"), "function": item}
             return {"role": "assistant", "content": None, "tool_calls": [call]}
         case "function_call_output" | "custom_tool_call_output":
+            _require_read(item, "output")
             output = _content(item.get("output"))
             return {"role": "tool", "tool_call_id": item.get("call_id"), "content": output}
         case other:
@@ -169,12 +170,17 @@ def _content(content: Any) -> Any:
     """JSON parts as text; all else as it is, for the reader of conversations to judge."""
     if not isinstance(content, list):
         return content
-    return [
-        json.dumps(part.get("data"), ensure_ascii=False)
-        if isinstance(part, dict) and part.get("type") == "input_json"
-        else part
-        for part in content
-    ]
+    return [_json(part) if isinstance(part, dict) and part.get("type") == "input_json" else part for part in content]
+
+
+def _json(part: dict[str, Any]) -> str:
+    _require_read(part, "data")
+    return json.dumps(part.get("data"), ensure_ascii=False)
+
+
+def _require_read(item: dict[str, Any], key: str) -> None:
+    if lost := unread(item, key):
+        raise GuardRefusal(f"an item of type {item['type']} has {lost[0][:100]!r} next to {key!r}; leave it out")
 
 
 def decided(request: DecisionRequest, asked: Sequence[Served], answer: GuardResponse) -> DecisionResponse:

@@ -10,6 +10,7 @@ from alora.bundle.battery import require_one_base
 from alora.bundle.manifest import MANIFEST_FILE
 from alora.bundle.read import load_bundle
 from alora.config.schema import BaseSettings
+from alora.config.secrets import ADMIN_KEY, key_in
 from alora.errors import CheckFailed, ConfigError
 from alora.guard.core import GuardCore
 from alora.guard.engine import EngineReader
@@ -23,12 +24,14 @@ def guard_of(engine_client: Any, state: Any, args: Namespace) -> tuple[GuardCore
     """A guard of the bundles that vLLM serves as LoRA modules, each checked against the base.
 
     Raises:
-        AloraError: none is a bundle, one is damaged or for another base, or the plugin is not active.
+        AloraError: none is a bundle, one is damaged or for another base, the plugin is not active, or the
+            admin key is one that no header carries.
     """
     if not status().active:
         raise CheckFailed(f"the alora plugin is not active: {status().reason}")
     if args.logprobs_mode != "processed_logprobs":
         raise ConfigError("start vLLM with --logprobs-mode processed_logprobs, as alora serve does")
+    key_in(ADMIN_KEY)  # refused now, and not by each request
     loras = state.openai_serving_models.lora_requests
     folders = {name: Path(lora.lora_path) for name, lora in loras.items()}
     bundles = [load_bundle(at) for at in folders.values() if (at / MANIFEST_FILE).is_file()]

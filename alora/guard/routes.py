@@ -1,7 +1,6 @@
 """The guard's HTTP routes, for whichever application holds a :class:`GuardCore` in ``app.state.alora_guard``."""
 
 import hmac
-import os
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 
@@ -9,6 +8,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import Response, StreamingResponse
 from fastapi.routing import APIRoute
 
+from alora.config.secrets import ADMIN_KEY, key_in
 from alora.errors import AloraError
 from alora.guard import decisions as openai_decisions
 from alora.guard import wire
@@ -18,8 +18,6 @@ from alora.guard.gate import OneGate, OthersModel
 from alora.guard.loading import Loader
 from alora.guard.reader import EngineDead, GuardRefusal, Overloaded, Served
 from alora.serving.client import together
-
-ADMIN_KEY = "ALORA_ADMIN_KEY"
 
 # Categories that OpenAI's SDK (3.51) reads under another name than its attribute's. A policy may have that id: the SDK
 # would give None for it, which an app takes for "not flagged".
@@ -51,7 +49,7 @@ def guard_of(app: FastAPI) -> GuardCore:
 
 def loader_of(request: Request) -> Loader:
     """What adds and removes policies, for whoever holds ``$ALORA_ADMIN_KEY``; 403 for everyone while it is not set."""
-    key, given = os.environ.get(ADMIN_KEY), request.headers.get("X-Alora-Admin-Key", "")
+    key, given = key_in(ADMIN_KEY), request.headers.get("X-Alora-Admin-Key", "")
     if not key or not hmac.compare_digest(given.encode(), key.encode()):
         raise GuardRefusal(f"policies are changed with the header X-Alora-Admin-Key, which holds ${ADMIN_KEY}", 403)
     guard_of(request.app)

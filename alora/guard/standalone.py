@@ -4,7 +4,6 @@ import base64
 import contextlib
 import hashlib
 import hmac
-import os
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.exposition import choose_encoder
 from starlette.middleware.base import RequestResponseEndpoint
 
-from alora.config.secrets import KEY
+from alora.config.secrets import ADMIN_KEY, KEY, key_in
 from alora.guard.core import GuardCore
 from alora.guard.loading import Loader
 from alora.guard.routes import router
@@ -48,6 +47,9 @@ def make_app(guard: GuardCore, loader: Loader | None = None) -> FastAPI:
 
     Where ``$VLLM_API_KEY`` is set, every route asks for it, as vLLM's own server does below ``/v1``; but for the page
     at ``/``, which says nothing and sends the key that is typed into it.
+
+    Raises:
+        ConfigError: a key that is set is one that no request can carry.
     """
 
     @contextlib.asynccontextmanager
@@ -58,7 +60,7 @@ def make_app(guard: GuardCore, loader: Loader | None = None) -> FastAPI:
 
     app = FastAPI(title="alora guard", lifespan=lifespan)
     app.state.alora_guard, app.state.alora_loader = guard, loader
-    key = os.environ.get(KEY)
+    key, _ = key_in(KEY), key_in(ADMIN_KEY)
 
     @app.middleware("http")
     async def require_key(request: Request, call_next: RequestResponseEndpoint) -> Response:

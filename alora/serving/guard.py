@@ -8,9 +8,10 @@ from typing import Any, Self, TypeVar
 
 from httpx2 import Response
 
-from alora.errors import CheckFailed, ConfigError, PromptRefused
+from alora.errors import CheckFailed, ConfigError, PromptRefused, one_line
 from alora.http import AsyncClosing, Closing, Http, Waiting, named, refusal, root
 from alora.policy import Policy
+from alora.reading import printable
 from alora.serving.servers import SESSION, Servers, session_id
 from alora.typed import typed
 from alora.verdict import Calibration
@@ -40,12 +41,17 @@ class GuardVerdict:
     reason: str | None = None
 
     def __post_init__(self) -> None:
+        if not self.adapter.startswith(f"{self.policy}@"):
+            raise ValueError(f"{self.policy}: its adapter is {self.adapter[:200]!r}")
         if self.status not in ("ok", "missed", "failed", "skipped"):
             raise ValueError(f"{self.policy}: the status is {self.status!r}")
         if self.status != "ok":
             return
         if self.label is None or self.probability is None or self.threshold is None or self.probabilities is None:
             raise ValueError(f"{self.policy}: a verdict lacks label, probability, threshold or probabilities")
+        Calibration(threshold=self.threshold)  # ConfigError for what is none
+        if self.label not in self.probabilities:
+            raise ValueError(f"{self.policy}: its label {self.label!r} has no probability")
         if not all(0 <= value <= 1 for value in (self.probability, *self.probabilities.values())):
             raise ValueError(f"{self.policy}: {self.probability} and {self.probabilities} are no probabilities")
         if self.flagged != (self.probability >= self.threshold):
@@ -68,6 +74,10 @@ class GuardAnswer:
     def __post_init__(self) -> None:
         if not all(0 <= count < _MOST for count in self.usage.values()):
             raise ValueError(f"usage is {dict(self.usage)}")
+        if self.complete != all(verdict.status == "ok" for verdict in self.verdicts):
+            raise ValueError(f"complete is {self.complete}, for {[verdict.status for verdict in self.verdicts][:20]}")
+        if len({verdict.policy for verdict in self.verdicts}) < len(self.verdicts):
+            raise ValueError("it gives two verdicts on a policy")
 
     @property
     def blocked(self) -> bool:
@@ -84,9 +94,9 @@ class GuardAnswer:
         Raises:
             ValueError: a policy that was asked has no verdict, or one without an answer is let through unasked.
         """
-        names = {name for verdict in self.verdicts for name in (verdict.policy, verdict.adapter)}
-        wanted = [str(name) for name in asked.get("policies") or ()]
-        if missing := [name for name in wanted if not name.startswith("tag:") and name not in names]:
+        policies, adapters = ({getattr(one, name) for one in self.verdicts} for name in ("policy", "adapter"))
+        wanted = [str(name) for name in asked.get("policies") or () if not str(name).startswith("tag:")]
+        if missing := [name for name in wanted if name not in (adapters if "@" in name else policies)]:
             raise ValueError(f"it gives no verdict on {', '.join(missing)}")
         for verdict in self.verdicts:
             skipped = verdict.status == "skipped" and bool(self.flagged)
@@ -158,9 +168,12 @@ class AsyncGuard(AsyncClosing):
         self._timeout, self._http = timeout, Http(_CONNECTIONS)
 
     async def check(self, messages: Sequence[Mapping[str, Any]], **fields: Any) -> GuardAnswer:
-        if isinstance(messages, str) or not all(isinstance(message, Mapping) for message in messages):
+        if not isinstance(messages, list | tuple) or not all(isinstance(message, Mapping) for message in messages):
             raise PromptRefused('messages are a list of {"role": ..., "content": ...}, one for each turn')
-        session = session_id(messages, fields.get("cache_salt"))
+        try:
+            session = session_id(messages, fields.get("cache_salt"))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise PromptRefused(f"the messages are not JSON ({one_line(error)}); give texts and numbers") from error
         body = {"messages": list(messages), **fields}
 
         async def ask(url: str) -> GuardAnswer:
@@ -196,4 +209,6 @@ def _read(url: str, answer: Response, text: str, make: Callable[[Any], _Made]) -
     try:
         return make(json.loads(text))
     except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise CheckFailed(f"{named(url)} is not a guard: {str(error)[:300]}; start one with alora serve") from error
+        raise CheckFailed(
+            f"{named(url)} is not a guard: {printable(str(error)[:300])}; start one with alora serve"
+        ) from error

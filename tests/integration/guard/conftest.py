@@ -52,6 +52,8 @@ class Faulty:
                 yield reading
             if self.fault == "raises":
                 raise RuntimeError("worker fell over")
+            if self.fault == "times out":
+                raise TimeoutError
             if self.fault == "hangs":
                 await asyncio.Event().wait()
             if self.fault == "dead":
@@ -69,4 +71,4 @@ class Faulty:
             self.closed = True
 
 
-FAULTS = ("raises", "hangs", "nan", "inf", "short", "long", "refuses", "ends", "twice")
+FAULTS = ("raises", "times out", "hangs", "nan", "inf", "short", "long", "refuses", "ends", "twice")

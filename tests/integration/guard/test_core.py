@@ -62,6 +62,13 @@ def test_a_policy_that_does_not_answer_is_flagged_unless_the_caller_says_open(
     assert reader.closed  # what still ran was cancelled
 
 
+def test_a_reader_may_time_out_where_no_deadline_is_given(base, bundles, renderer):
+    reader = Faulty(PackedReader(base, bundles), "times out")
+    answer = ask(GuardCore([Served.of(bundle) for bundle in bundles], renderer, reader))
+    assert [verdict.status for verdict in answer.verdicts] == ["ok", "failed"]
+    assert answer.action == "block"
+
+
 def test_a_dead_engine_is_no_verdict(base, bundles, renderer):
     reader = Faulty(PackedReader(base, bundles), "dead")
     with pytest.raises(EngineDead):

@@ -100,6 +100,40 @@ def test_what_is_no_conversation_is_400(decide, given):
         decide(predicate("policy:advice"), input=given)
 
 
+def test_no_text_of_an_item_is_lost(client, decide):
+    call = {"id": "1", "function": {"name": "find", "arguments": '{"order": 7}'}}
+    said = {
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "Wait.", "logprobs": [], "annotations": []}],
+    }
+    wanted = client.post("/v1/guard", json={"messages": [{**said, "tool_calls": [call]}]}).json()["verdicts"][0]
+    given = {**said, "id": "m", "type": "message", "status": "completed", "phase": None, "tool_calls": [call]}
+    (answer,) = decide(predicate("policy:advice"), input=[given]).answers
+    assert answer.probability == pytest.approx(wanted["probability"], abs=1e-6)
+    called = {"id": "f", "call_id": "1", "name": "find", "namespace": "n", "status": "completed"}
+    wanted = client.post("/v1/guard", json={"messages": [{"role": "assistant", "tool_calls": [call]}]}).json()
+    for item in (
+        {**called, "type": "function_call", "arguments": None, "input": '{"order": 7}'},
+        {**called, "type": "custom_tool_call", "input": '{"order": 7}'},
+    ):
+        (answer,) = decide(predicate("policy:advice"), input=[item]).answers
+        assert answer.probability == pytest.approx(wanted["verdicts"][0]["probability"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("item", "key"),
+    [
+        ({"type": "message", "role": "user", "content": "a", "text": "b"}, "text"),
+        ({"type": "function_call", "name": "f", "arguments": "{}", "input": "b"}, "input"),
+        ({"type": "function_call_output", "call_id": "1", "output": "a", "content": "b"}, "content"),
+        ({"role": "user", "content": [{"type": "input_json", "data": 1, "text": "b"}]}, "text"),
+    ],
+)
+def test_an_item_with_a_further_text_is_400(decide, item, key):
+    with pytest.raises(openai.BadRequestError, match=f"'{key}' next to "):
+        decide(predicate("policy:advice"), input=[item])
+
+
 @pytest.mark.parametrize("kind", ["application/json", "text/plain"])
 def test_what_is_no_json_is_400(client, kind):
     for content in (b"{", b"[]", b"\xff", b"{}", b"[" * 100_000):

@@ -14,7 +14,7 @@ import alora
 from alora import http as serving_http
 from alora.cli import main
 from alora.config.secrets import KEY
-from alora.errors import AloraError, CheckFailed, ConfigError
+from alora.errors import AloraError, CheckFailed, ConfigError, PromptRefused
 from tests.integration.bad_input.test_servers import drops, http, server
 
 MESSAGES = [{"role": "user", "content": "Where is my parcel?"}]
@@ -157,17 +157,25 @@ ANSWERED = {  # the same of the answer to a question
     "tokens without end": ({"usage": {"prefix_tokens": 10**30}}, "usage is"),
     "no verdict": ({"verdicts": []}, "no verdict on p"),
     "another's verdict": ({"verdicts": [{**VERDICT, "policy": "q", "adapter": "q@0"}]}, "no verdict on p"),
-    "a miss let through": ({"verdicts": [MISSED]}, "did not answer"),
+    "another's verdict under the name": ({"verdicts": [{**VERDICT, "policy": "q", "adapter": "p"}]}, "its adapter is"),
+    "two verdicts": ({"verdicts": [VERDICT, {**VERDICT, "adapter": "p@1"}]}, "two verdicts on a policy"),
+    "nothing missing, and incomplete": ({"complete": False}, "complete is False"),
+    "a miss, and complete": ({"verdicts": [{**MISSED, "flagged": True}]}, "complete is True"),
+    "a miss let through": ({"verdicts": [MISSED], "complete": False}, "did not answer"),
     **{
         f"{key} {value!r:.20}": ({"verdicts": [{**VERDICT, key: value}]}, word)
         for key, value, word in [
             ("probability", 9.0, "no probabilities"),
             ("probability", -1e300, "no probabilities"),
             ("probability", None, "lacks"),
-            ("probabilities", {"yes": 7}, "no probabilities"),
+            ("probabilities", {"no": 7}, "no probabilities"),
+            ("probabilities", {}, "has no probability"),
             ("probabilities", None, "lacks"),
             ("label", None, "lacks"),
-            ("label", "\x1b[2J", "was listed with"),
+            ("label", "\x1b[2J", "has no probability"),
+            ("policy", "\x1b[2J", "\\u001b[2J: its adapter"),
+            ("adapter", "p", "its adapter is 'p'"),
+            ("threshold", 5.0, "must be a probability"),
             ("threshold", 0.75, "was listed with"),
             ("flagged", True, "flagged is True"),
             ("probability", 0.75, "flagged is False"),
@@ -233,19 +241,47 @@ SKIPPED = {**MISSED, "policy": "q", "adapter": "q@0", "status": "skipped"}
     ],
 )
 def test_an_answer_to_what_was_asked_stands(verdicts, fields, blocked):
-    answer = {**ANSWER, "verdicts": verdicts, "action": "block" if blocked else "allow"}
+    complete = all(verdict["status"] == "ok" for verdict in verdicts)
+    answer = {**ANSWER, "verdicts": verdicts, "complete": complete, "action": "block" if blocked else "allow"}
     with talking([], answer) as url, alora.Guard(url, 5) as guard:
         assert guard.check(MESSAGES, **fields).blocked == blocked
 
 
 @pytest.mark.parametrize(
     ("verdicts", "fields"),
-    [([], {"policies": ["p"]}), ([VERDICT], {"policies": ["p", "q"]}), ([MISSED], {}), ([VERDICT, SKIPPED], {})],
+    [
+        ([], {"policies": ["p"]}),
+        ([VERDICT], {"policies": ["p", "q"]}),
+        ([VERDICT], {"policies": ["p@aaaaaaaa"]}),
+        ([{**VERDICT, "policy": "p@aaaaaaaa", "adapter": "p@aaaaaaaa@1"}], {"policies": ["p@aaaaaaaa"]}),
+        ([MISSED], {}),
+        ([VERDICT, SKIPPED], {}),
+    ],
 )
 def test_an_answer_to_less_than_was_asked_is_none(verdicts, fields):
+    complete = all(verdict["status"] == "ok" for verdict in verdicts)
     with (
-        talking([], {**ANSWER, "verdicts": verdicts}) as url,
+        talking([], {**ANSWER, "verdicts": verdicts, "complete": complete}) as url,
         alora.Guard(url, 5) as guard,
         pytest.raises(CheckFailed, match="is not a guard"),
     ):
         guard.check(MESSAGES, **fields)
+
+
+CIRCULAR: list = [{"role": "user"}]
+CIRCULAR[0]["content"] = CIRCULAR
+DEEP: list = []
+for _ in range(5_000):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        None, 5, {}, "x", iter(MESSAGES), [[]], CIRCULAR, [{"role": "user", "content": DEEP}],
+        [{"role": "user", "content": "x", 1: 2}], [{"role": "user", "content": {1, 2}}],
+    ],
+)  # fmt: skip
+def test_what_are_no_messages_is_refused(messages):
+    with talking([], ANSWER) as url, alora.Guard(url, 5) as guard, pytest.raises(PromptRefused):
+        guard.check(messages)

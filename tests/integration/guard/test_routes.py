@@ -10,6 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from alora.data.conversation import parse_conversation
+from alora.errors import ConfigError
 from alora.guard import gate, wire
 from alora.guard.core import GuardCore
 from alora.guard.packed import PackedReader
@@ -328,6 +329,14 @@ def test_a_dead_engine_is_503_and_a_full_one_429_also_in_mid_stream(base, bundle
 def test_metrics_are_where_the_docs_say(client):
     answer = client.get("/metrics", follow_redirects=False)
     assert (answer.status_code, "alora_guard_requests_total" in answer.text) == (200, True)
+
+
+@pytest.mark.parametrize("variable", ["VLLM_API_KEY", "ALORA_ADMIN_KEY"])
+@pytest.mark.parametrize("key", ["k\udcff", "schl\u00fcssel", "k\n", " k"])
+def test_a_key_that_no_request_carries_is_refused_at_the_start(guard, monkeypatch, variable, key):
+    monkeypatch.setenv(variable, key)
+    with pytest.raises(ConfigError, match=f"{variable} holds a character that no HTTP header carries"):
+        make_app(guard)
 
 
 def test_every_route_asks_for_the_key(guard, monkeypatch):

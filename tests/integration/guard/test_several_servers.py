@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from alora.bundle.light import read_bundle
 from alora.cli import main
 from alora.config.secrets import KEY
+from alora.guard import connection
 from alora.guard.loading import make_guard
 from alora.guard.remote import RemoteReader, longest_prompt
 from alora.guard.standalone import make_app
@@ -195,6 +196,8 @@ def test_a_policy_must_be_on_every_server_that_answers(client, servers, reader, 
 
 
 def test_serve_takes_a_list_of_them(servers, light, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(connection, "MOST_SECONDS", 1.0)
+
     def run(app, **options):
         with TestClient(app) as client:
             assert client.get("/v1/guard/health").status_code == 200
@@ -202,6 +205,8 @@ def test_serve_takes_a_list_of_them(servers, light, tmp_path, monkeypatch, capsy
         with listening(app, **options) as url, socket.create_connection(urlsplit(url).netloc.split(":")) as endless:
             endless.sendall(b"GET /v1/guard/health HTTP/1.1\r\nX: " + b"a" * 2**17)
             assert endless.recv(20).startswith(b"HTTP/1.1 4")  # a header without end is not read to it
+        with listening(app, **options) as url, socket.create_connection(urlsplit(url).netloc.split(":"), 30) as silent:
+            assert silent.recv(20) == b""  # nor waited for
 
     monkeypatch.setattr("uvicorn.run", run)
     asked = [

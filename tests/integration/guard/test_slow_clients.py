@@ -3,12 +3,13 @@
 import json
 import socket
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from urllib.parse import urlsplit
 
 import pytest
 
-from alora.guard import gate
+from alora.guard import connection, gate
+from alora.guard.connection import TimedProtocol
 from alora.guard.standalone import make_app
 from tests.clients import listening
 from tests.integration.guard.conftest import MESSAGES
@@ -19,7 +20,7 @@ HEAD = f"POST /v1/guard HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\
 
 @pytest.fixture
 def connect(guard):
-    with listening(make_app(guard)) as url, ExitStack() as stack:
+    with listening(make_app(guard), http=TimedProtocol) as url, ExitStack() as stack:
 
         def connect(sent: bytes) -> socket.socket:
             address = urlsplit(url)
@@ -61,6 +62,26 @@ def test_a_body_that_does_not_end_is_given_up_while_others_are_answered(connect,
         status, found = answer(client)
         assert status == 408
         assert found["error"]["message"] == "the request was not whole after 0.5 seconds"
+
+
+def test_a_connection_of_which_no_request_comes_is_closed_while_others_are_answered(connect, monkeypatch):
+    monkeypatch.setattr(connection, "MOST_SECONDS", 0.5)
+    answered = connect(HEAD.encode() + BODY)
+    assert answer(answered)[0] == 200
+    stuck = [answered, *(connect(sent) for sent in (b"", b"P", HEAD.encode()[:-2]))]
+    open_now, until = set(stuck), time.monotonic() + 20
+    while open_now and time.monotonic() < until:
+        for client in [*open_now]:
+            with suppress(OSError):
+                client.sendall(b"x")  # a byte now and then
+                client.settimeout(0.05)
+                with suppress(TimeoutError):
+                    assert not client.recv(2**16).startswith(b"HTTP/1.1 200")
+                    open_now.discard(client)
+                continue
+            open_now.discard(client)
+    assert not open_now
+    assert whole(connect)[0] == 200
 
 
 @pytest.mark.parametrize("sent", [HEAD.encode()[:30], HEAD.encode(), HEAD.encode() + BODY[:20], HEAD.encode() + BODY])

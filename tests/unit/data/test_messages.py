@@ -214,6 +214,97 @@ def test_nothing_is_left_out_because_something_else_is_there(item, text):
     assert [finding.code for finding in findings.all()] == (["CONTENT_PART"] if text is None else [])
 
 
+CALLED = '[calls f {"a": 1}]'
+SENT = {  # by the SDKs' types and dumps: OpenAI's 3.51, Anthropic's 2.10, LangChain's 1.4, LiteLLM's 1.106
+    "OpenAI: an assistant's message, dumped": (
+        {"role": "assistant", "content": "a", "refusal": None, "annotations": [{"url_citation": {"title": "t"}}],
+         "audio": None, "function_call": None, "tool_calls": None, "parsed": {"a": "a"}}, "a"),
+    "OpenAI: a part": (
+        {"role": "user", "content": [{"type": "text", "text": "a", "prompt_cache_breakpoint": {"mode": "x"}}]}, "a"),
+    "OpenAI: a tool call": (
+        {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "index": 0,
+         "function": {"name": "f", "arguments": '{"a": 1}', "parsed_arguments": {"a": 1}}}]}, CALLED),
+    "OpenAI: a custom tool's call": (
+        {"role": "assistant", "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "f", "input": "x y"}}]},
+        "[calls f x y]"),
+    "OpenAI: an item of Responses": (
+        {"id": "m", "type": "message", "role": "assistant", "status": "completed", "phase": "final_answer",
+         "content": [{"type": "output_text", "text": "a", "annotations": [{"t": "u"}], "logprobs": [{"t": "a"}]}]},
+        "a"),
+    "Anthropic: an answer, dumped": (
+        {"id": "m", "type": "message", "role": "assistant", "model": "m", "stop_reason": "end_turn", "container": None,
+         "stop_sequence": "x", "usage": {"input_tokens": 1}, "content": [{"type": "text", "text": "a",
+         "citations": [{"cited_text": "t"}], "cache_control": {"type": "ephemeral"}}]}, "a"),
+    "Anthropic: a block as a tool call": (
+        {"role": "assistant", "tool_calls": [{"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1},
+         "caller": {"type": "direct"}, "toolset_name": "t", "cache_control": None}]}, CALLED),
+    "LangChain: a message, dumped, with a role": (
+        {"role": "assistant", "content": "a", "additional_kwargs": {"refusal": None}, "name": None, "id": "run-1",
+         "response_metadata": {"model_name": "m"}, "type": "ai", "invalid_tool_calls": [], "usage_metadata": {"n": 1},
+         "tool_calls": [{"name": "f", "args": {"a": 1}, "id": "c", "type": "tool_call"}]}, f"a\n{CALLED}"),
+    "LiteLLM: a message, dumped": (
+        {"role": "assistant", "content": "a", "tool_calls": None, "function_call": None,
+         "provider_specific_fields": {"refusal": None}}, "a"),
+    "Llama: parameters": (
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "parameters": {"a": 1}}}]}, CALLED),
+    "ShareGPT: a weight, and a table's empty columns": (
+        {"from": "gpt", "value": "a", "weight": 0, "content": None, "tool_calls": [], "thoughts": " "}, "a"),
+    "a log: a time and a flag": ({"role": "user", "content": "a", "timestamp": "2026-01-01", "toxic": False}, "a"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_what_sdks_and_logs_put_next_to_a_text_is_no_obstacle(name):
+    item, text = SENT[name]
+    (found,), _ = messages(item)
+    assert found.text == text
+
+
+@pytest.mark.parametrize(
+    ("item", "key"),
+    [
+        ({"value": "b"}, "value"),
+        ({"text": "b"}, "text"),
+        ({"parts": [{"text": "b"}]}, "parts"),
+        ({"reasoning_content": "b"}, "reasoning_content"),
+        ({"additional_kwargs": {"reasoning_content": "b"}}, "additional_kwargs"),
+        ({"refusal": {"text": "b"}}, "refusal"),
+        ({"from": "b"}, "from"),
+        ({"content": [{"type": "text", "text": "a", "input": "b"}]}, "input"),
+        ({"content": [{"type": "tool_result", "text": "a", "content": "b"}]}, "content"),
+    ],
+)
+def test_a_text_that_would_be_lost_stops_the_row_or_is_left_out_and_noted(item, key):
+    item = {"role": "user", "content": "a", **item}
+    conversation, findings = read({"messages": [item], "text_of_the_row": "metadata"})
+    assert conversation is None
+    (finding,) = findings.all()
+    assert (finding.code, finding.where) == ("CONTENT_PART", "f:1: message 1")
+    assert finding.problem.startswith(f"content holds {key!r} next to its text")
+    found, findings = messages(item, skip_media=True)
+    assert found == (Message("user", "a"),)
+    assert findings.notes == {f"{key!r} next to its text is left out (data.skip_media)": 1}
+
+
+@pytest.mark.parametrize(
+    ("call", "keys"),
+    [
+        ({"name": "f", "arguments": {"a": 1}, "args": {"b": 2}}, "'args'"),
+        ({"name": "f", "arguments": "{}", "params": {"b": 2}, "note": "c"}, "'params', 'note'"),
+        ({"function": {"name": "f", "arguments": "{}"}, "input": "b"}, "'input'"),
+        ({"function": {"name": "f"}, "custom": {"name": "g", "input": "b"}}, "'custom'"),
+    ],
+)
+def test_a_tool_call_of_which_a_part_would_be_lost_is_refused(call, keys):
+    for settings in ({}, {"skip_media": True}):
+        item = {"role": "assistant", "tool_calls": [call, {"name": "g", "args": {}, "arguments": None}]}
+        conversation, findings = read({"messages": [item]}, **settings)
+        assert conversation is None
+        (finding,) = findings.all()
+        assert finding.code == "TOOL_CALL"
+        assert finding.problem == f"a tool call has {keys} next to its arguments; make it one of them"
+
+
 def test_columns_that_are_named_or_called_messages_are_not_looked_for():
     row = {"messages": [{"role": "user", "content": "a"}], "text": "other", "mine": "third"}
     conversation, findings = read(row)

@@ -1,0 +1,56 @@
+"""The keys of a message, of a part of it or of a tool call: what is read, what is no text, and what would be lost."""
+
+from collections.abc import Mapping
+from typing import Any
+
+_ARGUMENTS = ("arguments", "args", "input", "parameters")  # OpenAI's, LangChain's, Anthropic's and Llama's
+MEDIA = ("image", "audio", "video", "file", "document")
+# What SDKs and logs put next to a text, and no model reads.
+_KNOWN = frozenset(
+    (
+        *("annotations", "citations", "logprobs", "parsed", "parsed_arguments"),
+        *("call_id", "id", "index", "model", "phase", "status", "tool_call_id", "type"),
+        *("created", "created_at", "timestamp"),
+        *("async", "caller", "namespace", "toolset_name"),
+        *("cache_control", "prompt_cache_breakpoint", "response_metadata", "usage", "usage_metadata"),
+        *("stop_reason", "stop_sequence"),
+    )
+)
+
+
+def media_of(value: Mapping[Any, Any]) -> list[str]:
+    """The keys that hold media: ``input_audio``, ``image_url``, ``images``."""
+    names = [str(key) for key in value if value[key]]
+    return [name for name in names if name.removeprefix("input_").removesuffix("s").removesuffix("_url") in MEDIA]
+
+
+def unread(value: Mapping[Any, Any], *read: str) -> list[str]:
+    """The keys that hold a text and are neither in ``read`` nor known to hold no words of the conversation."""
+    return [str(key) for key in value if key not in read and key not in _KNOWN and _holds_text(value[key])]
+
+
+def opened(call: Any) -> tuple[Any, Any, list[str]]:
+    """A tool call's function, its arguments, and the keys whose text would be lost."""
+    function = call.get("function") or call.get("custom") or call if isinstance(call, dict) else call
+    if not isinstance(function, dict):
+        return function, None, []
+    key = next((name for name in _ARGUMENTS if function.get(name)), _ARGUMENTS[0])
+    wrapping = {name: value for name, value in call.items() if value is not function and function is not call}
+    return function, function.get(key), [*unread(function, "name", key), *unread(wrapping)]
+
+
+def _holds_text(value: Any) -> bool:
+    """Whether ``value`` is a text, or a list or an object of anything; a number alone is none, nor is a date."""
+    waiting = [value]  # nested as deep as may be
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, Mapping):
+            waiting += item.values()
+        elif isinstance(item, list | tuple):
+            waiting += item
+        elif isinstance(item, str | bytes):
+            if item.strip():
+                return True
+        elif item is not None and item is not value:
+            return True
+    return False
