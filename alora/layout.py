@@ -1,7 +1,7 @@
 """The layout of a run folder, for the code that writes it and the code that opens it.
 
     run.yaml       the recipe, reloadable as input, under the environment in comments
-    inputs.json    digests of the data, the policies and the base that the run read
+    inputs.json    the claim: the settings, and digests of the data, the policies and the base that the run read
     checkpoints/   while training, for resume
     policies/ID/   one policy's adapter/, training.json, evaluation.json, predictions.parquet, report.html and
                    identity.json
@@ -9,18 +9,21 @@
     report.html    of several policies: a table, and a link to each one's page
     bundle         in a run of one policy, a link to battery/ID; adapter and report.html are links into policies/ID
 
+The records are a chain, each with the digests of what it was made from: training.json names the claim and the adapter,
+evaluation.json the claim and the adapter, identity.json the base and the adapter, a bundle the base, the adapter and
+its own files. A stage is used only where the chain holds.
+
 A run of version 0.1 has no ``policies`` when it has one policy: all of the above lies in the run folder itself.
 """
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from alora.errors import AloraError
-from alora.reading import read_whole, require_plain
+from alora.reading import require_plain
 
 RUN_FILE = "run.yaml"
 INPUTS_FILE = "inputs.json"
@@ -80,12 +83,3 @@ def require_plain_run(run: Path, refusal: type[AloraError], outputs: Sequence[st
     """
     names = (name for name in (RUN_FILE, INPUTS_FILE, *outputs) if own_link(run / name) is None)
     require_plain(run, refusal, *names)
-
-
-def trained_on(run: Path) -> dict[str, str] | None:
-    """Digests and policy texts that ``run`` was claimed for; None when it has no such record."""
-    try:
-        claim = json.loads(read_whole(run / INPUTS_FILE).decode())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return claim.get("inputs") if isinstance(claim, dict) else None

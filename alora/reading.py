@@ -7,6 +7,7 @@ import os
 import re
 import select
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -62,6 +63,12 @@ def lone_surrogate(text: str) -> int | None:
 def sha256_of(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def content_digest(content: Mapping[str, Any]) -> str:
+    """sha256 of a record's canonical JSON, its own ``sha256`` left out. The order of keys counts."""
+    bare = {name: value for name, value in content.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(bare, separators=(",", ":"), ensure_ascii=True).encode()).hexdigest()
 
 
 def printable(text: str) -> str:

@@ -4,7 +4,6 @@
 not a signature.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -18,7 +17,7 @@ from alora.errors import AloraError, BundleError
 from alora.evaluation.records import Evaluation
 from alora.policy import Policy
 from alora.prompt.render import Suffix
-from alora.reading import read_whole, require_plain, sha256_of
+from alora.reading import content_digest, read_whole, require_plain, sha256_of
 from alora.typed import typed
 from alora.verdict import OperatingPoint
 
@@ -156,12 +155,6 @@ class Manifest:
 
     def to_json(self) -> str:
         return json.dumps(self.as_dict(), indent=2, allow_nan=False) + "\n"
-
-
-def content_digest(content: Mapping[str, Any]) -> str:
-    """sha256 of a manifest's canonical JSON, its own ``sha256`` left out. The order of keys counts."""
-    bare = {name: value for name, value in content.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(bare, separators=(",", ":"), ensure_ascii=True).encode()).hexdigest()
 
 
 def file_record(file: Path) -> FileRecord:

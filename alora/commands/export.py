@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from alora.base.load import load_base
 from alora.bundle.artifact import Artifact, Kind, find_artifact
 from alora.bundle.battery import write_battery
 from alora.bundle.hub import push_bundle
@@ -16,7 +15,7 @@ from alora.commands.output import say, say_json, table
 from alora.config.schema import Recipe
 from alora.errors import CheckFailed, ConfigError, RunError
 from alora.evaluation.records import Evaluation
-from alora.evaluation.report import read_evaluations
+from alora.evaluation.report import read_evaluations, require_labels
 from alora.identity.certificate import Certificate, read_certificate
 from alora.layout import BATTERY, EVALUATION, IDENTITY, TRAINING, home_of
 from alora.training.track import read_hyperparameters
@@ -72,7 +71,7 @@ def _made(recipe: Recipe, artifact: Artifact) -> Bundle:
     settings = recipe.export if run is None else over(recipe.export, run.export)
     contents = BundleContents(
         certificate=_certificate(home, subject),
-        base=load_base(subject.base),
+        base=subject.load_base(),
         weights=subject.weights,
         policy=policy,
         prompt=subject.prompt,
@@ -110,15 +109,16 @@ def _evaluations(home: Path, subject: Subject) -> list[Evaluation]:
     """What ``evaluation.json`` says of this adapter, its own figures first; nothing when there is none.
 
     Raises:
-        RunError: it is another adapter's.
+        RunError: it is another adapter's, or of another run's rows and settings.
     """
     file, digest = home / EVALUATION, subject.weights.digest
     if not file.is_file():
         return []
-    evaluations = read_evaluations(file)
+    evaluations = read_evaluations(file, None if subject.claim is None else subject.claim.digest)
     own = [evaluation for evaluation in evaluations if evaluation.adapter_digest == digest]
     if not own:
         raise RunError(f"{file} is of another adapter than {digest[:12]}; remove it and train again")
+    require_labels(file, own[0], subject.require_policy())
     return [*own, *(evaluation for evaluation in evaluations if evaluation not in own)]
 
 

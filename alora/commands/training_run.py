@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 import torch
 from tqdm.auto import tqdm
 
-from alora.adapter.folder import AdapterSpec, new_adapter, save_adapter
+from alora.adapter.folder import AdapterSpec, load_adapter, new_adapter, save_adapter
 from alora.base.load import LoadedBase
 from alora.commands.output import write_json
 from alora.config.schema import Recipe
@@ -23,6 +23,7 @@ from alora.policy import Policy
 from alora.prefix.store import PrefixStore
 from alora.prompt.render import Renderer
 from alora.tracking import Tracking
+from alora.training.claim import require_trained
 from alora.training.examples import Example, examples
 from alora.training.loop import Fitted, fit
 from alora.training.processes import Processes
@@ -119,6 +120,7 @@ def _require_adapter(this: TrainingRun, policy: Policy) -> None:
     paths = this.folder.paths(policy.id)
     if not paths.adapter.exists():
         raise TrainingError(read_back(paths.training, read_standing).dropped or "it has no adapter")
+    require_trained(paths.training, this.folder.claimed, load_adapter(paths.adapter).digest)
 
 
 def train_together(this: TrainingRun, policies: Sequence[Policy], **options: Any) -> Fitted:
@@ -167,7 +169,9 @@ def _keep(this: TrainingRun, policy: Policy, fitted: Fitted, index: int) -> None
     curves, settings = loss_curves(fitted.history, index, len(fitted.standings)), asdict(fitted.settings)
     if text := unfinished(curves["validation"], settings):
         note(f"{policy.id} {text}")
-    record = {"standing": asdict(standing), "steps": fitted.steps, "settings": settings}
+    adapter = None if standing.dropped is not None else fitted.adapters[index].digest
+    record: dict[str, Any] = {"inputs": this.folder.claimed, "adapter_digest": adapter}
+    record |= {"standing": asdict(standing), "steps": fitted.steps, "settings": settings}
     record |= {"losses": curves, "peak_bytes": _peak_memory()}
     write_json(paths.training, record | {"history": list(fitted.history)})
 

@@ -4,7 +4,6 @@
 """
 
 import contextlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,11 +13,10 @@ from typing import Any, ClassVar, Self
 from filelock import BaseFileLock
 
 from alora import layout
-from alora.atomic import LOCK, alone_in, is_part, remove_own, strangers, sweep, write_json
+from alora.atomic import LOCK, alone_in, remove_own, strangers, sweep, write_json
 from alora.config.schema import Recipe
 from alora.errors import RunError
-from alora.reading import read_whole
-from alora.typed import leaves
+from alora.training.claim import RUN, Claim, changed_settings, plain, read_claim
 
 ADAPTER_FILES = r"adapter_(?:config\.json|model\.safetensors)"
 CHECKPOINT = r"(?:[^/]+/)?(?:checkpoint-\d+/.+|README\.md)"  # the card is TRL's
@@ -65,6 +63,7 @@ class ClaimedFolder:
     def __init__(self, recipe: Recipe, writes: bool = True) -> None:
         self.path = Path(recipe.run_dir)
         self._recipe, self.writes = recipe, writes
+        self.claimed = ""  # the digest of the claim, once it is claimed
         self._lock: BaseFileLock | None = None
         if writes:
             self._hold()
@@ -108,21 +107,21 @@ class ClaimedFolder:
             RunError: the folder holds outputs of other settings or inputs, and ``force`` is not set.
         """
         # Through JSON, as the record is: a tuple would differ from its list.
-        claimed = {"kind": self.kind, "settings": _plain(self.fixed_settings()), "inputs": dict(inputs)}
-        before = read_claim(self.path, self.kind)
+        claimed = Claim(self.kind, plain(self.fixed_settings()), dict(inputs))
+        before, self.claimed = read_claim(self.path, self.kind), claimed.digest
         if before == claimed and not self._is_of_0_1():
             return True
         paths = [self.path / name for name in self.outputs]
         made = any(path.is_file() or (path.is_dir() and any(path.iterdir())) for path in paths)
         if before is not None and not self._recipe.force and made:
-            changed = _changed(before, claimed)
+            changed = changed_settings(asdict(before), asdict(claimed))
             raise RunError(
                 f"{self.path} holds a {self.kind.removeprefix('alora ')} with other settings: {'; '.join(changed[:5])}"
                 f"{f' and {len(changed) - 5} more' if len(changed) > 5 else ''}. "
                 "Choose another run_dir= (or name=), or start over with force=true"
             )
         self._clear()
-        write_json(self.path / layout.INPUTS_FILE, claimed)
+        write_json(self.path / layout.INPUTS_FILE, asdict(claimed))
         return False
 
     def _clear(self) -> None:
@@ -145,7 +144,7 @@ class ClaimedFolder:
 class RunFolder(ClaimedFolder):
     """The folder of one training run."""
 
-    kind = "alora run"
+    kind = RUN
     outputs = layout.OUTPUTS
     own = _OWN
 
@@ -188,37 +187,6 @@ def remove_checkpoints(folder: Path) -> None:
     remove_own(folder, re.compile(CHECKPOINT))
 
 
-def read_claim(folder: Path, kind: str) -> dict[str, Any] | None:
-    """The record of what ``folder`` belongs to; None where nothing lies there yet.
-
-    Raises:
-        RunError: the folder holds something else.
-    """
-    file = folder / layout.INPUTS_FILE
-    try:
-        content = json.loads(read_whole(file).decode())
-    except FileNotFoundError:
-        foreign = [path.name for path in folder.iterdir() if path.name != LOCK and not is_part(path)]
-        if not foreign:
-            return None
-        raise RunError(
-            f"{folder} is not empty (it holds {min(foreign)}) and belongs to no {kind}; alora keeps one in a folder of "
-            "its own: choose another run_dir="
-        ) from None
-    except (ValueError, OSError, RecursionError) as error:
-        raise RunError(f"{file} cannot be read ({error}); choose another run_dir=, or remove the folder") from error
-    if not isinstance(content, dict) or content.get("kind") != kind:
-        raise RunError(
-            f"{file} is not the record of an {kind}, so {folder} belongs to something else, or to another version; "
-            "choose another run_dir="
-        )
-    return content
-
-
-def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return json.loads(json.dumps(settings))
-
-
 def holds_finished(recipe: Recipe, inputs: Mapping[str, str], policies: Sequence[str]) -> bool:
     """Whether the run folder of ``recipe`` holds a bundle of every policy, from these settings and ``inputs``.
 
@@ -226,25 +194,10 @@ def holds_finished(recipe: Recipe, inputs: Mapping[str, str], policies: Sequence
     """
     run = RunFolder(recipe, writes=False)
     try:
-        claim = json.loads(read_whole(run.path / layout.INPUTS_FILE).decode())
-        same = claim["settings"] == _plain(run.fixed_settings()) and inputs.items() <= claim["inputs"].items()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        claim = read_claim(run.path, run.kind)
+    except (RunError, OSError):
         return False
+    if claim is None:
+        return False
+    same = claim.settings == plain(run.fixed_settings()) and inputs.items() <= claim.inputs.items()
     return same and all((run.battery / name).exists() for name in ("battery.json", *policies))
-
-
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """``key: old -> new`` for every leaf that differs."""
-    old, new = ({key: value for key, value in leaves(claim) if value != {}} for claim in (before, now))
-    differing = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
-    return [f"{key.removeprefix('settings.')}: {_apart(str(old.get(key)), str(new.get(key)))}" for key in differing]
-
-
-def _apart(old: str, new: str) -> str:
-    """``old -> new``; of long texts the place where they part."""
-    same = next(
-        (at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), min(len(old), len(new))
-    )
-    start = max(same - 10, 0) if max(len(old), len(new)) > 40 else 0
-    shown = [text[start:] if len(text) <= start + 40 else f"{text[start : start + 37]}..." for text in (old, new)]
-    return " -> ".join(f"...{text}" if start else text for text in shown)
