@@ -1,13 +1,12 @@
 """Where a bundle lies on disk: written under a temporary name next to it, flushed, then renamed."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 from safetensors import SafetensorError
 
 from alora.atomic import flush, others, replace_folder, workshop
-from alora.bundle.manifest import BUNDLE_FILES, MANIFEST_FILE
+from alora.bundle.manifest import BUNDLE_FILES, MANIFEST_FILE, read_manifest
 from alora.errors import BundleError
 from alora.layout import own_link
 
@@ -40,12 +39,9 @@ def require_replaceable(folder: Path) -> None:
     if not folder.exists() or not any(folder.iterdir()):
         return
     try:
-        content = json.loads((folder / MANIFEST_FILE).read_bytes())
-        ours = isinstance(content, dict) and {"schema_version", "adapter_digest"} <= content.keys()
-    except (OSError, ValueError, RecursionError):
-        ours = False
-    if not ours:
-        raise BundleError(f"{folder} exists and is not a bundle; give another output= or remove it")
+        read_manifest(folder)
+    except BundleError as error:
+        raise BundleError(f"{folder} exists and is not a bundle; give another output= or remove it ({error})") from error
     if stranger := others(folder, BUNDLE_FILES):
         raise BundleError(
             f"{folder} holds {stranger!r} besides the bundle, and would be replaced as a whole; move it away, or give "

@@ -102,8 +102,7 @@ def _evaluate(recipe: Recipe, subjects: Sequence[Subject], rows: Rows, train: Ro
 def _write(
     recipe: Recipe, file: Path, pages: Mapping[str, Path], judged: Sequence[Judged], homes: Mapping[str, Path]
 ) -> None:
-    """The figures, and next to them every row's probability and the pages."""
-    write_evaluations(file, [evaluation for one in judged for evaluation in one.evaluations])
+    """Every row's probability, the pages, and last the figures, whose file says that the evaluation is done."""
     write_predictions(file.with_suffix(".parquet"), judged)
     for one in judged:
         name = one.policy.id
@@ -111,6 +110,7 @@ def _write(
     if len(pages) > 1:
         addresses = {pages[one.policy.id].name: one.evaluations for one in judged}
         write_text(file.with_suffix(".html"), render_overview(addresses, {}))
+    write_evaluations(file, [evaluation for one in judged for evaluation in one.evaluations])
 
 
 def _of_adapter(recipe: Recipe, subject: Subject, predicted: Predictions) -> Scored:

@@ -5,10 +5,11 @@ import socket
 import threading
 
 import pytest
+from omegaconf._utils import get_yaml_loader
 
 import alora.reading
-from alora.errors import BundleError
-from alora.reading import read_whole, require_plain
+from alora.errors import BundleError, ConfigError
+from alora.reading import read_whole, read_yaml, require_plain
 
 
 def test_a_pipe_that_nobody_writes_to_is_an_error_and_one_with_a_slow_writer_is_read(tmp_path, monkeypatch):
@@ -99,3 +100,28 @@ def test_links_of_the_hubs_cache_lead_to_its_blobs_and_nowhere_else(change, tmp_
     folder = snapshot if snapshot.exists() else snapshot.parent.with_name("other") / "abc"
     with pytest.raises(BundleError, match="is a link"):
         require_plain(folder, BundleError)
+
+
+ODD_YAML = {
+    "a path": ("x: !!python/object/apply:pathlib.PosixPath [/etc]", "PosixPath|could not determine a constructor"),
+    "a path as a key": ("? !!python/object/apply:pathlib.PosixPath [/etc]\n: 1", "PosixPath|could not determine"),
+    "pairs": ("x: !!omap [{a: '${oc.env:X}'}]", "is read as tuple; write it without a tag"),
+    "pairs in a list": ("[1, [!!pairs [{a: b}]]]", "is read as tuple"),
+    "a set": ("x: !!set {a, b}", "is read as set"),
+    "bytes": ("x: !!binary aGVsbG8=", "is read as bytes"),
+    "a date by its tag": ("x: !!timestamp 2026-01-02", "is read as date"),
+}
+
+
+@pytest.mark.parametrize("loader", [None, get_yaml_loader()], ids=["plain", "OmegaConf's"])
+@pytest.mark.parametrize("name", ODD_YAML)
+def test_yaml_gives_jsons_types_alone(name, loader, tmp_path):
+    text, words = ODD_YAML[name]
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        read_yaml(tmp_path / "a.yaml", ConfigError, "mend it", loader)
+    (tmp_path / "a.yaml").write_text("{day: 2026-01-02, n: [1, 2.5, true, null, {a: b}]}")
+    assert read_yaml(tmp_path / "a.yaml", ConfigError, "mend it", loader) == {
+        "day": "2026-01-02",
+        "n": [1, 2.5, True, None, {"a": "b"}],
+    }
