@@ -120,7 +120,7 @@ def parse_yaml(text: str, loader: Any = None) -> Any:
 
 
 def _no_json(value: Any) -> Any:
-    """The first part of ``value`` that is none of JSON's types: a date, or what a tag makes; None where there is none."""
+    """The first part of ``value`` that is none of JSON's types but what a tag makes; None where there is none."""
     if type(value) in (list, dict):
         parts = value if isinstance(value, list) else [*value, *value.values()]
         return next((odd for part in parts if (odd := _no_json(part)) is not None), None)

@@ -41,7 +41,9 @@ def require_replaceable(folder: Path) -> None:
     try:
         read_manifest(folder)
     except BundleError as error:
-        raise BundleError(f"{folder} exists and is not a bundle; give another output= or remove it ({error})") from error
+        raise BundleError(
+            f"{folder} exists and is not a bundle; give another output= or remove it ({error})"
+        ) from error
     if stranger := others(folder, BUNDLE_FILES):
         raise BundleError(
             f"{folder} holds {stranger!r} besides the bundle, and would be replaced as a whole; move it away, or give "

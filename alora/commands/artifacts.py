@@ -82,15 +82,15 @@ def open_subject(folder: Path, artifact: Artifact, recipe: Recipe) -> Subject:
     if run is None or artifact.run is None:
         source = recipe.base.source or _named_base(folder / CONFIG_FILE)
         return Subject(folder, weights, replace(recipe.base, source=source), recipe.prompt, policy)
-    claim = open_claim(artifact.run, run)
-    require_trained(home_of(folder) / TRAINING, claim.digest, weights.digest)
-    if policy is not None:
-        _require_trained_policy(policy, claim, artifact.run)
     if run.adapter.kind == "alora" and not weights.spec.activated:  # tools delete the key that they do not know
         raise AdapterError(
             f"{folder / CONFIG_FILE}: alora_invocation_tokens is gone, but the run trained an activated LoRA; "
             "copy the original file back"
         )
+    claim = open_claim(artifact.run, run)
+    require_trained(home_of(folder) / TRAINING, claim.digest, weights.digest)
+    if policy is not None:
+        _require_trained_policy(policy, claim, artifact.run)
     base = recipe.base if recipe.base.source is not None else run.base
     quantization = recipe.base.quantization or run.base.quantization
     # Whether the base's own Python runs is the command's alone to say.

@@ -112,7 +112,7 @@ def train_adapters(this: TrainingRun, tracking: Tracking, processes: Processes) 
             fitted = train_together(this, policies, callbacks=watch)
             for index, policy in enumerate(policies):
                 _keep(this, policy, fitted, index)
-        remove_checkpoints(this.folder.checkpoints)
+        remove_checkpoints(this.folder.checkpoints, [policy.id for policy in policies])
     this.each(_require_adapter)
 
 

@@ -41,6 +41,11 @@ class Claim:
         return typed(Fingerprint, digests, "inputs.base")
 
     @property
+    def policies(self) -> list[str]:
+        """The ids of the policies that it is for."""
+        return [name.removeprefix("policy ") for name in self.inputs if name.startswith("policy ")]
+
+    @property
     def digest(self) -> str:
         """What a stage's record names it by."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()

@@ -19,13 +19,20 @@ from alora.errors import RunError
 from alora.training.claim import RUN, Claim, changed_settings, plain, read_claim
 
 ADAPTER_FILES = r"adapter_(?:config\.json|model\.safetensors)"
-CHECKPOINT = r"(?:[^/]+/)?(?:checkpoint-\d+/.+|README\.md)"  # the card is TRL's
+# The names that alora, transformers, PEFT and the tokenizers give the files of a checkpoint.
+_OF_TOKENIZER = r"[\w.-]*(?:token|vocab|merges|spiece|sentencepiece|tekken|chat_template)[\w.-]*"
+CHECKPOINT = (
+    r"checkpoint-\d+/(?:(?:model|best|adapter_model)\.safetensors|(?:policies|complete|trainer_state|adapter_config)\.json"
+    rf"|(?:optimizer|scheduler|scaler)\.pt|rng_state(?:_\d+)?\.pth|training_args\.bin|README\.md|{_OF_TOKENIZER}"
+    r"|\.[^/]+\.alora-part)"
+)
 _ONE = rf"(?:training|evaluation|identity)\.json|predictions\.parquet|report\.html|adapter/{ADAPTER_FILES}"
 _BUNDLE = rf"(?:alora|identity)\.json|golden\.jsonl|README\.md|{ADAPTER_FILES}"
-# All that a run ever makes and may remove again; up to version 0.1 what was of one policy lay in the folder itself.
-_OWN = re.compile(
-    rf"checkpoints/{CHECKPOINT}|{_ONE}|bundle/(?:{_BUNDLE})|policies/[^/]+/(?:{_ONE})"
-    rf"|battery/(?:battery\.json|[^/]+/(?:{_BUNDLE}))"
+# All that a run of the policies ID ever makes and may remove again; the card of its checkpoints is TRL's. Up to version
+# 0.1 what was of one policy lay in the folder itself.
+_OWN = (
+    rf"checkpoints/(?:{CHECKPOINT}|ID/(?:{CHECKPOINT}|README\.md))|{_ONE}|bundle/(?:{_BUNDLE})|policies/ID/(?:{_ONE})"
+    rf"|battery/(?:battery\.json|ID/(?:{_BUNDLE}))"
 )
 # Settings that change nothing a stage has made: where it lies, and what a call prints or scores besides.
 _FREE = ("run_dir", "artifact", "bundles", "scorer", "conversation", "output", "json", "strict", "force",
@@ -58,7 +65,6 @@ class ClaimedFolder:
 
     kind: ClassVar[str]  # in its record
     outputs: ClassVar[Sequence[str]]  # the entries that hold what it made
-    own: ClassVar[re.Pattern[str]]  # all that may be removed again below them
 
     def __init__(self, recipe: Recipe, writes: bool = True) -> None:
         self.path = Path(recipe.run_dir)
@@ -120,20 +126,27 @@ class ClaimedFolder:
                 f"{f' and {len(changed) - 5} more' if len(changed) > 5 else ''}. "
                 "Choose another run_dir= (or name=), or start over with force=true"
             )
-        self._clear()
+        self._clear(before)
         write_json(self.path / layout.INPUTS_FILE, asdict(claimed))
         return False
 
-    def _clear(self) -> None:
+    def own(self, claim: Claim | None) -> re.Pattern[str]:
+        """All that ``claim`` made and that may be removed again."""
+        raise NotImplementedError
+
+    def _clear(self, claim: Claim | None) -> None:
         """Remove what was made before, unless something else lies among it."""
         links = [name for name in self.outputs if layout.own_link(self.path / name) is not None]
         names = [name for name in self.outputs if name not in links]
-        if foreign := strangers(self.path, self.own, names):
+        own = self.own(claim)
+        pages = [self.path / layout.REPORT, *self.path.glob(f"{layout.POLICIES}/*/{layout.REPORT}")]
+        strange = [str(page.relative_to(self.path)) for page in pages if page.is_file() and not _is_page(page)]
+        if foreign := [*strangers(self.path, own, names), *strange]:
             raise RunError(
                 f"{self.path / foreign[0]} is not a file of alora's, and lies where the run before is to be removed; "
                 "move it away, or choose another run_dir="
             )
-        remove_own(self.path, self.own, names)
+        remove_own(self.path, own, names)
         for name in links:
             (self.path / name).unlink()
 
@@ -146,7 +159,6 @@ class RunFolder(ClaimedFolder):
 
     kind = RUN
     outputs = layout.OUTPUTS
-    own = _OWN
 
     @property
     def checkpoints(self) -> Path:
@@ -162,6 +174,10 @@ class RunFolder(ClaimedFolder):
         home = self.path / layout.POLICIES / policy
         names = (layout.ADAPTER, layout.TRAINING, layout.PREDICTIONS, layout.REPORT, layout.EVALUATION, layout.IDENTITY)
         return PolicyPaths(*(home / name for name in names), bundle=self.battery / policy)
+
+    def own(self, claim: Claim | None) -> re.Pattern[str]:
+        """The files of the policies that it was claimed for."""
+        return _of_policies(_OWN, [] if claim is None else claim.policies)
 
     def fixed_settings(self) -> dict[str, Any]:
         """All but those that change nothing a stage has made."""
@@ -182,9 +198,21 @@ class RunFolder(ClaimedFolder):
         return (self.path / layout.TRAINING).exists() and not (self.path / layout.POLICIES).exists()
 
 
-def remove_checkpoints(folder: Path) -> None:
-    """Remove the checkpoints in ``folder``, and it, when nothing else lies there."""
-    remove_own(folder, re.compile(CHECKPOINT))
+def remove_checkpoints(folder: Path, policies: Sequence[str] = (), card: bool = False) -> None:
+    """Remove the checkpoints in ``folder``, those of ``policies`` in folders of their own, and TRL's ``card`` of them;
+    and the folder, when nothing else lies there."""
+    own = f"{CHECKPOINT}|README\\.md" if card else CHECKPOINT
+    remove_own(folder, _of_policies(rf"{own}|ID/(?:{CHECKPOINT}|README\.md)", policies))
+
+
+def _of_policies(pattern: str, policies: Sequence[str]) -> re.Pattern[str]:
+    ids = "|".join(map(re.escape, policies)) or "(?!)"
+    return re.compile(re.sub(r"\bID/", lambda _: f"(?:{ids})/", pattern))
+
+
+def _is_page(file: Path) -> bool:
+    with file.open("rb") as stream:
+        return layout.PAGE_MARK.encode() in stream.read(100)
 
 
 def holds_finished(recipe: Recipe, inputs: Mapping[str, str], policies: Sequence[str]) -> bool:

@@ -207,10 +207,6 @@ RUNS = {
         edit("policies/toy/training.json", lambda record: record.update(adapter_digest="0" * 64)),
         Case(EXPORT, ["training.json does not belong to the adapter of this run", "is of others, 000000000000"]),
     ),
-    "another adapter, trained on": (
-        edit("policies/toy/training.json", lambda record: record.update(adapter_digest="0" * 64)),
-        Case("train", ["training.json does not belong to the adapter of this run"]),
-    ),
     "another threshold": (
         edit(FIGURES, lambda content: other_threshold(content["evaluations"][0])),
         Case(EXPORT, ["evaluation.json", "its sha256 differs", "evaluate again"]),
@@ -219,10 +215,6 @@ RUNS = {
         edit(FIGURES, signed(lambda content: other_threshold(content["evaluations"][0]))),
         Case(EXPORT, ["evaluation.json", "metrics.threshold is", "operating_point.threshold 0.99"]),
     ),
-    "another threshold, trained on": (
-        edit(FIGURES, lambda content: other_threshold(content["evaluations"][0])),
-        Case("train", ["evaluation.json is damaged", "remove it and run the same command again"]),
-    ),
     "figures of other rows": (
         edit(FIGURES, signed(lambda content: content.update(inputs="0" * 64))),
         Case(EXPORT, ["evaluation.json is of a run with other settings or rows", "train again"]),
@@ -230,10 +222,6 @@ RUNS = {
     "figures of turned labels": (
         edit(FIGURES, signed(lambda content: labels_turned(content["evaluations"][0]))),
         Case(EXPORT, ["evaluation.json is of policy toy with the labels ok, violation", "train again"]),
-    ),
-    "a bundle with another threshold, trained on": (
-        edit("battery/toy/alora.json", signed(other_threshold)),
-        Case("train", ["battery/toy is not of this run: another operating point", "remove it and run the same"]),
     ),
     "an adapter whose invocation was stripped": (
         lambda run: (shutil.rmtree(run / "battery"), edit("policies/toy/adapter/" + CONFIG_FILE, no_invocation)(run)),
@@ -328,6 +316,32 @@ CASES |= {
     for verb in (OF_ADAPTER, "validate")
 }
 CASES |= {f"runs: {name}": replace(case, copied="run", damage=damage) for name, (damage, case) in RUNS.items()}
+
+
+TRAINED_ON = {
+    "another adapter": (
+        edit("policies/toy/training.json", lambda record: record.update(adapter_digest="0" * 64)),
+        "training.json does not belong to the adapter of this run",
+    ),
+    "another threshold": (
+        edit(FIGURES, lambda content: other_threshold(content["evaluations"][0])),
+        "evaluation.json is damaged or of another version; remove it and run the same command again",
+    ),
+    "a bundle with another threshold": (
+        edit("battery/toy/alora.json", signed(other_threshold)),
+        "battery/toy is not of this run: another operating point; remove it and run the same command again",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TRAINED_ON)
+def test_a_finished_run_shows_no_verdict_of_a_stage_that_is_not_its_own(name, place, here, capsys):
+    damage, words = TRAINED_ON[name]
+    damage(copy(place / "run", here / "run"))
+    assert main(arguments("train", place, here)) == 2
+    output, errors = capsys.readouterr()
+    assert words in errors
+    assert "verdict" not in output
 
 
 @pytest.mark.parametrize("file", ["policies/toy/evaluation.json", "policies/toy/identity.json"])
