@@ -35,7 +35,7 @@ _SOURCES = (bool, "a file, hub:NAME, or a list of them such as [a.jsonl,b.csv]")
 _TRAINING = ("check", "train", "compare")
 OF_ARTIFACT = ("validate", "evaluate", "export", "recalibrate", "fleet", "score", "serve")
 _LABELLED = ("evaluate", "recalibrate", "fleet")
-_REPORTING = ("new", "check", "compare", "generate", *OF_ARTIFACT, "report", "label", "plan", "bench", "doctor")
+_PRINTING = ("check", "generate", *(verb for verb in OF_ARTIFACT if verb != "serve"), "plan", "bench", "doctor")
 
 
 @dataclass
@@ -362,7 +362,9 @@ class Recipe:
     base: BaseSettings = section(BaseSettings, *_TRAINING, *OF_ARTIFACT, "plan", "bench", "doctor")
     adapter: AdapterSettings = section(AdapterSettings, *_TRAINING, "plan")
     policy: PolicySettings = section(PolicySettings, *_TRAINING, "generate")
-    policies: list[str] = setting([], "ids in policy.file: a battery ('*': all of them)", of=(*_TRAINING, *OF_ARTIFACT))
+    policies: list[str] = setting(
+        [], "ids in policy.file: a battery ('*': all of them)", of=(*_TRAINING, "generate", *OF_ARTIFACT)
+    )
     data: DataSettings = section(
         DataSettings, *_TRAINING, *_LABELLED, "generate", "validate", "score", "report", "label"
     )
@@ -402,8 +404,10 @@ class Recipe:
         "a JSON file, - for standard input; score, report, label: or a file of rows",
         read_by=("train", "score", "report", "label"),
     )
-    output: str | None = setting(None, "where a report, verdicts or the bundle are written", of=_REPORTING)
-    json: bool = setting(False, "machine-readable output", of=_REPORTING)
+    output: str | None = setting(
+        None, "where a report, verdicts or the bundle are written", of=("new", *_PRINTING, "report", "label")
+    )
+    json: bool = setting(False, "machine-readable output", of=("compare", *_PRINTING))
     strict: bool = setting(
         False,
         "check, generate, train, evaluate: warnings fail too; score: a wrong row ends it",
