@@ -81,7 +81,8 @@ def as_written(message: str, values: Any) -> str:
     lines = message.splitlines()
     for at, line in enumerate(lines):
         for key, (text, parts) in taken.items():
-            if any(part in line for part in parts):
+            # A short value may be a part of any word.
+            if any(part in line if len(part) > 3 else re.search(rf"\b{re.escape(part)}\b", line) for part in parts):
                 lines[at] = f"{key}={text}: what it refers to cannot be used here; look at its value and type"
     return "\n".join(lines)
 
