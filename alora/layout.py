@@ -1,13 +1,17 @@
 """The layout of a run folder, for the code that writes it and the code that opens it.
 
     run.yaml       the recipe, reloadable as input, under the environment in comments
-    inputs.json    digests of the data, the policies and the base that the run read
+    inputs.json    the claim: the settings, and digests of the data, the policies and the base that the run read
     checkpoints/   while training, for resume
     policies/ID/   one policy's adapter/, training.json, evaluation.json, predictions.parquet, report.html and
                    identity.json
     battery/       what is shipped: battery.json, and ID/ with the bundle of each policy
     report.html    of several policies: a table, and a link to each one's page
     bundle         in a run of one policy, a link to battery/ID; adapter and report.html are links into policies/ID
+
+The records are a chain, each with the digests of what it was made from: training.json names the claim and the adapter,
+evaluation.json the claim and the adapter, identity.json the base and the adapter, a bundle the base, the adapter and
+its own files. A stage is used only where the chain holds.
 
 A run of version 0.1 has no ``policies`` when it has one policy: all of the above lies in the run folder itself.
 """
@@ -18,8 +22,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from alora.errors import AloraError, RunError
-from alora.reading import read_json, require_plain
+from alora.errors import AloraError
+from alora.reading import require_plain
 
 RUN_FILE = "run.yaml"
 INPUTS_FILE = "inputs.json"
@@ -79,11 +83,3 @@ def require_plain_run(run: Path, refusal: type[AloraError], outputs: Sequence[st
     """
     names = (name for name in (RUN_FILE, INPUTS_FILE, *outputs) if own_link(run / name) is None)
     require_plain(run, refusal, *names)
-
-
-def trained_on(run: Path) -> dict[str, str] | None:
-    """Digests and policy texts that ``run`` was claimed for; None when it has no such record."""
-    try:
-        return read_json(run / INPUTS_FILE, RunError, "").get("inputs")
-    except RunError:
-        return None

@@ -7,8 +7,9 @@ import os
 import re
 import select
 import stat
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, ClassVar, TypeVar
 
 import yaml
 
@@ -67,6 +68,12 @@ def sha256_of(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def content_digest(content: Mapping[str, Any]) -> str:
+    """sha256 of a record's canonical JSON, its own ``sha256`` left out. The order of keys counts."""
+    bare = {name: value for name, value in content.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(bare, separators=(",", ":"), ensure_ascii=True).encode()).hexdigest()
+
+
 def printable(text: str) -> str:
     """``text`` for a terminal, which obeys what others wrote: control and direction characters are escaped."""
     return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
@@ -113,8 +120,7 @@ def read_yaml(path: Path, refusal: type[AloraError], remedy: str, loader: Any = 
         refusal: it cannot be read, has a key twice, or is larger than its settings can be, once aliases are followed.
     """
     try:
-        text = read_whole(path, LARGEST_YAML).decode("utf-8-sig")
-        return parse_yaml(text, loader)
+        return parse_yaml(read_whole(path, LARGEST_YAML).decode("utf-8-sig"), loader)
     except OSError as error:
         raise refusal(f"{path}: {error.strerror or error}; {remedy}") from error
     except UnicodeDecodeError as error:
@@ -129,14 +135,30 @@ def read_yaml(path: Path, refusal: type[AloraError], remedy: str, loader: Any = 
 
 
 def parse_yaml(text: str, loader: Any = None) -> Any:
-    """The value in a YAML text within bounds; raises what PyYAML and its constructors raise."""
-    return _bounded(loader or yaml.SafeLoader)(text).get_single_data()
+    """The value in a YAML text within bounds, of JSON's types alone; raises what PyYAML and its constructors raise."""
+    value = _bounded(loader or yaml.SafeLoader)(text).get_single_data()
+    if (odd := _no_json(value)) is not None:
+        raise TypeError(f"{str(odd)[:60]!r} is read as {type(odd).__name__}; write it without a tag, and in quotes")
+    return value
+
+
+def _no_json(value: Any) -> Any:
+    """The first part of ``value`` that is none of JSON's types but what a tag makes; None where there is none."""
+    if type(value) in (list, dict):
+        parts = value if isinstance(value, list) else [*value, *value.values()]
+        return next((odd for part in parts if (odd := _no_json(part)) is not None), None)
+    return None if value is None or type(value) in (str, int, float, bool) else value
 
 
 def _bounded(loader: Any) -> Any:
     """``loader`` with bounds on depth and size, which reads no key twice."""
 
     class Bounded(loader):
+        yaml_implicit_resolvers: ClassVar = {  # a date is text
+            first: [(tag, form) for tag, form in known if tag != "tag:yaml.org,2002:timestamp"]
+            for first, known in loader.yaml_implicit_resolvers.items()
+        }
+
         def __init__(self, text: str) -> None:
             super().__init__(text)
             self.depth = self.size = 0

@@ -6,10 +6,9 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from alora.atomic import flush, others, replace_folder, workshop
-from alora.bundle.manifest import BUNDLE_FILES, MANIFEST_FILE
+from alora.bundle.manifest import BUNDLE_FILES, MANIFEST_FILE, read_manifest
 from alora.errors import BundleError
 from alora.layout import own_link
-from alora.reading import read_json
 
 
 def put_folder(folder: Path, fill: Callable[[Path], None]) -> None:
@@ -39,9 +38,12 @@ def require_replaceable(folder: Path) -> None:
         raise BundleError(f"{folder} is a file; give another output=")
     if not folder.exists() or not any(folder.iterdir()):
         return
-    file, other = folder / MANIFEST_FILE, f"{folder} exists and is not a bundle; give another output= or remove it"
-    if not file.is_file() or not {"schema_version", "adapter_digest"} <= read_json(file, BundleError, other).keys():
-        raise BundleError(other)
+    try:
+        read_manifest(folder)
+    except BundleError as error:
+        raise BundleError(
+            f"{folder} exists and is not a bundle; give another output= or remove it ({error})"
+        ) from error
     if stranger := others(folder, BUNDLE_FILES):
         raise BundleError(
             f"{folder} holds {stranger!r} besides the bundle, and would be replaced as a whole; move it away, or give "

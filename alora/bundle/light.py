@@ -31,6 +31,7 @@ from alora.version import __version__
 
 if TYPE_CHECKING:
     from alora.base.describe import DescribedBase
+    from alora.base.fingerprint import Fingerprint
     from alora.base.load import LoadedBase
 
 _INVOCATION_KEY = "alora_invocation_tokens"
@@ -110,13 +111,7 @@ class LightBundle:
             BundleError: weights, tokenizer, template or quantization differ (all differences at once), or this
                 version of alora renders the prompt in another way.
         """
-        differences = self.manifest.base.fingerprint.differences(base.fingerprint)
-        if differences:
-            ours, theirs = self.manifest.base.fingerprint, base.fingerprint
-            facts = {"source": self.manifest.base.source, "made": ours.quantization, "found": theirs.quantization}
-            facts |= {"made_settings": ours.quantization_settings, "found_settings": theirs.quantization_settings}
-            lines = [_DIFFERENT_BASE[name].format(**facts) for name in differences]
-            raise BundleError("\n  ".join([f"{self.folder} does not fit the base {base.source}:", *lines]))
+        require_base(self.folder, self.manifest.base.fingerprint, self.manifest.base.source, base)
         self.check_prompts(base)
 
     def check_prompts(self, base: LoadedBase | DescribedBase) -> None:
@@ -143,6 +138,17 @@ class LightBundle:
                 f"{self.folder} was made by alora {made_by}, which rendered prompts in another way than this one; "
                 f"install that version, or train the policy again"
             )
+
+
+def require_base(folder: Path, made: Fingerprint, source: str, base: LoadedBase | DescribedBase) -> None:
+    """BundleError, with all differences at once, unless ``base`` is the one that the adapter in ``folder`` was ``made``
+    on, whose name is ``source``."""
+    differences, found = made.differences(base.fingerprint), base.fingerprint
+    if differences:
+        facts = {"source": source, "made": made.quantization, "found": found.quantization}
+        facts |= {"made_settings": made.quantization_settings, "found_settings": found.quantization_settings}
+        lines = [_DIFFERENT_BASE[name].format(**facts) for name in differences]
+        raise BundleError("\n  ".join([f"{folder} does not fit the base {base.source}:", *lines]))
 
 
 def read_bundle(folder: Path | str) -> LightBundle:

@@ -4,7 +4,6 @@
 not a signature.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -18,7 +17,7 @@ from alora.errors import AloraError, BundleError
 from alora.evaluation.records import Evaluation
 from alora.policy import Policy
 from alora.prompt.render import Renderer, Suffix
-from alora.reading import read_json, require_plain, sha256_of
+from alora.reading import content_digest, read_json, require_plain, sha256_of
 from alora.typed import typed
 from alora.verdict import OperatingPoint
 
@@ -191,12 +190,6 @@ class Manifest(Description):
 
     def to_json(self) -> str:
         return json.dumps(self.as_dict(), indent=2, allow_nan=False) + "\n"
-
-
-def content_digest(content: Mapping[str, Any]) -> str:
-    """sha256 of a manifest's canonical JSON, its own ``sha256`` left out. The order of keys counts."""
-    bare = {name: value for name, value in content.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(bare, separators=(",", ":"), ensure_ascii=True).encode()).hexdigest()
 
 
 def file_record(file: Path) -> FileRecord:

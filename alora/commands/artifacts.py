@@ -6,23 +6,29 @@ from typing import TypeVar
 
 from alora.adapter import CONFIG_FILE
 from alora.adapter.folder import AdapterWeights, load_adapter
+from alora.base.load import LoadedBase, load_base
 from alora.bundle.artifact import Artifact
+from alora.bundle.light import require_base
 from alora.bundle.manifest import MANIFEST_FILE
 from alora.bundle.named import base_of_bundle, saved_run
 from alora.bundle.read import Bundle, load_bundle
 from alora.config.schema import BaseSettings, DataSettings, ExportSettings, PolicySettings, PromptSettings, Recipe
 from alora.errors import AdapterError, ConfigError, RunError
-from alora.layout import home_of, trained_on
+from alora.layout import TRAINING, home_of
 from alora.policy import Policy, load_policies
 from alora.prompt.render import Renderer, Suffix
 from alora.reading import read_json
+from alora.training.claim import Claim, open_claim, require_trained
 
 Section = TypeVar("Section", DataSettings, ExportSettings)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """One adapter that the user named. Only a bundle has an operating point; a bare adapter may have no policy."""
+    """One adapter that the user named. Only a bundle has an operating point; a bare adapter may have no policy.
+
+    ``claim`` is that of the run which a bare adapter belongs to.
+    """
 
     folder: Path
     weights: AdapterWeights
@@ -30,6 +36,14 @@ class Subject:
     prompt: PromptSettings
     policy: Policy | None
     bundle: Bundle | None = None
+    claim: Claim | None = None
+
+    def load_base(self) -> LoadedBase:
+        """Its base; BundleError where that is not the one that its run was trained on. A bundle checks its own."""
+        base = load_base(self.base)
+        if self.claim is not None:
+            require_base(self.folder, self.claim.base, self.claim.settings["base"]["source"], base)
+        return base
 
     def require_policy(self) -> Policy:
         """Its policy; ConfigError when neither the artifact nor the command says which one it answers."""
@@ -55,7 +69,8 @@ def open_subject(folder: Path, artifact: Artifact, recipe: Recipe) -> Subject:
 
     Raises:
         BundleError, AdapterError: it is damaged.
-        RunError: its policy is not, word for word, the one that its run was trained on.
+        RunError: its run's records do not agree, or its policy is not, word for word, the one that the run was trained
+            on.
         ConfigError: it names no base, and neither does the command.
     """
     if (folder / MANIFEST_FILE).is_file():
@@ -67,18 +82,32 @@ def open_subject(folder: Path, artifact: Artifact, recipe: Recipe) -> Subject:
     if run is None or artifact.run is None:
         source = recipe.base.source or _named_base(folder / CONFIG_FILE)
         return Subject(folder, weights, replace(recipe.base, source=source), recipe.prompt, policy)
-    if policy is not None:
-        _require_trained_policy(policy, artifact.run)
     if run.adapter.kind == "alora" and not weights.spec.activated:  # tools delete the key that they do not know
         raise AdapterError(
             f"{folder / CONFIG_FILE}: alora_invocation_tokens is gone, but the run trained an activated LoRA; "
             "copy the original file back"
         )
+    claim = open_claim(artifact.run, run)
+    require_trained(home_of(folder) / TRAINING, claim.digest, weights.digest)
+    if policy is not None:
+        _require_trained_policy(policy, claim, artifact.run)
     base = recipe.base if recipe.base.source is not None else run.base
     quantization = recipe.base.quantization or run.base.quantization
     # Whether the base's own Python runs is the command's alone to say.
     base = replace(base, quantization=quantization, trust_remote_code=recipe.base.trust_remote_code)
-    return Subject(folder, weights, base, run.prompt, policy)
+    return Subject(folder, weights, base, run.prompt, policy, claim=claim)
+
+
+def opened_run(artifact: Artifact) -> Recipe | None:
+    """The recipe of the run that an artifact belongs to; None where there is none.
+
+    Raises:
+        RunError: it is not the one that the run was trained with, or the run does not say.
+    """
+    run = saved_run(artifact)
+    if run is not None and artifact.run is not None:
+        open_claim(artifact.run, run)
+    return run
 
 
 def data_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
@@ -87,7 +116,7 @@ def data_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
     Raises:
         ConfigError: neither names test rows.
     """
-    run = saved_run(artifact)
+    run = opened_run(artifact)
     given = recipe.data if run is None else over(recipe.data, run.data)
     if given.test is None:
         raise ConfigError("there are no rows to evaluate on; add data.test=FILE.jsonl")
@@ -120,9 +149,8 @@ def _named_base(config_file: Path) -> str:
     return str(named)
 
 
-def _require_trained_policy(policy: Policy, run: Path) -> None:
-    record = trained_on(run)
-    if record is not None and record.get(f"policy {policy.id}") != repr(policy.as_dict()):
+def _require_trained_policy(policy: Policy, claim: Claim, run: Path) -> None:
+    if claim.inputs.get(f"policy {policy.id}") != repr(policy.as_dict()):
         raise RunError(
             f"policy {policy.id!r} is not the one that {run} was trained on: its text or labels have changed since; "
             "put them back, or train again"

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from alora.base.limits import IN_ARTIFACT, IN_RECIPE, require_room
-from alora.base.load import load_base
 from alora.bundle.artifact import Kind, find_artifact
 from alora.bundle.battery import require_one_base
 from alora.bundle.named import chosen
@@ -79,7 +78,7 @@ def _rows(source: Source | None, data: DataSettings, policies: Sequence[Policy])
 
 
 def _evaluate(recipe: Recipe, subjects: Sequence[Subject], rows: Rows, train: Rows, in_long_rows: str) -> list[Judged]:
-    base = load_base(subjects[0].base)
+    base = subjects[0].load_base()
     check_bases([subject.bundle for subject in subjects if subject.bundle], base)
     renderer = Renderer(base.tokenizer, subjects[0].prompt, subjects[0].base.template_kwargs)
     suffixes = {subject.require_policy().id: subject.suffix(renderer) for subject in subjects}
@@ -103,8 +102,7 @@ def _evaluate(recipe: Recipe, subjects: Sequence[Subject], rows: Rows, train: Ro
 def _write(
     recipe: Recipe, file: Path, pages: Mapping[str, Path], judged: Sequence[Judged], homes: Mapping[str, Path]
 ) -> None:
-    """The figures, and next to them every row's probability and the pages."""
-    write_evaluations(file, [evaluation for one in judged for evaluation in one.evaluations])
+    """Every row's probability, the pages, and last the figures, whose file says that the evaluation is done."""
     write_predictions(file.with_suffix(".parquet"), judged)
     for one in judged:
         name = one.policy.id
@@ -112,6 +110,7 @@ def _write(
     if len(pages) > 1:
         addresses = {pages[one.policy.id].name: one.evaluations for one in judged}
         write_text(file.with_suffix(".html"), render_overview(addresses, {}))
+    write_evaluations(file, [evaluation for one in judged for evaluation in one.evaluations])
 
 
 def _of_adapter(recipe: Recipe, subject: Subject, predicted: Predictions) -> Scored:

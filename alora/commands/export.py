@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from alora.base.load import load_base
 from alora.bundle.artifact import Artifact, Kind, find_artifact
 from alora.bundle.battery import write_battery
 from alora.bundle.hub import push_bundle
 from alora.bundle.manifest import CardRecord, read_manifest
-from alora.bundle.named import saved_run
+from alora.bundle.named import chosen, saved_run
 from alora.bundle.read import Bundle, load_bundle
 from alora.bundle.write import BundleContents, copy_bundle, write_bundle
 from alora.commands.artifacts import Subject, open_subject, over
@@ -16,7 +15,7 @@ from alora.commands.output import say, say_json, table
 from alora.config.schema import Recipe
 from alora.errors import CheckFailed, ConfigError, RunError
 from alora.evaluation.records import Evaluation
-from alora.evaluation.report import read_evaluations
+from alora.evaluation.report import read_evaluations, require_labels
 from alora.identity.certificate import Certificate, read_certificate
 from alora.layout import BATTERY, EVALUATION, IDENTITY, TRAINING, home_of
 from alora.training.track import read_hyperparameters
@@ -27,9 +26,13 @@ def run(recipe: Recipe) -> int:
     """Make a bundle from a run's adapter or a bare one, or copy one; then push it where that is asked for."""
     artifact = find_artifact(str(recipe.artifact))
     if artifact.several:
-        raise ConfigError(
-            f"{artifact.folder} holds several policies; export one: {next(iter(artifact.members.values()))}"
-        )
+        members = chosen(artifact.members, recipe.policies, artifact, all_of=True)
+        if len(members) > 1:
+            raise ConfigError(
+                f"{artifact.folder} holds several policies; export one: {next(iter(members.values()))}, or name it: "
+                f"policies=[{next(iter(members))}]"
+            )
+        artifact = find_artifact(next(iter(members.values())))
     whole = _whole_bundle(artifact)
     bundle = _made(recipe, artifact) if whole is None else _copied(recipe, whole)
     pushed = None
@@ -72,7 +75,7 @@ def _made(recipe: Recipe, artifact: Artifact) -> Bundle:
     settings = recipe.export if run is None else over(recipe.export, run.export)
     contents = BundleContents(
         certificate=_certificate(home, subject),
-        base=load_base(subject.base),
+        base=subject.load_base(),
         weights=subject.weights,
         policy=policy,
         prompt=subject.prompt,
@@ -110,15 +113,16 @@ def _evaluations(home: Path, subject: Subject) -> list[Evaluation]:
     """What ``evaluation.json`` says of this adapter, its own figures first; nothing when there is none.
 
     Raises:
-        RunError: it is another adapter's.
+        RunError: it is another adapter's, or of another run's rows and settings.
     """
     file, digest = home / EVALUATION, subject.weights.digest
     if not file.is_file():
         return []
-    evaluations = read_evaluations(file)
+    evaluations = read_evaluations(file, None if subject.claim is None else subject.claim.digest)
     own = [evaluation for evaluation in evaluations if evaluation.adapter_digest == digest]
     if not own:
         raise RunError(f"{file} is of another adapter than {digest[:12]}; remove it and train again")
+    require_labels(file, own[0], subject.require_policy())
     return [*own, *(evaluation for evaluation in evaluations if evaluation not in own)]
 
 

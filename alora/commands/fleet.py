@@ -7,8 +7,8 @@ import numpy as np
 
 from alora.base.limits import IN_ARTIFACT, require_room
 from alora.base.load import LoadedBase, load_base
-from alora.bundle.artifact import find_artifact
-from alora.bundle.named import read_bundles
+from alora.bundle.artifact import Artifact, find_artifact
+from alora.bundle.named import chosen, read_bundles
 from alora.bundle.read import Bundle, check_bases, load_bundle
 from alora.commands.artifacts import data_settings
 from alora.commands.output import report_file_in, say, say_json, table, write_json
@@ -16,7 +16,7 @@ from alora.comparison.fleet import FleetReport, Member, PolicyChange, report
 from alora.config.schema import Recipe
 from alora.data.conversation import LabelledConversation, named
 from alora.data.splits import read_shared_rows
-from alora.errors import DataError
+from alora.errors import DataError, LeftOut
 from alora.evaluation.predict import predict
 from alora.evaluation.report import HEADINGS, table_rows
 from alora.notes import note
@@ -28,16 +28,18 @@ LEAST_CROSSFIRE = 0.5  # shown as a remark: one policy fires on at least half of
 def run(recipe: Recipe) -> int:
     """1 when a policy fell below its last version by more than ``fleet.tolerance``, is gone, or has rows that fail."""
     file = report_file_in(recipe.output, "fleet.json")
-    bundles, base_settings = read_bundles([str(recipe.artifact)], recipe.base, (), load_bundle)
+    artifact = find_artifact(str(recipe.artifact))
+    # Rows are read for all policies, which a row may name, and only then are policies chosen.
+    everyone, base_settings = read_bundles([str(artifact.folder)], recipe.base, (), load_bundle)
+    by_name = chosen({bundle.policy.id: bundle for bundle in everyone}, recipe.policies, artifact)
+    bundles = list(by_name.values())
     earlier: list[Bundle] | None = None
     if recipe.fleet.against is not None:
         earlier, _ = read_bundles([recipe.fleet.against], base_settings, (), load_bundle)
-    data = data_settings(recipe, find_artifact(str(recipe.artifact)))
-    source = data.test or ""
-    rows, left_out = read_shared_rows(source, data, [bundle.policy for bundle in bundles])
-    if not any(row.labels for row in rows):
-        raise DataError(f"{named(source)}: no row is labelled for a policy of this battery; give data.test=")
-    unusable = {name: str(error) for name, error in left_out.items()}
+        if len(bundles) < len(everyone):
+            earlier = [bundle for bundle in earlier if bundle.policy.id in by_name]
+    rows, left_out = _rows(recipe, artifact, everyone)
+    unusable = {name: str(error) for name, error in left_out.items() if name in by_name}
     base = load_base(base_settings)
     members = _members(bundles, base, rows)
     before = None if earlier is None else _members(earlier, base, rows)
@@ -49,6 +51,15 @@ def run(recipe: Recipe) -> int:
         _show(recipe, found, unusable)
         say(f"\nwritten to {file}")
     return int(bool(found.regressed or unusable))
+
+
+def _rows(recipe: Recipe, artifact: Artifact, bundles: Sequence[Bundle]) -> tuple[list[LabelledConversation], LeftOut]:
+    data = data_settings(recipe, artifact)
+    source = data.test or ""
+    rows, left_out = read_shared_rows(source, data, [bundle.policy for bundle in bundles])
+    if not any(row.labels for row in rows):
+        raise DataError(f"{named(source)}: no row is labelled for a policy of this battery; give data.test=")
+    return rows, left_out
 
 
 def _members(bundles: Sequence[Bundle], base: LoadedBase, rows: Sequence[LabelledConversation]) -> list[Member]:

@@ -17,8 +17,9 @@ from alora.bundle.artifact import Artifact, find_artifact
 from alora.bundle.battery import BATTERY_FILE, battery_folders, write_battery
 from alora.bundle.manifest import MoveRecord
 from alora.bundle.move import is_move, moved, recertify, rewrite_bundle
-from alora.bundle.named import chosen, read_bundles, saved_run
+from alora.bundle.named import chosen, read_bundles
 from alora.bundle.read import Bundle, check_bundles, load_bundle
+from alora.commands.artifacts import opened_run
 from alora.commands.output import say, say_json, table
 from alora.config.schema import BaseSettings, Recipe
 from alora.data.conversation import LabelledConversation, each
@@ -97,7 +98,7 @@ def _validation_rows(
 ) -> tuple[list[LabelledConversation], str]:
     """``data.validation``; else the rows that the artifact's own run held out. Those of ``wanted`` must be usable."""
     policies = [bundle.policy for bundle in bundles]
-    run = saved_run(artifact)
+    run = opened_run(artifact)
     data = recipe.data if recipe.data.validation is not None or run is None else run.data
     source = data.validation or data.train
     if source is None:

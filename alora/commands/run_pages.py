@@ -56,7 +56,7 @@ def write_judgement(this: TrainingRun, policy: Policy, methods: Sequence[Scored]
     judged = Judged(policy, methods, rows)
     write_predictions(paths.predictions, [judged])
     write_page(paths.report, judged, this.recipe, paths.training)
-    write_evaluations(paths.evaluation, judged.evaluations)
+    write_evaluations(paths.evaluation, judged.evaluations, this.folder.claimed)
     if len(this.policies) == 1:
         link_only(this.folder.path, policy.id)
 

@@ -34,7 +34,7 @@ from alora.data.splits import read_splits
 from alora.errors import CheckFailed, ConfigError, RunError
 from alora.evaluation.baselines import compare_with_baselines
 from alora.evaluation.records import Evaluation
-from alora.evaluation.report import read_evaluations
+from alora.evaluation.report import read_evaluations, require_labels
 from alora.findings import as_lines
 from alora.identity.certificate import Certificate, read_certificate, write_certificate
 from alora.identity.certify import certify
@@ -46,9 +46,10 @@ from alora.probes import probe_conversations
 from alora.prompt.render import Prompt, Renderer
 from alora.tracking import Tracking, require_tracking, start_tracking
 from alora.training.processes import Processes, join_processes
-from alora.training.run_folder import PolicyPaths, RunFolder, holds_finished
+from alora.training.run_folder import RunFolder, holds_finished
 from alora.training.sharding import is_sharded, load_sharded
 from alora.training.track import read_hyperparameters, read_standing
+from alora.verdict import OperatingPoint
 
 
 def run(recipe: Recipe) -> int:
@@ -172,19 +173,21 @@ def _evaluate(this: TrainingRun, tracking: Tracking) -> dict[str, list[Evaluatio
         for policy in missing:
             if policy.id in found:
                 write_judgement(this, policy, found[policy.id])
-    evaluations = this.each(lambda policy: _figures(paths[policy.id]))
+    evaluations = this.each(partial(_figures, this))
     tracking.evaluations([item for items in evaluations.values() for item in items])
     return evaluations
 
 
-def _figures(paths: PolicyPaths) -> list[Evaluation]:
-    evaluations = read_back(paths.evaluation, read_evaluations)
+def _figures(this: TrainingRun, policy: Policy) -> list[Evaluation]:
+    paths = this.folder.paths(policy.id)
+    evaluations = read_back(paths.evaluation, lambda file: read_evaluations(file, this.folder.claimed))
     digest = load_adapter(paths.adapter).digest
     if [found.adapter_digest for found in evaluations[:1]] != [digest]:
         raise RunError(
             f"{paths.evaluation} is of another adapter than {digest[:12]}, which lies next to it; remove it and run "
             "the same command again: only this stage is done again"
         )
+    require_labels(paths.evaluation, evaluations[0], policy)
     return evaluations
 
 
@@ -216,7 +219,7 @@ def _export(
 ) -> Bundle:
     paths = this.folder.paths(policy.id)
     if paths.bundle.exists():
-        return load_bundle(paths.bundle)
+        return _own_bundle(this, policy, evaluations[0].operating_point)
     note(f"exporting the bundle of {policy.id}")
     wanted = this.recipe.export
     contents = BundleContents(
@@ -233,6 +236,26 @@ def _export(
         card=CardRecord(wanted.license, tuple(wanted.languages), read_back(paths.training, read_hyperparameters)),
     )
     return write_bundle(contents, paths.bundle, wanted.golden_rows)
+
+
+def _own_bundle(this: TrainingRun, policy: Policy, point: OperatingPoint) -> Bundle:
+    """The bundle that an earlier call wrote, or ``alora recalibrate`` since, which has another operating point."""
+    paths = this.folder.paths(policy.id)
+    bundle = load_bundle(paths.bundle)
+    made, digest = bundle.manifest, load_adapter(paths.adapter).digest
+    same = {
+        "adapter": made.adapter_digest == digest,
+        "policy": bundle.policy == policy,
+        "prompt settings": (made.prompt, made.template_kwargs)
+        == (this.recipe.prompt, this.recipe.base.template_kwargs),
+        "operating point": made.operating_point.dtype is not None or made.operating_point == point,
+    }
+    if differing := [name for name, is_same in same.items() if not is_same]:
+        raise RunError(
+            f"{paths.bundle} is not of this run: another {' and '.join(differing)}; remove it and run the same command "
+            "again: only this stage is done again"
+        )
+    return bundle
 
 
 def _push(this: TrainingRun, bundles: dict[str, Bundle]) -> None:

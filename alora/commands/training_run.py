@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from tqdm.auto import tqdm
 
-from alora.adapter.folder import AdapterSpec, new_adapter, save_adapter
+from alora.adapter.folder import AdapterSpec, load_adapter, new_adapter, save_adapter
 from alora.base.load import LoadedBase
 from alora.commands.output import write_json
 from alora.config.schema import Recipe
@@ -24,6 +24,7 @@ from alora.policy import Policy
 from alora.prefix.store import PrefixStore
 from alora.prompt.render import Renderer
 from alora.tracking import Tracking
+from alora.training.claim import require_trained
 from alora.training.examples import Example, examples
 from alora.training.loop import Fitted, fit
 from alora.training.processes import Processes
@@ -112,7 +113,7 @@ def train_adapters(this: TrainingRun, tracking: Tracking, processes: Processes) 
             fitted = train_together(this, policies, callbacks=watch)
             for index, policy in enumerate(policies):
                 _keep(this, policy, fitted, index)
-        remove_checkpoints(this.folder.checkpoints)
+        remove_checkpoints(this.folder.checkpoints, [policy.id for policy in policies])
     this.each(partial(_require_adapter, this))
 
 
@@ -120,6 +121,7 @@ def _require_adapter(this: TrainingRun, policy: Policy) -> None:
     paths = this.folder.paths(policy.id)
     if not paths.adapter.exists():
         raise TrainingError(read_back(paths.training, read_standing).dropped or "it has no adapter")
+    require_trained(paths.training, this.folder.claimed, load_adapter(paths.adapter).digest)
 
 
 def train_together(this: TrainingRun, policies: Sequence[Policy], **options: Any) -> Fitted:
@@ -168,7 +170,9 @@ def _keep(this: TrainingRun, policy: Policy, fitted: Fitted, index: int) -> None
     curves, settings = loss_curves(fitted.history, index, len(fitted.standings)), asdict(fitted.settings)
     if text := unfinished(curves["validation"], settings):
         note(f"{policy.id} {text}")
-    record = {"standing": asdict(standing), "steps": fitted.steps, "settings": settings}
+    adapter = None if standing.dropped is not None else fitted.adapters[index].digest
+    record: dict[str, Any] = {"inputs": this.folder.claimed, "adapter_digest": adapter}
+    record |= {"standing": asdict(standing), "steps": fitted.steps, "settings": settings}
     record |= {"losses": curves, "peak_bytes": _peak_memory()}
     write_json(paths.training, record | {"history": list(fitted.history)})
 

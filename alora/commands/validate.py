@@ -5,7 +5,7 @@ Of a battery, or a run of several policies, every bundle is certified: one that 
 
 from collections.abc import Mapping
 
-from alora.base.load import LoadedBase, load_base
+from alora.base.load import LoadedBase
 from alora.base.location import base_location
 from alora.bundle.artifact import find_artifact
 from alora.bundle.named import chosen
@@ -41,7 +41,7 @@ def run(recipe: Recipe) -> int:
         nonlocal base
         subject = open_subject(folders[name], artifact, recipe)
         require_activated(subject.weights, subject.folder)
-        base = base or load_base(subject.base)
+        base = base or subject.load_base()
         note(f"certifying {name}")
         return _certify(recipe, subject, base)
 

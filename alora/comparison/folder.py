@@ -21,6 +21,7 @@ from alora.comparison.task import MethodRun
 from alora.config.schema import JudgeSettings
 from alora.config.secrets import redacted
 from alora.errors import RunError
+from alora.training.claim import Claim
 from alora.training.run_folder import ADAPTER_FILES, CHECKPOINT, ClaimedFolder
 
 ASK_AGAIN = "rows_to_ask_again"  # a fact of scores: rows that the next call may get an answer to
@@ -44,7 +45,9 @@ class ComparisonFolder(ClaimedFolder):
 
     kind = "alora comparison"
     outputs = ("arms",)
-    own = _OWN
+
+    def own(self, claim: Claim | None) -> re.Pattern[str]:
+        return _OWN
 
     def home(self, run: MethodRun) -> Path:
         return self.path / "arms" / run.name

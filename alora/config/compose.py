@@ -32,7 +32,7 @@ from alora.config.guard import RECIPE_FILE, guarded_hydra
 from alora.config.overrides import explain, require_known
 from alora.config.paths import absolute_paths, configs_folder
 from alora.config.precedence import chosen_section, silenced_choices
-from alora.config.received import read_settings
+from alora.config.received import as_written, read_settings
 from alora.config.saved import PRIMARY_DEFAULTS
 from alora.config.schema import OF_ARTIFACT, Recipe
 from alora.config.secrets import redacted
@@ -140,9 +140,12 @@ def to_recipe(composed: DictConfig, arguments: Arguments) -> Recipe:
     Raises:
         ConfigError: unknown keys, wrong types, impossible values, paths that lead nowhere, choices without effect.
     """
-    recipe = _typed(composed, arguments)
-    check_recipe(recipe, arguments.verb)
-    return absolute_paths(recipe, arguments.verb, arguments.roots)
+    try:
+        recipe = _typed(composed, arguments)
+        check_recipe(recipe, arguments.verb)
+        return absolute_paths(recipe, arguments.verb, arguments.roots)
+    except ConfigError as error:
+        raise ConfigError(as_written(str(error), OmegaConf.to_container(composed))) from None
 
 
 def _typed(composed: DictConfig, arguments: Arguments) -> Recipe:

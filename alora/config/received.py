@@ -4,6 +4,7 @@ So a file holds settings of the schema, references to them (``${name}``) and the
 code, sends a key somewhere or reads the environment is taken from the command line alone: ``in_files`` in the schema.
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,6 +28,8 @@ _PLAIN = re.compile(r"[\w.:|&,-]*")
 _REFERENCE = re.compile(r"\$\{(\w[\w.]*)\}")
 # The date and the number of a job tell nothing of the machine.
 _HARMLESS = re.compile(r"\$\{(?:\w[\w.]*|now:[\w%:./ -]*|hydra:job\.(?:num|id|name))\}")
+_FROM_ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)")
+_SHOWN = 30  # letters of a value that any message shows: it cuts longer ones
 _OPENED = re.compile(r"(?<!\\)(?:\\\\)*\$\{")  # an odd number of backslashes makes it text
 
 
@@ -65,6 +68,23 @@ def require_settings_alone(values: Any, where: str) -> None:
             problems.append(f"{key}: a file refers to settings alone, as ${{name}}; give {key}=... on the command line")
     if problems:
         raise ConfigError("\n".join(f"{where}: {problem}" for problem in dict.fromkeys(problems[:10])))
+
+
+def as_written(message: str, values: Any) -> str:
+    """``message`` without the values that ``values``, settings before their references are followed, take from the
+    environment: a line with one says what the setting refers to instead."""
+    taken = {}
+    for key, text in leaves_of(values):
+        for name in _FROM_ENVIRONMENT.findall(text) if isinstance(text, str) else ():
+            if secret := os.environ.get(name):
+                taken[key] = (text, {part[:_SHOWN] for part in (secret, repr(secret)[1:-1])})
+    lines = message.splitlines()
+    for at, line in enumerate(lines):
+        for key, (text, parts) in taken.items():
+            # A short value may be a part of any word.
+            if any(part in line if len(part) > 3 else re.search(rf"\b{re.escape(part)}\b", line) for part in parts):
+                lines[at] = f"{key}={text}: what it refers to cannot be used here; look at its value and type"
+    return "\n".join(lines)
 
 
 def require_bounded(values: Any) -> None:

@@ -35,7 +35,7 @@ _SOURCES = (bool, "a file, hub:NAME, or a list of them such as [a.jsonl,b.csv]")
 _TRAINING = ("check", "train", "compare")
 OF_ARTIFACT = ("validate", "evaluate", "export", "recalibrate", "fleet", "score", "serve")
 _LABELLED = ("evaluate", "recalibrate", "fleet")
-_REPORTING = ("new", "check", "compare", "generate", *OF_ARTIFACT, "report", "label", "plan", "bench", "doctor")
+_PRINTING = ("check", "generate", *(verb for verb in OF_ARTIFACT if verb != "serve"), "plan", "bench", "doctor")
 
 
 @dataclass
@@ -375,7 +375,7 @@ class Recipe:
     policies: list[str] = setting(
         [],
         "ids, of policy.file or of the artifact's policies; several make a battery ('*': all)",
-        of=(*_TRAINING, *OF_ARTIFACT),
+        of=(*_TRAINING, "generate", *OF_ARTIFACT),
     )
     data: DataSettings = section(
         DataSettings, *_TRAINING, *_LABELLED, "generate", "validate", "score", "report", "label"
@@ -416,8 +416,10 @@ class Recipe:
         "a JSON file, or - for standard input; score, report, label: also a file of rows",
         read_by=("train", "score", "report", "label"),
     )
-    output: str | None = setting(None, "file or folder for the result (report, verdicts or bundle)", of=_REPORTING)
-    json: bool = setting(False, "print the result as one JSON document", of=_REPORTING)
+    output: str | None = setting(
+        None, "file or folder for the result (report, verdicts or bundle)", of=("new", *_PRINTING, "report", "label")
+    )
+    json: bool = setting(False, "print the result as one JSON document", of=("compare", *_PRINTING))
     strict: bool = setting(
         False,
         "exit with 1 on warnings; score: stop at the first row that cannot be read",

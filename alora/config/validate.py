@@ -8,6 +8,8 @@ from alora.config.schema import Recipe
 from alora.config.setting import is_server, settings_of
 from alora.errors import ConfigError
 
+_LIMITS = {key: limits for key, _, limits in settings_of(Recipe)}
+
 
 def check_recipe(recipe: Recipe, verb: str | None = None) -> None:
     """Check every value, and that ``verb``, where there is one, has the settings that it cannot do without.
@@ -64,8 +66,11 @@ def _needs(recipe: Recipe, verb: str) -> Iterator[str]:
     scorer = recipe.serving.scorer
     if verb == "serve" and (scorer is None or (isinstance(scorer, list) and ("vllm" in scorer or "packed" in scorer))):
         yield "serving.scorer is vllm, packed, a server, or several: [http://HOST:PORT,http://OTHER:PORT]"
-    if verb == "train" and recipe.output is not None:
-        yield "output= has no effect on train; a run lies in run_dir="
+    defaults = Recipe()
+    for key in ("output", "json", "policies"):
+        if getattr(recipe, key) != getattr(defaults, key) and verb not in (_LIMITS[key].of or ()):
+            remedy = "; a run lies in run_dir=" if (verb in ("train", "compare"), key) == (True, "output") else ""
+            yield f"{key}= has no effect on {verb}{remedy}"
     if verb == "compare" and recipe.training.engine == "trl":
         yield (
             "training.engine=trl has no effect on compare, whose arms see the same batches by the same loss; train "

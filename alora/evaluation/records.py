@@ -78,6 +78,9 @@ class Evaluation:
     rules: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.metrics.threshold != self.operating_point.threshold:
+            at = (self.metrics.threshold, self.operating_point.threshold)
+            raise ValueError(f"{self.policy}: metrics.threshold is {at[0]}, and operating_point.threshold {at[1]}")
         counts, lines = list(self.label_counts.values()), self.confusion
         square = all(len(line) == len(counts) and min(line) >= 0 for line in lines)
         if lines and not (square and [sum(line) for line in lines] == counts):

@@ -18,6 +18,8 @@ from alora.evaluation.metrics import compute_metrics
 from alora.evaluation.predict import Predictions
 from alora.evaluation.records import FIGURES, Estimate, Evaluation, Metrics
 from alora.findings import Finding
+from alora.policy import Policy
+from alora.reading import content_digest
 from alora.typed import typed
 from alora.verdict import OperatingPoint
 
@@ -106,38 +108,55 @@ def describe_operating_point(point: OperatingPoint) -> str:
     return f"{text}, temperature {temperature}: {goal} on {point.rows} validation rows{where}"
 
 
-def write_evaluations(file: Path, evaluations: Sequence[Evaluation]) -> None:
-    """Write ``evaluation.json`` whole or not at all: the figures, and the warnings that follow from them.
+def write_evaluations(file: Path, evaluations: Sequence[Evaluation], inputs: str | None = None) -> None:
+    """Write ``evaluation.json`` whole or not at all: the figures, the warnings that follow from them, and a digest of
+    all that. ``inputs`` is the digest of a run's claim.
 
     Raises:
         RunError: it cannot be written.
     """
     findings = [asdict(finding) for finding in doubts(evaluations)]
-    content = {"schema_version": 1, "evaluations": [item.as_dict() for item in evaluations], "findings": findings}
+    figures = {"evaluations": [item.as_dict() for item in evaluations], "findings": findings}
+    content = {"schema_version": 1, **({} if inputs is None else {"inputs": inputs}), **figures}
     try:
-        write_json(file, content)
+        write_json(file, content | {"sha256": content_digest(content)})
     except OSError as error:
         raise RunError(f"{file} cannot be written: {error.strerror or error}; give a writable output=") from error
 
 
-def read_evaluations(file: Path) -> list[Evaluation]:
-    """Read ``evaluation.json`` back.
+def read_evaluations(file: Path, inputs: str | None = None) -> list[Evaluation]:
+    """Read ``evaluation.json`` back; ``inputs`` is the digest of the claim that it must be of.
 
     Raises:
-        RunError: it is missing, damaged or of another version of alora.
+        RunError: it is missing, damaged, changed since it was written, of another version of alora or of another run.
     """
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         if content["schema_version"] != 1:
             raise ValueError(f"schema_version {content['schema_version']} is not 1")
+        if content.get("sha256") != content_digest(content):
+            raise ValueError("it was changed after it was written: its sha256 differs")
+        named = typed(str | None, content.get("inputs"), "inputs")
         typed(tuple[Finding, ...], content.get("findings", []), "findings")
-        return list(typed(tuple[Evaluation, ...], content["evaluations"], "evaluations"))
+        evaluations = list(typed(tuple[Evaluation, ...], content["evaluations"], "evaluations"))
     except FileNotFoundError as error:
         raise RunError(f"{file} does not exist; run `alora evaluate` or `alora train` first") from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunError(
             f"{file} is not an evaluation of this version of alora ({type(error).__name__}: {error}); evaluate again"
         ) from error
+    if inputs is not None and named != inputs:
+        raise RunError(f"{file} is of a run with other settings or rows; remove it and train again")
+    return evaluations
+
+
+def require_labels(file: Path, evaluation: Evaluation, policy: Policy) -> None:
+    """RunError unless the figures in ``file`` are of this policy's labels, in their order."""
+    if (evaluation.policy, tuple(evaluation.label_counts)) != (policy.id, policy.labels):
+        raise RunError(
+            f"{file} is of policy {evaluation.policy} with the labels {', '.join(evaluation.label_counts)}, not of "
+            f"{policy.id} with {', '.join(policy.labels)}; remove it and train again"
+        )
 
 
 def estimate_cell(estimate: Estimate, with_interval: bool) -> str:

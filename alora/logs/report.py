@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from alora.errors import RunError
 from alora.evaluation.html import in_markdown, page_template
 from alora.layout import PAGE_MARK
 from alora.logs.stored import read_manifest, tables
@@ -59,10 +60,14 @@ class Summary:
         self.days: dict[str, Counter[str]] = defaultdict(Counter)  # day → policy, or "" for rows → count
         self._kept: dict[tuple[str, str], list[tuple[float, int, str, float]]] = defaultdict(list)
         self._examples = examples
-        columns = [f"{policy}_{field}" for policy in self.policies for field in ("probability", "flagged")]
+        columns = [f"{policy}_{field}" for policy in self.policies for field in ("probability", "label", "flagged")]
         for table in tables(path, ["row", "id", "time", *columns]):
             if len(table):
                 self._add(table)
+        flagged = dict(zip(self.policies, self.flagged_P.tolist(), strict=True))
+        counted = {"scored": self.rows, "rejected": self.job["rows"] - self.rows, "flagged": flagged}
+        if self.manifest.get("done") not in (None, counted):
+            raise RunError(f"{path}: its counts are not those of its verdicts; score the rows again")
 
     def _add(self, table: Any) -> None:
         flagged_NP = np.column_stack([table[f"{policy}_flagged"].to_numpy() for policy in self.policies])

@@ -198,6 +198,10 @@ def _require_own(batch: pyarrow.RecordBatch, policies: Mapping[str, Any]) -> Non
             fires_N = batch.column(f"{policy}_probability").to_numpy() >= own["threshold"]
             if (batch.column(f"{policy}_flagged").to_numpy(zero_copy_only=False) != fires_N).any():
                 raise ValueError(f"{policy}_flagged does not follow from its probability")
+        if {f"{policy}_label", f"{policy}_flagged"} <= names and own.get("labels"):
+            positive_N = [label == own["labels"][0] for label in batch.column(f"{policy}_label").to_pylist()]
+            if batch.column(f"{policy}_flagged").to_pylist() != positive_N:
+                raise ValueError(f"{policy}_label does not follow from {policy}_flagged")
 
 
 def _require_sound(batch: pyarrow.RecordBatch, rows: range) -> int:

@@ -4,7 +4,6 @@
 """
 
 import contextlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,20 +13,26 @@ from typing import Any, ClassVar, Self
 from filelock import BaseFileLock
 
 from alora import layout
-from alora.atomic import LOCK, alone_in, is_part, remove_own, strangers, sweep, write_json
+from alora.atomic import LOCK, alone_in, remove_own, strangers, sweep, write_json
 from alora.config.schema import Recipe
 from alora.errors import RunError
-from alora.reading import read_json
-from alora.typed import leaves
+from alora.training.claim import RUN, Claim, changed_settings, plain, read_claim
 
 ADAPTER_FILES = r"adapter_(?:config\.json|model\.safetensors)"
-CHECKPOINT = r"(?:[^/]+/)?(?:checkpoint-\d+/.+|README\.md)"  # the card is TRL's
+# The names that alora, transformers, PEFT and the tokenizers give the files of a checkpoint.
+_OF_TOKENIZER = r"[\w.-]*(?:token|vocab|merges|spiece|sentencepiece|tekken|chat_template)[\w.-]*"
+CHECKPOINT = (
+    r"checkpoint-\d+/(?:(?:model|best|adapter_model)\.safetensors|(?:policies|complete|trainer_state|adapter_config)\.json"
+    rf"|(?:optimizer|scheduler|scaler)\.pt|rng_state(?:_\d+)?\.pth|training_args\.bin|README\.md|{_OF_TOKENIZER}"
+    r"|\.[^/]+\.alora-part)"
+)
 _ONE = rf"(?:training|evaluation|identity)\.json|predictions\.parquet|report\.html|adapter/{ADAPTER_FILES}"
 _BUNDLE = rf"(?:alora|identity)\.json|golden\.jsonl|README\.md|{ADAPTER_FILES}"
-# All that a run ever makes and may remove again; up to version 0.1 what was of one policy lay in the folder itself.
-_OWN = re.compile(
-    rf"checkpoints/{CHECKPOINT}|{_ONE}|bundle/(?:{_BUNDLE})|policies/[^/]+/(?:{_ONE})"
-    rf"|battery/(?:battery\.json|[^/]+/(?:{_BUNDLE}))"
+# All that a run of the policies ID ever makes and may remove again; the card of its checkpoints is TRL's. Up to version
+# 0.1 what was of one policy lay in the folder itself.
+_OWN = (
+    rf"checkpoints/(?:{CHECKPOINT}|ID/(?:{CHECKPOINT}|README\.md))|{_ONE}|bundle/(?:{_BUNDLE})|policies/ID/(?:{_ONE})"
+    rf"|battery/(?:battery\.json|ID/(?:{_BUNDLE}))"
 )
 # Settings that do not affect what a run produces: its folder, and what a call prints or also scores.
 _FREE = ("run_dir", "artifact", "bundles", "scorer", "conversation", "output", "json", "strict", "force",
@@ -60,11 +65,11 @@ class ClaimedFolder:
 
     kind: ClassVar[str]  # in its record
     outputs: ClassVar[Sequence[str]]  # the entries that hold what it made
-    own: ClassVar[re.Pattern[str]]  # all that may be removed again below them
 
     def __init__(self, recipe: Recipe, writes: bool = True) -> None:
         self.path = Path(recipe.run_dir)
         self._recipe, self.writes = recipe, writes
+        self.claimed = ""  # the digest of the claim, once it is claimed
         self._lock: BaseFileLock | None = None
         if writes:
             self._hold()
@@ -108,33 +113,40 @@ class ClaimedFolder:
             RunError: the folder holds outputs of other settings or inputs, and ``force`` is not set.
         """
         # Through JSON, as the record is: a tuple would differ from its list.
-        claimed = {"kind": self.kind, "settings": _plain(self.fixed_settings()), "inputs": dict(inputs)}
-        before = read_claim(self.path, self.kind)
+        claimed = Claim(self.kind, plain(self.fixed_settings()), dict(inputs))
+        before, self.claimed = read_claim(self.path, self.kind), claimed.digest
         if before == claimed and not self._is_of_0_1():
             return True
         paths = [self.path / name for name in self.outputs]
         made = any(path.is_file() or (path.is_dir() and any(path.iterdir())) for path in paths)
         if before is not None and not self._recipe.force and made:
-            changed = _changed(before, claimed)
+            changed = changed_settings(asdict(before), asdict(claimed))
             raise RunError(
                 f"{self.path} holds a {self.kind.removeprefix('alora ')} with other settings: {'; '.join(changed[:5])}"
                 f"{f' and {len(changed) - 5} more' if len(changed) > 5 else ''}. "
                 "Choose another run_dir= (or name=), or start over with force=true"
             )
-        self._clear()
-        write_json(self.path / layout.INPUTS_FILE, claimed)
+        self._clear(before)
+        write_json(self.path / layout.INPUTS_FILE, asdict(claimed))
         return False
 
-    def _clear(self) -> None:
+    def own(self, claim: Claim | None) -> re.Pattern[str]:
+        """All that ``claim`` made and that may be removed again."""
+        raise NotImplementedError
+
+    def _clear(self, claim: Claim | None) -> None:
         """Remove what was made before, unless something else lies among it."""
         links = [name for name in self.outputs if layout.own_link(self.path / name) is not None]
         names = [name for name in self.outputs if name not in links]
-        if foreign := strangers(self.path, self.own, names):
+        own = self.own(claim)
+        pages = [self.path / layout.REPORT, *self.path.glob(f"{layout.POLICIES}/*/{layout.REPORT}")]
+        strange = [str(page.relative_to(self.path)) for page in pages if page.is_file() and not _is_page(page)]
+        if foreign := [*strangers(self.path, own, names), *strange]:
             raise RunError(
                 f"{self.path / foreign[0]} is not a file of alora's, and lies where the run before is to be removed; "
                 "move it away, or choose another run_dir="
             )
-        remove_own(self.path, self.own, names)
+        remove_own(self.path, own, names)
         for name in links:
             (self.path / name).unlink()
 
@@ -145,9 +157,8 @@ class ClaimedFolder:
 class RunFolder(ClaimedFolder):
     """The folder of one training run."""
 
-    kind = "alora run"
+    kind = RUN
     outputs = layout.OUTPUTS
-    own = _OWN
 
     @property
     def checkpoints(self) -> Path:
@@ -163,6 +174,10 @@ class RunFolder(ClaimedFolder):
         home = self.path / layout.POLICIES / policy
         names = (layout.ADAPTER, layout.TRAINING, layout.PREDICTIONS, layout.REPORT, layout.EVALUATION, layout.IDENTITY)
         return PolicyPaths(*(home / name for name in names), bundle=self.battery / policy)
+
+    def own(self, claim: Claim | None) -> re.Pattern[str]:
+        """The files of the policies that it was claimed for."""
+        return _of_policies(_OWN, [] if claim is None else claim.policies)
 
     def fixed_settings(self) -> dict[str, Any]:
         """All but those that change nothing a stage has made."""
@@ -183,37 +198,21 @@ class RunFolder(ClaimedFolder):
         return (self.path / layout.TRAINING).exists() and not (self.path / layout.POLICIES).exists()
 
 
-def remove_checkpoints(folder: Path) -> None:
-    """Remove the checkpoints in ``folder``, and it, when nothing else lies there."""
-    remove_own(folder, re.compile(CHECKPOINT))
+def remove_checkpoints(folder: Path, policies: Sequence[str] = (), card: bool = False) -> None:
+    """Remove the checkpoints in ``folder``, those of ``policies`` in folders of their own, and TRL's ``card`` of them;
+    and the folder, when nothing else lies there."""
+    own = f"{CHECKPOINT}|README\\.md" if card else CHECKPOINT
+    remove_own(folder, _of_policies(rf"{own}|ID/(?:{CHECKPOINT}|README\.md)", policies))
 
 
-def read_claim(folder: Path, kind: str) -> dict[str, Any] | None:
-    """The record of what ``folder`` belongs to; None where nothing lies there yet.
-
-    Raises:
-        RunError: the folder holds something else.
-    """
-    file = folder / layout.INPUTS_FILE
-    if not file.exists():
-        foreign = [path.name for path in folder.iterdir() if path.name != LOCK and not is_part(path)]
-        if not foreign:
-            return None
-        raise RunError(
-            f"{folder} is not empty (it holds {min(foreign)}) and belongs to no {kind}; alora keeps one in a folder of "
-            "its own: choose another run_dir="
-        )
-    content = read_json(file, RunError, "choose another run_dir=, or remove the folder")
-    if content.get("kind") != kind:
-        raise RunError(
-            f"{file} is not the record of an {kind}, so {folder} belongs to something else, or to another version; "
-            "choose another run_dir="
-        )
-    return content
+def _of_policies(pattern: str, policies: Sequence[str]) -> re.Pattern[str]:
+    ids = "|".join(map(re.escape, policies)) or "(?!)"
+    return re.compile(re.sub(r"\bID/", lambda _: f"(?:{ids})/", pattern))
 
 
-def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return json.loads(json.dumps(settings))
+def _is_page(file: Path) -> bool:
+    with file.open("rb") as stream:
+        return layout.PAGE_MARK.encode() in stream.read(100)
 
 
 def holds_finished(recipe: Recipe, inputs: Mapping[str, str], policies: Sequence[str]) -> bool:
@@ -223,25 +222,10 @@ def holds_finished(recipe: Recipe, inputs: Mapping[str, str], policies: Sequence
     """
     run = RunFolder(recipe, writes=False)
     try:
-        claim = read_json(run.path / layout.INPUTS_FILE, RunError, "")
-        same = claim["settings"] == _plain(run.fixed_settings()) and inputs.items() <= claim["inputs"].items()
-    except (RunError, KeyError, AttributeError):
+        claim = read_claim(run.path, run.kind)
+    except (RunError, OSError):
         return False
+    if claim is None:
+        return False
+    same = claim.settings == plain(run.fixed_settings()) and inputs.items() <= claim.inputs.items()
     return same and all((run.battery / name).exists() for name in ("battery.json", *policies))
-
-
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """``key: old -> new`` for every leaf that differs."""
-    old, new = ({key: value for key, value in leaves(claim) if value != {}} for claim in (before, now))
-    differing = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
-    return [f"{key.removeprefix('settings.')}: {_apart(str(old.get(key)), str(new.get(key)))}" for key in differing]
-
-
-def _apart(old: str, new: str) -> str:
-    """``old -> new``; of long texts the place where they part."""
-    same = next(
-        (at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), min(len(old), len(new))
-    )
-    start = max(same - 10, 0) if max(len(old), len(new)) > 40 else 0
-    shown = [text[start:] if len(text) <= start + 40 else f"{text[start : start + 37]}..." for text in (old, new)]
-    return " -> ".join(f"...{text}" if start else text for text in shown)

@@ -6,10 +6,11 @@ import threading
 from dataclasses import dataclass
 
 import pytest
+from omegaconf._utils import get_yaml_loader
 
 import alora.reading
-from alora.errors import BundleError
-from alora.reading import read_typed, read_whole, require_plain
+from alora.errors import BundleError, ConfigError
+from alora.reading import read_typed, read_whole, read_yaml, require_plain
 
 
 def test_a_pipe_that_nobody_writes_to_is_an_error_and_one_with_a_slow_writer_is_read(tmp_path, monkeypatch):
@@ -131,3 +132,28 @@ def test_what_is_no_record_of_this_version_is_refused(text, said, tmp_path):
     file.write_text(text)
     with pytest.raises(BundleError, match=said):
         read_typed(Versioned, file, BundleError, "write it again", version=1)
+
+
+ODD_YAML = {
+    "a path": ("x: !!python/object/apply:pathlib.PosixPath [/etc]", "PosixPath|could not determine a constructor"),
+    "a path as a key": ("? !!python/object/apply:pathlib.PosixPath [/etc]\n: 1", "PosixPath|could not determine"),
+    "pairs": ("x: !!omap [{a: '${oc.env:X}'}]", "is read as tuple; write it without a tag"),
+    "pairs in a list": ("[1, [!!pairs [{a: b}]]]", "is read as tuple"),
+    "a set": ("x: !!set {a, b}", "is read as set"),
+    "bytes": ("x: !!binary aGVsbG8=", "is read as bytes"),
+    "a date by its tag": ("x: !!timestamp 2026-01-02", "is read as date"),
+}
+
+
+@pytest.mark.parametrize("loader", [None, get_yaml_loader()], ids=["plain", "OmegaConf's"])
+@pytest.mark.parametrize("name", ODD_YAML)
+def test_yaml_gives_jsons_types_alone(name, loader, tmp_path):
+    text, words = ODD_YAML[name]
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        read_yaml(tmp_path / "a.yaml", ConfigError, "mend it", loader)
+    (tmp_path / "a.yaml").write_text("{day: 2026-01-02, n: [1, 2.5, true, null, {a: b}]}")
+    assert read_yaml(tmp_path / "a.yaml", ConfigError, "mend it", loader) == {
+        "day": "2026-01-02",
+        "n": [1, 2.5, True, None, {"a": "b"}],
+    }

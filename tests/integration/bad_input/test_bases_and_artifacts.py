@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -132,7 +133,96 @@ def no_invocation(config: dict) -> None:
     config.pop("alora_invocation_tokens")
 
 
+def signed(change: Callable[[dict], object]) -> Callable[[dict], None]:
+    """A change of a record whose digest is made right again."""
+
+    def changed(content: dict) -> None:
+        change(content)
+        content["sha256"] = content_digest(content)
+
+    return changed
+
+
+def other_threshold(evaluation: dict) -> None:
+    evaluation["operating_point"].update(threshold=0.99, threshold_high=0.99)
+
+
+def labels_turned(evaluation: dict) -> None:
+    evaluation["label_counts"] = dict(reversed(evaluation["label_counts"].items()))
+    evaluation["confusion"] = [line[::-1] for line in evaluation["confusion"][::-1]]
+
+
+def in_settings(old: str, new: str) -> Damage:
+    """A run without its bundle, and with another text in its ``run.yaml``."""
+
+    def damage(run: Path) -> None:
+        shutil.rmtree(run / "battery")
+        text = (run / "run.yaml").read_text()
+        assert old in text
+        (run / "run.yaml").write_text(text.replace(old, new))
+
+    return damage
+
+
+EXPORT, FIGURES = "export artifact={here}/run output={here}/out", "policies/toy/evaluation.json"
 RUNS = {
+    "no claim": (remove("inputs.json"), Case(EXPORT, ["inputs.json cannot be read", "train again, or name a bundle"])),
+    "a claim that is cut": (cut("inputs.json"), Case(EXPORT, ["inputs.json cannot be read", "train again"])),
+    "a claim to evaluate by": (remove("inputs.json"), Case("evaluate artifact={here}/run", ["inputs.json cannot be"])),
+    "a claim of a list": (
+        edit("inputs.json", lambda claim: claim.update(inputs=[])),
+        Case(EXPORT, ["inputs.json is not the record", "inputs is []"]),
+    ),
+    "a claim of a list, trained on": (
+        edit("inputs.json", lambda claim: claim.update(inputs=[])),
+        Case("train", ["inputs.json is not the record of an alora run", "another run_dir="]),
+    ),
+    "a claim with other rows": (
+        edit("inputs.json", lambda claim: claim["inputs"].update({"train rows": "0" * 64})),
+        Case(EXPORT, ["training.json does not belong to the settings and rows of this run", "train again"]),
+    ),
+    "another prompt": (
+        in_settings("layout: transcript", "layout: turns"),
+        Case("evaluate artifact={here}/run", ["run.yaml is not as it was", "prompt.layout: transcript -> turns"]),
+    ),
+    "another prompt, exported": (
+        in_settings("layout: transcript", "layout: turns"),
+        Case(EXPORT, ["run.yaml is not as it was", "prompt.layout: transcript -> turns"]),
+    ),
+    "other words for its labels": (
+        in_settings("label_map: {}", "label_map: {violation: ok, ok: violation}"),
+        Case("evaluate artifact={here}/run", ["run.yaml is not as it was", "data.label_map.ok: None -> violation"]),
+    ),
+    **{
+        f"another base, {command.split()[0]}": (
+            lambda run: shutil.rmtree(run / "battery"),
+            Case(
+                f"{command} base.source={{place}}/other",
+                ["does not fit the base", "weights are not those that the adapter"],
+            ),
+        )
+        for command in ("evaluate artifact={here}/run", "validate artifact={here}/run", EXPORT)
+    },
+    "another adapter": (
+        edit("policies/toy/training.json", lambda record: record.update(adapter_digest="0" * 64)),
+        Case(EXPORT, ["training.json does not belong to the adapter of this run", "is of others, 000000000000"]),
+    ),
+    "another threshold": (
+        edit(FIGURES, lambda content: other_threshold(content["evaluations"][0])),
+        Case(EXPORT, ["evaluation.json", "its sha256 differs", "evaluate again"]),
+    ),
+    "another threshold than its figures'": (
+        edit(FIGURES, signed(lambda content: other_threshold(content["evaluations"][0]))),
+        Case(EXPORT, ["evaluation.json", "metrics.threshold is", "operating_point.threshold 0.99"]),
+    ),
+    "figures of other rows": (
+        edit(FIGURES, signed(lambda content: content.update(inputs="0" * 64))),
+        Case(EXPORT, ["evaluation.json is of a run with other settings or rows", "train again"]),
+    ),
+    "figures of turned labels": (
+        edit(FIGURES, signed(lambda content: labels_turned(content["evaluations"][0]))),
+        Case(EXPORT, ["evaluation.json is of policy toy with the labels ok, violation", "train again"]),
+    ),
     "an adapter whose invocation was stripped": (
         lambda run: (shutil.rmtree(run / "battery"), edit("policies/toy/adapter/" + CONFIG_FILE, no_invocation)(run)),
         Case("evaluate artifact={here}/run", ["alora_invocation_tokens is gone", "copy the original file back"]),
@@ -165,7 +255,7 @@ RUNS = {
         ),
     ),
     "an evaluation of another adapter": (
-        edit("policies/toy/evaluation.json", lambda content: content["evaluations"][0].update(adapter_digest="0" * 64)),
+        edit(FIGURES, signed(lambda content: content["evaluations"][0].update(adapter_digest="0" * 64))),
         Case("export artifact={here}/run", ["evaluation.json is of another adapter", "train again"]),
     ),
     "a damaged evaluation": (
@@ -226,6 +316,32 @@ CASES |= {
     for verb in (OF_ADAPTER, "validate")
 }
 CASES |= {f"runs: {name}": replace(case, copied="run", damage=damage) for name, (damage, case) in RUNS.items()}
+
+
+TRAINED_ON = {
+    "another adapter": (
+        edit("policies/toy/training.json", lambda record: record.update(adapter_digest="0" * 64)),
+        "training.json does not belong to the adapter of this run",
+    ),
+    "another threshold": (
+        edit(FIGURES, lambda content: other_threshold(content["evaluations"][0])),
+        "evaluation.json is damaged or of another version; remove it and run the same command again",
+    ),
+    "a bundle with another threshold": (
+        edit("battery/toy/alora.json", signed(other_threshold)),
+        "battery/toy is not of this run: another operating point; remove it and run the same command again",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TRAINED_ON)
+def test_a_finished_run_shows_no_verdict_of_a_stage_that_is_not_its_own(name, place, here, capsys):
+    damage, words = TRAINED_ON[name]
+    damage(copy(place / "run", here / "run"))
+    assert main(arguments("train", place, here)) == 2
+    output, errors = capsys.readouterr()
+    assert words in errors
+    assert "verdict" not in output
 
 
 @pytest.mark.parametrize("file", ["policies/toy/evaluation.json", "policies/toy/identity.json"])

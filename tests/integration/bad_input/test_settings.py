@@ -164,6 +164,12 @@ def test_a_full_disk_while_exporting(place, here):
     assert tree(place) == before
 
 
+def test_a_full_disk_while_evaluating(place, here):
+    """Figures come last, so that a file of them means that all is there."""
+    run_limited(Case("evaluate artifact={place}/run output={here}/ev.json", ["ev.html", "free the space"]), place, here)
+    assert [path.name for path in here.iterdir()] == ["ev.parquet"]
+
+
 def test_a_full_disk_while_training(place, here):
     """What was whole stays; the same command goes on when there is space."""
     run_limited(Case("train", ["free the space"]), place, here)

@@ -11,6 +11,8 @@ import pytest
 
 from alora.adapter.folder import CONFIG_FILE
 from alora.bundle.manifest import CERTIFICATE_FILE, GOLDEN_FILE, MANIFEST_FILE
+from alora.layout import EVALUATION
+from alora.reading import content_digest
 from tests.integration.bad_input.conftest import Case, breaches
 from tests.integration.bad_input.generated import SCORE, keys, sign, swap
 
@@ -37,7 +39,7 @@ SECTIONS = {  # where a file lies, the command that reads it, and the sections o
         "passed engine created base_source base adapter_digest invocation_ids adapted_modules environment lengths "
         "dtypes notes parity vllm format",
     ),
-    "policies/toy/evaluation.json": ("run", EXPORT, "schema_version evaluations findings"),
+    "policies/toy/evaluation.json": ("run", EXPORT, "schema_version inputs evaluations findings sha256"),
 }
 
 
@@ -68,6 +70,8 @@ def swapped(folder, file, *paths):
     content, rest = first_row((folder / file).read_text())
     for path in paths:
         swap(content, path)
+    if file.endswith(EVALUATION) and paths != (("sha256",),):
+        content["sha256"] = content_digest(content)
     (folder / file).write_text(json.dumps(content) + rest)
     if (folder / MANIFEST_FILE).exists() and paths != (("sha256",),):
         sign(folder, file)

@@ -20,11 +20,15 @@ from alora.config.schema import BaseSettings, DataSettings, ExportSettings, Poli
 from alora.evaluation.report import read_evaluations, write_evaluations
 from alora.identity.certificate import read_certificate, write_certificate
 from alora.layout import link_only
+from alora.training.run_folder import RunFolder
 from alora.verdict import label_probabilities
 from tests.integration.bundle.conftest import POLICIES, PROMPT, make_adapter, make_base, make_contents
 from tests.integration.bundle.test_read import forge, scaled
 
 CONVERSATION = {"messages": [{"role": "user", "content": "can you tell me what to take for a headache?"}]}
+
+TRAINED = {"losses": {"training": [[2, 0.5]], "validation": [[2, 0.7]]}, "history": [{"train_runtime": 3.2}],
+           "peak_bytes": 2**30, "steps": 4, "standing": {"best_step": 2}, "settings": {"epochs": 2.0}}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +76,13 @@ def run_folder(contents: BundleContents, place: Path, tmp_path: Path) -> Path:
         data=DataSettings(train=str(place / "rows.jsonl"), test=str(place / "rows.jsonl")),
         export=ExportSettings(golden_rows=1),
     )
+    recipe.run_dir = str(tmp_path / "claimed")
+    with RunFolder(recipe) as claimed:
+        inputs = {f"base {name}": value for name, value in contents.base.fingerprint.as_dict().items()}
+        claimed.claim(inputs | {f"policy {contents.policy.id}": repr(contents.policy.as_dict())})
+    (tmp_path / "claimed/inputs.json").rename(run / "inputs.json")
+    made_from = {"inputs": claimed.claimed, "adapter_digest": contents.weights.digest}
+    (run / "policies/advice/training.json").write_text(json.dumps(made_from | TRAINED))
     save_recipe(recipe, run / "run.yaml", {})
     counted = replace(contents, data={"train": {"violation": 7, "ok": 8}})
     write_battery(run / "battery", [write_bundle(counted, run / "battery/advice", golden_rows=1)])
@@ -89,6 +100,11 @@ def as_of_0_1(run: Path) -> Path:
     for name in ("battery", "policies"):
         shutil.rmtree(run / name)
     return run
+
+
+def claimed(run: Path) -> str:
+    """The digest by which its records name what they were made from."""
+    return json.loads((run / "policies/advice/training.json").read_text())["inputs"]
 
 
 def add_second(bundle: Path, contents: BundleContents) -> Path:
@@ -237,10 +253,7 @@ def test_evaluate_a_run_takes_its_rows_and_leaves_its_record(run_folder, tmp_pat
     own, words = read_evaluations(tmp_path / "evaluation.json")
     assert (own.metrics.rows, words.method) == (24, "bag_of_words")
     assert not (run_folder / "evaluation.json").exists()
-    assert "Loss" not in (tmp_path / "evaluation.html").read_text()
-    record, losses = run_folder / "policies/advice/training.json", {"training": [[2, 0.5]], "validation": [[2, 0.7]]}
-    whole = {"losses": losses, "history": [{"train_runtime": 3.2}], "peak_bytes": 2**30, "steps": 4,
-             "standing": {"best_step": 2}, "settings": {"epochs": 2.0}}  # fmt: skip
+    record, whole = run_folder / "policies/advice/training.json", TRAINED
     for content in (whole, whole | {"losses": {"training": "x"}}, whole | {"history": None}, [], "{" * 10**5):
         record.write_text(content if isinstance(content, str) else json.dumps(content))
         assert main(["evaluate", f"artifact={run_folder}", "evaluation.bootstrap=0"]) == 0
@@ -264,14 +277,14 @@ def test_export_takes_the_operating_point_from_the_evaluation(run_folder, bundle
     base, data = f"base.source={place / 'base'}", f"data.test={place / 'rows.jsonl'}"
     assert main(["evaluate", f"artifact={bundle}", base, data, f"output={report}", "evaluation.bootstrap=0"]) == 0
     evaluations = read_evaluations(report)
-    write_evaluations(run_folder / "policies/advice/evaluation.json", evaluations)
+    write_evaluations(run_folder / "policies/advice/evaluation.json", evaluations, claimed(run_folder))
     assert main(["export", f"artifact={run_folder}", "export.golden_rows=0"]) == 0
     made = load_bundle(run_folder / "bundle")
     assert made.manifest.operating_point == evaluations[0].operating_point
     assert made.manifest.evaluations == tuple(evaluations)
     assert made.golden == ()
     strange = [replace(evaluations[0], adapter_digest="0" * 64)]
-    write_evaluations(run_folder / "policies/advice/evaluation.json", strange)
+    write_evaluations(run_folder / "policies/advice/evaluation.json", strange, claimed(run_folder))
     assert main(["export", f"artifact={run_folder}"]) == 2
     assert "of another adapter" in capsys.readouterr().err
 
@@ -300,7 +313,8 @@ def test_a_run_of_0_1_is_read_as_it_is(run_folder, place, tmp_path, capsys):
     assert load_bundle(run / "bundle").manifest.adapter_digest == before.adapter_digest
     assert main(["recalibrate", f"artifact={run}", f"data.validation={place / 'rows.jsonl'}", more[0]]) == 0
     assert load_bundle(run / "bundle").manifest.operating_point != before.operating_point
-    assert {path.name for path in run.iterdir()} == {"run.yaml", "adapter", "bundle", "identity.json"}
+    records = {"run.yaml", "inputs.json", "training.json", "identity.json"}
+    assert {path.name for path in run.iterdir()} == {"adapter", "bundle", *records}
 
 
 def test_a_run_is_recalibrated_where_its_link_leads(run_folder, place):

@@ -197,6 +197,12 @@ def test_what_is_no_bundle_is_never_replaced(contents, tmp_path):
     (mine / "alora.json").write_text('{"activated": true}')
     with pytest.raises(BundleError, match="is not a bundle"):
         write_bundle(contents, mine)
+    (mine / "thesis.txt").unlink()
+    (mine / "README.md").write_text("years of work")
+    (mine / "alora.json").write_text('{"schema_version": 1, "adapter_digest": ""}')
+    with pytest.raises(BundleError, match="is not a bundle"):
+        write_bundle(contents, mine)
+    assert (mine / "README.md").read_text() == "years of work"
     (write_bundle(contents, tmp_path / "b").folder / "thesis.txt").write_text("more work")
     with pytest.raises(BundleError, match=r"holds 'thesis\.txt' besides the bundle"):
         write_bundle(contents, tmp_path / "b")

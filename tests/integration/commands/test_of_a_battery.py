@@ -143,6 +143,18 @@ def test_evaluate_never_writes_over_a_runs_own_record(place, name, capsys, monke
     assert not (place / "run/evaluation.json").exists()
 
 
+def test_export_and_fleet_of_one_policy(place, tmp_path, capsys):
+    output, base = f"output={tmp_path / 'blue'}", f"base.source={place / 'base'}"
+    assert main(["export", at(place, "battery"), output, "policies=[grey]"]) == 2
+    assert "has no policy grey; it has red, blue" in capsys.readouterr().err
+    assert main(["export", at(place, "battery"), output, "policies=[blue]"]) == 0
+    assert json.loads((tmp_path / "blue/alora.json").read_text())["policy"]["id"] == "blue"
+    fleet = ["fleet", at(place, "run"), base, f"output={tmp_path / 'f.json'}", "evaluation.bootstrap=0"]
+    assert main([*fleet, f"fleet.against={place / 'run'}", "policies=[blue]"]) == 0
+    found = json.loads((tmp_path / "f.json").read_text())
+    assert [one["policy"] for one in found["evaluations"]] == [one["policy"] for one in found["drifts"]] == ["blue"]
+
+
 def test_validate_every_bundle(place, tmp_path, capsys):
     report = tmp_path / "report.json"
     assert main(["validate", at(place, "run"), f"output={report}", *QUICK[-4:-2]]) == 0

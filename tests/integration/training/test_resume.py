@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from alora.adapter.folder import WEIGHTS_FILE
 from alora.errors import RunError
+from alora.reading import content_digest
 from alora.training.checkpoints import last_whole_checkpoint, mark_complete
 from tests.forked import kill_when, run_forked, start_forked
 from tests.toy_recipe import run_alora, toy_overrides
@@ -61,22 +62,24 @@ def test_killed_before_the_figures_were_written(finished, tmp_path):
     assert "report.html" in output
 
 
-def test_figures_of_another_adapter_are_no_operating_point(finished, tmp_path):
-    """What lies in the adapter's place was replaced after it had been evaluated."""
-    folder, overrides, _ = finished
+def test_another_adapter_in_its_place_is_not_this_runs(finished, tmp_path):
+    """What lies in the adapter's place was replaced after it had been trained."""
+    folder, overrides, wanted = finished
     run = shutil.copytree(folder / "run", tmp_path / "run", symlinks=True)
     shutil.rmtree(run / "battery")
-    (run / "policies/toy/identity.json").unlink()
+    for name in ("identity.json", "evaluation.json"):
+        (run / "policies/toy" / name).unlink()
     weights = run / "policies/toy/adapter" / WEIGHTS_FILE
     save_file({name: 2 * tensor for name, tensor in load_file(weights).items()}, weights)
     again = [f"run_dir={run}" if item.startswith("run_dir=") else item for item in overrides]
     code, _, errors = run_forked("train", *again, cache=folder / "cache")
     assert code == 2
-    assert "evaluation.json is of another adapter than" in errors
-    assert not (run / "battery/toy").exists()
-    (run / "policies/toy/evaluation.json").unlink()
+    assert "training.json does not belong to the adapter of this run" in errors
+    assert not (run / "battery").exists()
+    (run / "policies/toy/training.json").unlink()
     code, _, errors = run_forked("train", *again, cache=folder / "cache")
     assert code == 0, errors
+    assert weights.read_bytes() == wanted
 
 
 def test_strict_fails_a_run_whose_figures_are_doubtful(finished, tmp_path):
@@ -85,7 +88,7 @@ def test_strict_fails_a_run_whose_figures_are_doubtful(finished, tmp_path):
     file = run / "policies/toy/evaluation.json"
     content = json.loads(file.read_text())
     content["evaluations"][0]["metrics"]["figures"]["auroc"] = {"value": 0.6, "low": 0.4, "high": 0.7}
-    file.write_text(json.dumps(content))
+    file.write_text(json.dumps(content | {"sha256": content_digest(content)}))
     shutil.rmtree(run / "battery")
     again = [f"run_dir={run}" if item.startswith("run_dir=") else item for item in overrides]
     code, _, errors = run_forked("train", *again, "strict=true", cache=folder / "cache")

@@ -42,6 +42,10 @@ def job(**own: object):
     return lambda manifest: manifest["job"].update(own)
 
 
+def done(**own: object):
+    return lambda manifest: manifest["done"].update(own)
+
+
 def policy(**own: object):
     return lambda manifest: manifest["job"]["policies"]["advice"].update(own)
 
@@ -80,6 +84,27 @@ def test_columns_of_something_else_are_refused(columns, place):
     forge(place, columns=columns)
     with pytest.raises(RunError, match=f"^{place} holds no verdicts that can be used: "):
         Summary(place, 5)
+
+
+@pytest.mark.parametrize("counts", [{"scored": -1}, {"rejected": -1}, {"rejected": 1}, {"flagged": {}},
+                                    {"flagged": {"advice": -1, "refunds": 0}}])  # fmt: skip
+def test_counts_that_are_not_those_of_the_verdicts_are_refused(counts, place):
+    Summary(place, 5)
+    forge(place, done(**counts))
+    with pytest.raises(RunError, match=r"its counts are not those of its verdicts|40 of -1 verdicts"):
+        Summary(place, 5)
+
+
+def test_a_label_that_contradicts_its_flag_is_refused(tmp_path):
+    place = verdicts(tmp_path / "v.parquet", log(tmp_path, ROWS), labels=["violation", "ok"])
+    labels = pyarrow.parquet.read_table(place)["advice_label"].to_pylist()
+    for reader in (Summary, sample):
+        reader(place, 5)
+    turned = [{"violation": "ok", "ok": "violation"}[label] for label in labels]
+    forge(place, columns={"advice_label": pyarrow.array(turned)})
+    for reader in (Summary, sample):
+        with pytest.raises(RunError, match="advice_label does not follow from advice_flagged"):
+            reader(place, 5)
 
 
 def test_a_column_that_is_there_twice_is_refused(place):

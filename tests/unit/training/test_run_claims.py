@@ -8,7 +8,7 @@ from alora.config.schema import EvaluationSettings, PromptSettings, Recipe, Serv
 from alora.errors import RunError
 from alora.training.run_folder import RunFolder, holds_finished
 
-INPUTS = {"train": "a" * 64, "policy": "b" * 64}
+INPUTS = {"train": "a" * 64, "policy p": "b" * 64}
 
 
 def recipe(folder, **settings):

@@ -8,11 +8,13 @@ import pytest
 from alora.comparison.folder import ComparisonFolder
 from alora.config.schema import Recipe
 from alora.errors import RunError
-from alora.training.run_folder import LOCK, RunFolder
+from alora.layout import PAGE_MARK
+from alora.training.run_folder import LOCK, RunFolder, remove_checkpoints
 from tests.integration.bad_input.conftest import tree
 
 RUN = [
-    "checkpoints/checkpoint-3/optimizer.pt", "checkpoints/red/checkpoint-12/rng/state.pth", "training.json",
+    "checkpoints/checkpoint-3/optimizer.pt", "checkpoints/red/checkpoint-12/rng_state.pth", "checkpoints/red/README.md",
+    "training.json",
     "adapter/adapter_config.json", "adapter/adapter_model.safetensors", "evaluation.json", "identity.json",
     "bundle/alora.json", "bundle/README.md", "bundle/golden.jsonl", "bundle/identity.json",
     "policies/red/training.json", "policies/red/adapter/adapter_config.json", "policies/blue/evaluation.json",
@@ -21,7 +23,8 @@ RUN = [
 ]  # fmt: skip
 COMPARISON = [
     "arms/alora seed 0/red.json", "arms/alora seed 0/left_out.json", "arms/judge/open", "arms/judge/answers/red.jsonl",
-    "arms/alora seed 0/adapters/red/adapter_config.json", "arms/alora seed 0/checkpoints/checkpoint-4/model.bin",
+    "arms/alora seed 0/adapters/red/adapter_config.json",
+    "arms/alora seed 0/checkpoints/checkpoint-4/model.safetensors",
     "arms/judge/.red.json.01234567.alora-part",
 ]  # fmt: skip
 KINDS = {"run": (RunFolder, RUN), "comparison": (ComparisonFolder, COMPARISON)}
@@ -31,13 +34,13 @@ def claim(kind, path, rank=16, force=False):
     recipe = Recipe(run_dir=str(path), force=force)
     recipe.adapter.rank = recipe.prompt.max_prefix_tokens = rank
     with KINDS[kind][0](recipe) as folder:
-        return folder.claim({"rows": "digest"})
+        return folder.claim({"rows": "digest", "policy red": "", "policy blue": ""})
 
 
 def fill(path, names):
     for name in names:
         (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_text("x")
+        (path / name).write_text(PAGE_MARK if name.endswith("report.html") else "x")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -61,6 +64,11 @@ def test_force_removes_all_that_it_has_made_and_keeps_what_lies_beside(kind, tmp
         ("run", "bundle/.git/HEAD"),
         ("run", "battery/red/figures/roc.png"),
         ("run", "checkpoints/notes.md"),
+        ("run", "checkpoints/checkpoint-3/mine.txt"),
+        ("run", "checkpoints/thesis/README.md"),
+        ("run", "checkpoints/README.md"),
+        ("run", "policies/my/report.html"),
+        ("run", "battery/my/README.md"),
         ("comparison", "arms/notes.md"),
         ("comparison", "arms/mine/weights.bin"),
     ],
@@ -75,6 +83,27 @@ def test_force_removes_nothing_while_something_of_the_users_lies_among_it(kind, 
     assert tree(tmp_path) == before
     (path / name).rename(tmp_path / "away")
     assert claim(kind, path, rank=8, force=True) is False
+
+
+def test_a_page_of_the_users_is_not_removed_for_its_name(tmp_path):
+    path = tmp_path / "run"
+    claim("run", path)
+    fill(path, RUN)
+    for name in ("report.html", "policies/red/report.html"):
+        (path / name).write_text("<!doctype html>mine")
+        with pytest.raises(RunError, match=f"{name} is not a file of alora's"):
+            claim("run", path, rank=8, force=True)
+        fill(path, [name])
+    assert claim("run", path, rank=8, force=True) is False
+
+
+def test_checkpoints_are_removed_by_the_names_of_their_files(tmp_path):
+    own = ["checkpoint-3/optimizer.pt", "red/checkpoint-3/adapter_model.safetensors", "red/README.md"]
+    mine = ["checkpoint-3/mine.txt", "blue/checkpoint-3/optimizer.pt", "README.md"]
+    fill(tmp_path / "checkpoints", [*own, *mine])
+    remove_checkpoints(tmp_path / "checkpoints", ["red"])
+    left = {file.relative_to(tmp_path / "checkpoints").as_posix() for file in tmp_path.rglob("*") if file.is_file()}
+    assert left == {*mine}
 
 
 INPUTS = {

@@ -1,0 +1,148 @@
+"""``inputs.json``: the claim of a run or a comparison, and what names it.
+
+It is the first of a run's records. A stage's record names the digests of what the stage was made from, so that a file
+of another run, or one from before a change, is never used as this run's own. None of it is a signature: whoever
+rewrites all records so that they agree is not found out.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from alora import layout
+from alora.atomic import LOCK, is_part
+from alora.base.fingerprint import Fingerprint
+from alora.config.schema import AdapterSettings, BaseSettings, DataSettings, PromptSettings, Recipe
+from alora.errors import RunError
+from alora.reading import read_json, read_whole
+from alora.typed import leaves, typed
+
+RUN = "alora run"  # the kind of a training run's claim
+# What a run's adapters and their verdicts were made with, of run.yaml. Where its base and rows lie may change.
+_SECTIONS = {"base": BaseSettings, "adapter": AdapterSettings, "prompt": PromptSettings, "data": DataSettings}
+_MAY_CHANGE = ("train", "validation", "test", "noise")  # of data
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The record of what a folder belongs to: settings, and digests of what was read."""
+
+    kind: str
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, str]
+
+    @property
+    def base(self) -> Fingerprint:
+        """The base that it was trained on; TypeError where it names none."""
+        digests = {name.removeprefix("base "): value for name, value in self.inputs.items() if name.startswith("base ")}
+        return typed(Fingerprint, digests, "inputs.base")
+
+    @property
+    def policies(self) -> list[str]:
+        """The ids of the policies that it is for."""
+        return [name.removeprefix("policy ") for name in self.inputs if name.startswith("policy ")]
+
+    @property
+    def digest(self) -> str:
+        """What a stage's record names it by."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+
+def read_claim(folder: Path, kind: str) -> Claim | None:
+    """The record of what ``folder`` belongs to; None where nothing lies there yet.
+
+    Raises:
+        RunError: the folder holds something else.
+    """
+    file = folder / layout.INPUTS_FILE
+    try:
+        content = json.loads(read_whole(file).decode())
+    except FileNotFoundError:
+        foreign = [path.name for path in folder.iterdir() if path.name != LOCK and not is_part(path)]
+        if not foreign:
+            return None
+        raise RunError(
+            f"{folder} is not empty (it holds {min(foreign)}) and belongs to no {kind}; alora keeps one in a folder of "
+            "its own: choose another run_dir="
+        ) from None
+    except (ValueError, OSError, RecursionError) as error:
+        raise RunError(f"{file} cannot be read ({error}); choose another run_dir=, or remove the folder") from error
+    try:
+        claim = typed(Claim, content)
+        if claim.kind != kind:
+            raise TypeError(f"kind is {claim.kind}")
+    except TypeError as error:
+        raise RunError(
+            f"{file} is not the record of an {kind}, so {folder} belongs to something else, or to another version; "
+            "choose another run_dir="
+        ) from error
+    return claim
+
+
+def open_claim(run: Path, recipe: Recipe) -> Claim:
+    """The claim of the run in ``run``, which is opened to use what it has made; ``recipe`` is its ``run.yaml``.
+
+    Raises:
+        RunError: it has none that can be read, or ``run.yaml`` has other settings than those it was trained with.
+    """
+    file, remedy = run / layout.INPUTS_FILE, "train again, or name a bundle of it alone, which has a record of its own"
+    try:
+        claim = typed(Claim, read_json(file, RunError, remedy))
+        _ = claim.base
+        if claim.kind != RUN:
+            raise TypeError(f"kind is {claim.kind}")
+        then = replace(Recipe(), **{name: typed(kind, claim.settings[name], name) for name, kind in _SECTIONS.items()})
+    except (TypeError, KeyError) as error:
+        raise RunError(f"{file} is not the record of this version's run ({error}); {remedy}") from error
+    if changed := changed_settings(_made_with(then), _made_with(recipe)):
+        raise RunError(
+            f"{run / layout.RUN_FILE} is not as it was when {run} was trained: {'; '.join(changed[:5])}; put it back, "
+            "or train again"
+        )
+    return claim
+
+
+def _made_with(recipe: Recipe) -> dict[str, Any]:
+    values = {name: asdict(getattr(recipe, name)) for name in _SECTIONS}
+    data = {name: value for name, value in values["data"].items() if name not in _MAY_CHANGE}
+    return values | {"base": {"template_kwargs": values["base"]["template_kwargs"]}, "data": data}
+
+
+def require_trained(record: Path, claimed: str, adapter: str) -> None:
+    """RunError unless ``record``, a ``training.json``, says that a run of these inputs trained this adapter.
+
+    Args:
+        claimed: the digest of the run's claim.
+        adapter: the adapter's digest.
+    """
+    remedy = "put the run's own files back, or remove it and train again"
+    content = read_json(record, RunError, remedy)
+    for name, what, digest in (("inputs", "settings and rows", claimed), ("adapter_digest", "adapter", adapter)):
+        if (named := content.get(name)) != digest:
+            said = "names none" if named is None else f"is of others, {str(named)[:12]}"
+            raise RunError(f"{record} does not belong to the {what} of this run, {digest[:12]}: it {said}; {remedy}")
+
+
+def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """``settings`` as they are read back from JSON."""
+    return json.loads(json.dumps(settings))
+
+
+def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """``key: old -> new`` for every leaf that differs."""
+    old, new = ({key: value for key, value in leaves(claim) if value != {}} for claim in (before, now))
+    differing = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+    return [f"{key.removeprefix('settings.')}: {_apart(str(old.get(key)), str(new.get(key)))}" for key in differing]
+
+
+def _apart(old: str, new: str) -> str:
+    """``old -> new``; of long texts the place where they part."""
+    same = next(
+        (at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), min(len(old), len(new))
+    )
+    start = max(same - 10, 0) if max(len(old), len(new)) > 40 else 0
+    shown = [text[start:] if len(text) <= start + 40 else f"{text[start : start + 37]}..." for text in (old, new)]
+    return " -> ".join(f"...{text}" if start else text for text in shown)
