@@ -18,6 +18,7 @@ from alora.errors import AdapterError
 from alora.vllm_plugin.adapter_config import CONFIG, AdapterConfig, read_json
 
 _KEY_PREFIX = "base_model.model."
+_OF_THE_BASE = (".embed_tokens.base_layer.weight", ".lm_head.base_layer.weight")  # saved by PEFT, and skipped by vLLM
 _LARGEST = 2.0**63  # of a module's scaled product: every layer's norm squares it, in float32
 _PATTERN_S = 0.2  # for one match: a pattern that was received may run for ever
 
@@ -76,6 +77,8 @@ def _pairs(halves: Mapping[str, _Half]) -> dict[str, dict[str, _Half]]:
     """A and B by module; ValueError for other kinds of tensor, which PEFT's aLoRA has none of."""
     pairs: dict[str, dict[str, _Half]] = defaultdict(dict)
     for name, half in halves.items():
+        if name.endswith(_OF_THE_BASE):
+            continue
         module, _, kind = name.removesuffix(".weight").removeprefix(_KEY_PREFIX).rpartition(".lora_")
         if not module or kind not in ("A", "B") or not name.endswith(".weight") or len(half.shape) != 2:
             raise ValueError(f"{name} of shape {half.shape} is no LoRA weight of a linear layer")

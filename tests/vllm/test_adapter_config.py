@@ -229,6 +229,7 @@ def test_an_alora_whose_weights_do_not_fit_its_configuration_is_refused(toys, tm
         {"targets": r".*\.self_attn\.(q|v)_proj"},
         {"targets": ["layers.1.mlp.up_proj", "model.layers.0.self_attn.q_proj"]},
         {"rank_pattern": {r"layers\.0\..*q_proj": 4, "down_proj": 12}, "alpha_pattern": {"v_proj": 64}},
+        {"targets": ["q_proj", "lm_head"]},  # PEFT saves the base's own head, too
         {"seed": 3},  # rsLoRA
     ],
 )
