@@ -129,7 +129,7 @@ def _keys(start: int, end: int, activation: int | None, **extra):
 def test_what_an_adapter_overflowed_to_reaches_nobody_else(engine, toys, tmp_path, kind):
     """NaN stays in freed blocks, and attention reads a block whole, also the slots behind the prompt."""
     huge = shutil.copytree(toys[kind].path, tmp_path / "huge")
-    edit_config(str(huge), lora_alpha=1e30)
+    edit_config(str(huge), lora_alpha=1e16)  # each product is finite; those of the layers together are not
     adapter = ToyAdapter("huge", next(NUMBERS), str(huge), toys[kind].invocation)
     ids = prompt(40, suffix=10)
     wanted = engine.ask_one(ids).logprobs_V
