@@ -118,7 +118,7 @@ def require_trained(record: Path, claimed: str, adapter: str) -> None:
         claimed: the digest of the run's claim.
         adapter: the adapter's digest.
     """
-    remedy = "put the run's own files back, or remove it and train again"
+    remedy = "put the run's own file back, name a bundle of the run alone, or remove the file and train again"
     content = read_json(record, RunError, remedy)
     for name, what, digest in (("inputs", "settings and rows", claimed), ("adapter_digest", "adapter", adapter)):
         if (named := content.get(name)) != digest:
