@@ -123,6 +123,7 @@ class RemoteEngine(AsyncClosing):
                 "prompt": [*prefix.token_ids, *suffix.token_ids],
                 "max_tokens": 1,
                 "temperature": 0,
+                "repetition_penalty": 1,  # else the server takes it from the base's generation_config.json
                 "logprobs": len(labels),
                 "allowed_token_ids": labels,
                 "return_tokens_as_token_ids": True,

@@ -28,7 +28,10 @@ POINT = OperatingPoint(1.5, 0.42, 0.35, 0.5, "f1", None, 40, 18)
 
 @functools.cache
 def base_folder() -> Path:
-    return toy_base_folder(store.folder() / "bundled base", head_dim=32)
+    folder = toy_base_folder(store.folder() / "bundled base", head_dim=32)
+    # vLLM's server takes it for a default of its requests; a verdict must not.
+    (folder / "generation_config.json").write_text('{"repetition_penalty": 1.5}')
+    return folder
 
 
 @functools.cache

@@ -81,7 +81,9 @@ def test_the_bundles_are_served_by_policy_and_digest(served, bundles):
 
 
 def test_the_client_gives_the_scorers_answers(served, bundles, renderer):
-    prefix = renderer.prefix(store.conversation("Give me a refund, please. " * 6))
+    words = "\n".join(bundles[0].policy.answers)  # what a repetition penalty would act on
+    prefix = renderer.prefix(store.conversation("Give me a refund, please. " * 6 + words))
+    assert {*bundles[0].suffix.label_token_ids} & {*prefix.token_ids}
     found = verify(served.url, bundles, renderer, prefix, [bundle.suffix for bundle in bundles])
     wanted, base = in_process(bundles, prefix), in_process([_inert(bundle) for bundle in bundles], prefix)
     for here, there, without in zip(wanted, found, base, strict=True):
