@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from alora.adapter.folder import AdapterSpec
 from alora.bundle.manifest import Manifest
 from alora.evaluation.doubts import doubts
-from alora.evaluation.report import describe_operating_point, figure_rows
+from alora.evaluation.tables import describe_operating_point, figure_rows
 
 _HUB_METRICS = {"accuracy": "accuracy", "f1": "f1", "precision": "precision", "recall": "recall", "auroc": "roc_auc"}
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")

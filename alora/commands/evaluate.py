@@ -21,11 +21,11 @@ from alora.data.sources import Source
 from alora.data.splits import read_shared_rows
 from alora.errors import DataError, LeftOut
 from alora.evaluation.bag_of_words import fit_bag_of_words
-from alora.evaluation.page import render_overview
 from alora.evaluation.predict import Predictions, predict
 from alora.evaluation.records import Evaluation
-from alora.evaluation.report import HEADINGS, describe_operating_point, evaluate, table_rows, write_evaluations
+from alora.evaluation.report import render_overview
 from alora.evaluation.scored import Judged, Scored, write_predictions
+from alora.evaluation.tables import HEADINGS, describe_operating_point, evaluate, table_rows, write_evaluations
 from alora.layout import EVALUATION, TRAINING, home_of
 from alora.notes import note
 from alora.policy import Policy

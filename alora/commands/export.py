@@ -15,7 +15,7 @@ from alora.commands.output import say, say_json, table
 from alora.config.schema import Recipe
 from alora.errors import CheckFailed, ConfigError, RunError
 from alora.evaluation.records import Evaluation
-from alora.evaluation.report import read_evaluations, require_labels
+from alora.evaluation.tables import read_evaluations, require_labels
 from alora.identity.certificate import Certificate, read_certificate
 from alora.layout import BATTERY, EVALUATION, IDENTITY, TRAINING, home_of
 from alora.training.track import read_hyperparameters

@@ -18,7 +18,7 @@ from alora.data.conversation import LabelledConversation, named
 from alora.data.splits import read_shared_rows
 from alora.errors import DataError, LeftOut
 from alora.evaluation.predict import predict
-from alora.evaluation.report import HEADINGS, table_rows
+from alora.evaluation.tables import HEADINGS, table_rows
 from alora.notes import note
 from alora.prefix.scorer import Scorer
 

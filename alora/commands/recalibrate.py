@@ -27,7 +27,7 @@ from alora.data.splits import hold_out, read_shared_rows
 from alora.errors import ConfigError, DataError
 from alora.evaluation.calibration import fit_operating_point, positive_probability, refit_settings
 from alora.evaluation.predict import Predictions, predict
-from alora.evaluation.report import describe_operating_point
+from alora.evaluation.tables import describe_operating_point
 from alora.prefix.scorer import Scorer
 from alora.serving.engine import Engine
 from alora.verdict import OperatingPoint

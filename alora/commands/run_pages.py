@@ -15,11 +15,11 @@ from alora.config.schema import Recipe
 from alora.data.conversation import LabelledConversation
 from alora.errors import CheckFailed, RunError
 from alora.evaluation.doubts import doubts
-from alora.evaluation.page import Page, render_overview, render_page
 from alora.evaluation.predict import answers
 from alora.evaluation.records import Evaluation
-from alora.evaluation.report import HEADINGS, describe_operating_point, table_rows, write_evaluations
+from alora.evaluation.report import Page, render_overview, render_page
 from alora.evaluation.scored import Judged, Scored, write_predictions
+from alora.evaluation.tables import HEADINGS, describe_operating_point, table_rows, write_evaluations
 from alora.findings import WARNING, Finding
 from alora.identity.certificate import Certificate
 from alora.layout import BATTERY, BUNDLE, POLICIES, REPORT, RUN_FILE, link_only

@@ -34,7 +34,7 @@ from alora.data.splits import read_splits
 from alora.errors import CheckFailed, ConfigError, RunError
 from alora.evaluation.baselines import compare_with_baselines
 from alora.evaluation.records import Evaluation
-from alora.evaluation.report import read_evaluations, require_labels
+from alora.evaluation.tables import read_evaluations, require_labels
 from alora.findings import as_lines
 from alora.identity.certificate import Certificate, read_certificate, write_certificate
 from alora.identity.certify import certify

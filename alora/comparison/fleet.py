@@ -13,8 +13,8 @@ from alora.evaluation.calibration import positive_probability
 from alora.evaluation.paired import paired_auroc
 from alora.evaluation.predict import Predictions, labels_of
 from alora.evaluation.records import Evaluation
-from alora.evaluation.report import evaluate
 from alora.evaluation.resampling import Flags, Floats
+from alora.evaluation.tables import evaluate
 from alora.policy import Policy
 from alora.verdict import OperatingPoint
 

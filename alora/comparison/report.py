@@ -8,7 +8,7 @@ import numpy as np
 
 from alora.comparison.figures import Comparison, Method
 from alora.comparison.scores import Scores
-from alora.evaluation.report import estimate_cell
+from alora.evaluation.tables import estimate_cell
 
 SCHEMA_VERSION = 1
 COLUMNS = {

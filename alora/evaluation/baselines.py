@@ -10,8 +10,8 @@ from alora.errors import AloraError
 from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.calibration import all_probabilities, fit_operating_point, fit_rules
 from alora.evaluation.predict import Predictions, predict_parts
-from alora.evaluation.report import evaluate
 from alora.evaluation.scored import Scored
+from alora.evaluation.tables import evaluate
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
 from alora.prefix.store import PrefixStore

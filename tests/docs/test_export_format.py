@@ -11,7 +11,7 @@ from alora.base.fingerprint import Fingerprint
 from alora.bundle.manifest import BaseRecord, CardRecord, CertificateRecord, FileRecord, Manifest, MoveRecord
 from alora.config.schema import EvaluationSettings, PromptSettings
 from alora.evaluation.predict import Predictions
-from alora.evaluation.report import evaluate
+from alora.evaluation.tables import evaluate
 from alora.policy import Policy
 from alora.prompt.render import Suffix
 from alora.verdict import OperatingPoint

@@ -7,7 +7,7 @@ from alora.config.schema import DataSettings, EvaluationSettings, PolicySettings
 from alora.data.check import check_balance, check_duplicates
 from alora.data.conversation import read_labelled
 from alora.evaluation.bag_of_words import fit_bag_of_words
-from alora.evaluation.report import evaluate
+from alora.evaluation.tables import evaluate
 from alora.policy import load_policies
 from alora.scaffold import scaffold
 from alora.verdict import OperatingPoint

@@ -17,7 +17,7 @@ from alora.bundle.write import BundleContents, write_bundle
 from alora.cli import main
 from alora.config.saved import save_recipe
 from alora.config.schema import BaseSettings, DataSettings, ExportSettings, PolicySettings, Recipe
-from alora.evaluation.report import read_evaluations, write_evaluations
+from alora.evaluation.tables import read_evaluations, write_evaluations
 from alora.identity.certificate import read_certificate, write_certificate
 from alora.layout import link_only
 from alora.training.run_folder import RunFolder

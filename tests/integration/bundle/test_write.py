@@ -25,7 +25,7 @@ from alora.bundle.write import BundleContents, copy_bundle, public_source, write
 from alora.config.schema import EvaluationSettings, PromptSettings
 from alora.errors import BundleError, CheckFailed, ConfigError
 from alora.evaluation.predict import Predictions
-from alora.evaluation.report import evaluate
+from alora.evaluation.tables import evaluate
 from alora.probes import probe_conversations
 from alora.prompt.render import Renderer
 from tests.forked import Forked, kill_when

@@ -9,7 +9,7 @@ import pytest
 from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE
 from alora.cli import main
 from alora.evaluation.doubts import doubts
-from alora.evaluation.report import read_evaluations
+from alora.evaluation.tables import read_evaluations
 from tests.toy_recipe import QUICK, toy_base_folder, toy_rows
 
 

@@ -13,7 +13,7 @@ from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.baselines import compare_with_baselines
 from alora.evaluation.calibration import fit_operating_point, positive_probability
 from alora.evaluation.predict import Predictions, labels_of
-from alora.evaluation.report import evaluate
+from alora.evaluation.tables import evaluate
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Renderer

@@ -10,7 +10,7 @@ from pyarrow import parquet
 from alora.cli import report
 from alora.commands.output import report_file, say, say_json, table, write_text
 from alora.errors import ConfigError, PolicyError
-from alora.evaluation.page import render_overview
+from alora.evaluation.report import render_overview
 from alora.evaluation.scored import write_predictions
 from alora.notes import note
 

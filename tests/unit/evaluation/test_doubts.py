@@ -10,7 +10,7 @@ from alora.evaluation.calibration import TEMPERATURE_BOUNDS
 from alora.evaluation.doubts import doubts
 from alora.evaluation.predict import Predictions
 from alora.evaluation.records import Estimate
-from alora.evaluation.report import evaluate
+from alora.evaluation.tables import evaluate
 from alora.policy import Policy
 from alora.verdict import OperatingPoint
 

@@ -1,225 +1,289 @@
-"""Predictions, the bag-of-words baseline, and the report's round trip."""
+"""The page that an evaluation is judged by, and the file with every row's probability."""
 
+import hashlib
 import json
+import re
+from base64 import b64encode
+from dataclasses import replace
+from html.parser import HTMLParser
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+from sklearn.metrics import f1_score, precision_recall_fscore_support
 
-from alora.config.schema import EvaluationSettings
+from alora.commands.run_pages import write_page
+from alora.config.schema import EvaluationSettings, Recipe
 from alora.data.conversation import Conversation, LabelledConversation, Message
-from alora.errors import ConfigError, DataError, PolicyError, RunError
-from alora.evaluation.bag_of_words import fit_bag_of_words
-from alora.evaluation.calibration import positive_probability
-from alora.evaluation.metrics import compute_metrics
-from alora.evaluation.predict import Predictions, labels_of, predict
-from alora.evaluation.report import (
-    HEADINGS,
-    describe_operating_point,
-    evaluate,
-    figure_rows,
-    read_evaluations,
-    table_rows,
-    write_evaluations,
-)
+from alora.evaluation import report as page_module
+from alora.evaluation.calibration import all_probabilities, choose_threshold, fit_rules, verdicts
+from alora.evaluation.predict import Predictions
+from alora.evaluation.report import EXCERPT, SHOWN, Page, render_overview, render_page
+from alora.evaluation.scored import Judged, Scored, write_predictions
+from alora.evaluation.tables import estimate_cell, evaluate
 from alora.policy import Policy
-from alora.prompt.render import Renderer
-from alora.verdict import OperatingPoint
+from alora.verdict import OperatingPoint, make_verdict
 
-REFUNDS = Policy("refunds", "Promised refunds", "No refund is promised.")
-TONE = Policy("tone", "Tone", "Stay polite.", ("rude", "dry", "warm"), ("A", "B", "C"))
-SETTINGS = EvaluationSettings(bootstrap=50)
-
-
-def row(text: str, **labels: str) -> LabelledConversation:
-    return LabelledConversation(Conversation(text, (Message("user", text),)), labels)
+SETTINGS = EvaluationSettings(bootstrap=20)
+EVIL = "<script>alert(1)</script>\u202e\x00"
+SPLITS = ("validation", "test")
 
 
-def refund_rows(size: int, seed: int) -> list[LabelledConversation]:
-    rng = np.random.default_rng(seed)
-    filler = ["today", "the", "parcel", "arrived", "late", "again", "thanks", "please"]
-    rows = []
-    for _ in range(size):
-        bad = bool(rng.random() < 0.5)
-        words = [*rng.choice(filler, 6), "refunded" if bad else "regret"]
-        rng.shuffle(words)
-        rows.append(row(" ".join(words), refunds="violation" if bad else "ok"))
-    return rows
-
-
-def test_bag_of_words_finds_the_word_and_nothing_else():
-    baseline = fit_bag_of_words(REFUNDS, refund_rows(60, 0))
-    found = evaluate(baseline.predict(refund_rows(40, 1)), OperatingPoint(), SETTINGS, method="bag_of_words")
-    assert found.metrics.value("auroc") == 1.0
-    rng = np.random.default_rng(2)
-    shuffled = [row(r.conversation.id, refunds=str(rng.choice(REFUNDS.labels))) for r in refund_rows(200, 3)]
-    chance = evaluate(baseline.predict(shuffled), OperatingPoint(), SETTINGS, method="bag_of_words")
-    assert 0.35 < chance.metrics.value("auroc") < 0.65
-
-
-def test_bag_of_words_probabilities_sum_to_one_and_rows_of_other_policies_are_left_out():
-    baseline = fit_bag_of_words(REFUNDS, refund_rows(60, 0))
-    got = baseline.predict([*refund_rows(5, 1), row("nothing to see", tone="dry")])
-    assert len(got.logits_NL) == 5
-    assert np.exp(got.logits_NL).sum(axis=1) == pytest.approx(np.ones(5))
-
-
-def test_bag_of_words_with_a_label_that_training_lacked():
-    rows = [row(f"{word} {i}", tone=label) for i in range(4) for word, label in (("idiot", "rude"), ("well", "dry"))]
-    got = fit_bag_of_words(TONE, rows).predict([row("idiot", tone="warm")])
-    assert got.logits_NL[0, 0] > got.logits_NL[0, 1] > got.logits_NL[0, 2] == -50.0
-    assert got.label_ids_N.tolist() == [2]
-
-
-def test_who_speaks_is_a_word_of_the_bag():
-    def spoken(role, label):
-        return LabelledConversation(Conversation(role, (Message(role, "the same words"),)), {"refunds": label})
-
-    rows = [spoken(role, label) for role, label in (("user", "ok"), ("assistant", "violation")) for _ in range(4)]
-    assert (
-        evaluate(
-            fit_bag_of_words(REFUNDS, rows).predict(rows), OperatingPoint(), SETTINGS, method="bag_of_words"
-        ).metrics.value("auroc")
-        == 1.0
-    )
-
-
-def test_an_evaluation_is_of_tempered_probabilities_at_the_points_threshold():
-    rng = np.random.default_rng(4)
-    label_ids = (rng.random(60) < 0.5).astype(np.int64)
-    logits = np.stack([rng.normal(3 - 6 * label_ids, 4), np.zeros(60)], axis=1)
-    point = OperatingPoint(3.0, 0.7)
-    found = evaluate(Predictions(REFUNDS, logits, label_ids, 7), point, SETTINGS, method="alora", seed=5)
-    wanted = compute_metrics(label_ids == 0, positive_probability(logits, 3.0), 0.7, SETTINGS.bootstrap, 5)
-    assert (found.metrics, found.truncated, found.operating_point) == (wanted, 7, point)
-    assert found.metrics != compute_metrics(label_ids == 0, positive_probability(logits, 3.0), 0.7, 50, 0)
-
-
-def test_bag_of_words_refusals():
-    with pytest.raises(DataError, match="two training rows of two labels"):
-        fit_bag_of_words(REFUNDS, [row("a", refunds="ok"), row("b", refunds="ok"), row("c", refunds="violation")])
-    symbols = [row("!!", refunds=label) for label in ("ok", "ok", "violation", "violation")]
-    assert fit_bag_of_words(REFUNDS, symbols).predict(symbols).logits_NL.shape == (4, 2)  # the role is a word
-
-
-class _Renderer(Renderer):
-    """A prefix is its conversation; the model below reads it."""
-
-    def __init__(self):
-        pass
-
-    def windows(self, conversation):
-        return [_Prefix(conversation.messages[0].content)]
-
-
-class _Prefix:
-    def __init__(self, text):
-        self.text = text
-        self.token_ids = tuple(range(len(text)))
-        self.truncation = object() if "long" in text else None
-
-
-class _LengthScorer:
-    """Adapter ``i`` answers with the length of the text in its label ``i``: a scorer of the same interface."""
-
-    calls = 0
-    asked = ()
-
-    def score_rows(self, questions):
-        self.calls += 1
-        self.asked += tuple(tuple(question.asked) for question in questions)
-        return [
-            [np.eye(3 if suffix == "tone" else 2)[0] * len(question.prefix.text) for suffix in question.suffixes]
-            for question in questions
-        ]
-
-
-def test_predict_scores_a_row_once_and_keeps_it_where_it_is_labelled():
-    rows = [
-        row("aa", refunds="ok", tone="warm"),
-        row("b", tone="rude"),
-        row("skipped", other="x"),
-        row("too long", refunds="violation"),
-    ]
-    scorer = _LengthScorer()
-    refunds, tone = predict(scorer, _Renderer(), [REFUNDS, TONE], ["refunds", "tone"], rows, progress="")
-    assert (scorer.calls, scorer.asked) == (1, ((0, 1), (1,), (0,)))
-    assert refunds.logits_NL.tolist() == [[2, 0], [8, 0]]
-    assert refunds.label_ids_N.tolist() == [1, 0]
-    assert (refunds.truncated, tone.truncated) == (1, 0)
-    assert tone.logits_NL.tolist() == [[2, 0, 0], [1, 0, 0]]
-    assert tone.label_ids_N.tolist() == [2, 0]
-    assert refunds.label_counts == {"violation": 1, "ok": 1}
-
-
-@pytest.mark.parametrize(("limits", "calls"), [((2, 8192), 2), ((32, 3), 2), ((1, 8192), 3)])
-def test_predict_scores_as_many_rows_at_once_as_fit(limits, calls, monkeypatch):
-    monkeypatch.setattr("alora.evaluation.predict.BATCH_ROWS", limits[0])
-    monkeypatch.setattr("alora.evaluation.predict.BATCH_PREFIX_TOKENS", limits[1])
-    rows = [row("aa", tone="warm"), row("b", tone="rude"), row("too long", tone="warm")]
-    scorer = _LengthScorer()
-    (tone,) = predict(scorer, _Renderer(), [TONE], ["tone"], rows, progress="")
-    assert scorer.calls == calls
-    assert tone.logits_NL[:, 0].tolist() == [2, 1, 8]
-
-
-def test_predict_refusals_and_nothing_to_do():
-    with pytest.raises(ConfigError, match="1 policies but 2 suffixes"):
-        predict(_LengthScorer(), _Renderer(), [REFUNDS], ["a", "b"], [], progress="")
-    (empty,) = predict(_LengthScorer(), _Renderer(), [REFUNDS], ["a"], [], progress="")
-    assert empty.logits_NL.shape == (0, 2)
-    with pytest.raises(DataError, match="no rows"):
-        evaluate(empty, OperatingPoint(), SETTINGS, method="alora")
-    with pytest.raises(PolicyError, match="label 'maybe'"):
-        labels_of(REFUNDS, [row("x", refunds="maybe")])
-
-
-def evaluation(target: str = "f1"):
+def make_page(policy=None, signals=(2.0, 0.3, 1.2), count=80, texts=True, evil="") -> Page:
+    policy = policy or Policy("refunds", "No refunds", "Promise nothing.")
     rng = np.random.default_rng(0)
-    label_ids = (rng.random(50) < 0.5).astype(np.int64)
-    logits = np.stack([rng.normal(1 - 2 * label_ids), np.zeros(50)], axis=1)
-    point = OperatingPoint(1.25, 0.4, 0.3, 0.5, target, None if target == "f1" else 0.05, 30, 15)
-    return evaluate(Predictions(REFUNDS, logits, label_ids, 2), point, SETTINGS, method="alora", adapter_digest="d1")
+    ids = {split: rng.integers(0, len(policy.labels), count) for split in SPLITS}
+    rows = {
+        split: [
+            LabelledConversation(
+                Conversation(f"{split} {n}{evil}", (Message("user", f"secret {n}{evil} " + "long " * 300),)),
+                {policy.id: policy.labels[ids[split][n]]},
+                f"{split}.jsonl:{n}{evil}",
+            )
+            for n in range(count)
+        ]
+        for split in SPLITS
+    }
+    methods = []
+    for name, signal in zip(("alora", "prompt", "bag_of_words"), signals, strict=True):
+        made = {}
+        for split in SPLITS:
+            logits = rng.normal(size=(count, len(policy.labels)))
+            logits[np.arange(count), ids[split]] += signal
+            made[split] = Predictions(policy, logits, ids[split])
+        rules = fit_rules(all_probabilities(made["validation"].logits_NL), ids["validation"], policy.labels, SETTINGS)
+        point, digest = OperatingPoint(1.0, 0.4), "d1" if name == "alora" else None
+        found = evaluate(made["test"], point, SETTINGS, method=name, adapter_digest=digest, rules=rules)
+        methods.append(Scored(found, made))
+    settings = replace(SETTINGS, report_texts=texts)
+    losses = {"training": [(2, 0.7), (4, 0.2)], "validation": [(2, 0.6), (4, 0.5)]}
+    return Page(Judged(policy, methods, rows), settings, losses, {"Training": {"steps": 4, f"odd{evil}": evil}})
 
 
-def test_round_trip_through_the_file(tmp_path):
-    file = tmp_path / "new" / "evaluation.json"
-    write_evaluations(file, [evaluation(), evaluation("fpr")])
-    assert read_evaluations(file) == [evaluation(), evaluation("fpr")]
-    assert [path.name for path in file.parent.iterdir()] == ["evaluation.json"]
+class Read(HTMLParser):
+    """Tags with their attributes, scripts and text, as a browser has them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags, self.scripts, self.text = [], [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        if self.cdata_elem == "script":
+            self.scripts.append(data)
+        elif self.cdata_elem is None:
+            self.text += data
+
+    def attributes(self, **wanted):
+        return next(found for _, found in self.tags if wanted.items() <= found.items())
 
 
-def test_damaged_reports_are_named(tmp_path):
-    file = tmp_path / "evaluation.json"
-    with pytest.raises(RunError, match=r"does not exist.*alora evaluate"):
-        read_evaluations(file)
-    write_evaluations(file, [evaluation()])
-    good = json.loads(file.read_text())
-    bad = ["{", "[]", "null", json.dumps(good | {"schema_version": 2}), json.dumps({"schema_version": 1})]
-    del good["evaluations"][0]["metrics"]["figures"]["auroc"]
-    for text in (*bad, json.dumps(good)):
-        file.write_text(text)
-        with pytest.raises(RunError, match="evaluate again"):
-            read_evaluations(file)
+def test_what_others_wrote_is_text():
+    policy = Policy("refunds", "Title <script>alert(1)</script>", "Rule " + EVIL[:-2],
+                    ("bad <script>alert(1)</script>", "fine <img src=x onerror=alert(1)>"), ("Yes", "No"))  # fmt: skip
+    text = render_page(make_page(policy, evil=EVIL))
+    read = Read(text)
+    assert [tag for tag, _ in read.tags].count("script") == 1
+    assert "img" not in dict(read.tags)
+    assert not [name for _, attributes in read.tags for name in attributes if name.startswith("on")]
+    assert text.count("&lt;script&gt;alert(1)&lt;/script&gt;\\u202e\\u0000") > SHOWN  # ids, places and texts
+    assert "secret" in read.text
+    assert not set("\u202e\x00") & set(text)
+    overview = render_overview({'policies/a"<b>/report.html': make_page(policy).judged.evaluations}, {"x": EVIL})
+    assert "<b>" not in overview
+    assert "script" not in {tag for tag, _ in Read(overview).tags}
+    assert "&lt;script&gt;alert(1)" in overview
 
 
-def test_a_folder_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match=r"cannot be written.*output="):
-        write_evaluations(tmp_path / "file" / "evaluation.json", [evaluation()])
+def test_the_page_asks_nothing_of_the_network_and_runs_its_own_script_alone():
+    text = render_page(make_page())
+    read = Read(text)
+    assert not [attributes for _, attributes in read.tags if {"src", "href", "srcset"} & attributes.keys()]
+    assert "url(" not in text
+    assert "@import" not in text
+    (script,) = read.scripts
+    digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = read.attributes(**{"http-equiv": "Content-Security-Policy"})["content"]
+    assert policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    assert text == render_page(make_page())  # no time of day, no order of a set
 
 
-def test_tables():
-    (cells,) = table_rows([evaluation()])
-    assert len(cells) == len(HEADINGS)
-    assert cells[:2] == ["refunds", "alora"]
-    assert cells[3].count(",") == 1
-    assert cells[3].startswith(f"{evaluation().metrics.value('auroc'):.3f}")
-    assert ["AUROC", cells[3]] in figure_rows(evaluation().metrics)
+def test_the_page_shows_every_method_with_its_intervals():
+    page = make_page()
+    text = Read(render_page(page)).text
+    for evaluation in page.judged.evaluations:
+        for name in ("auroc", "f1", "recall_at_1_fpr", "ece"):
+            assert estimate_cell(evaluation.metrics.figures[name], with_interval=True) in text, name
+    most = max(page.judged.evaluations[0].label_counts.values())
+    assert f"is right for {most} of 80 rows" in " ".join(text.split())
 
 
-def test_sentences():
-    assert "uncalibrated" in describe_operating_point(OperatingPoint())
-    assert describe_operating_point(evaluation().operating_point) == (
-        "threshold 0.4000 (95 % interval 0.3000 to 0.5000), temperature 1.250: best F1 on 30 validation rows"
+@pytest.mark.parametrize(("split", "fitted"), [("test", False), ("validation", True)])
+def test_the_all_clear_says_on_which_rows_it_stands(split, fitted):
+    page = make_page(signals=(3.0, 0.1, 0.1))
+    methods = [replace(one, evaluation=replace(one.evaluation, split=split)) for one in page.judged.methods]
+    text = Read(render_page(replace(page, judged=replace(page.judged, methods=methods)))).text
+    clear = " ".join(text.split()).partition(f"On these 80 {split} rows nothing speaks against the adapter")[2][:400]
+    assert clear
+    assert ("temperature and threshold were chosen on the same rows" in clear) == fitted
+
+
+@pytest.mark.parametrize(("last", "warned"), [(0.3, True), (0.395, False)])
+def test_a_training_that_was_still_improving_is_on_the_page(tmp_path, last, warned):
+    losses = {"training": [], "validation": [[1, 0.5], [2, 0.4], [3, last]]}
+    record = {"losses": losses, "settings": {"max_steps": -1, "epochs": 3.0}, "standing": {"best_step": 3}}
+    record |= {"history": [], "peak_bytes": 0, "steps": 3}
+    (tmp_path / "training.json").write_text(json.dumps(record))
+    page = make_page(signals=(3.0, 0.1, 0.1))
+    write_page(tmp_path / "report.html", page.judged, Recipe(), tmp_path / "training.json")
+    text = " ".join(Read((tmp_path / "report.html").read_text()).text.split())
+    assert ("STILL_IMPROVING" in text and "(validation loss 0.400, then 0.300)" in text) == warned
+    assert ("raise training.epochs, which was 3" in text) == warned
+    assert ("nothing speaks against the adapter" in text) == (not warned)
+
+
+def test_the_slider_counts_what_the_figures_count():
+    page = make_page()
+    own = page.judged.evaluations[0]
+    data = json.loads(Read(render_page(page)).attributes(id="threshold")["data-rows"])
+    assert (data["hits"][0], data["alarms"][0]) == (0, 0)
+    assert data["hits"][-1] == own.metrics.positives
+    chosen = sum(value >= data["threshold"] for value in data["values"])
+    assert [data["hits"][chosen], data["alarms"][chosen]] == [line[0] for line in own.confusion]
+    probability_N = page.judged.methods[0].probability_NL("test")[:, 0]
+    assert data["values"] == sorted(probability_N.tolist(), reverse=True)
+
+
+def test_curves_run_from_corner_to_corner():
+    charts = {chart.title: chart for chart in page_module._charts(make_page())}
+    assert list(charts) == ["Loss", "ROC", "Precision and recall", "Reliability (dots: rows)"]
+    for line in charts["ROC"].lines:
+        assert re.fullmatch(r"M0 200L.*L300 0", line.path)
+    assert charts["Loss"].ends == (4, 0.7)
+    assert charts["Loss"].lines[0].path == "M150 0L300 142.9"
+    assert "Loss" not in [chart.title for chart in page_module._charts(replace(make_page(), losses={}))]
+
+
+def test_a_point_alone_is_a_dot():
+    loss = page_module._charts(
+        replace(make_page(), losses={"training": [(2, 0.4), (4, 0.3)], "validation": [(4, 0.2)]})
+    )[0]
+    assert [len(line.dots) for line in loss.lines] == [0, 1]
+    assert loss.lines[1].dots == [(300.0, 100.0, 3.0)]
+
+
+def test_the_worst_mistakes_are_the_surest_wrong_verdicts():
+    page = make_page(signals=(0.2, 0.3, 1.2))
+    own, rows = page.judged.methods[0], page.judged.rows["test"]
+    wrong = []
+    for n, (logits, label) in enumerate(
+        zip(own.predictions["test"].logits_NL.tolist(), own.predictions["test"].label_ids_N, strict=True)
+    ):
+        verdict = make_verdict(page.judged.policy, logits, own.evaluation.operating_point.calibration, "d")
+        if verdict.label != page.judged.policy.labels[label]:
+            wrong.append((verdict.probabilities[page.judged.policy.labels[label]], rows[n].conversation.id))
+    assert len(wrong) > SHOWN
+    listed = page_module._mistakes(page)
+    assert [item["id"] for item in listed] == [name for _, name in sorted(wrong)[:SHOWN]]
+    assert all(len(item["text"]) < EXCERPT + 20 for item in listed)
+
+
+def test_a_row_that_reads_like_another_labels_is_doubted():
+    page = make_page(signals=(9.0, 0.3, 1.2))
+    assert page_module._doubted(page) == ([], 0)
+    for split in SPLITS:
+        page.judged.methods[0].predictions[split].label_ids_N[7] ^= 1  # somebody mislabelled it
+    doubted, count = page_module._doubted(page)
+    assert count == 2
+    assert {item["id"] for item in doubted} == {"validation 7", "test 7"}
+    assert "validation 7" in render_page(page)
+
+
+def test_rows_of_one_class_still_have_a_page():
+    page = make_page()
+    own = page.judged.methods[0]
+    predictions = replace(own.predictions["test"], label_ids_N=np.ones(80, dtype=np.int64))
+    found = evaluate(predictions, OperatingPoint(), SETTINGS, method="alora", split="validation", adapter_digest="d")
+    methods = [Scored(found, {"validation": predictions})]
+    text = render_page(replace(page, judged=replace(page.judged, methods=methods)))
+    assert "ONE_CLASS" in text
+    assert "Training stopped by these rows" in text
+    assert "Training stopped by these rows" not in render_page(page)
+
+
+def test_texts_may_be_left_out():
+    text = render_page(make_page(signals=(0.2, 0.3, 1.2), texts=False))
+    assert "secret" not in text
+    assert "Without texts of conversations" in text
+    assert "test.jsonl:7" in text
+
+
+TONE = Policy("tone", "Tone", "Stay polite.", ("rude", "dry", "warm"), ("A", "B", "C"))
+
+
+def test_three_labels_each_have_figures_and_a_rule():
+    page = make_page(TONE, signals=(1.5, 0.3, 1.2))
+    own = page.judged.methods[0]
+    truth, said = own.predictions["test"].label_ids_N, own.verdicts_N("test")
+    point = own.evaluation.operating_point
+    by_hand = [
+        make_verdict(TONE, row, point.calibration, "").label for row in own.predictions["test"].logits_NL.tolist()
+    ]
+    assert [TONE.labels[label] for label in said] == by_hand
+    wanted = np.stack(precision_recall_fscore_support(truth, said, zero_division=0), axis=1)
+    found = [[item.precision, item.recall, item.f1, item.support] for item in own.evaluation.by_label]
+    np.testing.assert_allclose(found, wanted)
+    assert own.evaluation.macro_f1 == pytest.approx(f1_score(truth, said, average="macro"))
+    known = own.predictions["validation"]
+    wanted = choose_threshold(known.label_ids_N == 2, own.probability_NL("validation")[:, 2], SETTINGS)[0]
+    assert own.evaluation.rules["warm"] == wanted
+    fired, carried = own.probability_NL("test")[:, 2] >= wanted, truth == 2
+    line = page_module._by_label(page)[2]
+    assert (line["precision"], line["recall"]) == (
+        (fired & carried).sum() / fired.sum(),
+        (fired & carried).sum() / carried.sum(),
     )
-    assert "false positive rate at most 0.05 on" in describe_operating_point(evaluation("fpr").operating_point)
+    text = Read(render_page(page)).text
+    assert f"P ≥ {wanted:.4f}" in text
+    assert f"Macro F1 {own.evaluation.macro_f1:.3f}" in text
+    assert "own rule" not in Read(render_page(make_page())).text
+
+
+def test_a_label_that_is_never_said_and_never_carried_has_figures():
+    predictions = Predictions(TONE, np.array([[0.0, 2, 0], [0, 2, 0]]), np.array([1, 1]))
+    found = evaluate(predictions, OperatingPoint(), SETTINGS, method="alora")
+    assert found.confusion == ((0, 0, 0), (0, 2, 0), (0, 0, 0))
+    assert [item.f1 for item in found.by_label] == [0, 1, 0]
+
+
+def test_verdicts_are_those_of_a_server():
+    rng = np.random.default_rng(1)
+    logits = rng.normal(size=(50, 3))
+    point = OperatingPoint(1.7, 0.45)
+    said = [TONE.labels[place] for place in verdicts(all_probabilities(logits, 1.7), 0.45)]
+    assert said == [make_verdict(TONE, row, point.calibration, "").label for row in logits.tolist()]
+
+
+def test_every_rows_probability_is_kept_and_no_text(tmp_path):
+    page = make_page(TONE, evil=EVIL)
+    file = tmp_path / "new/predictions.parquet"
+    write_predictions(file, [page.judged])
+    table = pq.read_table(file)
+    assert table.num_rows == 3 * len(SPLITS) * 80
+    chosen = (table["method"].to_numpy() == "alora") & (table["split"].to_numpy() == "test")
+    line, own = table.filter(chosen).to_pylist()[5], page.judged.methods[0]
+    assert line["probabilities"] == own.probability_NL("test")[5].tolist()
+    assert line["probability"] == line["probabilities"][0]
+    assert line["labels"] == list(TONE.labels)
+    said = table.filter(chosen)["verdict"].to_pylist()
+    assert said == [TONE.labels[label] for label in own.verdicts_N("test")]
+    assert said != table.filter(chosen)["label"].to_pylist()
+    assert (line["policy"], line["id"]) == ("tone", page.judged.rows["test"][5].conversation.id)
+    assert b"secret" not in file.read_bytes()
+    before = file.read_bytes()
+    write_predictions(file, [page.judged])
+    assert file.read_bytes() == before
+    assert [entry.name for entry in file.parent.iterdir()] == [file.name]

@@ -1,0 +1,166 @@
+"""Compute an evaluation from predictions; format it as table rows; write and read ``evaluation.json``."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from alora.atomic import write_json
+from alora.config.schema import EvaluationSettings
+from alora.errors import RunError
+from alora.evaluation.calibration import all_probabilities, at_bound, verdicts
+from alora.evaluation.doubts import doubts
+from alora.evaluation.metrics import compute_metrics
+from alora.evaluation.predict import Predictions
+from alora.evaluation.records import FIGURES, Estimate, Evaluation, Metrics
+from alora.findings import Finding
+from alora.policy import Policy
+from alora.reading import content_digest
+from alora.typed import typed
+from alora.verdict import OperatingPoint
+
+HEADINGS = ("policy", "method", "rows", "AUROC", "AUPRC", "F1", "precision", "recall", "R@1%FPR", "R@5%FPR", "ECE")
+_TITLES = {
+    "balanced_accuracy": "balanced accuracy",
+    "f1": "F1",
+    "auroc": "AUROC",
+    "auprc": "AUPRC",
+    "recall_at_1_fpr": "recall at 1 % FPR",
+    "recall_at_5_fpr": "recall at 5 % FPR",
+    "ece": "ECE",
+}
+_COLUMNS = ("auroc", "auprc", "f1", "precision", "recall", "recall_at_1_fpr", "recall_at_5_fpr", "ece")
+
+
+def evaluate(
+    predictions: Predictions,
+    operating_point: OperatingPoint,
+    settings: EvaluationSettings,
+    *,
+    method: str,
+    split: str = "test",
+    adapter_digest: str | None = None,
+    seed: int = 0,
+    rules: Mapping[str, float] | None = None,
+) -> Evaluation:
+    """Figures of ``predictions`` at an operating point that was fitted on other rows.
+
+    Raises:
+        DataError: no row is labelled for the policy, or a logit is not finite.
+    """
+    probability_NL = all_probabilities(predictions.logits_NL, operating_point.temperature)
+    metrics = compute_metrics(
+        predictions.positive_N, probability_NL[:, 0], operating_point.threshold, settings.bootstrap, seed
+    )
+    confusion_LL = np.zeros((len(predictions.policy.labels),) * 2, dtype=np.int64)
+    np.add.at(confusion_LL, (predictions.label_ids_N, verdicts(probability_NL, operating_point.threshold)), 1)
+    return Evaluation(
+        policy=predictions.policy.id,
+        method=method,
+        split=split,
+        metrics=metrics,
+        operating_point=operating_point,
+        adapter_digest=adapter_digest,
+        label_counts=predictions.label_counts,
+        truncated=predictions.truncated,
+        confusion=tuple(map(tuple, confusion_LL.tolist())),
+        rules=rules or {},
+    )
+
+
+def table_rows(evaluations: Sequence[Evaluation]) -> list[list[str]]:
+    """Cells under :data:`HEADINGS`, one row per evaluation; AUROC with its interval."""
+    return [
+        [
+            item.policy,
+            item.method,
+            f"{item.metrics.rows} ({item.metrics.positives}+)",
+            *(estimate_cell(item.metrics.figures[name], with_interval=name == "auroc") for name in _COLUMNS),
+        ]
+        for item in evaluations
+    ]
+
+
+def figure_rows(metrics: Metrics) -> list[list[str]]:
+    """One row per figure of one evaluation, with its 95 % interval."""
+    return [[_TITLES.get(name, name), estimate_cell(metrics.figures[name], with_interval=True)] for name in FIGURES]
+
+
+def describe_operating_point(point: OperatingPoint) -> str:
+    """One sentence on where the verdict turns positive and what that was chosen for."""
+    if point.target == "none":
+        return "uncalibrated: temperature 1, threshold 0.5"
+    goal = {"fpr": "false positive rate at most", "recall": "recall at least"}.get(point.target, "best F1")
+    if point.target_value is not None:
+        goal += f" {point.target_value:g}"
+    if point.costs is not None:
+        goal = f"lowest cost, {point.costs[0]:g} a false positive and {point.costs[1]:g} a false negative,"
+    where = f", fitted in {point.dtype}, scorer {point.engine}" if point.dtype and point.engine else ""
+    text = f"threshold {point.threshold:.4f}"
+    if point.threshold_low is not None and point.threshold_high is not None:
+        text += f" (95 % interval {point.threshold_low:.4f} to {point.threshold_high:.4f})"
+    bound = " (at its bound: the logits fit these rows badly)" if at_bound(point.temperature) else ""
+    temperature = f"{point.temperature:.3f}{bound}"
+    return f"{text}, temperature {temperature}: {goal} on {point.rows} validation rows{where}"
+
+
+def write_evaluations(file: Path, evaluations: Sequence[Evaluation], inputs: str | None = None) -> None:
+    """Write ``evaluation.json`` whole or not at all: the figures, the warnings that follow from them, and a digest of
+    all that. ``inputs`` is the digest of a run's claim.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    findings = [asdict(finding) for finding in doubts(evaluations)]
+    figures = {"evaluations": [item.as_dict() for item in evaluations], "findings": findings}
+    content = {"schema_version": 1, **({} if inputs is None else {"inputs": inputs}), **figures}
+    try:
+        write_json(file, content | {"sha256": content_digest(content)})
+    except OSError as error:
+        raise RunError(f"{file} cannot be written: {error.strerror or error}; give a writable output=") from error
+
+
+def read_evaluations(file: Path, inputs: str | None = None) -> list[Evaluation]:
+    """Read ``evaluation.json`` back; ``inputs`` is the digest of the claim that it must be of.
+
+    Raises:
+        RunError: it is missing, damaged, changed since it was written, of another version of alora or of another run.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if content["schema_version"] != 1:
+            raise ValueError(f"schema_version {content['schema_version']} is not 1")
+        if content.get("sha256") != content_digest(content):
+            raise ValueError("it was changed after it was written: its sha256 differs")
+        named = typed(str | None, content.get("inputs"), "inputs")
+        typed(tuple[Finding, ...], content.get("findings", []), "findings")
+        evaluations = list(typed(tuple[Evaluation, ...], content["evaluations"], "evaluations"))
+    except FileNotFoundError as error:
+        raise RunError(f"{file} does not exist; run `alora evaluate` or `alora train` first") from error
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise RunError(
+            f"{file} is not an evaluation of this version of alora ({type(error).__name__}: {error}); evaluate again"
+        ) from error
+    if inputs is not None and named != inputs:
+        raise RunError(f"{file} is of a run with other settings or rows; remove it and train again")
+    return evaluations
+
+
+def require_labels(file: Path, evaluation: Evaluation, policy: Policy) -> None:
+    """RunError unless the figures in ``file`` are of this policy's labels, in their order."""
+    if (evaluation.policy, tuple(evaluation.label_counts)) != (policy.id, policy.labels):
+        raise RunError(
+            f"{file} is of policy {evaluation.policy} with the labels {', '.join(evaluation.label_counts)}, not of "
+            f"{policy.id} with {', '.join(policy.labels)}; remove it and train again"
+        )
+
+
+def estimate_cell(estimate: Estimate, with_interval: bool) -> str:
+    """An estimate as a table shows it."""
+    if estimate.value is None:
+        return "n/a"
+    if not with_interval or estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.3f}"
+    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"

@@ -1,0 +1,225 @@
+"""Predictions, the bag-of-words baseline, and the report's round trip."""
+
+import json
+
+import numpy as np
+import pytest
+
+from alora.config.schema import EvaluationSettings
+from alora.data.conversation import Conversation, LabelledConversation, Message
+from alora.errors import ConfigError, DataError, PolicyError, RunError
+from alora.evaluation.bag_of_words import fit_bag_of_words
+from alora.evaluation.calibration import positive_probability
+from alora.evaluation.metrics import compute_metrics
+from alora.evaluation.predict import Predictions, labels_of, predict
+from alora.evaluation.tables import (
+    HEADINGS,
+    describe_operating_point,
+    evaluate,
+    figure_rows,
+    read_evaluations,
+    table_rows,
+    write_evaluations,
+)
+from alora.policy import Policy
+from alora.prompt.render import Renderer
+from alora.verdict import OperatingPoint
+
+REFUNDS = Policy("refunds", "Promised refunds", "No refund is promised.")
+TONE = Policy("tone", "Tone", "Stay polite.", ("rude", "dry", "warm"), ("A", "B", "C"))
+SETTINGS = EvaluationSettings(bootstrap=50)
+
+
+def row(text: str, **labels: str) -> LabelledConversation:
+    return LabelledConversation(Conversation(text, (Message("user", text),)), labels)
+
+
+def refund_rows(size: int, seed: int) -> list[LabelledConversation]:
+    rng = np.random.default_rng(seed)
+    filler = ["today", "the", "parcel", "arrived", "late", "again", "thanks", "please"]
+    rows = []
+    for _ in range(size):
+        bad = bool(rng.random() < 0.5)
+        words = [*rng.choice(filler, 6), "refunded" if bad else "regret"]
+        rng.shuffle(words)
+        rows.append(row(" ".join(words), refunds="violation" if bad else "ok"))
+    return rows
+
+
+def test_bag_of_words_finds_the_word_and_nothing_else():
+    baseline = fit_bag_of_words(REFUNDS, refund_rows(60, 0))
+    found = evaluate(baseline.predict(refund_rows(40, 1)), OperatingPoint(), SETTINGS, method="bag_of_words")
+    assert found.metrics.value("auroc") == 1.0
+    rng = np.random.default_rng(2)
+    shuffled = [row(r.conversation.id, refunds=str(rng.choice(REFUNDS.labels))) for r in refund_rows(200, 3)]
+    chance = evaluate(baseline.predict(shuffled), OperatingPoint(), SETTINGS, method="bag_of_words")
+    assert 0.35 < chance.metrics.value("auroc") < 0.65
+
+
+def test_bag_of_words_probabilities_sum_to_one_and_rows_of_other_policies_are_left_out():
+    baseline = fit_bag_of_words(REFUNDS, refund_rows(60, 0))
+    got = baseline.predict([*refund_rows(5, 1), row("nothing to see", tone="dry")])
+    assert len(got.logits_NL) == 5
+    assert np.exp(got.logits_NL).sum(axis=1) == pytest.approx(np.ones(5))
+
+
+def test_bag_of_words_with_a_label_that_training_lacked():
+    rows = [row(f"{word} {i}", tone=label) for i in range(4) for word, label in (("idiot", "rude"), ("well", "dry"))]
+    got = fit_bag_of_words(TONE, rows).predict([row("idiot", tone="warm")])
+    assert got.logits_NL[0, 0] > got.logits_NL[0, 1] > got.logits_NL[0, 2] == -50.0
+    assert got.label_ids_N.tolist() == [2]
+
+
+def test_who_speaks_is_a_word_of_the_bag():
+    def spoken(role, label):
+        return LabelledConversation(Conversation(role, (Message(role, "the same words"),)), {"refunds": label})
+
+    rows = [spoken(role, label) for role, label in (("user", "ok"), ("assistant", "violation")) for _ in range(4)]
+    assert (
+        evaluate(
+            fit_bag_of_words(REFUNDS, rows).predict(rows), OperatingPoint(), SETTINGS, method="bag_of_words"
+        ).metrics.value("auroc")
+        == 1.0
+    )
+
+
+def test_an_evaluation_is_of_tempered_probabilities_at_the_points_threshold():
+    rng = np.random.default_rng(4)
+    label_ids = (rng.random(60) < 0.5).astype(np.int64)
+    logits = np.stack([rng.normal(3 - 6 * label_ids, 4), np.zeros(60)], axis=1)
+    point = OperatingPoint(3.0, 0.7)
+    found = evaluate(Predictions(REFUNDS, logits, label_ids, 7), point, SETTINGS, method="alora", seed=5)
+    wanted = compute_metrics(label_ids == 0, positive_probability(logits, 3.0), 0.7, SETTINGS.bootstrap, 5)
+    assert (found.metrics, found.truncated, found.operating_point) == (wanted, 7, point)
+    assert found.metrics != compute_metrics(label_ids == 0, positive_probability(logits, 3.0), 0.7, 50, 0)
+
+
+def test_bag_of_words_refusals():
+    with pytest.raises(DataError, match="two training rows of two labels"):
+        fit_bag_of_words(REFUNDS, [row("a", refunds="ok"), row("b", refunds="ok"), row("c", refunds="violation")])
+    symbols = [row("!!", refunds=label) for label in ("ok", "ok", "violation", "violation")]
+    assert fit_bag_of_words(REFUNDS, symbols).predict(symbols).logits_NL.shape == (4, 2)  # the role is a word
+
+
+class _Renderer(Renderer):
+    """A prefix is its conversation; the model below reads it."""
+
+    def __init__(self):
+        pass
+
+    def windows(self, conversation):
+        return [_Prefix(conversation.messages[0].content)]
+
+
+class _Prefix:
+    def __init__(self, text):
+        self.text = text
+        self.token_ids = tuple(range(len(text)))
+        self.truncation = object() if "long" in text else None
+
+
+class _LengthScorer:
+    """Adapter ``i`` answers with the length of the text in its label ``i``: a scorer of the same interface."""
+
+    calls = 0
+    asked = ()
+
+    def score_rows(self, questions):
+        self.calls += 1
+        self.asked += tuple(tuple(question.asked) for question in questions)
+        return [
+            [np.eye(3 if suffix == "tone" else 2)[0] * len(question.prefix.text) for suffix in question.suffixes]
+            for question in questions
+        ]
+
+
+def test_predict_scores_a_row_once_and_keeps_it_where_it_is_labelled():
+    rows = [
+        row("aa", refunds="ok", tone="warm"),
+        row("b", tone="rude"),
+        row("skipped", other="x"),
+        row("too long", refunds="violation"),
+    ]
+    scorer = _LengthScorer()
+    refunds, tone = predict(scorer, _Renderer(), [REFUNDS, TONE], ["refunds", "tone"], rows, progress="")
+    assert (scorer.calls, scorer.asked) == (1, ((0, 1), (1,), (0,)))
+    assert refunds.logits_NL.tolist() == [[2, 0], [8, 0]]
+    assert refunds.label_ids_N.tolist() == [1, 0]
+    assert (refunds.truncated, tone.truncated) == (1, 0)
+    assert tone.logits_NL.tolist() == [[2, 0, 0], [1, 0, 0]]
+    assert tone.label_ids_N.tolist() == [2, 0]
+    assert refunds.label_counts == {"violation": 1, "ok": 1}
+
+
+@pytest.mark.parametrize(("limits", "calls"), [((2, 8192), 2), ((32, 3), 2), ((1, 8192), 3)])
+def test_predict_scores_as_many_rows_at_once_as_fit(limits, calls, monkeypatch):
+    monkeypatch.setattr("alora.evaluation.predict.BATCH_ROWS", limits[0])
+    monkeypatch.setattr("alora.evaluation.predict.BATCH_PREFIX_TOKENS", limits[1])
+    rows = [row("aa", tone="warm"), row("b", tone="rude"), row("too long", tone="warm")]
+    scorer = _LengthScorer()
+    (tone,) = predict(scorer, _Renderer(), [TONE], ["tone"], rows, progress="")
+    assert scorer.calls == calls
+    assert tone.logits_NL[:, 0].tolist() == [2, 1, 8]
+
+
+def test_predict_refusals_and_nothing_to_do():
+    with pytest.raises(ConfigError, match="1 policies but 2 suffixes"):
+        predict(_LengthScorer(), _Renderer(), [REFUNDS], ["a", "b"], [], progress="")
+    (empty,) = predict(_LengthScorer(), _Renderer(), [REFUNDS], ["a"], [], progress="")
+    assert empty.logits_NL.shape == (0, 2)
+    with pytest.raises(DataError, match="no rows"):
+        evaluate(empty, OperatingPoint(), SETTINGS, method="alora")
+    with pytest.raises(PolicyError, match="label 'maybe'"):
+        labels_of(REFUNDS, [row("x", refunds="maybe")])
+
+
+def evaluation(target: str = "f1"):
+    rng = np.random.default_rng(0)
+    label_ids = (rng.random(50) < 0.5).astype(np.int64)
+    logits = np.stack([rng.normal(1 - 2 * label_ids), np.zeros(50)], axis=1)
+    point = OperatingPoint(1.25, 0.4, 0.3, 0.5, target, None if target == "f1" else 0.05, 30, 15)
+    return evaluate(Predictions(REFUNDS, logits, label_ids, 2), point, SETTINGS, method="alora", adapter_digest="d1")
+
+
+def test_round_trip_through_the_file(tmp_path):
+    file = tmp_path / "new" / "evaluation.json"
+    write_evaluations(file, [evaluation(), evaluation("fpr")])
+    assert read_evaluations(file) == [evaluation(), evaluation("fpr")]
+    assert [path.name for path in file.parent.iterdir()] == ["evaluation.json"]
+
+
+def test_damaged_reports_are_named(tmp_path):
+    file = tmp_path / "evaluation.json"
+    with pytest.raises(RunError, match=r"does not exist.*alora evaluate"):
+        read_evaluations(file)
+    write_evaluations(file, [evaluation()])
+    good = json.loads(file.read_text())
+    bad = ["{", "[]", "null", json.dumps(good | {"schema_version": 2}), json.dumps({"schema_version": 1})]
+    del good["evaluations"][0]["metrics"]["figures"]["auroc"]
+    for text in (*bad, json.dumps(good)):
+        file.write_text(text)
+        with pytest.raises(RunError, match="evaluate again"):
+            read_evaluations(file)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=r"cannot be written.*output="):
+        write_evaluations(tmp_path / "file" / "evaluation.json", [evaluation()])
+
+
+def test_tables():
+    (cells,) = table_rows([evaluation()])
+    assert len(cells) == len(HEADINGS)
+    assert cells[:2] == ["refunds", "alora"]
+    assert cells[3].count(",") == 1
+    assert cells[3].startswith(f"{evaluation().metrics.value('auroc'):.3f}")
+    assert ["AUROC", cells[3]] in figure_rows(evaluation().metrics)
+
+
+def test_sentences():
+    assert "uncalibrated" in describe_operating_point(OperatingPoint())
+    assert describe_operating_point(evaluation().operating_point) == (
+        "threshold 0.4000 (95 % interval 0.3000 to 0.5000), temperature 1.250: best F1 on 30 validation rows"
+    )
+    assert "false positive rate at most 0.05 on" in describe_operating_point(evaluation("fpr").operating_point)
