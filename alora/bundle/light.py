@@ -28,6 +28,7 @@ from alora.prompt.render import Renderer, Suffix
 from alora.reading import read_json
 from alora.verdict import Calibration
 from alora.version import __version__
+from alora.weights import weights_digest
 
 if TYPE_CHECKING:
     from alora.base.describe import DescribedBase
@@ -72,6 +73,11 @@ class LightBundle:
     def served_name(self) -> str:
         """Its name on a server, which launcher and clients agree on."""
         return served_name(self.policy.id, self.manifest.adapter_digest)
+
+    @property
+    def served_weights(self) -> str:
+        """The digest of its adapter's files, by which a request on a server says which weights may answer it."""
+        return weights_digest({name: record.sha256 for name, record in self.manifest.files.items()})
 
     @property
     def calibration(self) -> Calibration:

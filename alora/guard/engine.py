@@ -13,8 +13,7 @@ from alora.guard.reader import EngineDead, Overloaded, Reading, Served, as_they_
 from alora.guard.wire import GuardRequest
 from alora.prompt.render import Prefix
 from alora.serving.engine import label_logprobs, label_params
-from alora.vllm_plugin.activation_source import ASKED_WEIGHTS
-from alora.vllm_plugin.adapter_record import weights_digest
+from alora.weights import ASKED_WEIGHTS
 
 _LEAST_ID = 2**20  # vLLM counts its own adapters from 1
 
@@ -29,7 +28,7 @@ class EngineReader:
 
     def __init__(self, client: Any, loras: dict[str, Any], bundles: Sequence[LightBundle] = ()) -> None:
         self._client, self._loras = client, loras
-        self._own = {item.served_name: (loras[item.served_name], _digest(item)) for item in bundles}
+        self._own = {item.served_name: (loras[item.served_name], item.served_weights) for item in bundles}
 
     def read(self, prefix: Prefix, asked: Sequence[Served], request: GuardRequest) -> AsyncGenerator[Reading, None]:
         """See :class:`~alora.guard.reader.Reader`. Cancelling a task aborts its request in the engine."""
@@ -95,7 +94,7 @@ class EngineReader:
         except Exception as error:
             raise BundleError(f"the engine does not load {served.name}: {error}") from error
         self._loras[served.name] = lora = LoRARequest(served.name, number, path)
-        self._own[served.name] = lora, _digest(bundle)
+        self._own[served.name] = lora, bundle.served_weights
 
     async def unload(self, name: str) -> None:
         lora, _ = self._own.pop(name, (None, ""))
@@ -107,7 +106,3 @@ class EngineReader:
 
 def _same(lora: Any, own: Any) -> bool:
     return lora is not None and (lora.lora_int_id, lora.lora_path) == (own.lora_int_id, own.lora_path)
-
-
-def _digest(bundle: LightBundle) -> str:
-    return weights_digest({name: record.sha256 for name, record in bundle.manifest.files.items()})

@@ -18,6 +18,7 @@ from alora.errors import AloraError, CheckFailed, ConfigError, PromptRefused
 from alora.http import AsyncClosing, Full, Http, Unreachable, refusal, root
 from alora.prompt.render import Prefix, Renderer, Suffix
 from alora.serving.servers import SESSION
+from alora.weights import ASKED_WEIGHTS
 
 MODELS = "/v1/models"
 _AT_ONCE = 32
@@ -36,7 +37,7 @@ class RemoteEngine(AsyncClosing):
             raise ConfigError(f"{redacted(url)} holds a password; take it out, and export {KEY} for the key")
         self._http = Http()
         self._free = asyncio.Semaphore(at_once or _AT_ONCE)
-        self._verified: set[str] = set()
+        self._verified: dict[str, str] = {}  # by its name, the digest of the weights that its requests ask for
         self._verifying = asyncio.Lock()
 
     async def close(self) -> None:
@@ -80,7 +81,7 @@ class RemoteEngine(AsyncClosing):
                     "alora serve, or load each bundle under that name (POST /v1/load_lora_adapter)"
                 )
             await together(self._require(bundle, renderer) for bundle in unknown)
-            self._verified.update(bundle.served_name for bundle in unknown)
+            self._verified |= {bundle.served_name: bundle.served_weights for bundle in unknown}
 
     def forget(self) -> None:
         self._verified.clear()
@@ -107,7 +108,7 @@ class RemoteEngine(AsyncClosing):
         except (PromptRefused, Full):
             raise
         except AloraError as error:
-            self._verified.discard(name)
+            self._verified.pop(name, None)
             if isinstance(error, Unreachable):
                 self.forget()
             raise
@@ -127,6 +128,7 @@ class RemoteEngine(AsyncClosing):
                 "logprobs": len(labels),
                 "allowed_token_ids": labels,
                 "return_tokens_as_token_ids": True,
+                **({"vllm_xargs": {ASKED_WEIGHTS: self._verified[name]}} if name in self._verified else {}),
                 **fields,
             },
             session=session,

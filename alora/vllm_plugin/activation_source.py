@@ -18,9 +18,9 @@ from alora.vllm_plugin import compat
 from alora.vllm_plugin.adapter_config import AdapterConfig, claims_alora, config_here
 from alora.vllm_plugin.adapter_record import KEPT, AdapterRecord, Records
 from alora.vllm_plugin.carried_request import carry
+from alora.weights import ASKED_WEIGHTS
 
 _ValidationError: Any = compat.validation_error_class()
-ASKED_WEIGHTS = "alora_weights"  # of a request's extra_args: the digest of the weights that alone may answer it
 _NOT_CHECKED = "the engine was not checked when it started"
 _engines_here: list[weakref.ref[Any]] = []
 

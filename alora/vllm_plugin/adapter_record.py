@@ -16,7 +16,6 @@ import tempfile
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -24,11 +23,11 @@ from typing import Any
 
 from alora.errors import AdapterError
 from alora.vllm_plugin import compat
-from alora.vllm_plugin.adapter_config import CONFIG, MANIFEST, AdapterConfig, claims_alora, read_config
+from alora.vllm_plugin.adapter_config import MANIFEST, AdapterConfig, claims_alora, read_config
 from alora.vllm_plugin.adapter_weights import require_sound
+from alora.weights import makes_adapter, weights_digest
 
 _FOLDER = "alora-copies-"
-_PREFIXES = ("adapter_model.", "new_embeddings.")
 _FIRST_NUMBER = 2**30  # above every id that a server gives out, and within int32
 KEPT = 256  # ids, at least: vLLM's server forgets an adapter without a word to the engine core
 _GRACE = 60.0  # seconds in which a step that was sent may still load a copy that nobody holds any more
@@ -63,11 +62,7 @@ def _files(folder: str) -> list[Path]:
         names = sorted(entry.name for entry in Path(folder).iterdir())
     except OSError as error:
         raise AdapterError(f"{folder}: the adapter folder cannot be read ({error.strerror})") from error
-    return [Path(folder, name) for name in names if _counts(name)]
-
-
-def _counts(name: str) -> bool:
-    return name == CONFIG or name.startswith(_PREFIXES)
+    return [Path(folder, name) for name in names if makes_adapter(name)]
 
 
 def _stamp_of(folder: str, name: str) -> tuple[str, int, int, int, int]:
@@ -78,15 +73,6 @@ def _stamp_of(folder: str, name: str) -> tuple[str, int, int, int, int]:
 def _stamp(folder: str) -> tuple[tuple[str, int, int, int, int], ...]:
     """Name, size, inode and times of change of every file that makes the adapter: a change shows here."""
     return tuple(_stamp_of(folder, file.name) for file in _files(folder))
-
-
-def weights_digest(files: Mapping[str, str]) -> str:
-    """What identifies an adapter, by the sha256 of each file of its folder; the others count for nothing."""
-    sha = hashlib.sha256()
-    for name in filter(_counts, sorted(files)):
-        # Digest of digests: a file that grows into the next one's name cannot look like it.
-        sha.update(name.encode() + b"\0" + bytes.fromhex(files[name]))
-    return sha.hexdigest()
 
 
 def _copy(source: str, target: str) -> str:

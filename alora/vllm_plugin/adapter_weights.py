@@ -15,7 +15,8 @@ import regex
 from safetensors import SafetensorError, safe_open
 
 from alora.errors import AdapterError
-from alora.vllm_plugin.adapter_config import CONFIG, AdapterConfig, read_json
+from alora.vllm_plugin.adapter_config import AdapterConfig, read_json
+from alora.weights import CONFIG
 
 _KEY_PREFIX = "base_model.model."
 _OF_THE_BASE = (".embed_tokens.base_layer.weight", ".lm_head.base_layer.weight")  # saved by PEFT, and skipped by vLLM

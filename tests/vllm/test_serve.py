@@ -10,6 +10,7 @@ import openai
 import pytest
 import torch
 
+from alora.adapter.folder import save_adapter
 from alora.bundle.read import load_battery
 from alora.errors import CheckFailed, ConfigError
 from alora.prefix.scorer import Scorer
@@ -19,6 +20,7 @@ from alora.serving.engine import ServedAdapter, block_size
 from alora.serving.plugin import ask_plugin
 from tests.forked import run_forked
 from tests.integration.serving.server import verify
+from tests.peft_reference import random_adapter
 from tests.vllm import bundles as store
 from tests.vllm.http_server import free_port, fresh, serving
 from tests.vllm.toy_models import edit_config
@@ -157,6 +159,32 @@ def test_bundles_come_and_go_while_it_runs(served, bundles, renderer):
     assert served.load(name, str(bundle.folder)).status_code == 200
     (found,) = verify(served.url, [bundle], renderer, prefix, [bundle.suffix])
     assert found == pytest.approx(in_process([bundle], prefix)[0].tolist(), abs=TOLERANCE)
+
+
+def test_other_weights_under_a_verified_name_give_no_verdict(served, bundles, renderer, tmp_path):
+    bundle = bundles[1]
+    name, prefix = bundle.served_name, renderer.prefix(store.conversation("Hello."))
+    other = random_adapter(store.base().model, seed=77, invocation=bundle.suffix.invocation_ids)
+    save_adapter(other, tmp_path / "other", "base")
+
+    async def swap():
+        engine = RemoteEngine(served.url)
+        try:
+            await engine.verify([bundle], renderer)
+            before = await engine.label_logits(prefix, [bundle.suffix], [name])
+            assert served.load(name, str(tmp_path / "other"), load_inplace=True).status_code == 200
+            for _ in range(2):  # once more when it was verified anew, within the tolerance of bfloat16
+                await engine.verify([bundle], renderer)
+                with pytest.raises(ConfigError, match="answered 500"):  # by the engine core, which logs why
+                    await engine.label_logits(prefix, [bundle.suffix], [name])
+            assert "holds other weights than are asked for" in served.log.read_text()
+            assert served.load(name, str(bundle.folder), load_inplace=True).status_code == 200
+            await engine.verify([bundle], renderer)
+            assert await engine.label_logits(prefix, [bundle.suffix], [name]) == before
+        finally:
+            await engine.close()
+
+    asyncio.run(swap())
 
 
 def test_a_prompt_without_invocation_is_http_400_and_the_server_lives(served, bundles, renderer):
