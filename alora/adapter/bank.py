@@ -101,6 +101,7 @@ class Bank(nn.Module):
         self._own = tuple(frozenset(adapter.tensors) for adapter in adapters)
         self._route: Route | None = None
         self._disabled = False
+        self._linears: list[nn.Module] = []  # that it adapts; a list, so that they stay the base's own
         self._hooks: list[RemovableHandle] = []  # a module hook would outlive this bank: release() removes them
         modules = dict(model.named_modules())
         self.a_PRD, self.b_POR = nn.ParameterList(), nn.ParameterList()
@@ -111,6 +112,7 @@ class Bank(nn.Module):
             a_PRD, b_POR = _stack(name, module, adapters, dtype)
             self.a_PRD.append(nn.Parameter(a_PRD, requires_grad=trainable))
             self.b_POR.append(nn.Parameter(b_POR, requires_grad=trainable))
+            self._linears.append(module)
             self._hooks.append(module.register_forward_hook(self._hook(index)))
         device = self.a_PRD[0].device
         self.register_buffer(
@@ -141,6 +143,10 @@ class Bank(nn.Module):
             yield
         finally:
             self._disabled = before
+
+    def adapts(self, module: nn.Module) -> bool:
+        """Whether an adapter has weights for ``module`` of the base."""
+        return any(linear is module for linear in self._linears)
 
     def attach(self, *hooks: RemovableHandle) -> None:
         """Hooks that leave the base with the bank's own."""

@@ -9,11 +9,21 @@ MEDIA = ("image", "audio", "video", "file", "document")
 _KNOWN = frozenset(
     (
         *("annotations", "citations", "logprobs", "parsed", "parsed_arguments"),
-        *("call_id", "id", "index", "model", "phase", "status", "tool_call_id", "type"),
-        *("created", "created_at", "timestamp"),
+        *("id", "index", "model", "object", "phase", "status", "type", "uuid"),  # and every ..._id
+        *("created", "created_at", "createdAt", "date", "datetime", "timestamp", "updated_at", "updatedAt"),
+        *("lang", "language", "locale", "metadata", "sender"),
         *("async", "caller", "namespace", "toolset_name"),
         *("cache_control", "prompt_cache_breakpoint", "response_metadata", "usage", "usage_metadata"),
-        *("stop_reason", "stop_sequence"),
+        *("finish_reason", "stop_reason", "stop_sequence"),
+        # Gemini's and Anthropic's opaque state, which a client sends back as it came.
+        *(
+            "container",
+            "extra_content",
+            "provider_specific_fields",
+            "providerOptions",
+            "signature",
+            "thought_signature",
+        ),
     )
 )
 
@@ -26,7 +36,8 @@ def media_of(value: Mapping[Any, Any]) -> list[str]:
 
 def unread(value: Mapping[Any, Any], *read: str) -> list[str]:
     """The keys that hold a text and are neither in ``read`` nor known to hold no words of the conversation."""
-    return [str(key) for key in value if key not in read and key not in _KNOWN and _holds_text(value[key])]
+    names = [key for key in value if key not in read and key not in _KNOWN and not str(key).endswith("_id")]
+    return [str(key) for key in names if _holds_text(value[key])]
 
 
 def opened(call: Any) -> tuple[Any, Any, list[str]]:

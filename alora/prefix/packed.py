@@ -24,7 +24,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from alora.adapter.bank import Bank, Route
-from alora.errors import BaseError
+from alora.errors import AdapterError, BaseError
 from alora.prefix.attention import Shape, attention_without_prefix, shared_prefix_attention
 from alora.prefix.last_layer import LastLayer
 from alora.prefix.plan import Pair, Plan, PrefixKV, groups_of, rows_of, running, running_plan
@@ -39,6 +39,7 @@ class PackedModel(nn.Module):
     """A base with a bank of adapters.
 
     Raises:
+        AdapterError: an adapter has weights for the output layer, of which the packed forward multiplies single rows.
         BaseError: this model class computes its label logits in a way that the packed forward does not reproduce.
     """
 
@@ -49,6 +50,11 @@ class PackedModel(nn.Module):
         head = base.get_output_embeddings()
         if head is None:
             raise BaseError(f"{type(base).__name__} has no language-model head; alora needs a causal language model")
+        if bank.adapts(head):
+            raise AdapterError(
+                "the adapter has weights for the base's output layer (lm_head), which only vLLM runs; score it by a "
+                "server, or train an adapter without that target"
+            )
         self._head = head
         decoder: Any = base.get_decoder()  # Llama4 answers with itself
         self._decoder = decoder if decoder is not base else getattr(decoder, "model", decoder)

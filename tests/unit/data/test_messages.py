@@ -224,6 +224,13 @@ SENT = {  # by the SDKs' types and dumps: OpenAI's 3.51, Anthropic's 2.10, LangC
     "OpenAI: a tool call": (
         {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "index": 0,
          "function": {"name": "f", "arguments": '{"a": 1}', "parsed_arguments": {"a": 1}}}]}, CALLED),
+    "Gemini behind OpenAI's API: a tool call": (
+        {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "extra_content": {"google": {"s": "o"}},
+         "provider_specific_fields": {"thought_signature": "o"}, "function": {"name": "f", "arguments": '{"a": 1}'}}]},
+        CALLED),
+    "a log: ids and dates of a message": (
+        {"role": "user", "content": "a", "message_id": "m", "thread_id": "t", "object": "thread.message", "uuid": "u",
+         "createdAt": "2026-01-02", "finish_reason": "stop", "lang": "en", "metadata": {"a": "b"}}, "a"),
     "OpenAI: a custom tool's call": (
         {"role": "assistant", "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "f", "input": "x y"}}]},
         "[calls f x y]"),
