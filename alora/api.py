@@ -1,6 +1,7 @@
 """``alora.train``: the verb from Python; :mod:`alora.battery` and :mod:`alora.remote` have what scores."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,16 @@ def train(recipe: str | Path | None = None, **settings: Any) -> Path:
         CheckFailed: a policy of a battery was left out.
     """
     chosen = [] if recipe is None else [f"recipe={recipe}"]
-    given = [f"{key}={_written(value)}" for key, value in leaves(settings) if value != {}]
-    composed = load_recipe("train", [*chosen, *given], note)
+    composed = load_recipe("train", [*chosen, *_overrides(settings)], note)
     if composed is None:
         raise ConfigError("alora.train takes settings, and no flags of the command line")
     if run(composed):
         raise CheckFailed(f"{composed.run_dir} lacks policies that were left out; what was printed says why")
     return Path(composed.run_dir)
+
+
+def _overrides(settings: Mapping[str, Any]) -> list[str]:
+    return [f"{key}={_written(value)}" for key, value in leaves(settings) if value != {}]
 
 
 def _written(value: Any) -> str:

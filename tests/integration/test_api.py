@@ -148,7 +148,7 @@ def test_a_recipe_and_a_group_by_name(tmp_path, monkeypatch):
 
 def test_nested_settings_are_dotted():
     given = {"a": {"b": {"c": [1, "x"]}, "d": None}, "e.f": True}
-    assert list(_overrides(given)) == ['a.b.c=[1,"x"]', "a.d=null", "e.f=true"]
+    assert _overrides(given) == ['a.b.c=[1,"x"]', "a.d=null", "e.f=true"]
 
 
 def test_the_command_line_gives_the_same_verdicts(battery, tmp_path, capsys):

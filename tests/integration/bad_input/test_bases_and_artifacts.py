@@ -311,7 +311,7 @@ CASES |= {
 }
 CASES |= {
     f"adapters, {verb.split()[0]}: of another width": Case(
-        f"{verb} artifact={{place}}/run/adapter base.source={{place}}/wide", ["o_proj", "the base that it was trained"]
+        f"{verb} artifact={{place}}/run/adapter base.source={{place}}/wide", ["does not fit", "restore that of"]
     )
     for verb in (OF_ADAPTER, "validate")
 }

@@ -77,7 +77,8 @@ SETTINGS = {
     "a bundle over a folder with more in it": Case(
         "export artifact={place}/run output={here}/bundle",
         ["holds 'notes.md'", "move it away"],
-        files={"bundle/alora.json": '{"schema_version": 1, "adapter_digest": ""}', "bundle/notes.md": "mine"},
+        copied="run/bundle",
+        damage=lambda bundle: (bundle / "notes.md").write_text("mine"),
     ),
     "a bundle over a folder with a manifest of something else": Case(
         "export artifact={place}/run output={here}/bundle", ["is not a bundle"], files={"bundle/alora.json": "{}"}
@@ -97,7 +98,7 @@ SETTINGS = {
         "score artifact={place}/run", ["no conversation is given", "rows as data=FILE", "standard input"]
     ),
     "a report that cannot be written": Case(
-        "evaluate artifact={place}/run output={place}/policy.yaml/report.json", ["report.json", "writable output="]
+        "evaluate artifact={place}/run output={place}/policy.yaml/report.json", ["policy.yaml", "choose a path"]
     ),
     "a report over the run's own": Case("evaluate artifact={place}/run output={place}/run", ["is a record of the run"]),
     "verdicts over the run's own": Case(

@@ -151,7 +151,7 @@ def test_a_run_that_starts_over_takes_its_own_links_away(run):
     """And no other: what a foreign one leads to is nobody's to remove."""
     (run / "inputs.json").unlink()
     recipe = Recipe(run_dir=str(run), force=True)
-    (run / "inputs.json").write_text('{"kind": "alora run", "settings": {}, "inputs": {}}')
+    (run / "inputs.json").write_text('{"kind": "alora run", "settings": {}, "inputs": {"policy advice": "its text"}}')
     shutil.rmtree(run / "policies")
     with RunFolder(recipe) as claimed:
         assert claimed.claim({}) is False

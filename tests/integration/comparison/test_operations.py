@@ -230,6 +230,9 @@ def test_a_run_without_validation_rows_gives_those_that_it_held_out(place, tmp_p
     share = f"validation_share: {DataSettings().validation_share}"
     assert share in changed
     (run / "run.yaml").write_text(changed.replace(share, "validation_share: 0.3"))
+    claim = json.loads((run / "inputs.json").read_text())
+    claim["settings"]["data"]["validation_share"] = 0.3
+    (run / "inputs.json").write_text(json.dumps(claim))
     assert main(["recalibrate", f"artifact={run / 'battery'}", "evaluation.bootstrap=20", "json=true"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == "rows that the run held out of train.jsonl"
     bundles = load_battery(run / "battery")

@@ -15,6 +15,7 @@ from alora.identity.cases import identity_probes
 from alora.identity.certificate import read_certificate
 from alora.identity.certify import certify
 from alora.prompt.render import Renderer
+from alora.training.run_folder import RunFolder
 from tests.integration.identity.on_disk import POLICY, load, write_adapter_for, write_base
 
 
@@ -102,9 +103,17 @@ def test_what_the_user_can_mend(folders, arguments, message, tmp_path, monkeypat
 def test_a_run_folder_brings_its_base_and_policy(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     recipe = Recipe(name="late", policy=PolicySettings(id=POLICY.id, title=POLICY.title, rule=POLICY.rule))
     recipe.base = BaseSettings(source=str(folders["base"]), device="cpu", dtype="float32")
-    save_recipe(recipe, tmp_path / "run.yaml", {"alora": "0"})
-    shutil.copytree(folders["alora"], tmp_path / "adapter")
-    assert validate(f"artifact={tmp_path}", "identity.dtypes=[float32]") == 0
+    recipe.run_dir = str(tmp_path / "run")
+    fingerprint = load(folders["base"]).fingerprint.as_dict()
+    with RunFolder(recipe) as run:
+        inputs = {f"base {name}": value for name, value in fingerprint.items()}
+        run.claim(inputs | {f"policy {POLICY.id}": repr(POLICY.as_dict())})
+    save_recipe(recipe, tmp_path / "run/run.yaml", {"alora": "0"})
+    home = tmp_path / "run/policies" / POLICY.id
+    shutil.copytree(folders["alora"], home / "adapter")
+    made_from = {"policy": POLICY.id, "inputs": run.claimed, "adapter_digest": load_adapter(home / "adapter").digest}
+    (home / "training.json").write_text(json.dumps(made_from))
+    assert validate(f"artifact={tmp_path / 'run'}", "identity.dtypes=[float32]") == 0
     assert f"on base {folders['base']}" in capsys.readouterr().out
 
 

@@ -8,12 +8,16 @@ from alora.errors import BundleError
 
 @pytest.mark.parametrize(
     "content",
-    ['{"schema_version": 1}', '{"adapter_digest": ""}', '["schema_version", "adapter_digest"]', "[" * 100_000, "{"],
-    ids=["only a version", "only a digest", "a list", "a bomb", "cut off"],
+    [
+        '{"schema_version": 1}',
+        '{"schema_version": 1, "adapter_digest": ""}',
+        '["schema_version", "adapter_digest"]',
+        "[" * 100_000,
+        "{",
+    ],
+    ids=["only a version", "a version and a digest", "a list", "a bomb", "cut off"],
 )
 def test_a_file_of_the_manifests_name_is_no_bundle_yet(content, tmp_path):
     (tmp_path / "alora.json").write_text(content)
     with pytest.raises(BundleError, match="exists and is not a bundle"):
         require_replaceable(tmp_path)
-    (tmp_path / "alora.json").write_text('{"schema_version": 1, "adapter_digest": ""}')
-    require_replaceable(tmp_path)

@@ -8,12 +8,17 @@ from alora.serving.guard import GuardAnswer, GuardVerdict
 
 
 def verdict(probability: float, flagged: bool, **more: Any) -> GuardVerdict:
-    facts: dict[str, Any] = {"label": "ok", "threshold": 0.5, "probabilities": {"violation": probability}}
+    facts: dict[str, Any] = {
+        "label": "ok",
+        "threshold": 0.5,
+        "probabilities": {"violation": probability, "ok": 1 - probability},
+    }
     return GuardVerdict("advice", "ok", flagged, "advice@0123", probability=probability, **facts | more)
 
 
 def answer(*verdicts: GuardVerdict, action: str = "allow") -> GuardAnswer:
-    return GuardAnswer("1", action, True, verdicts, {}, {})
+    complete = all(verdict.status == "ok" for verdict in verdicts)
+    return GuardAnswer("1", action, complete, verdicts, {}, {})
 
 
 def unanswered(status: str, flagged: bool = False) -> GuardVerdict:
