@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
@@ -15,7 +16,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from alora.config.secrets import HIDDEN, KEY, key_in, redacted
-from alora.errors import ConfigError, PromptRefused, one_line
+from alora.errors import ConfigError, PromptRefused
 from alora.reading import LONGEST, printable
 
 _KEPT = 2  # seconds that an idle connection is kept; vLLM closes one after 5
@@ -69,6 +70,7 @@ class Http(AsyncClosing):
 
     def __init__(self, most: int | None = None, key: str = KEY) -> None:
         headers, self._secret = {"Accept-Encoding": "identity"}, key_in(key)
+        self._escaped = _escaped(self._secret)
         if self._secret:
             headers["Authorization"] = f"Bearer {self._secret}"
         limits = httpx2.Limits(max_connections=most, keepalive_expiry=_KEPT)
@@ -116,16 +118,30 @@ class Http(AsyncClosing):
         except TimeoutError as error:
             raise _silent(address, f"no whole answer after {silence * _WHOLE:g} s") from error
         except (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:  # a cut answer, no HTTP at all
-            silent = _silent(address, one_line(error))
+            said = self._hidden(str(error))
+            silent = _silent(address, " ".join(said.split())[:300] or type(error).__name__)
             silent.wait = 0.0 if isinstance(error, httpx2.ConnectError) else None  # it may be starting again
-            raise silent from error
+            raise silent from (error if said == str(error) else None)
         if 300 <= answer.status_code < 400:
+            place = named(self._hidden(str(answer.headers.get("Location"))))
             raise ConfigError(
-                f"{address} answered {answer.status_code} and redirects to "
-                f"{named(str(answer.headers.get('Location')))}, where neither key nor text follow; give the right "
-                "address"
+                f"{address} answered {answer.status_code} and redirects to {place}, where neither key nor text follow; "
+                "give the right address"
             )
-        return answer, text.replace(self._secret, HIDDEN) if self._secret else text
+        return answer, self._hidden(text)
+
+    def _hidden(self, text: str) -> str:
+        """``text`` of the server without the key; to be called before it is cut, or read as JSON."""
+        if not self._secret:
+            return text
+        text = text.replace(self._secret, HIDDEN)
+        return self._escaped.sub(HIDDEN, text) if "\\" in text else text
+
+
+def _escaped(secret: str) -> re.Pattern[str]:
+    """``secret`` with any of its characters escaped, as JSON and Python's repr() do."""
+    forms = (re.escape(it) if it.isalnum() else rf"\\{{0,2}}{re.escape(it)}" for it in secret)
+    return re.compile("".join(rf"(?:{form}|\\u00(?i:{ord(it):02x}))" for it, form in zip(secret, forms, strict=True)))
 
 
 def root(url: str) -> str:
@@ -167,7 +183,7 @@ def _silent(address: str, reason: str) -> Unreachable:
 async def _whole_text(answer: httpx2.Response) -> str:
     encoding = answer.headers.get("Content-Encoding", "identity")
     if encoding != "identity":  # a few bytes may become any number
-        raise OSError(f"its answer is compressed by {encoding[:40]!r}, which was not requested")
+        raise OSError(f"its answer is compressed by {encoding!r}, which was not requested")
     content = bytearray()
     async for piece in answer.aiter_raw():
         content += piece

@@ -9,8 +9,8 @@
     report.html    of several policies: a table, and a link to each one's page
     bundle         in a run of one policy, a link to battery/ID; adapter and report.html are links into policies/ID
 
-The records are a chain, each with the digests of what it was made from: training.json names the claim and the adapter,
-evaluation.json the claim and the adapter, identity.json the base and the adapter, a bundle the base, the adapter and
+The records are a chain, each with the digests of what it was made from: training.json and evaluation.json name
+the claim, the policy and the adapter, identity.json the base and the adapter, a bundle the base, the adapter and
 its own files. A stage is used only where the chain holds.
 
 A run of version 0.1 has no ``policies`` when it has one policy: all of the above lies in the run folder itself.

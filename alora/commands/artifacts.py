@@ -88,7 +88,8 @@ def open_subject(folder: Path, artifact: Artifact, recipe: Recipe) -> Subject:
             "copy the original file back"
         )
     claim = open_claim(artifact.run, run)
-    require_trained(home_of(folder) / TRAINING, claim.digest, weights.digest)
+    home = home_of(folder)
+    require_trained(home / TRAINING, home.name if policy is None else policy.id, claim.digest, weights.digest)
     if policy is not None:
         _require_trained_policy(policy, claim, artifact.run)
     base = recipe.base if recipe.base.source is not None else run.base

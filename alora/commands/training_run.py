@@ -121,7 +121,7 @@ def _require_adapter(this: TrainingRun, policy: Policy) -> None:
     paths = this.folder.paths(policy.id)
     if not paths.adapter.exists():
         raise TrainingError(read_back(paths.training, read_standing).dropped or "it has no adapter")
-    require_trained(paths.training, this.folder.claimed, load_adapter(paths.adapter).digest)
+    require_trained(paths.training, policy.id, this.folder.claimed, load_adapter(paths.adapter).digest)
 
 
 def train_together(this: TrainingRun, policies: Sequence[Policy], **options: Any) -> Fitted:
@@ -171,7 +171,7 @@ def _keep(this: TrainingRun, policy: Policy, fitted: Fitted, index: int) -> None
     if text := unfinished(curves["validation"], settings):
         note(f"{policy.id} {text}")
     adapter = None if standing.dropped is not None else fitted.adapters[index].digest
-    record: dict[str, Any] = {"inputs": this.folder.claimed, "adapter_digest": adapter}
+    record: dict[str, Any] = {"policy": policy.id, "inputs": this.folder.claimed, "adapter_digest": adapter}
     record |= {"standing": asdict(standing), "steps": fitted.steps, "settings": settings}
     record |= {"losses": curves, "peak_bytes": _peak_memory()}
     write_json(paths.training, record | {"history": list(fitted.history)})

@@ -1,7 +1,7 @@
 """The gate that every request to the guard goes through: bounds on its body, and errors as OpenAI words them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from fastapi import Request
@@ -109,8 +109,10 @@ def _invalid(error: RequestValidationError) -> str:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return f"the body is not JSON at character {first['loc'][-1]}"
-    problems = [
-        f"{'.'.join(str(key)[:80] for key in item['loc'][1:])[:200] or 'body'}: {item['msg'][:200]}"
-        for item in error.errors()[:5]
-    ]
+    problems = [f"{_place(item['loc'][1:])[:200] or 'body'}: {item['msg'][:200]}" for item in error.errors()[:5]]
     return "; ".join(problems)
+
+
+def _place(location: Sequence[int | str]) -> str:
+    """Where a value lies, without the names of Python's functions that pydantic gives a checked type."""
+    return ".".join(str(key)[:80] for key in location if not str(key).startswith("function-"))

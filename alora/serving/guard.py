@@ -1,8 +1,9 @@
 """Ask a guard server for every policy's verdict in one request. No torch, no tokenizer: HTTP alone."""
 
 import json
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self, TypeVar
 
@@ -161,9 +162,13 @@ class AsyncGuard(AsyncClosing):
     """:class:`Guard` for asynchronous code. Cancelling a call ends its work on the server."""
 
     def __init__(self, url: str | Sequence[str], timeout: float = 60.0) -> None:
-        urls = [url] if isinstance(url, str) else url
+        urls = [url] if isinstance(url, str) or not isinstance(url, Iterable) else [*url]
         if not urls:
             raise ConfigError("no guard is given; give its URL, http://HOST:PORT")
+        if strange := [server for server in urls if not isinstance(server, str)]:
+            raise ConfigError(f"a guard's URL is {str(strange[0])[:80]}; give http://HOST:PORT, a text for each guard")
+        if not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
+            raise ConfigError(f"timeout is {str(timeout)[:80]!r}; give seconds, a number above 0")
         self._servers = Servers([root(server) for server in urls], "/v1/guard/health")
         self._timeout, self._http = timeout, Http(_CONNECTIONS)
 

@@ -111,15 +111,19 @@ def _made_with(recipe: Recipe) -> dict[str, Any]:
     return values | {"base": {"template_kwargs": values["base"]["template_kwargs"]}, "data": data}
 
 
-def require_trained(record: Path, claimed: str, adapter: str) -> None:
-    """RunError unless ``record``, a ``training.json``, says that a run of these inputs trained this adapter.
+def require_trained(record: Path, policy: str, claimed: str, adapter: str) -> None:
+    """RunError unless ``record``, a ``training.json``, says that a run of these inputs trained this adapter for it.
 
     Args:
+        policy: the id of the policy that it is to be of.
         claimed: the digest of the run's claim.
         adapter: the adapter's digest.
     """
     remedy = "put the run's own file back, name a bundle of the run alone, or remove the file and train again"
     content = read_json(record, RunError, remedy)
+    if (named := content.get("policy")) != policy:
+        said = "names none" if named is None else f"is of {str(named)[:80]}"
+        raise RunError(f"{record} does not belong to the policy {policy}: it {said}; {remedy}")
     for name, what, digest in (("inputs", "settings and rows", claimed), ("adapter_digest", "adapter", adapter)):
         if (named := content.get(name)) != digest:
             said = "names none" if named is None else f"is of others, {str(named)[:12]}"

@@ -20,7 +20,10 @@ from alora.training.claim import RUN, Claim, changed_settings, plain, read_claim
 
 ADAPTER_FILES = r"adapter_(?:config\.json|model\.safetensors)"
 # The names that alora, transformers, PEFT and the tokenizers give the files of a checkpoint.
-_OF_TOKENIZER = r"[\w.-]*(?:token|vocab|merges|spiece|sentencepiece|tekken|chat_template)[\w.-]*"
+_OF_TOKENIZER = (
+    r"(?:tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|tekken|chat_template)\.json|vocab\.txt"
+    r"|merges\.txt|(?:tokenizer|spiece|sentencepiece\.bpe)\.model|chat_template\.jinja"
+)
 CHECKPOINT = (
     r"checkpoint-\d+/(?:(?:model|best|adapter_model)\.safetensors|(?:policies|complete|trainer_state|adapter_config)\.json"
     rf"|(?:optimizer|scheduler|scaler)\.pt|rng_state(?:_\d+)?\.pth|training_args\.bin|README\.md|{_OF_TOKENIZER}"
@@ -28,12 +31,12 @@ CHECKPOINT = (
 )
 _ONE = rf"(?:training|evaluation|identity)\.json|predictions\.parquet|report\.html|adapter/{ADAPTER_FILES}"
 _BUNDLE = rf"(?:alora|identity)\.json|golden\.jsonl|README\.md|{ADAPTER_FILES}"
-# All that a run of the policies ID ever makes and may remove again; the card of its checkpoints is TRL's. Up to version
-# 0.1 what was of one policy lay in the folder itself.
+# All that a run of the policies ID ever makes and may remove again; the card of its checkpoints is TRL's.
 _OWN = (
-    rf"checkpoints/(?:{CHECKPOINT}|ID/(?:{CHECKPOINT}|README\.md))|{_ONE}|bundle/(?:{_BUNDLE})|policies/ID/(?:{_ONE})"
+    rf"checkpoints/(?:{CHECKPOINT}|ID/(?:{CHECKPOINT}|README\.md))|report\.html|policies/ID/(?:{_ONE})"
     rf"|battery/(?:battery\.json|ID/(?:{_BUNDLE}))"
 )
+_OWN_OF_0_1 = rf"{_OWN}|{_ONE}|bundle/(?:{_BUNDLE})"  # there what was of one policy lay in the folder itself
 # Settings that do not affect what a run produces: its folder, and what a call prints or also scores.
 _FREE = ("run_dir", "artifact", "bundles", "scorer", "conversation", "output", "json", "strict", "force",
          "compare", "judge", "fleet", "tracking", "serving")  # fmt: skip
@@ -177,7 +180,7 @@ class RunFolder(ClaimedFolder):
 
     def own(self, claim: Claim | None) -> re.Pattern[str]:
         """The files of the policies that it was claimed for."""
-        return _of_policies(_OWN, [] if claim is None else claim.policies)
+        return _of_policies(_OWN_OF_0_1 if self._is_of_0_1() else _OWN, [] if claim is None else claim.policies)
 
     def fixed_settings(self) -> dict[str, Any]:
         """All but those that change nothing a stage has made."""

@@ -207,6 +207,18 @@ RUNS = {
         edit("policies/toy/training.json", lambda record: record.update(adapter_digest="0" * 64)),
         Case(EXPORT, ["training.json does not belong to the adapter of this run", "is of others, 000000000000"]),
     ),
+    "another policy's adapter": (
+        edit("policies/toy/training.json", lambda record: record.update(policy="other")),
+        Case(EXPORT, ["training.json does not belong to the policy toy: it is of other", "train again"]),
+    ),
+    "an adapter of no policy": (
+        edit("policies/toy/training.json", lambda record: record.pop("policy")),
+        Case(EXPORT, ["training.json does not belong to the policy toy: it names none", "train again"]),
+    ),
+    "another policy's figures": (
+        edit(FIGURES, signed(lambda content: [item.update(policy="other") for item in content["evaluations"]])),
+        Case(EXPORT, ["evaluation.json is of policy other with the labels", "not of toy"]),
+    ),
     "another threshold": (
         edit(FIGURES, lambda content: other_threshold(content["evaluations"][0])),
         Case(EXPORT, ["evaluation.json", "its sha256 differs", "evaluate again"]),
@@ -322,6 +334,14 @@ TRAINED_ON = {
     "another adapter": (
         edit("policies/toy/training.json", lambda record: record.update(adapter_digest="0" * 64)),
         "training.json does not belong to the adapter of this run",
+    ),
+    "another policy's adapter": (
+        edit("policies/toy/training.json", lambda record: record.update(policy="other")),
+        "training.json does not belong to the policy toy: it is of other",
+    ),
+    "another policy's figures": (
+        edit(FIGURES, signed(lambda content: [item.update(policy="other") for item in content["evaluations"]])),
+        "evaluation.json is of policy other with the labels",
     ),
     "another threshold": (
         edit(FIGURES, lambda content: other_threshold(content["evaluations"][0])),

@@ -81,7 +81,7 @@ def run_folder(contents: BundleContents, place: Path, tmp_path: Path) -> Path:
         inputs = {f"base {name}": value for name, value in contents.base.fingerprint.as_dict().items()}
         claimed.claim(inputs | {f"policy {contents.policy.id}": repr(contents.policy.as_dict())})
     (tmp_path / "claimed/inputs.json").rename(run / "inputs.json")
-    made_from = {"inputs": claimed.claimed, "adapter_digest": contents.weights.digest}
+    made_from = {"policy": contents.policy.id, "inputs": claimed.claimed, "adapter_digest": contents.weights.digest}
     (run / "policies/advice/training.json").write_text(json.dumps(made_from | TRAINED))
     save_recipe(recipe, run / "run.yaml", {})
     counted = replace(contents, data={"train": {"violation": 7, "ok": 8}})

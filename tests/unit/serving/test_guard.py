@@ -4,7 +4,22 @@ from typing import Any
 
 import pytest
 
-from alora.serving.guard import GuardAnswer, GuardVerdict
+from alora.errors import ConfigError
+from alora.serving.guard import Guard, GuardAnswer, GuardVerdict
+
+URL = "http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize("url", [[URL, None], [URL, 8000], None, 8000, b"http://127.0.0.1:1"])
+def test_a_url_that_is_no_text_is_refused(url):
+    with pytest.raises(ConfigError, match=r"URL is .*; give http://HOST:PORT"):
+        Guard(url)
+
+
+@pytest.mark.parametrize("timeout", ["x", None, 0, -1.0, float("nan"), float("inf")])
+def test_a_timeout_that_is_no_time_is_refused(timeout):
+    with pytest.raises(ConfigError, match=r"timeout is .*; give seconds"):
+        Guard(URL, timeout)
 
 
 def verdict(probability: float, flagged: bool, **more: Any) -> GuardVerdict:

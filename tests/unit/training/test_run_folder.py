@@ -14,12 +14,15 @@ from tests.integration.bad_input.conftest import tree
 
 RUN = [
     "checkpoints/checkpoint-3/optimizer.pt", "checkpoints/red/checkpoint-12/rng_state.pth", "checkpoints/red/README.md",
-    "training.json",
-    "adapter/adapter_config.json", "adapter/adapter_model.safetensors", "evaluation.json", "identity.json",
-    "bundle/alora.json", "bundle/README.md", "bundle/golden.jsonl", "bundle/identity.json",
+    "checkpoints/checkpoint-3/tokenizer.json", "checkpoints/checkpoint-3/vocab.txt",
     "policies/red/training.json", "policies/red/adapter/adapter_config.json", "policies/blue/evaluation.json",
     "policies/red/predictions.parquet", "policies/red/report.html", "report.html",
     "battery/battery.json", "battery/red/alora.json", "battery/red/adapter_model.safetensors",
+]  # fmt: skip
+RUN_OF_0_1 = [
+    "checkpoints/checkpoint-3/optimizer.pt", "training.json", "evaluation.json", "identity.json",
+    "adapter/adapter_config.json", "adapter/adapter_model.safetensors",
+    "bundle/alora.json", "bundle/README.md", "bundle/golden.jsonl", "bundle/identity.json",
 ]  # fmt: skip
 COMPARISON = [
     "arms/alora seed 0/red.json", "arms/alora seed 0/left_out.json", "arms/judge/open", "arms/judge/answers/red.jsonl",
@@ -65,6 +68,10 @@ def test_force_removes_all_that_it_has_made_and_keeps_what_lies_beside(kind, tmp
         ("run", "battery/red/figures/roc.png"),
         ("run", "checkpoints/notes.md"),
         ("run", "checkpoints/checkpoint-3/mine.txt"),
+        ("run", "checkpoints/checkpoint-3/customer_token_notes.csv"),
+        ("run", "training.json"),
+        ("run", "evaluation.json"),
+        ("run", "identity.json"),
         ("run", "checkpoints/thesis/README.md"),
         ("run", "checkpoints/README.md"),
         ("run", "policies/my/report.html"),
@@ -83,6 +90,14 @@ def test_force_removes_nothing_while_something_of_the_users_lies_among_it(kind, 
     assert tree(tmp_path) == before
     (path / name).rename(tmp_path / "away")
     assert claim(kind, path, rank=8, force=True) is False
+
+
+def test_force_removes_what_a_run_of_0_1_has_made(tmp_path):
+    path = tmp_path / "run"
+    claim("run", path)
+    fill(path, [*RUN_OF_0_1, "notes.md"])
+    assert claim("run", path, force=True) is False
+    assert {file.name for file in path.rglob("*")} - {LOCK} == {"notes.md", "inputs.json"}
 
 
 def test_a_page_of_the_users_is_not_removed_for_its_name(tmp_path):
@@ -172,7 +187,7 @@ def test_a_long_text_that_changed_is_shown_where_it_parts(tmp_path):
 def test_a_run_folder_that_leads_elsewhere_is_refused(name, tmp_path):
     path, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     claim("run", path)
-    fill(path, RUN)
+    fill(path, [*RUN, "adapter/adapter_config.json"])
     elsewhere.mkdir()
     fill(elsewhere, [".red.01234567.alora-part", "training.json"])
     (path / name).rename(tmp_path / "away")

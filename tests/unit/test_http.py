@@ -1,0 +1,78 @@
+"""What a server that is given the key may say of it."""
+
+import json
+import socket
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from alora.config.secrets import HIDDEN, KEY
+from alora.errors import AloraError
+from alora.serving.guard import Guard
+
+SECRET = r"""s3cr3t/canary"key'with\all"""
+LONG = "sk-" + "0123456789abcdef" * 5  # cut in the middle by a message's bounds
+
+
+@contextmanager
+def raw(answer: bytes):
+    """A server that answers every connection by these bytes."""
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            with connection:
+                request = b""
+                while not request.endswith(b"}") and (more := connection.recv(65536)):
+                    request += more  # all of it: a close with some of it unread would cut the answer
+                connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def as_json(key: str) -> str:
+    return json.dumps(key)[1:-1]
+
+
+def escaped(key: str) -> str:
+    return "".join(f"\\u{ord(character):04X}" for character in key)
+
+
+OK, END = "HTTP/1.1 200 OK\r\n", "\r\n\r\n"
+ANSWERS = {
+    "status line": lambda key: f"HTTP/1.1 {key} OK{END}",
+    "no HTTP": lambda key: f"{key} is your key{END}",
+    "header line": lambda key: f"{OK}{key} bad header{END}",
+    "chunk header": lambda key: f"{OK}Transfer-Encoding: chunked{END}{key}\r\n",
+    "encoding": lambda key: f"{OK}Content-Encoding: {key}\r\nContent-Length: 0{END}",
+    "location": lambda key: f"HTTP/1.1 302 F\r\nLocation: /login?x={key}\r\nContent-Length: 0{END}",
+    "long location": lambda key: f"HTTP/1.1 302 F\r\nLocation: /{'x' * 260}{key}\r\nContent-Length: 0{END}",
+    "plain text": lambda key: f"HTTP/1.1 400 B{END}not {key}",
+    "message": lambda key: f'HTTP/1.1 400 B{END}{{"error": {{"message": "not {as_json(key)}"}}}}',
+    "escaped message": lambda key: f'HTTP/1.1 400 B{END}{{"error": {{"message": "not {escaped(key)}"}}}}',
+    "escaped in part": lambda key: (
+        f'HTTP/1.1 400 B{END}{{"error": {{"message": "{escaped(key[0])}{as_json(key[1:])}"}}}}'
+    ),
+}
+
+
+@pytest.mark.parametrize("key", [SECRET, LONG], ids=["all signs", "long"])
+@pytest.mark.parametrize("name", ANSWERS)
+def test_no_error_shows_the_key(name, key, monkeypatch):
+    monkeypatch.setenv(KEY, key)
+    with raw(ANSWERS[name](key).encode()) as url, Guard(url, timeout=5) as guard, pytest.raises(AloraError) as caught:
+        guard.check([{"role": "user", "content": "Hello"}])
+    said, errors = str(caught.value), list[BaseException]([caught.value])
+    while (cause := errors[-1].__cause__) is not None:  # what a traceback shows too
+        errors.append(cause)
+    assert HIDDEN in said
+    assert not [error for error in errors if key[:6] in str(error)]
