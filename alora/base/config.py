@@ -22,7 +22,7 @@ _LAYERS = ("layer", "layers", "first_k_dense_replace")
 
 
 def read_config(location: str, options: Mapping[str, Any]) -> PretrainedConfig:
-    """The config of the base at ``location``, a folder or a hub id.
+    """The config of the base at ``location``, a folder or a hub id, with sdpa attention.
 
     Raises:
         BaseError: it is not a config, or describes a base that alora refuses: quantized already, RoPE that depends on
@@ -43,6 +43,9 @@ def read_config(location: str, options: Mapping[str, Any]) -> PretrainedConfig:
         if key.endswith("rope_theta") and isinstance(value, int | float) and value <= 0:
             raise BaseError(f"base {location}: {key} is {value} in its config, not above 0; {REMEDY}")
     _refuse_by_name(config, location)
+    # Whatever the file says, which counts for more than what from_pretrained is asked for: transformers fetches and
+    # runs the kernels of a name like org/name.
+    config._attn_implementation, config._experts_implementation = "sdpa", None  # those of nested configs, too
     return config
 
 
