@@ -1,4 +1,4 @@
-"""A toy Llama as a GGUF file, float32 or 4 bits a weight, written the way llama.cpp's converter does."""
+"""A toy Llama or Qwen3 as a GGUF file, float32 or 4 bits a weight, written the way llama.cpp's converter does."""
 
 from pathlib import Path
 
@@ -15,6 +15,8 @@ NAMES = {
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
@@ -25,14 +27,20 @@ NORMAL, CONTROL = 1, 3  # token types of llama.cpp
 
 
 def toy_gguf(
-    file: Path, architecture: str = "llama", quantized: bool = False, lacks: str = "-", **header: int | None
+    file: Path,
+    architecture: str = "llama",
+    quantized: bool = False,
+    lacks: str = "-",
+    family: str = "llama",
+    head_dim: int = 8,
+    **header: int | None,
 ) -> PreTrainedModel:
     """Write ``file`` and return the model that it was made from.
 
     ``lacks``: how the names of tensors begin that are left out; ``header``: numbers that it gets wrong.
     """
     tokenizer = toy_tokenizer("qwen3")
-    model = toy_model("llama", vocab=len(tokenizer))
+    model = toy_model(family, vocab=len(tokenizer), head_dim=head_dim)
     config = model.config
     writer = GGUFWriter(file, architecture)
     writer.add_name("toy")
@@ -86,7 +94,8 @@ def _renamed(writer: GGUFWriter, name: str, tensor: torch.Tensor, config) -> tup
     if name in top:
         return f"{top[name]}.weight", array
     layer, part = name.removeprefix("model.layers.").removesuffix(".weight").split(".", 1)
-    if part in ("self_attn.q_proj", "self_attn.k_proj"):  # llama.cpp interleaves the halves that RoPE turns
+    # llama.cpp interleaves the halves that RoPE turns
+    if config.model_type == "llama" and part in ("self_attn.q_proj", "self_attn.k_proj"):
         heads = config.num_attention_heads if part.endswith("q_proj") else config.num_key_value_heads
         array = array.reshape(heads, 2, -1, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
     return f"blk.{layer}.{NAMES[part]}.weight", np.ascontiguousarray(array)

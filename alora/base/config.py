@@ -18,11 +18,12 @@ _UNSUPPORTED_QUANTIZATION = {
 _MOST_LAYERS = 1000  # the deepest published models have some 130; each one is built before its tensors are looked for
 # As the families call it: num_hidden_layers, n_layer, decoder_layers, first_k_dense_replace. A config makes a list with
 # an entry for each of them as it is read.
-_LAYERS = ("layer", "layers", "first_k_dense_replace")
+_LAYERS = ("layer", "layers", "first_k_dense_replace", "num_blocks", "attention_types")
+_KINDS = ("pattern", "layer_types", "block_type")  # a letter or a name for each layer: hybrid_override_pattern
 
 
 def read_config(location: str, options: Mapping[str, Any]) -> PretrainedConfig:
-    """The config of the base at ``location``, a folder or a hub id.
+    """The config of the base at ``location``, a folder or a hub id, with sdpa attention.
 
     Raises:
         BaseError: it is not a config, or describes a base that alora refuses: quantized already, RoPE that depends on
@@ -43,24 +44,35 @@ def read_config(location: str, options: Mapping[str, Any]) -> PretrainedConfig:
         if key.endswith("rope_theta") and isinstance(value, int | float) and value <= 0:
             raise BaseError(f"base {location}: {key} is {value} in its config, not above 0; {REMEDY}")
     _refuse_by_name(config, location)
+    # Whatever the file says, which counts for more than what from_pretrained is asked for: transformers fetches and
+    # runs the kernels of a name like org/name.
+    config._attn_implementation, config._experts_implementation = "sdpa", None  # those of nested configs, too
     return config
 
 
 def require_few_layers(location: str, options: Mapping[str, Any]) -> None:
-    """Refuse a stored config with more layers than any base has, before transformers makes an object of it.
+    """Refuse a stored config with more layers than any base has, before transformers makes an object of it, and one
+    that calls them by a name of its own.
 
     Raises:
         BaseError: with the first such number.
     """
     stored, _ = PretrainedConfig.get_config_dict(location, revision=options["revision"])
-    waiting = [stored]
+    waiting: list[tuple[str, Any]] = [("", stored)]
     while waiting:
-        for key, value in waiting.pop().items():
-            if isinstance(value, dict):
-                waiting.append(value)
-            elif key.endswith(_LAYERS) and isinstance(value, int | float) and value > _MOST_LAYERS:
-                found = str(value)[:40]
-                raise BaseError(f"base {location}: {key} is {found} in its config, above {_MOST_LAYERS}; {REMEDY}")
+        key, value = waiting.pop()
+        if isinstance(value, dict):
+            if "attribute_map" in value:
+                raise BaseError(f"base {location}: attribute_map renames keys of its config; {REMEDY}")
+            waiting += value.items()
+        elif isinstance(value, str | list) and key.endswith(_KINDS) and len(value) > _MOST_LAYERS:
+            found = f"of {len(value)} layers"
+            raise BaseError(f"base {location}: {key} is {found} in its config, above {_MOST_LAYERS}; {REMEDY}")
+        elif isinstance(value, list):
+            waiting += [(key, item) for item in value]
+        elif isinstance(value, int | float) and key.endswith(_LAYERS) and value > _MOST_LAYERS:
+            found = str(value)[:40]
+            raise BaseError(f"base {location}: {key} is {found} in its config, above {_MOST_LAYERS}; {REMEDY}")
 
 
 def require_whole(loading_info: Mapping[str, Any], location: str) -> None:

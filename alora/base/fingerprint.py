@@ -22,7 +22,8 @@ class Fingerprint:
     The config counts where it departs from its class's defaults, so that a new default elsewhere is not a difference.
 
     The weights' digest is over names, dtypes, shapes and bytes of the stored tensors, in the order of their names, so
-    it does not depend on sharding or on the dtype that the base is run in. Of a quantized base too they are those of
+    it does not depend on sharding or on the dtype that the base is run in. The template's is over the special tokens,
+    too: ``{{ bos_token }}`` writes one of them. Of a quantized base too they are those of
     the unquantized one; how it was made from that is in ``quantization_settings``.
     """
 
@@ -63,7 +64,9 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def template_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    return _text_digest(str(tokenizer.chat_template or ""))
+    """Digest of the chat template and of the special tokens, which it reads as variables."""
+    tokens = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+    return _text_digest(json.dumps([str(tokenizer.chat_template or ""), tokens], sort_keys=True))
 
 
 def config_digest(config: PretrainedConfig) -> str:

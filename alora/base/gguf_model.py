@@ -78,12 +78,16 @@ def _require_layers(file: Path, blocks: set[int], config: Any) -> int:
     layers = config.get_text_config().num_hidden_layers
     if len(blocks) != layers or max(blocks) != layers - 1:
         raise _other_layers(file, layers, blocks)
-    with torch.device("meta"):
-        described = sum(value.numel() for value in AutoModelForCausalLM.from_config(config).parameters())
+    described = sum(value.numel() for value in _skeleton(config).parameters())
     size = file.stat().st_size
     if described > 8 * size:  # no kind of weight takes less than a bit
         raise BaseError(f"{file}: its header describes {described:,} weights, and it holds {size:,} bytes; {REMEDY}")
     return described
+
+
+def _skeleton(config: Any) -> Any:
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
 
 
 def _other_layers(file: Path, described: int, blocks: set[int]) -> BaseError:
@@ -94,12 +98,19 @@ def _require_sound(file: Path, model: Any) -> None:
     """Refuse weights that no later call could use: the folder would be in the cache for good.
 
     Raises:
-        BaseError: a tensor holds NaN or infinity, or there are more or fewer embeddings than tokens.
+        BaseError: a tensor holds NaN or infinity or is not of the shape that the config says, or there are more or
+            fewer embeddings than tokens.
     """
     rows = model.get_input_embeddings().weight.shape[0]
     if rows != model.config.vocab_size:
         raise BaseError(f"{file}: it holds {rows} embeddings for {model.config.vocab_size} tokens; {REMEDY}")
+    wanted = {name: value.shape for name, value in _skeleton(model.config).named_parameters()}
     for name, value in model.named_parameters():
+        if value.shape != wanted[name]:  # transformers reads no head size from the header of some families
+            raise BaseError(
+                f"{file}: tensor {name} is {tuple(value.shape)} in it and {tuple(wanted[name])} by its config, as "
+                "transformers reads its header; take the base's safetensors, or another base"
+            )
         if not value.isfinite().all():
             raise BaseError(f"{file}: tensor {name} holds NaN or infinity; {REMEDY}")
 

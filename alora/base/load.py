@@ -57,7 +57,7 @@ def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
             model = _random_weights(config, dtype, device, quantized)
         else:
             _require_stored(config, location, settings.trust_remote_code)
-            model = _stored_weights(location, dtype, device, quantized, options)
+            model = _stored_weights(location, config, dtype, device, quantized, options)
     except AloraError:
         raise
     except Exception as error:
@@ -72,21 +72,26 @@ def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
 
 def _random_weights(config: Any, dtype: torch.dtype, device: torch.device, quantized: bool) -> PreTrainedModel:
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     if quantized:
         quantize_in_place(model, dtype, device)
     return _moved(model, device)
 
 
 def _stored_weights(
-    location: str, dtype: torch.dtype, device: torch.device, quantized: bool, options: dict[str, Any]
+    location: str,
+    config: PretrainedConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    quantized: bool,
+    options: dict[str, Any],
 ) -> PreTrainedModel:
     extra: dict[str, Any] = options | {"ignore_mismatched_sizes": True}  # require_whole() names them
     if quantized:  # tensor by tensor while loading: the unquantized base is never in memory as a whole
         extra |= {"quantization_config": nf4_config(dtype), "device_map": {"": _numbered(device)}}
     with _quiet():
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            location, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, output_loading_info=True, **extra
+            location, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, **extra
         )
     model, info = loaded
     require_whole(info, location)

@@ -24,7 +24,7 @@ def weight_files(folder: Path) -> dict[Path, set[str]]:
     Raises:
         BaseError: transformers and vLLM would not read the same files of this folder, or one cannot be read.
     """
-    if (folder / _ADAPTER).exists():
+    if os.path.lexists(folder / _ADAPTER):  # transformers follows a dangling link, too
         raise BaseError(f"{folder / _ADAPTER}: transformers would load an adapter with the base; move it elsewhere")
     present = {path.name for path in folder.glob("*.safetensors") if not path.name.startswith(".")}
     index = folder / INDEX

@@ -113,6 +113,18 @@ def test_a_file_that_is_not_what_its_header_says_makes_no_base(fault, words, tmp
     assert [entry.name for entry in (cache / "bases").iterdir() if entry.is_dir()] == []
 
 
+def test_tensors_of_other_shapes_than_the_config_says_make_no_base(tmp_path, cache):
+    """transformers reads no head size from a Qwen3's header, and takes tensors of any shape from the file."""
+    toy_gguf(tmp_path / "good.gguf", architecture="qwen3", family="qwen3", head_dim=128)
+    load_base(BaseSettings(source=str(tmp_path / "good.gguf")), progress=False)
+    shutil.rmtree(cache)
+    toy_gguf(tmp_path / "toy.gguf", architecture="qwen3", family="qwen3", head_dim=8)
+    wanted = r"toy\.gguf: tensor model\.layers\.0\.self_attn\.\w+\.weight is \(32, 32\) in it and \(512, 32\) by"
+    with pytest.raises(BaseError, match=wanted):
+        converted(tmp_path / "toy.gguf", progress=False)
+    assert [entry for entry in (cache / "bases").iterdir() if entry.is_dir()] == []
+
+
 def truncated(file: Path) -> None:
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 

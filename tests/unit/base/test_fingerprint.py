@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from alora.base.fingerprint import Fingerprint, tokenizer_digest
+from alora.base.fingerprint import Fingerprint, template_digest, tokenizer_digest
 from alora.base.stored import fingerprint_base
 from alora.errors import BaseError
 from tests.toy_models import toy_model
@@ -117,6 +117,16 @@ def test_how_a_tokenizer_was_called_last_is_no_difference_and_what_it_does_is():
     assert tokenizer_digest(called) == known
     for change in ({"normalizer": {"type": "Lowercase"}}, {"pre_tokenizer": None}):
         assert tokenizer_digest(_changed("llama3", change)) != known
+
+
+def test_a_special_token_is_part_of_the_template_that_writes_it():
+    known = template_digest(toy_tokenizer("llama3"))
+    assert template_digest(toy_tokenizer("llama3")) == known
+    for name in ("bos_token", "eos_token", "pad_token"):
+        other = toy_tokenizer("llama3")
+        setattr(other, name, "<|other|>")
+        assert template_digest(other) != known
+        assert tokenizer_digest(other) == tokenizer_digest(toy_tokenizer("llama3"))  # nothing else tells
 
 
 def _changed(family, change):

@@ -5,7 +5,7 @@ import json
 import pytest
 from safetensors.torch import load_file
 
-from alora.base.load import load_base
+from alora.base.load import load_base, load_skeleton
 from alora.config.schema import BaseSettings
 from alora.errors import BaseError
 from tests.toy_models import toy_model
@@ -39,6 +39,19 @@ def test_a_base_that_alora_refuses_is_not_loaded(folder):
     (folder / "config.json").write_text(json.dumps(config | {"quantization_config": quantization}))
     with pytest.raises(BaseError, match="is quantized with gptq, which alora refuses"):
         load_base(BaseSettings(source=str(folder), device="cpu", dtype="float32"), progress=False)
+
+
+@pytest.mark.parametrize("kernel", ["kernels-community/flash-attn2", "evil-org/kernel", "flash_attention_2"])
+def test_a_config_chooses_no_attention(folder, kernel):
+    """transformers fetches what it calls org/name, and has no flash attention everywhere."""
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"_attn_implementation": kernel, "_experts_implementation": kernel}
+    (folder / "config.json").write_text(json.dumps(config))
+    given = BaseSettings(source=str(folder), device="cpu", dtype="float32")
+    models = [load_base(given, progress=False).model, load_skeleton(given)]
+    given.weights = "random"
+    models.append(load_base(given, progress=False).model)
+    assert [model.config._attn_implementation for model in models] == ["sdpa"] * 3
 
 
 def index(folder, name):

@@ -85,3 +85,10 @@ def test_a_file_of_somebody_else(tmp_path, monkeypatch):
     monkeypatch.setattr("alora.base.weight_files.os.open", forbidden)  # root may read everything
     with pytest.raises(BaseError, match=r"model\.safetensors cannot be read: Permission denied"):
         weight_files(tmp_path)
+
+
+def test_an_adapter_next_to_the_weights_is_refused_though_its_link_leads_nowhere(tmp_path):
+    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "adapter_config.json").symlink_to("later")
+    with pytest.raises(BaseError, match=r"adapter_config\.json: transformers would load an adapter with the base"):
+        weight_files(tmp_path)
