@@ -64,7 +64,7 @@ def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
         raise BaseError(unreadable(settings.source, error)) from error
     model.eval().requires_grad_(False)
     folder = None if settings.weights == "random" else Path(location)
-    fingerprint = fingerprint_base(folder, model, tokenizer)
+    fingerprint = fingerprint_base(folder, model, tokenizer, settings.revision)
     if quantized:
         fingerprint = replace(fingerprint, quantization=NF4, quantization_settings=SETTINGS)
     return LoadedBase(model, tokenizer, fingerprint, str(settings.source))

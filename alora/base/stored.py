@@ -59,11 +59,13 @@ def describe_base(settings: BaseSettings, folder: Path) -> DescribedBase:
     return DescribedBase(tokenizer, _fingerprint(_stored_weights(files), config, tokenizer), str(settings.source))
 
 
-def fingerprint_base(folder: Path | None, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Fingerprint:
+def fingerprint_base(
+    folder: Path | None, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, revision: str | None = None
+) -> Fingerprint:
     """Fingerprint a base; its weights from the safetensors that it was loaded from: in ``folder``, or the hub's cache
     where there is no such folder. Without any, and where ``folder`` is None, those in memory.
     """
-    stored = folder if folder is None or folder.is_dir() else _hub_folder(model)
+    stored = folder if folder is None or folder.is_dir() else _hub_folder(str(folder), revision)
     files = weight_files(stored) if stored is not None else {}
     weights = _stored_weights(files) if files else _tensors_digest(sorted(model.state_dict().items()))
     return _fingerprint(weights, model.config, tokenizer)
@@ -73,13 +75,9 @@ def _fingerprint(weights: str, config: PretrainedConfig, tokenizer: PreTrainedTo
     return Fingerprint(weights, tokenizer_digest(tokenizer), template_digest(tokenizer), config=config_digest(config))
 
 
-def _hub_folder(model: PreTrainedModel) -> Path | None:
-    """The cached snapshot of a hub base: the one that its config came from."""
-    name = getattr(model.config, "_name_or_path", "") or ""
-    commit = getattr(model.config, "_commit_hash", None)
-    if not name or commit is None:
-        return None
-    config = try_to_load_from_cache(name, "config.json", revision=commit)
+def _hub_folder(name: str, revision: str | None) -> Path | None:
+    """The cached snapshot of a hub base: the one that it was just loaded from."""
+    config = try_to_load_from_cache(name, "config.json", revision=revision)
     return Path(config).parent if isinstance(config, str) else None
 
 

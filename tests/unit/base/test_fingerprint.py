@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -76,16 +77,17 @@ def hub_cache(root, monkeypatch, files):
     for number, file in enumerate((*files, root / "config.json")):
         (base / f"blobs/{number}").write_bytes(file.read_bytes() if file.exists() else b"{}")
         (snapshot / file.name).symlink_to(f"../../blobs/{number}")
-    model = toy_model("qwen3")
-    model.config._name_or_path, model.config._commit_hash = "x/y", commit
-    return model
+    (base / "refs").mkdir()
+    (base / "refs/main").write_text(commit)
+    return toy_model("qwen3")
 
 
 def test_a_base_in_the_hubs_cache_is_its_snapshot_and_drawn_weights_are_themselves(weights_of, tmp_path, monkeypatch):
     shards = weights_of({"b": B}, {"a": A}, folder="shards")
     model = hub_cache(tmp_path / "hub", monkeypatch, sorted((tmp_path / "shards").iterdir()))
     tokenizer = toy_tokenizer("qwen3")
-    assert fingerprint_base(tmp_path / "no folder", model, tokenizer).weights == shards
+    assert fingerprint_base(Path("x/y"), model, tokenizer).weights == shards
+    assert fingerprint_base(Path("x/y"), model, tokenizer, "0" * 40).weights == shards
     drawn = fingerprint_base(None, toy_model("qwen3"), tokenizer).weights
     assert fingerprint_base(None, model, tokenizer).weights == drawn != shards
 
