@@ -7,6 +7,7 @@ message to the user, what the engine core would refuse anyway.
 
 import copy
 import functools
+import re
 import resource
 import weakref
 from collections.abc import Callable, Sequence
@@ -72,22 +73,30 @@ def record_of(
     try:
         return records.read(lora_request.lora_path) if in_place else records.of(lora_request, digest)
     except (AdapterError, OSError) as error:
-        if records.known(lora_request.lora_int_id) is None and not claims_alora(lora_request.lora_path):
+        if not records.met(lora_request.lora_int_id) and not claims_alora(lora_request.lora_path):
             return None
         raise AdapterError(str(error)) from error
 
 
+def _asked_weights(request: Any) -> str | None:
+    """The digest of what alone may answer the request, or None; AdapterError for what can be none."""
+    extra = getattr(request.sampling_params, "extra_args", None)
+    digest = extra.get(ASKED_WEIGHTS) if isinstance(extra, dict) else None
+    if digest is not None and not (isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest)):
+        raise AdapterError(f"{ASKED_WEIGHTS} is {digest!r:.80}, not the digest of weights: 64 hexadecimal digits")
+    return digest
+
+
 def carried_for(engine: Any, request: Any) -> Any:
     """What an ``EngineCoreRequest`` has for a LoRA request from here on: its weights and its activation fixed."""
-    lora_request, params = request.lora_request, request.sampling_params
-    digest = (getattr(params, "extra_args", None) or {}).get(ASKED_WEIGHTS)
+    lora_request, digest = request.lora_request, _asked_weights(request)
     record = record_of(engine, lora_request, digest=digest)
     if record is None:
         if digest is not None:
             raise AdapterError(f"adapter {lora_request.lora_name!r}: nobody here can tell which weights it has")
         return lora_request
     activation = require_accepted(request, lora_request.lora_name, record.config)
-    engine_records(engine).hold(lora_request.lora_int_id, record)
+    engine_records(engine).accept(lora_request.lora_int_id, record)
     return carry(lora_request, record, activation)
 
 
@@ -217,6 +226,7 @@ def _check_here(vllm_config: Any, request: Any) -> None:
     if engine is not None:
         engine._alora_found = (request, carried_for(engine, request))
         return
+    _asked_weights(request)
     config = config_here(request.lora_request.lora_path)
     if config is not None:  # else not readable from here: the engine core decides
         require_accepted(request, request.lora_request.lora_name, config)

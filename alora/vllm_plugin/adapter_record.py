@@ -7,7 +7,6 @@ with which it was accepted to its end, whatever happens to id, path and files me
 not digested, or replaced under a running request.
 """
 
-import fcntl
 import hashlib
 import itertools
 import os
@@ -25,11 +24,12 @@ from alora.errors import AdapterError
 from alora.vllm_plugin import compat
 from alora.vllm_plugin.adapter_config import MANIFEST, AdapterConfig, claims_alora, read_config
 from alora.vllm_plugin.adapter_weights import require_sound
+from alora.vllm_plugin.copy_folder import FOLDER, delete_abandoned, lock
 from alora.weights import makes_adapter, weights_digest
 
-_FOLDER = "alora-copies-"
 _FIRST_NUMBER = 2**30  # above every id that a server gives out, and within int32
 KEPT = 256  # ids, at least: vLLM's server forgets an adapter without a word to the engine core
+_REMEMBERED = 100_000  # ids whose copies are gone, and what they meant
 _GRACE = 60.0  # seconds in which a step that was sent may still load a copy that nobody holds any more
 _numbers = itertools.count(_FIRST_NUMBER)
 
@@ -55,6 +55,10 @@ class AdapterRecord:
             return all(_stamp_of(self.folder, was[0]) == was for was in self.stamp)
         except OSError:
             return False
+
+    def meaning(self) -> tuple[str, str]:
+        """What an id goes on to mean once its copy is gone; other weights of a plain LoRA are vLLM's own business."""
+        return self.path, self.digest if self.config.is_alora else ""
 
 
 def _files(folder: str) -> list[Path]:
@@ -129,28 +133,11 @@ def read_record(path: str, copies: str) -> AdapterRecord:
     return record
 
 
-def _lock(folder: str | Path) -> int | None:
-    """A lock on a folder of copies that ends with the process, even one that is killed; None where another has it."""
-    try:
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        return None
-    return lock
-
-
-def _delete_abandoned() -> None:
-    """Delete the copies of engine cores that were killed; not those of one that is just starting."""
-    for folder in Path(tempfile.gettempdir()).glob(_FOLDER + "*"):
-        lock = _lock(folder)
-        if lock is not None:
-            if os.fstat(lock).st_mtime < time.time() - 60:  # a new folder has no lock for a moment
-                shutil.rmtree(folder, ignore_errors=True)
-            os.close(lock)
+def _changed(name: str, path: str) -> AdapterError:
+    return AdapterError(
+        f"adapter {name!r}: the files in {path} changed after their weights were loaded; load the adapter again first "
+        "(add_lora, or POST /v1/load_lora_adapter, with load_inplace), or better, write new weights to a new folder"
+    )
 
 
 class Records:
@@ -163,12 +150,13 @@ class Records:
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept  # ids
-        _delete_abandoned()
-        self.folder = tempfile.mkdtemp(prefix=_FOLDER)
-        self._locked = _lock(self.folder)
+        delete_abandoned()
+        self.folder = tempfile.mkdtemp(prefix=FOLDER)
+        self._locked = lock(self.folder)
         # Not atexit, which a forked engine core skips.
         Finalize(self, shutil.rmtree, (self.folder, True), exitpriority=0)
         self._by_id: OrderedDict[int, AdapterRecord] = OrderedDict()
+        self._evicted: OrderedDict[int, tuple[str, str]] = OrderedDict()
         self._read: weakref.WeakValueDictionary[str, AdapterRecord] = weakref.WeakValueDictionary()
         self._copies: dict[str, weakref.ref[AdapterRecord]] = {}
         self._unheld: dict[str, float] = {}  # copies that nobody holds, and since when at the latest
@@ -181,20 +169,26 @@ class Records:
             AdapterError: the id belongs to another adapter, an aLoRA's files hold other weights than were accepted, or
                 other weights than ``digest``.
         """
-        name, number = lora_request.lora_name, lora_request.lora_int_id
+        name, number, path = lora_request.lora_name, lora_request.lora_int_id, lora_request.lora_path
         known = self._by_id.get(number)
-        if digest is not None and (known is None or (known.path, known.digest) != (lora_request.lora_path, digest)):
-            found = self.read(lora_request.lora_path)
+        if digest is not None:
+            if known is not None and (known.path, known.digest) == (path, digest):
+                return known  # whatever became of the files
+            found = self.read(path)
             if found.digest != digest:
-                raise AdapterError(f"adapter {name!r}: {lora_request.lora_path} holds other weights than are asked for")
+                raise AdapterError(f"adapter {name!r}: {path} holds other weights than are asked for")
             return found
-        if known is None:
-            return self.read(lora_request.lora_path)
-        if known.path != lora_request.lora_path:
+        before = known.path if known is not None else self._evicted.get(number, (path, ""))[0]
+        if before != path:
             raise AdapterError(
-                f"adapter {name!r} asks for {lora_request.lora_path} under LoRA id {number}, but that id holds "
-                f"{known.path}; give every adapter an id of its own"
+                f"adapter {name!r} asks for {path} under LoRA id {number}, but that id holds {before}; give every "
+                "adapter an id of its own"
             )
+        if known is None:
+            found = self.read(path)
+            if self._evicted.get(number, found.meaning()) != found.meaning():
+                raise _changed(name, path)
+            return found
         if known.unchanged() or not Path(known.folder).is_dir():
             return known  # the copy is there, whether or not the files still are
         try:  # a change that was refused before is not copied again for every request
@@ -207,11 +201,7 @@ class Records:
         if not known.config.is_alora and not lora_request.load_inplace and not claims_alora(known.path):
             return known  # as stock vLLM: plain LoRA goes on with what was loaded
         known.refused = now.stamp if now is not None else known.refused
-        raise AdapterError(
-            f"adapter {name!r}: the files in {known.path} changed after their weights were loaded; load the adapter "
-            "again first (add_lora, or POST /v1/load_lora_adapter, with load_inplace), or better, write new weights "
-            "to a new folder"
-        )
+        raise _changed(name, known.path)
 
     def read(self, path: str) -> AdapterRecord:
         """The adapter at ``path`` as it is now; the same record while its content is the same."""
@@ -234,9 +224,23 @@ class Records:
             self._copies[record.copy] = weakref.ref(record)
         self._by_id[lora_id] = record
         self._by_id.move_to_end(lora_id)
+        self._evicted.pop(lora_id, None)
         while len(self._by_id) > self._kept:
-            self._by_id.popitem(last=False)
+            evicted, last = self._by_id.popitem(last=False)
+            if evicted < _FIRST_NUMBER:
+                self._evicted[evicted] = last.meaning()
+            del last  # or its copy would not count as let go
             self._sweep(_GRACE)
+        while len(self._evicted) > _REMEMBERED:
+            self._evicted.popitem(last=False)
+
+    def accept(self, lora_id: int, record: AdapterRecord) -> None:
+        """Hold what a request was accepted with: under its own number alone where the id means other weights."""
+        known = self._by_id.get(lora_id)
+        means = self._evicted.get(lora_id, record.meaning())
+        self.hold(
+            lora_id if known is record or (known is None and means == record.meaning()) else record.number, record
+        )
 
     def _home(self) -> str:
         """``folder``, made again, and no stranger's, where a cleaner of temporary files deleted it."""
@@ -246,7 +250,7 @@ class Records:
             own = False
         if not own:
             Path(self.folder).mkdir(mode=0o700)
-            self._locked = _lock(self.folder)
+            self._locked = lock(self.folder)
         return self.folder
 
     def held(self, record: AdapterRecord, but: int | None = None) -> bool:
@@ -256,6 +260,10 @@ class Records:
     def known(self, lora_id: int) -> AdapterRecord | None:
         return self._by_id.get(lora_id)
 
+    def met(self, lora_id: int) -> bool:
+        """Whether an id means, or meant until it was evicted, some weights."""
+        return lora_id in self._by_id or lora_id in self._evicted
+
     def number(self, lora_id: int) -> int:
         """The workers' number for a user's id."""
         known = self._by_id.get(lora_id)
@@ -264,11 +272,12 @@ class Records:
     def ids(self, numbers: set[int]) -> set[int]:
         """The users' ids for the workers' numbers."""
         ours = {lora_id for lora_id, record in list(self._by_id.items()) if record.number in numbers}
-        return ours | {number for number in numbers if number < _FIRST_NUMBER}
+        return {number for number in ours | numbers if number < _FIRST_NUMBER}
 
     def forget(self, lora_id: int) -> None:
         """Free an id for another adapter."""
         self._by_id.pop(lora_id, None)
+        self._evicted.pop(lora_id, None)
 
     def sweep(self) -> None:
         """Delete the copies that neither an id nor a request holds any more.

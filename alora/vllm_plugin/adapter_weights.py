@@ -18,6 +18,7 @@ from alora.errors import AdapterError
 from alora.vllm_plugin.adapter_config import AdapterConfig, read_json
 from alora.weights import CONFIG
 
+_FILE = "adapter_model.safetensors"
 _KEY_PREFIX = "base_model.model."
 _OF_THE_BASE = (".embed_tokens.base_layer.weight", ".lm_head.base_layer.weight")  # saved by PEFT, and skipped by vLLM
 _LARGEST = 2.0**63  # of a module's scaled product: every layer's norm squares it, in float32
@@ -36,15 +37,18 @@ def require_sound(copy: str, shown: str, config: AdapterConfig) -> None:
     """AdapterError for weights that are no numbers, so that none of their answers is one.
 
     Also for weights of a head that the configuration does not name, and for an aLoRA that does not fit it: vLLM goes
-    by the file, and would run them.
+    by the file, and would run them. It prefers this file to the pickles, which an aLoRA must not be: none is read here.
     """
-    for file in Path(copy).glob("adapter_model.safetensors"):
+    file = Path(copy, _FILE)
+    if config.is_alora and not file.is_file():
+        raise AdapterError(f"{shown}: no {_FILE} is there, the only weights of an aLoRA; save it with safetensors")
+    if file.is_file():
         try:
             with safe_open(file, "pt") as tensors:
                 halves = {name: _half(tensors.get_tensor(name)) for name in tensors.keys()}  # noqa: SIM118
         except SafetensorError:
             return  # vLLM says what is wrong with it
-        head = [name for name in halves if ".lm_head." in name]
+        head = [name for name in halves if ".lm_head." in f".{name}"]
         if head and not config.adapts_head:
             raise AdapterError(f"{shown}: {head[0]} is there, and target_modules of {CONFIG} does not name lm_head")
         if odd := [name for name, half in halves.items() if not math.isfinite(half.norm)]:
@@ -80,6 +84,9 @@ def _pairs(halves: Mapping[str, _Half]) -> dict[str, dict[str, _Half]]:
     for name, half in halves.items():
         if name.endswith(_OF_THE_BASE):
             continue
+        # vLLM takes names without the prefix, too, and drops it everywhere; PEFT leaves such weights out.
+        if not name.startswith(_KEY_PREFIX) or name.count(_KEY_PREFIX) != 1:
+            raise ValueError(f"{name} does not begin with {_KEY_PREFIX!r}, or has it more than once")
         module, _, kind = name.removesuffix(".weight").removeprefix(_KEY_PREFIX).rpartition(".lora_")
         if not module or kind not in ("A", "B") or not name.endswith(".weight") or len(half.shape) != 2:
             raise ValueError(f"{name} of shape {half.shape} is no LoRA weight of a linear layer")

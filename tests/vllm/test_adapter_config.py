@@ -160,6 +160,20 @@ def test_weights_that_are_no_numbers_and_pipes_are_refused(engine, toys, tmp_pat
         engine.ask_one(prompt(40), ToyAdapter("odd", 95, str(odd), INVOCATION))
 
 
+@pytest.mark.parametrize("kind", ["bin", "pt"])
+def test_an_alora_in_a_pickle_is_refused(toys, tmp_path, kind):
+    """vLLM would run it, and nothing here reads a pickle to see what it holds."""
+    odd = shutil.copytree(toys["linear"].path, tmp_path / "odd")
+    weights = load_file(odd / "adapter_model.safetensors")
+    torch.save(weights, odd / f"adapter_model.{kind}")
+    assert Records().read(str(odd)).config.is_alora, "vLLM goes by the other file"
+    (odd / "adapter_model.safetensors").unlink()
+    with pytest.raises(AdapterError, match=r"no adapter_model\.safetensors .* save it with safetensors"):
+        Records().read(str(odd))
+    edit_config(str(odd), alora_invocation_tokens=None)
+    assert not Records().read(str(odd)).config.is_alora, "plain LoRA is vLLM's own business"
+
+
 def test_weights_of_a_head_that_the_configuration_does_not_name_are_refused(toys, tmp_path):
     """vLLM goes by the file and would run them, where the plugin takes the head for the base's."""
     odd = shutil.copytree(toys["linear"].path, tmp_path / "odd")
@@ -168,6 +182,12 @@ def test_weights_of_a_head_that_the_configuration_does_not_name_are_refused(toys
     save_file({**weights, **head}, odd / "adapter_model.safetensors")
     with pytest.raises(AdapterError, match=r"lm_head.* target_modules"):
         Records().read(str(odd))
+    bare = {name.removeprefix(PREFIX): half for name, half in head.items()}  # vLLM takes them so, too
+    edit_config(str(odd), alora_invocation_tokens=None)
+    save_file({**weights, **bare}, odd / "adapter_model.safetensors")
+    with pytest.raises(AdapterError, match=r"lm_head.* target_modules"):
+        Records().read(str(odd))
+    save_file({**weights, **head}, odd / "adapter_model.safetensors")
     edit_config(str(odd), target_modules=[*ALL_LINEAR, "lm_head"])
     assert Records().read(str(odd)).config.adapts_head
 
@@ -180,9 +200,11 @@ def test_an_adapter_that_vllm_would_apply_to_more_layers_is_refused(engine, toys
         engine.ask_one(prompt(40), ToyAdapter("partial", 96, str(partial), INVOCATION))
 
 
+PREFIX = "base_model.model."
 A, B = (f"base_model.model.model.layers.0.self_attn.q_proj.lora_{half}.weight" for half in "AB")
 EMBEDDING = "base_model.model.model.embed_tokens.lora_embedding_A"
 ENDLESS = "([a-z]|[a-z_.0-9])+[XY]"
+NO_PREFIX = "does not begin with 'base_model.model.', or has it more than once"
 NO_LINEAR = "is no LoRA weight of a linear layer"
 
 
@@ -205,6 +227,9 @@ NO_LINEAR = "is no LoRA weight of a linear layer"
         ({}, {A.replace("_A.weight", "_B.bias"): torch.ones(8)}, NO_LINEAR),
         ({}, {A: torch.ones(8, 64, 1)}, NO_LINEAR),
         ({}, {A.replace(".0.", ".9."): torch.ones(8, 64)}, "has no A or no B"),
+        ({}, {A.removeprefix(PREFIX): torch.ones(8, 64)}, NO_PREFIX),
+        ({}, {A.replace("self_attn", f"{PREFIX}self_attn"): torch.ones(8, 64)}, NO_PREFIX),
+        ({}, {PREFIX + A: torch.ones(8, 64)}, NO_PREFIX),
         ({"lora_alpha": math.nan}, {}, "lora_alpha nan"),
         ({"lora_alpha": -math.inf}, {}, "lora_alpha -inf"),
         ({"alpha_pattern": {"up_proj": math.nan}}, {}, "lora_alpha nan for .*up_proj"),

@@ -13,7 +13,7 @@ import pytest
 
 from alora.errors import AdapterError
 from alora.vllm_plugin import adapter_record
-from alora.vllm_plugin.activation_source import engine_records
+from alora.vllm_plugin.activation_source import RefusedRequest, engine_records
 from tests.vllm import toys as store
 from tests.vllm.toy_engine import lora_request
 from tests.vllm.toy_models import ALL_LINEAR, ToyAdapter, edit_config, write_adapter
@@ -343,13 +343,14 @@ def test_a_request_that_names_its_weights_gets_those_or_none(engine, rewritable,
     with pytest.raises(AdapterError, match="holds other weights than are asked for"):
         engine.ask_one(ids, theirs, weights=digest)
     assert_as_before(engine.ask_one(ids, mine, weights=digest))
+    with pytest.raises(AdapterError, match="give every adapter an id of its own"):
+        engine.ask_one(ids, mine)
     again = replace(theirs, number=next(NUMBERS))  # unloaded and loaded: the same name, another id
-    both = engine.ask([ids, ids], [mine, again])
-    assert_as_before(both[0])
-    assert float((both[1].logprobs_V - before.logprobs_V).abs().max()) > 0.1
+    for answer in engine.ask([ids, ids], [theirs, again]):
+        assert float((answer.logprobs_V - before.logprobs_V).abs().max()) > 0.1
+    in_place(engine, mine)
     rewritable(105)
-    with pytest.raises(AdapterError, match="changed after their weights were loaded"):
-        engine.ask_one(ids, mine, weights=digest)
+    assert_as_before(engine.ask_one(ids, mine, weights=digest))
     in_place(engine, mine)
     with pytest.raises(AdapterError, match="holds other weights than are asked for"):
         engine.ask_one(ids, mine, weights=digest)
@@ -359,7 +360,18 @@ def test_a_request_that_names_its_weights_is_refused_where_nobody_can_tell(engin
     """A plain LoRA that cannot be read here goes on as in stock vLLM, and might be anything."""
     unread = ToyAdapter("unread", next(NUMBERS), str(tmp_path / "nowhere"), ())
     with pytest.raises(AdapterError, match="nobody here can tell"):
-        engine.ask_one(prompt(40), unread, weights="of another")
+        engine.ask_one(prompt(40), unread, weights="0" * 64)
+
+
+@pytest.mark.parametrize("wrong", ["of another", "A" * 64, 5, ["0" * 64]])
+def test_what_can_be_no_digest_is_refused_as_a_users_error(engine, toys, wrong):
+    with pytest.raises(RefusedRequest, match="64 hexadecimal digits"):
+        engine.ask_one(prompt(40), toys["linear"], weights=wrong)
+
+
+def test_a_digest_that_does_not_fit_is_refused_as_a_users_error(engine, toys):
+    with pytest.raises(RefusedRequest, match="other weights than are asked for"):
+        engine.ask_one(prompt(40), toys["linear"], weights="0" * 64)
 
 
 @pytest.mark.parametrize("invocation", [INVOCATION, ()], ids=["aLoRA", "plain"])

@@ -26,6 +26,7 @@ def home(toys, tmp_path) -> Path:
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["first", "second", "last"])
 def test_a_file_of_several_mebibytes_is_copied_and_digested_whole(place, home):
     records, weights = Records(), home / "adapter_model.safetensors"
+    edit_config(str(home), alora_invocation_tokens=None)
     tensor = torch.zeros(5 * 2**18 // 2)  # 2.5 MiB
     save_file({"a.lora_A.weight": tensor}, weights)
     whole = records.read(str(home))
@@ -38,6 +39,7 @@ def test_a_file_of_several_mebibytes_is_copied_and_digested_whole(place, home):
 def test_the_names_of_the_files_are_in_the_digest(home):
     """vLLM reads the one and not the other."""
     records = Records()
+    edit_config(str(home), alora_invocation_tokens=None)
     before = records.read(str(home)).digest
     (home / "adapter_model.safetensors").rename(home / "adapter_model.bin")
     assert records.read(str(home)).digest != before
@@ -98,8 +100,7 @@ def test_the_same_content_is_the_same_record_however_often_it_is_written(home):
 def test_a_copy_that_nobody_holds_is_deleted_when_its_time_is_over(toys, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(adapter_record.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(adapter_record, "_KEPT", 1)
-    records = Records()
+    records = Records(1)
     copies = []
     for number, name in enumerate(("linear", "wide", "other"), start=1):
         records.hold(number, records.read(toys[name].path))
@@ -128,3 +129,86 @@ def test_two_sets_of_weights_under_one_name_are_two_requests(home):
     before, after = carry(named, old, 40), carry(named, records.read(str(home)), 40)
     assert before != after
     assert len({before, after, carry(other, old, 50)}) == 2, "one for each set of weights, whatever its name"
+
+
+@pytest.mark.parametrize("invocation", [[4, 5], None], ids=["aLoRA", "plain"])
+def test_a_request_with_a_digest_changes_nothing_for_those_without_one(home, invocation):
+    """Its record goes by its own number alone, where its id means another one."""
+    edit_config(str(home), alora_invocation_tokens=invocation)
+    records = Records()
+    first = records.of(asked(home))
+    records.accept(1, first)
+    edit_config(str(home), lora_alpha=3)
+    digest = Records().read(str(home)).digest
+    named = records.of(asked(home), digest)
+    records.accept(1, named)
+    assert (named.digest, records.known(1)) == (digest, first)
+    assert records.of(asked(home), digest) is named, "not copied for every request"
+    assert records.ids({first.number, named.number}) == {1}
+    if invocation is None:
+        assert records.of(asked(home)) is first
+    else:
+        with pytest.raises(AdapterError, match="changed after their weights were loaded"):
+            records.of(asked(home))
+    other = shutil.copytree(home, home.with_name("other"))
+    elsewhere = records.of(asked(other), digest)
+    records.accept(1, elsewhere)
+    with pytest.raises(AdapterError, match="give every adapter an id of its own"):
+        records.of(asked(other))
+
+
+def test_the_digest_of_what_is_held_is_served_whatever_became_of_the_files(home):
+    records = Records()
+    first = records.of(asked(home))
+    records.accept(1, first)
+    edit_config(str(home), lora_alpha=3)
+    assert records.of(asked(home), first.digest) is first
+    with pytest.raises(AdapterError, match="other weights than are asked for"):
+        records.of(asked(home), "0" * 64)
+    with pytest.raises(AdapterError, match="changed after their weights were loaded"):
+        records.of(asked(home))
+
+
+@pytest.mark.parametrize("invocation", [[4, 5], None], ids=["aLoRA", "plain"])
+def test_an_evicted_id_means_what_it_meant(home, toys, invocation):
+    """Nobody looked at the new weights: other widths than the base's would end the engine."""
+    edit_config(str(home), alora_invocation_tokens=invocation)
+    records = Records(1)
+    records.accept(1, records.of(asked(home)))
+
+    def evict():
+        records.accept(2, records.read(toys["wide"].path))
+        assert records.known(1) is None
+        assert records.met(1)
+
+    evict()
+    again = records.of(asked(home))
+    records.accept(1, again)
+    assert records.known(1) is again, "the same files may come back"
+    evict()
+    other = shutil.copytree(home, home.with_name("other"))
+    with pytest.raises(AdapterError, match="give every adapter an id of its own"):
+        records.of(asked(other))
+    edit_config(str(home), lora_alpha=3)
+    if invocation is None:
+        assert records.of(asked(home)).path == str(home)
+    else:
+        with pytest.raises(AdapterError, match="changed after their weights were loaded"):
+            records.of(asked(home))
+    edit_config(str(home), alora_invocation_tokens=[4, 5, 6])
+    with pytest.raises(AdapterError, match="changed after their weights were loaded"):
+        records.of(asked(home))
+    named = records.of(asked(home), Records().read(str(home)).digest)
+    records.accept(1, named)
+    assert records.known(1) is None, "a digest says nothing about the id"
+    records.forget(1)
+    assert records.of(asked(home)) is named
+
+
+def test_few_evicted_ids_are_remembered(home, monkeypatch):
+    monkeypatch.setattr(adapter_record, "_REMEMBERED", 2)
+    records = Records(1)
+    record = records.read(str(home))
+    for number in (1, 2, 3, 4, record.number, 5):
+        records.hold(number, record)
+    assert [number for number in (1, 2, 3, 4, record.number) if records.met(number)] == [3, 4]
