@@ -201,9 +201,7 @@ class GuardCore:
                 metrics.SHADOW.labels(shadow.policy, before.label, shadow.label).inc()
 
     def psi(self, item: Served) -> float | None:
-        """Population stability index of an adapter's recent probabilities against its validation rows; None until it is
-        known.
-        """
+        """Population stability index of an adapter's recent probabilities against validation rows; None if unknown."""
         drift = self._drift.get(item.version)
         return None if drift is None else drift.psi
 
