@@ -12,9 +12,9 @@ from pathlib import Path
 from alora.base import REMEDY
 from alora.errors import BaseError
 from alora.reading import read_json
+from alora.weights import CONFIG
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-_ADAPTER = "adapter_config.json"
 
 
 def weight_files(folder: Path) -> dict[Path, set[str]]:
@@ -24,8 +24,8 @@ def weight_files(folder: Path) -> dict[Path, set[str]]:
     Raises:
         BaseError: transformers and vLLM would not read the same files of this folder, or one cannot be read.
     """
-    if os.path.lexists(folder / _ADAPTER):  # transformers follows a dangling link, too
-        raise BaseError(f"{folder / _ADAPTER}: transformers would load an adapter with the base; move it elsewhere")
+    if os.path.lexists(folder / CONFIG):  # transformers follows a dangling link, too
+        raise BaseError(f"{folder / CONFIG}: transformers would load an adapter with the base; move it elsewhere")
     present = {path.name for path in folder.glob("*.safetensors") if not path.name.startswith(".")}
     index = folder / INDEX
     if not index.exists():

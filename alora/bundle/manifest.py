@@ -217,7 +217,7 @@ def read_manifest(folder: Path) -> Manifest:
 def _no_manifest(folder: Path) -> str:
     if not folder.is_dir():
         return f"bundle folder {folder} does not exist"
-    if (folder / "adapter_config.json").exists():
+    if (folder / CONFIG_FILE).exists():
         return f"{folder} is an adapter without {MANIFEST_FILE}, so not a bundle; make one with `alora export`"
     return f"{folder} has no {MANIFEST_FILE}, so it is not a bundle"
 

@@ -16,14 +16,8 @@ _KNOWN = frozenset(
         *("cache_control", "prompt_cache_breakpoint", "response_metadata", "usage", "usage_metadata"),
         *("finish_reason", "stop_reason", "stop_sequence"),
         # Gemini's and Anthropic's opaque state, which a client sends back as it came.
-        *(
-            "container",
-            "extra_content",
-            "provider_specific_fields",
-            "providerOptions",
-            "signature",
-            "thought_signature",
-        ),
+        *("container", "extra_content", "provider_specific_fields", "providerOptions"),
+        *("signature", "thought_signature"),
     )
 )
 

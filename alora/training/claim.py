@@ -17,7 +17,7 @@ from alora.atomic import LOCK, is_part
 from alora.base.fingerprint import Fingerprint
 from alora.config.schema import AdapterSettings, BaseSettings, DataSettings, PromptSettings, Recipe
 from alora.errors import RunError
-from alora.reading import read_json, read_whole
+from alora.reading import read_json
 from alora.typed import leaves, typed
 
 RUN = "alora run"  # the kind of a training run's claim
@@ -58,18 +58,15 @@ def read_claim(folder: Path, kind: str) -> Claim | None:
         RunError: the folder holds something else.
     """
     file = folder / layout.INPUTS_FILE
-    try:
-        content = json.loads(read_whole(file).decode())
-    except FileNotFoundError:
+    if not file.exists():
         foreign = [path.name for path in folder.iterdir() if path.name != LOCK and not is_part(path)]
         if not foreign:
             return None
         raise RunError(
             f"{folder} is not empty (it holds {min(foreign)}) and belongs to no {kind}; alora keeps one in a folder of "
             "its own: choose another run_dir="
-        ) from None
-    except (ValueError, OSError, RecursionError) as error:
-        raise RunError(f"{file} cannot be read ({error}); choose another run_dir=, or remove the folder") from error
+        )
+    content = read_json(file, RunError, "choose another run_dir=, or remove the folder")
     try:
         claim = typed(Claim, content)
         if claim.kind != kind:
