@@ -128,6 +128,35 @@ def preprocess_patch(original: Callable[..., Any]) -> Callable[..., Any]:
     return preprocess_add_request
 
 
+def _load_first(engine: Any, lora_request: Any) -> None:
+    """Have the workers load what they never saw: an error in the step that would load it ends the engine."""
+    record = getattr(lora_request, "record", None)
+    if record is None or record.loaded:
+        return
+    try:
+        compat.load_adapter(engine, lora_request)
+    except Exception:
+        engine_records(engine).withdraw(record)
+        raise
+    record.loaded = True
+
+
+def add_request_patch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``EngineCore.add_request``, in the thread that steps, which refuses a request whose adapter does not load."""
+
+    @functools.wraps(original)
+    def add_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            _load_first(self, request.lora_request)
+        except Exception:
+            if not compat.answers_by_itself(self):
+                raise
+            return compat.refuse_request(self, request)
+        return original(self, request, *args, **kwargs)
+
+    return add_request
+
+
 def note_engine(engine: Any, refusal: str | None) -> None:
     """Remember an engine core of this process, and why it refuses aLoRA, if it does."""
     engine._alora_refusal = refusal
@@ -161,6 +190,7 @@ def add_lora_patch(original: Callable[..., Any]) -> Callable[..., Any]:
         if record is None:
             return original(self, lora_request)
         loaded = original(self, carry(lora_request, record, 0))  # 0: loading has no prompt
+        record.loaded = True
         before = records.known(lora_id)
         records.hold(lora_id, record)  # after the workers took it: an error leaves the id as it was
         if before is not None and not records.held(before):
@@ -224,7 +254,12 @@ def _check_here(vllm_config: Any, request: Any) -> None:
     here = (engine() for engine in _engines_here)
     engine = next((engine for engine in here if engine is not None and engine.vllm_config is vllm_config), None)
     if engine is not None:
-        engine._alora_found = (request, carried_for(engine, request))
+        carried = carried_for(engine, request)
+        try:
+            _load_first(engine, carried)
+        except Exception as error:  # whatever vLLM raises for files that it does not take
+            raise AdapterError(str(error)) from error
+        engine._alora_found = (request, carried)
         return
     _asked_weights(request)
     config = config_here(request.lora_request.lora_path)

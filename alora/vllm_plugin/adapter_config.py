@@ -21,8 +21,6 @@ _MEANINGFUL = (
     "use_bdlora",
     "use_qalora",
     "use_dora",
-    "layers_to_transform",
-    "exclude_modules",
 )
 _BASE_CHANGED = ("pissa", "olora", "corda", "loftq")
 

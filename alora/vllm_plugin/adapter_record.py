@@ -47,6 +47,7 @@ class AdapterRecord:
     opened: tuple[tuple[str, str], ...] = ()  # name, and path as an open file, of what the copy holds
     number: int = field(default_factory=lambda: next(_numbers))
     refused: tuple[tuple[str, int, int, int, int], ...] = ()  # the files as they were refused in its place
+    loaded: bool = False  # the workers took it once, so they take it again
     unsent: Any = None  # deletes the copy with the record, until a worker may load it
 
     def unchanged(self) -> bool:
@@ -278,6 +279,11 @@ class Records:
         """Free an id for another adapter."""
         self._by_id.pop(lora_id, None)
         self._evicted.pop(lora_id, None)
+
+    def withdraw(self, record: AdapterRecord) -> None:
+        """Free the ids of what the workers do not take: its files may be mended."""
+        for lora_id in [number for number, other in list(self._by_id.items()) if other is record]:
+            self._by_id.pop(lora_id, None)
 
     def sweep(self) -> None:
         """Delete the copies that neither an id nor a request holds any more.

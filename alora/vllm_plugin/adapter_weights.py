@@ -66,7 +66,7 @@ def _half(tensor: Any) -> _Half:
 
 def _require_fit(halves: Mapping[str, _Half], config: dict[str, Any], shown: str) -> None:
     try:
-        named = _target_matcher(config.get("target_modules"))
+        named = _target_matcher(config)
         for module, pair in _pairs(halves).items():
             if not named(module):
                 raise ValueError(f"target_modules does not name {module}")
@@ -96,13 +96,31 @@ def _pairs(halves: Mapping[str, _Half]) -> dict[str, dict[str, _Half]]:
     return pairs
 
 
-def _target_matcher(targets: Any) -> Callable[[str], bool]:
-    """Whether PEFT adapts a module of this path."""
-    if targets == "all-linear":  # all but the head, whose weights are judged by name
-        return lambda module: True
-    if isinstance(targets, str):
-        return lambda module: regex.fullmatch(targets, module, timeout=_PATTERN_S) is not None
-    names = [str(target) for target in targets or ()]
+def _target_matcher(config: dict[str, Any]) -> Callable[[str], bool]:
+    """Whether PEFT adapts a module of this path, as ``peft.tuners.tuners_utils.check_target_module_exists``."""
+    targets, excluded = config.get("target_modules"), _named(config.get("exclude_modules"))
+    # all-linear: all but the head, whose weights are judged by name
+    named = (lambda module: True) if targets == "all-linear" else _named(targets)
+    layers = config.get("layers_to_transform")
+    layers = [layers] if type(layers) is int else layers or []
+    if not layers or isinstance(targets, str):
+        return lambda module: named(module) and not excluded(module)
+
+    def in_layers(module: str) -> bool:
+        patterns = config.get("layers_pattern") or [r"[^.]*"]
+        for pattern in [patterns] if isinstance(patterns, str) else patterns:
+            if found := regex.match(rf"(?:.*?\.)?(?:{pattern})\.(\d+)\.", module, timeout=_PATTERN_S):
+                return int(found[1]) in layers
+        return False
+
+    return lambda module: (module in targets or (named(module) and in_layers(module))) and not excluded(module)
+
+
+def _named(modules: Any) -> Callable[[str], bool]:
+    """Whether ``modules``, names or a pattern, name a module of this path."""
+    if isinstance(modules, str):
+        return lambda module: regex.fullmatch(modules, module, timeout=_PATTERN_S) is not None
+    names = [str(name) for name in modules or ()]
     endings = tuple(f".{name}" for name in names)
     return lambda module: module in names or module.endswith(endings)
 

@@ -75,8 +75,7 @@ def _require_widths(name: str, loras: dict[str, Any], widths: dict[str, tuple[in
 def load_patch(original: Callable[..., Any]) -> Callable[..., Any]:
     """``WorkerLoRAManager._load_adapter`` that reads a copy which was deleted from the files that are open still.
 
-    A worker loads when a request's turn comes, long after it was accepted, and an error there ends the engine. One that
-    :func:`_require_widths` raises comes when the adapter is added, or ends the engine where nobody added it.
+    A worker loads again what it had to drop when a request's turn comes, and an error there ends the engine.
     """
 
     def load(manager: Any, lora_request: Any) -> Any:

@@ -56,6 +56,7 @@ PEFT_FROM_DIR = Symbol("vllm.lora.peft_helper", "PEFTHelper", "from_local_dir", 
 WORKER_LOAD = _method("vllm.lora.worker_manager", "WorkerLoRAManager._load_adapter", "lora_request")
 ENGINE_INIT_CACHES = _method(_CORE, "EngineCore._initialize_kv_caches", "vllm_config")
 ENGINE_PREPROCESS = _method(_CORE, "EngineCore.preprocess_add_request", "request")
+ENGINE_ADD_REQUEST = _method(_CORE, "EngineCore.add_request", "request request_wave")
 ENGINE_ADD_LORA = _method(_CORE, "EngineCore.add_lora", "lora_request")
 ENGINE_REMOVE_LORA = _method(_CORE, "EngineCore.remove_lora", "lora_id")
 ENGINE_PIN_LORA = _method(_CORE, "EngineCore.pin_lora", "lora_id")
@@ -252,6 +253,21 @@ def forget_adapters(worker: Any) -> None:
     manager = getattr(model_runner(worker), "lora_manager", None)
     if manager is not None:
         manager.remove_all_adapters()
+
+
+def load_adapter(engine: Any, lora_request: Any) -> None:
+    """Have every worker of an engine core load an adapter, as ``EngineCore.add_lora`` does."""
+    engine.model_executor.add_lora(lora_request)
+
+
+def answers_by_itself(engine: Any) -> bool:
+    """Whether an engine core is a process of its own, which must answer a request that it refuses."""
+    return hasattr(engine, "_handle_request_preproc_error")
+
+
+def refuse_request(engine: Any, request: Any) -> None:
+    """Log the error that is being handled and answer the request with it: HTTP 500, whatever the error is."""
+    engine._handle_request_preproc_error(request)
 
 
 def engine_core(llm: Any) -> Any:

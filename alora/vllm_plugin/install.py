@@ -56,6 +56,7 @@ def _patches() -> list[tuple[compat.Symbol, Callable[[Any], Any]]]:
         (compat.ZEROED_BLOCKS, prefix_hash.zeroed_blocks_patch),
         (compat.ENGINE_INIT_CACHES, engine_check.engine_start_patch),
         (compat.ENGINE_PREPROCESS, activation_source.preprocess_patch),
+        (compat.ENGINE_ADD_REQUEST, activation_source.add_request_patch),
         (compat.ENGINE_ADD_LORA, activation_source.add_lora_patch),
         (compat.ENGINE_REMOVE_LORA, activation_source.remove_lora_patch),
         (compat.ENGINE_PIN_LORA, activation_source.pin_lora_patch),

@@ -6,8 +6,13 @@ that never had another engine. The plugin must come in by its entry point alone:
 
 import json
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
 
 from tests.vllm import toy_engine
 
@@ -15,7 +20,9 @@ os.environ.update(toy_engine.ENVIRONMENT)
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
 
 from tests.vllm import toys as store
-from tests.vllm.toys import filler, prompt
+from tests.vllm.toy_engine import lora_request
+from tests.vllm.toy_models import ToyAdapter
+from tests.vllm.toys import INVOCATION, filler, prompt
 
 
 def distance(answer, wanted) -> float:
@@ -33,6 +40,29 @@ def keep_async_scheduling() -> None:
         vllm_config.scheduler_config.async_scheduling = True
 
     CpuPlatform.check_and_update_config = classmethod(check_and_update_config)
+
+
+def refused_in_the_core(engine, toys) -> list[str | None]:
+    """Why three requests ended that no front end can refuse: an adapter of other widths, twice, and another digest."""
+    from vllm import SamplingParams
+
+    with tempfile.TemporaryDirectory() as folder:
+        odd = shutil.copytree(toys["linear"].path, Path(folder, "odd"))
+        weights = load_file(odd / "adapter_model.safetensors")
+        query = next(name for name in weights if "layers.0.self_attn.q_proj.lora_A" in name)
+        save_file(weights | {query: torch.ones(8, 32)}, odd / "adapter_model.safetensors")
+        adapter = lora_request(ToyAdapter("odd", 97, str(odd), INVOCATION))
+        asked = [(adapter, None), (adapter, None), (lora_request(toys["linear"]), {"alora_weights": "0" * 64})]
+        outputs = [
+            engine.llm.generate(
+                {"prompt_token_ids": prompt(70)},
+                SamplingParams(max_tokens=1, detokenize=False, extra_args=extra),
+                lora_request=one,
+                use_tqdm=False,
+            )
+            for one, extra in asked
+        ]
+    return [output.outputs[0].finish_reason for (output,) in outputs]
 
 
 def main(out: str) -> None:
@@ -56,6 +86,7 @@ def main(out: str) -> None:
         found["missing"] = "accepted"
     except ValueError as error:
         found["missing"] = str(error)
+    found["odd"] = refused_in_the_core(engine, toys)
     found["after_refusal"] = distance(engine.ask_one(ids, toys["linear"]), reference.logprobs_V(ids, toys["linear"]))
     Path(out).write_text(json.dumps(found))
 

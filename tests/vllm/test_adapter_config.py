@@ -45,8 +45,6 @@ def test_what_this_vllm_would_drop_from_a_configuration_is_refused(toys, tmp_pat
             ("use_qalora", True),
             ("init_lora_weights", "pissa_niter_4"),
             ("init_lora_weights", "OLoRA"),
-            ("layers_to_transform", [0]),
-            ("exclude_modules", ["v_proj"]),
         )
     ):
         folder = tmp_path / str(number)
@@ -196,7 +194,7 @@ def test_an_adapter_that_vllm_would_apply_to_more_layers_is_refused(engine, toys
     partial = tmp_path / "partial"
     shutil.copytree(toys["linear"].path, partial)
     edit_config(str(partial), layers_to_transform=[0])
-    with pytest.raises(AdapterError, match=r"sets layers_to_transform, which vLLM .* does not read"):
+    with pytest.raises(AdapterError, match=r"do not fit: target_modules does not name model\.layers\.1\."):
         engine.ask_one(prompt(40), ToyAdapter("partial", 96, str(partial), INVOCATION))
 
 
@@ -230,6 +228,12 @@ NO_LINEAR = "is no LoRA weight of a linear layer"
         ({}, {A.removeprefix(PREFIX): torch.ones(8, 64)}, NO_PREFIX),
         ({}, {A.replace("self_attn", f"{PREFIX}self_attn"): torch.ones(8, 64)}, NO_PREFIX),
         ({}, {PREFIX + A: torch.ones(8, 64)}, NO_PREFIX),
+        ({"layers_to_transform": 0}, {}, "does not name model.layers.1"),
+        ({"layers_to_transform": [0, 1], "layers_pattern": "blocks"}, {}, "does not name model.layers"),
+        ({"layers_to_transform": ["0", "1"]}, {}, "does not name model.layers"),
+        ({"layers_to_transform": [0, 1], "layers_pattern": ENDLESS}, {}, "TimeoutError|timed out"),
+        ({"exclude_modules": ["v_proj"]}, {}, "does not name .*v_proj"),
+        ({"exclude_modules": r".*layers\.0.*"}, {}, "does not name model.layers.0"),
         ({"lora_alpha": math.nan}, {}, "lora_alpha nan"),
         ({"lora_alpha": -math.inf}, {}, "lora_alpha -inf"),
         ({"alpha_pattern": {"up_proj": math.nan}}, {}, "lora_alpha nan for .*up_proj"),
@@ -254,6 +258,11 @@ def test_an_alora_whose_weights_do_not_fit_its_configuration_is_refused(toys, tm
         {"targets": r".*\.self_attn\.(q|v)_proj"},
         {"targets": ["layers.1.mlp.up_proj", "model.layers.0.self_attn.q_proj"]},
         {"rank_pattern": {r"layers\.0\..*q_proj": 4, "down_proj": 12}, "alpha_pattern": {"v_proj": 64}},
+        {"targets": ["q_proj", "v_proj"], "layers_to_transform": [1]},
+        {"targets": ["q_proj", "v_proj"], "layers_to_transform": 0, "layers_pattern": "layers"},
+        {"targets": ["model.layers.0.mlp.up_proj", "q_proj"], "layers_to_transform": [1], "layers_pattern": ["layers"]},
+        {"targets": "all-linear", "exclude_modules": ["o_proj"]},
+        {"targets": ["q_proj", "v_proj"], "exclude_modules": r".*layers\.0\..*"},
         {"targets": ["q_proj", "lm_head"]},  # PEFT saves the base's own head, too
         {"seed": 3},  # rsLoRA
     ],
@@ -271,5 +280,25 @@ def test_an_alora_of_other_widths_than_the_base_is_refused(engine, toys, tmp_pat
     odd = shutil.copytree(toys["linear"].path, tmp_path / "odd")
     weights = load_file(odd / "adapter_model.safetensors")
     save_file(weights | {name: torch.ones(shape)}, odd / "adapter_model.safetensors")
-    with pytest.raises(AdapterError, match=r"does not fit this base: model\.layers\.0\.self_attn\.q_proj takes"):
-        engine.core.add_lora(lora_request(ToyAdapter("odd", 97, str(odd), INVOCATION)))
+    said, adapter = (
+        r"does not fit this base: model\.layers\.0\.self_attn\.q_proj takes",
+        ToyAdapter("odd", 97, str(odd), INVOCATION),
+    )
+    for _ in range(2):
+        with pytest.raises(AdapterError, match=said):  # a request that nobody preceded with add_lora
+            engine.ask_one(prompt(40), adapter)
+    with pytest.raises(AdapterError, match=said):
+        engine.core.add_lora(lora_request(adapter))
+    save_file(weights, odd / "adapter_model.safetensors")
+    mended, linear = engine.ask_one(prompt(40), adapter), engine.ask_one(prompt(40), toys["linear"])
+    assert mended.token_ids == linear.token_ids
+    engine.core.remove_lora(97)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_rank_that_this_engine_has_no_room_for_ends_its_request_alone(engine, toys, tmp_path, plain):
+    big = write_adapter(tmp_path / "big", toys.base, () if plain else INVOCATION, seed=1, rank=200)
+    for _ in range(2):
+        with pytest.raises(AdapterError, match="rank"):
+            engine.ask_one(prompt(40), ToyAdapter("big", 98, str(big), () if plain else INVOCATION))
+    assert engine.ask_one(prompt(40), toys["linear"]).token_ids

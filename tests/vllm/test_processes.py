@@ -32,6 +32,7 @@ def test_multiprocess_engine_answers_right(multiprocess):
 
 def test_multiprocess_engine_outlives_a_refused_prompt(multiprocess):
     assert "are not in the prompt" in multiprocess["missing"]
+    assert multiprocess["odd"] == ["error", "error", "error"]
     assert multiprocess["after_refusal"] < 1e-4
 
 
