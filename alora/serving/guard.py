@@ -59,6 +59,10 @@ class GuardVerdict:
             raise ValueError(
                 f"{self.policy}: flagged is {self.flagged}, for {self.probability} at the threshold {self.threshold}"
             )
+        # Of the label itself where it is flagged, else of another one.
+        named = [value for label, value in self.probabilities.items() if (label == self.label) == self.flagged]
+        if self.probability not in named or not math.isclose(math.fsum(self.probabilities.values()), 1, abs_tol=1e-6):
+            raise ValueError(f"{self.policy}: {self.label!r} at {self.probability} contradicts {self.probabilities}")
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,9 @@ VERDICT = {
     "policy": "p", "status": "ok", "flagged": False, "adapter": "p@012345678901", "label": "no", "probability": 0.25,
     "threshold": 0.5, "probabilities": {"yes": 0.25, "no": 0.75}, "reason": None,
 }  # fmt: skip
-FLAGGED = {**VERDICT, "flagged": True, "probability": 0.75, "label": "yes"}
+FLAGGED = {
+    **VERDICT, "flagged": True, "probability": 0.75, "label": "yes", "probabilities": {"yes": 0.75, "no": 0.25},
+}  # fmt: skip
 MISSED = {**VERDICT, "status": "missed", **dict.fromkeys(("label", "probability", "threshold", "probabilities"))}
 ANSWER = {
     "id": "x", "action": "allow", "complete": True, "verdicts": [VERDICT], "usage": {"prefix_tokens": 1},

@@ -24,7 +24,7 @@ def test_a_timeout_that_is_no_time_is_refused(timeout):
 
 def verdict(probability: float, flagged: bool, **more: Any) -> GuardVerdict:
     facts: dict[str, Any] = {
-        "label": "ok",
+        "label": "violation" if flagged else "ok",
         "threshold": 0.5,
         "probabilities": {"violation": probability, "ok": 1 - probability},
     }
@@ -45,6 +45,21 @@ def test_at_its_threshold_a_verdict_is_flagged():
     for probability, flagged in ((0.5, False), (0.49, True)):
         with pytest.raises(ValueError, match=r"at the threshold 0\.5"):
             verdict(probability, flagged)
+
+
+@pytest.mark.parametrize(
+    ("flagged", "more"),
+    [
+        (False, {"probabilities": {"violation": 0.9, "ok": 0.1}}),
+        (False, {"probabilities": {"violation": 0.2, "ok": 0.2}}),
+        (False, {"label": "violation"}),
+        (True, {"label": "ok"}),
+        (True, {"probabilities": {"violation": 0.2, "ok": 0.8}}),
+    ],
+)
+def test_a_probability_that_contradicts_its_label_or_the_others_is_refused(flagged, more):
+    with pytest.raises(ValueError, match="contradicts"):
+        verdict(0.8 if flagged else 0.2, flagged, **more)
 
 
 def test_silence_is_not_consent():
