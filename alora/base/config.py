@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from alora.base import REMEDY
 from alora.errors import BaseError
@@ -51,13 +52,21 @@ def read_config(location: str, options: Mapping[str, Any]) -> PretrainedConfig:
 
 
 def require_few_layers(location: str, options: Mapping[str, Any]) -> None:
-    """Refuse a stored config with more layers than any base has, before transformers makes an object of it, and one
-    that calls them by a name of its own.
+    """Refuse a stored config with more layers than any base has, before transformers makes an object of it, one that
+    calls them by a name of its own, and one of no language model.
 
     Raises:
         BaseError: with the first such number.
     """
     stored, _ = PretrainedConfig.get_config_dict(location, revision=options["revision"])
+    kind = stored.get("model_type")
+    if isinstance(kind, str) and kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not options["trust_remote_code"]:
+        if "auto_map" in stored:
+            raise BaseError(own_python(location))
+        raise BaseError(
+            f"base {location}: its config is of model_type {kind[:40]!r}, none of the causal language models that this "
+            "transformers knows; name another base, or install the transformers that knows it"
+        )
     waiting: list[tuple[str, Any]] = [("", stored)]
     while waiting:
         key, value = waiting.pop()
@@ -73,6 +82,11 @@ def require_few_layers(location: str, options: Mapping[str, Any]) -> None:
         elif isinstance(value, int | float) and key.endswith(_LAYERS) and value > _MOST_LAYERS:
             found = str(value)[:40]
             raise BaseError(f"base {location}: {key} is {found} in its config, above {_MOST_LAYERS}; {REMEDY}")
+
+
+def own_python(source: object) -> str:
+    """Why a base that needs ``trust_remote_code`` is refused without."""
+    return f"base {source!r} runs its own Python; read it, then set base.trust_remote_code=true on the command line"
 
 
 def require_whole(loading_info: Mapping[str, Any], location: str) -> None:

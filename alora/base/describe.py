@@ -8,7 +8,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from alora.base import REMEDY
 from alora.base.cache import cache_root
-from alora.base.config import require_few_layers
+from alora.base.config import own_python, require_few_layers
 from alora.base.fingerprint import Fingerprint, template_digest, tokenizer_digest
 from alora.base.location import base_location
 from alora.config.paths import DEFAULT_BASE, is_gguf
@@ -85,7 +85,7 @@ def load_options(settings: BaseSettings) -> dict[str, Any]:
 def unreadable(source: str | None, error: Exception) -> str:
     """The message for whatever transformers raises."""
     if "trust_remote_code" in str(error):
-        return f"base {source!r} runs its own Python; read it, then set base.trust_remote_code=true on the command line"
+        return own_python(source)
     remedy = "check base.source, or take base=smollm2"
     if source is not None and (source == DEFAULT_BASE or is_gguf(source)):
         remedy = f"remove its folder from {cache_root() / 'bases'}, and the next call makes it again"

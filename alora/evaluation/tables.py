@@ -17,7 +17,7 @@ from alora.evaluation.predict import Predictions
 from alora.evaluation.records import FIGURES, Estimate, Evaluation, Metrics
 from alora.findings import Finding
 from alora.policy import Policy
-from alora.reading import content_digest
+from alora.reading import content_digest, read_whole
 from alora.typed import typed
 from alora.verdict import OperatingPoint
 
@@ -129,7 +129,7 @@ def read_evaluations(file: Path, inputs: str | None = None) -> list[Evaluation]:
         RunError: it is missing, damaged, changed since it was written, of another version of alora or of another run.
     """
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_whole(file).decode("utf-8"))
         if content["schema_version"] != 1:
             raise ValueError(f"schema_version {content['schema_version']} is not 1")
         if content.get("sha256") != content_digest(content):

@@ -99,6 +99,16 @@ def test_more_layers_than_any_base_has_are_refused_before_a_config_is_made(folde
             load(_settings(folder), progress=False)
 
 
+@pytest.mark.timeout(60)  # the first filled a list for as long as it was let
+@pytest.mark.parametrize("more", [{}, {"auto_map": {"AutoConfig": "own.OwnConfig"}}])
+def test_a_config_of_no_language_model_is_refused_before_it_is_made(folder, more):
+    config = {"model_type": "rf_detr", "out_indices": [10**9], **more}
+    (folder / "config.json").write_text(json.dumps(config))
+    for load in (load_tokenizer, load_base):
+        with pytest.raises(BaseError, match="trust_remote_code=true" if more else "none of the causal language models"):
+            load(_settings(folder), progress=False)
+
+
 def test_a_size_per_layer_is_no_number_of_layers(folder):
     _change(folder, vocab_size_per_layer_input=262144)
     load_base(_settings(folder), progress=False)
