@@ -129,6 +129,20 @@ def target_modules(model: nn.Module, targets: Sequence[str]) -> dict[str, nn.Lin
     return dict(sorted(matches.items()))
 
 
+def trainable_modules(model: nn.Module, targets: Sequence[str]) -> dict[str, nn.Linear]:
+    """:func:`target_modules`, the output layer not among them.
+
+    Raises:
+        AdapterError: a target matches nothing, or the output layer, which neither engine trains an adapter of.
+    """
+    found, output = target_modules(model, targets), getattr(model, "get_output_embeddings", lambda: None)()
+    if head := [name for name, module in found.items() if module is output]:
+        raise AdapterError(
+            f"adapter.targets names {head[0]}, the base's output layer, whose adapters alora does not train; leave it out"
+        )
+    return found
+
+
 def new_adapter(spec: AdapterSpec, model: nn.Module, seed: int) -> AdapterWeights:
     """A fresh adapter as PEFT initialises it (``LoraLayer.reset_lora_parameters`` 0.21): A uniform, B zero.
 

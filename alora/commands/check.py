@@ -13,7 +13,7 @@ from typing import TypeVar
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from alora.adapter.folder import target_modules
+from alora.adapter.folder import trainable_modules
 from alora.base.describe import load_tokenizer
 from alora.base.limits import longest_input, require_rank
 from alora.base.load import load_skeleton
@@ -159,7 +159,7 @@ class _Check:
         longest = tokenizer.model_max_length
         if base := self.attempt("base", lambda: load_skeleton(settings)):
             longest = min(longest, longest_input(base) or longest)
-            self.attempt("adapter.targets", lambda: target_modules(base, adapter.targets))
+            self.attempt("adapter.targets", lambda: trainable_modules(base, adapter.targets))
             self.attempt("adapter", lambda: require_rank(base, adapter.rank))
         if self.policies:
             self._tokens(tokenizer, longest)

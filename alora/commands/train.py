@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from alora.adapter.folder import load_adapter, target_modules
+from alora.adapter.folder import load_adapter, trainable_modules
 from alora.base.limits import require_rank, too_long_prompts
 from alora.base.load import LoadedBase, load_base
 from alora.bundle.battery import write_battery
@@ -139,7 +139,7 @@ def _generate(recipe: Recipe, processes: Processes) -> tuple[Recipe, LoadedBase]
 
 def _require_fit(recipe: Recipe, base: LoadedBase) -> None:
     require_rank(base.model, recipe.adapter.rank)
-    target_modules(base.model, recipe.adapter.targets)
+    trainable_modules(base.model, recipe.adapter.targets)
 
 
 def _require_ready(this: TrainingRun) -> None:

@@ -222,6 +222,9 @@ def test_targets_that_the_base_does_not_have(tmp_path, base, capsys):
     out = capsys.readouterr().out
     assert "error: adapter.targets: adapter target 'c_attn' matches no linear layer of this base; it has down" in out
     assert "1 error, " in out
+    wrong.adapter.targets = ["q_proj", "lm_head"]  # packed rows and TRL's loss leave it out
+    assert run(wrong) == 2
+    assert "adapter.targets names lm_head, the base's output layer" in capsys.readouterr().out
 
 
 def test_a_base_that_is_refused_by_name(tmp_path, base, capsys):
