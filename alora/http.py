@@ -167,9 +167,9 @@ def refusal(url: str, status: int, text: str, retry_after: str | None = None) ->
     kinds = {400: PromptRefused, 413: PromptRefused, 429: Full, 502: Unreachable, 503: Unreachable, 504: Unreachable}
     with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):  # else the text stands for itself
         text = str(json.loads(text)["error"]["message"])
-    remedy = f"; export its key as {KEY}" if status == 401 else ""
+    remedies = {401: f"; export its key as {KEY}", 500: "; its log says why: other weights than were asked for, say"}
     error = kinds.get(status, ConfigError)(
-        f"{named(url)} answered {status}: {printable(' '.join(text[:2000].split())[:300])}{remedy}"
+        f"{named(url)} answered {status}: {printable(' '.join(text[:2000].split())[:300])}{remedies.get(status, '')}"
     )
     if isinstance(error, (Full, Unreachable)):
         error.wait = wait_of(retry_after)

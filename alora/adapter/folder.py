@@ -138,7 +138,7 @@ def trainable_modules(model: nn.Module, targets: Sequence[str]) -> dict[str, nn.
     found, output = target_modules(model, targets), getattr(model, "get_output_embeddings", lambda: None)()
     if head := [name for name, module in found.items() if module is output]:
         raise AdapterError(
-            f"adapter.targets names {head[0]}, the base's output layer, whose adapters alora does not train; leave it out"
+            f"adapter.targets names {head[0]}, the base's output layer, which alora trains no adapter of; leave it out"
         )
     return found
 
