@@ -1,5 +1,6 @@
 """A base that is computed elsewhere: its tokenizer and fingerprint, without its weights in memory."""
 
+import base64
 import json
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,8 +47,17 @@ def load_tokenizer(settings: BaseSettings, progress: bool = True) -> PreTrainedT
         tokenizer = AutoTokenizer.from_pretrained(location, **load_options(settings))
     except BaseError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if (
+            not isinstance(error, Exception) and type(error).__name__ != "PanicException"
+        ):  # of Rust, of a tokenizer.json
+            raise
         raise BaseError(unreadable(settings.source, error)) from error
+    names = tokenizer.model_input_names
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise BaseError(
+            f"base {settings.source!r}: model_input_names is not a list of names in its tokenizer_config.json; {REMEDY}"
+        )
     if not isinstance(tokenizer.model_max_length, int | float):
         raise BaseError(
             f"base {settings.source!r}: model_max_length is not a number in its tokenizer_config.json; {REMEDY}"
@@ -73,7 +83,12 @@ def _growth(tokenizer: PreTrainedTokenizerBase) -> float:
         part = waiting.pop()
         waiting += part.get("normalizers", ())
         replaced = part.get("pattern", {}).get("String") or " "
-        growth *= max(1.0, len(part.get("content") or "") / len(replaced), len(part.get("prepend") or ""))
+        charsmap = base64.b64decode(part.get("precompiled_charsmap") or "")
+        # As SentencePiece writes it: the size of a trie, the trie, and what it points to, each text ended by a zero.
+        texts = charsmap[4 + int.from_bytes(charsmap[:4], "little") :].split(b"\0")
+        growth *= max(
+            1.0, len(part.get("content") or "") / len(replaced), len(part.get("prepend") or ""), *map(len, texts)
+        )
     return growth
 
 
@@ -82,7 +97,7 @@ def load_options(settings: BaseSettings) -> dict[str, Any]:
     return {"revision": settings.revision or "main", "trust_remote_code": settings.trust_remote_code}
 
 
-def unreadable(source: str | None, error: Exception) -> str:
+def unreadable(source: str | None, error: BaseException) -> str:
     """The message for whatever transformers raises."""
     if "trust_remote_code" in str(error):
         return own_python(source)

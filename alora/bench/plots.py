@@ -12,6 +12,7 @@ from alora.bench.record import Record
 from alora.bench.trials import AA
 
 COLOURS = {"lora": "#b5442e", "alora": "#1f6fb2", "base": "#7a7a7a", "reader": "#c8a02c", "packed": "#3d8f5f"}
+PICTURES = ("latency.png", "speed_up.png", "open_loop.png")
 
 
 def write_plots(record: Record, folder: Path) -> list[Path]:
@@ -21,7 +22,7 @@ def write_plots(record: Record, folder: Path) -> list[Path]:
     from matplotlib import figure, ticker  # optional
 
     written = []
-    for draw in (latency, speed_up, open_loop):
+    for name, draw in zip(PICTURES, (latency, speed_up, open_loop), strict=True):
         axes = (page := figure.Figure(figsize=(6.4, 4.0), layout="constrained")).subplots()
         if draw(axes, record):
             axes.set(xscale="log", yscale="log")
@@ -30,7 +31,7 @@ def write_plots(record: Record, folder: Path) -> list[Path]:
                 axis.set_major_formatter("{x:g}")
                 axis.set_minor_formatter("")
             axes.legend(frameon=False, fontsize=7)
-            written.append(folder / f"{draw.__name__}.png")
+            written.append(folder / name)
             page.savefig(written[-1], dpi=110)
     return written
 

@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 from alora.base.load import choose_device, choose_dtype
-from alora.bench.plots import write_plots
+from alora.bench.plots import PICTURES, write_plots
 from alora.bench.record import plain, record_json
 from alora.bench.report import markdown
 from alora.bench.run import run_bench
@@ -50,8 +50,10 @@ def _folder(recipe: Recipe) -> Path:
     folder = Path(recipe.output or Path("runs") / f"bench_{recipe.bench.workload}").absolute()
     folder.mkdir(parents=True, exist_ok=True)
     report_file(folder / "bench.json")
-    if (folder / "bench.md").exists() and not (folder / "bench.json").exists():
-        raise ConfigError(f"{folder}/bench.md is there and is not a report of alora's; give another output=")
+    for name in ("bench.md", *PICTURES):
+        file = folder / name
+        if file.is_symlink() or (file.exists() and not (folder / "bench.json").exists()):
+            raise ConfigError(f"{file} is there and is not a report of alora's; give another output=")
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(_ROOM))
     return folder

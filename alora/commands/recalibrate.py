@@ -23,14 +23,17 @@ from alora.commands.artifacts import opened_run
 from alora.commands.output import say, say_json, table
 from alora.config.schema import BaseSettings, Recipe
 from alora.data.conversation import LabelledConversation, each
-from alora.data.splits import hold_out, read_shared_rows
+from alora.data.splits import hold_out, read_shared_rows, rows_digest
 from alora.errors import ConfigError, DataError
 from alora.evaluation.calibration import fit_operating_point, positive_probability, refit_settings
 from alora.evaluation.predict import Predictions, predict
 from alora.evaluation.tables import describe_operating_point
 from alora.prefix.scorer import Scorer
 from alora.serving.engine import Engine
+from alora.training.claim import open_claim
 from alora.verdict import OperatingPoint
+
+_HELD = "validation rows"
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,17 @@ def _validation_rows(
         raise unusable[name]
     if data.validation is not None:
         return rows, files
-    return hold_out(rows, data.validation_share)[1], f"rows that the run held out of {files}"
+    held = hold_out(rows, data.validation_share)[1]
+    if (
+        run is not None
+        and artifact.run is not None
+        and open_claim(artifact.run, run).inputs.get(_HELD) != rows_digest(held)
+    ):
+        raise ConfigError(
+            f"the rows held out of {files} are not those that {artifact.run} held out, which its training did not see: "
+            "the file changed, or a policy was left out; add data.validation=FILE.jsonl"
+        )
+    return held, f"rows that the run held out of {files}"
 
 
 def _refit(

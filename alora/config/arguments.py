@@ -4,6 +4,7 @@ Pure text to text. Hydra knows ``key=value`` and its own flags only; the rest of
 that form here.
 """
 
+import hashlib
 import os
 import re
 from collections import deque
@@ -107,7 +108,8 @@ def other_names(verb: str, key: str) -> list[str]:
 
 def local_recipe_name(path: Path) -> str:
     """Name under which a recipe file is offered to Hydra as an option of the group ``recipe``."""
-    return "file_" + re.sub(r"\W", "_", str(path))
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]  # a-b.yaml and a_b.yaml are two
+    return f"file_{re.sub(r'[^A-Za-z0-9]', '_', str(path))}_{digest}"
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], dict[str, str], list[str], list[str]]:
@@ -176,7 +178,8 @@ def _as_hydra_takes_it(item: str, multirun: bool) -> list[str]:
     if key in _LISTS_IN_TEXT and not multirun and _NAMES.fullmatch(value):
         return [f"{key}='{value}'"]
     if key in OPEN_DICTIONARIES:
-        return [f"++{part}" for part in _pairs(key, value) or [item]]
+        pairs = [f"++{part}" for part in _pairs(key, value) or [item]]
+        return [f"~{key}", *pairs] if key == "policy.labels" and len(pairs) > 1 else pairs
     return [f"++{item}" if key.startswith(tuple(f"{name}." for name in OPEN_DICTIONARIES)) else item]
 
 

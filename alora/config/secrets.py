@@ -21,8 +21,8 @@ _SECRETS = re.compile(rf"(?P<option>{_OPTION})(?P<values>={_WORD}|(?:{_NEXT}{_WO
 _SETTING = re.compile(
     r"((?:judge\.url|serving\.arguments|scorer|engine)=)(?!(?:vllm|auto|scorer|packed)$).+", re.DOTALL
 )
-_USER = re.compile(r"(://)[^/\s]*@")
-_QUERY = re.compile(r"([?&](?:[\w-]*(?:key|token|secret|password)|sig)=)[^&\s]+")
+_USER = re.compile(r"(:/{1,2})[^/\s]*@")
+_QUERY = re.compile(r"([?&](?:[\w-]*(?:key|token|secret|password|signature|credential)|sig|code|auth|pwd|jwt)=)[^&\s]+")
 
 
 def redacted(text: str) -> str:

@@ -118,7 +118,8 @@ class GuardCore:
             return render()
         try:
             seconds = None if request.deadline_ms is None else request.deadline_ms / 1000
-            return await asyncio.wait_for(asyncio.to_thread(render), seconds)
+            async with asyncio.timeout(seconds):
+                return await asyncio.to_thread(render)
         except TimeoutError:
             return []
 
@@ -130,13 +131,16 @@ class GuardCore:
         given: set[int] = set()
         rest: Status = "failed"
         why = "the engine gave no answer"
+        late, timer = not prefixes, asyncio.timeout(None)
         readings = self._read(prefixes, asked, request)
         try:
             while len(given) < len(asked):
-                if end is not None and time.monotonic() >= end:
+                late = late or (end is not None and time.monotonic() >= end)
+                if late:
                     raise TimeoutError
-                # At the deadline wait_for cancels the pending read, and with it what runs in the engine.
-                reading = await asyncio.wait_for(anext(readings), None if end is None else end - time.monotonic())
+                # At the deadline the pending read is cancelled, and with it what runs in the engine.
+                async with asyncio.timeout(None if end is None else end - time.monotonic()) as timer:
+                    reading = await anext(readings)
                 if reading.index in given:
                     continue
                 given.add(reading.index)
@@ -152,7 +156,7 @@ class GuardCore:
         except (EngineDead, Overloaded):
             raise
         except Exception as error:
-            if isinstance(error, TimeoutError) and end is not None and time.monotonic() >= end:
+            if isinstance(error, TimeoutError) and (late or timer.expired()):  # not by the clock: a timer may be early
                 rest, why = "missed", f"deadline of {request.deadline_ms:g} ms; on_failure {request.on_failure}"
             else:  # a reader has timeouts of its own, too
                 _logger.exception("reading %d policies failed", len(asked) - len(given))

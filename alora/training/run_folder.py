@@ -16,6 +16,7 @@ from alora import layout
 from alora.atomic import LOCK, alone_in, remove_own, strangers, sweep, write_json
 from alora.config.schema import Recipe
 from alora.errors import RunError
+from alora.reading import lone_surrogate
 from alora.training.claim import RUN, Claim, changed_settings, plain, read_claim
 
 ADAPTER_FILES = r"adapter_(?:config\.json|model\.safetensors)"
@@ -78,6 +79,8 @@ class ClaimedFolder:
             self._hold()
 
     def _hold(self) -> None:
+        if lone_surrogate(str(self.path)) is not None:  # safetensors would write there, and not read
+            raise RunError(f"run folder {str(self.path)!a} has no name in UTF-8; set run_dir= elsewhere")
         try:
             self._made = not self.path.is_dir()  # what is a file there fails to become one
             if not self._made:

@@ -194,7 +194,7 @@ def add_lora_patch(original: Callable[..., Any]) -> Callable[..., Any]:
         before = records.known(lora_id)
         records.hold(lora_id, record)  # after the workers took it: an error leaves the id as it was
         if before is not None and not records.held(before):
-            self.remove_lora(before.number)
+            compat.unload_adapter(self, before.number)
         records.sweep()
         return loaded
 
@@ -284,3 +284,21 @@ def process_inputs_patch(original: Callable[..., Any]) -> Callable[..., Any]:
         return request
 
     return process_inputs
+
+
+def beam_search_patch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``BeamSearchSequence`` that refuses an aLoRA: each step sends the answer so far as prompt, where an invocation
+    would move the activation. PEFT refuses it, too.
+    """
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        lora_request = self.lora_request
+        if lora_request is not None and not self.logprobs and claims_alora(lora_request.lora_path):  # the first
+            raise RefusedRequest(
+                f"aLoRA adapter {lora_request.lora_name!r} cannot run under beam search, whose answers become prompts; "
+                "ask without it"
+            )
+
+    return __init__

@@ -27,7 +27,7 @@ from alora.vllm_plugin.adapter_weights import require_sound
 from alora.vllm_plugin.copy_folder import FOLDER, delete_abandoned, lock
 from alora.weights import makes_adapter, weights_digest
 
-_FIRST_NUMBER = 2**30  # above every id that a server gives out, and within int32
+_FIRST_NUMBER = 2**30  # above every id that vLLM gives out, and within int32
 KEPT = 256  # ids, at least: vLLM's server forgets an adapter without a word to the engine core
 _REMEMBERED = 100_000  # ids whose copies are gone, and what they meant
 _GRACE = 60.0  # seconds in which a step that was sent may still load a copy that nobody holds any more
@@ -228,7 +228,7 @@ class Records:
         self._evicted.pop(lora_id, None)
         while len(self._by_id) > self._kept:
             evicted, last = self._by_id.popitem(last=False)
-            if evicted < _FIRST_NUMBER:
+            if evicted > 0:
                 self._evicted[evicted] = last.meaning()
             del last  # or its copy would not count as let go
             self._sweep(_GRACE)
@@ -236,12 +236,11 @@ class Records:
             self._evicted.popitem(last=False)
 
     def accept(self, lora_id: int, record: AdapterRecord) -> None:
-        """Hold what a request was accepted with: under its own number alone where the id means other weights."""
+        """Hold what a request was accepted with: where the id means other weights, under a key that is nobody's id."""
         known = self._by_id.get(lora_id)
         means = self._evicted.get(lora_id, record.meaning())
-        self.hold(
-            lora_id if known is record or (known is None and means == record.meaning()) else record.number, record
-        )
+        own = known is record or (known is None and means == record.meaning())
+        self.hold(lora_id if own else -record.number, record)
 
     def _home(self) -> str:
         """``folder``, made again, and no stranger's, where a cleaner of temporary files deleted it."""
@@ -272,8 +271,9 @@ class Records:
 
     def ids(self, numbers: set[int]) -> set[int]:
         """The users' ids for the workers' numbers."""
-        ours = {lora_id for lora_id, record in list(self._by_id.items()) if record.number in numbers}
-        return {number for number in ours | numbers if number < _FIRST_NUMBER}
+        held = list(self._by_id.items())
+        others = {number for number in numbers if number < _FIRST_NUMBER}  # of adapters that stock vLLM handles
+        return others | {lora_id for lora_id, record in held if lora_id > 0 and record.number in numbers}
 
     def forget(self, lora_id: int) -> None:
         """Free an id for another adapter."""

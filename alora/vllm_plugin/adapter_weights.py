@@ -98,11 +98,11 @@ def _pairs(halves: Mapping[str, _Half]) -> dict[str, dict[str, _Half]]:
 
 def _target_matcher(config: dict[str, Any]) -> Callable[[str], bool]:
     """Whether PEFT adapts a module of this path, as ``peft.tuners.tuners_utils.check_target_module_exists``."""
-    targets, excluded = config.get("target_modules"), _named(config.get("exclude_modules"))
+    targets, excluded = config.get("target_modules") or [], _named(config.get("exclude_modules"))
     # all-linear: all but the head, whose weights are judged by name
     named = (lambda module: True) if targets == "all-linear" else _named(targets)
     layers = config.get("layers_to_transform")
-    layers = [layers] if type(layers) is int else layers or []
+    layers = [layers] if type(layers) is int else list(layers or [])
     if not layers or isinstance(targets, str):
         return lambda module: named(module) and not excluded(module)
 

@@ -7,6 +7,7 @@ Run on vLLM 0.27.1, 0.29.0, 0.31.0 and 0.32.0 on CPUs, and 0.26.0 on a GPU; read
 """
 
 import importlib
+import importlib.util
 import inspect
 import sys
 from collections.abc import Iterator
@@ -227,6 +228,20 @@ def prompt_logprobs() -> list[Symbol]:
     return [V1_PROMPT_LOGPROBS, V2_PROMPT_LOGPROBS, *([third] if hasattr(holder(third), third.name) else [])]
 
 
+def beam_search_sequence() -> Symbol:
+    """What both beam searches, offline and of the servers, make of a prompt at first; its module has moved once."""
+    modules = ("vllm.entrypoints.generate.beam_search.utils", "vllm.beam_search")
+    found = next((module for module in modules if _spec(module) is not None), modules[0])
+    return _method(found, "BeamSearchSequence.__init__", "")
+
+
+def _spec(module: str) -> Any:
+    try:
+        return importlib.util.find_spec(module)
+    except ModuleNotFoundError:  # of a parent
+        return None
+
+
 def unadapted_logits(head: Any, hidden_states: Any, lm_head: Any, *args: Any, **kwargs: Any) -> Any:
     """Logits of a ``LogitsProcessorWithLoRA`` without an adapter; a tied ``lm_head`` is wrapped, too."""
     return head.base_layer._get_logits(hidden_states, getattr(lm_head, "base_layer", lm_head), *args, **kwargs)
@@ -258,6 +273,11 @@ def forget_adapters(worker: Any) -> None:
 def load_adapter(engine: Any, lora_request: Any) -> None:
     """Have every worker of an engine core load an adapter, as ``EngineCore.add_lora`` does."""
     engine.model_executor.add_lora(lora_request)
+
+
+def unload_adapter(engine: Any, number: int) -> None:
+    """Have every worker of an engine core forget an adapter, as ``EngineCore.remove_lora`` does."""
+    engine.model_executor.remove_lora(number)
 
 
 def answers_by_itself(engine: Any) -> bool:

@@ -63,6 +63,7 @@ def _patches() -> list[tuple[compat.Symbol, Callable[[Any], Any]]]:
         (compat.ENGINE_LIST_LORAS, activation_source.list_loras_patch),
         (compat.ENGINE_WAKE_UP, activation_source.wake_up_patch),
         (compat.PROCESS_INPUTS, activation_source.process_inputs_patch),
+        (compat.beam_search_sequence(), activation_source.beam_search_patch),
         (compat.PUNICA_INIT, cpu_lora_ops.punica_init_patch),
         (compat.BGMV_SHRINK, cpu_lora_ops.adapted_rows_only),
         (compat.BGMV_EXPAND, cpu_lora_ops.adapted_rows_only),

@@ -209,6 +209,18 @@ def test_few_evicted_ids_are_remembered(home, monkeypatch):
     monkeypatch.setattr(adapter_record, "_REMEMBERED", 2)
     records = Records(1)
     record = records.read(str(home))
-    for number in (1, 2, 3, 4, record.number, 5):
+    for number in (1, 2, 3, 2**30 + 4, -record.number, 5):
         records.hold(number, record)
-    assert [number for number in (1, 2, 3, 4, record.number) if records.met(number)] == [3, 4]
+    assert [number for number in (1, 2, 3, 2**30 + 4, -record.number) if records.met(number)] == [3, 2**30 + 4]
+
+
+def test_an_id_above_the_workers_numbers_is_an_id(home, toys):
+    """A guard makes ids of names, up to int32."""
+    records, lora_id = Records(1), 2**30 + 12345678
+    record = records.of(asked(home, lora_int_id=lora_id))
+    records.accept(lora_id, record)
+    assert records.ids({record.number}) == {lora_id}
+    records.accept(2, records.read(toys["wide"].path))
+    edit_config(str(home), alora_invocation_tokens=[4, 5, 6])
+    with pytest.raises(AdapterError, match="changed after their weights were loaded"):
+        records.of(asked(home, lora_int_id=lora_id))

@@ -23,6 +23,18 @@ def report(tmp_path_factory):
     return code, load_record(folder), (folder / "bench.md").read_text()
 
 
+@pytest.mark.parametrize("name", ["latency.png", "speed_up.png", "open_loop.png", "bench.md"])
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_users_file_of_the_name_of_a_plot_stays(tmp_path, capsys, name, linked):
+    mine, folder = tmp_path / "mine", tmp_path / "out"
+    folder.mkdir()
+    mine.write_text("mine")
+    (folder / name).symlink_to(mine) if linked else (folder / name).write_text("mine")
+    assert main(["bench", "training", "bench=quick", "bench.shape=toy", f"output={folder}"]) == 2
+    assert f"{name} is there and is not a report of alora's" in capsys.readouterr().err
+    assert (folder / name).read_text() == "mine"
+
+
 def test_every_system_is_measured_and_every_sample_kept(report):
     _, record, _ = report
     (cell,) = record.cells

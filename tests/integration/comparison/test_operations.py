@@ -20,7 +20,7 @@ from alora.bundle.write import BundleContents, write_bundle
 from alora.cli import main
 from alora.config.schema import BaseSettings, DataSettings, EvaluationSettings, IdentitySettings
 from alora.data.conversation import read_multilabelled
-from alora.data.splits import hold_out
+from alora.data.splits import hold_out, rows_digest
 from alora.errors import BundleError, DataError
 from alora.evaluation.calibration import fit_operating_point, positive_probability
 from alora.evaluation.predict import predict
@@ -232,13 +232,15 @@ def test_a_run_without_validation_rows_gives_those_that_it_held_out(place, tmp_p
     (run / "run.yaml").write_text(changed.replace(share, "validation_share: 0.3"))
     claim = json.loads((run / "inputs.json").read_text())
     claim["settings"]["data"]["validation_share"] = 0.3
-    (run / "inputs.json").write_text(json.dumps(claim))
-    assert main(["recalibrate", f"artifact={run / 'battery'}", "evaluation.bootstrap=20", "json=true"]) == 0
-    assert json.loads(capsys.readouterr().out)["rows"] == "rows that the run held out of train.jsonl"
     bundles = load_battery(run / "battery")
     rows = read_multilabelled(str(place / "train.jsonl"), DataSettings(), [bundle.policy for bundle in bundles])
     train, held_out = hold_out(rows, 0.3)
     assert len(train) > len(held_out)
+    claim["inputs"]["validation rows"] = rows_digest(held_out)
+    (run / "inputs.json").write_text(json.dumps(claim))
+    assert main(["recalibrate", f"artifact={run / 'battery'}", "evaluation.bootstrap=20", "json=true"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == "rows that the run held out of train.jsonl"
+    bundles = load_battery(run / "battery")
     assert [bundle.manifest.operating_point.rows for bundle in bundles] == [len(held_out)] * 2
 
 

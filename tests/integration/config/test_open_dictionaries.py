@@ -60,6 +60,15 @@ def test_the_other_open_dictionaries():
     assert recipe.base.template_kwargs == {"enable_thinking": False}
 
 
+@pytest.mark.parametrize("labels", [{"ok": "No", "violation": "Yes"}, {"a": "Yes", "b": "No"}])
+def test_labels_on_the_command_line_take_the_place_of_a_recipes_and_their_order_counts(tmp_path, labels):
+    file = tmp_path / "r.yaml"
+    file.write_text('# @package _global_\npolicy: {id: toy, title: x, rule: x, labels: {violation: "Yes", ok: "No"}}\n')
+    typed = ", ".join(f'{name}: "{word}"' for name, word in labels.items())
+    recipe = recipe_of("train", f"recipe={file}", f"policy.labels={{{typed}}}", f"data.train={file}")
+    assert list(recipe.policy.labels.items()) == list(labels.items()), "the first is the positive one"
+
+
 @pytest.mark.parametrize(
     ("typed", "words"),
     [

@@ -71,7 +71,12 @@ def test_recalibrate_holds_out_what_the_training_on_weighted_files_did(tmp_path,
     sources = [str(tmp_path / f"{name}.%policy%.jsonl") for name in ("own", "bought")]
     data = DataSettings(train=sources, weights=[1, 0.25], validation_share=0.3)
     monkeypatch.setattr(recalibrate, "opened_run", lambda _: SimpleNamespace(data=data))
-    given: Any = SimpleNamespace(data=DataSettings()), None, [SimpleNamespace(policy=POLICY)], {"p"}
+    given: Any = (
+        SimpleNamespace(data=DataSettings()),
+        SimpleNamespace(run=None),
+        [SimpleNamespace(policy=POLICY)],
+        {"p"},
+    )
     rows, _ = recalibrate._validation_rows(*given)
     assert rows == list(read_splits(data, [POLICY])[0].validation)
 

@@ -1,0 +1,25 @@
+"""``alora recalibrate`` of a run that held its validation rows out of its training rows."""
+
+import pytest
+
+from alora.cli import main
+from tests.toy_recipe import toy_overrides
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("held_out")
+    overrides = [item for item in toy_overrides(folder, folder / "run") if not item.startswith("data.validation=")]
+    assert main(["train", *overrides, "data.validation_share=0.3", "data.test=null"]) == 0
+    return folder / "run"
+
+
+def test_the_threshold_is_fitted_on_rows_that_the_run_did_not_train_on(run, capsys):
+    again = ["recalibrate", f"artifact={run}", "evaluation.bootstrap=20"]
+    assert main(again) == 0
+    assert "rows that the run held out of train.jsonl" in capsys.readouterr().out
+    rows = run.parent / "train.jsonl"
+    rows.write_text(rows.read_text() + (run.parent / "test.jsonl").read_text())  # other rows are held out of it
+    assert main(again) == 2
+    assert "train.jsonl are not those that" in capsys.readouterr().err
+    assert main([*again, f"data.validation={run.parent / 'test.jsonl'}"]) == 0
