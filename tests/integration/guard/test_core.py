@@ -2,10 +2,13 @@
 
 import asyncio
 import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 
 from alora.data.conversation import parse_conversation
+from alora.guard import core
 from alora.guard.core import GuardCore
 from alora.guard.packed import PackedReader
 from alora.guard.reader import EngineDead, GuardRefusal, Reading, Served
@@ -67,6 +70,23 @@ def test_a_reader_may_time_out_where_no_deadline_is_given(base, bundles, rendere
     answer = ask(GuardCore([Served.of(bundle) for bundle in bundles], renderer, reader))
     assert [verdict.status for verdict in answer.verdicts] == ["ok", "failed"]
     assert answer.action == "block"
+
+
+def test_a_timer_that_fires_before_the_clock_says_so_is_the_deadline(bundles, renderer, monkeypatch):
+    """uvloop's are early by up to a millisecond."""
+
+    class Waits:
+        async def read(self, prefix, asked, request):
+            await asyncio.sleep(60)
+            yield Reading(0, (50.0, -50.0))
+
+    started, clock = time.monotonic(), time.monotonic
+    late = SimpleNamespace(monotonic=lambda: started + (clock() - started) / 2)  # at half of the loop's speed
+    monkeypatch.setattr(core, "time", late)
+    guard = GuardCore([Served.of(bundle) for bundle in bundles], renderer, Waits())
+    answer = ask(guard, deadline_ms=200)
+    assert {verdict.status for verdict in answer.verdicts} == {"missed"}
+    assert "deadline of 200 ms" in answer.verdicts[0].reason
 
 
 def test_a_dead_engine_is_no_verdict(base, bundles, renderer):
