@@ -131,8 +131,8 @@ def preprocess_patch(original: Callable[..., Any]) -> Callable[..., Any]:
 def _load_first(engine: Any, lora_request: Any) -> None:
     """Have the workers load what they never saw: an error in the step that would load it ends the engine."""
     record = getattr(lora_request, "record", None)
-    if record is None or record.loaded:
-        return
+    if record is None or record.loaded or compat.is_asleep(engine):
+        return  # a sleeper's workers load when they step again
     try:
         compat.load_adapter(engine, lora_request)
     except Exception:

@@ -275,6 +275,11 @@ def load_adapter(engine: Any, lora_request: Any) -> None:
     engine.model_executor.add_lora(lora_request)
 
 
+def is_asleep(engine: Any) -> bool:
+    """Whether the memory of an engine core's workers may be gone for now."""
+    return bool(getattr(engine.model_executor, "is_sleeping", False))
+
+
 def unload_adapter(engine: Any, number: int) -> None:
     """Have every worker of an engine core forget an adapter, as ``EngineCore.remove_lora`` does."""
     engine.model_executor.remove_lora(number)

@@ -295,6 +295,18 @@ def test_an_alora_of_other_widths_than_the_base_is_refused(engine, toys, tmp_pat
     engine.core.remove_lora(97)
 
 
+def test_nothing_is_loaded_into_the_memory_of_a_sleeper(engine, monkeypatch):
+    asked, loads = SimpleNamespace(record=SimpleNamespace(loaded=False)), []
+    monkeypatch.setattr(compat, "load_adapter", lambda *what: loads.append(what))
+    monkeypatch.setattr(engine.core.model_executor, "sleeping_tags", {"weights"})
+    activation_source._load_first(engine.core, asked)
+    assert (asked.record.loaded, loads) == (False, [])
+    monkeypatch.setattr(engine.core.model_executor, "sleeping_tags", set())
+    for _ in range(2):
+        activation_source._load_first(engine.core, asked)
+    assert (asked.record.loaded, loads) == (True, [(engine.core, asked)])
+
+
 @pytest.mark.parametrize("plain", [True, False])
 def test_a_rank_that_this_engine_has_no_room_for_ends_its_request_alone(engine, toys, tmp_path, plain):
     big = write_adapter(tmp_path / "big", toys.base, () if plain else INVOCATION, seed=1, rank=200)
