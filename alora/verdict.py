@@ -183,6 +183,7 @@ def label_probabilities(logits: Sequence[float], temperature: float = 1.0) -> li
 def highest(logits_WL: Sequence[Sequence[float]]) -> Sequence[float]:
     """Of the logits of a conversation's windows, those by which the positive label is likeliest.
 
+    Before the temperature, which is fitted to them: with three labels or more it may order windows otherwise.
     Logits that are not finite come first, so that no verdict is made without them.
     """
 

@@ -121,7 +121,7 @@ def data_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
     given = recipe.data if run is None else over(recipe.data, run.data)
     if given.test is None:
         raise ConfigError("there are no rows to evaluate on; add data.test=FILE.jsonl")
-    return given
+    return replace(given, columns=replace(given.columns, group=None))  # a group says which side of a split a row is on
 
 
 def over(given: Section, of_run: Section) -> Section:

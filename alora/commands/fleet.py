@@ -16,7 +16,7 @@ from alora.comparison.fleet import FleetReport, Member, PolicyChange, report
 from alora.config.schema import Recipe
 from alora.data.conversation import LabelledConversation, named
 from alora.data.splits import read_shared_rows
-from alora.errors import DataError, LeftOut
+from alora.errors import ConfigError, DataError, LeftOut
 from alora.evaluation.predict import predict
 from alora.evaluation.tables import HEADINGS, table_rows
 from alora.notes import note
@@ -38,6 +38,13 @@ def run(recipe: Recipe) -> int:
         earlier, _ = read_bundles([recipe.fleet.against], base_settings, (), load_bundle)
         if len(bundles) < len(everyone):
             earlier = [bundle for bundle in earlier if bundle.policy.id in by_name]
+        for bundle in earlier:
+            now = by_name.get(bundle.policy.id, bundle).policy.labels
+            if now != bundle.policy.labels:
+                raise ConfigError(
+                    f"policy {bundle.policy.id} has the labels {', '.join(now)}, and in {recipe.fleet.against} "
+                    f"{', '.join(bundle.policy.labels)}: no row is labelled for both; name the others in policies="
+                )
     rows, left_out = _rows(recipe, artifact, everyone)
     unusable = {name: str(error) for name, error in left_out.items() if name in by_name}
     base = load_base(base_settings)

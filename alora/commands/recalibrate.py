@@ -22,7 +22,7 @@ from alora.bundle.read import Bundle, check_bundles, load_bundle
 from alora.commands.artifacts import opened_run
 from alora.commands.output import say, say_json, table
 from alora.config.schema import BaseSettings, Recipe
-from alora.data.conversation import LabelledConversation, each
+from alora.data.conversation import LabelledConversation, each, named
 from alora.data.splits import hold_out, read_shared_rows, rows_digest
 from alora.errors import ConfigError, DataError
 from alora.evaluation.calibration import fit_operating_point, positive_probability, refit_settings
@@ -103,6 +103,13 @@ def _validation_rows(
     policies = [bundle.policy for bundle in bundles]
     run = opened_run(artifact)
     data = recipe.data if recipe.data.validation is not None or run is None else run.data
+    if data.validation is None and recipe.data.train not in (None, data.train):
+        raise ConfigError(
+            f"data.train={named(recipe.data.train)} is not what the run in {artifact.run} held rows out of; give rows "
+            "that it did not train on as data.validation=FILE.jsonl"
+        )
+    if run is not None and artifact.run is not None and data.validation is None:  # it held out the rows of all policies
+        policies = [load_bundle(folder).policy for folder in find_artifact(str(artifact.run)).bundles]
     source = data.validation or data.train
     if source is None:
         raise ConfigError("there are no rows to fit a threshold to; add data.validation=FILE.jsonl")

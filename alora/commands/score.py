@@ -105,7 +105,7 @@ def _report_one(verdicts: Verdicts, output: Path | None, as_json: bool) -> None:
         [(v.policy, v.label, v.probability, v.threshold, v.adapter_digest[:12]) for v in verdicts],
     )
     if verdicts.windows > 1:
-        note(f"the conversation was scored in {verdicts.windows} windows; each probability is the highest of any")
+        note(f"the conversation was scored in {verdicts.windows} windows; each probability is of the likeliest")
     if (cut := verdicts.truncation) is not None:
         note(
             f"the conversation was truncated: {cut.tokens_before} tokens became {cut.tokens_after}, taken from the "

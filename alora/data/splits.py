@@ -188,8 +188,9 @@ def hold_out(
 ) -> tuple[list[LabelledConversation], list[LabelledConversation]]:
     """Split each policy's rows, ``share`` of every label, by a hash of the text.
 
-    Rows of one group, and duplicates, stay on one side. A policy's split depends on its own rows alone, so it is the
-    same whichever policies are read with it. A row on different sides for two policies is on both, each with its label.
+    Rows of one group, and duplicates, stay on one side, and so do groups that share a text. A policy's split depends on
+    its own rows alone, so it is the same whichever policies are read with it. A row on different sides for two policies
+    is on both, each with its label.
 
     Raises:
         DataError: all rows are of one group.
@@ -199,15 +200,43 @@ def hold_out(
     if len(rows) > 1 and len(groups := {row.group for row in rows}) == 1 and (group := groups.pop()):
         raise DataError(f"all {len(rows)} rows are of one group, {group!r}, and a group stays on one side of a split; "
                         "name another column in data.columns.group, or give data.validation")  # fmt: skip
-    keys = [digest(f"group:{row.group}") if row.group else text_digest(row.conversation) for row in rows]
-    held_keys = {name: _held_out(name, rows, keys, share) for name in {name for row in rows for name in row.labels}}
+    texts = [text_digest(row.conversation) for row in rows]
+    groups = [digest(f"group:{row.group}") if row.group else "" for row in rows]
+    keys = {name: _keys(name, rows, texts, groups) for name in {name for row in rows for name in row.labels}}
+    held_keys = {name: _held_out(name, rows, own, share) for name, own in keys.items()}
     sides: tuple[list[LabelledConversation], list[LabelledConversation]] = ([], [])
-    for row, key in zip(rows, keys, strict=True):
+    for number, row in enumerate(rows):
         for side, wanted in zip(sides, (False, True), strict=True):
-            labels = {name: label for name, label in row.labels.items() if (key in held_keys[name]) is wanted}
+            held = {name: keys[name][number] in held_keys[name] for name in row.labels}
+            labels = {name: label for name, label in row.labels.items() if held[name] is wanted}
             if labels or not (row.labels or wanted):
                 side.append(row if len(labels) == len(row.labels) else replace(row, labels=labels))
     return sides
+
+
+def _keys(
+    name: str, rows: Sequence[LabelledConversation], texts: Sequence[str], groups: Sequence[str]
+) -> Sequence[str]:
+    """A key for each row: the same for those of a policy's rows that share a group or a text, at however many removes.
+
+    A text's digest, and for rows of groups the lowest of the groups'.
+    """
+    joined: dict[str, str] = {}  # group or text → one that its rows share
+
+    def root(key: str) -> str:
+        while (other := joined.setdefault(key, key)) != key:
+            joined[key] = joined[other]
+            key = other
+        return key
+
+    of_a_group = set(groups) - {""}
+    if not of_a_group:
+        return texts
+    for row, group, text in zip(rows, groups, texts, strict=True):
+        if group and name in row.labels:
+            first, second = sorted((root(group), root(text)), key=lambda key: (key not in of_a_group, key))
+            joined[second] = first
+    return [root(group or text) for group, text in zip(groups, texts, strict=True)]
 
 
 def _held_out(name: str, rows: Sequence[LabelledConversation], keys: Sequence[str], share: float) -> set[str]:

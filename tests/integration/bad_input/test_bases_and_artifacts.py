@@ -41,7 +41,7 @@ BASES = {
     "no config": (remove("config.json"), ["cannot be loaded", "check base.source"]),
     "unknown architecture": (
         edit("config.json", lambda config: config.update(model_type="nothing", architectures=["Nothing"])),
-        ["cannot be loaded", "nothing", "check base.source"],
+        ["model_type 'nothing'", "none of the causal language models", "name another base"],
     ),
     "no weights": (remove("model.safetensors"), ["cannot be loaded", "check base.source"]),
     "pickled weights": (pickled, ["cannot be loaded", "safetensors", "check base.source"]),

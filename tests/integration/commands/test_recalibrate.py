@@ -18,6 +18,8 @@ def test_the_threshold_is_fitted_on_rows_that_the_run_did_not_train_on(run, caps
     again = ["recalibrate", f"artifact={run}", "evaluation.bootstrap=20"]
     assert main(again) == 0
     assert "rows that the run held out of train.jsonl" in capsys.readouterr().out
+    assert main([*again, f"data.train={run.parent / 'test.jsonl'}"]) == 2
+    assert "is not what the run in" in capsys.readouterr().err
     rows = run.parent / "train.jsonl"
     rows.write_text(rows.read_text() + (run.parent / "test.jsonl").read_text())  # other rows are held out of it
     assert main(again) == 2

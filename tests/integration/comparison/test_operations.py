@@ -5,6 +5,7 @@ import json
 import math
 import shutil
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from alora.bundle.move import parity_run, require_movable
 from alora.bundle.read import load_battery, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.cli import main
+from alora.commands import fleet as fleet_command
 from alora.config.schema import BaseSettings, DataSettings, EvaluationSettings, IdentitySettings
 from alora.data.conversation import read_multilabelled
 from alora.data.splits import hold_out, rows_digest
@@ -242,6 +244,8 @@ def test_a_run_without_validation_rows_gives_those_that_it_held_out(place, tmp_p
     assert json.loads(capsys.readouterr().out)["rows"] == "rows that the run held out of train.jsonl"
     bundles = load_battery(run / "battery")
     assert [bundle.manifest.operating_point.rows for bundle in bundles] == [len(held_out)] * 2
+    assert main(["recalibrate", f"artifact={run / 'battery/red'}", "evaluation.bootstrap=20", "json=true"]) == 0
+    assert load_bundle(run / "battery/red").manifest.operating_point == bundles[0].manifest.operating_point
 
 
 def test_rows_that_choose_nothing_change_nothing(place, battery, tmp_path, capsys):
@@ -270,6 +274,22 @@ def fleet(place, battery, *more: str) -> int:
     rows = f"data.test={place / 'test.jsonl'}"
     base = f"base.source={place / 'base'}"
     return main(["fleet", f"battery={battery}", base, rows, "evaluation.bootstrap=20", f"output={battery}", *more])
+
+
+def test_labels_that_were_renamed_since_the_last_version_are_named_before_anything_is_scored(
+    place, battery, tmp_path, capsys, monkeypatch
+):
+    last = shutil.copytree(battery, tmp_path / "last")
+    earlier = [SimpleNamespace(policy=replace(load_bundle(last / "red").policy, labels=("breach", "fine")))]
+    stock = fleet_command.read_bundles
+    monkeypatch.setattr(
+        fleet_command,
+        "read_bundles",
+        lambda named, *rest: (earlier, None) if str(last) in named else stock(named, *rest),
+    )
+    monkeypatch.setattr(fleet_command, "load_base", lambda _: pytest.fail("a base was loaded"))
+    assert fleet(place, battery, f"fleet.against={last}") == 2
+    assert "policy red has the labels violation, ok" in capsys.readouterr().err
 
 
 def degrade(place, battery, policy: str) -> None:

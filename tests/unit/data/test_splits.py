@@ -88,6 +88,20 @@ def test_a_conversation_that_is_in_two_groups_stays_with_each():
     assert merge_rows([mine, replace(theirs, group="a")]) == [replace(mine, labels={"p": "ok", "q": "ok"})]
 
 
+def test_groups_that_share_a_text_stay_on_one_side():
+    """Else a row that was trained on is held out under another group's name."""
+    rows = [replace(row(f"text {n}", p="ok" if n % 2 else "violation"), group=f"g{n}") for n in range(40)]
+    rows += [replace(row(f"text {n}", p="ok" if n % 2 else "violation"), group=f"g{n + 1}") for n in range(0, 36, 3)]
+    rows += [row(f"text {n}", p="ok" if n % 2 else "violation") for n in range(40)]  # without a group
+    rows += [replace(row(f"text {n}", q="ok"), group="one") for n in range(40)]  # another policy's, all in one
+    train, held = hold_out(rows, 0.3)
+    for kind in (lambda one: one.conversation.messages[0].content, lambda one: one.group):
+        sides = [{kind(one) for one in side if "p" in one.labels} - {""} for side in (train, held)]
+        assert sides[0], "some are trained on"
+        assert sides[1], "some are held out"
+        assert not sides[0] & sides[1]
+
+
 def test_a_conversation_in_files_of_several_weights_has_each_rows_own(tmp_path):
     """One policy's row lies in the first file, the other's of the same conversation in the second."""
     shared = both(20, "shared")
