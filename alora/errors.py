@@ -16,6 +16,11 @@ def first_line(error: BaseException) -> str:
     return " ".join(lines[: 2 if lines[0].endswith(":") else 1])
 
 
+def is_panic(error: BaseException) -> bool:
+    """Whether Rust broke off below a Python call: pyo3's PanicException, which is no ``Exception``."""
+    return type(error).__name__ == "PanicException"
+
+
 def one_line(error: BaseException) -> str:
     """A library's error in one line, or the name of its class, short enough for a message."""
     return " ".join(str(error).split())[:300] or type(error).__name__

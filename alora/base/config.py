@@ -30,7 +30,7 @@ def read_config(location: str, options: Mapping[str, Any]) -> PretrainedConfig:
         BaseError: it is not a config, or describes a base that alora refuses: quantized already, RoPE that depends on
             the prompt's length, a number that no base has.
     """
-    require_few_layers(location, options)
+    require_buildable(location, options)
     config = AutoConfig.from_pretrained(location, **options)
     for key, value in leaves(config.to_dict()):
         if key.split(".")[-1] == "transformers_weights" and value is not None:
@@ -51,12 +51,12 @@ def read_config(location: str, options: Mapping[str, Any]) -> PretrainedConfig:
     return config
 
 
-def require_few_layers(location: str, options: Mapping[str, Any]) -> None:
-    """Refuse a stored config with more layers than any base has, before transformers makes an object of it, one that
-    calls them by a name of its own, and one of no language model.
+def require_buildable(location: str, options: Mapping[str, Any]) -> None:
+    """Refuse a stored config that transformers should not make an object of: of no causal language model, with more
+    layers than any base has, or one that calls them by a name of its own.
 
     Raises:
-        BaseError: with the first such number.
+        BaseError: with what is wrong first.
     """
     stored, _ = PretrainedConfig.get_config_dict(location, revision=options["revision"])
     kind = stored.get("model_type")

@@ -9,12 +9,12 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from alora.base import REMEDY
 from alora.base.cache import cache_root
-from alora.base.config import own_python, require_few_layers
+from alora.base.config import own_python, require_buildable
 from alora.base.fingerprint import Fingerprint, template_digest, tokenizer_digest
 from alora.base.location import base_location
 from alora.config.paths import DEFAULT_BASE, is_gguf
 from alora.config.schema import BaseSettings
-from alora.errors import BaseError, first_line
+from alora.errors import BaseError, first_line, is_panic
 
 MOST_GROWTH = 64  # published tokenizers replace a blank by one mark
 
@@ -43,14 +43,12 @@ def load_tokenizer(settings: BaseSettings, progress: bool = True) -> PreTrainedT
     """Load the base's tokenizer alone; BaseError when it cannot be read or has no chat template."""
     location = base_location(settings, progress)
     try:
-        require_few_layers(location, load_options(settings))  # transformers reads the config for a tokenizer, too
+        require_buildable(location, load_options(settings))  # transformers reads the config for a tokenizer, too
         tokenizer = AutoTokenizer.from_pretrained(location, **load_options(settings))
     except BaseError:
         raise
     except BaseException as error:
-        if (
-            not isinstance(error, Exception) and type(error).__name__ != "PanicException"
-        ):  # of Rust, of a tokenizer.json
+        if not (isinstance(error, Exception) or is_panic(error)):
             raise
         raise BaseError(unreadable(settings.source, error)) from error
     names = tokenizer.model_input_names

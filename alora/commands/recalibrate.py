@@ -15,7 +15,7 @@ from alora.base.load import LoadedBase, load_base
 from alora.base.location import base_location
 from alora.bundle.artifact import Artifact, find_artifact
 from alora.bundle.battery import BATTERY_FILE, battery_folders, write_battery
-from alora.bundle.manifest import MoveRecord
+from alora.bundle.manifest import MoveRecord, read_manifest
 from alora.bundle.move import is_move, moved, recertify, rewrite_bundle
 from alora.bundle.named import chosen, read_bundles
 from alora.bundle.read import Bundle, check_bundles, load_bundle
@@ -109,7 +109,7 @@ def _validation_rows(
             "that it did not train on as data.validation=FILE.jsonl"
         )
     if run is not None and artifact.run is not None and data.validation is None:  # it held out the rows of all policies
-        policies = [load_bundle(folder).policy for folder in find_artifact(str(artifact.run)).bundles]
+        policies = [read_manifest(folder).policy for folder in find_artifact(str(artifact.run)).bundles]
     source = data.validation or data.train
     if source is None:
         raise ConfigError("there are no rows to fit a threshold to; add data.validation=FILE.jsonl")

@@ -179,6 +179,7 @@ def _as_hydra_takes_it(item: str, multirun: bool) -> list[str]:
         return [f"{key}='{value}'"]
     if key in OPEN_DICTIONARIES:
         pairs = [f"++{part}" for part in _pairs(key, value) or [item]]
+        # The first label is the positive one: merged into a recipe's, they would keep the recipe's order.
         return [f"~{key}", *pairs] if key == "policy.labels" and len(pairs) > 1 else pairs
     return [f"++{item}" if key.startswith(tuple(f"{name}." for name in OPEN_DICTIONARIES)) else item]
 

@@ -30,8 +30,9 @@ def require_known(overrides: Sequence[str], folders: Sequence[Path]) -> None:
     given = OverridesParser.create().parse_overrides(list(overrides))
     paths = [path for item in given if item.key_or_group == "hydra.searchpath" for path in cast("list", item.value())]
     folders = [*folders, *(Path(str(path).removeprefix("file://")) for path in paths)]
-    # Removed only to be made anew, in the order that the command line gives: see alora.config.arguments.
-    anew = {item.key_or_group.rpartition(".")[0] for item in given if item.is_force_add()}
+    # An open dictionary may be removed to be made anew, as alora.config.arguments does; a section may not.
+    made = {item.key_or_group.rpartition(".")[0] for item in given if item.is_force_add()}
+    anew = made.intersection(OPEN_DICTIONARIES)
     judged = [item for item in given if not (item.is_delete() and item.key_or_group in anew)]
     problems = [problem for item in judged if (problem := _about_override(item, folders)) is not None]
     if problems:

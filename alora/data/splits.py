@@ -206,8 +206,8 @@ def hold_out(
     held_keys = {name: _held_out(name, rows, own, share) for name, own in keys.items()}
     sides: tuple[list[LabelledConversation], list[LabelledConversation]] = ([], [])
     for number, row in enumerate(rows):
+        held = {name: keys[name][number] in held_keys[name] for name in row.labels}
         for side, wanted in zip(sides, (False, True), strict=True):
-            held = {name: keys[name][number] in held_keys[name] for name in row.labels}
             labels = {name: label for name, label in row.labels.items() if held[name] is wanted}
             if labels or not (row.labels or wanted):
                 side.append(row if len(labels) == len(row.labels) else replace(row, labels=labels))
@@ -221,6 +221,9 @@ def _keys(
 
     A text's digest, and for rows of groups the lowest of the groups'.
     """
+    of_a_group = set(groups) - {""}
+    if not of_a_group:
+        return texts
     joined: dict[str, str] = {}  # group or text → one that its rows share
 
     def root(key: str) -> str:
@@ -229,9 +232,6 @@ def _keys(
             key = other
         return key
 
-    of_a_group = set(groups) - {""}
-    if not of_a_group:
-        return texts
     for row, group, text in zip(rows, groups, texts, strict=True):
         if group and name in row.labels:
             first, second = sorted((root(group), root(text)), key=lambda key: (key not in of_a_group, key))

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from alora.errors import RenderError, first_line
+from alora.errors import RenderError, first_line, is_panic
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -111,7 +111,7 @@ def panics_refused(name: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ != "PanicException":
+        if not is_panic(error):
             raise
         raise RenderError(
             f"the tokenizer of {name} breaks off on a text: {first_line(error)}; its tokenizer.json holds a pattern "

@@ -99,6 +99,14 @@ def test_bare_numbers_as_keys_of_a_file(here):
         recipe_of("train", "recipe=r.yaml")
 
 
+def test_a_section_is_not_removed_though_something_below_it_is_added(here):
+    for section in ("training", "policy"):
+        with pytest.raises(ConfigError, match="a section cannot be removed"):
+            recipe_of("doctor", f"~{section}", f"++{section}.seed=1")
+    with pytest.raises(ConfigError, match=r"policy\.labels cannot be removed"):
+        recipe_of("doctor", "~policy.labels")
+
+
 def test_bare_words_that_yaml_reads_as_true_and_false(here):
     (here / "r.yaml").write_text("data:\n  label_map: {yes: violation, no: ok}\n")
     with pytest.raises(ConfigError, match=r'the key True is read as bool.*\{"yes": \.\.\.\}'):
