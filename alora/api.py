@@ -8,9 +8,9 @@ from typing import Any
 from alora.commands.train import run
 from alora.config.arguments import quoted
 from alora.config.compose import load_recipe
+from alora.config.schema import OPEN_DICTIONARIES
 from alora.errors import CheckFailed, ConfigError
 from alora.notes import note
-from alora.typed import leaves
 
 
 def train(recipe: str | Path | None = None, **settings: Any) -> Path:
@@ -34,8 +34,17 @@ def train(recipe: str | Path | None = None, **settings: Any) -> Path:
     return Path(composed.run_dir)
 
 
-def _overrides(settings: Mapping[str, Any]) -> list[str]:
-    return [f"{key}={_written(value)}" for key, value in leaves(settings) if value != {}]
+def _overrides(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
+    overrides = []
+    for name, value in settings.items():
+        key = f"{prefix}{name}"
+        if key in OPEN_DICTIONARIES:  # whose keys are the user's, and may be no keys of Hydra's
+            overrides.append(f"{key}={json.dumps(value, ensure_ascii=False)}")
+        elif isinstance(value, Mapping):
+            overrides += _overrides(value, f"{key}.")
+        else:
+            overrides.append(f"{key}={_written(value)}")
+    return overrides
 
 
 def _written(value: Any) -> str:

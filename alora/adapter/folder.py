@@ -184,6 +184,7 @@ def peft_config(spec: AdapterSpec, **more: Any) -> LoraConfig:
 def save_adapter(weights: AdapterWeights, folder: Path, base_source: str) -> None:
     """Write the PEFT folder whole: next to it first, then renamed over it."""
     config = peft_config(weights.spec, base_model_name_or_path=base_source, inference_mode=True)
+    config.target_modules = sorted(weights.spec.targets)  # PEFT's set would be written in the process's hash order
     state = {}
     for name, (a_rd, b_or) in weights.tensors.items():
         state[f"{_KEY_PREFIX}{name}.lora_A.weight"] = a_rd.detach().cpu().contiguous()

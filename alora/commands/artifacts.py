@@ -1,8 +1,9 @@
 """What ``artifact=`` names, opened: adapters and bundles, with all that their verdicts depend on."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from alora.adapter import CONFIG_FILE
 from alora.adapter.folder import AdapterWeights, load_adapter
@@ -12,7 +13,7 @@ from alora.bundle.light import require_base
 from alora.bundle.manifest import MANIFEST_FILE
 from alora.bundle.named import base_of_bundle, saved_run
 from alora.bundle.read import Bundle, load_bundle
-from alora.config.schema import BaseSettings, DataSettings, ExportSettings, PolicySettings, PromptSettings, Recipe
+from alora.config.schema import BaseSettings, PolicySettings, PromptSettings, Recipe
 from alora.errors import AdapterError, ConfigError, RunError
 from alora.layout import TRAINING, home_of
 from alora.policy import Policy, load_policies
@@ -20,7 +21,7 @@ from alora.prompt.render import Renderer, Suffix
 from alora.reading import read_json
 from alora.training.claim import Claim, open_claim, require_trained
 
-Section = TypeVar("Section", DataSettings, ExportSettings)
+Section = TypeVar("Section", bound=Any)  # a dataclass of alora.config.schema
 
 
 @dataclass(frozen=True)
@@ -111,23 +112,23 @@ def opened_run(artifact: Artifact) -> Recipe | None:
     return run
 
 
-def data_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
-    """The command's data settings; what they leave open (rows, columns, label map) comes from the artifact's run.
+def over(given: Section, of_run: Section, spelt: Collection[str], section: str) -> Section:
+    """The command's settings of a section, and its run's where the command says nothing; mappings are joined.
 
-    Raises:
-        ConfigError: neither names test rows.
+    Args:
+        spelt: ``Recipe.given``.
+        section: its name, with which those keys begin.
     """
-    run = opened_run(artifact)
-    given = recipe.data if run is None else over(recipe.data, run.data)
-    if given.test is None:
-        raise ConfigError("there are no rows to evaluate on; add data.test=FILE.jsonl")
-    return replace(given, columns=replace(given.columns, group=None))  # a group says which side of a split a row is on
-
-
-def over(given: Section, of_run: Section) -> Section:
-    """The command's settings of a section, and its run's where the command leaves the schema's default."""
-    unset = type(given)()
-    return replace(of_run, **{name: it for name, it in vars(given).items() if it != getattr(unset, name)})
+    unset, result = type(given)(), {}
+    for name, value in vars(given).items():
+        before, key = getattr(of_run, name), f"{section}.{name}"
+        if is_dataclass(value):
+            result[name] = over(value, before, spelt, key)
+        elif isinstance(value, dict) and key not in spelt:
+            result[name] = {**before, **value}
+        else:
+            result[name] = value if key in spelt or value != getattr(unset, name) else before
+    return replace(of_run, **result)
 
 
 def _given(settings: PolicySettings) -> Policy | None:

@@ -8,18 +8,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from alora.base.limits import IN_ARTIFACT, IN_RECIPE, require_room
-from alora.bundle.artifact import Kind, find_artifact
+from alora.bundle.artifact import Artifact, Kind, find_artifact
 from alora.bundle.battery import require_one_base
 from alora.bundle.named import chosen
 from alora.bundle.read import check_bases
-from alora.commands.artifacts import Subject, data_settings, open_subject
+from alora.commands.artifacts import Subject, open_subject
 from alora.commands.output import report_file, report_file_in, say, say_json, table, write_text
 from alora.commands.run_pages import say_doubts, write_page
+from alora.commands.run_rows import measured_settings, trained_rows
 from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import LabelledConversation
 from alora.data.sources import Source
 from alora.data.splits import read_shared_rows
-from alora.errors import DataError, LeftOut
+from alora.errors import ConfigError, DataError, LeftOut
 from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.predict import Predictions, predict
 from alora.evaluation.records import Evaluation
@@ -48,7 +49,7 @@ def run(recipe: Recipe) -> int:
     everyone = [open_subject(folder, artifact, recipe) for folder in artifact.members.values()]
     if artifact.bundles:
         require_one_base([subject.bundle for subject in everyone if subject.bundle])
-    data, policies = data_settings(recipe, artifact), [subject.require_policy() for subject in everyone]
+    data, policies = measured_settings(recipe, artifact), [subject.require_policy() for subject in everyone]
     subjects = chosen({subject.require_policy().id: subject for subject in everyone}, recipe.policies, artifact)
     rows, unread = _rows(data.test, data, policies)
     pages = {name: file.with_suffix(f".{name}.html" if len(subjects) > 1 else ".html") for name in subjects}
@@ -58,7 +59,7 @@ def run(recipe: Recipe) -> int:
     left_out.require_some(subjects)
     for name, error in left_out.items():
         note(f"{name} is left out: {error}")
-    train, not_train = _rows(data.train, data, policies)
+    train, not_train = _training_rows(recipe, artifact, data, policies)
     for name in sorted(not_train.keys() & subjects.keys()):
         note(f"{name}: no bag of words: {not_train[name]}")
     going = [subject for name, subject in subjects.items() if name not in left_out]
@@ -75,6 +76,20 @@ def run(recipe: Recipe) -> int:
 
 def _rows(source: Source | None, data: DataSettings, policies: Sequence[Policy]) -> tuple[Rows, LeftOut]:
     return ([], LeftOut()) if source is None else read_shared_rows(source, data, policies)
+
+
+def _training_rows(
+    recipe: Recipe, artifact: Artifact, data: DataSettings, policies: Sequence[Policy]
+) -> tuple[Rows, LeftOut]:
+    """``data.train`` of the command; else what the artifact's run trained on, where that is still to be had."""
+    if data.train is None or recipe.data.train is not None:
+        return _rows(data.train, data, policies)
+    try:
+        rows, _, unread = trained_rows(artifact)
+    except (ConfigError, DataError) as error:
+        note(f"no bag of words: {error}")
+        return [], LeftOut()
+    return rows, unread
 
 
 def _evaluate(recipe: Recipe, subjects: Sequence[Subject], rows: Rows, train: Rows, in_long_rows: str) -> list[Judged]:

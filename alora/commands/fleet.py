@@ -10,8 +10,8 @@ from alora.base.load import LoadedBase, load_base
 from alora.bundle.artifact import Artifact, find_artifact
 from alora.bundle.named import chosen, read_bundles
 from alora.bundle.read import Bundle, check_bases, load_bundle
-from alora.commands.artifacts import data_settings
 from alora.commands.output import report_file_in, say, say_json, table, write_json
+from alora.commands.run_rows import measured_settings
 from alora.comparison.fleet import FleetReport, Member, PolicyChange, report
 from alora.config.schema import Recipe
 from alora.data.conversation import LabelledConversation, named
@@ -61,7 +61,7 @@ def run(recipe: Recipe) -> int:
 
 
 def _rows(recipe: Recipe, artifact: Artifact, bundles: Sequence[Bundle]) -> tuple[list[LabelledConversation], LeftOut]:
-    data = data_settings(recipe, artifact)
+    data = measured_settings(recipe, artifact)
     source = data.test or ""
     rows, left_out = read_shared_rows(source, data, [bundle.policy for bundle in bundles])
     if not any(row.labels for row in rows):

@@ -15,25 +15,24 @@ from alora.base.load import LoadedBase, load_base
 from alora.base.location import base_location
 from alora.bundle.artifact import Artifact, find_artifact
 from alora.bundle.battery import BATTERY_FILE, battery_folders, write_battery
-from alora.bundle.manifest import MoveRecord, read_manifest
+from alora.bundle.manifest import MoveRecord
 from alora.bundle.move import is_move, moved, recertify, rewrite_bundle
 from alora.bundle.named import chosen, read_bundles
 from alora.bundle.read import Bundle, check_bundles, load_bundle
 from alora.commands.artifacts import opened_run
 from alora.commands.output import say, say_json, table
+from alora.commands.run_rows import data_settings, trained_rows
 from alora.config.schema import BaseSettings, Recipe
 from alora.data.conversation import LabelledConversation, each, named
-from alora.data.splits import hold_out, read_shared_rows, rows_digest
-from alora.errors import ConfigError, DataError
+from alora.data.sources import Source
+from alora.data.splits import hold_out, read_shared_rows
+from alora.errors import ConfigError, DataError, LeftOut
 from alora.evaluation.calibration import fit_operating_point, positive_probability, refit_settings
 from alora.evaluation.predict import Predictions, predict
 from alora.evaluation.tables import describe_operating_point
 from alora.prefix.scorer import Scorer
 from alora.serving.engine import Engine
-from alora.training.claim import open_claim
 from alora.verdict import OperatingPoint
-
-_HELD = "validation rows"
 
 
 @dataclass(frozen=True)
@@ -100,37 +99,39 @@ def _validation_rows(
     recipe: Recipe, artifact: Artifact, bundles: Sequence[Bundle], wanted: Collection[str]
 ) -> tuple[list[LabelledConversation], str]:
     """``data.validation``; else the rows that the artifact's own run held out. Those of ``wanted`` must be usable."""
-    policies = [bundle.policy for bundle in bundles]
-    run = opened_run(artifact)
-    data = recipe.data if recipe.data.validation is not None or run is None else run.data
-    if data.validation is None and recipe.data.train not in (None, data.train):
-        raise ConfigError(
-            f"data.train={named(recipe.data.train)} is not what the run in {artifact.run} held rows out of; give rows "
-            "that it did not train on as data.validation=FILE.jsonl"
-        )
-    if run is not None and artifact.run is not None and data.validation is None:  # it held out the rows of all policies
-        policies = [read_manifest(folder).policy for folder in find_artifact(str(artifact.run)).bundles]
-    source = data.validation or data.train
-    if source is None:
+    data, policies = data_settings(recipe, artifact), [bundle.policy for bundle in bundles]
+    if data.validation is None and artifact.run is not None:
+        rows, unread = _held_out(recipe, artifact, data.train)
+    elif (source := data.validation or data.train) is None:
         raise ConfigError("there are no rows to fit a threshold to; add data.validation=FILE.jsonl")
-    files = ", ".join(Path(one).name for one in each(source))
-    weights = data.weights if data.validation is None else ()  # as the run held them out
-    rows, unusable = read_shared_rows(source, data, policies, weights)
-    for name in sorted(unusable.keys() & wanted):
-        raise unusable[name]
-    if data.validation is not None:
-        return rows, files
-    held = hold_out(rows, data.validation_share)[1]
-    if (
-        run is not None
-        and artifact.run is not None
-        and open_claim(artifact.run, run).inputs.get(_HELD) != rows_digest(held)
-    ):
+    else:
+        rows, unread = read_shared_rows(source, data, policies)
+        rows = rows if data.validation is not None else hold_out(rows, data.validation_share)[1]
+    for name in sorted(unread.keys() & wanted):
+        raise unread[name]
+    files = ", ".join(Path(one).name for one in each(data.validation or data.train))
+    return rows, files if data.validation is not None else f"rows that the run held out of {files}"
+
+
+def _held_out(recipe: Recipe, artifact: Artifact, source: Source) -> tuple[list[LabelledConversation], LeftOut]:
+    """What the artifact's run held out of its training rows, and the policies whose rows cannot be read.
+
+    Raises:
+        ConfigError: the command names other rows, or another way to read them; or they are not there any more.
+    """
+    remedy = "give rows that it did not train on as data.validation=FILE.jsonl"
+    run = opened_run(artifact)
+    if run is not None and source != run.data.train:
         raise ConfigError(
-            f"the rows held out of {files} are not those that {artifact.run} held out, which its training did not see: "
-            "the file changed, or a policy was left out; add data.validation=FILE.jsonl"
+            f"data.train={named(source)} is not what the run in {artifact.run} held rows out of; {remedy}"
         )
-    return held, f"rows that the run held out of {files}"
+    if other := sorted(key for key in recipe.given if key.startswith("data.") and key != "data.train"):
+        raise ConfigError(f"{', '.join(other)}: rows that the run held out are read as it read them; {remedy}")
+    try:
+        _, held, unread = trained_rows(artifact)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; {remedy}") from error
+    return held, unread
 
 
 def _refit(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from alora.config.schema import ARMS, Recipe
 from alora.data.conversation import LabelledConversation
-from alora.data.splits import Splits, read_splits, text_digest
+from alora.data.splits import Splits, digest, read_splits, text_digest
 from alora.errors import ConfigError, DataError
 from alora.policy import Policy, load_policies
 
@@ -48,7 +48,11 @@ class Task:
     def digests(self, base: LoadedBase) -> dict[str, str]:
         """What must not have changed when a comparison resumes."""
         weights = {f"base {name}": value for name, value in base.fingerprint.as_dict().items()}
-        return self.splits.digests(self.policies) | weights
+        ids = {
+            f"{name} ids": digest(repr([row.conversation.id for row in rows]))
+            for name, rows in (("validation", self.splits.validation), ("test", self.splits.test))
+        }  # scores are kept by them
+        return self.splits.digests(self.policies) | ids | weights
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from alora.config.describe import verb_help
 from alora.config.guard import RECIPE_FILE, guarded_hydra
 from alora.config.overrides import explain, require_known
 from alora.config.paths import absolute_paths, configs_folder
-from alora.config.precedence import chosen_section, silenced_choices
+from alora.config.precedence import chosen_section, keys_given, silenced_choices
 from alora.config.received import as_written, read_settings
 from alora.config.saved import PRIMARY_DEFAULTS
 from alora.config.schema import OF_ARTIFACT, Recipe
@@ -158,6 +158,7 @@ def _typed(composed: DictConfig, arguments: Arguments) -> Recipe:
     if arguments.local and arguments.verb in OF_ARTIFACT:
         values["base"] = chosen_section("base", given, values, folders)
     recipe = typed_recipe(values)
+    recipe.given = keys_given(given)
     silenced = silenced_choices(given, values, folders)
     if silenced:
         raise ConfigError("\n".join(silenced))

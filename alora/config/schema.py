@@ -366,6 +366,10 @@ class BenchSettings:
 class Recipe:
     """Everything that one ``alora`` command knows."""
 
+    # No setting: the keys that the command line spells out, which count over an artifact's run even where they are null
+    # or the default.
+    given = frozenset[str]()
+
     name: str = setting("run", "of the run", form=(names_a_folder, "a folder's name: no slash, 200 letters at most"),
                         of=("new", "train", "compare"))  # fmt: skip
     run_dir: str = setting("runs/${name}", "where everything of a run is kept", some=True, of=("train", "compare"))

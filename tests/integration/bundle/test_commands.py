@@ -17,6 +17,7 @@ from alora.bundle.write import BundleContents, write_bundle
 from alora.cli import main
 from alora.config.saved import save_recipe
 from alora.config.schema import BaseSettings, DataSettings, ExportSettings, PolicySettings, Recipe
+from alora.data.splits import read_splits
 from alora.evaluation.tables import read_evaluations, write_evaluations
 from alora.identity.certificate import read_certificate, write_certificate
 from alora.layout import link_only
@@ -79,7 +80,7 @@ def run_folder(contents: BundleContents, place: Path, tmp_path: Path) -> Path:
     recipe.run_dir = str(tmp_path / "claimed")
     with RunFolder(recipe) as claimed:
         inputs = {f"base {name}": value for name, value in contents.base.fingerprint.as_dict().items()}
-        claimed.claim(inputs | {f"policy {contents.policy.id}": repr(contents.policy.as_dict())})
+        claimed.claim(inputs | read_splits(recipe.data, [contents.policy])[0].digests([contents.policy]))
     (tmp_path / "claimed/inputs.json").rename(run / "inputs.json")
     made_from = {"policy": contents.policy.id, "inputs": claimed.claimed, "adapter_digest": contents.weights.digest}
     (run / "policies/advice/training.json").write_text(json.dumps(made_from | TRAINED))

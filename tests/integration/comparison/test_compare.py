@@ -167,6 +167,15 @@ def test_other_rows_or_settings_are_refused(compared, place, capsys):
         assert "holds a comparison with other" in capsys.readouterr().err
 
 
+def test_rows_whose_names_have_changed_are_refused(compared, place, tmp_path, capsys):
+    """A row without an id is named by its line, and scores of two calls are paired by the names."""
+    moved = tmp_path / "test.jsonl"
+    lines = [json.loads(line) for line in (place / "test.jsonl").read_text().splitlines()]
+    moved.write_text("".join(json.dumps(line | {"id": f"other-{n}"}) + "\n" for n, line in enumerate(lines)))
+    assert main(["compare", *overrides(place, compared[1], f"data.test={moved}")]) == 2
+    assert "inputs.test ids: " in capsys.readouterr().err
+
+
 def test_test_rows_are_asked_for(place, tmp_path, capsys):
     assert main(["compare", *overrides(place, tmp_path / "run", "data.test=null")]) == 2
     assert "data.test" in capsys.readouterr().err

@@ -238,7 +238,7 @@ def test_a_run_without_validation_rows_gives_those_that_it_held_out(place, tmp_p
     rows = read_multilabelled(str(place / "train.jsonl"), DataSettings(), [bundle.policy for bundle in bundles])
     train, held_out = hold_out(rows, 0.3)
     assert len(train) > len(held_out)
-    claim["inputs"]["validation rows"] = rows_digest(held_out)
+    claim["inputs"] |= {"train rows": rows_digest(train), "validation rows": rows_digest(held_out)}
     (run / "inputs.json").write_text(json.dumps(claim))
     assert main(["recalibrate", f"artifact={run / 'battery'}", "evaluation.bootstrap=20", "json=true"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == "rows that the run held out of train.jsonl"

@@ -23,6 +23,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "adapter"
 
 
+def test_the_modules_are_written_in_one_order(tmp_path):
+    """Not in that of the process's hashes: a run that goes on writes the same bytes."""
+    spec = replace(SPEC, targets=tuple(TARGETS))
+    save_adapter(new_adapter(spec, toy_model("qwen3"), 0), tmp_path / "adapter", "toy")
+    assert json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["target_modules"] == sorted(TARGETS)
+
+
 def _edit(folder: Path, **changes) -> None:
     file = folder / "adapter_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))

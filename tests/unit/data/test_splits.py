@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from alora.commands import recalibrate
+from alora.commands import run_rows
 from alora.config.schema import DataSettings
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.data.splits import (
@@ -64,21 +64,27 @@ def test_rows_of_a_source_have_its_weight(tmp_path):
     assert rows_digest(found.train) != rows_digest(plain.train)  # a run does not resume with other weights
 
 
-def test_recalibrate_holds_out_what_the_training_on_weighted_files_did(tmp_path, monkeypatch):
+def test_a_runs_weighted_files_are_split_as_its_training_split_them(tmp_path, monkeypatch):
     """Conversations of both files count twice in the shares."""
     for name, count in (("own", 20), ("bought", 9)):
         write(tmp_path / f"{name}.p.jsonl", *both(count))
     sources = [str(tmp_path / f"{name}.%policy%.jsonl") for name in ("own", "bought")]
     data = DataSettings(train=sources, weights=[1, 0.25], validation_share=0.3)
-    monkeypatch.setattr(recalibrate, "opened_run", lambda _: SimpleNamespace(data=data))
-    given: Any = (
-        SimpleNamespace(data=DataSettings()),
-        SimpleNamespace(run=None),
-        [SimpleNamespace(policy=POLICY)],
-        {"p"},
-    )
-    rows, _ = recalibrate._validation_rows(*given)
-    assert rows == list(read_splits(data, [POLICY])[0].validation)
+    splits, _ = read_splits(data, [POLICY])
+    claim = SimpleNamespace(policies=["p"], inputs=splits.digests([POLICY]))
+    for name, found in (
+        ("opened_run", SimpleNamespace(data=data)),
+        ("open_claim", claim),
+        ("find_artifact", SimpleNamespace(bundles=[tmp_path])),
+        ("read_manifest", SimpleNamespace(policy=POLICY)),
+    ):
+        monkeypatch.setattr(run_rows, name, lambda *_, found=found: found)
+    artifact: Any = SimpleNamespace(run=tmp_path)
+    train, held, _ = run_rows.trained_rows(artifact)
+    assert (tuple(train), tuple(held)) == (splits.train, splits.validation)
+    claim.inputs["validation rows"] = claim.inputs["train rows"]
+    with pytest.raises(ConfigError, match="the file has changed"):
+        run_rows.trained_rows(artifact)
 
 
 def test_a_conversation_that_is_in_two_groups_stays_with_each():

@@ -1,0 +1,66 @@
+"""Labelled rows next to an artifact: read as its run read its own, where the command says nothing else."""
+
+from dataclasses import replace
+
+from alora.bundle.artifact import Artifact, find_artifact
+from alora.bundle.manifest import read_manifest
+from alora.commands.artifacts import opened_run, over
+from alora.config.schema import DataSettings, Recipe
+from alora.data.conversation import LabelledConversation, named
+from alora.data.splits import hold_out, read_shared_rows, rows_digest
+from alora.errors import ConfigError, LeftOut
+from alora.policy import load_policies
+from alora.training.claim import open_claim
+
+Rows = list[LabelledConversation]
+
+
+def data_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
+    """The command's data settings; what they leave open (rows, columns, labels, roles) comes from the artifact's run.
+
+    Raises:
+        RunError: the run's records do not agree.
+    """
+    run = opened_run(artifact)
+    given = recipe.data if run is None else over(recipe.data, run.data, recipe.given, "data")
+    return replace(given, columns=replace(given.columns, group=None))  # a group says which side of a split a row is on
+
+
+def measured_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
+    """As :func:`data_settings`, with test rows.
+
+    Raises:
+        ConfigError: neither names test rows.
+    """
+    given = data_settings(recipe, artifact)
+    if given.test is None:
+        raise ConfigError("there are no rows to evaluate on; add data.test=FILE.jsonl")
+    return given
+
+
+def trained_rows(artifact: Artifact) -> tuple[Rows, Rows, LeftOut]:
+    """The rows that the artifact's run trained on, those that it held out of them, and the policies whose rows cannot
+    be read.
+
+    Raises:
+        ConfigError: the rows at hand are not those that the run read, or it is no artifact of a run.
+        DataError: they cannot be read.
+    """
+    run = opened_run(artifact)
+    if run is None or artifact.run is None:
+        raise ConfigError(f"{artifact.folder} belongs to no run, which would know the rows that it was trained on")
+    data, claim = run.data, open_claim(artifact.run, run)
+    bundles = [read_manifest(folder).policy for folder in find_artifact(artifact.run).bundles]
+    known = {policy.id: policy for policy in bundles}
+    if not known.keys() >= set(claim.policies):  # some were left out, and their rows were held out all the same
+        known = {policy.id: policy for policy in load_policies(run.policy, run.policies)}
+    rows, unread = read_shared_rows(data.train, data, [known[name] for name in claim.policies], data.weights)
+    rows, held = [row for row in rows if row.labels], []
+    if data.validation is None:
+        rows, held = hold_out(rows, data.validation_share)
+    digests = {"train rows": rows_digest(rows)} | ({"validation rows": rows_digest(held)} if held else {})
+    if any(claim.inputs.get(name) != digest for name, digest in digests.items()):
+        raise ConfigError(
+            f"the rows of {named(data.train)} are not those that {artifact.run} was trained on: the file has changed"
+        )
+    return rows, held, unread

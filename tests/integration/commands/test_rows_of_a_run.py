@@ -1,0 +1,101 @@
+"""Commands on a run read labelled rows as the run read its own: the columns, labels and rows that it was trained on."""
+
+import json
+import shutil
+
+import pytest
+
+from alora.cli import main
+from alora.evaluation.tables import read_evaluations
+from tests.toy_recipe import toy_overrides
+
+SAYS = {"violation": "red", "ok": "blue"}
+
+
+def write_rows(file, count, seed):
+    """``human`` says what is right; ``label`` is an old guess, and wrong."""
+    lines = []
+    for number in range(count):
+        human, guess = ("violation", "ok") if number % 2 else ("ok", "violation")
+        text = f"message {seed} {number} says {SAYS[human]}"
+        lines.append({"uid": f"{seed}-{number}", "prompt": text, "human": human, "label": guess})
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rows")
+    overrides = [item for item in toy_overrides(folder, folder / "run") if not item.startswith("data.")]
+    names = {"train": 40, "validation": 24, "test": 24}
+    rows = [
+        f"data.{name}={write_rows(folder / f'{name}.jsonl', n, seed)}" for seed, (name, n) in enumerate(names.items())
+    ]
+    more = ["data.columns.label=human", "training.learning_rate=0.03", "training.max_steps=40"]
+    assert main(["train", *overrides, *rows, *more]) == 0
+    return folder
+
+
+@pytest.fixture
+def place(trained, tmp_path):
+    """A copy that a test may change."""
+    for name in ("train.jsonl", "validation.jsonl", "test.jsonl"):
+        shutil.copy(trained / name, tmp_path)
+    shutil.copytree(trained / "run", tmp_path / "run")
+    return tmp_path
+
+
+def evaluated(place, *more):
+    """AUROC by method."""
+    given = (f"artifact={place / 'run'}", f"data.test={place / 'test.jsonl'}", f"output={place / 'out'}", *more)
+    assert main(["evaluate", *given, "evaluation.bootstrap=5"]) == 0
+    found = read_evaluations(place / "out" / "evaluation.json")
+    return {item.method: item.metrics.figures["auroc"].value or 0 for item in found}
+
+
+def threshold(place, name="run"):
+    return json.loads((place / name / "battery/toy/alora.json").read_text())["operating_point"]["threshold"]
+
+
+def test_one_column_named_leaves_the_others_to_the_run(place):
+    as_trained = evaluated(place)
+    assert as_trained["alora"] > 0.9
+    assert evaluated(place, "data.columns.id=uid") == as_trained
+    assert evaluated(place, "data.columns.messages=prompt") == as_trained
+
+
+def test_what_the_command_spells_out_counts_even_where_it_is_the_default(place):
+    right = evaluated(place)["alora"]
+    assert evaluated(place, "data.columns.label=label")["alora"] == pytest.approx(1 - right)
+    assert "bag_of_words" in evaluated(place)
+    assert "bag_of_words" not in evaluated(place, "data.train=null")
+
+
+def test_a_threshold_fitted_to_named_rows_reads_them_as_the_run_does(place):
+    before = threshold(place)
+    assert main(["recalibrate", f"artifact={place / 'run'}", f"data.validation={place / 'validation.jsonl'}"]) == 0
+    assert threshold(place) == pytest.approx(before)
+    named = ["data.columns.label=label", f"data.validation={place / 'validation.jsonl'}"]
+    assert main(["recalibrate", f"artifact={place / 'run'}", *named]) == 0
+    assert threshold(place) != pytest.approx(before)
+
+
+@pytest.mark.parametrize("content", [None, '{"prompt": "message says red", "human": "violation"}\n' * 3])
+def test_training_rows_that_are_gone_or_others_cost_the_bag_of_words_alone(trained, place, capsys, content):
+    run_yaml = place / "run/run.yaml"  # which names the first folder's rows
+    run_yaml.write_text(run_yaml.read_text().replace(str(trained / "train.jsonl"), str(place / "train.jsonl")))
+    assert "bag_of_words" in evaluated(place)
+    capsys.readouterr()
+    (place / "train.jsonl").unlink() if content is None else (place / "train.jsonl").write_text(content)
+    assert evaluated(place).keys() == {"alora"}
+    said = capsys.readouterr()
+    assert "no bag of words: " in said.out + said.err
+    assert "train.jsonl" in said.out + said.err
+    assert main(["evaluate", f"artifact={place / 'run'}", f"data.train={place / 'gone.jsonl'}"]) == 2  # asked for
+
+
+def test_other_columns_than_the_runs_are_refused_for_rows_that_it_held_out(tmp_path, capsys):
+    overrides = [item for item in toy_overrides(tmp_path, tmp_path / "run") if not item.startswith("data.validation=")]
+    assert main(["train", *overrides, "data.validation_share=0.3"]) == 0
+    assert main(["recalibrate", f"artifact={tmp_path / 'run'}", "data.columns.label=other"]) == 2
+    assert "data.columns.label: rows that the run held out are read as it read them" in capsys.readouterr().err
