@@ -29,9 +29,9 @@ from alora.config.arguments import LOCAL_RECIPE, Arguments, local_recipe_name, r
 from alora.config.convert import typed_recipe
 from alora.config.describe import verb_help
 from alora.config.guard import RECIPE_FILE, guarded_hydra
-from alora.config.overrides import explain, require_known
+from alora.config.overrides import explain, keys_given, require_known
 from alora.config.paths import absolute_paths, configs_folder
-from alora.config.precedence import chosen_section, keys_given, silenced_choices
+from alora.config.precedence import chosen_section, silenced_choices
 from alora.config.received import as_written, read_settings
 from alora.config.saved import PRIMARY_DEFAULTS
 from alora.config.schema import OF_ARTIFACT, Recipe

@@ -13,6 +13,7 @@ from hydra.core.override_parser.types import Override
 from alora.config.convert import schema_types, unknown_key_message
 from alora.config.schema import OPEN_DICTIONARIES
 from alora.errors import ConfigError, first_line
+from alora.typed import leaves
 
 _OPEN = tuple(f"{name}." for name in OPEN_DICTIONARIES)
 
@@ -37,6 +38,14 @@ def require_known(overrides: Sequence[str], folders: Sequence[Path]) -> None:
     problems = [problem for item in judged if (problem := _about_override(item, folders)) is not None]
     if problems:
         raise ConfigError("\n".join(problems))
+
+
+def keys_given(overrides: Sequence[str]) -> frozenset[str]:
+    """The keys that ``overrides`` set, those inside a mapping apart: ``data={label_map: {a: b}}`` sets
+    ``data.label_map.a``."""
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    values = [(item.key_or_group, None if item.is_delete() else item.value()) for item in parsed]
+    return frozenset(name for key, value in values for name, _ in leaves(value, key))
 
 
 def _about_override(item: Override, folders: Sequence[Path]) -> str | None:

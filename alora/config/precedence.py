@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-
 from alora.config.received import read_settings, value_at
 from alora.typed import leaves
 
@@ -48,14 +46,6 @@ def chosen_section(
     chosen = _option(section, given.get(section, ""), folders)
     keys = {key.split(".")[1] for key in given if key.startswith(f"{section}.")}
     return chosen | {key: value_at(values, f"{section}.{key}") for key in keys}
-
-
-def keys_given(overrides: Sequence[str]) -> frozenset[str]:
-    """The keys that ``overrides`` set, those inside a mapping apart: ``data={label_map: {a: b}}`` sets
-    ``data.label_map.a``."""
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    values = [(item.key_or_group, None if item.is_delete() else item.value()) for item in parsed]
-    return frozenset(name for key, value in values for name, _ in leaves(value, key))
 
 
 def _given(overrides: Sequence[str]) -> dict[str, str]:

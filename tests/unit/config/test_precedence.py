@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from alora.config.precedence import keys_given, silenced_choices
+from alora.config.precedence import silenced_choices
 
 
 @pytest.fixture
@@ -24,10 +24,3 @@ def test_a_path_is_no_option_whatever_lies_beside_it(tmp_path, folders):
     (tmp_path / "run.yaml").write_text("name: another\n")
     values = {"run_dir": str(tmp_path / "run")}
     assert silenced_choices([f"run_dir={tmp_path / 'run'}"], values, folders) == []
-
-
-def test_the_keys_that_a_command_line_sets_by_themselves_or_in_a_mapping():
-    given = ["data={columns: {label: x}, test: null}", "++data.label_map.a=b", "data.role_map={}", "~policy.labels"]
-    assert keys_given(given) == {
-        "data.columns.label", "data.test", "data.label_map.a", "data.role_map", "policy.labels"
-    }  # fmt: skip
