@@ -25,7 +25,7 @@ from alora.commands.run_rows import data_settings, trained_rows
 from alora.config.schema import BaseSettings, Recipe
 from alora.data.conversation import LabelledConversation, each, named
 from alora.data.sources import Source
-from alora.data.splits import hold_out, read_shared_rows
+from alora.data.splits import read_shared_rows
 from alora.errors import ConfigError, DataError, LeftOut
 from alora.evaluation.calibration import fit_operating_point, positive_probability, refit_settings
 from alora.evaluation.predict import Predictions, predict
@@ -102,11 +102,11 @@ def _validation_rows(
     data, policies = data_settings(recipe, artifact), [bundle.policy for bundle in bundles]
     if data.validation is None and artifact.run is not None:
         rows, unread = _held_out(recipe, artifact, data.train)
-    elif (source := data.validation or data.train) is None:
-        raise ConfigError("there are no rows to fit a threshold to; add data.validation=FILE.jsonl")
+    elif data.validation is None:
+        unknown = data.train and f"; which rows of data.train={named(data.train)} it was trained on, only its run knows"
+        raise ConfigError(f"there are no rows to fit a threshold to; add data.validation=FILE.jsonl{unknown or ''}")
     else:
-        rows, unread = read_shared_rows(source, data, policies)
-        rows = rows if data.validation is not None else hold_out(rows, data.validation_share)[1]
+        rows, unread = read_shared_rows(data.validation, data, policies)
     for name in sorted(unread.keys() & wanted):
         raise unread[name]
     files = ", ".join(Path(one).name for one in each(data.validation or data.train))

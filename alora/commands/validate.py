@@ -16,6 +16,7 @@ from alora.commands.output import report_file, say, say_json, table, write_json
 from alora.commands.run_rows import data_settings
 from alora.config.schema import Recipe
 from alora.data.conversation import read_labelled
+from alora.data.splits import source_of
 from alora.errors import BundleError, ConfigError, LeftOut
 from alora.identity.cases import bare_suffix, identity_probes
 from alora.identity.certificate import Certificate
@@ -108,9 +109,8 @@ def _prompts(recipe: Recipe, subject: Subject, base: LoadedBase) -> list[Prompt]
     elif subject.policy is None:
         raise ConfigError("data.test is given without the policy of its labels; add policy.file=FILE, or leave it out")
     else:
-        rows = read_labelled(
-            recipe.data.test, data_settings(recipe, find_artifact(str(recipe.artifact))), subject.policy
-        )
+        source = source_of(recipe.data.test, subject.policy)
+        rows = read_labelled(source, data_settings(recipe, find_artifact(str(recipe.artifact))), subject.policy)
         conversations = [row.conversation for row in rows[:count]]
     renderer = Renderer(base.tokenizer, subject.prompt, subject.base.template_kwargs)
     prefixes = [renderer.prefix(conversation) for conversation in conversations]

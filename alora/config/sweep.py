@@ -30,6 +30,8 @@ from alora.errors import ConfigError, first_line, one_line
 DONE, SKIPPED, FAILED, LOST = "done", "done before", "failed", "lost"
 LOST_CODE = 2  # a job without a report: its process died; the same command resumes it
 _LASTING = Path("runs", ".sweep")
+_WITH_RUN_FOLDER = ("train", "compare")
+_WRITING_HERE = ("evaluate", "fleet", "report")  # into the working folder, where no output= is given
 
 
 @dataclass(frozen=True)
@@ -104,10 +106,19 @@ def _plan(arguments: Arguments) -> tuple[list[str], str]:
     """What tells the jobs apart, and what their run folders lie below; all recipes are checked."""
     with initialised(arguments):
         jobs = _jobs_of(arguments)
+    recipes = [to_recipe(compose(arguments, job), arguments) for job in jobs]
     changed = [" ".join(item for item in job if item not in arguments.overrides) for job in jobs]
-    if arguments.verb != "train":
-        return changed, ""
-    return changed, below_the_run([to_recipe(compose(arguments, job), arguments) for job in jobs])
+    if arguments.verb in _WITH_RUN_FOLDER:
+        return changed, below_the_run(recipes)
+    places = [recipe.output or recipe.bench.workload * (arguments.verb == "bench") for recipe in recipes]
+    places = [place for place in places if place or arguments.verb in _WRITING_HERE]
+    if len(set(places)) < len(places):
+        key = changed[0].partition("=")[0]
+        raise ConfigError(
+            "jobs of this sweep would write to one place, and one result alone would stay; name the place by what "
+            f"tells the jobs apart, such as 'output=results/${{{key}}}'"
+        )
+    return changed, ""
 
 
 def _jobs_of(arguments: Arguments) -> list[list[str]]:

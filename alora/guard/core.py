@@ -44,10 +44,13 @@ class GuardCore:
 
     def serve(self, served: Sequence[Served]) -> None:
         """Answer with these from the next request on. The rest is unloaded when its last reading ends."""
-        before = {item.name for item in (*self.served, *self.shadows)}
+        before, lost = {item.name for item in (*self.served, *self.shadows)}, self.served
         self.served = tuple(item for item in served if item.stage == "live")
         self.shadows = tuple(item for item in served if item.stage == "shadow")
         self._drift = {one.version: self._drift.get(one.version) or Drift(one.histogram) for one in self.served}
+        for item in lost:
+            if item.version not in self._drift:  # else an alert on what is not served any more goes on
+                metrics.PSI.labels(item.policy.id).set(math.nan)
         for name in before - {item.name for item in served}:
             self._unload_if_unused(name)
 

@@ -1,6 +1,7 @@
 """Reading over HTTP, before vLLM servers that run alora's plugin and cannot take the guard's routes."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncGenerator, Sequence
 
 from alora.bundle.light import LightBundle
@@ -63,13 +64,15 @@ class RemoteReader:
     async def _one(self, index: int, prefix: Prefix, asked: Sequence[Served], request: GuardRequest) -> Reading:
         item, session, fields = asked[index], request.session, dict[str, str | int]()
         if request.cache_salt is not None:
-            fields["cache_salt"] = request.cache_salt
+            # vLLM takes 128 letters at most, and no @ or / among them.
+            salt = request.cache_salt.encode("utf-8", "surrogatepass")
+            fields["cache_salt"] = hashlib.blake2b(salt, digest_size=32).hexdigest()
         if request.priority:
             fields["priority"] = request.priority
 
         async def ask(url: str) -> tuple[tuple[float, ...], int]:
             engine = self._engines[url]
-            await engine.verify([self._bundles[one.name] for one in asked], self._renderer)
+            await engine.verify([self._bundles[item.name]], self._renderer)
             return await engine.ask(prefix, item.suffix, item.name, session, **fields)
 
         try:

@@ -38,9 +38,13 @@ class RemoteEngine(AsyncClosing):
         self._http = Http()
         self._free = asyncio.Semaphore(at_once or _AT_ONCE)
         self._verified: dict[str, str] = {}  # by its name, the digest of the weights that its requests ask for
-        self._verifying = asyncio.Lock()
+        self._verifying: dict[str, asyncio.Task[None]] = {}  # by the same name
+        self._listing: asyncio.Task[dict[str, int | None]] | None = None
+        self._tasks = set[asyncio.Task[Any]]()
 
     async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
         await self._http.close()
 
     async def models(self) -> dict[str, int | None]:
@@ -69,22 +73,42 @@ class RemoteEngine(AsyncClosing):
             ConfigError: the server does not answer, or does not serve a bundle.
             CheckFailed: it runs without the plugin, its answers are not the bundle's, or a bundle stores none.
         """
-        async with self._verifying:
-            unknown = [bundle for bundle in bundles if bundle.served_name not in self._verified]
-            if not unknown:
-                return
-            served = await self.models()
-            missing = [bundle.served_name for bundle in unknown if bundle.served_name not in served]
-            if missing:
+        unknown = [bundle for bundle in bundles if bundle.served_name not in self._verified]
+        for bundle in unknown:
+            if bundle.served_name not in self._verifying:
+                names = [one.served_name for one in unknown]
+                self._verifying[bundle.served_name] = self._start(self._verify(bundle, names, renderer))
+        # Not ended with the request that asked first: its deadline may be shorter than this takes.
+        tasks = [self._verifying[bundle.served_name] for bundle in unknown]
+        await asyncio.gather(*map(asyncio.shield, tasks))
+
+    async def _verify(self, bundle: LightBundle, names: Sequence[str], renderer: Renderer) -> None:
+        """One bundle of those that are verified together, which are served under ``names``."""
+        verified, verifying = self._verified, self._verifying  # a server that is forgotten meanwhile gains nothing
+        try:
+            if self._listing is None or self._listing.done():
+                self._listing = self._start(self.models())
+            served = await asyncio.shield(self._listing)
+            if missing := [name for name in names if name not in served]:
                 raise ConfigError(
                     f"{self.url} serves {', '.join(sorted(served))[:500]}, not {', '.join(missing)}; start it with "
                     "alora serve, or load each bundle under that name (POST /v1/load_lora_adapter)"
                 )
-            await together(self._require(bundle, renderer) for bundle in unknown)
-            self._verified |= {bundle.served_name: bundle.served_weights for bundle in unknown}
+            await self._require(bundle, renderer)
+            verified[bundle.served_name] = bundle.served_weights
+        finally:
+            del verifying[bundle.served_name]
+
+    def _start(self, work: Coroutine[Any, Any, _Result]) -> asyncio.Task[_Result]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)  # the event loop alone would not keep it
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits any more
+        return task
 
     def forget(self) -> None:
-        self._verified.clear()
+        """What was verified must be verified again."""
+        self._verified, self._verifying, self._listing = {}, {}, None
 
     async def label_logits(
         self, prefix: Prefix, suffixes: Sequence[Suffix], names: Sequence[str]

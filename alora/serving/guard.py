@@ -179,6 +179,8 @@ class AsyncGuard(AsyncClosing):
     async def check(self, messages: Sequence[Mapping[str, Any]], **fields: Any) -> GuardAnswer:
         if not isinstance(messages, list | tuple) or not all(isinstance(message, Mapping) for message in messages):
             raise PromptRefused('messages are a list of {"role": ..., "content": ...}, one for each turn')
+        if fields.get("stream"):
+            raise PromptRefused("check returns one whole answer; for verdicts as they come, POST to /v1/guard itself")
         try:
             session = session_id(messages, fields.get("cache_salt"))
         except (TypeError, ValueError, RecursionError) as error:

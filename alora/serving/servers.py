@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from threading import Event, Thread
 from typing import Any, TypeVar
 
+from alora.data.messages import usual_role
 from alora.errors import CheckFailed, ConfigError, PromptRefused
-from alora.http import Full, Http, Waiting, named
+from alora.http import Http, Unreachable, Waiting, named
 
 SESSION = "x-session-id"  # by which routers keep a conversation on its replica
 _EVERY_S, _PROBE_S = 2.0, 5.0  # between two health checks; of silence, after which a server counts as away
@@ -22,7 +23,8 @@ def session_id(messages: Sequence[Mapping[str, Any]], tenant: str | None = None)
 
     The opening ends with the first message that is not a system message, which an app's conversations share.
     """
-    length = next((n for n, message in enumerate(messages, 1) if message.get("role") != "system"), len(messages))
+    roles = (usual_role(str(message.get("role", message.get("from")))) for message in messages)
+    length = next((n for n, role in enumerate(roles, 1) if role != "system"), len(messages))
     first = json.dumps([tenant, *messages[:length]], sort_keys=True, default=str)
     return hashlib.blake2b(first.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
@@ -74,7 +76,7 @@ class Servers:
             except PromptRefused:
                 raise
             except (ConfigError, CheckFailed) as error:
-                if not isinstance(error, Full):
+                if isinstance(error, Unreachable):
                     self.leave(url)
                 if url is last:
                     raise

@@ -1,5 +1,7 @@
 """``alora recalibrate`` of a run that held its validation rows out of its training rows."""
 
+import shutil
+
 import pytest
 
 from alora.cli import main
@@ -25,3 +27,10 @@ def test_the_threshold_is_fitted_on_rows_that_the_run_did_not_train_on(run, caps
     assert main(again) == 2
     assert "train.jsonl are not those that" in capsys.readouterr().err
     assert main([*again, f"data.validation={run.parent / 'test.jsonl'}"]) == 0
+
+
+def test_a_bundle_outside_its_run_cannot_say_what_it_was_trained_on(run, tmp_path, capsys):
+    alone = shutil.copytree(run / "battery/toy", tmp_path / "toy")
+    given = (f"artifact={alone}", f"base.source={run.parent / 'base'}", f"data.train={run.parent / 'test.jsonl'}")
+    assert main(["recalibrate", *given]) == 2
+    assert "it was trained on, only its run knows" in capsys.readouterr().err

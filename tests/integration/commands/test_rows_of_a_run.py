@@ -99,3 +99,9 @@ def test_other_columns_than_the_runs_are_refused_for_rows_that_it_held_out(tmp_p
     assert main(["train", *overrides, "data.validation_share=0.3"]) == 0
     assert main(["recalibrate", f"artifact={tmp_path / 'run'}", "data.columns.label=other"]) == 2
     assert "data.columns.label: rows that the run held out are read as it read them" in capsys.readouterr().err
+
+
+def test_identity_is_certified_on_rows_of_the_policys_own_file(place):
+    shutil.copy(place / "test.jsonl", place / "test_toy.jsonl")
+    rows = ["data.test=" + str(place / "test_%policy%.jsonl"), "identity.dtypes=[float32]", "identity.conversations=1"]
+    assert main(["validate", f"artifact={place / 'run'}", *rows]) == 0

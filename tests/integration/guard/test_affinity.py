@@ -202,7 +202,8 @@ def test_nobody_watches_for_a_client_that_is_gone(monkeypatch):
 def test_the_session_is_that_of_tenant_and_opening():
     first, second = turns(0)[:2]
     system = {"role": "system", "content": "Be kind."}  # which all conversations of an app begin with
-    assert session_id([system, first]) != session_id([system, turns(1)[0]])
+    for same in (system, system | {"role": "developer"}, {"from": "system", "value": "Be kind."}):
+        assert session_id([same, first]) != session_id([same, turns(1)[0]])
     assert session_id([system, first]) == session_id([system, first, second])
     assert session_id([first]) == session_id([first, second])
     assert len({session_id([first]), session_id([second]), session_id([first], "tenant")}) == 3

@@ -40,6 +40,8 @@ def test_no_answer_is_an_error(url, monkeypatch, base, bundles):
         guard.check(MESSAGES, policies=["parcels"])
     with alora.Guard(url) as guard, pytest.raises(ConfigError, match="messages are a list"):
         guard.check("hello")
+    with alora.Guard(url) as guard, pytest.raises(ConfigError, match="one whole answer"):
+        guard.check(MESSAGES, stream=True)
     monkeypatch.delenv("VLLM_API_KEY")
     with alora.Guard(url) as guard, pytest.raises(ConfigError, match="answered 401"):
         guard.check(MESSAGES)

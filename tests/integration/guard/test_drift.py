@@ -67,3 +67,4 @@ def test_the_index_of_the_last_verdicts(base, bundles, renderer, tmp_path):
     assert guard.psi(recalibrated) is None  # its probabilities are others
     asyncio.run(serve(Served.of(bundles[1])))
     assert guard.psi(served) is None  # forgotten with its weights
+    assert math.isnan(psi())  # an alert on it ends

@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -60,9 +61,16 @@ def app_of(base, root):
     return make_app(guard, Loader(guard, reader, base, "float32", bundles, ServingSet(root), load_bundle))
 
 
+@contextmanager
+def running(base, root):
+    with TestClient(app_of(base, root)) as client:
+        yield client
+        settle(client)  # else its scorer may still change the base when the next one is made
+
+
 @pytest.fixture
 def client(base, root):
-    with TestClient(app_of(base, root)) as client:
+    with running(base, root) as client:
         yield client
 
 
@@ -103,7 +111,7 @@ def test_a_replaced_policy_answers_with_the_new_weights(client, base, root):
 def test_a_request_that_is_being_rendered_ends_with_the_weights_it_began_with(base, root):
     """A long conversation is rendered in a thread, while a policy is replaced and what it answered with is unloaded."""
     rendering, replaced = threading.Event(), threading.Event()
-    with TestClient(app_of(base, root)) as client:
+    with running(base, root) as client:
         guard, old = client.app.state.alora_guard, Served.of(load_bundle(root / "advice")).name
 
         def render(conversation, asked):
@@ -130,10 +138,10 @@ def test_a_recalibrated_bundle_is_served_at_its_own_threshold(client, base, root
     point = load_bundle(root / "advice").manifest.operating_point
     for threshold in (0.0001, 0.9999):
         name = reissue(root, f"recalibrated{threshold}", operating_point=replace(point, threshold=threshold))
-        with TestClient(app_of(base, root)) as second:
+        with running(base, root) as second:
             answer = put(client, name)
             assert (answer.status_code, answer.json()["threshold"]) == (200, threshold), answer.text
-            with TestClient(app_of(base, root)) as restarted:
+            with running(base, root) as restarted:
                 for server in (client, restarted):
                     verdict = verdicts(server)["advice"]
                     assert (verdict["threshold"], verdict["flagged"]) == (threshold, threshold < 0.5)
@@ -149,24 +157,25 @@ def test_a_bundle_that_changed_in_its_folder_is_put_again_first(client, base, ro
     manifest = load_bundle(root / "v7").manifest
     point = replace(manifest.operating_point, threshold=0.0001)
     (root / "v7" / "alora.json").write_text(replace(manifest, operating_point=point).to_json())
-    with TestClient(app_of(base, root)) as restarted:
+    with running(base, root) as restarted:
         answer = restarted.get("/v1/guard/health")
         assert (answer.status_code, "has changed since it was loaded" in answer.text) == (503, True)
     assert put(client, "v7").json()["threshold"] == 0.0001
 
 
 def test_a_restart_and_a_second_process_serve_the_same(client, base, root):
-    with TestClient(app_of(base, root)) as second:
+    with running(base, root) as second:
         assert put(client, "v7").status_code == 200
         assert client.delete("/v1/guard/policies/refunds", headers=ADMIN).status_code == 200
         settle(client)
         wanted = client.get("/v1/guard/policies").json()
         assert [card["policy"] for card in wanted["policies"]] == ["advice"]
-        with TestClient(app_of(base, root)) as restarted:
+        with running(base, root) as restarted:
             assert restarted.get("/v1/guard/policies").json() == wanted
-        for _ in range(100):  # the second one follows the file between two requests
-            if second.get("/v1/guard/policies").json() == wanted:
-                break
+        end = time.monotonic() + 60
+        while second.get("/v1/guard/policies").json() != wanted:  # it follows the file between two requests
+            assert time.monotonic() < end
+            time.sleep(0.01)
         assert list(verdicts(second)) == ["advice"]
 
 
@@ -178,7 +187,7 @@ def test_policies_are_asked_for_by_tag(client, base, root):
     answer = client.put("/v1/guard/policies/advice", json=body, headers=ADMIN)
     assert (answer.status_code, answer.json()["tags"]) == (200, ["health", "eu"])
     assert put(client, "refunds", "refunds").status_code == 200
-    with TestClient(app_of(base, root)) as restarted:
+    with running(base, root) as restarted:
         for each in (client, restarted):
             assert list(verdicts(each, policies=["tag:health"])) == ["advice"]
             assert list(verdicts(each, policies=["refunds", "tag:eu", "advice"])) == ["refunds", "advice"]
@@ -468,7 +477,7 @@ def test_after_a_restart_nothing_is_served_in_place_of_a_set_that_cannot_be_foll
     assert put(client, "v7").status_code == 200
     wanted = client.get("/v1/guard/policies").json()
     mend = damage(root)
-    with TestClient(app_of(base, root)) as restarted:
+    with running(base, root) as restarted:
         for _ in range(3):
             answer = restarted.get("/v1/guard/health")
             assert (answer.status_code, "v7" in answer.text or FILE in answer.text) == (503, True)

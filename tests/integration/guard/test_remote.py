@@ -1,5 +1,6 @@
 """The guard before a server of its own: what that server must show, and what happens when it is gone."""
 
+import re
 import subprocess
 import sys
 import time
@@ -101,7 +102,61 @@ def test_salt_and_priority_reach_the_server(app, server):
         server.answer = answer
         ask(client, cache_salt="tenant", priority=3)
         ask(client)
-    assert seen == [("tenant", 3)] * 2 + [(None, None)] * 2
+    (salt, priority), *_ = seen[0], seen
+    assert priority == 3
+    assert salt not in (None, "tenant")
+    assert seen == [(salt, 3)] * 2 + [(None, None)] * 2
+
+
+@pytest.mark.parametrize("salt", ["me@example.org", "org/team", "a\\b", "\0", "x" * 256])
+def test_a_salt_is_sent_in_letters_that_vllm_takes(app, server, salt):
+    seen, right = set(), server.answer
+
+    def answer(path, body):
+        given = body.get("cache_salt", "none")
+        if not re.fullmatch(r"[^@/\\\0]{1,128}", given):  # vLLM 0.32: validate_cache_salt
+            return 400, {"error": {"message": "cache_salt must be at most 128 characters"}}
+        seen.add(given)
+        return right(path, body)
+
+    with TestClient(app) as client:
+        server.answer = answer
+        for one in (salt, "another"):
+            assert ask(client, cache_salt=one).json()["complete"] is True
+    assert len(seen) == 2
+
+
+def test_deadlines_that_are_shorter_than_the_verification_do_not_put_it_off_for_ever(app, server, monkeypatch):
+    monkeypatch.setattr(servers, "_EVERY_S", 0.01)
+    right = server.answer
+
+    def slow(path, body):
+        time.sleep(0.2)
+        return right(path, body)
+
+    with TestClient(app) as client:
+        server.answer = lambda path, body: (502, {"error": {"message": "bad gateway"}})
+        assert ask(client).status_code == 503
+        server.answer = slow  # three requests of 0.2 s verify it, and one answers
+        end = time.monotonic() + 60
+        while (answer := ask(client, deadline_ms=450)).status_code != 200 or not answer.json()["complete"]:
+            assert time.monotonic() < end
+
+
+def test_an_adapter_that_answers_otherwise_costs_its_own_verdict_alone(app, server, bundles, monkeypatch):
+    monkeypatch.setattr(servers, "_EVERY_S", 3600)
+    right, wrong = server.answer, bundles[1]
+    with TestClient(app) as client:
+        # It goes for a moment, so that all is verified again, and comes back with another adapter under one's name.
+        server.answer = lambda path, body: (502, {"error": {"message": "bad gateway"}})
+        assert ask(client).status_code == 503
+        server.answer, server.bundles[wrong.served_name] = right, bundles[0]
+        for _ in range(2):
+            found = {verdict["policy"]: verdict["status"] for verdict in ask(client).json()["verdicts"]}
+            assert found == {bundles[0].policy.id: "ok", wrong.policy.id: "failed"}
+        client.app.state.alora_guard._reader._servers._away.clear()  # as the watcher does, for the server is up
+        ask(client)
+        assert client.get("/v1/guard/health").status_code == 200
 
 
 def test_what_the_server_takes_is_asked_of_it(server):

@@ -196,3 +196,40 @@ def test_the_slurm_preset_composes(here, capsys):
     assert "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher" in text
     assert "partition: gpu" in text
     assert "max_num_timeout: 5" in text
+
+
+@pytest.mark.parametrize(
+    ("verb", "more", "place"),
+    [
+        ("evaluate", ["data.test=rows.jsonl"], "artifact"),
+        ("report", ["logs.verdicts=rows.jsonl"], "logs.examples"),
+        ("plan", ["output=plan.json"], "plan.policies"),
+    ],
+)
+def test_jobs_that_would_write_to_one_place_are_refused(here, verb, more, place):
+    """The last one's result alone would stay."""
+    for name in ("one", "two"):
+        (here / name).mkdir()
+    changes = {"artifact": "one,two", "logs.examples": "3,4", "plan.policies": "3,4"}[place]
+    jobs = ["-m", *more, f"{place}={changes}"]
+    with pytest.raises(ConfigError, match=r"would write to one place.*'output=results/\$\{" + place):
+        run_sweep(verb, jobs, lambda recipe: (0, None, False), _fails, print)
+    (here / "results").mkdir()
+    apart = [*(item for item in jobs if not item.startswith("output=")), f"output=results/${{{place}}}"]
+    outputs = []
+    records = run_sweep(verb, apart, lambda recipe: (outputs.append(recipe.output), (0, None, False))[1], _fails, print)
+    assert [record.outcome for record in records] == [DONE, DONE]
+    assert len(set(outputs)) == 2
+
+
+def test_comparisons_of_a_sweep_have_folders_of_their_own(here):
+    given = ["-m", "base=smollm2", "policy.title=t", "policy.rule=r", "data.train=rows.jsonl", "data.test=rows.jsonl"]
+    folders = []
+    run_sweep(
+        "compare",
+        [*given, "compare.rows=1,2"],
+        lambda recipe: (folders.append(recipe.run_dir), (0, None, False))[1],
+        _fails,
+        print,
+    )
+    assert len(set(folders)) == 2
