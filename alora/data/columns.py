@@ -15,13 +15,19 @@ DETECTED = (*LISTS, "system,prompt,response", "prompt,response", "prompt,complet
 
 
 def detect_columns(
-    columns: ColumnSettings, row: Mapping[str, Any], findings: Findings, first: bool = True
+    columns: ColumnSettings,
+    row: Mapping[str, Any],
+    findings: Findings,
+    first: bool = True,
+    given: ColumnSettings | None = None,
 ) -> ColumnSettings:
-    """``columns`` under the names that this row has: with other capitals, or, where a column is missing, its usual
-    name.
+    """``columns`` under the names that this row has: with other capitals, or, where no column is named, a usual one.
 
-    The settings name the columns of one source, and other sources may differ. A note says what was done. Text columns
-    are detected only where no column is named, and in the ``first`` row alone: later they may be anything.
+    A note says what was done. One that is named and not there is never replaced: it may be misspelt, and the usual one
+    hold something else. Text columns are detected in the ``first`` row alone: later they may be anything.
+
+    Args:
+        given: the settings, where ``columns`` are what an earlier row has.
     """
     own = {name.strip().lower(): name for name in row if isinstance(name, str)}
     changes, known = {}, DETECTED if first and columns.messages == ColumnSettings.messages else LISTS
@@ -29,7 +35,8 @@ def detect_columns(
         named, usual = getattr(columns, key), getattr(ColumnSettings, key)
         if POLICY_PLACE in named:  # a column for each policy
             continue
-        forms = [named, usual, *(known if key == "messages" else ())]
+        unnamed = getattr(given or columns, key) == usual or key == "id"  # an id need not be there
+        forms = [named, *([usual] if unnamed else []), *(known if key == "messages" and unnamed else ())]
         form = next((form for form in forms if all(name in own for name in form.lower().split(","))), None)
         if named not in row and form is not None:
             actual = ",".join(own[name] for name in form.lower().split(","))

@@ -125,7 +125,12 @@ def parse_conversation(value: Any, where: str, settings: DataSettings | None = N
     """
     row = {ColumnSettings.messages: value} if isinstance(value, list) else value
     findings, settings = Findings(), _unskipped(settings)
-    columns = detect_columns(settings.columns, row, findings) if isinstance(row, dict) else settings.columns
+    columns = settings.columns
+    if isinstance(row, dict):
+        missing = any(name not in row for name in columns.messages.split(","))
+        if missing and ColumnSettings.messages in row:  # as it is, whatever the rows of the recipe are called
+            columns = replace(columns, messages=ColumnSettings.messages)
+        columns = detect_columns(columns, row, findings)
     conversation = conversation_of(row, where, replace(settings, columns=columns), findings)
     findings.raise_if_any(where)
     assert conversation is not None
@@ -209,7 +214,7 @@ def _conversations(
     known, usual, names, decided = settings, settings.columns, None, False
     for where, value in read_rows(source, findings):
         if isinstance(value, dict) and value.keys() != names:
-            columns = detect_columns(usual, value, findings, first=not decided)
+            columns = detect_columns(usual, value, findings, not decided, settings.columns)
             known, names = replace(settings, columns=columns), value.keys()
             if not decided and all(name in value for name in columns.messages.split(",")):
                 usual, decided = columns, True  # a row without any known form decides nothing

@@ -6,7 +6,7 @@ from unicodedata import normalize
 
 from alora.config.arguments import quoted
 from alora.config.paths import POLICY_PLACE
-from alora.config.schema import DataSettings
+from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.formats import shortened
 from alora.data.messages import kind, listed, unpacked
 from alora.findings import Findings
@@ -27,8 +27,9 @@ def row_labels(
     many = None if of_each else unpacked(row.get(columns.labels))
     if of_each:
         pairs = _by_column(row, where, columns.label, policies, findings, own)
-    elif columns.label not in row and columns.labels not in row:
-        text = f"no column {columns.label!r} or {columns.labels!r}; the row has {listed(row)}"
+    elif columns.label not in row and (columns.labels not in row or _named_alone(columns)):
+        either = "" if _named_alone(columns) else f" or {columns.labels!r}"
+        text = f"no column {columns.label!r}{either}; the row has {listed(row)}"
         each = f", or to {POLICY_PLACE} where each policy has a column of its name" if len(policies) > 1 else ""
         findings.add("COLUMN_MISSING", where, f"{text}; set data.columns.label=NAME{each}")
         return {}
@@ -46,6 +47,11 @@ def row_labels(
     if many is not None:
         _refuse_contradiction(row, labels_found, where, settings, policies, findings, own)
     return {name: label for name, label in labels_found.items() if label is not None}
+
+
+def _named_alone(columns: ColumnSettings) -> bool:
+    """Whether one label column is named, and so ``labels`` that happen to be there are none to take in its place."""
+    return columns.label != ColumnSettings.label and columns.labels == ColumnSettings.labels
 
 
 def _by_column(

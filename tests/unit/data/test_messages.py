@@ -160,19 +160,35 @@ def test_rows_without_any_text_are_left_out_by_choice(tmp_path):
     assert all(row.findings for row in streamed if isinstance(row, Rejected)), "a log has a verdict or a reason a row"
 
 
-def test_a_source_in_another_form_than_the_columns_is_read_as_it_is(tmp_path):
+def test_a_column_that_is_named_is_never_replaced_by_another(tmp_path):
+    """It may be misspelt, and the usual column hold what an old model guessed, or texts that were not redacted."""
+    policy, rows = Policy("p", "T", "R", labels=("violation", "ok")), tmp_path / "rows.jsonl"
+    turns = [{"role": "user", "content": "Hi"}]
+    row = {"messages": turns, "redacted": turns, "label": "ok", "human": "violation", "labels": {"p": "ok"}}
+    rows.write_text(json.dumps(row))
+    for named, missing in (
+        (ColumnSettings(label="humam"), "no column 'humam'; the row has"),
+        (ColumnSettings(messages="redactd"), "no column 'redactd'"),
+        (ColumnSettings(labels="lables", label="humam"), "no column 'humam' or 'lables'"),
+    ):
+        with pytest.raises(DataError, match=missing):
+            read_labelled(str(rows), DataSettings(columns=named), policy)
+    named = ColumnSettings(label="Human", messages="Redacted")  # other capitals are no slip
+    rows.write_text(json.dumps({key: value for key, value in row.items() if key != "labels"}))
+    (found,) = read_labelled(str(rows), DataSettings(columns=named), policy)
+    assert found.labels == {"p": "violation"}
+
+
+def test_each_source_has_a_form_of_its_own_where_no_column_is_named(tmp_path):
     chats, messages = tmp_path / "chats.csv", tmp_path / "messages.jsonl"
-    chats.write_text("Question,Answer,verdict\nHi,Hello,ok\n")
+    chats.write_text("Question,Answer,label\nHi,Hello,ok\n")
     messages.write_text('{"conversations": [{"from": "human", "value": "Hi"}], "label": "ok"}\n')
-    settings = DataSettings(columns=ColumnSettings(messages="Question,Answer", label="verdict"))
-    found = read_labelled([str(chats), str(messages)], settings, Policy("p", "T", "R", labels=("violation", "ok")))
+    policy = Policy("p", "T", "R", labels=("violation", "ok"))
+    found = read_labelled([str(chats), str(messages)], DataSettings(), policy)
     assert [[message.role for message in row.conversation.messages] for row in found] == [
         ["user", "assistant"],
         ["user"],
     ]
-    messages.write_text('{"text": "Hi", "label": "ok"}\n')  # a text may be anything, where columns are named
-    with pytest.raises(DataError, match="no column 'Question'"):
-        read_labelled(str(messages), settings, Policy("p", "T", "R", labels=("violation", "ok")))
 
 
 def test_rows_of_two_forms_in_one_source(tmp_path):

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from alora.errors import ConfigError
-from alora.http import Full
+from alora.errors import CheckFailed
+from alora.http import Full, Unreachable
 from alora.serving.servers import Servers, session_id
 
 SYSTEM, FIRST, OTHER = ({"role": role, "content": text} for role, text in
@@ -28,8 +28,12 @@ def servers(monkeypatch):
     return made
 
 
-@pytest.mark.parametrize(("error", "away"), [(Full("later"), False), (ConfigError("gone"), True)], ids=["full", "gone"])
-def test_a_full_server_keeps_its_conversations_and_one_that_is_gone_does_not(error, away, servers):
+@pytest.mark.parametrize(
+    ("error", "away"),
+    [(Full("later"), False), (CheckFailed("another adapter"), False), (Unreachable("gone"), True)],
+    ids=["full", "wrong", "gone"],
+)
+def test_a_server_that_is_up_keeps_its_conversations_and_one_that_is_gone_does_not(error, away, servers):
     own, second, _ = servers.order("session")
 
     async def ask(url):
