@@ -87,10 +87,16 @@ class LightBundle:
         """The base to load: what the user gave, and from the manifest what they left open.
 
         Raises:
-            BundleError: the bundle belongs to a local folder whose path only the user knows.
+            BundleError: the bundle belongs to a local folder whose path only the user knows, or other template_kwargs
+                are given than its own.
         """
         record = self.manifest.base
         template_kwargs = dict(self.manifest.template_kwargs)
+        if given.template_kwargs not in ({}, template_kwargs):
+            raise BundleError(
+                f"{self.folder} was trained with base.template_kwargs={template_kwargs}, and keeps to them; leave "
+                f"{given.template_kwargs} out"
+            )
         quantization = given.quantization or record.fingerprint.quantization
         if given.source is not None:
             return replace(given, quantization=quantization, template_kwargs=template_kwargs)

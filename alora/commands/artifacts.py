@@ -1,6 +1,6 @@
 """What ``artifact=`` names, opened: adapters and bundles, with all that their verdicts depend on."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -77,6 +77,7 @@ def open_subject(folder: Path, artifact: Artifact, recipe: Recipe) -> Subject:
     if (folder / MANIFEST_FILE).is_file():
         bundle = load_bundle(folder)
         base = base_of_bundle(bundle, artifact, recipe.base)
+        _require_own(recipe, folder, bundle.manifest.prompt, bundle.manifest.template_kwargs, bundle.policy)
         return Subject(folder, bundle.weights, base, bundle.manifest.prompt, bundle.policy, bundle)
     weights, run = load_adapter(folder), saved_run(artifact)
     policy = _given(recipe.policy) or (None if run is None else _of_run(folder, run))
@@ -96,8 +97,29 @@ def open_subject(folder: Path, artifact: Artifact, recipe: Recipe) -> Subject:
     base = recipe.base if recipe.base.source is not None else run.base
     quantization = recipe.base.quantization or run.base.quantization
     # Whether the base's own Python runs is the command's alone to say.
-    base = replace(base, quantization=quantization, trust_remote_code=recipe.base.trust_remote_code)
+    trust, kwargs = recipe.base.trust_remote_code, run.base.template_kwargs
+    base = replace(base, quantization=quantization, trust_remote_code=trust, template_kwargs=kwargs)
+    _require_own(recipe, folder, run.prompt, kwargs, policy)
     return Subject(folder, weights, base, run.prompt, policy, claim=claim)
+
+
+def _require_own(
+    recipe: Recipe, folder: Path, prompt: PromptSettings, template_kwargs: Mapping[str, bool], policy: Policy | None
+) -> None:
+    """ConfigError where the command line spells out something else than what the artifact was trained with, by which
+    alone it is read."""
+    own = {f"prompt.{name}": value for name, value in vars(prompt).items()}
+    given = {f"prompt.{name}": value for name, value in vars(recipe.prompt).items()}
+    spelt = recipe.given | ({*own} if "prompt" in recipe.given else set())  # a group's option sets them all
+    other = [name for name in own if name in spelt and given[name] != own[name]]
+    kwargs = {name for name in recipe.given if name.startswith("base.template_kwargs")}
+    other += ["base.template_kwargs"] if kwargs and recipe.base.template_kwargs != dict(template_kwargs) else []
+    mine = _given(recipe.policy) if any(name.partition(".")[0] == "policy" for name in recipe.given) else None
+    other += ["policy"] if mine is not None and policy is not None and mine.as_dict() != policy.as_dict() else []
+    if other:
+        raise ConfigError(
+            f"{', '.join(other)}: {folder} keeps to what it was trained with; leave that out, or train again with it"
+        )
 
 
 def opened_run(artifact: Artifact) -> Recipe | None:

@@ -13,6 +13,7 @@ from alora.policy import load_policies
 from alora.training.claim import open_claim
 
 Rows = list[LabelledConversation]
+_FITTED = ("evaluation.target", "evaluation.false_")
 
 
 def data_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
@@ -27,11 +28,15 @@ def data_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
 
 
 def measured_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
-    """As :func:`data_settings`, with test rows.
+    """As :func:`data_settings`, with test rows to measure the artifact on as it is.
 
     Raises:
-        ConfigError: neither names test rows.
+        ConfigError: neither names test rows, or the command names another target for the operating point.
     """
+    if fitted := sorted(key for key in recipe.given if key.startswith(_FITTED) or key == "evaluation"):
+        raise ConfigError(
+            f"{', '.join(fitted)}: figures are at the artifact's own operating point; fit another by alora recalibrate"
+        )
     given = data_settings(recipe, artifact)
     if given.test is None:
         raise ConfigError("there are no rows to evaluate on; add data.test=FILE.jsonl")

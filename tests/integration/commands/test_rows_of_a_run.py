@@ -105,3 +105,23 @@ def test_identity_is_certified_on_rows_of_the_policys_own_file(place):
     shutil.copy(place / "test.jsonl", place / "test_toy.jsonl")
     rows = ["data.test=" + str(place / "test_%policy%.jsonl"), "identity.dtypes=[float32]", "identity.conversations=1"]
     assert main(["validate", f"artifact={place / 'run'}", *rows]) == 0
+
+
+@pytest.mark.parametrize("of", ["run", "run/battery/toy", "run/policies/toy/adapter"])
+def test_a_setting_that_would_change_nothing_is_refused(trained, place, capsys, of):
+    """Its user would take the figures for those of the setting."""
+    given = ["evaluate", f"artifact={place / of}", f"base.source={trained / 'base'}", "data.columns.label=human"]
+    given += [f"data.test={place / 'test.jsonl'}", f"output={place / 'out'}", "evaluation.bootstrap=5"]
+    for setting in (
+        ["prompt.layout=turns"],
+        ["prompt=turns"],
+        ["prompt.max_prefix_tokens=20"],
+        ["base.template_kwargs.enable_thinking=true"],
+        ["evaluation.target=recall"],
+        ["evaluation=low_false_alarms"],
+        ["policy.title=Other", "policy.rule=Other."],
+    ):
+        assert main([*given, *setting]) == 2, setting
+        assert not (place / "out").exists()
+    assert "keeps to" in capsys.readouterr().err
+    assert main([*given, "prompt.layout=transcript", "prompt.max_prefix_tokens=400"]) == 0
