@@ -27,8 +27,9 @@ def put_folder(folder: Path, fill: Callable[[Path], None]) -> None:
         ) from error
 
 
-def require_replaceable(folder: Path) -> None:
-    """BundleError unless ``folder`` is free or holds a bundle and nothing else: only that may be replaced."""
+def require_replaceable(folder: Path, policy: str) -> None:
+    """BundleError unless ``folder`` is free or holds a bundle of ``policy`` (an id) and nothing else: only that may be
+    replaced."""
     folder = own_link(folder) or folder  # as in put_folder
     if folder.is_symlink():
         raise BundleError(f"{folder} is a link, which a folder would replace; name the folder that it leads to")
@@ -39,11 +40,13 @@ def require_replaceable(folder: Path) -> None:
     if not folder.exists() or not any(folder.iterdir()):
         return
     try:
-        read_manifest(folder)
+        there = read_manifest(folder).policy.id
     except BundleError as error:
         raise BundleError(
             f"{folder} exists and is not a bundle; give another output= or remove it ({error})"
         ) from error
+    if there != policy:
+        raise BundleError(f"{folder} holds the bundle of the policy {there!r}, not of {policy!r}; give another output=")
     if stranger := others(folder, BUNDLE_FILES):
         raise BundleError(
             f"{folder} holds {stranger!r} besides the bundle, and would be replaced as a whole; move it away, or give "

@@ -34,7 +34,8 @@ def add_vllm_certificate(bundle: Bundle, vllm: Certificate) -> Bundle:
     inner = next((entry.name for entry in bundle.folder.iterdir() if not entry.is_file()), None)
     if inner is not None:
         raise BundleError(f"{bundle.folder} holds {inner!r}, which is not part of a bundle; take it out, or use a copy")
-    whole = replace(read_certificate(bundle.folder / CERTIFICATE_FILE), vllm=vllm)
+    own = read_certificate(bundle.folder / CERTIFICATE_FILE)
+    whole = replace(own, vllm=replace(vllm, base_source=own.base_source))  # not this machine's path
 
     def fill(staged: Path) -> None:
         staged.mkdir()

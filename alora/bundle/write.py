@@ -61,7 +61,7 @@ def write_bundle(contents: BundleContents, folder: Path | str, golden_rows: int 
     """
     folder = Path(folder).absolute()
     _require_certificate(contents)
-    require_replaceable(folder)
+    require_replaceable(folder, contents.policy.id)
     _require_invocation(contents)
     stored = _measure(contents, golden_rows)
 
@@ -81,7 +81,7 @@ def copy_bundle(source: Path | str, folder: Path | str) -> Bundle:
     """
     bundle = load_bundle(source)
     folder = Path(folder).absolute()
-    require_replaceable(folder)
+    require_replaceable(folder, bundle.policy.id)
 
     def fill(staged: Path) -> None:
         staged.mkdir()

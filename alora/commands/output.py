@@ -15,9 +15,10 @@ __all__ = ["report_file", "say", "say_json", "table", "write_json", "write_text"
 
 _RECORDS = ("run.yaml", "inputs.json", "training.json", "evaluation.json", "identity.json", "battery.json",
             "alora.json", "adapter_config.json", PREDICTIONS, REPORT)  # fmt: skip
-# The keys by which a report is known: score's, evaluate's and fleet's, validate's, a battery's, check's, doctor's,
+_VERDICTS = {"conversation", "prefix_tokens", "truncation", "verdicts"}  # score's; rows that a user added to have more
+# The keys by which another report is known: evaluate's and fleet's, validate's, a battery's, check's, doctor's,
 # bench's.
-_REPORTS = ({"conversation", "verdicts"}, {"schema_version", "evaluations"}, {"adapter_digest", "dtypes", "passed"},
+_REPORTS = ({"schema_version", "evaluations"}, {"adapter_digest", "dtypes", "passed"},
             {"certificates", "failures"}, {"ready", "findings"}, {"environment", "findings"},
             {"benchmark", "cells"})  # fmt: skip
 
@@ -73,7 +74,9 @@ def _is_report(file: Path) -> bool:
         content = json.loads(read_whole(file) if line.strip() == b"{" else line)
     except (OSError, ValueError, RuntimeError):  # nested too deep, or a kind of Parquet that pyarrow does not read
         return False
-    return isinstance(content, dict) and any(keys <= content.keys() for keys in _REPORTS)
+    if not isinstance(content, dict):
+        return False
+    return content.keys() - {"windows"} == _VERDICTS or any(keys <= content.keys() for keys in _REPORTS)
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

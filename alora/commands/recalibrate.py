@@ -15,6 +15,7 @@ from alora.base.load import LoadedBase, load_base
 from alora.base.location import base_location
 from alora.bundle.artifact import Artifact, find_artifact
 from alora.bundle.battery import BATTERY_FILE, battery_folders, write_battery
+from alora.bundle.destination import require_replaceable
 from alora.bundle.manifest import MoveRecord
 from alora.bundle.move import is_move, moved, recertify, rewrite_bundle
 from alora.bundle.named import chosen, read_bundles
@@ -60,6 +61,8 @@ def run(recipe: Recipe) -> int:
         battery_folders(recipe.output)  # refuses a list that is not ours, which would be replaced
     if recipe.output is not None and len(bundles) < len(everyone):
         raise ConfigError("output= is for the whole battery; leave policies= out, or recalibrate where it lies")
+    for bundle in bundles:  # all of them before the first is written
+        require_replaceable(_place(recipe, artifact, bundle).absolute(), bundle.policy.id)
     rows, source = _validation_rows(recipe, artifact, everyone, {bundle.policy.id for bundle in bundles})
     base = load_base(settings)
     if recipe.output is None and len(bundles) < len(everyone):

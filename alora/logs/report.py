@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ MOST_DAYS = 62  # rates are shown by day up to here, else by month
 MOST_TOGETHER = 100  # policies in the table of pairs, which grows with their square
 EXCERPT = 300  # characters of a conversation
 _UNKNOWN = "unknown"
+_EARLIEST = datetime(1990, 1, 1, tzinfo=UTC)
 _COMPACT = re.compile(r"\d{8}(\d{6})?")
 
 
@@ -112,7 +113,10 @@ class Summary:
 
 
 def day_of(time: str | None) -> str:
-    """The day (UTC where the time has a zone) of an ISO date, or of (milli-, micro-, nano-) seconds since 1970."""
+    """The day (UTC where the time has a zone) of an ISO date, or of (milli-, micro-, nano-) seconds since 1970.
+
+    A number that is no time from 1990 until now is rather a month, a year or an hour, as 202603 is: unknown.
+    """
     if not time:
         return _UNKNOWN
     if not _COMPACT.fullmatch(time):  # a date without its dashes, and no number of seconds
@@ -120,7 +124,9 @@ def day_of(time: str | None) -> str:
             number = float(time)
             while 1e11 < abs(number) < 1e20:
                 number /= 1000
-            return datetime.fromtimestamp(number, UTC).date().isoformat()
+            moment = datetime.fromtimestamp(number, UTC)
+            sane = _EARLIEST <= moment <= datetime.now(UTC) + timedelta(days=1)
+            return moment.date().isoformat() if sane else _UNKNOWN
     try:
         moment = datetime.fromisoformat(time)
         return (moment.astimezone(UTC) if moment.tzinfo else moment).date().isoformat()

@@ -355,6 +355,15 @@ def test_export_copies_a_bundle(bundle, tmp_path, capsys):
     assert "is a bundle already" in capsys.readouterr().err
 
 
+def test_export_replaces_no_bundle_of_another_policy(bundle, contents, tmp_path, capsys):
+    """Its threshold may stand nowhere else."""
+    other = add_second(bundle, contents)
+    before = {file.name: file.read_bytes() for file in other.iterdir()}
+    assert main(["export", f"artifact={bundle}", f"output={other}"]) == 2
+    assert "holds the bundle of the policy 'refunds', not of 'advice'" in capsys.readouterr().err
+    assert {file.name: file.read_bytes() for file in other.iterdir()} == before
+
+
 def test_export_of_an_unproven_adapter_is_refused(run_folder, tmp_path, capsys):
     (run_folder / "policies/advice/identity.json").unlink()
     assert main(["export", f"artifact={run_folder}", f"output={tmp_path / 'b'}"]) == 1

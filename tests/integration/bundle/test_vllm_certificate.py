@@ -25,10 +25,11 @@ def certificate(contents):
 
 def test_it_is_in_the_certificate_and_the_bundle_loads(folder, certificate):
     own = read_certificate(folder / CERTIFICATE_FILE)
-    bundle = add_vllm_certificate(load_bundle(folder), certificate)
+    here = replace(certificate, base_source="/home/a client/base")  # where it was found must not leave
+    bundle = add_vllm_certificate(load_bundle(folder), here)
     assert bundle.manifest.certificate.vllm == "vllm 0.32.0"
     kept = read_certificate(folder / CERTIFICATE_FILE)
-    assert kept.vllm == certificate
+    assert kept.vllm == replace(certificate, base_source=own.base_source)
     assert replace(kept, vllm=None) == own, "the certificate of the in-process check stays"
     assert kept.vllm.parity == PARITY
     again = add_vllm_certificate(bundle, replace(certificate, engine="vllm 0.33.0"))

@@ -54,7 +54,7 @@ def recalibrate(place, artifact, *more: str) -> int:
 
 
 def digests(folder):
-    return {file.name: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    return {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 def test_a_battery_gets_the_thresholds_of_another_precision(place, battery, tmp_path):
@@ -256,6 +256,15 @@ def test_rows_that_choose_nothing_change_nothing(place, battery, tmp_path, capsy
     assert "all of one class" in capsys.readouterr().err
     assert recalibrate(place, battery, "scorer=http://127.0.0.1:9") == 2
     assert recalibrate(place, battery, f"data.validation={tmp_path / 'none.jsonl'}") == 2
+    assert digests(battery) == before
+
+
+def test_a_battery_that_cannot_be_written_whole_stays_as_it_is(place, battery, capsys):
+    folders = sorted(file.parent for file in battery.glob("*/alora.json"))
+    (folders[-1] / ".DS_Store").write_bytes(b"")  # a file manager's
+    before = digests(battery)
+    assert recalibrate(place, battery, "evaluation.target=recall") == 2
+    assert ".DS_Store" in capsys.readouterr().err
     assert digests(battery) == before
 
 

@@ -20,4 +20,4 @@ from alora.errors import BundleError
 def test_a_file_of_the_manifests_name_is_no_bundle_yet(content, tmp_path):
     (tmp_path / "alora.json").write_text(content)
     with pytest.raises(BundleError, match="exists and is not a bundle"):
-        require_replaceable(tmp_path)
+        require_replaceable(tmp_path, "advice")

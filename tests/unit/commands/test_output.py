@@ -64,6 +64,10 @@ NO_REPORTS = {
     "a list": "[]",
     "nothing": "",
     "a text": "Dear diary",
+    "rows of one's own": '{"conversation": [{"role": "user", "content": "Hi"}], "verdicts": {"anna": "ok"}}',
+    "verdicts with a column of one's own": (
+        '{"conversation": "c", "prefix_tokens": 1, "truncation": null, "verdicts": [], "human": "ok"}'
+    ),
     "cut": '{"conversation": "c", "verd',
     "deep": "[" * 100_000,
 }
