@@ -52,14 +52,15 @@ def trained_rows(artifact: Artifact) -> tuple[Rows, Rows, LeftOut]:
         DataError: they cannot be read.
     """
     run = opened_run(artifact)
-    if run is None or artifact.run is None:
-        raise ConfigError(f"{artifact.folder} belongs to no run, which would know the rows that it was trained on")
+    if run is None or artifact.run is None or run.data.train is None:
+        raise ConfigError(f"{artifact.folder} belongs to no run that names the rows that it was trained on")
     data, claim = run.data, open_claim(artifact.run, run)
     bundles = [read_manifest(folder).policy for folder in find_artifact(artifact.run).bundles]
     known = {policy.id: policy for policy in bundles}
     if not known.keys() >= set(claim.policies):  # some were left out, and their rows were held out all the same
         known = {policy.id: policy for policy in load_policies(run.policy, run.policies)}
-    rows, unread = read_shared_rows(data.train, data, [known[name] for name in claim.policies], data.weights)
+    policies = [known[name] for name in claim.policies if name in known]  # without one, the rows are others
+    rows, unread = read_shared_rows(data.train, data, policies, data.weights)
     rows, held = [row for row in rows if row.labels], []
     if data.validation is None:
         rows, held = hold_out(rows, data.validation_share)

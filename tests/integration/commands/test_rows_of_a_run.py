@@ -125,3 +125,15 @@ def test_a_setting_that_would_change_nothing_is_refused(trained, place, capsys, 
         assert not (place / "out").exists()
     assert "keeps to" in capsys.readouterr().err
     assert main([*given, "prompt.layout=transcript", "prompt.max_prefix_tokens=400"]) == 0
+
+
+def test_a_run_that_names_no_rows_any_more_says_so(place, capsys):
+    run_yaml = place / "run/run.yaml"
+    lines = run_yaml.read_text().splitlines(keepends=True)
+    changed = ["  train: null\n" if line.startswith("  train: ") else line for line in lines]
+    changed = ["  validation: null\n" if line.startswith("  validation: ") else line for line in changed]
+    assert changed != lines
+    run_yaml.write_text("".join(changed))
+    assert main(["recalibrate", f"artifact={place / 'run'}"]) == 2
+    assert "internal" not in capsys.readouterr().err
+    assert evaluated(place).keys() == {"alora"}
