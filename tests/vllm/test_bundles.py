@@ -110,7 +110,8 @@ def test_both_certificates_are_in_the_bundle(validated, policy):
     bundle = load_bundle(store.battery() / policy)
     written = json.loads((bundle.folder / "identity.json").read_text())
     assert written["engine"] == "transformers"
-    assert written["vllm"] == validated[policy]
+    assert written["vllm"] == validated[policy] | {"base_source": written["base_source"]}
+    assert str(store.base_folder()) not in (bundle.folder / "identity.json").read_text()  # the path stays private
     assert bundle.manifest.certificate is not None
     assert bundle.manifest.certificate.vllm == validated[policy]["engine"]
 
