@@ -82,7 +82,7 @@ def _training_rows(
     recipe: Recipe, artifact: Artifact, data: DataSettings, policies: Sequence[Policy]
 ) -> tuple[Rows, LeftOut]:
     """``data.train`` of the command; else what the artifact's run trained on, where that is still to be had."""
-    if data.train is None or recipe.data.train is not None:
+    if data.train is None or artifact.run is None or "data.train" in recipe.given:
         return _rows(data.train, data, policies)
     try:
         rows, _, unread = trained_rows(artifact)

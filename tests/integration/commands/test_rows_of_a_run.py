@@ -81,7 +81,9 @@ def test_a_threshold_fitted_to_named_rows_reads_them_as_the_run_does(place):
 
 
 @pytest.mark.parametrize("content", [None, '{"prompt": "message says red", "human": "violation"}\n' * 3])
-def test_training_rows_that_are_gone_or_others_cost_the_bag_of_words_alone(trained, place, capsys, content):
+def test_training_rows_that_are_gone_or_others_cost_the_bag_of_words_alone(
+    trained, place, capsys, monkeypatch, content
+):
     run_yaml = place / "run/run.yaml"  # which names the first folder's rows
     run_yaml.write_text(run_yaml.read_text().replace(str(trained / "train.jsonl"), str(place / "train.jsonl")))
     assert "bag_of_words" in evaluated(place)
@@ -91,6 +93,9 @@ def test_training_rows_that_are_gone_or_others_cost_the_bag_of_words_alone(train
     said = capsys.readouterr()
     assert "no bag of words: " in said.out + said.err
     assert "train.jsonl" in said.out + said.err
+    (place / "recipe.yaml").write_text(f"data:\n  train: {place / 'train.jsonl'}\n")  # as it lies beside most runs
+    monkeypatch.chdir(place)
+    assert evaluated(place).keys() == {"alora"}
     assert main(["evaluate", f"artifact={place / 'run'}", f"data.train={place / 'gone.jsonl'}"]) == 2  # asked for
 
 
