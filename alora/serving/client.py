@@ -73,31 +73,31 @@ class RemoteEngine(AsyncClosing):
             ConfigError: the server does not answer, or does not serve a bundle.
             CheckFailed: it runs without the plugin, its answers are not the bundle's, or a bundle stores none.
         """
-        unknown = [bundle for bundle in bundles if bundle.served_name not in self._verified]
-        for bundle in unknown:
-            if bundle.served_name not in self._verifying:
-                names = [one.served_name for one in unknown]
-                self._verifying[bundle.served_name] = self._start(self._verify(bundle, names, renderer))
+        verified, verifying = self._verified, self._verifying  # forget() has new ones take their place
+        unknown = {bundle.served_name: bundle for bundle in bundles if bundle.served_name not in verified}
+        for name, bundle in unknown.items():
+            if name not in verifying:
+                work = self._verify(bundle, [*unknown], renderer, verified)
+                verifying[name] = self._start(work)
+                verifying[name].add_done_callback(lambda _, name=name: verifying.pop(name, None))
         # Not ended with the request that asked first: its deadline may be shorter than this takes.
-        tasks = [self._verifying[bundle.served_name] for bundle in unknown]
-        await asyncio.gather(*map(asyncio.shield, tasks))
+        await asyncio.gather(*(asyncio.shield(verifying[name]) for name in unknown))
 
-    async def _verify(self, bundle: LightBundle, names: Sequence[str], renderer: Renderer) -> None:
+    async def _verify(
+        self, bundle: LightBundle, names: Sequence[str], renderer: Renderer, verified: dict[str, str]
+    ) -> None:
         """One bundle of those that are verified together, which are served under ``names``."""
-        verified, verifying = self._verified, self._verifying  # a server that is forgotten meanwhile gains nothing
-        try:
-            if self._listing is None or self._listing.done():
-                self._listing = self._start(self.models())
-            served = await asyncio.shield(self._listing)
-            if missing := [name for name in names if name not in served]:
-                raise ConfigError(
-                    f"{self.url} serves {', '.join(sorted(served))[:500]}, not {', '.join(missing)}; start it with "
-                    "alora serve, or load each bundle under that name (POST /v1/load_lora_adapter)"
-                )
-            await self._require(bundle, renderer)
-            verified[bundle.served_name] = bundle.served_weights
-        finally:
-            del verifying[bundle.served_name]
+        listing = self._listing
+        if listing is None or listing.done():
+            listing = self._listing = self._start(self.models())
+        served = await asyncio.shield(listing)
+        if missing := [name for name in names if name not in served]:
+            raise ConfigError(
+                f"{self.url} serves {', '.join(sorted(served))[:500]}, not {', '.join(missing)}; start it with "
+                "alora serve, or load each bundle under that name (POST /v1/load_lora_adapter)"
+            )
+        await self._require(bundle, renderer)
+        verified[bundle.served_name] = bundle.served_weights
 
     def _start(self, work: Coroutine[Any, Any, _Result]) -> asyncio.Task[_Result]:
         task = asyncio.ensure_future(work)

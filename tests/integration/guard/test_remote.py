@@ -1,5 +1,6 @@
 """The guard before a server of its own: what that server must show, and what happens when it is gone."""
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from alora.guard.loading import make_guard
 from alora.guard.remote import RemoteReader, longest_prompt
 from alora.guard.standalone import make_app
 from alora.serving import servers
+from alora.serving.client import RemoteEngine
 from tests.integration.guard.conftest import MESSAGES
 from tests.integration.serving.server import serving
 
@@ -141,6 +143,26 @@ def test_deadlines_that_are_shorter_than_the_verification_do_not_put_it_off_for_
         end = time.monotonic() + 60
         while (answer := ask(client, deadline_ms=450)).status_code != 200 or not answer.json()["complete"]:
             assert time.monotonic() < end
+
+
+def test_a_server_that_is_forgotten_while_two_verify_it_costs_neither_its_answer(server, base, bundles):
+    """The watcher forgets from a thread of its own, at any moment: before a task's first step, and after."""
+    light, renderer = read_bundle(bundles[0].folder), bundles[0].renderer(base)
+
+    async def race():
+        engine = RemoteEngine(server.url)
+        first = asyncio.ensure_future(engine.verify([light], renderer))
+        await asyncio.sleep(0)  # its verification is there, and has not begun
+        engine.forget()
+        second = asyncio.ensure_future(engine.verify([light], renderer))
+        await asyncio.sleep(0)
+        engine.forget()
+        try:
+            return await asyncio.gather(first, second, engine.verify([light], renderer), return_exceptions=True)
+        finally:
+            await engine.close()
+
+    assert asyncio.run(race()) == [None] * 3
 
 
 def test_an_adapter_that_answers_otherwise_costs_its_own_verdict_alone(app, server, bundles, monkeypatch):
