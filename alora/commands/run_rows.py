@@ -33,7 +33,8 @@ def measured_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
     Raises:
         ConfigError: neither names test rows, or the command names another target for the operating point.
     """
-    if fitted := sorted(key for key in recipe.given if key.startswith(_FITTED) or key == "evaluation"):
+    by_group = {"evaluation"} if recipe.evaluation.target is not None else set[str]()  # an option may set others alone
+    if fitted := sorted(key for key in recipe.given if key.startswith(_FITTED) or key in by_group):
         raise ConfigError(
             f"{', '.join(fitted)}: figures are at the artifact's own operating point; fit another by alora recalibrate"
         )
