@@ -108,13 +108,15 @@ def _require_own(
 ) -> None:
     """ConfigError where the command line spells out something else than what the artifact was trained with, by which
     alone it is read."""
-    own = {f"prompt.{name}": value for name, value in vars(prompt).items()}
-    given = {f"prompt.{name}": value for name, value in vars(recipe.prompt).items()}
-    spelt = recipe.given | ({*own} if "prompt" in recipe.given else set())  # a group's option sets them all
-    other = [name for name in own if name in spelt and given[name] != own[name]]
-    kwargs = {name for name in recipe.given if name.startswith("base.template_kwargs")}
-    other += ["base.template_kwargs"] if kwargs and recipe.base.template_kwargs != dict(template_kwargs) else []
-    mine = _given(recipe.policy) if any(name.partition(".")[0] == "policy" for name in recipe.given) else None
+    given = recipe.given
+    other = [
+        f"prompt.{name}"
+        for name, own in vars(prompt).items()
+        if getattr(recipe.prompt, name) != own and not given.isdisjoint((f"prompt.{name}", "prompt"))  # key, or option
+    ]
+    spelt = any(key.startswith("base.template_kwargs") for key in given)
+    other += ["base.template_kwargs"] if spelt and recipe.base.template_kwargs != dict(template_kwargs) else []
+    mine = _given(recipe.policy) if any(key.partition(".")[0] == "policy" for key in given) else None
     other += ["policy"] if mine is not None and policy is not None and mine.as_dict() != policy.as_dict() else []
     if other:
         raise ConfigError(

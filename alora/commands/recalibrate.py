@@ -18,9 +18,8 @@ from alora.bundle.battery import BATTERY_FILE, battery_folders, write_battery
 from alora.bundle.destination import require_replaceable
 from alora.bundle.manifest import MoveRecord
 from alora.bundle.move import is_move, moved, recertify, rewrite_bundle
-from alora.bundle.named import chosen, read_bundles
+from alora.bundle.named import chosen, read_bundles, saved_run
 from alora.bundle.read import Bundle, check_bundles, load_bundle
-from alora.commands.artifacts import opened_run
 from alora.commands.output import say, say_json, table
 from alora.commands.run_rows import data_settings, trained_rows
 from alora.config.schema import BaseSettings, Recipe
@@ -102,14 +101,14 @@ def _validation_rows(
     recipe: Recipe, artifact: Artifact, bundles: Sequence[Bundle], wanted: Collection[str]
 ) -> tuple[list[LabelledConversation], str]:
     """``data.validation``; else the rows that the artifact's own run held out. Those of ``wanted`` must be usable."""
-    data, policies = data_settings(recipe, artifact), [bundle.policy for bundle in bundles]
+    data = data_settings(recipe, artifact)
     if data.validation is None and artifact.run is not None:
         rows, unread = _held_out(recipe, artifact, data.train)
     elif data.validation is None:
         unknown = data.train and f"; which rows of data.train={named(data.train)} it was trained on, only its run knows"
         raise ConfigError(f"there are no rows to fit a threshold to; add data.validation=FILE.jsonl{unknown or ''}")
     else:
-        rows, unread = read_shared_rows(data.validation, data, policies)
+        rows, unread = read_shared_rows(data.validation, data, [bundle.policy for bundle in bundles])
     for name in sorted(unread.keys() & wanted):
         raise unread[name]
     files = ", ".join(Path(one).name for one in each(data.validation or data.train))
@@ -123,7 +122,7 @@ def _held_out(recipe: Recipe, artifact: Artifact, source: Source) -> tuple[list[
         ConfigError: the command names other rows, or another way to read them; or they are not there any more.
     """
     remedy = "give rows that it did not train on as data.validation=FILE.jsonl"
-    run = opened_run(artifact)
+    run = saved_run(artifact)
     if run is not None and source != run.data.train:
         raise ConfigError(
             f"data.train={named(source)} is not what the run in {artifact.run} held rows out of; {remedy}"

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from alora.bundle.artifact import Artifact, find_artifact
 from alora.bundle.manifest import read_manifest
+from alora.bundle.named import saved_run
 from alora.commands.artifacts import opened_run, over
 from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import LabelledConversation, named
@@ -33,8 +34,8 @@ def measured_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
     Raises:
         ConfigError: neither names test rows, or the command names another target for the operating point.
     """
-    by_group = {"evaluation"} if recipe.evaluation.target is not None else set[str]()  # an option may set others alone
-    if fitted := sorted(key for key in recipe.given if key.startswith(_FITTED) or key in by_group):
+    by_group = "evaluation" if recipe.evaluation.target is not None else None  # an option may set others alone
+    if fitted := sorted(key for key in recipe.given if key.startswith(_FITTED) or key == by_group):
         raise ConfigError(
             f"{', '.join(fitted)}: figures are at the artifact's own operating point; fit another by alora recalibrate"
         )
@@ -52,7 +53,7 @@ def trained_rows(artifact: Artifact) -> tuple[Rows, Rows, LeftOut]:
         ConfigError: the rows at hand are not those that the run read, or it is no artifact of a run.
         DataError: they cannot be read.
     """
-    run = opened_run(artifact)
+    run = saved_run(artifact)
     if run is None or artifact.run is None or run.data.train is None:
         raise ConfigError(f"{artifact.folder} belongs to no run that names the rows that it was trained on")
     data, claim = run.data, open_claim(artifact.run, run)

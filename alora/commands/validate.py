@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from alora.base.load import LoadedBase
 from alora.base.location import base_location
-from alora.bundle.artifact import find_artifact
+from alora.bundle.artifact import Artifact, find_artifact
 from alora.bundle.named import chosen
 from alora.bundle.read import Bundle, check_bundles
 from alora.bundle.vllm_certificate import add_vllm_certificate
@@ -45,7 +45,7 @@ def run(recipe: Recipe) -> int:
         require_activated(subject.weights, subject.folder)
         base = base or subject.load_base()
         note(f"certifying {name}")
-        return _certify(recipe, subject, base)
+        return _certify(recipe, artifact, subject, base)
 
     left_out = LeftOut()
     certificates = left_out.each(folders, certify_one)
@@ -67,7 +67,7 @@ def run(recipe: Recipe) -> int:
     return int(bool(failures))
 
 
-def _certify(recipe: Recipe, subject: Subject, base: LoadedBase) -> Certificate:
+def _certify(recipe: Recipe, artifact: Artifact, subject: Subject, base: LoadedBase) -> Certificate:
     """The certificate of one adapter on the loaded base, by the scorer that the recipe names.
 
     Raises:
@@ -76,7 +76,7 @@ def _certify(recipe: Recipe, subject: Subject, base: LoadedBase) -> Certificate:
     """
     if subject.bundle is not None:
         check_bundles([subject.bundle], base, rows=None)
-    prompts = _prompts(recipe, subject, base)
+    prompts = _prompts(recipe, artifact, subject, base)
     if recipe.scorer != "vllm":
         return certify(base, subject.folder, prompts, recipe.identity)
     require_unquantized(base)
@@ -97,7 +97,7 @@ def _keep(bundle: Bundle, certificate: Certificate) -> None:
         note(f"vLLM's certificate is in {bundle.folder / 'identity.json'}, section 'vllm'")
 
 
-def _prompts(recipe: Recipe, subject: Subject, base: LoadedBase) -> list[Prompt]:
+def _prompts(recipe: Recipe, artifact: Artifact, subject: Subject, base: LoadedBase) -> list[Prompt]:
     """``identity.conversations`` prompts: rows of ``data.test`` where it is given, else conversations of alora's own.
 
     Raises:
@@ -110,7 +110,7 @@ def _prompts(recipe: Recipe, subject: Subject, base: LoadedBase) -> list[Prompt]
         raise ConfigError("data.test is given without the policy of its labels; add policy.file=FILE, or leave it out")
     else:
         source = source_of(recipe.data.test, subject.policy)
-        rows = read_labelled(source, data_settings(recipe, find_artifact(str(recipe.artifact))), subject.policy)
+        rows = read_labelled(source, data_settings(recipe, artifact), subject.policy)
         conversations = [row.conversation for row in rows[:count]]
     renderer = Renderer(base.tokenizer, subject.prompt, subject.base.template_kwargs)
     prefixes = [renderer.prefix(conversation) for conversation in conversations]

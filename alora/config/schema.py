@@ -367,7 +367,7 @@ class Recipe:
     """Everything that one ``alora`` command knows."""
 
     # No setting: the keys that the command line spells out, which count over an artifact's run even where they are null
-    # or the default.
+    # or the default. No field either, so no file holds it and dataclasses.replace drops it.
     given = frozenset[str]()
 
     name: str = setting("run", "of the run", form=(names_a_folder, "a folder's name: no slash, 200 letters at most"),

@@ -110,8 +110,11 @@ def _plan(arguments: Arguments) -> tuple[list[str], str]:
     changed = [" ".join(item for item in job if item not in arguments.overrides) for job in jobs]
     if arguments.verb in _WITH_RUN_FOLDER:
         return changed, below_the_run(recipes)
-    places = [recipe.output or recipe.bench.workload * (arguments.verb == "bench") for recipe in recipes]
-    places = [place for place in places if place or arguments.verb in _WRITING_HERE]
+    places = [recipe.output for recipe in recipes]
+    if arguments.verb == "bench":  # without an output=, a folder for each workload
+        places = [recipe.output or recipe.bench.workload for recipe in recipes]
+    elif arguments.verb not in _WRITING_HERE:
+        places = [place for place in places if place]
     if len(set(places)) < len(places):
         key = changed[0].partition("=")[0]
         raise ConfigError(

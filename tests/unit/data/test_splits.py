@@ -73,7 +73,7 @@ def test_a_runs_weighted_files_are_split_as_its_training_split_them(tmp_path, mo
     splits, _ = read_splits(data, [POLICY])
     claim = SimpleNamespace(policies=["p"], inputs=splits.digests([POLICY]))
     for name, found in (
-        ("opened_run", SimpleNamespace(data=data)),
+        ("saved_run", SimpleNamespace(data=data)),
         ("open_claim", claim),
         ("find_artifact", SimpleNamespace(bundles=[tmp_path])),
         ("read_manifest", SimpleNamespace(policy=POLICY)),
