@@ -159,7 +159,7 @@ def _summarise(records: Sequence["JobRecord"]) -> None:
     """One line per job of a sweep."""
     say()
     rows = [
-        (record.number, record.changed, record.outcome, record.metric, record.message or record.run_dir or "")
+        (record.number, record.changed, record.outcome, record.metric, record.message or record.where or "")
         for record in records
     ]
     table(("job", "what", "outcome", "validation loss", "where, or why not"), rows)

@@ -65,7 +65,12 @@ def chosen(
         raise ConfigError(f"{artifact.folder} has no policy {', '.join(missing)}; it has {', '.join(items)}")
     if missing:
         note(f"{artifact.folder} has no policy {', '.join(missing)}; going on without")
-    return {name: item for name, item in items.items() if name in policies}
+    return {name: item for name, item in items.items() if is_chosen(name, policies, artifact)}
+
+
+def is_chosen(name: str, policies: Sequence[str], artifact: Artifact) -> bool:
+    """Whether ``policies`` take the policy ``name`` of an artifact."""
+    return not artifact.several or not policies or "*" in policies or name in policies
 
 
 def base_of_bundle(bundle: LightBundle, artifact: Artifact, given: BaseSettings) -> BaseSettings:

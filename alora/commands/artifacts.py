@@ -11,12 +11,12 @@ from alora.base.load import LoadedBase, load_base
 from alora.bundle.artifact import Artifact
 from alora.bundle.light import require_base
 from alora.bundle.manifest import MANIFEST_FILE
-from alora.bundle.named import base_of_bundle, saved_run
+from alora.bundle.named import base_of_bundle, is_chosen, saved_run
 from alora.bundle.read import Bundle, load_bundle
 from alora.config.schema import BaseSettings, PolicySettings, PromptSettings, Recipe
 from alora.errors import AdapterError, ConfigError, RunError
 from alora.layout import TRAINING, home_of
-from alora.policy import Policy, load_policies
+from alora.policy import Policy, load_policies, read_policies
 from alora.prompt.render import Renderer, Suffix
 from alora.reading import read_json
 from alora.training.claim import Claim, open_claim, require_trained
@@ -77,10 +77,10 @@ def open_subject(folder: Path, artifact: Artifact, recipe: Recipe) -> Subject:
     if (folder / MANIFEST_FILE).is_file():
         bundle = load_bundle(folder)
         base = base_of_bundle(bundle, artifact, recipe.base)
-        _require_own(recipe, folder, bundle.manifest.prompt, bundle.manifest.template_kwargs, bundle.policy)
+        require_own(recipe, artifact, folder, bundle.manifest.prompt, bundle.manifest.template_kwargs, bundle.policy)
         return Subject(folder, bundle.weights, base, bundle.manifest.prompt, bundle.policy, bundle)
     weights, run = load_adapter(folder), saved_run(artifact)
-    policy = _given(recipe.policy) or (None if run is None else _of_run(folder, run))
+    policy = _named(recipe.policy, home_of(folder).name) or (None if run is None else _of_run(folder, run))
     if run is None or artifact.run is None:
         source = recipe.base.source or _named_base(folder / CONFIG_FILE)
         return Subject(folder, weights, replace(recipe.base, source=source), recipe.prompt, policy)
@@ -99,25 +99,32 @@ def open_subject(folder: Path, artifact: Artifact, recipe: Recipe) -> Subject:
     # Whether the base's own Python runs is the command's alone to say.
     trust, kwargs = recipe.base.trust_remote_code, run.base.template_kwargs
     base = replace(base, quantization=quantization, trust_remote_code=trust, template_kwargs=kwargs)
-    _require_own(recipe, folder, run.prompt, kwargs, policy)
+    require_own(recipe, artifact, folder, run.prompt, kwargs, policy)
     return Subject(folder, weights, base, run.prompt, policy, claim=claim)
 
 
-def _require_own(
-    recipe: Recipe, folder: Path, prompt: PromptSettings, template_kwargs: Mapping[str, bool], policy: Policy | None
+def require_own(
+    recipe: Recipe,
+    artifact: Artifact,
+    folder: Path,
+    prompt: PromptSettings,
+    template_kwargs: Mapping[str, bool],
+    policy: Policy | None,
 ) -> None:
-    """ConfigError where the command line spells out something else than what the artifact was trained with, by which
-    alone it is read."""
+    """ConfigError where the command line spells out something else than what the adapter in ``folder``, a member of
+    ``artifact``, was trained with, by which alone it is read."""
     given = recipe.given
     other = [
         f"prompt.{name}"
         for name, own in vars(prompt).items()
-        if getattr(recipe.prompt, name) != own and not given.isdisjoint((f"prompt.{name}", "prompt"))  # key, or option
+        if f"prompt.{name}" in given and getattr(recipe.prompt, name) != own
     ]
     spelt = any(key.startswith("base.template_kwargs") for key in given)
     other += ["base.template_kwargs"] if spelt and recipe.base.template_kwargs != dict(template_kwargs) else []
-    mine = _given(recipe.policy) if any(key.partition(".")[0] == "policy" for key in given) else None
-    other += ["policy"] if mine is not None and policy is not None and mine.as_dict() != policy.as_dict() else []
+    if policy is not None and is_chosen(policy.id, recipe.policies, artifact):
+        mine = _named(recipe.policy, policy.id) if any(key.startswith("policy.") for key in given) else None
+        other += ["policy"] if mine is not None and mine.as_dict() != policy.as_dict() else []
+        other += ["policy.id"] if "policy.id" in given and recipe.policy.id not in (None, policy.id) else []
     if other:
         raise ConfigError(
             f"{', '.join(other)}: {folder} keeps to what it was trained with; leave that out, or train again with it"
@@ -155,14 +162,21 @@ def over(given: Section, of_run: Section, spelt: Collection[str], section: str) 
     return replace(of_run, **result)
 
 
-def _given(settings: PolicySettings) -> Policy | None:
+def _named(settings: PolicySettings, wanted: str) -> Policy | None:
+    """The policy that the settings name: of a file the ``wanted`` one where it holds that; None where they name none.
+
+    Raises:
+        PolicyError: the file cannot be read, or holds several, and neither ``wanted`` nor ``policy.id`` is among them.
+    """
+    if settings.file is not None and wanted in [policy.id for policy in read_policies(settings.file)]:
+        return load_policies(replace(settings, id=wanted))[0]
     return load_policies(settings)[0] if settings.file or settings.title else None
 
 
 def _of_run(folder: Path, run: Recipe) -> Policy | None:
     """The policy that a run's adapter in ``folder`` answers: the run's only one, or the one with the folder's name."""
     if not run.policies:
-        return _given(run.policy)
+        return _named(run.policy, home_of(folder).name)
     known = {policy.id: policy for policy in load_policies(run.policy, run.policies)}
     return known.get(home_of(folder).name)
 

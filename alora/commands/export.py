@@ -10,7 +10,7 @@ from alora.bundle.manifest import CardRecord, read_manifest
 from alora.bundle.named import chosen, saved_run
 from alora.bundle.read import Bundle, load_bundle
 from alora.bundle.write import BundleContents, copy_bundle, write_bundle
-from alora.commands.artifacts import Subject, open_subject, over
+from alora.commands.artifacts import Subject, open_subject, over, require_own
 from alora.commands.output import say, say_json, table
 from alora.config.schema import Recipe
 from alora.errors import CheckFailed, ConfigError, RunError
@@ -34,7 +34,7 @@ def run(recipe: Recipe) -> int:
             )
         artifact = find_artifact(next(iter(members.values())))
     whole = _whole_bundle(artifact)
-    bundle = _made(recipe, artifact) if whole is None else _copied(recipe, whole)
+    bundle = _made(recipe, artifact) if whole is None else _copied(recipe, artifact, whole)
     pushed = None
     if recipe.export.push_to is not None:
         pushed = push_bundle(bundle.folder, recipe.export.push_to, recipe.export.private)
@@ -53,8 +53,23 @@ def _whole_bundle(artifact: Artifact) -> Path | None:
     return next(iter(refitted if artifact.kind is Kind.RUN else bundles), None)
 
 
-def _copied(recipe: Recipe, folder: Path) -> Bundle:
-    """A bundle is complete: it is checked, and copied where ``output`` says."""
+def _copied(recipe: Recipe, artifact: Artifact, folder: Path) -> Bundle:
+    """A bundle is complete: it is checked, and copied where ``output`` says.
+
+    Raises:
+        ConfigError: the command line spells out what a copy would not follow, or does not say where it goes.
+    """
+    own = read_manifest(folder)
+    require_own(recipe, artifact, folder, own.prompt, own.template_kwargs, own.policy)
+    card = {"license": own.card.license, "languages": list(own.card.languages)}
+    if other := [
+        f"export.{name}"
+        for name, value in card.items()
+        if f"export.{name}" in recipe.given and getattr(recipe.export, name) != value
+    ]:
+        raise ConfigError(
+            f"{', '.join(other)}: {folder} is a bundle already, and its card is copied as it is; leave that out"
+        )
     if recipe.output is not None:
         return copy_bundle(folder, recipe.output)
     if recipe.export.push_to is None:

@@ -22,6 +22,7 @@ from alora.bundle.named import chosen, read_bundles, saved_run
 from alora.bundle.read import Bundle, check_bundles, load_bundle
 from alora.commands.output import say, say_json, table
 from alora.commands.run_rows import data_settings, trained_rows
+from alora.config.received import value_at
 from alora.config.schema import BaseSettings, Recipe
 from alora.data.conversation import LabelledConversation, each, named
 from alora.data.sources import Source
@@ -127,7 +128,9 @@ def _held_out(recipe: Recipe, artifact: Artifact, source: Source) -> tuple[list[
         raise ConfigError(
             f"data.train={named(source)} is not what the run in {artifact.run} held rows out of; {remedy}"
         )
-    if other := sorted(key for key in recipe.given if key.startswith("data.") and key != "data.train"):
+    mine, of_run = asdict(recipe), asdict(run) if run is not None else {}
+    keys = [key for key in sorted(recipe.given) if key.startswith("data.") and key != "data.test"]
+    if other := [key for key in keys if value_at(mine, key) != value_at(of_run, key)]:
         raise ConfigError(f"{', '.join(other)}: rows that the run held out are read as it read them; {remedy}")
     try:
         _, held, unread = trained_rows(artifact)

@@ -14,7 +14,8 @@ from alora.policy import load_policies
 from alora.training.claim import open_claim
 
 Rows = list[LabelledConversation]
-_FITTED = ("evaluation.target", "evaluation.false_")
+_FITTED = ("target", "target_value", "false_positive_cost", "false_negative_cost")
+_LABEL_COLUMNS = ("label", "labels")
 
 
 def data_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
@@ -25,7 +26,12 @@ def data_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
     """
     run = opened_run(artifact)
     given = recipe.data if run is None else over(recipe.data, run.data, recipe.given, "data")
-    return replace(given, columns=replace(given.columns, group=None))  # a group says which side of a split a row is on
+    columns = replace(given.columns, group=None)  # a group says which side of a split a row is on
+    named = [name for name in _LABEL_COLUMNS if f"data.columns.{name}" in recipe.given]
+    if len(named) == 1:  # they are one choice: the run's other one would hide it
+        (other,) = {*_LABEL_COLUMNS} - {*named}
+        columns = replace(columns, **{other: getattr(recipe.data.columns, other)})
+    return replace(given, columns=columns)
 
 
 def measured_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
@@ -34,10 +40,10 @@ def measured_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
     Raises:
         ConfigError: neither names test rows, or the command names another target for the operating point.
     """
-    by_group = "evaluation" if recipe.evaluation.target is not None else None  # an option may set others alone
-    if fitted := sorted(key for key in recipe.given if key.startswith(_FITTED) or key == by_group):
+    fitted = [name for name in _FITTED if getattr(recipe.evaluation, name) is not None]
+    if named := [key for key in (f"evaluation.{name}" for name in fitted) if key in recipe.given]:
         raise ConfigError(
-            f"{', '.join(fitted)}: figures are at the artifact's own operating point; fit another by alora recalibrate"
+            f"{', '.join(named)}: figures are at the artifact's own operating point; fit another by alora recalibrate"
         )
     given = data_settings(recipe, artifact)
     if given.test is None:

@@ -9,7 +9,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar
@@ -27,7 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from alora.config.arguments import LOCAL_RECIPE, Arguments, local_recipe_name, read_arguments
 from alora.config.convert import typed_recipe
-from alora.config.describe import verb_help
+from alora.config.describe import verb_help, without_effect
 from alora.config.guard import RECIPE_FILE, guarded_hydra
 from alora.config.overrides import explain, keys_given, require_known
 from alora.config.paths import absolute_paths, configs_folder
@@ -70,7 +70,9 @@ def load_recipe(verb: str, argv: Sequence[str], note: Callable[[str], None]) -> 
         note(f"{' '.join(idle)}: what is set of Hydra counts in a sweep (-m)")
     with composing(arguments, note):
         if not arguments.shows:
-            return to_recipe(compose(arguments, arguments.overrides), arguments)
+            recipe = to_recipe(compose(arguments, arguments.overrides), arguments)
+            note_idle(arguments, recipe.given, note)
+            return recipe
         if arguments.options.get("--help") == "":
             sys.stdout.write(printable(redacted(_verb_help(arguments))))
             return None
@@ -148,6 +150,13 @@ def to_recipe(composed: DictConfig, arguments: Arguments) -> Recipe:
         raise ConfigError(as_written(str(error), OmegaConf.to_container(composed))) from None
 
 
+def note_idle(arguments: Arguments, given: Collection[str], note: Callable[[str], None]) -> None:
+    """A note on what the command line sets and the verb does not use, unless another setting refers to it."""
+    said = " ".join(arguments.overrides)
+    if idle := [key for key in without_effect(arguments.verb, given) if f"${{{key}}}" not in said]:
+        note(f"{', '.join(idle)}: without effect on alora {arguments.verb}; --help lists what it uses")
+
+
 def _typed(composed: DictConfig, arguments: Arguments) -> Recipe:
     plain = OmegaConf.to_container(composed)
     assert isinstance(plain, dict)
@@ -158,7 +167,7 @@ def _typed(composed: DictConfig, arguments: Arguments) -> Recipe:
     if arguments.local and arguments.verb in OF_ARTIFACT:
         values["base"] = chosen_section("base", given, values, folders)
     recipe = typed_recipe(values)
-    recipe.given = keys_given(given)
+    recipe.given = keys_given(given, folders)
     silenced = silenced_choices(given, values, folders)
     if silenced:
         raise ConfigError("\n".join(silenced))

@@ -1,7 +1,7 @@
 """``alora VERB --help``: the verb's own keys, one line each, from the schema's own words."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,18 @@ def keys_of(verb: str) -> list[tuple[str, Any, Limits]]:
         if verb in (verbs[key] or (verb,)):
             found.append((key, kind, limits))
     return sorted(found, key=lambda item: "." in item[0] or is_dataclass(item[1]))
+
+
+def without_effect(verb: str, given: Collection[str]) -> list[str]:
+    """Those of the keys ``given`` that ``verb`` does not use."""
+    every, used = {key for key, _, _ in settings_of(Recipe)}, {key for key, _, _ in keys_of(verb)}
+    found = []
+    for key in sorted(given):
+        setting = key  # or an entry of one
+        while setting and setting not in every:
+            setting = setting.rpartition(".")[0]
+        found += [key] if setting and setting not in used else []
+    return found
 
 
 def _options(group: str, folders: Sequence[Path]) -> list[str]:

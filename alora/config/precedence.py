@@ -22,7 +22,7 @@ def silenced_choices(overrides: Sequence[str], values: Mapping[str, Any], folder
     """
     given, messages = _given(overrides), []
     for group, option in given.items():
-        chosen = _option(group, option, folders)
+        chosen = option_values(group, option, folders)
         for key, value in leaves(chosen, group) if chosen else ():
             found = value_at(values, key)
             explicit = any(f"{key}.".startswith(f"{name}.") for name in given.keys() - {group})
@@ -43,7 +43,7 @@ def chosen_section(
     Arguments as for :func:`silenced_choices`.
     """
     given = _given(overrides)
-    chosen = _option(section, given.get(section, ""), folders)
+    chosen = option_values(section, given.get(section, ""), folders)
     keys = {key.split(".")[1] for key in given if key.startswith(f"{section}.")}
     return chosen | {key: value_at(values, f"{section}.{key}") for key in keys}
 
@@ -52,9 +52,9 @@ def _given(overrides: Sequence[str]) -> dict[str, str]:
     return dict(item.lstrip("+").split("=", 1) for item in overrides if "=" in item)
 
 
-def _option(group: str, option: str, folders: Sequence[Path]) -> dict[str, Any]:
+def option_values(group: str, option: Any, folders: Sequence[Path]) -> dict[str, Any]:
     """The values of an option; none where there is no such file, as behind a setting such as run_dir=/somewhere."""
-    if group != "recipe" and "." not in group and not Path(option).is_absolute():
+    if group != "recipe" and "." not in group and isinstance(option, str) and not Path(option).is_absolute():
         for folder in folders:
             path = folder / group / f"{option}.yaml"
             if path.is_file():

@@ -34,7 +34,9 @@ _SOURCES = (bool, "a file, hub:NAME, or a list of them such as [a.jsonl,b.csv]")
 # The verbs that read an input, which must be there when it is named.
 _TRAINING = ("check", "train", "compare")
 OF_ARTIFACT = ("validate", "evaluate", "export", "recalibrate", "fleet", "score", "serve")
-_LABELLED = ("evaluate", "recalibrate", "fleet")
+_LABELLED = ("evaluate", "recalibrate", "fleet", "validate", "generate")
+_WITH_LABELS = (*_TRAINING, *_LABELLED)
+_WITH_POLICY = (*_TRAINING, "generate", "validate", "evaluate", "export")
 _PRINTING = ("check", "generate", *(verb for verb in OF_ARTIFACT if verb != "serve"), "plan", "bench", "doctor")
 
 
@@ -69,7 +71,7 @@ class PolicySettings:
     """One policy: inline, or read from ``file`` (``id`` then selects one of several)."""
 
     file: str | None = setting(None, "YAML with id, title, rule, labels",
-                             read_by=(*_TRAINING, "evaluate", "generate"), some=True)  # fmt: skip
+                             read_by=(*_TRAINING, "evaluate", "generate"), some=True, of=_WITH_POLICY)  # fmt: skip
     id: str | None = setting(None, "which one of the file, or the inline policy's own")
     title: str | None = setting(None, "its name in reports; prompt.instruction can put it into the suffix")
     rule: str | None = setting(None, "what is and is not allowed, in sentences")
@@ -96,7 +98,7 @@ class DataSettings:
 
     train: Any = setting(
         None, "rows to train on; train: `generate` makes them from the policy's text, by the model that judge names",
-        read_by=_TRAINING, some=True, form=_SOURCES,
+        read_by=_TRAINING, some=True, form=_SOURCES, of=(*_TRAINING, "evaluate", "recalibrate"),
     )  # fmt: skip
     validation: Any = setting(
         None, "null: a share of data.train", read_by=(*_TRAINING, "generate", "recalibrate"), form=_SOURCES
@@ -110,11 +112,11 @@ class DataSettings:
                                    above=0, most=1e6, of=_TRAINING)  # fmt: skip
     validation_share: float = setting(0.15, "of each label, by a hash of each text", above=0, below=1,
                                       of=(*_TRAINING, "generate"))  # fmt: skip
-    label_map: dict[str, str] = setting({}, "label in the data → label of the policy", of=(*_TRAINING, *_LABELLED))
+    label_map: dict[str, str] = setting({}, "label in the data → label of the policy", of=_WITH_LABELS)
     role_map: dict[str, str] = setting({}, "role in the data → role; human, gpt and their like need no entry")
     skip_media: bool = setting(False, "leave images, audio, files and unknown keys out instead of refusing the row")
     skip_empty: bool = setting(False, "leave out rows without any text instead of refusing them",
-                               of=(*_TRAINING, *_LABELLED))  # fmt: skip
+                               of=_WITH_LABELS)  # fmt: skip
     noise: bool = setting(False, "list training rows whose label looks wrong, to words and to judge.url", of=("check",))
     columns: ColumnSettings = section(ColumnSettings)
 
@@ -147,7 +149,8 @@ class TrainingSettings:
     warmup_ratio: float = setting(0.05, "share of the steps", least=0, most=1)
     scheduler: str = setting("cosine", "of the learning rate", choices=SCHEDULERS)
     max_grad_norm: float = setting(1.0, "gradients are clipped to it; 0: never", least=0)
-    seed: int = setting(0, "of the weights and of the rows' order", least=0, most=2**32 - 1)
+    seed: int = setting(0, "of the weights and of the rows' order", least=0, most=2**32 - 1,
+                      of=("train", "compare", "generate"))  # fmt: skip
     evaluations_per_epoch: int = setting(2, "each writes a checkpoint", least=1)
     early_stopping_patience: int = setting(4, "evaluations without a better loss; 0: never", least=0)
     gradient_checkpointing: bool = setting(False, "of the suffixes, for less memory and more time")
@@ -375,15 +378,13 @@ class Recipe:
     run_dir: str = setting("runs/${name}", "where everything of a run is kept", some=True, of=("train", "compare"))
     base: BaseSettings = section(BaseSettings, *_TRAINING, *OF_ARTIFACT, "plan", "bench", "doctor")
     adapter: AdapterSettings = section(AdapterSettings, *_TRAINING, "plan")
-    policy: PolicySettings = section(PolicySettings, *_TRAINING, "generate")
+    policy: PolicySettings = section(PolicySettings, *_WITH_POLICY)
     policies: list[str] = setting(
         [],
         "ids, of policy.file or of the artifact's policies; several make a battery ('*': all)",
         of=(*_TRAINING, "generate", *OF_ARTIFACT),
     )
-    data: DataSettings = section(
-        DataSettings, *_TRAINING, *_LABELLED, "generate", "validate", "score", "report", "label"
-    )
+    data: DataSettings = section(DataSettings, *_WITH_LABELS, "score", "report", "label")
     prompt: PromptSettings = section(PromptSettings, *_TRAINING, "validate", "evaluate", "export")
     training: TrainingSettings = section(TrainingSettings, "train", "compare")
     tracking: TrackingSettings = section(TrackingSettings, "train")

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import itertools
 import json
+import os
 import secrets
 import shutil
 import tempfile
@@ -23,7 +24,15 @@ from omegaconf import DictConfig
 
 from alora.atomic import write_json
 from alora.config.arguments import Arguments, quoted, read_arguments
-from alora.config.compose import COMPOSITION_ERRORS, compose, composing, hydra_main, initialised, to_recipe
+from alora.config.compose import (
+    COMPOSITION_ERRORS,
+    compose,
+    composing,
+    hydra_main,
+    initialised,
+    note_idle,
+    to_recipe,
+)
 from alora.config.schema import Recipe
 from alora.errors import ConfigError, first_line, one_line
 
@@ -32,6 +41,7 @@ LOST_CODE = 2  # a job without a report: its process died; the same command resu
 _LASTING = Path("runs", ".sweep")
 _WITH_RUN_FOLDER = ("train", "compare")
 _WRITING_HERE = ("evaluate", "fleet", "report")  # into the working folder, where no output= is given
+_IN_PLACE = ("recalibrate", "export")  # into the artifact
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,7 @@ class JobRecord:
     changed: str  # the overrides that make it this job
     outcome: str = LOST
     exit_code: int = LOST_CODE
-    run_dir: str | None = None
+    where: str | None = None  # its run folder, or its output
     metric: float | None = None  # what a sweeper lowers
     message: str = "it left no report: look at its log, then run the same command again"
 
@@ -67,7 +77,7 @@ def run_sweep(
     if arguments.shows:
         raise ConfigError("-m runs the jobs of a sweep; leave it out to print something")
     with composing(arguments, note):
-        changed, below = _plan(arguments)
+        changed, below = _plan(arguments, note)
         with _sweep_folder(arguments) as (folder, of_hydra):
 
             def task(composed: DictConfig) -> float | None:
@@ -77,7 +87,7 @@ def run_sweep(
                 what = changed[number] if number < len(changed) else " ".join(chosen)
                 note(f"job {number}: {what}")
                 make = functools.partial(_own_recipe, composed, arguments, below, number)
-                record = _run_job(JobRecord(number, what), make, run, report)
+                record = _run_job(arguments.verb, JobRecord(number, what), make, run, report)
                 write_json(folder / f"{number}.json", asdict(record))
                 return record.metric
 
@@ -102,26 +112,41 @@ def _by_plugin(arguments: Arguments) -> bool:
     return arguments.sets("hydra/launcher") or arguments.sets("hydra/sweeper")
 
 
-def _plan(arguments: Arguments) -> tuple[list[str], str]:
-    """What tells the jobs apart, and what their run folders lie below; all recipes are checked."""
+def _plan(arguments: Arguments, note: Callable[[str], None]) -> tuple[list[str], str]:
+    """What tells the jobs apart, and what their run folders lie below; all recipes are checked.
+
+    Raises:
+        ConfigError: they cannot run, or would write to one place.
+    """
     with initialised(arguments):
         jobs = _jobs_of(arguments)
-    recipes = [to_recipe(compose(arguments, job), arguments) for job in jobs]
+    numbered = [[*job, f"hydra.job.num={number}", f"hydra.job.id={number}"] for number, job in enumerate(jobs)]
+    recipes = [to_recipe(compose(arguments, job), arguments) for job in numbered]
+    note_idle(arguments, {key for recipe in recipes for key in recipe.given}, note)
     changed = [" ".join(item for item in job if item not in arguments.overrides) for job in jobs]
     if arguments.verb in _WITH_RUN_FOLDER:
         return changed, below_the_run(recipes)
-    places = [recipe.output for recipe in recipes]
-    if arguments.verb == "bench":  # without an output=, a folder for each workload
-        places = [recipe.output or recipe.bench.workload for recipe in recipes]
-    elif arguments.verb not in _WRITING_HERE:
-        places = [place for place in places if place]
+    places = [place for recipe in recipes for place in _places(arguments.verb, recipe)]
     if len(set(places)) < len(places):
-        key = changed[0].partition("=")[0]
         raise ConfigError(
-            "jobs of this sweep would write to one place, and one result alone would stay; name the place by what "
-            f"tells the jobs apart, such as 'output=results/${{{key}}}'"
+            "jobs of this sweep would write to one place, and one result alone would stay; give each its own, such as "
+            "'output=results/${hydra:job.num}'"
         )
     return changed, ""
+
+
+def _places(verb: str, recipe: Recipe) -> list[str]:
+    """What a job writes, besides what goes to standard output: ``output``, or what its verb takes in its place."""
+    if recipe.output is not None:
+        return [os.path.normpath(recipe.output)]
+    if verb == "bench":  # a folder for each workload
+        return [recipe.bench.workload]
+    if verb in _WRITING_HERE:
+        return ["."]
+    if verb in _IN_PLACE and recipe.artifact is not None:  # bundle by bundle
+        own = f"{os.path.normpath(recipe.artifact)} {recipe.export.push_to}"
+        return [f"{own} {policy}" for policy in recipe.policies or ("*",)]
+    return []
 
 
 def _jobs_of(arguments: Arguments) -> list[list[str]]:
@@ -193,12 +218,12 @@ def _sweep_folder(arguments: Arguments) -> Iterator[tuple[Path, list[str]]]:
 
 
 def _run_job(
-    record: JobRecord, make: Callable[[], Recipe], run: Run, report: Callable[[BaseException], int]
+    verb: str, record: JobRecord, make: Callable[[], Recipe], run: Run, report: Callable[[BaseException], int]
 ) -> JobRecord:
     """Run one job to its record; an error is reported here, so that the other jobs still run."""
     try:
         recipe = make()
-        record = replace(record, run_dir=recipe.run_dir)
+        record = replace(record, where=recipe.run_dir if verb in _WITH_RUN_FOLDER else recipe.output)
         code, metric, done = run(recipe)
     except Exception as error:
         return replace(record, outcome=FAILED, exit_code=report(error), message=first_line(error))

@@ -24,7 +24,7 @@ def row_labels(
     """A row's label for each of ``policies`` that it has; ``own`` gathers problems of one policy's labels alone."""
     columns = settings.columns
     of_each = POLICY_PLACE in columns.label
-    many = None if of_each else unpacked(row.get(columns.labels))
+    many = None if of_each or _named_alone(columns) else unpacked(row.get(columns.labels))
     if of_each:
         pairs = _by_column(row, where, columns.label, policies, findings, own)
     elif columns.label not in row and (columns.labels not in row or _named_alone(columns)):

@@ -80,6 +80,20 @@ def test_evaluate_each_policy_on_its_own_rows(place, tmp_path):
     assert read_evaluations(output)[0].metrics.value("auroc") == recorded[0].metrics.value("auroc")
 
 
+def test_the_policies_of_the_training_may_be_repeated(place, tmp_path, capsys):
+    file, quick = f"policy.file={place / 'policies.yaml'}", ["evaluation.bootstrap=0", f"output={tmp_path / 'e.json'}"]
+    for more in (["policies=[red,blue]"], [], ["policy.id=blue", "policies=[blue]"]):
+        assert main(["evaluate", at(place, "run"), file, *more, *quick]) == 0, more
+    assert main(["validate", at(place, "run"), file, "policies=[red]", "identity.conversations=1"]) == 0
+    (tmp_path / "other.yaml").write_text("- {id: red, title: No red}\n- {id: blue, title: No other blue}\n")
+    other = f"policy.file={tmp_path / 'other.yaml'}"
+    assert main(["evaluate", at(place, "run"), other, "policies=[red]", *quick]) == 0
+    capsys.readouterr()
+    for more in ([other], [file, "policy.id=blue"], [other, "policy.id=blue", "policies=[blue]"]):
+        assert main(["evaluate", at(place, "run"), *more, *quick]) == 2, more
+        assert "keeps to what it was trained with" in capsys.readouterr().err
+
+
 def test_the_runs_page_leads_to_each_policys(place):
     overview = (place / "run/report.html").read_text()
     for name in ("red", "blue"):

@@ -71,6 +71,23 @@ def test_what_the_command_spells_out_counts_even_where_it_is_the_default(place):
     assert "bag_of_words" not in evaluated(place, "data.train=null")
 
 
+def test_the_column_of_labels_that_is_named_counts_over_the_runs_column_for_each_policy(tmp_path):
+    overrides = [item for item in toy_overrides(tmp_path, tmp_path / "run") if not item.startswith("data.")]
+    rows = []
+    for number, line in enumerate(write_rows(tmp_path / "rows.jsonl", 40, 0).read_text().splitlines()):
+        row = json.loads(line)
+        rows.append({"prompt": row["prompt"], "toy": row["human"], "ann": {"toy": row["label"]}, "id": number})
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = [f"data.{name}={file}" for name in ("train", "validation", "test")]
+    more = ["data.columns.label=%policy%", "training.learning_rate=0.03", "training.max_steps=40"]
+    assert main(["train", *overrides, *data, *more]) == 0
+    shutil.copy(file, tmp_path / "test.jsonl")
+    right = evaluated(tmp_path)["alora"]
+    assert right > 0.9
+    assert evaluated(tmp_path, "data.columns.labels=ann")["alora"] == pytest.approx(1 - right)
+
+
 def test_a_threshold_fitted_to_named_rows_reads_them_as_the_run_does(place):
     before = threshold(place)
     assert main(["recalibrate", f"artifact={place / 'run'}", f"data.validation={place / 'validation.jsonl'}"]) == 0
@@ -106,6 +123,15 @@ def test_other_columns_than_the_runs_are_refused_for_rows_that_it_held_out(tmp_p
     assert "data.columns.label: rows that the run held out are read as it read them" in capsys.readouterr().err
 
 
+def test_the_runs_own_settings_may_be_repeated_for_rows_that_it_held_out(tmp_path):
+    overrides = [item for item in toy_overrides(tmp_path, tmp_path / "run") if not item.startswith("data.validation=")]
+    assert main(["train", *overrides, "data.validation_share=0.3"]) == 0
+    rows = [item for item in overrides if item.startswith("data.")]
+    repeated = [*rows, "data.columns.label=label", "data.validation_share=0.3"]
+    assert main(["recalibrate", f"artifact={tmp_path / 'run'}", *repeated]) == 0
+    assert main(["recalibrate", f"artifact={tmp_path / 'run'}", "data.validation_share=0.4"]) == 2
+
+
 def test_identity_is_certified_on_rows_of_the_policys_own_file(place):
     shutil.copy(place / "test.jsonl", place / "test_toy.jsonl")
     rows = ["data.test=" + str(place / "test_%policy%.jsonl"), "identity.dtypes=[float32]", "identity.conversations=1"]
@@ -130,6 +156,38 @@ def test_a_setting_that_would_change_nothing_is_refused(trained, place, capsys, 
         assert not (place / "out").exists()
     assert "keeps to" in capsys.readouterr().err
     assert main([*given, "prompt.layout=transcript", "prompt.max_prefix_tokens=400"]) == 0
+    # An option stands for the keys that it sets, and this one leaves prompt.max_prefix_tokens to the run.
+    assert main([*given, "prompt=transcript", "evaluation.target=null"]) == 0
+
+
+def test_a_bundle_is_copied_as_it_is_or_not_at_all(place, capsys):
+    given = ["export", f"artifact={place / 'run/battery/toy'}", f"output={place / 'copy'}"]
+    for setting in ("prompt.layout=turns", "export.license=mit", "export.languages=[en]"):
+        assert main([*given, setting]) == 2, setting
+        assert setting.partition("=")[0] in capsys.readouterr().err
+        assert not (place / "copy").exists()
+    assert main([*given, "prompt.layout=transcript", "export.license=null"]) == 0
+
+
+def test_what_a_verb_has_no_use_for_is_said(place, capsys):
+    assert main(["recalibrate", f"artifact={place / 'run'}", "prompt.layout=turns", "identity.conversations=1"]) == 0
+    assert "prompt.layout: without effect on alora recalibrate" in capsys.readouterr().err
+    assert main(["evaluate", f"artifact={place / 'run'}", "name=x", f"output={place}/${{name}}"]) == 0
+    assert "without effect" not in capsys.readouterr().err
+
+
+def test_jobs_of_a_sweep_never_write_to_one_place(place, capsys):
+    artifact, targets = f"artifact={place / 'run'}", ["evaluation.target=recall", "evaluation.target_value=0.3,0.95"]
+    before = threshold(place)
+    assert main(["recalibrate", "-m", artifact, *targets]) == 2
+    assert "would write to one place" in capsys.readouterr().err
+    assert threshold(place) == before
+    same = f"output={place}/out,{place}/./out"
+    assert main(["evaluate", "-m", artifact, same]) == 2
+    each = f"output={place}/out/${{hydra:job.num}}"
+    assert main(["evaluate", "-m", artifact, "evaluation.bootstrap=5,6", each]) == 0
+    assert {path.name for path in (place / "out").iterdir()} == {"0", "1"}
+    assert f"{place}/out/1" in capsys.readouterr().out
 
 
 def test_a_run_that_names_no_rows_any_more_says_so(place, capsys):

@@ -91,7 +91,7 @@ def test_a_failed_job_loses_no_other_and_finished_ones_are_skipped(here, launche
     assert [record.metric for record in records] == [5.0, None, 5.0]
     assert records[1].message == "rows of toy_bad cannot be used"
     folders = [here / "runs/fleet" / name for name in ("toy_a", "toy_bad", "toy_c")]
-    assert [record.run_dir for record in records] == [str(folder) for folder in folders]
+    assert [record.where for record in records] == [str(folder) for folder in folders]
     processes = {(folder / "process").read_text() for folder in (folders[0], folders[2])}
     assert (str(os.getpid()) in processes) == (launcher == "basic")
     if launcher in ("submitit", "ray"):
@@ -113,7 +113,7 @@ def test_folders_of_any_name(here, name, monkeypatch):
     code, records = _call("joblib" if "joblib" in name else "basic")
     assert code == 2
     assert [record.outcome for record in records] == [DONE, FAILED, DONE]
-    assert records[0].run_dir == str(here / name / "runs/fleet/toy_a")
+    assert records[0].where == str(here / name / "runs/fleet/toy_a")
 
 
 def test_a_temporary_folder_that_hydra_would_resolve_is_named(here, monkeypatch):
@@ -212,7 +212,7 @@ def test_jobs_that_would_write_to_one_place_are_refused(here, verb, more, place)
         (here / name).mkdir()
     changes = {"artifact": "one,two", "logs.examples": "3,4", "plan.policies": "3,4"}[place]
     jobs = ["-m", *more, f"{place}={changes}"]
-    with pytest.raises(ConfigError, match=r"would write to one place.*'output=results/\$\{" + place):
+    with pytest.raises(ConfigError, match=r"would write to one place.*'output=results/\$\{hydra:job.num\}'"):
         run_sweep(verb, jobs, lambda recipe: (0, None, False), _fails, print)
     (here / "results").mkdir()
     apart = [*(item for item in jobs if not item.startswith("output=")), f"output=results/${{{place}}}"]

@@ -64,7 +64,7 @@ def test_a_sweeper_reads_what_the_jobs_return(here, monkeypatch):
     assert [record.changed for record in records] == [f"training.learning_rate={rate}" for rate in (0.8, 0.4, 0.2, 0.1)]
     assert [record.outcome for record in records] == [DONE, FAILED, DONE, DONE]
     assert [record.metric for record in records] == [pytest.approx(0.6), None, 0.0, pytest.approx(0.1)]
-    assert [Path(record.run_dir) for record in records] == [here / f"runs/run/{number}" for number in range(4)]
+    assert [Path(record.where) for record in records] == [here / f"runs/run/{number}" for number in range(4)]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("optuna") is None, reason="hydra-optuna-sweeper is not installed")

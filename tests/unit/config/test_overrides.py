@@ -20,8 +20,14 @@ def test_every_override_that_leads_nowhere_at_once(tmp_path):
     assert len(str(caught.value).splitlines()) == len(wrong)
 
 
-def test_the_keys_that_a_command_line_sets_by_themselves_or_in_a_mapping():
+def test_the_keys_that_a_command_line_sets_by_themselves_in_a_mapping_or_by_an_option(tmp_path):
     given = ["data={columns: {label: x}, test: null}", "++data.label_map.a=b", "data.role_map={}", "~policy.labels"]
-    assert keys_given(given) == {
-        "data.columns.label", "data.test", "data.label_map.a", "data.role_map", "policy.labels"
-    }  # fmt: skip
+    keys = {"data.columns.label", "data.test", "data.label_map.a", "data.role_map", "policy.labels"}
+    assert keys_given(given, [tmp_path]) == keys
+    (tmp_path / "prompt").mkdir()
+    (tmp_path / "prompt/mine.yaml").write_text("layout: turns\n")
+    assert keys_given([*given, "prompt=mine", "recipe=mine", "name=mine"], [tmp_path]) == {
+        *keys,
+        "prompt.layout",
+        "name",
+    }

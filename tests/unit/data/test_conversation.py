@@ -293,6 +293,13 @@ def test_a_table_with_a_column_for_each_policy(tmp_path):
         read_multilabelled(jsonl(tmp_path, {"messages": "Hi"}), DataSettings(), [POLICY, OTHER])
 
 
+@pytest.mark.parametrize("labels", [{"topic": "billing"}, {"p": "ok"}, ["x"], "billing"])
+def test_a_label_column_that_is_named_alone_is_the_only_one_read(tmp_path, labels):
+    path = jsonl(tmp_path, row(human="violation", labels=labels))
+    (found,) = read(path, columns=ColumnSettings(label="human"))
+    assert found.labels == {"p": "violation"}
+
+
 def test_ids_that_come_twice_are_one_finding(tmp_path):
     paths = [jsonl(tmp_path, *(row(f"{name} {n}", id=n) for n in range(30)), name=f"{name}.jsonl") for name in "ab"]
     with pytest.raises(DataError) as caught:
