@@ -6,7 +6,7 @@ from alora.bundle.artifact import Artifact, find_artifact
 from alora.bundle.manifest import read_manifest
 from alora.bundle.named import saved_run
 from alora.commands.artifacts import opened_run, over
-from alora.config.schema import DataSettings, Recipe
+from alora.config.schema import ColumnSettings, DataSettings, Recipe
 from alora.data.conversation import LabelledConversation, named
 from alora.data.splits import hold_out, read_shared_rows, rows_digest
 from alora.errors import ConfigError, LeftOut
@@ -27,10 +27,12 @@ def data_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
     run = opened_run(artifact)
     given = recipe.data if run is None else over(recipe.data, run.data, recipe.given, "data")
     columns = replace(given.columns, group=None)  # a group says which side of a split a row is on
-    named = [name for name in _LABEL_COLUMNS if f"data.columns.{name}" in recipe.given]
-    if len(named) == 1:  # they are one choice: the run's other one would hide it
+    spelt = [name for name in _LABEL_COLUMNS if f"data.columns.{name}" in recipe.given]
+    mine = {name: getattr(recipe.data.columns, name) for name in _LABEL_COLUMNS}
+    named = spelt or [name for name in _LABEL_COLUMNS if mine[name] != getattr(ColumnSettings, name)]
+    if len(named) == 1:  # they are one choice, and the other one of the run would hide it
         (other,) = {*_LABEL_COLUMNS} - {*named}
-        columns = replace(columns, **{other: getattr(recipe.data.columns, other)})
+        columns = replace(columns, **{other: getattr(ColumnSettings, other)})
     return replace(given, columns=columns)
 
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import is_dataclass
 from functools import reduce
 
-from alora.config.schema import Recipe
+from alora.config.paths import POLICY_PLACE
+from alora.config.schema import ColumnSettings, Recipe
 from alora.config.setting import is_server, settings_of
 from alora.errors import ConfigError
 
@@ -45,6 +46,12 @@ def _conflicts(recipe: Recipe) -> Iterator[str]:
             f"training.engine=trl with adapter.kind={recipe.adapter.kind}: SFTTrainer passes no activation index on, "
             "so an aLoRA would be searched for in every row, and one that is not found trains nothing without a word; "
             "train it with training.engine=alora, or choose adapter=lora"
+        )
+    columns = recipe.data.columns
+    if POLICY_PLACE in columns.label and columns.labels != ColumnSettings.labels:
+        yield (
+            f"data.columns.label={columns.label} names a column for each policy, so data.columns.labels="
+            f"{columns.labels} would not be read; give one of them"
         )
     weights, train = recipe.data.weights, recipe.data.train
     for key, given in (("training.class_weights", recipe.training.class_weights != "none"), ("data.weights", weights)):

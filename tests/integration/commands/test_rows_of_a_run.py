@@ -86,6 +86,9 @@ def test_the_column_of_labels_that_is_named_counts_over_the_runs_column_for_each
     right = evaluated(tmp_path)["alora"]
     assert right > 0.9
     assert evaluated(tmp_path, "data.columns.labels=ann")["alora"] == pytest.approx(1 - right)
+    (tmp_path / "ann.yaml").write_text("data: {columns: {labels: ann}}\n")
+    assert evaluated(tmp_path, f"recipe={tmp_path / 'ann.yaml'}")["alora"] == pytest.approx(1 - right)
+    assert main(["train", *overrides, *data, *more, "data.columns.labels=ann"]) == 2
 
 
 def test_a_threshold_fitted_to_named_rows_reads_them_as_the_run_does(place):
