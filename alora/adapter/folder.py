@@ -253,8 +253,13 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def _is_set(value: Any) -> bool:
+    """Whether a setting has a value; 0 is one (``layers_to_transform: 0`` names a layer), and equals False."""
+    return value is not None and value is not False and value not in ("", [], {})
+
+
 def _spec(config: dict[str, Any], folder: Path) -> AdapterSpec:
-    used = [name for name in _UNSUPPORTED if config.get(name)]
+    used = [name for name in _UNSUPPORTED if _is_set(config.get(name))]
     if config.get("bias", "none") != "none":
         used.append(f"bias={config['bias']}")
     if config.get("init_lora_weights", True) not in _BASE_UNCHANGED:

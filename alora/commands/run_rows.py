@@ -15,7 +15,6 @@ from alora.training.claim import open_claim
 
 Rows = list[LabelledConversation]
 _FITTED = ("target", "target_value", "false_positive_cost", "false_negative_cost")
-_LABEL_COLUMNS = ("label", "labels")
 
 
 def data_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
@@ -26,13 +25,11 @@ def data_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
     """
     run = opened_run(artifact)
     given = recipe.data if run is None else over(recipe.data, run.data, recipe.given, "data")
+    mine, usual = recipe.data.columns, ColumnSettings()
     columns = replace(given.columns, group=None)  # a group says which side of a split a row is on
-    spelt = [name for name in _LABEL_COLUMNS if f"data.columns.{name}" in recipe.given]
-    mine = {name: getattr(recipe.data.columns, name) for name in _LABEL_COLUMNS}
-    named = spelt or [name for name in _LABEL_COLUMNS if mine[name] != getattr(ColumnSettings, name)]
-    if len(named) == 1:  # they are one choice, and the other one of the run would hide it
-        (other,) = {*_LABEL_COLUMNS} - {*named}
-        columns = replace(columns, **{other: getattr(ColumnSettings, other)})
+    spelt = {"data.columns.label", "data.columns.labels"} & recipe.given
+    if spelt or (mine.label, mine.labels) != (usual.label, usual.labels):  # one choice: the run's half would hide it
+        columns = replace(columns, label=mine.label, labels=mine.labels)
     return replace(given, columns=columns)
 
 

@@ -23,6 +23,7 @@ from alora.config.secrets import redacted
 from alora.errors import RunError
 from alora.training.claim import Claim
 from alora.training.run_folder import ADAPTER_FILES, CHECKPOINT, ClaimedFolder
+from alora.typed import typed
 
 ASK_AGAIN = "rows_to_ask_again"  # a fact of scores: rows that the next call may get an answer to
 JUDGE = "judge_digest"  # a fact of a judge's scores: who was asked
@@ -79,8 +80,8 @@ class ComparisonFolder(ClaimedFolder):
         """
         home = self.home(run)
         try:
-            failed = json.loads((home / _LEFT_OUT).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            failed = typed(dict[str, str], json.loads((home / _LEFT_OUT).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise RunError(f"{home / _LEFT_OUT} cannot be read ({error}); remove {home} and run again") from error
         return [read_scores(file) for file in sorted(home.glob("*.json")) if file.name != _LEFT_OUT], failed
 

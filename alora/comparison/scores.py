@@ -113,7 +113,7 @@ def read_scores(file: Path) -> Scores:
         if (version := content.pop("schema_version")) != SCHEMA_VERSION:
             raise ValueError(f"schema_version {version} is not {SCHEMA_VERSION}")
         return Scores.from_dict(content)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise RunError(
             f"{file} holds no scores of this version ({type(error).__name__}: {error}); remove it and run again"
         ) from error

@@ -31,7 +31,7 @@ from alora.config.describe import verb_help, without_effect
 from alora.config.guard import RECIPE_FILE, guarded_hydra
 from alora.config.overrides import explain, keys_given, require_known
 from alora.config.paths import absolute_paths, configs_folder
-from alora.config.precedence import chosen_section, silenced_choices
+from alora.config.precedence import chosen_section, label_choice, of_another_choice, silenced_choices
 from alora.config.received import as_written, read_settings
 from alora.config.saved import PRIMARY_DEFAULTS
 from alora.config.schema import OF_ARTIFACT, Recipe
@@ -102,6 +102,12 @@ def composing(arguments: Arguments, note: Callable[[str], None]) -> Iterator[Non
         for path in arguments.recipe_files:
             message = message.replace(f"recipe/{local_recipe_name(path)}", str(path))
         raise ConfigError(message) from error
+    except ValueError as error:
+        if "integer string conversion" not in str(error):
+            raise
+        raise ConfigError(
+            "a whole number has thousands of digits, more than Python reads; give a smaller one"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -163,14 +169,16 @@ def _typed(composed: DictConfig, arguments: Arguments) -> Recipe:
     values = {str(key): value for key, value in plain.items() if key != "hydra"}
     overrides = OmegaConf.to_container(HydraConfig.get().overrides.task)  # as written: to look at one is to resolve it
     given = [str(item) for item in overrides] if isinstance(overrides, list) else []
-    folders = [*arguments.roots, configs_folder()]
+    searched = [Path(str(path).removeprefix("file://")) for path in HydraConfig.get().searchpath]
+    folders = [*arguments.roots, configs_folder(), *searched]
+    keys = keys_given(given, folders)
     if arguments.local and arguments.verb in OF_ARTIFACT:
-        values["base"] = chosen_section("base", given, values, folders)
+        values["base"] = chosen_section("base", keys, values)
     recipe = typed_recipe(values)
-    recipe.given = keys_given(given, folders)
-    silenced = silenced_choices(given, values, folders)
-    if silenced:
-        raise ConfigError("\n".join(silenced))
+    recipe.given = keys
+    recipe.data.columns = label_choice(recipe.data.columns, keys)
+    if wrong := [*silenced_choices(given, values, folders), *of_another_choice(recipe, keys)]:
+        raise ConfigError("\n".join(wrong))
     return recipe
 
 

@@ -54,7 +54,7 @@ def _fill(recipe: DictConfig, values: Mapping[Any, Any], prefix: str = "") -> It
             value = [ALL_LINEAR] if (key, value) == ("adapter.targets", ALL_LINEAR) else value
             try:
                 OmegaConf.update(recipe, key, value, merge=False)
-            except OmegaConfBaseException:
+            except (OmegaConfBaseException, OverflowError):  # an int that no float holds
                 yield _refusal(key, kind, value)
         elif isinstance(value, Mapping):
             yield from _fill(recipe, value, f"{key}.")

@@ -51,8 +51,10 @@ def keys_given(overrides: Sequence[str], folders: Sequence[Path]) -> frozenset[s
     """
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     values = [(item.key_or_group, None if item.is_delete() else item.value()) for item in parsed]
-    chosen = [(key, option_values(key, value, folders) or value) for key, value in values if key != "recipe"]
-    return frozenset(name for key, value in chosen for name, _ in leaves(value, key))
+    chosen = [
+        option_values(key, value, folders) or dict(leaves(value, key)) for key, value in values if key != "recipe"
+    ]
+    return frozenset().union(*chosen)
 
 
 def _about_override(item: Override, folders: Sequence[Path]) -> str | None:

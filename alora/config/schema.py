@@ -89,7 +89,7 @@ class ColumnSettings:
     labels: str = setting("labels", "of several: {policy: label}")
     id: str = setting("id", "names a row in reports")
     group: str | None = setting(None, "rows with the same value (customer, thread) are never on both sides of a split")
-    time: str | None = setting(None, "kept next to the verdicts, for rates over time", of=("score",))
+    time: str | None = setting(None, "kept next to the verdicts, for rates over time", of=("score", "report", "label"))
 
 
 @dataclass
@@ -432,5 +432,5 @@ class Recipe:
     )
     show: int = setting(0, "rows to print as tokens, with what the adapter reads", least=0, of=("check",))
     force: bool = setting(
-        False, "start over where the run folder holds other settings", in_files=(False,), of=("train",)
+        False, "start over where the run folder holds other settings", in_files=(False,), of=("train", "compare")
     )

@@ -1,5 +1,6 @@
 """The labels of one row: one label for one policy, or several by policy id."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 from unicodedata import normalize
@@ -11,6 +12,8 @@ from alora.data.formats import shortened
 from alora.data.messages import kind, listed, unpacked
 from alora.findings import Findings
 from alora.policy import Policy
+
+_WHOLE = re.compile(r"(-?[0-9]+)\.0+\Z")
 
 
 def row_labels(
@@ -127,7 +130,8 @@ def _label(value: Any, where: str, policy: Policy, settings: DataSettings, findi
         "LABEL_UNKNOWN",
         where,
         f"label {shortened(label)}{mapped} is not one of {', '.join(policy.labels)} of policy {policy.id!r}; "
-        f"fix the row, map it ('data.label_map={{{quoted(value[:40])}: LABEL}}'), or add the label to the policy",
+        f"fix the row, map it ('data.label_map={{{quoted(_plain(value)[:40])}: LABEL}}'), or add the label to the "
+        "policy",
     )
     return None
 
@@ -143,12 +147,17 @@ def _meant(value: str, policy: Policy, settings: DataSettings) -> str:
 
 
 def _folded(label: str) -> str:
-    """A label without its differences in spelling: capitals, surrounding blanks, and how an accent is encoded."""
-    return normalize("NFKC", label).strip().casefold()
+    """A label without its differences in spelling: capitals, surrounding blanks, how an accent is encoded, and 1.0."""
+    return _plain(normalize("NFKC", label).strip().casefold())
+
+
+def _plain(text: str) -> str:
+    return _WHOLE.sub(r"\1", text)
 
 
 def _as_text(value: Any) -> Any:
-    """A number or a truth value as the text that a label is."""
+    """A number or a truth value as the text that a label is; a table with gaps has its whole numbers as 1.0."""
     if isinstance(value, bool):
         return str(value).lower()
-    return str(value) if isinstance(value, int) else value
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return str(int(value)) if whole else value

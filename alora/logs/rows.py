@@ -114,7 +114,7 @@ def _as_scored(settings: DataSettings, job: Mapping[str, Any]) -> DataSettings:
     own = replace(settings, columns=replace(settings.columns, time=None))
     if (kept := job.get("reading")) is not None and reading(own) == reading(DataSettings()):
         own = replace(own, **kept | {"columns": ColumnSettings(**kept["columns"])})
-    return replace(own, columns=replace(own.columns, time=job["time"]))
+    return replace(own, columns=replace(own.columns, time=job.get("time")))
 
 
 def conversations_at(

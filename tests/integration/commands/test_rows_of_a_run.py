@@ -88,6 +88,7 @@ def test_the_column_of_labels_that_is_named_counts_over_the_runs_column_for_each
     assert evaluated(tmp_path, "data.columns.labels=ann")["alora"] == pytest.approx(1 - right)
     (tmp_path / "ann.yaml").write_text("data: {columns: {labels: ann}}\n")
     assert evaluated(tmp_path, f"recipe={tmp_path / 'ann.yaml'}")["alora"] == pytest.approx(1 - right)
+    assert evaluated(tmp_path, f"recipe={tmp_path / 'run/run.yaml'}", "data.columns.labels=ann")["alora"] < 0.1
     assert main(["train", *overrides, *data, *more, "data.columns.labels=ann"]) == 2
 
 
@@ -161,6 +162,16 @@ def test_a_setting_that_would_change_nothing_is_refused(trained, place, capsys, 
     assert main([*given, "prompt.layout=transcript", "prompt.max_prefix_tokens=400"]) == 0
     # An option stands for the keys that it sets, and this one leaves prompt.max_prefix_tokens to the run.
     assert main([*given, "prompt=transcript", "evaluation.target=null"]) == 0
+
+
+def test_a_recipe_of_another_policy_beside_a_run_does_not_concern_it(trained, place, monkeypatch):
+    (place / "recipe.yaml").write_text("policy: {id: other, title: Other, rule: Other.}\nprompt: {layout: turns}\n")
+    monkeypatch.chdir(place)
+    adapter = [f"artifact={place / 'run/policies/toy/adapter'}", f"base.source={trained / 'base'}"]
+    quick = ["evaluation.bootstrap=0", "data.test=test.jsonl", "data.columns.label=human"]
+    assert main(["evaluate", *adapter, *quick, "output=e"]) == 0
+    assert main(["export", f"artifact={place / 'run'}", "output=bundle"]) == 0
+    assert read_evaluations(place / "e/evaluation.json")[0].policy == "toy"
 
 
 def test_a_bundle_is_copied_as_it_is_or_not_at_all(place, capsys):

@@ -161,6 +161,24 @@ def test_a_lost_unit_is_the_only_one_that_runs_again(compared, place, server, ca
     assert [item["test"] for item in again["scores"]] == [item["test"] for item in found["scores"]]
 
 
+@pytest.mark.parametrize("damage", ["1", "[]", '{"red": null}', "[" * 100_000])
+def test_damaged_records_of_a_comparison_are_refused_by_name(compared, place, tmp_path, capsys, damage):
+    run = shutil.copytree(compared[1], tmp_path / "run")
+    home = next((run / "arms").glob("bag_of_words*"))
+    found, scores = home / "left_out.json", home / "red.json"
+    arguments = overrides(place, run, "compare.arms=[bag_of_words]", "training.max_steps=4")
+    before = found.read_text()
+    found.write_text(damage)
+    assert main(["compare", *arguments]) == 2
+    assert str(found) in capsys.readouterr().err
+    found.write_text(before)
+    content = json.loads(scores.read_text())
+    content["test"]["label_ids"][0] = 2**63
+    scores.write_text(json.dumps(content))
+    assert main(["compare", *arguments]) == 2
+    assert str(scores) in capsys.readouterr().err
+
+
 def test_other_rows_or_settings_are_refused(compared, place, capsys):
     for change in ("compare.rows=3", "training.learning_rate=0.5", f"data.test={place / 'validation.jsonl'}"):
         assert main(["compare", *overrides(place, compared[1], change)]) == 2

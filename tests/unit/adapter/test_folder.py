@@ -73,6 +73,7 @@ def test_the_digest_changes_with_whatever_changes_answers():
         ("layer_replication", [[0, 2]]),
         *[(key, ["v_proj"]) for key in ("exclude_modules", "layers_pattern")],
         ("layers_to_transform", [0]),
+        ("layers_to_transform", 0),
         ("trainable_token_indices", [3]),
         ("bias", "all"),
         ("init_lora_weights", "pissa"),

@@ -19,6 +19,12 @@ def test_unknown_keys_are_found_at_any_depth_and_open_dictionaries_are_left_alon
     ("key", "value", "words"),
     [
         ("epochs", "many", "training.epochs is 'many'; it must be a number, or null"),
+        pytest.param(
+            "learning_rate",
+            10**400,
+            f"training.learning_rate is 1{'0' * 199}; it must be a number, or null",
+            id="beyond-floats",
+        ),
         ("seed", 1.5, "training.seed is 1.5; it must be a whole number"),
         ("seed", None, "training.seed cannot be null; leave it out, or give it a value"),
         ("shard_base", "perhaps", "training.shard_base is 'perhaps'; it must be true or false"),

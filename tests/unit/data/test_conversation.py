@@ -9,6 +9,7 @@ import os
 import resource
 import sys
 import threading
+from dataclasses import replace
 
 import datasets
 import pyarrow
@@ -298,6 +299,22 @@ def test_a_label_column_that_is_named_alone_is_the_only_one_read(tmp_path, label
     path = jsonl(tmp_path, row(human="violation", labels=labels))
     (found,) = read(path, columns=ColumnSettings(label="human"))
     assert found.labels == {"p": "violation"}
+
+
+@pytest.mark.parametrize("number", ["1", "1.0"])
+def test_whole_numbers_that_a_table_with_gaps_has_as_floats_are_labels(tmp_path, number):
+    pyarrow.parquet.write_table(
+        pyarrow.table({"prompt": ["a", "b", "c"], "p": [1.0, 0.0, None]}), tmp_path / "gaps.parquet"
+    )
+    (tmp_path / "gaps.csv").write_text("prompt,p\na,1.0\nb,0.0\nc,\n")
+    settings = DataSettings(
+        columns=ColumnSettings(label="%policy%"), label_map={number: "violation", number.replace("1", "0", 1): "ok"}
+    )
+    for name in ("gaps.parquet", "gaps.csv"):
+        rows = read_multilabelled(str(tmp_path / name), settings, [POLICY])
+        assert [row.labels for row in rows] == [{"p": "violation"}, {"p": "ok"}, {}]
+    with pytest.raises(DataError, match=r"'data.label_map=\{\"1\": LABEL\}'"):
+        read_multilabelled(str(tmp_path / "gaps.csv"), replace(settings, label_map={}), [POLICY])
 
 
 def test_ids_that_come_twice_are_one_finding(tmp_path):

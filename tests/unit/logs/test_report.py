@@ -6,7 +6,9 @@ import re
 import pytest
 
 from alora.cli import main
+from alora.config.schema import DataSettings
 from alora.logs.report import MOST_TOGETHER, Summary, day_of, report
+from alora.logs.rows import survey
 from alora.verdict import population_stability
 from tests.unit.logs.cases import HOSTILE, POLICIES, log, probability, verdicts
 
@@ -103,6 +105,16 @@ def test_a_received_job_s_time_is_text(tmp_path):
     assert main(["report", f"verdicts={place}", f"output={tmp_path}"]) == 0
     assert "column '&lt;img" in (tmp_path / "report.md").read_text()
     assert "<img" not in (tmp_path / "report.md").read_text() + (tmp_path / "report.html").read_text()
+
+
+def test_a_received_job_without_a_time_has_none(tmp_path):
+    source = log(tmp_path, 3)
+    place = verdicts(tmp_path / "v", source)
+    manifest = json.loads((place / "manifest.json").read_text())
+    del manifest["job"]["time"]
+    manifest["job"]["rows_digest"] = survey(str(source), DataSettings()).digest
+    (place / "manifest.json").write_text(json.dumps(manifest))
+    assert main(["report", f"verdicts={place}", f"data={source}", f"output={tmp_path}"]) == 0
 
 
 def test_nothing_of_a_row_becomes_markup(tmp_path, monkeypatch):
