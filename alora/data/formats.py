@@ -112,7 +112,7 @@ def parse_json(text: str) -> Any:
         ValueError: with a message that completes "not JSON: ...".
     """
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_int=_whole_number)
+        return json.loads(text, object_pairs_hook=unique, parse_int=_whole_number)
     except json.JSONDecodeError as error:
         cut = ", the text ends too early" if error.pos >= len(text.rstrip()) else ""
         raise ValueError(f"{error.msg} at column {error.colno}{cut}") from None
@@ -126,7 +126,8 @@ def _whole_number(digits: str) -> int:
     return int(digits)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object's keys and values; ValueError for a key that is there twice, which two readers may read differently."""
     result: dict[str, Any] = {}
     for key, value in pairs:
         if key in result:
@@ -173,7 +174,7 @@ def _parse_line(where: str, line: bytes, findings: Findings) -> Iterator[Row]:
 
 def _read_array(stream: io.TextIOWrapper, name: str, findings: Findings) -> Iterator[Row]:
     """The items of an array, decoded one by one from a buffer that grows only while an item is not complete."""
-    decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_whole_number)
+    decoder = json.JSONDecoder(object_pairs_hook=unique, parse_int=_whole_number)
     buffer, number, size = stream.read(CHUNK).lstrip()[1:], 1, CHUNK
     at, ended = 0, False
     while True:

@@ -32,7 +32,9 @@ class GuardEndpoint:
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
         """Serve the bundles among the server's LoRA modules. What keeps the guard from serving, its routes report."""
         from alora.guard.mounted import guard_of  # vLLM loads this file long before its engine is up
+        from alora.vllm_plugin import seeds
 
+        seeds.refuse_on_cpu()  # by vLLM's own routes: the guard has to stay up
         try:
             state.alora_guard, state.alora_loader = guard_of(engine_client, state, args)
             await state.alora_loader.follow()

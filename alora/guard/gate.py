@@ -1,6 +1,7 @@
 """The gate that every request to the guard goes through: bounds on its body, and errors as OpenAI words them."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from pydantic_core import PydanticSerializationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from alora.data.formats import unique
+from alora.errors import one_line
 from alora.guard import metrics
 from alora.guard.reader import EngineDead, GuardRefusal, Overloaded
 
@@ -33,6 +36,7 @@ class OneGate(APIRoute):
         async def bounded(request: Request) -> Response:
             try:
                 await _read_bounded(request)
+                _require_unique(request)
                 if request.method != "POST":  # a policy that is being replaced stays whole
                     return await handle(request)
                 return await _unless_gone(request, handle(request))
@@ -67,6 +71,19 @@ async def _read_bounded(request: Request) -> None:
     except TimeoutError:
         raise GuardRefusal(f"the request was not whole after {MOST_SECONDS:g} seconds", 408) from None
     request._body = bytes(body)
+
+
+def _require_unique(request: Request) -> None:
+    """Read a body of JSON once; GuardRefusal for a key that is there twice, of which another reader may take the other.
+
+    What is no JSON is left to FastAPI, which says where.
+    """
+    try:
+        request._json = json.loads(request._body, object_pairs_hook=unique)  # as Starlette keeps what it has read
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+        return
+    except ValueError as error:
+        raise GuardRefusal(f"the body: {one_line(error)}") from None
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, Response]) -> Response:

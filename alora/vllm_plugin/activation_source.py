@@ -15,7 +15,7 @@ from typing import Any
 
 from alora.activation import last_occurrence
 from alora.errors import AdapterError
-from alora.vllm_plugin import compat
+from alora.vllm_plugin import compat, seeds
 from alora.vllm_plugin.adapter_config import AdapterConfig, claims_alora, config_here
 from alora.vllm_plugin.adapter_record import KEPT, AdapterRecord, Records
 from alora.vllm_plugin.carried_request import carry
@@ -274,6 +274,8 @@ def process_inputs_patch(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def process_inputs(self: Any, *args: Any, **kwargs: Any) -> Any:
         request = original(self, *args, **kwargs)
+        if why := seeds.refusal(request.sampling_params):
+            raise RefusedRequest(why)
         lora_request = getattr(request, "lora_request", None)
         if lora_request is None:
             return request

@@ -106,6 +106,11 @@ def vllm_version() -> str | None:
         return None
 
 
+def on_cpu() -> bool:
+    """Whether this vLLM computes on a CPU."""
+    return bool(_late("vllm.platforms", "current_platform").is_cpu())
+
+
 def load_plugins() -> None:
     """Load plugins as vLLM does in each of its processes, with its own choice among them (``VLLM_PLUGINS``)."""
     _late("vllm.plugins", "load_general_plugins")()

@@ -34,6 +34,7 @@ class State:
         self.reason = ""
         self.vllm_version: str | None = None
         self.patched: tuple[str, ...] = ()
+        self.seeds_end_engine = False
         self.undo: list[Callable[[], None]] = []
 
 

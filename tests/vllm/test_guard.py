@@ -169,6 +169,17 @@ def test_a_guard_of_its_own_before_the_server(served, tmp_path):
         assert ask(guard, messages=long).status_code == ask(served, messages=long).status_code == 413
 
 
+def test_a_seed_that_would_end_the_engine_is_refused(served):
+    """Many prompts in one request are computed in chunks; vLLM's CPU build ends its engine at the first of a seed."""
+    model = httpx.get(f"{served.url}/v1/models").json()["data"][0]["id"]
+    body = {"model": model, "prompt": [[7] * 400] * 12, "max_tokens": 1, "seed": 1, "temperature": 1}
+    answer = httpx.post(f"{served.url}/v1/completions", json=body, timeout=60)
+    assert (answer.status_code, "seed" in answer.json()["error"]["message"]) == (400, True)
+    sure = httpx.post(f"{served.url}/v1/completions", json=body | {"temperature": 0}, timeout=60)
+    assert (sure.status_code, len(sure.json()["choices"])) == (200, 12)
+    assert ask(served).status_code == 200
+
+
 def test_a_missed_deadline_blocks_and_leaves_nothing_running(served):
     answer = ask(served, deadline_ms=0.01).json()
     assert [verdict["status"] for verdict in answer["verdicts"]] == ["missed", "missed"]

@@ -77,6 +77,9 @@ def test_policies_and_health(client, bundles):
     ("content", "status", "words"),
     [
         (b'{"messages": oops}', 400, "not JSON at character 13"),
+        (b'{"messages": [{"role": "user", "content": "a refund", "content": "hi"}]}', 400, "'content' is there twice"),
+        (b'{"messages": [], "messages": [{"role": "user", "content": "hi"}]}', 400, "'messages' is there twice"),
+        (b'{"deadline_ms": ' + b"1" * 5000 + b"}", 400, "body"),
         (b"[]", 400, "body"),
         (b"{}", 400, "messages: Field required"),
         (b'{"messages": []}', 400, "empty"),
