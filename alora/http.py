@@ -202,11 +202,13 @@ class Waiting(Generic[_Resource], Closing):
 
     def __init__(self, make: Callable[[], _Resource]) -> None:
         self._make, self.resource = make, make()
-        self._lock, self._process = Lock(), 0
+        self._lock, self._process, self._closed = Lock(), 0, False
         self._thread, self._end = Thread(), lambda: None
 
     def __call__(self, work: Callable[[_Resource], Coroutine[Any, Any, _Result]]) -> _Result:
         with self._lock:
+            if self._closed:
+                raise ConfigError("it is closed; make another one")
             if self._process != os.getpid():
                 self._start()
         future = asyncio.run_coroutine_threadsafe(work(self.resource), self._loop)
@@ -228,6 +230,7 @@ class Waiting(Generic[_Resource], Closing):
 
     def close(self) -> None:
         """End the thread, and close its object."""
+        self._closed = True
         if self._process == os.getpid():
             self._end()
             self._thread.join()

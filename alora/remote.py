@@ -119,7 +119,7 @@ class Client(Closing):
     def score_many(self, rows: Iterable[Messages], *, errors: Literal["return"]) -> Iterator[Verdicts | AloraError]: ...
     def score_many(self, rows: Iterable[Messages], *, errors: str = "raise") -> Iterator[Any]:
         """:meth:`AsyncClient.score_many`, waited for row by row."""
-        answers = self._wait.resource.score_many(rows, errors=errors)
+        answers = self._wait(lambda client: _begun(client, rows, errors))
 
         async def following() -> Any:
             return await anext(answers, None)
@@ -132,6 +132,10 @@ class Client(Closing):
 
     def close(self) -> None:
         self._wait.close()
+
+
+async def _begun(client: AsyncClient, rows: Iterable[Messages], errors: str) -> AsyncGenerator[Any]:
+    return client.score_many(rows, errors=errors)
 
 
 async def _ended(answers: AsyncGenerator[Any]) -> None:

@@ -35,8 +35,8 @@ _KEY_PREFIX = "base_model.model."
 # Settings of a LoraConfig that change what the adapter computes in a way that the bank does not.
 _UNSUPPORTED = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "lora_bias", "layer_replication",
                 "fan_in_fan_out", "target_parameters", "use_qalora", "use_bdlora", "trainable_token_indices",
-                "arrow_config", "kasa_config", "monteclora_config", "layers_to_transform", "layers_pattern",
-                "exclude_modules")  # fmt: skip
+                "megatron_config", "arrow_config", "kasa_config", "monteclora_config", "layers_to_transform",
+                "layers_pattern", "exclude_modules")  # fmt: skip
 # Ways to begin that leave the base's weights alone; PEFT's others (PiSSA, OLoRA, LoftQ, ...) change them on loading.
 _BASE_UNCHANGED = (True, False, None, "gaussian", "eva", "orthogonal")
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)

@@ -15,7 +15,7 @@ from alora.bundle.read import check_bases
 from alora.commands.artifacts import Subject, open_subject
 from alora.commands.output import report_file, report_file_in, say, say_json, table, write_text
 from alora.commands.run_pages import say_doubts, write_page
-from alora.commands.run_rows import measured_settings, trained_rows
+from alora.commands.run_rows import measured_settings, read_for, trained_rows
 from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import LabelledConversation
 from alora.data.sources import Source
@@ -45,12 +45,12 @@ def run(recipe: Recipe) -> int:
     artifact = find_artifact(str(recipe.artifact))
     bare = [artifact.folder] if artifact.kind is Kind.ADAPTER else []  # keeps its evaluation next to its weights
     file = report_file_in(recipe.output, EVALUATION, *bare)
-    # Rows are read for all policies, which a row may name, and only then are policies chosen.
     everyone = [open_subject(folder, artifact, recipe) for folder in artifact.members.values()]
     if artifact.bundles:
         require_one_base([subject.bundle for subject in everyone if subject.bundle])
-    data, policies = measured_settings(recipe, artifact), [subject.require_policy() for subject in everyone]
     subjects = chosen({subject.require_policy().id: subject for subject in everyone}, recipe.policies, artifact)
+    data = measured_settings(recipe, artifact)
+    policies = [subject.require_policy() for subject in read_for(everyone, list(subjects.values()))]
     rows, unread = _rows(data.test, data, policies)
     pages = {name: file.with_suffix(f".{name}.html" if len(subjects) > 1 else ".html") for name in subjects}
     for path in {file.with_suffix(".parquet"), file.with_suffix(".html"), *pages.values()}:

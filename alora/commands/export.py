@@ -87,7 +87,7 @@ def _made(recipe: Recipe, artifact: Artifact) -> Bundle:
     policy, home = subject.require_policy(), home_of(folder)
     default = next(iter(artifact.bundles), artifact.folder / BATTERY / policy.id)  # in the run itself
     evaluations, run = _evaluations(home, subject), saved_run(artifact)
-    settings = recipe.export if run is None else over(recipe.export, run.export, recipe.given, "export")
+    settings = recipe.export if run is None else over(recipe.export, run.export, recipe.given | recipe.named, "export")
     contents = BundleContents(
         certificate=_certificate(home, subject),
         base=subject.load_base(),

@@ -11,7 +11,7 @@ from alora.bundle.artifact import Artifact, find_artifact
 from alora.bundle.named import chosen, read_bundles
 from alora.bundle.read import Bundle, check_bases, load_bundle
 from alora.commands.output import report_file_in, say, say_json, table, write_json
-from alora.commands.run_rows import measured_settings
+from alora.commands.run_rows import measured_settings, read_for
 from alora.comparison.fleet import FleetReport, Member, PolicyChange, report
 from alora.config.schema import Recipe
 from alora.data.conversation import LabelledConversation, named
@@ -29,7 +29,6 @@ def run(recipe: Recipe) -> int:
     """1 when a policy fell below its last version by more than ``fleet.tolerance``, is gone, or has rows that fail."""
     file = report_file_in(recipe.output, "fleet.json")
     artifact = find_artifact(str(recipe.artifact))
-    # Rows are read for all policies, which a row may name, and only then are policies chosen.
     everyone, base_settings = read_bundles([str(artifact.folder)], recipe.base, (), load_bundle)
     by_name = chosen({bundle.policy.id: bundle for bundle in everyone}, recipe.policies, artifact)
     bundles = list(by_name.values())
@@ -45,7 +44,7 @@ def run(recipe: Recipe) -> int:
                     f"policy {bundle.policy.id} has the labels {', '.join(now)}, and in {recipe.fleet.against} "
                     f"{', '.join(bundle.policy.labels)}: no row is labelled for both; name the others in policies="
                 )
-    rows, left_out = _rows(recipe, artifact, everyone)
+    rows, left_out = _rows(recipe, artifact, read_for(everyone, bundles))
     unusable = {name: str(error) for name, error in left_out.items() if name in by_name}
     base = load_base(base_settings)
     members = _members(bundles, base, rows)

@@ -21,7 +21,7 @@ from alora.bundle.move import is_move, moved, recertify, rewrite_bundle
 from alora.bundle.named import chosen, read_bundles, saved_run
 from alora.bundle.read import Bundle, check_bundles, load_bundle
 from alora.commands.output import say, say_json, table
-from alora.commands.run_rows import data_settings, trained_rows
+from alora.commands.run_rows import data_settings, read_for, trained_rows
 from alora.config.received import value_at
 from alora.config.schema import BaseSettings, Recipe
 from alora.data.conversation import LabelledConversation, each, named
@@ -63,7 +63,9 @@ def run(recipe: Recipe) -> int:
         raise ConfigError("output= is for the whole battery; leave policies= out, or recalibrate where it lies")
     for bundle in bundles:  # all of them before the first is written
         require_replaceable(_place(recipe, artifact, bundle).absolute(), bundle.policy.id)
-    rows, source = _validation_rows(recipe, artifact, everyone, {bundle.policy.id for bundle in bundles})
+    rows, source = _validation_rows(
+        recipe, artifact, read_for(everyone, bundles), {bundle.policy.id for bundle in bundles}
+    )
     base = load_base(settings)
     if recipe.output is None and len(bundles) < len(everyone):
         _require_same_base(everyone, base)

@@ -1,6 +1,8 @@
 """Labelled rows next to an artifact: read as its run read its own, where the command says nothing else."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from alora.bundle.artifact import Artifact, find_artifact
 from alora.bundle.manifest import read_manifest
@@ -14,6 +16,7 @@ from alora.policy import load_policies
 from alora.training.claim import open_claim
 
 Rows = list[LabelledConversation]
+Member = TypeVar("Member")
 _FITTED = ("target", "target_value", "false_positive_cost", "false_negative_cost")
 
 
@@ -24,10 +27,10 @@ def data_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
         RunError: the run's records do not agree.
     """
     run = opened_run(artifact)
-    given = recipe.data if run is None else over(recipe.data, run.data, recipe.given, "data")
+    given = recipe.data if run is None else over(recipe.data, run.data, recipe.given | recipe.named, "data")
     mine, usual = recipe.data.columns, ColumnSettings()
     columns = replace(given.columns, group=None)  # a group says which side of a split a row is on
-    spelt = {"data.columns.label", "data.columns.labels"} & recipe.given
+    spelt = {"data.columns.label", "data.columns.labels"} & (recipe.given | recipe.named)
     if spelt or (mine.label, mine.labels) != (usual.label, usual.labels):  # one choice: the run's half would hide it
         columns = replace(columns, label=mine.label, labels=mine.labels)
     return replace(given, columns=columns)
@@ -48,6 +51,12 @@ def measured_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
     if given.test is None:
         raise ConfigError("there are no rows to evaluate on; add data.test=FILE.jsonl")
     return given
+
+
+def read_for(everyone: Sequence[Member], chosen: Sequence[Member]) -> Sequence[Member]:
+    """For which policies rows are read: all that an artifact has, since a row may name any; of one chosen policy for
+    that alone, and rows that name none are its own."""
+    return chosen if len(chosen) == 1 else everyone
 
 
 def trained_rows(artifact: Artifact) -> tuple[Rows, Rows, LeftOut]:

@@ -18,6 +18,7 @@ import hydra
 import yaml
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
@@ -26,12 +27,13 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from alora.config.arguments import LOCAL_RECIPE, Arguments, local_recipe_name, read_arguments
+from alora.config.choices import ALORAS_OWN, choices
 from alora.config.convert import typed_recipe
 from alora.config.describe import verb_help, without_effect
 from alora.config.guard import RECIPE_FILE, guarded_hydra
-from alora.config.overrides import explain, keys_given, require_known
+from alora.config.overrides import explain, require_known
 from alora.config.paths import absolute_paths, configs_folder
-from alora.config.precedence import chosen_section, label_choice, of_another_choice, silenced_choices
+from alora.config.precedence import Choices, chosen_section, label_choice, of_another_choice, silenced_choices
 from alora.config.received import as_written, read_settings
 from alora.config.saved import PRIMARY_DEFAULTS
 from alora.config.schema import OF_ARTIFACT, Recipe
@@ -167,19 +169,24 @@ def _typed(composed: DictConfig, arguments: Arguments) -> Recipe:
     plain = OmegaConf.to_container(composed)
     assert isinstance(plain, dict)
     values = {str(key): value for key, value in plain.items() if key != "hydra"}
-    overrides = OmegaConf.to_container(HydraConfig.get().overrides.task)  # as written: to look at one is to resolve it
-    given = [str(item) for item in overrides] if isinstance(overrides, list) else []
-    searched = [Path(str(path).removeprefix("file://")) for path in HydraConfig.get().searchpath]
-    folders = [*arguments.roots, configs_folder(), *searched]
-    keys = keys_given(given, folders)
+    chosen = _choices(arguments)
     if arguments.local and arguments.verb in OF_ARTIFACT:
-        values["base"] = chosen_section("base", keys, values)
+        values["base"] = chosen_section("base", chosen.given, values)
     recipe = typed_recipe(values)
-    recipe.given = keys
-    recipe.data.columns = label_choice(recipe.data.columns, keys)
-    if wrong := [*silenced_choices(given, values, folders), *of_another_choice(recipe, keys)]:
+    recipe.given, recipe.named = chosen.given, frozenset() if arguments.local else frozenset(chosen.recipe)
+    recipe.data.columns = label_choice(recipe.data.columns, chosen.given)
+    if wrong := [*silenced_choices(chosen, values), *of_another_choice(recipe, chosen)]:
         raise ConfigError("\n".join(wrong))
     return recipe
+
+
+def _choices(arguments: Arguments) -> Choices:
+    """What the command line of the config that was composed last chooses."""
+    said = HydraConfig.get().overrides
+    lines = [str(line) for part in (said.hydra, said.task) for line in OmegaConf.to_container(part) or ()]  # unresolved
+    here = GlobalHydra.instance().is_initialized()  # in a job of a sweep
+    with contextlib.nullcontext() if here else initialised(arguments):
+        return choices(arguments.options.get("--config-name") or ALORAS_OWN, lines)
 
 
 def _verb_help(arguments: Arguments) -> str:

@@ -11,10 +11,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
 from alora.config.convert import schema_types, unknown_key_message
-from alora.config.precedence import option_values
 from alora.config.schema import OPEN_DICTIONARIES
 from alora.errors import ConfigError, first_line
-from alora.typed import leaves
 
 _OPEN = tuple(f"{name}." for name in OPEN_DICTIONARIES)
 
@@ -39,22 +37,6 @@ def require_known(overrides: Sequence[str], folders: Sequence[Path]) -> None:
     problems = [problem for item in judged if (problem := _about_override(item, folders)) is not None]
     if problems:
         raise ConfigError("\n".join(problems))
-
-
-def keys_given(overrides: Sequence[str], folders: Sequence[Path]) -> frozenset[str]:
-    """The keys that ``overrides`` set, those inside a mapping apart (``data={label_map: {a: b}}`` sets
-    ``data.label_map.a``), and of a group the keys that its option sets; a recipe's are its own.
-
-    Args:
-        overrides: of the command line.
-        folders: where groups lie.
-    """
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    values = [(item.key_or_group, None if item.is_delete() else item.value()) for item in parsed]
-    chosen = [
-        option_values(key, value, folders) or dict(leaves(value, key)) for key, value in values if key != "recipe"
-    ]
-    return frozenset().union(*chosen)
 
 
 def _about_override(item: Override, folders: Sequence[Path]) -> str | None:

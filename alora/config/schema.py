@@ -372,6 +372,7 @@ class Recipe:
     # No setting: the keys that the command line spells out, which count over an artifact's run even where they are null
     # or the default. No field either, so no file holds it and dataclasses.replace drops it.
     given = frozenset[str]()
+    named = frozenset[str]()  # likewise, of a recipe or primary config that the command line names
 
     name: str = setting("run", "of the run", form=(names_a_folder, "a folder's name: no slash, 200 letters at most"),
                         of=("new", "train", "compare"))  # fmt: skip

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 from unicodedata import normalize
 
@@ -88,6 +89,8 @@ def _refuse_contradiction(
 ) -> None:
     """If a row has both ``label`` and ``labels``, they must agree for the policy that the row names."""
     columns, named = settings.columns, row.get("policy")
+    if columns.label == ColumnSettings.label and columns.labels != ColumnSettings.labels:
+        return  # labels alone are named, and a column "label" may be anything
     named = named if isinstance(named, str) or len(policies) > 1 else policies[0].id
     for policy in policies:
         alone, among = _as_text(row.get(columns.label)), labels_found.get(policy.id)
@@ -159,5 +162,6 @@ def _as_text(value: Any) -> Any:
     """A number or a truth value as the text that a label is; a table with gaps has its whole numbers as 1.0."""
     if isinstance(value, bool):
         return str(value).lower()
-    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    return str(int(value)) if whole else value
+    if isinstance(value, float) and isfinite(value):
+        return str(int(value)) if value.is_integer() else repr(value)
+    return str(value) if isinstance(value, int) else value

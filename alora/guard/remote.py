@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import math
 from collections.abc import AsyncGenerator, Sequence
 
 from alora.bundle.light import LightBundle
@@ -52,7 +53,8 @@ class RemoteReader:
     """
 
     def __init__(self, urls: Sequence[str], bundles: Sequence[LightBundle], renderer: Renderer) -> None:
-        engines = {engine.url: engine for engine in (RemoteEngine(url, _AT_ONCE) for url in urls)}
+        # Servers watches them.
+        engines = {engine.url: engine for engine in (RemoteEngine(url, _AT_ONCE, math.inf) for url in urls)}
         self._engines, self._renderer = engines, renderer
         self._servers = Servers(list(engines), MODELS, lambda url: engines[url].forget())
         self._bundles = {bundle.served_name: bundle for bundle in bundles}

@@ -96,6 +96,12 @@ def _require_fit(weights: AdapterWeights, model: nn.Module) -> None:
             f"the adapter does not fit this base: {len(unfit)} module(s) missing or of another size, first {unfit[0]}; "
             "validate it on the base that it was trained for"
         )
+    known, ids = model.get_input_embeddings().weight.shape[0], weights.spec.invocation_ids or ()
+    if strange := [token for token in ids if not 0 <= token < known]:
+        raise AdapterError(
+            f"the adapter is invoked by token {strange[0]}, and this base has {known} tokens; validate it on the base "
+            "that it was trained for"
+        )
 
 
 def _dtypes(base: LoadedBase, settings: IdentitySettings) -> tuple[list[torch.dtype | None], list[str]]:

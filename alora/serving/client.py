@@ -7,6 +7,7 @@ names (``policy@digest``) and with ``--logprobs-mode processed_logprobs``.
 import asyncio
 import json
 import math
+import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import count
 from typing import Any, TypeVar
@@ -29,9 +30,13 @@ _Result = TypeVar("_Result")
 
 
 class RemoteEngine(AsyncClosing):
-    """Label scores from an OpenAI-compatible vLLM server at ``url`` (``http://host:port``), in one event loop."""
+    """Label scores from an OpenAI-compatible vLLM server at ``url`` (``http://host:port``), in one event loop.
 
-    def __init__(self, url: str, at_once: int | None = None) -> None:
+    Args:
+        idle_s: seconds without an answer after which another server may have taken its place; a start takes longer.
+    """
+
+    def __init__(self, url: str, at_once: int | None = None, idle_s: float = 2.0) -> None:
         self.url = root(url)
         if "@" in url.partition("://")[2].partition("/")[0]:
             raise ConfigError(f"{redacted(url)} holds a password; take it out, and export {KEY} for the key")
@@ -41,6 +46,7 @@ class RemoteEngine(AsyncClosing):
         self._verifying: dict[str, asyncio.Task[None]] = {}  # by the same name
         self._listing: asyncio.Task[dict[str, int | None]] | None = None
         self._tasks = set[asyncio.Task[Any]]()
+        self._idle_s, self._answered = idle_s, 0.0  # when it last gave an answer that counts, by the monotonic clock
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -63,7 +69,8 @@ class RemoteEngine(AsyncClosing):
 
     async def verify(self, bundles: Sequence[LightBundle], renderer: Renderer) -> None:
         """Check that the server runs the plugin and that each adapter there gives its bundle's answers: once, and again
-        after it was away or failed, since another server may have taken its place.
+        after it was away or failed, since another server may have taken its place. After ``idle_s`` one bundle is
+        checked again, for the base that all share: which weights an adapter has each request says itself.
 
         An aLoRA prompt without its invocation is refused by the plugin, and by nothing else. Then one golden row of
         each bundle must come back, within the tolerance of bfloat16 (a server does not report its dtype): another base,
@@ -74,6 +81,8 @@ class RemoteEngine(AsyncClosing):
             CheckFailed: it runs without the plugin, its answers are not the bundle's, or a bundle stores none.
         """
         verified, verifying = self._verified, self._verifying  # forget() has new ones take their place
+        if bundles and time.monotonic() - self._answered > self._idle_s:
+            verified.pop(bundles[0].served_name, None)
         unknown = {bundle.served_name: bundle for bundle in bundles if bundle.served_name not in verified}
         for name, bundle in unknown.items():
             if name not in verifying:
@@ -96,8 +105,11 @@ class RemoteEngine(AsyncClosing):
                 f"{self.url} serves {', '.join(sorted(served))[:500]}, not {', '.join(missing)}; start it with "
                 "alora serve, or load each bundle under that name (POST /v1/load_lora_adapter)"
             )
-        await self._require(bundle, renderer)
-        verified[bundle.served_name] = bundle.served_weights
+        try:
+            await self._require(bundle, renderer)
+        except PromptRefused as error:  # the bundle's, and no user's
+            raise CheckFailed(f"{self.url} refuses a golden row of {bundle.folder}: {error}") from error
+        verified[bundle.served_name], self._answered = bundle.served_weights, time.monotonic()
 
     def _start(self, work: Coroutine[Any, Any, _Result]) -> asyncio.Task[_Result]:
         task = asyncio.ensure_future(work)
@@ -127,8 +139,11 @@ class RemoteEngine(AsyncClosing):
     ) -> tuple[tuple[float, ...], int]:
         """:meth:`label_logits` of one policy, and how many of the prompt's tokens the server had in its cache (where it
         says so); ``session`` is for a router on the way, ``fields`` are further ones of the request."""
+        counts = name in self._verified
         try:
-            return await self._ask(prefix, suffix, name, session, fields)
+            answer = await self._ask(prefix, suffix, name, session, fields)
+            self._answered = time.monotonic() if counts else self._answered
+            return answer
         except (PromptRefused, Full):
             raise
         except AloraError as error:

@@ -80,6 +80,18 @@ def test_evaluate_each_policy_on_its_own_rows(place, tmp_path):
     assert read_evaluations(output)[0].metrics.value("auroc") == recorded[0].metrics.value("auroc")
 
 
+def test_rows_that_name_no_policy_are_the_one_that_is_chosen_s(place, tmp_path, capsys):
+    rows = [json.loads(line) for line in (place / "red.test.jsonl").read_text().splitlines()]
+    bare = [{name: value for name, value in row.items() if name != "policy"} for row in rows]
+    (tmp_path / "bare.jsonl").write_text("".join(json.dumps(row) + "\n" for row in bare))
+    data, output = f"data.test={tmp_path / 'bare.jsonl'}", f"output={tmp_path}"
+    quick = ["evaluation.bootstrap=0", output]
+    assert main(["evaluate", at(place, "run"), data, "policies=[red]", *quick]) == 0
+    assert main(["fleet", at(place, "run"), data, "policies=[red]", *quick]) == 0
+    assert main(["evaluate", at(place, "run"), data, *quick]) == 2
+    assert "names one of red, blue" in capsys.readouterr().err
+
+
 def test_the_policies_of_the_training_may_be_repeated(place, tmp_path, capsys):
     file, quick = f"policy.file={place / 'policies.yaml'}", ["evaluation.bootstrap=0", f"output={tmp_path / 'e.json'}"]
     for more in (["policies=[red,blue]"], [], ["policy.id=blue", "policies=[blue]"]):

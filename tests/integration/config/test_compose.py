@@ -29,6 +29,7 @@ HUB_IDS = {
 }
 GROUPS = [path.name for path in configs_folder().iterdir() if path.is_dir() and path.name not in ("hydra", "recipe")]
 OPTIONS = [(group, path.stem) for group in sorted(GROUPS) for path in sorted((configs_folder() / group).glob("*.yaml"))]
+QUICK_KEYS = yaml.safe_load((configs_folder() / "training/quick.yaml").read_text())
 RECIPES = sorted(path.stem for path in recipes_folder().glob("*.yaml"))
 
 
@@ -440,3 +441,67 @@ def test_the_surroundings_are_put_back(monkeypatch):
         recipe_of("doctor", "+typo=1")
     assert sys.argv == argv
     assert "HYDRA_FULL_ERROR" not in os.environ
+
+
+@pytest.fixture
+def conf(here) -> list[str]:
+    """A user's own groups, beside folders of the same names that Hydra never looks into."""
+    files = {
+        "conf/team/data/y.yaml": "columns: {label: label}\n",
+        "conf/team/data/z.yaml": "columns: {label: other, id: key}\n",
+        "conf/team/eval/x.yaml": "target: recall\n",
+        "conf/data/floats.yaml": 'label_map: {"1.0": violation, "v1.0": ok}\n',
+        "conf/site/a.yaml": "# @package _global_\ndefaults:\n  - /team/data@data: y\nstrict: true\n",
+        "conf/site/b.yaml": "# @package _global_.data\nskip_media: true\n",
+        "conf/evaluation/ours.yaml": "defaults: [high_recall]\nbootstrap: 3\n",
+        "conf/recipe/ours.yaml": "# @package _global_\nevaluation: {target: fpr, target_value: 0.05}\nstrict: false\n",
+        "conf/mine.yaml": "defaults: [config, _self_]\ndata: {columns: {label: label}}\n",
+        "site/a.yaml": "strict: 7\n",
+        "training/quick.yaml": "epochs: 99\n",
+    }
+    for name, text in files.items():
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_text(text)
+    (here / "artifact").mkdir()
+    return ["--config-dir", "conf", "artifact=artifact"]
+
+
+@pytest.mark.parametrize(
+    ("given", "keys"),
+    [
+        (["data.columns.label=x", "data.test=null"], {"data.columns.label", "data.test"}),
+        (["data.label_map={a: b}", "++data.role_map.c=user"], {"data.label_map.a", "data.role_map.c"}),
+        (["prompt=turns", "training=quick"], {"prompt.layout", *(f"training.{name}" for name in QUICK_KEYS)}),
+        (["+team/data@data=y"], {"data.columns.label"}),
+        (["+team/data@data=[y,z]"], {"data.columns.label", "data.columns.id"}),
+        (["+site=a"], {"data.columns.label", "strict"}),
+        (["+site=b", "+data=floats"], {"data.skip_media", "data.label_map"}),
+        (["evaluation=[ours]"], {"evaluation.bootstrap", "evaluation.target", "evaluation.target_value"}),
+        (["recipe=ours"], set()),
+        (["recipe=ours", "name=x"], {"name"}),
+    ],
+)
+def test_the_keys_that_a_command_line_sets(conf, given, keys):
+    (recipe,) = recipes_of("evaluate", *conf, *given)
+    assert recipe.given == {"artifact", *keys}
+    named = {"evaluation.target", "evaluation.target_value", "strict"} if "recipe=ours" in given else set()
+    assert recipe.named == named
+
+
+def test_a_primary_config_that_is_named_counts_and_a_recipe_that_only_lies_there_does_not(conf, here):
+    (recipe,) = recipes_of("evaluate", *conf, "--config-name", "mine")
+    assert recipe.named == {"data.columns.label"}
+    (here / "recipe.yaml").write_text("strict: true\n")
+    (recipe,) = recipes_of("evaluate", "artifact=artifact")
+    assert (recipe.strict, recipe.given, recipe.named) == (True, {"artifact"}, set())
+    (recipe,) = recipes_of("evaluate", "artifact=artifact", "recipe=./recipe.yaml")
+    assert recipe.named == {"strict"}
+
+
+@pytest.mark.parametrize("choice", ["evaluation=high_recall", "evaluation=[high_recall]", "+team/eval@evaluation=x"])
+def test_a_choice_that_the_recipe_would_silence_or_mix_is_refused_however_it_is_made(conf, choice):
+    with pytest.raises(ConfigError, match=r"would have no effect|would be fitted with evaluation.target_value=0.05"):
+        recipes_of("recalibrate", *conf, "recipe=ours", choice)
+    recipes_of("recalibrate", *conf, "recipe=ours", "evaluation.target=fpr")  # the recipe's own
+    jobs = recipes_of("recalibrate", *conf, "-m", "recipe=ours", "evaluation.target=fpr", "output=a,b")
+    assert [job.given for job in jobs] == [{"artifact", "evaluation.target", "output"}] * 2

@@ -1,5 +1,6 @@
 """The certificate on four families: an honest aLoRA passes, everything else fails for its own reason."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+from alora.adapter import CONFIG_FILE
 from alora.adapter.folder import AdapterWeights, load_adapter, save_adapter
 from alora.config.schema import IdentitySettings
 from alora.errors import AdapterError, BaseError, CheckFailed, ConfigError
@@ -171,6 +173,16 @@ def test_adapter_of_another_shape_of_base(tmp_path: Path):
     folder = write_adapter(toy_base("qwen3", heads=4, kv_heads=4), tmp_path / "adapter")
     with pytest.raises(AdapterError, match=r"does not fit this base.*k_proj"):
         certify(toy_base("qwen3", heads=4, kv_heads=2), folder, toy_prompts(), QUICK)
+
+
+@pytest.mark.parametrize("ids", [[10**12], [-1, 3], [3, 10_000]])
+def test_adapter_that_is_invoked_by_no_token_of_the_base(tmp_path: Path, ids):
+    base = toy_base("qwen3")
+    folder = write_adapter(base, tmp_path / "adapter")
+    config = json.loads((folder / CONFIG_FILE).read_text())
+    (folder / CONFIG_FILE).write_text(json.dumps(config | {"alora_invocation_tokens": ids}))
+    with pytest.raises(AdapterError, match="invoked by token"):
+        certify(base, folder, toy_prompts(), QUICK)
 
 
 def test_adapter_of_a_deeper_base(tmp_path: Path):

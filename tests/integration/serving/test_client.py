@@ -66,6 +66,14 @@ def test_a_refusal_for_another_reason_proves_no_plugin(server, bundles, renderer
         verify(server.url, bundles, renderer)
 
 
+def test_a_server_that_refuses_a_golden_row_fails_the_check(server, bundles, renderer, monkeypatch):
+    """Its own prompt is no user's: one that is refused would be asked of no other server."""
+    answer, refused = server.answer, (400, {"error": "too long; and it lacks the adapter's invocation tokens"})
+    monkeypatch.setattr(server, "answer", lambda path, body: refused if body else answer(path, body))
+    with pytest.raises(CheckFailed, match=r"refuses a golden row of .*too long"):
+        verify(server.url, bundles, renderer)
+
+
 @PLACES
 def test_another_adapter_under_the_name_is_found_by_its_answers(server, bundles, renderer, place):
     name, other = names_of(bundles)[place], bundles[1 - place]

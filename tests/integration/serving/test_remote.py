@@ -2,15 +2,17 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import alora
 from alora.bundle.read import load_battery
-from alora.errors import CheckFailed, DataError
+from alora.errors import CheckFailed, ConfigError, DataError
 from alora.serving import client
 from tests.integration.serving.server import serving
 from tests.vllm import bundles as store
@@ -30,6 +32,14 @@ def here() -> list[alora.Verdicts]:
 def server():
     with serving(store.base(), load_battery(store.battery())) as running:
         yield running
+
+
+@pytest.fixture
+def clock(monkeypatch) -> SimpleNamespace:
+    """The time that a client reads: ``now``."""
+    made = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=lambda: made.now))
+    return made
 
 
 def same(found: alora.Verdicts, wanted: alora.Verdicts) -> bool:
@@ -74,7 +84,7 @@ def test_a_client_in_a_running_loop_and_in_threads(server, here):
         assert found["refunds"].probability == pytest.approx(wanted["refunds"].probability, abs=1e-6)
 
 
-def test_a_server_is_verified_once_and_before_any_verdict(server):
+def test_a_server_is_verified_once_and_before_any_verdict(server, clock):
     server.unplugged.add(load_battery(store.battery())[1].served_name)
     with alora.Client(server.url, store.battery(), base=store.base_folder()) as remote:
         for _ in range(2):
@@ -85,6 +95,39 @@ def test_a_server_is_verified_once_and_before_any_verdict(server):
         asked = len(server.asked)
         remote.score(ROWS[0])
         assert len(server.asked) == asked + 2  # one request a policy, and nothing else
+
+
+def test_after_two_idle_seconds_the_server_must_show_again_that_it_is_the_one(server, clock):
+    """It may have been restarted on another base, or without the plugin, while nobody asked."""
+    with alora.Client(server.url, store.battery(), base=store.base_folder()) as remote:
+        remote.score(ROWS[0])
+        asked = len(server.asked)
+        clock.now += 3
+        remote.score(ROWS[0])
+        assert len(server.asked) == asked + 5  # what is served; one bundle's golden row, and its refusal uninvoked
+        clock.now += 3
+        server.unplugged.update(bundle.served_name for bundle in load_battery(store.battery()))
+        with pytest.raises(CheckFailed, match="plugin is not active there"):
+            remote.score(ROWS[0])
+
+
+def test_the_first_call_after_a_fork_may_be_of_many_rows(server, here):
+    """The child's requests go over connections of its own: on the parent's, answers would be taken for others'."""
+    with alora.Client(server.url, store.battery(), base=store.base_folder()) as remote:
+        remote.score(ROWS[0])
+        child = os.fork()
+        if not child:
+            found = list(remote.score_many(ROWS))
+            os._exit(0 if all(map(same, found, here)) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert all(map(same, remote.score_many(ROWS), here))
+
+
+def test_a_closed_client_says_so(server):
+    with alora.Client(server.url, store.battery(), base=store.base_folder()) as remote:
+        remote.score(ROWS[0])
+    with pytest.raises(ConfigError, match="closed"):
+        remote.score(ROWS[0])
 
 
 def test_a_bad_row_is_named(server):

@@ -74,6 +74,7 @@ def test_the_digest_changes_with_whatever_changes_answers():
         *[(key, ["v_proj"]) for key in ("exclude_modules", "layers_pattern")],
         ("layers_to_transform", [0]),
         ("layers_to_transform", 0),
+        ("megatron_config", {"a": 1}),
         ("trainable_token_indices", [3]),
         ("bias", "all"),
         ("init_lora_weights", "pissa"),

@@ -301,6 +301,18 @@ def test_a_label_column_that_is_named_alone_is_the_only_one_read(tmp_path, label
     assert found.labels == {"p": "violation"}
 
 
+def test_labels_that_are_named_alone_are_the_only_ones_read(tmp_path):
+    path = jsonl(tmp_path, row(label="ok", ann={"p": "violation"}))
+    (found,) = read(path, columns=ColumnSettings(labels="ann"))
+    assert found.labels == {"p": "violation"}
+
+
+def test_a_label_that_is_a_fraction(tmp_path):
+    half = Policy("p", "T", "R", ("1.0", "0.5"), ("Yes", "No"))
+    found = read_labelled(jsonl(tmp_path, row(label=0.5), row(label=1.0)), DataSettings(), half)
+    assert [item.labels["p"] for item in found] == ["0.5", "1.0"]
+
+
 @pytest.mark.parametrize("number", ["1", "1.0"])
 def test_whole_numbers_that_a_table_with_gaps_has_as_floats_are_labels(tmp_path, number):
     pyarrow.parquet.write_table(
