@@ -8,7 +8,7 @@ import re
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from threading import Lock, Thread
 from typing import Any, Generic, Self, TypeVar
 from urllib.parse import urlsplit
@@ -206,16 +206,28 @@ class Waiting(Generic[_Resource], Closing):
         self._thread, self._end = Thread(), lambda: None
 
     def __call__(self, work: Callable[[_Resource], Coroutine[Any, Any, _Result]]) -> _Result:
-        with self._lock:
-            if self._closed:
-                raise ConfigError("it is closed; make another one")
-            if self._process != os.getpid():
-                self._start()
-        future = asyncio.run_coroutine_threadsafe(work(self.resource), self._loop)
+        future = self.begin(work)
         try:
-            return future.result()
+            return self.result(future)
         finally:
             future.cancel()  # where the wait was interrupted
+
+    def begin(self, work: Callable[[_Resource], Coroutine[Any, Any, _Result]]) -> "Future[_Result]":
+        """Start ``work``, of which :meth:`result` waits for what it returns."""
+        with self._lock:
+            if self._closed:
+                raise _closed()
+            if self._process != os.getpid():
+                self._start()
+            return asyncio.run_coroutine_threadsafe(work(self.resource), self._loop)
+
+    def result(self, future: "Future[_Result]") -> _Result:
+        try:
+            return future.result()
+        except CancelledError:
+            if self._closed:
+                raise _closed() from None
+            raise
 
     def _start(self) -> None:
         if self._process:  # the connections are the parent's
@@ -230,10 +242,15 @@ class Waiting(Generic[_Resource], Closing):
 
     def close(self) -> None:
         """End the thread, and close its object."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
         if self._process == os.getpid():
             self._end()
             self._thread.join()
+
+
+def _closed() -> ConfigError:
+    return ConfigError("it is closed; make another one")
 
 
 def _run(resource: AsyncClosing, begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:

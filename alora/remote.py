@@ -1,8 +1,9 @@
 """Verdicts from a vLLM server, with the bundles' manifests and the base's tokenizer here, and no torch."""
 
 import asyncio
+import os
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 from typing import Any, Literal, overload
@@ -67,11 +68,10 @@ class AsyncClient(AsyncClosing):
         require_known(errors)
         under_way: deque[asyncio.Task[Verdicts | AloraError]] = deque()
         if errors == "return":
-            await self._verify()  # what fails here is no fault of a row's
+            await self.verify()  # what fails here is no fault of a row's
         try:
             for number, row in enumerate(rows, 1):
-                scored = self._score(row, f"row {number}")
-                under_way.append(asyncio.ensure_future(scored if errors == "raise" else _or_error(scored)))
+                under_way.append(asyncio.ensure_future(self.score_row(row, number, errors)))
                 if len(under_way) == _AHEAD:
                     yield await under_way.popleft()
             while under_way:
@@ -81,25 +81,31 @@ class AsyncClient(AsyncClosing):
                 task.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
 
+    async def score_row(self, row: Messages, number: int, errors: str) -> Verdicts | AloraError:
+        """One row of :meth:`score_many`, which is the ``number``-th."""
+        try:
+            return await self._score(row, f"row {number}")
+        except (DataError, RenderError, PromptRefused) as error:
+            if errors == "raise":
+                raise
+            return error
+
     async def _score(self, messages: Messages, where: str) -> Verdicts:
         name, asked = self._policies.questions(messages, where)
-        await self._verify()
-        ask, names = self._engine.label_logits, self._policies.names
-        logits_WPL = [await ask(window.prefix, window.suffixes, names) for window in asked]
+        names = self._policies.names
+
+        async def ask() -> list[list[tuple[float, ...]]]:
+            return [await self._engine.label_logits(window.prefix, window.suffixes, names) for window in asked]
+
+        logits_WPL = await self._engine.verified(self._policies.bundles, self._renderer, ask)
         return self._policies.verdicts(name, asked, [highest(logits_WL) for logits_WL in zip(*logits_WPL, strict=True)])
 
-    async def _verify(self) -> None:
+    async def verify(self) -> None:
+        """Show that the server is the right one; raises as :meth:`score` does."""
         await self._engine.verify(self._policies.bundles, self._renderer)
 
     async def close(self) -> None:
         await self._engine.close()
-
-
-async def _or_error(scored: Coroutine[Any, Any, Verdicts]) -> Verdicts | AloraError:
-    try:
-        return await scored
-    except (DataError, RenderError, PromptRefused) as error:
-        return error
 
 
 class Client(Closing):
@@ -119,27 +125,30 @@ class Client(Closing):
     def score_many(self, rows: Iterable[Messages], *, errors: Literal["return"]) -> Iterator[Verdicts | AloraError]: ...
     def score_many(self, rows: Iterable[Messages], *, errors: str = "raise") -> Iterator[Any]:
         """:meth:`AsyncClient.score_many`, waited for row by row."""
-        answers = self._wait(lambda client: _begun(client, rows, errors))
+        require_known(errors)
+        if errors == "return":
+            self._wait(lambda client: client.verify())
+        under_way: deque[Future[Verdicts | AloraError]] = deque()
+        process = os.getpid()
 
-        async def following() -> Any:
-            return await anext(answers, None)
+        def first() -> Verdicts | AloraError:
+            if os.getpid() != process:  # where nobody would answer
+                raise ConfigError("these rows were begun in another process; begin them in this one")
+            return self._wait.result(under_way.popleft())
 
         try:
-            while (verdicts := self._wait(lambda _: following())) is not None:
-                yield verdicts
+            for number, row in enumerate(rows, 1):  # in the caller's thread: rows may wait, or ask this client
+                under_way.append(self._wait.begin(lambda client, row=row, n=number: client.score_row(row, n, errors)))
+                if len(under_way) == _AHEAD:
+                    yield first()
+            while under_way:
+                yield first()
         finally:
-            self._wait(lambda _: _ended(answers))
+            for future in under_way:
+                future.cancel()
 
     def close(self) -> None:
         self._wait.close()
-
-
-async def _begun(client: AsyncClient, rows: Iterable[Messages], errors: str) -> AsyncGenerator[Any]:
-    return client.score_many(rows, errors=errors)
-
-
-async def _ended(answers: AsyncGenerator[Any]) -> None:
-    await answers.aclose()
 
 
 class GuardClient(Closing):

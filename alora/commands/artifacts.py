@@ -157,7 +157,7 @@ def over(given: Section, of_run: Section, spelt: Collection[str], section: str) 
         before, key = getattr(of_run, name), f"{section}.{name}"
         if is_dataclass(value):
             result[name] = over(value, before, spelt, key)
-        elif isinstance(value, dict) and key not in spelt:
+        elif isinstance(value, dict) and (value or key not in spelt):
             result[name] = {**before, **value}
         else:
             result[name] = value if key in spelt or value != getattr(unset, name) else before

@@ -10,7 +10,7 @@ from pathlib import Path
 from alora.base.limits import IN_ARTIFACT, IN_RECIPE, require_room
 from alora.bundle.artifact import Artifact, Kind, find_artifact
 from alora.bundle.battery import require_one_base
-from alora.bundle.named import chosen
+from alora.bundle.named import chosen, saved_run
 from alora.bundle.read import check_bases
 from alora.commands.artifacts import Subject, open_subject
 from alora.commands.output import report_file, report_file_in, say, say_json, table, write_text
@@ -82,7 +82,9 @@ def _training_rows(
     recipe: Recipe, artifact: Artifact, data: DataSettings, policies: Sequence[Policy]
 ) -> tuple[Rows, LeftOut]:
     """``data.train`` of the command; else what the artifact's run trained on, where that is still to be had."""
-    if data.train is None or artifact.run is None or "data.train" in recipe.given:
+    run = saved_run(artifact)
+    others = run is not None and data.train != run.data.train and "data.train" in recipe.given | recipe.named
+    if data.train is None or run is None or others:
         return _rows(data.train, data, policies)
     try:
         rows, _, unread = trained_rows(artifact)

@@ -65,7 +65,7 @@ def _copied(recipe: Recipe, artifact: Artifact, folder: Path) -> Bundle:
     if other := [
         f"export.{name}"
         for name, value in card.items()
-        if f"export.{name}" in recipe.given and getattr(recipe.export, name) != value
+        if f"export.{name}" in recipe.given | recipe.named and getattr(recipe.export, name) != value
     ]:
         raise ConfigError(
             f"{', '.join(other)}: {folder} is a bundle already, and its card is copied as it is; leave that out"

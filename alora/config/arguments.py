@@ -131,6 +131,8 @@ def _split(argv: Sequence[str]) -> tuple[list[str], dict[str, str], list[str], l
             if waiting and not equals and (name in _WITH_VALUE or waiting[0] in _VALUES.get(name, ())):
                 value = waiting.popleft()
                 flags += [value] if name != "--help" else []  # Hydra's own takes none
+            if (name, value) == ("--info", ""):  # what follows would be taken for its value
+                flags[-1], value = "--info=all", "all"
             options[name] = value
         elif equals or item.startswith("~"):
             overrides.append(item)

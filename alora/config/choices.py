@@ -1,6 +1,7 @@
 """What the command line chooses, option by option, as Hydra itself resolves it: packages, lists, options in options."""
 
 import contextlib
+import importlib.resources
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from omegaconf import OmegaConf
 from alora.config.precedence import Choices
 from alora.config.received import read_settings
 from alora.config.schema import OPEN_DICTIONARIES
+from alora.errors import ConfigError
 from alora.typed import leaves
 
 ALORAS_OWN = "config"  # the primary config where the command line names none
@@ -29,12 +31,13 @@ def keys_given(overrides: Sequence[Override]) -> frozenset[str]:
     return frozenset(name for key, value in values for name, _ in leaves(value, key))
 
 
-def choices(config_name: str, overrides: Sequence[str]) -> Choices:
+def choices(config_name: str, overrides: Sequence[str], aloras_own: bool) -> Choices:
     """What a command line sets by itself, and what the recipe and the primary config under it set. Hydra must be
     initialised, and have composed them.
 
     Args:
         overrides: Hydra's own among them.
+        aloras_own: whether a primary config of the name ``config`` is alora's.
     """
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     searching = [item for item in parsed if item.key_or_group == "hydra.searchpath"]
@@ -42,12 +45,12 @@ def choices(config_name: str, overrides: Sequence[str]) -> Choices:
     rest = [item for item in parsed if not (item in searching or item in recipe or item.is_hydra_override())]
     whole = _defaults(config_name, [*searching, *recipe, *rest])
     below = _defaults(config_name, [*searching, *recipe]).defaults
-    aloras = {_place(entry) for entry in _defaults(ALORAS_OWN, searching).defaults}
+    aloras = {_place(entry) for entry in _defaults(ALORAS_OWN, searching).defaults} if aloras_own else set()
     by_key = [item.input_line for item in whole.config_overrides]
     groups = {_key(item) for item in rest if item.input_line not in by_key}
     known = {_place(entry) for entry in below}
     options = [entry for entry in whole.defaults if _place(entry) not in known or entry.override_key in groups]
-    under = [entry for entry in below if _place(entry) not in aloras]
+    under = [entry for entry in below if _place(entry) not in aloras and entry.config_path != "schema"]
     keys = keys_given([item for item in rest if item.input_line in by_key])
     return Choices(keys, _values(options), {key: value for key, (_, value) in _values(under).items()})
 
@@ -70,8 +73,9 @@ def _values(entries: Iterable[ResultDefault]) -> dict[str, tuple[str, Any]]:
     """What ``entries`` set, by key, with the option that sets it; the last one counts. An open dictionary is one
     value."""
     found: dict[str, tuple[str, Any]] = {}
-    for entry in entries:
-        path = str(entry.config_path)
+    for path, entry in ((str(entry.config_path), entry) for entry in entries):
+        if path.startswith("hydra/"):
+            continue
         package = "" if entry.package in (None, "_global_") else str(entry.package)
         for key, value in _settings(_content(path), package):
             found[key] = ("=".join(path.rsplit("/", 1)), value)
@@ -87,14 +91,22 @@ def _settings(value: Any, key: str) -> Iterable[tuple[str, Any]]:
 
 
 def _content(path: str) -> dict[str, Any]:
-    """The plain values of one config, where Hydra found it."""
-    for source in HydraConfig.get().runtime.config_sources:
-        file, values = Path(source.path) / f"{path}.yaml", None
-        if source.schema == "file" and file.is_file():
-            values = read_settings(file)
-        elif source.schema == "structured":
+    """The plain values of one config, where Hydra found it.
+
+    Raises:
+        ConfigError: it is in none of Hydra's sources.
+    """
+    runtime, name = HydraConfig.get().runtime, f"{path.removesuffix('.yaml')}.yaml"
+    for source in runtime.config_sources:
+        values = None
+        if source.schema == "structured":
             with contextlib.suppress(OSError):  # it is not there
-                values = OmegaConf.to_container(ConfigStore.instance().load(f"{path}.yaml").node)
+                values = OmegaConf.to_container(ConfigStore.instance().load(name).node)
+        elif source.schema in ("file", "pkg") and source.path:
+            # A job may have another working folder by now.
+            folder = str(importlib.resources.files(source.path)) if source.schema == "pkg" else source.path
+            file = Path(runtime.cwd) / folder / name
+            values = (read_settings(file) or {}) if file.is_file() else None
         if isinstance(values, Mapping):
-            return {str(name): value for name, value in values.items() if name != "defaults"}
-    return {}
+            return {str(key): value for key, value in values.items() if key != "defaults"}
+    raise ConfigError(f"{path}: Hydra composed it, and it cannot be read again; give its values as key=value")

@@ -185,8 +185,11 @@ def _choices(arguments: Arguments) -> Choices:
     said = HydraConfig.get().overrides
     lines = [str(line) for part in (said.hydra, said.task) for line in OmegaConf.to_container(part) or ()]  # unresolved
     here = GlobalHydra.instance().is_initialized()  # in a job of a sweep
-    with contextlib.nullcontext() if here else initialised(arguments):
-        return choices(arguments.options.get("--config-name") or ALORAS_OWN, lines)
+    # Where a job works in a folder of its own, the search path is still relative to the first one.
+    with contextlib.chdir(HydraConfig.get().runtime.cwd), contextlib.nullcontext() if here else initialised(arguments):
+        return choices(
+            arguments.options.get("--config-name") or ALORAS_OWN, lines, "--config-path" not in arguments.options
+        )
 
 
 def _verb_help(arguments: Arguments) -> str:

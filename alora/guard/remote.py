@@ -1,8 +1,8 @@
 """Reading over HTTP, before vLLM servers that run alora's plugin and cannot take the guard's routes."""
 
 import asyncio
+import functools
 import hashlib
-import math
 from collections.abc import AsyncGenerator, Sequence
 
 from alora.bundle.light import LightBundle
@@ -53,8 +53,7 @@ class RemoteReader:
     """
 
     def __init__(self, urls: Sequence[str], bundles: Sequence[LightBundle], renderer: Renderer) -> None:
-        # Servers watches them.
-        engines = {engine.url: engine for engine in (RemoteEngine(url, _AT_ONCE, math.inf) for url in urls)}
+        engines = {engine.url: engine for engine in (RemoteEngine(url, _AT_ONCE) for url in urls)}
         self._engines, self._renderer = engines, renderer
         self._servers = Servers(list(engines), MODELS, lambda url: engines[url].forget())
         self._bundles = {bundle.served_name: bundle for bundle in bundles}
@@ -74,8 +73,8 @@ class RemoteReader:
 
         async def ask(url: str) -> tuple[tuple[float, ...], int]:
             engine = self._engines[url]
-            await engine.verify([self._bundles[item.name]], self._renderer)
-            return await engine.ask(prefix, item.suffix, item.name, session, **fields)
+            work = functools.partial(engine.ask, prefix, item.suffix, item.name, session, **fields)
+            return await engine.verified([self._bundles[item.name]], self._renderer, work)
 
         try:
             return Reading(index, *await self._servers.first(session, ask))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -96,7 +97,8 @@ def _require_fit(weights: AdapterWeights, model: nn.Module) -> None:
             f"the adapter does not fit this base: {len(unfit)} module(s) missing or of another size, first {unfit[0]}; "
             "validate it on the base that it was trained for"
         )
-    known, ids = model.get_input_embeddings().weight.shape[0], weights.spec.invocation_ids or ()
+    embedding = cast("Any", model).get_input_embeddings()
+    known, ids = embedding.num_embeddings, weights.spec.invocation_ids or ()
     if strange := [token for token in ids if not 0 <= token < known]:
         raise AdapterError(
             f"the adapter is invoked by token {strange[0]}, and this base has {known} tokens; validate it on the base "

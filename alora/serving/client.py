@@ -5,10 +5,11 @@ names (``policy@digest``) and with ``--logprobs-mode processed_logprobs``.
 """
 
 import asyncio
+import contextlib
 import json
 import math
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, TypeVar
 
@@ -26,7 +27,13 @@ _AT_ONCE = 32
 _PROBE_SECONDS = 10  # of silence, after which a server that does not even list its models counts as dead
 _SECONDS = 600  # of silence, while it computes
 _ROUNDING = 0.02  # of label probabilities that an engine in half precision gives, summed
+_BEAT_S = 0.5  # between two looks at whether the event loop stands still
 _Result = TypeVar("_Result")
+Counts = Callable[[], bool]  # whether the server is still the one that was verified
+
+
+class _Forgotten(AloraError):
+    """The server may be another one than was verified."""
 
 
 class RemoteEngine(AsyncClosing):
@@ -47,6 +54,8 @@ class RemoteEngine(AsyncClosing):
         self._listing: asyncio.Task[dict[str, int | None]] | None = None
         self._tasks = set[asyncio.Task[Any]]()
         self._idle_s, self._answered = idle_s, 0.0  # when it last gave an answer that counts, by the monotonic clock
+        self._again = ""  # which name is verified again after a pause
+        self._watching: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -81,8 +90,11 @@ class RemoteEngine(AsyncClosing):
             CheckFailed: it runs without the plugin, its answers are not the bundle's, or a bundle stores none.
         """
         verified, verifying = self._verified, self._verifying  # forget() has new ones take their place
-        if bundles and time.monotonic() - self._answered > self._idle_s:
-            verified.pop(bundles[0].served_name, None)
+        if self._watching is None:
+            self._watching = self._start(self._watch_loop())
+        if time.monotonic() - self._answered > self._idle_s and self._again not in verifying:
+            self._again = next((bundle.served_name for bundle in bundles if bundle.served_name in verified), "")
+            verified.pop(self._again, None)
         unknown = {bundle.served_name: bundle for bundle in bundles if bundle.served_name not in verified}
         for name, bundle in unknown.items():
             if name not in verifying:
@@ -90,7 +102,8 @@ class RemoteEngine(AsyncClosing):
                 verifying[name] = self._start(work)
                 verifying[name].add_done_callback(lambda _, name=name: verifying.pop(name, None))
         # Not ended with the request that asked first: its deadline may be shorter than this takes.
-        await asyncio.gather(*(asyncio.shield(verifying[name]) for name in unknown))
+        awaited = {*unknown, self._again} & verifying.keys()
+        await asyncio.gather(*(asyncio.shield(verifying[name]) for name in awaited))
 
     async def _verify(
         self, bundle: LightBundle, names: Sequence[str], renderer: Renderer, verified: dict[str, str]
@@ -110,6 +123,24 @@ class RemoteEngine(AsyncClosing):
         except PromptRefused as error:  # the bundle's, and no user's
             raise CheckFailed(f"{self.url} refuses a golden row of {bundle.folder}: {error}") from error
         verified[bundle.served_name], self._answered = bundle.served_weights, time.monotonic()
+
+    async def verified(
+        self, bundles: Sequence[LightBundle], renderer: Renderer, work: Callable[[], Coroutine[Any, Any, _Result]]
+    ) -> _Result:
+        """What ``work`` finds, all of it from the server that :meth:`verify` has seen; it is done again where another
+        one may have answered."""
+        while True:
+            await self.verify(bundles, renderer)
+            with contextlib.suppress(_Forgotten):
+                return await work()
+
+    async def _watch_loop(self) -> None:
+        """Doubt the server when the event loop stood still: answers that waited meanwhile are read late."""
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(_BEAT_S)
+            if time.monotonic() - before > _BEAT_S + self._idle_s:
+                self._verified, self._answered = dict(self._verified), 0.0  # what is under way counts no more
 
     def _start(self, work: Coroutine[Any, Any, _Result]) -> asyncio.Task[_Result]:
         task = asyncio.ensure_future(work)
@@ -139,12 +170,19 @@ class RemoteEngine(AsyncClosing):
     ) -> tuple[tuple[float, ...], int]:
         """:meth:`label_logits` of one policy, and how many of the prompt's tokens the server had in its cache (where it
         says so); ``session`` is for a router on the way, ``fields`` are further ones of the request."""
-        counts = name in self._verified
+        verified = self._verified
+        if name not in verified:
+            raise _Forgotten
+        weights = {"vllm_xargs": {ASKED_WEIGHTS: verified[name]}}
+
+        def counts() -> bool:
+            return self._verified is verified
+
         try:
-            answer = await self._ask(prefix, suffix, name, session, fields)
-            self._answered = time.monotonic() if counts else self._answered
+            answer = await self.ask_unverified(prefix, suffix, name, session, weights | fields, counts)
+            self._answered = time.monotonic()
             return answer
-        except (PromptRefused, Full):
+        except (PromptRefused, Full, _Forgotten):
             raise
         except AloraError as error:
             self._verified.pop(name, None)
@@ -152,9 +190,16 @@ class RemoteEngine(AsyncClosing):
                 self.forget()
             raise
 
-    async def _ask(
-        self, prefix: Prefix, suffix: Suffix, name: str, session: str | None, fields: dict[str, str | int]
+    async def ask_unverified(
+        self,
+        prefix: Prefix,
+        suffix: Suffix,
+        name: str,
+        session: str | None = None,
+        fields: Mapping[str, Any] | None = None,
+        counts: Counts = lambda: True,
     ) -> tuple[tuple[float, ...], int]:
+        """:meth:`ask`, of whatever server is there; ``counts`` is asked as the request goes out and comes back."""
         labels = list(suffix.label_token_ids)
         answer = await self._send(
             "/v1/completions",
@@ -167,10 +212,10 @@ class RemoteEngine(AsyncClosing):
                 "logprobs": len(labels),
                 "allowed_token_ids": labels,
                 "return_tokens_as_token_ids": True,
-                **({"vllm_xargs": {ASKED_WEIGHTS: self._verified[name]}} if name in self._verified else {}),
-                **fields,
+                **(fields or {}),
             },
             session=session,
+            counts=counts,
         )
         given = self._read(*answer, lambda completion: completion["choices"][0]["logprobs"])
         try:
@@ -210,7 +255,7 @@ class RemoteEngine(AsyncClosing):
                 f"{bundle.folder} stores no golden rows, so {self.url} cannot be checked to run its adapter on its "
                 "base; export it again with export.golden_rows=8"
             )
-        (logits_L,) = await self.label_logits(renderer.prefix(rows[0].conversation), [bundle.suffix], [name])
+        logits_L, _ = await self.ask_unverified(renderer.prefix(rows[0].conversation), bundle.suffix, name)
         far = disagreement(rows, [logits_L])
         if not far <= TOLERANCES["bfloat16"]:
             raise CheckFailed(
@@ -233,11 +278,21 @@ class RemoteEngine(AsyncClosing):
             raise ConfigError(f"{self.url} is not an OpenAI-compatible server: it answered {text[:100]!r}") from error
 
     async def _send(
-        self, path: str, body: dict[str, Any] | None, seconds: float | None = None, session: str | None = None
+        self,
+        path: str,
+        body: dict[str, Any] | None,
+        seconds: float | None = None,
+        session: str | None = None,
+        counts: Counts = lambda: True,
     ) -> tuple[int, str]:
         headers = None if session is None else {SESSION: session}
         async with self._free:
-            return await self._http.send(self.url + path, body, _SECONDS if seconds is None else seconds, headers)
+            if not counts():
+                raise _Forgotten
+            answer = await self._http.send(self.url + path, body, _SECONDS if seconds is None else seconds, headers)
+        if not counts():
+            raise _Forgotten
+        return answer
 
 
 async def together(work: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Result]:

@@ -1,5 +1,6 @@
 """Several equal servers: each conversation has its own, and the next one answers where that cannot."""
 
+import asyncio
 import hashlib
 import json
 import logging
@@ -84,15 +85,17 @@ class Servers:
         raise AssertionError("the last server answers, or raises")
 
     async def ask_health(self, http: Http) -> None:
-        for url in self._urls:
-            try:
-                healthy = (await http.send(f"{url}{self._health}", None, _PROBE_S))[0] == 200
-            except ConfigError:
-                healthy = False
-            if healthy:
-                self._away.discard(url)
-            else:
-                self.leave(url)
+        await asyncio.gather(*(self._ask_health(http, url) for url in self._urls))
+
+    async def _ask_health(self, http: Http, url: str) -> None:
+        try:
+            healthy = (await http.send(f"{url}{self._health}", None, _PROBE_S))[0] == 200
+        except ConfigError:
+            healthy = False
+        if healthy:
+            self._away.discard(url)
+        else:
+            self.leave(url)
 
     def leave(self, url: str) -> None:
         """Ask ``url`` last, until it is healthy."""

@@ -92,6 +92,23 @@ def test_the_column_of_labels_that_is_named_counts_over_the_runs_column_for_each
     assert main(["train", *overrides, *data, *more, "data.columns.labels=ann"]) == 2
 
 
+def test_a_recipe_that_is_named_counts_as_the_command_line_does(trained, place, capsys):
+    for name, text in {
+        "default": "columns: {label: label}",
+        "map": "label_map: {red: violation}",
+        "train": f"train: {place / 'turned.jsonl'}",
+    }.items():
+        (place / f"{name}.yaml").write_text(f"data: {{{text}}}\n")
+    right = evaluated(place)
+    assert evaluated(place, f"recipe={place / 'default.yaml'}")["alora"] == pytest.approx(1 - right["alora"])
+    assert evaluated(place, f"recipe={place / 'map.yaml'}") == right  # joined to the run's
+    assert evaluated(place, f"recipe={place / 'run/run.yaml'}") == right
+    turned = (trained / "train.jsonl").read_text().replace("red", "x").replace("blue", "red").replace("x", "blue")
+    (place / "turned.jsonl").write_text(turned)
+    for given in (f"data.train={place / 'turned.jsonl'}", f"recipe={place / 'train.yaml'}"):
+        assert evaluated(place, given)["bag_of_words"] == pytest.approx(1 - right["bag_of_words"])
+
+
 def test_a_threshold_fitted_to_named_rows_reads_them_as_the_run_does(place):
     before = threshold(place)
     assert main(["recalibrate", f"artifact={place / 'run'}", f"data.validation={place / 'validation.jsonl'}"]) == 0
@@ -134,6 +151,9 @@ def test_the_runs_own_settings_may_be_repeated_for_rows_that_it_held_out(tmp_pat
     repeated = [*rows, "data.columns.label=label", "data.validation_share=0.3"]
     assert main(["recalibrate", f"artifact={tmp_path / 'run'}", *repeated]) == 0
     assert main(["recalibrate", f"artifact={tmp_path / 'run'}", "data.validation_share=0.4"]) == 2
+    (tmp_path / "share.yaml").write_text("data: {validation_share: 0.4}\n")
+    assert main(["recalibrate", f"artifact={tmp_path / 'run'}", f"recipe={tmp_path / 'share.yaml'}"]) == 2
+    assert main(["recalibrate", f"artifact={tmp_path / 'run'}", f"recipe={tmp_path / 'run/run.yaml'}"]) == 0
 
 
 def test_identity_is_certified_on_rows_of_the_policys_own_file(place):

@@ -489,13 +489,25 @@ def test_the_keys_that_a_command_line_sets(conf, given, keys):
 
 
 def test_a_primary_config_that_is_named_counts_and_a_recipe_that_only_lies_there_does_not(conf, here):
-    (recipe,) = recipes_of("evaluate", *conf, "--config-name", "mine")
-    assert recipe.named == {"data.columns.label"}
+    for name in ("mine", "mine.yaml"):
+        (recipe,) = recipes_of("evaluate", *conf, "--config-name", name)
+        assert recipe.named == {"data.columns.label"}
+    (here / "own").mkdir()
+    (here / "own/config.yaml").write_text("defaults: [schema, _self_]\nstrict: false\n")
+    (recipe,) = recipes_of("evaluate", "artifact=artifact", "--config-path", str(here / "own"))
+    assert recipe.named == {"strict"}
     (here / "recipe.yaml").write_text("strict: true\n")
     (recipe,) = recipes_of("evaluate", "artifact=artifact")
     assert (recipe.strict, recipe.given, recipe.named) == (True, {"artifact"}, set())
     (recipe,) = recipes_of("evaluate", "artifact=artifact", "recipe=./recipe.yaml")
     assert recipe.named == {"strict"}
+
+
+@pytest.mark.parametrize("more", [[], ["hydra.job.chdir=true"]])
+def test_a_job_in_another_folder_knows_its_options(conf, here, more):
+    given = ["artifact=artifact", "hydra.searchpath=[file://conf]", "+data=floats", "output=a,b", *more]
+    for job in recipes_of("evaluate", "-m", *given):
+        assert job.given == {"artifact", "data.label_map", "output"}
 
 
 @pytest.mark.parametrize("choice", ["evaluation=high_recall", "evaluation=[high_recall]", "+team/eval@evaluation=x"])

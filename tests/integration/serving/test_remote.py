@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -121,6 +123,44 @@ def test_the_first_call_after_a_fork_may_be_of_many_rows(server, here):
             os._exit(0 if all(map(same, found, here)) else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert all(map(same, remote.score_many(ROWS), here))
+
+
+def test_rows_may_wait_or_ask_the_same_client(server, here):
+    """They are read in the caller's thread, so nobody else waits for them."""
+    with alora.Client(server.url, store.battery(), base=store.base_folder()) as remote:
+        asked = (row for row in ROWS if remote.score(row) is not None)
+        assert all(map(same, remote.score_many(asked), here))
+        paused, served = threading.Event(), threading.Event()
+
+        def live():
+            yield ROWS[0]
+            paused.set()
+            assert served.wait(20)
+            yield ROWS[1]
+
+        with ThreadPoolExecutor() as pool:
+            rows = pool.submit(lambda: list(remote.score_many(live())))
+            assert paused.wait(20)
+            assert same(remote.score(ROWS[2]), here[2])
+            served.set()
+            assert all(map(same, rows.result(20), here))
+
+
+def test_who_waits_while_a_client_is_closed_is_told_so(server, monkeypatch):
+    going = threading.Event()
+
+    async def never(self, messages, where):
+        going.set()
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(alora.AsyncClient, "_score", never)
+    remote = alora.Client(server.url, store.battery(), base=store.base_folder())
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(remote.score, ROWS[0])
+        assert going.wait(20)
+        remote.close()
+        with pytest.raises(ConfigError, match="closed"):
+            waiting.result(20)
 
 
 def test_a_closed_client_says_so(server):

@@ -16,7 +16,7 @@ from alora.errors import ConfigError
         ("train", ["-m", "a=1,2"], ("-m",), ("a=1,2",)),
         ("train", ["--config-dir", ".", "-cn", "run", "~base"], ("--config-dir", ".", "-cn", "run"), ("~base",)),
         ("train", ["--config-dir=.", "a=1"], ("--config-dir=.",), ("a=1",)),
-        ("train", ["--info", "a=1"], ("--info",), ("a=1",)),
+        ("train", ["--info", "a=1"], ("--info=all",), ("a=1",)),
         ("train", ["--help", "all", "a=1"], ("--help",), ("a=1",)),
         ("train", ["--info", "searchpath"], ("--info", "searchpath"), ()),
         ("new", ["guard"], (), ('name="guard"',)),

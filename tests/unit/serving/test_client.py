@@ -1,9 +1,11 @@
 """The client of a server elsewhere: where its key and its text go."""
 
 import asyncio
+import functools
 import json
 import math
 import threading
+import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
@@ -83,7 +85,7 @@ ANSWER = {"choices": [{"logprobs": {"top_logprobs": [{"token_id:7": math.log(0.2
 )
 def test_a_wrong_count_of_cached_tokens_costs_no_verdict(usage, cached):
     with server(content=ANSWER | {"usage": usage}) as (url, _):
-        logprobs, found = asyncio.run(RemoteEngine(url).ask(Prefix((1, 2, 3)), SUFFIX, "p@0"))
+        logprobs, found = asyncio.run(RemoteEngine(url).ask_unverified(Prefix((1, 2, 3)), SUFFIX, "p@0"))
     assert (logprobs, found) == ((math.log(0.25), math.log(0.75)), cached)
 
 
@@ -114,7 +116,7 @@ def test_who_is_verified_again_after_a_failure(error, believed, monkeypatch):
     async def ask():
         engine = RemoteEngine("http://127.0.0.1:9")
         engine._verified = dict.fromkeys("ab", "")
-        monkeypatch.setattr(engine, "_ask", fails)
+        monkeypatch.setattr(engine, "ask_unverified", fails)
         with pytest.raises(type(error)):
             await engine.ask(Prefix((1,)), Suffix((5,), (5,), (11, 12)), "a")
         await engine.close()
@@ -167,6 +169,38 @@ def test_a_bundle_that_comes_later_is_verified_too_and_the_others_not_again(monk
     assert required == ["a", "b"]
 
 
+def test_what_was_on_the_way_while_the_event_loop_stood_still_is_asked_again(monkeypatch):
+    """The answers may be read long after they came, and by then another server may be there."""
+    bundle: Any = SimpleNamespace(served_name="a", served_weights="")
+    required, asked = [], []
+
+    async def models():
+        return {"a": None}
+
+    async def require(bundle, renderer):
+        required.append(bundle.served_name)
+
+    async def send(path, body, *_):
+        asked.append(path)
+        if len(asked) == 1:
+            time.sleep(1.5)  # beats are half a second, and idle_s a half: more than both
+            await asyncio.sleep(0.1)
+        return 200, json.dumps(ANSWER)
+
+    async def ask():
+        engine = RemoteEngine("http://127.0.0.1:9", idle_s=0.5)
+        monkeypatch.setattr(engine, "models", models)
+        monkeypatch.setattr(engine, "_require", require)
+        monkeypatch.setattr(engine._http, "send", send)
+        work = functools.partial(engine.ask, Prefix((1,)), SUFFIX, "a")
+        found = await engine.verified([bundle], None, work)  # pyright: ignore[reportArgumentType]
+        await engine.close()
+        return found
+
+    assert asyncio.run(ask())[0] == (math.log(0.25), math.log(0.75))
+    assert (required, len(asked)) == (["a", "a"], 2)
+
+
 @pytest.mark.parametrize("labels", [(11, 12), (11, 12, 13, 14)])
 def test_as_many_log_probabilities_are_asked_for_as_there_are_labels(labels, monkeypatch):
     sent = []
@@ -179,7 +213,7 @@ def test_as_many_log_probabilities_are_asked_for_as_there_are_labels(labels, mon
     async def ask():
         engine = RemoteEngine("http://127.0.0.1:9")
         monkeypatch.setattr(engine, "_send", send)
-        found, _ = await engine.ask(Prefix((1, 2)), Suffix((5, 6), (5,), labels), "a")
+        found, _ = await engine.ask_unverified(Prefix((1, 2)), Suffix((5, 6), (5,), labels), "a")
         await engine.close()
         return found
 
