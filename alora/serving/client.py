@@ -27,6 +27,7 @@ _AT_ONCE = 32
 _PROBE_SECONDS = 10  # of silence, after which a server that does not even list its models counts as dead
 _SECONDS = 600  # of silence, while it computes
 _ROUNDING = 0.02  # of label probabilities that an engine in half precision gives, summed
+_SAME = 0.02  # of log-probabilities: how far two answers of one server to one prompt may lie apart, in half precision
 _BEAT_S = 0.5  # between two looks at whether the event loop stands still
 _Result = TypeVar("_Result")
 Counts = Callable[[], bool]  # whether the server is still the one that was verified
@@ -54,6 +55,7 @@ class RemoteEngine(AsyncClosing):
         self._listing: asyncio.Task[dict[str, int | None]] | None = None
         self._tasks = set[asyncio.Task[Any]]()
         self._idle_s, self._answered = idle_s, 0.0  # when it last gave an answer that counts, by the monotonic clock
+        self._gave: dict[str, tuple[float, ...]] = {}  # the answer to each golden row, when it was verified last
         self._again = ""  # which name is verified again after a pause
         self._watching: asyncio.Task[None] | None = None
 
@@ -119,9 +121,14 @@ class RemoteEngine(AsyncClosing):
                 "alora serve, or load each bundle under that name (POST /v1/load_lora_adapter)"
             )
         try:
-            await self._require(bundle, renderer)
+            logits_L = await self._require(bundle, renderer)
         except PromptRefused as error:  # the bundle's, and no user's
             raise CheckFailed(f"{self.url} refuses a golden row of {bundle.folder}: {error}") from error
+        before = self._gave.get(bundle.served_name, logits_L)
+        self._gave[bundle.served_name] = logits_L
+        if not max(abs(now - then) for now, then in zip(logits_L, before, strict=True)) <= _SAME:
+            self.forget()  # within the bundle's tolerance, but no more what it was: another base, perhaps
+            return
         verified[bundle.served_name], self._answered = bundle.served_weights, time.monotonic()
 
     async def verified(
@@ -247,7 +254,8 @@ class RemoteEngine(AsyncClosing):
             "alora doctor on that machine"
         )
 
-    async def _require(self, bundle: LightBundle, renderer: Renderer) -> None:
+    async def _require(self, bundle: LightBundle, renderer: Renderer) -> tuple[float, ...]:
+        """What the server answers to a golden row of the bundle, which is the bundle's answer."""
         await self._require_plugin(bundle)
         name, rows = bundle.served_name, bundle.golden[:1]
         if not rows:
@@ -262,6 +270,7 @@ class RemoteEngine(AsyncClosing):
                 f"{self.url}: {name} answers a golden row of {bundle.folder} differently (by {far:.2g}, tolerance "
                 f"{TOLERANCES['bfloat16']}); it runs on another base, or in another way: alora validate there"
             )
+        return logits_L
 
     def _read(self, status: int, text: str, pick: Callable[[Any], Any]) -> Any:
         """``pick`` applied to the answer's JSON.

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import torch
+
 from alora.activation import last_occurrence
 from alora.base.load import LoadedBase
 from alora.bundle.read import Bundle
@@ -30,6 +32,7 @@ class Server:
     key: str | None = None
     unplugged: set[str] = field(default_factory=set)
     raw_logprobs: bool = False
+    bias: float = 0.0  # of the first label's score
     refusal: str = "the prompt lacks the adapter's invocation tokens"
     lock: threading.Lock = field(default_factory=threading.Lock)
     asked: list[str] = field(default_factory=list)  # paths
@@ -64,7 +67,8 @@ class Server:
         suffix = Suffix(ids[start:], bundle.suffix.invocation_ids, allowed)
         with self.lock, Scorer(self.base, [bundle.weights]) as scorer:
             (logits_L,) = scorer.label_logits(Prefix(ids[:start]), [suffix])
-        found = dict(zip(allowed, logits_L.log_softmax(0).tolist(), strict=True))
+        first, *rest = logits_L.tolist()
+        found = dict(zip(allowed, torch.tensor([first + self.bias, *rest]).log_softmax(0).tolist(), strict=True))
         first = sorted(found, key=found.__getitem__, reverse=True)[: body["logprobs"]]
         return {f"token_id:{token + self.raw_logprobs}": found[token] for token in first}
 

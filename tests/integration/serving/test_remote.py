@@ -113,6 +113,18 @@ def test_after_two_idle_seconds_the_server_must_show_again_that_it_is_the_one(se
             remote.score(ROWS[0])
 
 
+def test_an_answer_that_is_no_more_the_same_has_every_bundle_checked_again(server, clock):
+    """Another base may give one golden row's answer within its tolerance."""
+    battery = load_battery(store.battery())
+    with alora.Client(server.url, store.battery(), base=store.base_folder()) as remote:
+        remote.score(ROWS[0])
+        server.bias = 0.1  # of every answer, less than the tolerance
+        server.unplugged.add(battery[1].served_name)
+        clock.now += 3
+        with pytest.raises(CheckFailed, match="plugin is not active there"):
+            remote.score(ROWS[0])
+
+
 def test_the_first_call_after_a_fork_may_be_of_many_rows(server, here):
     """The child's requests go over connections of its own: on the parent's, answers would be taken for others'."""
     with alora.Client(server.url, store.battery(), base=store.base_folder()) as remote:

@@ -156,6 +156,7 @@ def test_a_bundle_that_comes_later_is_verified_too_and_the_others_not_again(monk
 
     async def require(bundle, renderer):
         required.append(bundle.served_name)
+        return -0.1, -2.4
 
     async def verify():
         engine = RemoteEngine("http://127.0.0.1:9")
@@ -179,6 +180,7 @@ def test_what_was_on_the_way_while_the_event_loop_stood_still_is_asked_again(mon
 
     async def require(bundle, renderer):
         required.append(bundle.served_name)
+        return -0.1, -2.4
 
     async def send(path, body, *_):
         asked.append(path)
