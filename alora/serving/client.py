@@ -127,7 +127,9 @@ class RemoteEngine(AsyncClosing):
         before = self._gave.get(bundle.served_name, logits_L)
         self._gave[bundle.served_name] = logits_L
         if not max(abs(now - then) for now, then in zip(logits_L, before, strict=True)) <= _SAME:
-            self.forget()  # within the bundle's tolerance, but no more what it was: another base, perhaps
+            # Within the bundle's tolerance, but no more what it was: another base, perhaps.
+            self._gave.clear()  # or an engine that varies more would be verified without end
+            self.forget()
             return
         verified[bundle.served_name], self._answered = bundle.served_weights, time.monotonic()
 
