@@ -29,8 +29,8 @@ SECTIONS = {  # where a file lies, the command that reads it, and the sections o
         SCORE,
         "alora_invocation_tokens bias lora_alpha peft_type r target_modules use_rslora init_lora_weights use_dora "
         "rank_pattern alpha_pattern modules_to_save lora_bias layer_replication fan_in_fan_out target_parameters "
-        "use_qalora use_bdlora trainable_token_indices arrow_config kasa_config monteclora_config layers_to_transform "
-        "layers_pattern exclude_modules",
+        "use_qalora use_bdlora trainable_token_indices arrow_config kasa_config monteclora_config megatron_config "
+        "layers_to_transform layers_pattern exclude_modules",
     ),
     GOLDEN_FILE: ("run/bundle", SCORE, "id messages prefix_sha256 label_logits"),
     f"policies/toy/{CERTIFICATE_FILE}": (
