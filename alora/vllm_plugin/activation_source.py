@@ -274,7 +274,7 @@ def process_inputs_patch(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def process_inputs(self: Any, *args: Any, **kwargs: Any) -> Any:
         request = original(self, *args, **kwargs)
-        if why := seeds.refusal(request.sampling_params):
+        if why := seeds.refusal(getattr(request, "sampling_params", None)):
             raise RefusedRequest(why)
         lora_request = getattr(request, "lora_request", None)
         if lora_request is None:

@@ -1,6 +1,7 @@
 """``alora serve`` with two bundles in stock vLLM, ``alora score`` as its client; and both without the plugin."""
 
 import asyncio
+import functools
 import json
 import os
 import shutil
@@ -170,17 +171,15 @@ def test_other_weights_under_a_verified_name_give_no_verdict(served, bundles, re
     async def swap():
         engine = RemoteEngine(served.url)
         try:
-            await engine.verify([bundle], renderer)
-            before = await engine.label_logits(prefix, [bundle.suffix], [name])
+            ask = functools.partial(engine.label_logits, prefix, [bundle.suffix], [name])
+            before = await engine.verified([bundle], renderer, ask)
             assert served.load(name, str(tmp_path / "other"), load_inplace=True).status_code == 200
             for _ in range(2):  # once more when it was verified anew, within the tolerance of bfloat16
-                await engine.verify([bundle], renderer)
                 with pytest.raises(ConfigError, match="answered 500"):  # by the engine core, which logs why
-                    await engine.label_logits(prefix, [bundle.suffix], [name])
+                    await engine.verified([bundle], renderer, ask)
             assert "holds other weights than are asked for" in served.log.read_text()
             assert served.load(name, str(bundle.folder), load_inplace=True).status_code == 200
-            await engine.verify([bundle], renderer)
-            assert await engine.label_logits(prefix, [bundle.suffix], [name]) == before
+            assert await engine.verified([bundle], renderer, ask) == before
         finally:
             await engine.close()
 
@@ -206,7 +205,7 @@ def test_the_client_refuses_a_server_without_the_plugin(unplugged, bundles, rend
         verify(unplugged.url, bundles[:1], renderer)
     prefix = renderer.prefix(store.conversation("Hello."))
     with pytest.raises(CheckFailed, match="processed_logprobs"):
-        asyncio.run(RemoteEngine(unplugged.url).label_logits(prefix, [bundles[0].suffix], [bundles[0].served_name]))
+        asyncio.run(RemoteEngine(unplugged.url).ask_unverified(prefix, bundles[0].suffix, bundles[0].served_name))
 
 
 def test_whatever_stock_vllm_does_with_an_alora_the_client_refuses(unplugged, bundles, renderer):
