@@ -83,7 +83,7 @@ def _training_rows(
 ) -> tuple[Rows, LeftOut]:
     """``data.train`` of the command; else what the artifact's run trained on, where that is still to be had."""
     run = saved_run(artifact)
-    others = run is not None and data.train != run.data.train and "data.train" in recipe.given | recipe.named
+    others = run is not None and data.train != run.data.train and "data.train" in recipe.said
     if data.train is None or run is None or others:
         return _rows(data.train, data, policies)
     try:

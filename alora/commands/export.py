@@ -65,7 +65,7 @@ def _copied(recipe: Recipe, artifact: Artifact, folder: Path) -> Bundle:
     if other := [
         f"export.{name}"
         for name, value in card.items()
-        if f"export.{name}" in recipe.given | recipe.named and getattr(recipe.export, name) != value
+        if f"export.{name}" in recipe.said and getattr(recipe.export, name) != value
     ]:
         raise ConfigError(
             f"{', '.join(other)}: {folder} is a bundle already, and its card is copied as it is; leave that out"
@@ -87,7 +87,7 @@ def _made(recipe: Recipe, artifact: Artifact) -> Bundle:
     policy, home = subject.require_policy(), home_of(folder)
     default = next(iter(artifact.bundles), artifact.folder / BATTERY / policy.id)  # in the run itself
     evaluations, run = _evaluations(home, subject), saved_run(artifact)
-    settings = recipe.export if run is None else over(recipe.export, run.export, recipe.given | recipe.named, "export")
+    settings = recipe.export if run is None else over(recipe.export, run.export, recipe.said, "export")
     contents = BundleContents(
         certificate=_certificate(home, subject),
         base=subject.load_base(),

@@ -131,7 +131,7 @@ def _held_out(recipe: Recipe, artifact: Artifact, source: Source) -> tuple[list[
             f"data.train={named(source)} is not what the run in {artifact.run} held rows out of; {remedy}"
         )
     mine, of_run = asdict(recipe), asdict(run) if run is not None else {}
-    keys = [key for key in sorted(recipe.given | recipe.named) if key.startswith("data.") and key != "data.test"]
+    keys = [key for key in sorted(recipe.said) if key.startswith("data.") and key != "data.test"]
     if other := [key for key in keys if value_at(mine, key) != value_at(of_run, key)]:
         raise ConfigError(f"{', '.join(other)}: rows that the run held out are read as it read them; {remedy}")
     try:

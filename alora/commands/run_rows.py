@@ -27,10 +27,10 @@ def data_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
         RunError: the run's records do not agree.
     """
     run = opened_run(artifact)
-    given = recipe.data if run is None else over(recipe.data, run.data, recipe.given | recipe.named, "data")
+    given = recipe.data if run is None else over(recipe.data, run.data, recipe.said, "data")
     mine, usual = recipe.data.columns, ColumnSettings()
     columns = replace(given.columns, group=None)  # a group says which side of a split a row is on
-    spelt = {"data.columns.label", "data.columns.labels"} & (recipe.given | recipe.named)
+    spelt = {"data.columns.label", "data.columns.labels"} & recipe.said
     if spelt or (mine.label, mine.labels) != (usual.label, usual.labels):  # one choice: the run's half would hide it
         columns = replace(columns, label=mine.label, labels=mine.labels)
     return replace(given, columns=columns)

@@ -44,8 +44,10 @@ def choices(config_name: str, overrides: Sequence[str], aloras_own: bool) -> Cho
     recipe = [item for item in parsed if item.key_or_group == "recipe"]
     rest = [item for item in parsed if not (item in searching or item in recipe or item.is_hydra_override())]
     whole = _defaults(config_name, [*searching, *recipe, *rest])
-    below = _defaults(config_name, [*searching, *recipe]).defaults
-    aloras = {_place(entry) for entry in _defaults(ALORAS_OWN, searching).defaults} if aloras_own else set()
+    own = _defaults(ALORAS_OWN, searching).defaults if aloras_own else []
+    chosen = recipe or not aloras_own or config_name != ALORAS_OWN
+    below = _defaults(config_name, [*searching, *recipe]).defaults if chosen else own
+    aloras = {_place(entry) for entry in own}
     by_key = [item.input_line for item in whole.config_overrides]
     groups = {_key(item) for item in rest if item.input_line not in by_key}
     known = {_place(entry) for entry in below}

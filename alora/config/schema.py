@@ -374,6 +374,11 @@ class Recipe:
     given = frozenset[str]()
     named = frozenset[str]()  # likewise, of a recipe or primary config that the command line names
 
+    @property
+    def said(self) -> frozenset[str]:
+        """The keys of both, which count over an artifact's run."""
+        return self.given | self.named
+
     name: str = setting("run", "of the run", form=(names_a_folder, "a folder's name: no slash, 200 letters at most"),
                         of=("new", "train", "compare"))  # fmt: skip
     run_dir: str = setting("runs/${name}", "where everything of a run is kept", some=True, of=("train", "compare"))

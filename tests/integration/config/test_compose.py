@@ -517,3 +517,10 @@ def test_a_choice_that_the_recipe_would_silence_or_mix_is_refused_however_it_is_
     recipes_of("recalibrate", *conf, "recipe=ours", "evaluation.target=fpr")  # the recipe's own
     jobs = recipes_of("recalibrate", *conf, "-m", "recipe=ours", "evaluation.target=fpr", "output=a,b")
     assert [job.given for job in jobs] == [{"artifact", "evaluation.target", "output"}] * 2
+
+
+def test_a_path_is_no_option_whatever_lies_there(here):
+    (here / "run.yaml").write_text("name: another\n")
+    (here / "artifact").mkdir()
+    (recipe,) = recipes_of("evaluate", "artifact=artifact", f"run_dir={here / 'run'}")
+    assert (recipe.given, recipe.run_dir) == ({"artifact", "run_dir"}, str(here / "run"))
