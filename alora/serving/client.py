@@ -95,7 +95,9 @@ class RemoteEngine(AsyncClosing):
         if self._watching is None:
             self._watching = self._start(self._watch_loop())
         if time.monotonic() - self._answered > self._idle_s and self._again not in verifying:
-            self._again = next((bundle.served_name for bundle in bundles if bundle.served_name in verified), "")
+            known = [bundle for bundle in bundles if bundle.served_name in verified]
+            known.sort(key=lambda bundle: not bundle.manifest.activated)  # a plain LoRA shows nothing of the plugin
+            self._again = known[0].served_name if known else ""
             verified.pop(self._again, None)
         unknown = {bundle.served_name: bundle for bundle in bundles if bundle.served_name not in verified}
         for name, bundle in unknown.items():

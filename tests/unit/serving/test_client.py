@@ -147,8 +147,12 @@ def test_the_first_that_fails_ends_the_others():
     assert asyncio.run(both()) == [True]
 
 
+def served(name: str, activated: bool = True) -> Any:
+    return SimpleNamespace(served_name=name, served_weights="", manifest=SimpleNamespace(activated=activated))
+
+
 def test_a_bundle_that_comes_later_is_verified_too_and_the_others_not_again(monkeypatch):
-    bundles: list[Any] = [SimpleNamespace(served_name=name, served_weights="") for name in ("a", "b")]
+    bundles = [served("a"), served("b")]
     required = []
 
     async def models():
@@ -170,9 +174,32 @@ def test_a_bundle_that_comes_later_is_verified_too_and_the_others_not_again(monk
     assert required == ["a", "b"]
 
 
+def test_after_a_pause_an_activated_adapter_is_verified_again(monkeypatch):
+    """A plain LoRA answers alike without the plugin."""
+    required = []
+
+    async def models():
+        return {"plain": None, "activated": None}
+
+    async def require(bundle, renderer):
+        required.append(bundle.served_name)
+        return -0.1, -2.4
+
+    async def verify():
+        engine = RemoteEngine("http://127.0.0.1:9", idle_s=0)
+        monkeypatch.setattr(engine, "models", models)
+        monkeypatch.setattr(engine, "_require", require)
+        for _ in range(2):
+            await engine.verify([served("plain", activated=False), served("activated")], None)  # pyright: ignore[reportArgumentType]
+        await engine.close()
+
+    asyncio.run(verify())
+    assert required == ["plain", "activated", "activated"]
+
+
 def test_what_was_on_the_way_while_the_event_loop_stood_still_is_asked_again(monkeypatch):
     """The answers may be read long after they came, and by then another server may be there."""
-    bundle: Any = SimpleNamespace(served_name="a", served_weights="")
+    bundle = served("a")
     required, asked = [], []
 
     async def models():
