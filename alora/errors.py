@@ -17,7 +17,7 @@ def first_line(error: BaseException) -> str:
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether Rust broke off below a Python call: pyo3's PanicException, which is no ``Exception``."""
+    """Whether Rust broke off below a Python call: pyo3's PanicException, which is not an ``Exception``."""
     return type(error).__name__ == "PanicException"
 
 

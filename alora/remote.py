@@ -68,7 +68,7 @@ class AsyncClient(AsyncClosing):
         require_known(errors)
         under_way: deque[asyncio.Task[Verdicts | AloraError]] = deque()
         if errors == "return":
-            await self.verify()  # what fails here is no fault of a row's
+            await self.verify()  # what fails here is not the fault of a row
         try:
             for number, row in enumerate(rows, 1):
                 under_way.append(asyncio.ensure_future(self.score_row(row, number, errors)))

@@ -50,7 +50,7 @@ def weight_files(folder: Path) -> dict[Path, set[str]]:
 
 
 def indexed_files(index: Path) -> dict[str, set[str]]:
-    """The tensors of each file that ``index`` names; BaseError when it is no index."""
+    """The tensors of each file that ``index`` names; BaseError when it is not an index."""
     stored = read_json(index, BaseError, REMEDY)
     places = stored.get("weight_map") if isinstance(stored, dict) else None
     if not isinstance(places, Mapping) or not places or not all(isinstance(name, str) for name in places.values()):
@@ -68,4 +68,4 @@ def _require_readable(file: Path) -> None:
     except OSError as error:
         raise BaseError(f"{file} cannot be read: {error.strerror}; mend that, or take another base") from error
     if not file.is_file():
-        raise BaseError(f"{file} is no file; {REMEDY}")
+        raise BaseError(f"{file} is not a file; {REMEDY}")

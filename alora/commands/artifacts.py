@@ -80,7 +80,7 @@ def open_subject(folder: Path, artifact: Artifact, recipe: Recipe) -> Subject:
         require_own(recipe, artifact, folder, bundle.manifest.prompt, bundle.manifest.template_kwargs, bundle.policy)
         return Subject(folder, bundle.weights, base, bundle.manifest.prompt, bundle.policy, bundle)
     weights, run = load_adapter(folder), saved_run(artifact)
-    asked = run is None or any(key.startswith("policy.") for key in recipe.given)  # a recipe beside a run is not
+    asked = run is None or any(key.startswith("policy.") for key in recipe.given)  # a recipe next to a run is not
     policy = _named(recipe.policy, home_of(folder).name) if asked else None
     policy = policy or (None if run is None else _of_run(folder, run))
     if run is None or artifact.run is None:

@@ -64,7 +64,7 @@ def trained_rows(artifact: Artifact) -> tuple[Rows, Rows, LeftOut]:
     be read.
 
     Raises:
-        ConfigError: the rows at hand are not those that the run read, or it is no artifact of a run.
+        ConfigError: the rows at hand are not those that the run read, or it is not an artifact of a run.
         DataError: they cannot be read.
     """
     run = saved_run(artifact)

@@ -1,4 +1,4 @@
-"""The keys of a message, of a part of it or of a tool call: what is read, what is no text, and what would be lost."""
+"""The keys of a message, of a part of it or of a tool call: what is read, what is not text, and what would be lost."""
 
 from collections.abc import Mapping
 from typing import Any

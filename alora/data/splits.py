@@ -111,7 +111,7 @@ def read_policy_rows(
     def read(name: str) -> list[LabelledConversation]:
         own = Findings(
             None if findings is None else findings.notes
-        )  # what is wrong in one file is no fault of the next
+        )  # what is wrong in one file is not the fault of the next
         return read_labelled(source_of(source, by_id[name]), settings, by_id[name], own)
 
     return [row for rows in left_out.each(by_id, read).values() for row in rows], left_out

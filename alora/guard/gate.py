@@ -76,7 +76,7 @@ async def _read_bounded(request: Request) -> None:
 def _require_unique(request: Request) -> None:
     """Read a body of JSON once; GuardRefusal for a key that is there twice, of which another reader may take the other.
 
-    What is no JSON is left to FastAPI, which says where.
+    What is not JSON is left to FastAPI, which says where.
     """
     try:
         request._json = json.loads(request._body, object_pairs_hook=unique)  # as Starlette keeps what it has read

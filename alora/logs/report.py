@@ -115,7 +115,7 @@ class Summary:
 def day_of(time: str | None) -> str:
     """The day (UTC where the time has a zone) of an ISO date, or of (milli-, micro-, nano-) seconds since 1970.
 
-    A number that is no time from 1990 until now is rather a month, a year or an hour, as 202603 is: unknown.
+    A number that is not a time from 1990 until now is rather a month, a year or an hour, as 202603 is: unknown.
     """
     if not time:
         return _UNKNOWN

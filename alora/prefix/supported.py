@@ -67,7 +67,7 @@ def require_same_answers(
         AdapterError,
         BaseError,
         torch.OutOfMemoryError,
-    ):  # the one names its cause; the other is no matter of the class
+    ):  # the one names its cause; the other does not depend on the class
         raise
     except _FAILURES as error:
         problem, cause = f"{type(error).__name__}: {error}", error

@@ -328,7 +328,7 @@ def _longest(model: dict[str, Any]) -> int | None:
 
 
 def _cached_tokens(completion: Any) -> int:
-    """The count in the usual fields, else 0: a missing count is no reason to refuse a verdict."""
+    """The count in the usual fields, else 0: a missing count does not refuse a verdict."""
     for key in ("usage", "prompt_tokens_details", "cached_tokens"):
         completion = completion.get(key) if isinstance(completion, dict) else None
     return completion if type(completion) is int else 0

@@ -175,7 +175,7 @@ def label_logprobs(suffix: Suffix, output: Any) -> list[float]:
     is missing."""
     logprobs = output.outputs[0].logprobs[0]
     if missing := [label for label in suffix.label_token_ids if label not in logprobs]:
-        raise AdapterError(f"label tokens {missing} have no probability, as when an answer is no number")
+        raise AdapterError(f"label tokens {missing} have no probability, as when an answer is not a number")
     return [logprobs[label].logprob for label in suffix.label_token_ids]
 
 

@@ -84,7 +84,7 @@ class Tracker:
         self.judged = step
         for policy in self.active & losses.keys():
             standing, loss = self.standings[policy], losses[policy]
-            # A schedule's first step may have rate 0: however well the base does, it is no adapter to export.
+            # A schedule's first step may have rate 0: however well the base does, it is not an adapter to export.
             if math.isfinite(loss) and self._bank.inert(policy):
                 continue
             if not math.isfinite(loss):

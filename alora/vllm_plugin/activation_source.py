@@ -37,7 +37,7 @@ def _searchable_ids(request: Any, name: str) -> Sequence[int]:
         raise AdapterError(f"aLoRA adapter {name!r} cannot run on prompt_embeds alone: send token ids or text")
     if is_token is None:
         return ids
-    # -1 is no token id, so a placeholder cannot complete an invocation.
+    # -1 is not a token id, so a placeholder cannot complete an invocation.
     return [token if known else -1 for token, known in zip(ids, is_token, strict=True)]
 
 

@@ -27,7 +27,7 @@ _PATTERN_S = 0.2  # for one match: a pattern that was received may run for ever
 
 @dataclass(frozen=True)
 class _Half:
-    """An A or a B; ``norm`` is no finite number where the tensor holds one that is none."""
+    """An A or a B; ``norm`` is not finite where the tensor holds a value that is not."""
 
     shape: tuple[int, ...]
     norm: float
@@ -89,7 +89,7 @@ def _pairs(halves: Mapping[str, _Half]) -> dict[str, dict[str, _Half]]:
             raise ValueError(f"{name} does not begin with {_KEY_PREFIX!r}, or has it more than once")
         module, _, kind = name.removesuffix(".weight").removeprefix(_KEY_PREFIX).rpartition(".lora_")
         if not module or kind not in ("A", "B") or not name.endswith(".weight") or len(half.shape) != 2:
-            raise ValueError(f"{name} of shape {half.shape} is no LoRA weight of a linear layer")
+            raise ValueError(f"{name} of shape {half.shape} is not a LoRA weight of a linear layer")
         pairs[module][kind] = half
     if alone := next((module for module, pair in pairs.items() if len(pair) != 2), None):
         raise ValueError(f"{alone} has no A or no B")

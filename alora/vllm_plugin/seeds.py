@@ -14,7 +14,7 @@ def refuse_on_cpu() -> None:
 def refusal(params: Any) -> str | None:
     """Why a request with these sampling parameters (None: it pools) is refused, or None.
 
-    A prompt may be computed in chunks, beside others too, and vLLM winds the generator back after each, which one on a
+    A prompt may be computed in chunks, next to others too, and vLLM winds the generator back after each, which one on a
     CPU cannot: "CPU Generator does not use offset" (``GPUModelRunner._bookkeeping_sync``, 0.32).
     """
     if not STATE.seeds_end_engine or params is None or params.seed is None or params.temperature <= 0:

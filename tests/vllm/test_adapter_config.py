@@ -203,7 +203,7 @@ A, B = (f"base_model.model.model.layers.0.self_attn.q_proj.lora_{half}.weight" f
 EMBEDDING = "base_model.model.model.embed_tokens.lora_embedding_A"
 ENDLESS = "([a-z]|[a-z_.0-9])+[XY]"
 NO_PREFIX = "does not begin with 'base_model.model.', or has it more than once"
-NO_LINEAR = "is no LoRA weight of a linear layer"
+NO_LINEAR = "is not a LoRA weight of a linear layer"
 
 
 @pytest.mark.parametrize(

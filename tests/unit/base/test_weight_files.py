@@ -65,8 +65,8 @@ def test_an_index_leads_to_files_of_its_own_folder_alone(name, tmp_path):
     [
         (lambda file: file.symlink_to(file.name), "cannot be read: Too many levels of symbolic links"),
         (lambda file: file.symlink_to("gone"), "cannot be read: No such file or directory"),
-        (os.mkdir, "is no file"),
-        (os.mkfifo, "is no file"),
+        (os.mkdir, "is not a file"),
+        (os.mkfifo, "is not a file"),
     ],
     ids=["loop", "gone", "folder", "pipe"],
 )
