@@ -11,7 +11,8 @@ from alora.guard.reader import EngineDead, Overloaded, Reading, Served, as_they_
 from alora.guard.wire import GuardRequest
 from alora.http import Full, Unreachable, named
 from alora.prompt.render import Prefix, Renderer
-from alora.serving.client import MODELS, RemoteEngine
+from alora.serving.client import RemoteEngine
+from alora.serving.completions import MODELS, Completions
 from alora.serving.servers import Servers
 
 _AT_ONCE = 256  # requests to a server: a whole battery's, in one step of the engine
@@ -25,7 +26,7 @@ def longest_prompt(urls: Sequence[str]) -> int | None:
     """
 
     async def ask(url: str) -> dict[str, int | None] | AloraError:
-        engine = RemoteEngine(url)  # in an event loop of its own
+        engine = Completions(url)  # in an event loop of its own
         try:
             return await engine.models()
         except AloraError as error:

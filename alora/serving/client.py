@@ -6,50 +6,35 @@ names (``policy@digest``) and with ``--logprobs-mode processed_logprobs``.
 
 import asyncio
 import contextlib
-import json
-import math
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import count
 from typing import Any, TypeVar
 
 from alora.bundle.golden import TOLERANCES, disagreement
 from alora.bundle.light import LightBundle
-from alora.config.secrets import KEY, redacted
 from alora.errors import AloraError, CheckFailed, ConfigError, PromptRefused
-from alora.http import AsyncClosing, Full, Http, Unreachable, refusal, root
+from alora.http import Full, Unreachable, refusal
 from alora.prompt.render import Prefix, Renderer, Suffix
-from alora.serving.servers import SESSION
+from alora.serving.completions import COMPLETIONS, Completions, Forgotten
 from alora.weights import ASKED_WEIGHTS
 
-MODELS = "/v1/models"
-_AT_ONCE = 32
-_PROBE_SECONDS = 10  # of silence, after which a server that does not even list its models counts as dead
-_SECONDS = 600  # of silence, while it computes
-_ROUNDING = 0.02  # of label probabilities that an engine in half precision gives, summed
 _SAME = 0.02  # of log-probabilities: how far two answers of one server to one prompt may lie apart, in half precision
+_TRIES = 10  # to have all answers from one server
 _BEAT_S = 0.5  # between two looks at whether the event loop stands still
 _Result = TypeVar("_Result")
-Counts = Callable[[], bool]  # whether the server is still the one that was verified
 
 
-class _Forgotten(AloraError):
-    """The server may be another one than was verified."""
-
-
-class RemoteEngine(AsyncClosing):
-    """Label scores from an OpenAI-compatible vLLM server at ``url`` (``http://host:port``), in one event loop.
+class RemoteEngine(Completions):
+    """Label scores from a vLLM server at ``url`` (``http://host:port``), in one event loop.
 
     Args:
+        at_once: requests under way at a time.
         idle_s: seconds without an answer after which another server may have taken its place; a start takes longer.
     """
 
     def __init__(self, url: str, at_once: int | None = None, idle_s: float = 2.0) -> None:
-        self.url = root(url)
-        if "@" in url.partition("://")[2].partition("/")[0]:
-            raise ConfigError(f"{redacted(url)} holds a password; take it out, and export {KEY} for the key")
-        self._http = Http()
-        self._free = asyncio.Semaphore(at_once or _AT_ONCE)
+        super().__init__(url, at_once)
         self._verified: dict[str, str] = {}  # by its name, the digest of the weights that its requests ask for
         self._verifying: dict[str, asyncio.Task[None]] = {}  # by the same name
         self._listing: asyncio.Task[dict[str, int | None]] | None = None
@@ -62,21 +47,7 @@ class RemoteEngine(AsyncClosing):
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
-        await self._http.close()
-
-    async def models(self) -> dict[str, int | None]:
-        """What the server serves, with the tokens that each takes, where it says so.
-
-        Raises:
-            ConfigError: it does not answer, or is not an OpenAI-compatible server.
-        """
-        status, text = await self._send(MODELS, None, _PROBE_SECONDS)
-        if status == 404:
-            raise ConfigError(
-                f"{self.url} has no {MODELS}, so no vLLM runs there; a guard without it (serving.scorer=packed) is "
-                "asked by alora.Guard"
-            )
-        return self._read(status, text, lambda models: {str(model["id"]): _longest(model) for model in models["data"]})
+        await super().close()
 
     async def verify(self, bundles: Sequence[LightBundle], renderer: Renderer) -> None:
         """Check that the server runs the plugin and that each adapter there gives its bundle's answers: once, and again
@@ -141,11 +112,19 @@ class RemoteEngine(AsyncClosing):
         self, bundles: Sequence[LightBundle], renderer: Renderer, work: Callable[[], Coroutine[Any, Any, _Result]]
     ) -> _Result:
         """What ``work`` finds, all of it from the server that :meth:`verify` has seen; it is done again where another
-        one may have answered."""
-        while True:
+        one may have answered.
+
+        Raises:
+            ConfigError: that does not end.
+        """
+        for _ in range(_TRIES):
             await self.verify(bundles, renderer)
-            with contextlib.suppress(_Forgotten):
+            with contextlib.suppress(Forgotten):
                 return await work()
+        raise ConfigError(
+            f"{self.url}: {_TRIES} times in a row another server may have answered, because it was away or this event "
+            f"loop stood still for more than {self._idle_s:g} s; run what blocks it in a thread (asyncio.to_thread)"
+        )
 
     async def _watch_loop(self) -> None:
         """Doubt the server when the event loop stood still: answers that waited meanwhile are read late."""
@@ -185,7 +164,7 @@ class RemoteEngine(AsyncClosing):
         says so); ``session`` is for a router on the way, ``fields`` are further ones of the request."""
         verified = self._verified
         if name not in verified:
-            raise _Forgotten
+            raise Forgotten
         weights = {"vllm_xargs": {ASKED_WEIGHTS: verified[name]}}
 
         def counts() -> bool:
@@ -195,7 +174,7 @@ class RemoteEngine(AsyncClosing):
             answer = await self.ask_unverified(prefix, suffix, name, session, weights | fields, counts)
             self._answered = time.monotonic()
             return answer
-        except (PromptRefused, Full, _Forgotten):
+        except (PromptRefused, Full, Forgotten):
             raise
         except AloraError as error:
             self._verified.pop(name, None)
@@ -203,53 +182,13 @@ class RemoteEngine(AsyncClosing):
                 self.forget()
             raise
 
-    async def ask_unverified(
-        self,
-        prefix: Prefix,
-        suffix: Suffix,
-        name: str,
-        session: str | None = None,
-        fields: Mapping[str, Any] | None = None,
-        counts: Counts = lambda: True,
-    ) -> tuple[tuple[float, ...], int]:
-        """:meth:`ask`, of whatever server is there; ``counts`` is asked as the request goes out and comes back."""
-        labels = list(suffix.label_token_ids)
-        answer = await self._send(
-            "/v1/completions",
-            {
-                "model": name,
-                "prompt": [*prefix.token_ids, *suffix.token_ids],
-                "max_tokens": 1,
-                "temperature": 0,
-                "repetition_penalty": 1,  # else the server takes it from the base's generation_config.json
-                "logprobs": len(labels),
-                "allowed_token_ids": labels,
-                "return_tokens_as_token_ids": True,
-                **(fields or {}),
-            },
-            session=session,
-            counts=counts,
-        )
-        given = self._read(*answer, lambda completion: completion["choices"][0]["logprobs"])
-        try:
-            logprobs = tuple(float(given["top_logprobs"][0][f"token_id:{label}"]) for label in labels)
-            if not abs(math.fsum(map(math.exp, logprobs)) - 1) < _ROUNDING:  # NaN, too
-                raise ValueError("their probabilities do not add up to 1")
-            tokens = len(prefix.token_ids) + len(suffix.token_ids)
-            return logprobs, min(max(0, self._read(*answer, _cached_tokens)), tokens)
-        except (LookupError, TypeError, ValueError, OverflowError) as error:
-            raise CheckFailed(
-                f"{self.url} answers with the log-probabilities {str(given)[:300]}, not with those of the label "
-                f"tokens {labels}; start it with --logprobs-mode processed_logprobs, as alora serve does"
-            ) from error
-
     async def _require_plugin(self, bundle: LightBundle) -> None:
         """CheckFailed unless the server refuses a prompt without invocation tokens, as the plugin does."""
         name, invocation = bundle.served_name, bundle.suffix.invocation_ids
         stranger = next(token for token in count() if token not in invocation)
         if not bundle.manifest.activated:
             return
-        status, answer = await self._send("/v1/completions", {"model": name, "prompt": [stranger], "max_tokens": 1})
+        status, answer = await self._send(COMPLETIONS, {"model": name, "prompt": [stranger], "max_tokens": 1})
         if status == 400 and "invocation tokens" in answer:
             return
         if status == 429 or status >= 500:
@@ -278,37 +217,6 @@ class RemoteEngine(AsyncClosing):
             )
         return logits_L
 
-    def _read(self, status: int, text: str, pick: Callable[[Any], Any]) -> Any:
-        """``pick`` applied to the answer's JSON.
-
-        Raises:
-            PromptRefused: the server refuses what was sent.
-            ConfigError: it refuses for another reason, or what it says is nothing that ``pick`` can read.
-        """
-        if status != 200:
-            raise refusal(self.url, status, text)
-        try:
-            return pick(json.loads(text))
-        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise ConfigError(f"{self.url} is not an OpenAI-compatible server: it answered {text[:100]!r}") from error
-
-    async def _send(
-        self,
-        path: str,
-        body: dict[str, Any] | None,
-        seconds: float | None = None,
-        session: str | None = None,
-        counts: Counts = lambda: True,
-    ) -> tuple[int, str]:
-        headers = None if session is None else {SESSION: session}
-        async with self._free:
-            if not counts():
-                raise _Forgotten
-            answer = await self._http.send(self.url + path, body, _SECONDS if seconds is None else seconds, headers)
-        if not counts():
-            raise _Forgotten
-        return answer
-
 
 async def together(work: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Result]:
     """The results of ``work``; the first that fails ends the others."""
@@ -318,17 +226,3 @@ async def together(work: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Result
     finally:  # vLLM aborts a request that nobody waits for
         for task in tasks:
             task.cancel()
-
-
-def _longest(model: dict[str, Any]) -> int | None:
-    tokens = model.get("max_model_len")
-    if tokens is None or (type(tokens) is int and tokens > 0):
-        return tokens
-    raise ValueError(f"max_model_len is {tokens!r}")
-
-
-def _cached_tokens(completion: Any) -> int:
-    """The count in the usual fields, else 0: a missing count does not refuse a verdict."""
-    for key in ("usage", "prompt_tokens_details", "cached_tokens"):
-        completion = completion.get(key) if isinstance(completion, dict) else None
-    return completion if type(completion) is int else 0

@@ -11,7 +11,7 @@ from itertools import chain, repeat
 
 import pytest
 
-from alora.serving import client
+from alora.serving import completions
 from tests.integration.bad_input.conftest import Case, breaches
 
 SILENCE = None
@@ -140,7 +140,7 @@ def check(place, here, capsys, monkeypatch):
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", LISTS)
 def test_a_list_of_models(name, check, monkeypatch):
-    monkeypatch.setattr(client, "_PROBE_SECONDS", 0.5)
+    monkeypatch.setattr(completions, "_PROBE_SECONDS", 0.5)
     models, word = LISTS[name]
     assert check(word, models=models) == []
 
@@ -156,7 +156,7 @@ def test_a_server_without_the_plugin(check):
 
 
 def test_a_key_that_no_header_carries_is_not_shown(check, monkeypatch):
-    monkeypatch.setenv(client.KEY, "secret\nkey")
+    monkeypatch.setenv(completions.KEY, "secret\nkey")
     (breach,) = check("$VLLM_API_KEY holds a character")
     assert breach.endswith(
         "is not in: alora: $VLLM_API_KEY holds a character that no HTTP header carries; export it again\n"

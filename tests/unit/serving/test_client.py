@@ -230,6 +230,36 @@ def test_what_was_on_the_way_while_the_event_loop_stood_still_is_asked_again(mon
     assert (required, len(asked)) == (["a", "a"], 2)
 
 
+def test_a_server_that_is_never_sure_to_be_the_same_is_an_error(monkeypatch):
+    """As in an application that blocks its event loop for seconds, again and again."""
+    required = []
+
+    async def models():
+        return {"a": None}
+
+    async def require(bundle, renderer):
+        required.append(bundle.served_name)
+        return -0.1, -2.4
+
+    async def ask():
+        engine = RemoteEngine("http://127.0.0.1:9")
+        monkeypatch.setattr(engine, "models", models)
+        monkeypatch.setattr(engine, "_require", require)
+
+        async def work():
+            engine.forget()
+            await engine.ask(Prefix((1,)), SUFFIX, "a")
+
+        try:
+            await engine.verified([served("a")], None, work)  # pyright: ignore[reportArgumentType]
+        finally:
+            await engine.close()
+
+    with pytest.raises(ConfigError, match="this event loop stood still for more than 2 s; run what blocks it"):
+        asyncio.run(ask())
+    assert len(required) == 10
+
+
 @pytest.mark.parametrize("labels", [(11, 12), (11, 12, 13, 14)])
 def test_as_many_log_probabilities_are_asked_for_as_there_are_labels(labels, monkeypatch):
     sent = []
