@@ -30,7 +30,6 @@ class Policies(Generic[Read]):
         self, bundles: Sequence[Read], renderer: Renderer, check: Callable[[Question], object] = lambda _: None
     ) -> None:
         self.bundles, self._renderer, self._check = bundles, renderer, check
-        self.names = [bundle.served_name for bundle in bundles]
 
     @property
     def ids(self) -> tuple[str, ...]:

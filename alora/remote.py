@@ -43,13 +43,12 @@ class AsyncClient(AsyncClosing):
     def __init__(self, url: str, artifact: Artifact, *, base: Base = None, policies: Sequence[str] = ()) -> None:
         from alora.base.describe import describe_prompts  # transformers, which a guard's client goes without
 
-        self._engine = RemoteEngine(url)
         bundles, settings = open_artifact(artifact, base, policies, read_bundle)
         described = describe_prompts(settings, bundles[0].manifest.base.fingerprint)
         for bundle in bundles:
             bundle.check_base(described)
-        self._renderer = bundles[0].renderer(described)
-        self._policies = Policies(bundles, self._renderer)
+        renderer = bundles[0].renderer(described)
+        self._engine, self._policies = RemoteEngine(url, renderer), Policies(bundles, renderer)
         self.policies = self._policies.ids
 
     async def score(self, messages: Messages) -> Verdicts:
@@ -92,17 +91,13 @@ class AsyncClient(AsyncClosing):
 
     async def _score(self, messages: Messages, where: str) -> Verdicts:
         name, asked = self._policies.questions(messages, where)
-        names = self._policies.names
-
-        async def ask() -> list[list[tuple[float, ...]]]:
-            return [await self._engine.label_logits(window.prefix, window.suffixes, names) for window in asked]
-
-        logits_WPL = await self._engine.verified(self._policies.bundles, self._renderer, ask)
+        await self.verify()
+        logits_WPL = [await self._engine.label_logits(window.prefix, self._policies.bundles) for window in asked]
         return self._policies.verdicts(name, asked, [highest(logits_WL) for logits_WL in zip(*logits_WPL, strict=True)])
 
     async def verify(self) -> None:
         """Show that the server is the right one; raises as :meth:`score` does."""
-        await self._engine.verify(self._policies.bundles, self._renderer)
+        await self._engine.verify(self._policies.bundles)
 
     async def close(self) -> None:
         await self._engine.close()

@@ -47,7 +47,7 @@ from alora.http import Http, Unreachable
 from alora.identity.certify import certify
 from alora.policy import Policy
 from alora.prompt.render import Prefix, Renderer
-from alora.serving.client import RemoteEngine
+from alora.serving.completions import Completions
 
 SCALE = SERVED_SCALE / 4  # so that golden rows agree in 16 bits, too, which the guard asks for
 WORDS = ("parcel", "order", "refund", "money", "late", "week", "please", "answer", "advice", "price", "number", "sorry")
@@ -164,7 +164,7 @@ class Server:
             command = [*self._command, f"serving.port={port}"]
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         self._url = f"http://127.0.0.1:{port}"
-        self._http, self._engine = Http(), RemoteEngine(self._url, len(self.bundles))
+        self._http, self._engine = Http(), Completions(self._url, len(self.bundles))
         try:
             with asyncio.Runner() as runner:
                 self.wait = runner.run

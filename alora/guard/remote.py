@@ -1,7 +1,6 @@
 """Reading over HTTP, before vLLM servers that run alora's plugin and cannot take the guard's routes."""
 
 import asyncio
-import functools
 import hashlib
 from collections.abc import AsyncGenerator, Sequence
 
@@ -54,8 +53,8 @@ class RemoteReader:
     """
 
     def __init__(self, urls: Sequence[str], bundles: Sequence[LightBundle], renderer: Renderer) -> None:
-        engines = {engine.url: engine for engine in (RemoteEngine(url, _AT_ONCE) for url in urls)}
-        self._engines, self._renderer = engines, renderer
+        engines = {engine.url: engine for engine in (RemoteEngine(url, renderer, _AT_ONCE) for url in urls)}
+        self._engines = engines
         self._servers = Servers(list(engines), MODELS, lambda url: engines[url].forget())
         self._bundles = {bundle.served_name: bundle for bundle in bundles}
 
@@ -73,9 +72,7 @@ class RemoteReader:
             fields["priority"] = request.priority
 
         async def ask(url: str) -> tuple[tuple[float, ...], int]:
-            engine = self._engines[url]
-            work = functools.partial(engine.ask, prefix, item.suffix, item.name, session, **fields)
-            return await engine.verified([self._bundles[item.name]], self._renderer, work)
+            return await self._engines[url].ask(prefix, self._bundles[item.name], session, **fields)
 
         try:
             return Reading(index, *await self._servers.first(session, ask))
@@ -99,7 +96,7 @@ class RemoteReader:
         away: list[str] = []
         for engine in self._engines.values():
             try:
-                await engine.verify([bundle], self._renderer)
+                await engine.verify([bundle])
             except Unreachable as error:
                 away.append(str(error))
         if len(away) == len(self._engines):

@@ -7,7 +7,7 @@ names (``policy@digest``) and with ``--logprobs-mode processed_logprobs``.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from alora.bundle.golden import TOLERANCES, disagreement
 from alora.bundle.light import LightBundle
 from alora.errors import AloraError, CheckFailed, ConfigError, PromptRefused
 from alora.http import Full, Unreachable, refusal
-from alora.prompt.render import Prefix, Renderer, Suffix
+from alora.prompt.render import Prefix, Renderer
 from alora.serving.completions import COMPLETIONS, Completions, Forgotten
 from alora.weights import ASKED_WEIGHTS
 
@@ -29,12 +29,14 @@ class RemoteEngine(Completions):
     """Label scores from a vLLM server at ``url`` (``http://host:port``), in one event loop.
 
     Args:
+        renderer: of the golden rows, with the base's tokenizer.
         at_once: requests under way at a time.
         idle_s: seconds without an answer after which another server may have taken its place; a start takes longer.
     """
 
-    def __init__(self, url: str, at_once: int | None = None, idle_s: float = 2.0) -> None:
+    def __init__(self, url: str, renderer: Renderer, at_once: int | None = None, idle_s: float = 2.0) -> None:
         super().__init__(url, at_once)
+        self._renderer = renderer
         self._verified: dict[str, str] = {}  # by its name, the digest of the weights that its requests ask for
         self._verifying: dict[str, asyncio.Task[None]] = {}  # by the same name
         self._listing: asyncio.Task[dict[str, int | None]] | None = None
@@ -49,7 +51,7 @@ class RemoteEngine(Completions):
             task.cancel()
         await super().close()
 
-    async def verify(self, bundles: Sequence[LightBundle], renderer: Renderer) -> None:
+    async def verify(self, bundles: Sequence[LightBundle]) -> None:
         """Check that the server runs the plugin and that each adapter there gives its bundle's answers: once, and again
         after it was away or failed, since another server may have taken its place. After ``idle_s`` one bundle is
         checked again, for the base that all share: which weights an adapter has each request says itself.
@@ -67,22 +69,22 @@ class RemoteEngine(Completions):
             self._watching = self._start(self._watch_loop())
         if time.monotonic() - self._answered > self._idle_s and self._again not in verifying:
             known = [bundle for bundle in bundles if bundle.served_name in verified]
-            known.sort(key=lambda bundle: not bundle.manifest.activated)  # a plain LoRA shows nothing of the plugin
-            self._again = known[0].served_name if known else ""
+            activated = [bundle.served_name for bundle in known if bundle.manifest.activated]
+            if known and not activated:
+                verified.clear()  # the answers of plain LoRAs show nothing of the plugin, which others need
+            self._again = next(iter(activated or [bundle.served_name for bundle in known]), "")
             verified.pop(self._again, None)
         unknown = {bundle.served_name: bundle for bundle in bundles if bundle.served_name not in verified}
         for name, bundle in unknown.items():
             if name not in verifying:
-                work = self._verify(bundle, [*unknown], renderer, verified)
+                work = self._verify(bundle, [*unknown], verified)
                 verifying[name] = self._start(work)
                 verifying[name].add_done_callback(lambda _, name=name: verifying.pop(name, None))
         # Not ended with the request that asked first: its deadline may be shorter than this takes.
         awaited = {*unknown, self._again} & verifying.keys()
         await asyncio.gather(*(asyncio.shield(verifying[name]) for name in awaited))
 
-    async def _verify(
-        self, bundle: LightBundle, names: Sequence[str], renderer: Renderer, verified: dict[str, str]
-    ) -> None:
+    async def _verify(self, bundle: LightBundle, names: Sequence[str], verified: dict[str, str]) -> None:
         """One bundle of those that are verified together, which are served under ``names``."""
         listing = self._listing
         if listing is None or listing.done():
@@ -94,7 +96,7 @@ class RemoteEngine(Completions):
                 "alora serve, or load each bundle under that name (POST /v1/load_lora_adapter)"
             )
         try:
-            logits_L = await self._require(bundle, renderer)
+            logits_L = await self._require(bundle)
         except PromptRefused as error:  # the bundle's, and no user's
             raise CheckFailed(f"{self.url} refuses a golden row of {bundle.folder}: {error}") from error
         before = self._gave.get(bundle.served_name, logits_L)
@@ -107,24 +109,6 @@ class RemoteEngine(Completions):
             self.forget()
             return
         verified[bundle.served_name], self._answered = bundle.served_weights, time.monotonic()
-
-    async def verified(
-        self, bundles: Sequence[LightBundle], renderer: Renderer, work: Callable[[], Coroutine[Any, Any, _Result]]
-    ) -> _Result:
-        """What ``work`` finds, all of it from the server that :meth:`verify` has seen; it is done again where another
-        one may have answered.
-
-        Raises:
-            ConfigError: that does not end.
-        """
-        for _ in range(_TRIES):
-            await self.verify(bundles, renderer)
-            with contextlib.suppress(Forgotten):
-                return await work()
-        raise ConfigError(
-            f"{self.url}: {_TRIES} times in a row another server may have answered, because it was away or this event "
-            f"loop stood still for more than {self._idle_s:g} s; run what blocks it in a thread (asyncio.to_thread)"
-        )
 
     async def _watch_loop(self) -> None:
         """Doubt the server when the event loop stood still: answers that waited meanwhile are read late."""
@@ -145,24 +129,37 @@ class RemoteEngine(Completions):
         """What was verified must be verified again."""
         self._verified, self._verifying, self._listing = {}, {}, None
 
-    async def label_logits(
-        self, prefix: Prefix, suffixes: Sequence[Suffix], names: Sequence[str]
-    ) -> list[tuple[float, ...]]:
-        """Log-probabilities over each policy's labels, all asked for at once.
-
-        Raises:
-            CheckFailed: the server does not return the label tokens' log-probabilities.
-            ConfigError: it does not answer, or refuses a prompt.
-        """
-        asked = zip(suffixes, names, strict=True)
-        return [logprobs for logprobs, _ in await together(self.ask(prefix, *pair) for pair in asked)]
+    async def label_logits(self, prefix: Prefix, bundles: Sequence[LightBundle]) -> list[tuple[float, ...]]:
+        """:meth:`ask` of every policy at once, the log-probabilities alone."""
+        return [logprobs for logprobs, _ in await together(self.ask(prefix, bundle) for bundle in bundles)]
 
     async def ask(
-        self, prefix: Prefix, suffix: Suffix, name: str, session: str | None = None, **fields: str | int
+        self, prefix: Prefix, bundle: LightBundle, session: str | None = None, **fields: str | int
     ) -> tuple[tuple[float, ...], int]:
-        """:meth:`label_logits` of one policy, and how many of the prompt's tokens the server had in its cache (where it
-        says so); ``session`` is for a router on the way, ``fields`` are further ones of the request."""
-        verified = self._verified
+        """Log-probabilities over a policy's labels from the server that :meth:`verify` has seen, and how many of the
+        prompt's tokens it had in its cache (where it says so). It is asked again where another one may have answered.
+
+        Args:
+            session: for a router on the way.
+            fields: further ones of the request.
+
+        Raises:
+            CheckFailed: as :meth:`verify`, or the server does not return the label tokens' log-probabilities.
+            ConfigError: it does not answer, or refuses the prompt; or there is no end to who may have answered.
+        """
+        for _ in range(_TRIES):
+            await self.verify([bundle])
+            with contextlib.suppress(Forgotten):
+                return await self._ask(prefix, bundle, session, fields)
+        raise ConfigError(
+            f"{self.url}: {_TRIES} times in a row another server may have answered, because it was away or this event "
+            f"loop stood still for more than {self._idle_s:g} s; run what blocks it in a thread (asyncio.to_thread)"
+        )
+
+    async def _ask(
+        self, prefix: Prefix, bundle: LightBundle, session: str | None, fields: Mapping[str, Any]
+    ) -> tuple[tuple[float, ...], int]:
+        verified, name = self._verified, bundle.served_name
         if name not in verified:
             raise Forgotten
         weights = {"vllm_xargs": {ASKED_WEIGHTS: verified[name]}}
@@ -171,7 +168,7 @@ class RemoteEngine(Completions):
             return self._verified is verified
 
         try:
-            answer = await self.ask_unverified(prefix, suffix, name, session, weights | fields, counts)
+            answer = await self.ask_unverified(prefix, bundle.suffix, name, session, {**weights, **fields}, counts)
             self._answered = time.monotonic()
             return answer
         except (PromptRefused, Full, Forgotten):
@@ -199,7 +196,7 @@ class RemoteEngine(Completions):
             "alora doctor on that machine"
         )
 
-    async def _require(self, bundle: LightBundle, renderer: Renderer) -> tuple[float, ...]:
+    async def _require(self, bundle: LightBundle) -> tuple[float, ...]:
         """What the server answers to a golden row of the bundle, which is the bundle's answer."""
         await self._require_plugin(bundle)
         name, rows = bundle.served_name, bundle.golden[:1]
@@ -208,7 +205,7 @@ class RemoteEngine(Completions):
                 f"{bundle.folder} stores no golden rows, so {self.url} cannot be checked to run its adapter on its "
                 "base; export it again with export.golden_rows=8"
             )
-        logits_L, _ = await self.ask_unverified(renderer.prefix(rows[0].conversation), bundle.suffix, name)
+        logits_L, _ = await self.ask_unverified(self._renderer.prefix(rows[0].conversation), bundle.suffix, name)
         far = disagreement(rows, [logits_L])
         if not far <= TOLERANCES["bfloat16"]:
             raise CheckFailed(

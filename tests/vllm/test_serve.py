@@ -1,7 +1,6 @@
 """``alora serve`` with two bundles in stock vLLM, ``alora score`` as its client; and both without the plugin."""
 
 import asyncio
-import functools
 import json
 import os
 import shutil
@@ -17,6 +16,7 @@ from alora.errors import CheckFailed, ConfigError
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import INVOCATION
 from alora.serving.client import RemoteEngine
+from alora.serving.completions import Completions
 from alora.serving.engine import ServedAdapter, block_size
 from alora.serving.plugin import ask_plugin
 from tests.forked import run_forked
@@ -87,7 +87,7 @@ def test_the_client_gives_the_scorers_answers(served, bundles, renderer):
     words = "\n".join(bundles[0].policy.answers)  # what a repetition penalty would act on
     prefix = renderer.prefix(store.conversation("Give me a refund, please. " * 6 + words))
     assert {*bundles[0].suffix.label_token_ids} & {*prefix.token_ids}
-    found = verify(served.url, bundles, renderer, prefix, [bundle.suffix for bundle in bundles])
+    found = verify(served.url, bundles, renderer, prefix)
     wanted, base = in_process(bundles, prefix), in_process([_inert(bundle) for bundle in bundles], prefix)
     for here, there, without in zip(wanted, found, base, strict=True):
         assert float((here - torch.tensor(there)).abs().max()) < TOLERANCE
@@ -158,7 +158,7 @@ def test_bundles_come_and_go_while_it_runs(served, bundles, renderer):
     with pytest.raises(ConfigError, match=f"not {name}; start it with alora serve"):
         verify(served.url, bundles, renderer)
     assert served.load(name, str(bundle.folder)).status_code == 200
-    (found,) = verify(served.url, [bundle], renderer, prefix, [bundle.suffix])
+    (found,) = verify(served.url, [bundle], renderer, prefix)
     assert found == pytest.approx(in_process([bundle], prefix)[0].tolist(), abs=TOLERANCE)
 
 
@@ -169,17 +169,16 @@ def test_other_weights_under_a_verified_name_give_no_verdict(served, bundles, re
     save_adapter(other, tmp_path / "other", "base")
 
     async def swap():
-        engine = RemoteEngine(served.url)
+        engine = RemoteEngine(served.url, renderer)
         try:
-            ask = functools.partial(engine.label_logits, prefix, [bundle.suffix], [name])
-            before = await engine.verified([bundle], renderer, ask)
+            before = await engine.ask(prefix, bundle)
             assert served.load(name, str(tmp_path / "other"), load_inplace=True).status_code == 200
             for _ in range(2):  # once more when it was verified anew, within the tolerance of bfloat16
                 with pytest.raises(ConfigError, match="answered 500"):  # by the engine core, which logs why
-                    await engine.verified([bundle], renderer, ask)
+                    await engine.ask(prefix, bundle)
             assert "holds other weights than are asked for" in served.log.read_text()
             assert served.load(name, str(bundle.folder), load_inplace=True).status_code == 200
-            assert await engine.verified([bundle], renderer, ask) == before
+            assert await engine.ask(prefix, bundle) == before
         finally:
             await engine.close()
 
@@ -205,7 +204,7 @@ def test_the_client_refuses_a_server_without_the_plugin(unplugged, bundles, rend
         verify(unplugged.url, bundles[:1], renderer)
     prefix = renderer.prefix(store.conversation("Hello."))
     with pytest.raises(CheckFailed, match="processed_logprobs"):
-        asyncio.run(RemoteEngine(unplugged.url).ask_unverified(prefix, bundles[0].suffix, bundles[0].served_name))
+        asyncio.run(Completions(unplugged.url).ask_unverified(prefix, bundles[0].suffix, bundles[0].served_name))
 
 
 def test_whatever_stock_vllm_does_with_an_alora_the_client_refuses(unplugged, bundles, renderer):

@@ -149,15 +149,15 @@ def test_a_server_that_is_forgotten_while_two_verify_it_costs_neither_its_answer
     light, renderer = read_bundle(bundles[0].folder), bundles[0].renderer(base)
 
     async def race():
-        engine = RemoteEngine(server.url)
-        first = asyncio.ensure_future(engine.verify([light], renderer))
+        engine = RemoteEngine(server.url, renderer)
+        first = asyncio.ensure_future(engine.verify([light]))
         await asyncio.sleep(0)  # its verification is there, and has not begun
         engine.forget()
-        second = asyncio.ensure_future(engine.verify([light], renderer))
+        second = asyncio.ensure_future(engine.verify([light]))
         await asyncio.sleep(0)
         engine.forget()
         try:
-            return await asyncio.gather(first, second, engine.verify([light], renderer), return_exceptions=True)
+            return await asyncio.gather(first, second, engine.verify([light]), return_exceptions=True)
         finally:
             await engine.close()
 

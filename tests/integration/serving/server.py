@@ -108,16 +108,14 @@ def serving(base: LoadedBase, bundles: list[Bundle]) -> Iterator[Server]:
         server.server_close()
 
 
-def verify(url, bundles, renderer, *question):
-    """Verify the server; then its answers to ``question``."""
+def verify(url, bundles, renderer, prefix=None):
+    """Verify the server; then its answers after ``prefix``."""
 
     async def ask():
-        remote = RemoteEngine(url)
+        remote = RemoteEngine(url, renderer)
         try:
-            await remote.verify(bundles, renderer)
-            return (
-                await remote.label_logits(*question, [bundle.served_name for bundle in bundles]) if question else None
-            )
+            await remote.verify(bundles)
+            return prefix and await remote.label_logits(prefix, bundles)
         finally:
             await remote.close()
 

@@ -27,7 +27,7 @@ def test_a_right_server_is_believed_and_gives_the_scorers_answers(server, bundle
     )
     with Scorer(base, [bundle.weights for bundle in bundles]) as scorer:
         wanted = [logits_L.log_softmax(0) for logits_L in scorer.label_logits(prefix, suffixes)]
-    found = verify(server.url + "/v1/", bundles, renderer, prefix, suffixes)
+    found = verify(server.url + "/v1/", bundles, renderer, prefix)
     for found_L, wanted_L in zip(found, wanted, strict=True):
         assert found_L == pytest.approx(wanted_L.tolist(), abs=1e-5)
 

@@ -1,7 +1,6 @@
 """The client of a server elsewhere: where its key and its text go."""
 
 import asyncio
-import functools
 import json
 import math
 import threading
@@ -17,7 +16,9 @@ from alora.config.secrets import KEY
 from alora.errors import CheckFailed, ConfigError, PromptRefused
 from alora.http import Full, Unreachable
 from alora.prompt.render import Prefix, Suffix
+from alora.serving import client
 from alora.serving.client import RemoteEngine, together
+from alora.serving.completions import Completions
 
 
 @contextmanager
@@ -59,14 +60,14 @@ def test_neither_key_nor_text_follows_to_another_place(status, body, monkeypatch
     monkeypatch.setenv(KEY, "s3cret")
     with server() as (elsewhere, stolen), server(status, f"{elsewhere}/x") as (url, seen):
         with pytest.raises(ConfigError, match=f"answered {status} and redirects to {elsewhere}/x"):
-            asyncio.run(RemoteEngine(url)._send("/v1/models", body))
+            asyncio.run(Completions(url)._send("/v1/models", body))
         assert stolen == []
         assert seen[0][1]["Authorization"] == "Bearer s3cret"  # the one that was named has both
 
 
 def test_a_password_in_the_address_is_refused_and_not_repeated():
     with pytest.raises(ConfigError, match=KEY) as caught:
-        RemoteEngine("http://me:s3cret@127.0.0.1:8000")
+        Completions("http://me:s3cret@127.0.0.1:8000")
     assert "s3cret" not in str(caught.value)
 
 
@@ -85,7 +86,7 @@ ANSWER = {"choices": [{"logprobs": {"top_logprobs": [{"token_id:7": math.log(0.2
 )
 def test_a_wrong_count_of_cached_tokens_costs_no_verdict(usage, cached):
     with server(content=ANSWER | {"usage": usage}) as (url, _):
-        logprobs, found = asyncio.run(RemoteEngine(url).ask_unverified(Prefix((1, 2, 3)), SUFFIX, "p@0"))
+        logprobs, found = asyncio.run(Completions(url).ask_unverified(Prefix((1, 2, 3)), SUFFIX, "p@0"))
     assert (logprobs, found) == ((math.log(0.25), math.log(0.75)), cached)
 
 
@@ -93,7 +94,7 @@ def test_a_wrong_count_of_cached_tokens_costs_no_verdict(usage, cached):
 def test_a_length_that_is_none_is_refused(longest):
     model = {"id": "base", "max_model_len": longest}
     with server(content={"data": [model]}) as (url, _), pytest.raises(ConfigError, match="is not an OpenAI-compatible"):
-        asyncio.run(RemoteEngine(url).models())
+        asyncio.run(Completions(url).models())
 
 
 @pytest.mark.parametrize(
@@ -114,11 +115,11 @@ def test_who_is_verified_again_after_a_failure(error, believed, monkeypatch):
         raise error
 
     async def ask():
-        engine = RemoteEngine("http://127.0.0.1:9")
-        engine._verified = dict.fromkeys("ab", "")
+        engine, _ = believing(monkeypatch)
+        engine._verified, engine._answered = dict.fromkeys("ab", ""), time.monotonic()
         monkeypatch.setattr(engine, "ask_unverified", fails)
         with pytest.raises(type(error)):
-            await engine.ask(Prefix((1,)), Suffix((5,), (5,), (11, 12)), "a")
+            await engine.ask(Prefix((1,)), served("a"))
         await engine.close()
         return {*engine._verified}
 
@@ -148,66 +149,51 @@ def test_the_first_that_fails_ends_the_others():
 
 
 def served(name: str, activated: bool = True) -> Any:
-    return SimpleNamespace(served_name=name, served_weights="", manifest=SimpleNamespace(activated=activated))
+    manifest = SimpleNamespace(activated=activated)
+    return SimpleNamespace(served_name=name, served_weights="", suffix=SUFFIX, manifest=manifest)
 
 
-def test_a_bundle_that_comes_later_is_verified_too_and_the_others_not_again(monkeypatch):
-    bundles = [served("a"), served("b")]
-    required = []
+def believing(monkeypatch, idle_s: float = 2.0) -> tuple[RemoteEngine, list[str]]:
+    """A client whose server serves ``a`` and ``b`` and gives their golden answers; and who was verified, in turn."""
+    engine, required = RemoteEngine("http://127.0.0.1:9", None, idle_s=idle_s), []  # pyright: ignore[reportArgumentType]
 
     async def models():
         return {"a": None, "b": None}
 
-    async def require(bundle, renderer):
+    async def require(bundle):
         required.append(bundle.served_name)
         return -0.1, -2.4
 
+    monkeypatch.setattr(engine, "models", models)
+    monkeypatch.setattr(engine, "_require", require)
+    return engine, required
+
+
+def verify_in_turn(engine: RemoteEngine, *asked: list[Any]) -> None:
     async def verify():
-        engine = RemoteEngine("http://127.0.0.1:9")
-        monkeypatch.setattr(engine, "models", models)
-        monkeypatch.setattr(engine, "_require", require)
-        for asked in (bundles[:1], bundles, bundles):
-            await engine.verify(asked, None)  # pyright: ignore[reportArgumentType]
-        await engine.close()
+        async with engine:
+            for bundles in asked:
+                await engine.verify(bundles)
 
     asyncio.run(verify())
+
+
+def test_a_bundle_that_comes_later_is_verified_too_and_the_others_not_again(monkeypatch):
+    (engine, required), bundles = believing(monkeypatch), [served("a"), served("b")]
+    verify_in_turn(engine, bundles[:1], bundles, bundles)
     assert required == ["a", "b"]
 
 
 def test_after_a_pause_an_activated_adapter_is_verified_again(monkeypatch):
-    """A plain LoRA answers alike without the plugin."""
-    required = []
-
-    async def models():
-        return {"plain": None, "activated": None}
-
-    async def require(bundle, renderer):
-        required.append(bundle.served_name)
-        return -0.1, -2.4
-
-    async def verify():
-        engine = RemoteEngine("http://127.0.0.1:9", idle_s=0)
-        monkeypatch.setattr(engine, "models", models)
-        monkeypatch.setattr(engine, "_require", require)
-        for _ in range(2):
-            await engine.verify([served("plain", activated=False), served("activated")], None)  # pyright: ignore[reportArgumentType]
-        await engine.close()
-
-    asyncio.run(verify())
-    assert required == ["plain", "activated", "activated"]
+    """A plain LoRA answers alike without the plugin, so it vouches for none but plain ones."""
+    (engine, required), plain, activated = believing(monkeypatch, idle_s=0), served("a", activated=False), served("b")
+    verify_in_turn(engine, [plain, activated], [plain, activated], [plain], [activated])
+    assert required == ["a", "b", "b", "a", "b"]
 
 
 def test_what_was_on_the_way_while_the_event_loop_stood_still_is_asked_again(monkeypatch):
     """The answers may be read long after they came, and by then another server may be there."""
-    bundle = served("a")
-    required, asked = [], []
-
-    async def models():
-        return {"a": None}
-
-    async def require(bundle, renderer):
-        required.append(bundle.served_name)
-        return -0.1, -2.4
+    (engine, required), asked = believing(monkeypatch, idle_s=0.5), []
 
     async def send(path, body, *_):
         asked.append(path)
@@ -217,47 +203,52 @@ def test_what_was_on_the_way_while_the_event_loop_stood_still_is_asked_again(mon
         return 200, json.dumps(ANSWER)
 
     async def ask():
-        engine = RemoteEngine("http://127.0.0.1:9", idle_s=0.5)
-        monkeypatch.setattr(engine, "models", models)
-        monkeypatch.setattr(engine, "_require", require)
-        monkeypatch.setattr(engine._http, "send", send)
-        work = functools.partial(engine.ask, Prefix((1,)), SUFFIX, "a")
-        found = await engine.verified([bundle], None, work)  # pyright: ignore[reportArgumentType]
-        await engine.close()
-        return found
+        async with engine:
+            return await engine.ask(Prefix((1,)), served("a"))
 
+    monkeypatch.setattr(engine._http, "send", send)
     assert asyncio.run(ask())[0] == (math.log(0.25), math.log(0.75))
     assert (required, len(asked)) == (["a", "a"], 2)
 
 
 def test_a_server_that_is_never_sure_to_be_the_same_is_an_error(monkeypatch):
     """As in an application that blocks its event loop for seconds, again and again."""
-    required = []
+    engine, required = believing(monkeypatch)
 
-    async def models():
-        return {"a": None}
-
-    async def require(bundle, renderer):
-        required.append(bundle.served_name)
-        return -0.1, -2.4
+    async def send(*_):
+        engine.forget()
+        return 200, json.dumps(ANSWER)
 
     async def ask():
-        engine = RemoteEngine("http://127.0.0.1:9")
-        monkeypatch.setattr(engine, "models", models)
-        monkeypatch.setattr(engine, "_require", require)
+        async with engine:
+            await engine.ask(Prefix((1,)), served("a"))
 
-        async def work():
-            engine.forget()
-            await engine.ask(Prefix((1,)), SUFFIX, "a")
-
-        try:
-            await engine.verified([served("a")], None, work)  # pyright: ignore[reportArgumentType]
-        finally:
-            await engine.close()
-
+    monkeypatch.setattr(engine._http, "send", send)
     with pytest.raises(ConfigError, match="this event loop stood still for more than 2 s; run what blocks it"):
         asyncio.run(ask())
-    assert len(required) == 10
+    assert required == ["a"] * 10
+
+
+def test_who_asks_while_a_bundle_is_verified_again_waits_and_asks_once(monkeypatch):
+    """With every answer slower than a pause, somebody always verifies; asking anew for that would not end."""
+    (engine, required), asked = believing(monkeypatch, idle_s=0), []
+
+    async def send(path, *_):
+        asked.append(path)
+        await asyncio.sleep(0.05)
+        return 200, json.dumps(ANSWER)
+
+    async def ask():
+        async with engine:
+            for _ in range(3):
+                both = [engine.ask(Prefix((1,)), served("a")), engine.ask(Prefix((2,)), served("b"))]
+                await asyncio.gather(*both, asyncio.sleep(0.02))
+
+    monkeypatch.setattr(client, "_BEAT_S", 3600)
+    monkeypatch.setattr(engine._http, "send", send)
+    asyncio.run(ask())
+    assert len(asked) == 6
+    assert len(required) >= 4
 
 
 @pytest.mark.parametrize("labels", [(11, 12), (11, 12, 13, 14)])
@@ -270,7 +261,7 @@ def test_as_many_log_probabilities_are_asked_for_as_there_are_labels(labels, mon
         return 200, json.dumps({"choices": [{"logprobs": {"top_logprobs": [top]}}]})
 
     async def ask():
-        engine = RemoteEngine("http://127.0.0.1:9")
+        engine = Completions("http://127.0.0.1:9")
         monkeypatch.setattr(engine, "_send", send)
         found, _ = await engine.ask_unverified(Prefix((1, 2)), Suffix((5, 6), (5,), labels), "a")
         await engine.close()
