@@ -140,7 +140,7 @@ def check(place, here, capsys, monkeypatch):
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", LISTS)
 def test_a_list_of_models(name, check, monkeypatch):
-    monkeypatch.setattr(completions, "_PROBE_SECONDS", 0.5)
+    monkeypatch.setattr(completions, "_PROBE_SECONDS", 2)
     models, word = LISTS[name]
     assert check(word, models=models) == []
 
