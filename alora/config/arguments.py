@@ -22,7 +22,8 @@ POSITIONAL = {"new": "name", "score": "conversation", "bench": "bench.workload"}
 ALIASES = {"bundle": "artifact", "battery": "artifact", "verdicts": "logs.verdicts", "engine": "scorer"}
 OF_LOGS = ("score", "report", "label")
 LOCAL_RECIPE = "recipe.yaml"
-_WITHOUT_RECIPE = ("new", "doctor", "bench", "report", "label", "plan")
+# Those that go by what an artifact was trained with do not take the recipe that happens to lie there.
+_WITHOUT_RECIPE = ("new", "doctor", "bench", "report", "label", "plan", *OF_ARTIFACT)
 
 # Hydra's flags by their short names; those whose value is the next argument, and those where it may be (1.3).
 _LONG = {"-cp": "--config-path", "-cn": "--config-name", "-cd": "--config-dir", "-c": "--cfg", "-p": "--package",

@@ -33,10 +33,10 @@ from alora.config.describe import verb_help, without_effect
 from alora.config.guard import RECIPE_FILE, guarded_hydra
 from alora.config.overrides import explain, require_known
 from alora.config.paths import absolute_paths, configs_folder
-from alora.config.precedence import Choices, chosen_section, label_choice, of_another_choice, silenced_choices
+from alora.config.precedence import Choices, label_choice, of_another_choice, silenced_choices
 from alora.config.received import as_written, read_settings
 from alora.config.saved import PRIMARY_DEFAULTS
-from alora.config.schema import OF_ARTIFACT, Recipe
+from alora.config.schema import Recipe
 from alora.config.secrets import redacted
 from alora.config.validate import check_recipe
 from alora.errors import ConfigError
@@ -170,10 +170,8 @@ def _typed(composed: DictConfig, arguments: Arguments) -> Recipe:
     assert isinstance(plain, dict)
     values = {str(key): value for key, value in plain.items() if key != "hydra"}
     chosen = _choices(arguments)
-    if arguments.local and arguments.verb in OF_ARTIFACT:
-        values["base"] = chosen_section("base", chosen.given, values)
     recipe = typed_recipe(values)
-    recipe.given, recipe.named = chosen.given, frozenset() if arguments.local else frozenset(chosen.recipe)
+    recipe.given, recipe.named = chosen.given, frozenset(chosen.recipe)
     recipe.data.columns = label_choice(recipe.data.columns, chosen.given)
     if wrong := [*silenced_choices(chosen, values), *of_another_choice(recipe, chosen)]:
         raise ConfigError("\n".join(wrong))

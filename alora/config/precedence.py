@@ -66,14 +66,3 @@ def label_choice(columns: ColumnSettings, given: Collection[str]) -> ColumnSetti
     if alone and not among:
         return replace(columns, labels=ColumnSettings.labels)
     return replace(columns, label=ColumnSettings.label) if among and not alone else columns
-
-
-def chosen_section(section: str, given: Collection[str], values: Mapping[str, Any]) -> dict[str, Any]:
-    """What the command line sets in ``section``, by a group's option or key by key; a recipe's share is left out.
-
-    Args:
-        given: the keys that the command line sets.
-        values: the composed config.
-    """
-    keys = {key.split(".")[1] for key in given if key.startswith(f"{section}.")}
-    return {key: value_at(values, f"{section}.{key}") for key in keys}

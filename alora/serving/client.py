@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, TypeVar
 
-from alora.bundle.golden import TOLERANCES, disagreement
+from alora.bundle.golden import TOLERANCES, GoldenRow, disagreement
 from alora.bundle.light import LightBundle
 from alora.errors import AloraError, CheckFailed, ConfigError, PromptRefused
 from alora.http import Full, Unreachable, refusal
@@ -56,9 +56,9 @@ class RemoteEngine(Completions):
         after it was away or failed, since another server may have taken its place. After ``idle_s`` one bundle is
         checked again, for the base that all share: which weights an adapter has each request says itself.
 
-        An aLoRA prompt without its invocation is refused by the plugin, and by nothing else. Then one golden row of
-        each bundle must come back, within the tolerance of bfloat16 (a server does not report its dtype): another base,
-        another adapter or an adapter that is left out does not pass.
+        An aLoRA prompt without its invocation is refused by the plugin, and by nothing else. Then each bundle's golden
+        rows must come back, within the tolerance of bfloat16 (a server does not report its dtype): another base,
+        another adapter or an adapter that is left out does not pass. A base in 8 bits may.
 
         Raises:
             ConfigError: the server does not answer, or does not serve a bundle.
@@ -96,7 +96,8 @@ class RemoteEngine(Completions):
                 "alora serve, or load each bundle under that name (POST /v1/load_lora_adapter)"
             )
         try:
-            logits_L = await self._require(bundle)
+            rows = bundle.golden[:1] if bundle.served_name == self._again else bundle.golden
+            logits_L = await self._require(bundle, rows)
         except PromptRefused as error:  # the bundle's, and no user's
             raise CheckFailed(f"{self.url} refuses a golden row of {bundle.folder}: {error}") from error
         before = self._gave.get(bundle.served_name, logits_L)
@@ -196,23 +197,25 @@ class RemoteEngine(Completions):
             "alora doctor on that machine"
         )
 
-    async def _require(self, bundle: LightBundle) -> tuple[float, ...]:
-        """What the server answers to a golden row of the bundle, which is the bundle's answer."""
+    async def _require(self, bundle: LightBundle, rows: Sequence[GoldenRow]) -> tuple[float, ...]:
+        """What the server answers to the first of ``rows``, the bundle's golden ones, which must all come back."""
         await self._require_plugin(bundle)
-        name, rows = bundle.served_name, bundle.golden[:1]
+        name = bundle.served_name
         if not rows:
             raise CheckFailed(
                 f"{bundle.folder} stores no golden rows, so {self.url} cannot be checked to run its adapter on its "
                 "base; export it again with export.golden_rows=8"
             )
-        logits_L, _ = await self.ask_unverified(self._renderer.prefix(rows[0].conversation), bundle.suffix, name)
-        far = disagreement(rows, [logits_L])
+        prefixes = [self._renderer.prefix(row.conversation) for row in rows]
+        answers = await together(self.ask_unverified(prefix, bundle.suffix, name) for prefix in prefixes)
+        logits_RL = [logits_L for logits_L, _ in answers]
+        far = disagreement(rows, logits_RL)
         if not far <= TOLERANCES["bfloat16"]:
             raise CheckFailed(
                 f"{self.url}: {name} answers a golden row of {bundle.folder} differently (by {far:.2g}, tolerance "
                 f"{TOLERANCES['bfloat16']}); it runs on another base, or in another way: alora validate there"
             )
-        return logits_L
+        return logits_RL[0]
 
 
 async def together(work: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Result]:

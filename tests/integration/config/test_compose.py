@@ -149,40 +149,47 @@ def test_a_name_with_any_character_names_that_file(name, here):
 
 class TestLocalRecipe:
     BODY = "defaults:\n  - override /base: smollm2\nname: mine\ntraining:\n  epochs: 2\n"
+    REST = ("+policy.title=x", "data.train=rows.jsonl")
 
+    @pytest.fixture
+    def rows(self, here):
+        (here / "rows.jsonl").write_text("")
+
+    @pytest.mark.usefixtures("rows")
     def test_is_found_in_the_working_folder(self, here):
         (here / "recipe.yaml").write_text(self.BODY)
         notes: list[str] = []
-        (recipe,) = recipes_of("score", notes=notes)
+        (recipe,) = recipes_of("train", *self.REST, notes=notes)
         assert (recipe.name, recipe.training.epochs) == ("mine", 2.0)
         assert notes == ["using ./recipe.yaml"]
 
+    @pytest.mark.usefixtures("rows")
     def test_the_command_line_still_wins(self, here):
         (here / "recipe.yaml").write_text(self.BODY)
-        recipe = recipe_of("score", "base=llama3_2_1b", "training.epochs=3")
+        recipe = recipe_of("train", *self.REST, "base=llama3_2_1b", "training.epochs=3")
         assert (recipe.base.source, recipe.training.epochs) == (HUB_IDS["llama3_2_1b"], 3.0)
 
-    def test_leaves_the_base_of_an_artifact_alone(self, here):
-        """What was trained before belongs to its own base, whatever the recipe says by now."""
-        (here / "recipe.yaml").write_text(self.BODY + "base:\n  revision: old\n  dtype: float64\n")
+    def test_is_not_for_an_artifact(self, here):
+        """What was trained before goes by its own run, whatever the recipe says by now; one that is named counts."""
+        own = "base: {revision: old, dtype: float64}\npolicies: [a]\ndata: {columns: {label: other}}\n"
+        own += "evaluation: {target: recall}\nstrict: true\n"
+        (here / "recipe.yaml").write_text(self.BODY + own)
         for verb in OF_ARTIFACT:
-            needed = [] if verb == "score" else ["artifact=."]
-            assert recipe_of(verb, *needed).base == BaseSettings()
-            given = recipe_of(verb, *needed, "base=qwen3_4b", "base.dtype=bfloat16").base
+            notes: list[str] = []
+            (recipe,) = recipes_of(verb, "artifact=.", notes=notes)
+            assert (replace(recipe, artifact=None), notes) == (Recipe(run_dir=recipe.run_dir), [])
+            given = recipe_of(verb, "artifact=.", "base=qwen3_4b", "base.dtype=bfloat16").base
             assert (given.source, given.dtype, given.revision) == (HUB_IDS["qwen3_4b"], "bfloat16", None)
             assert given.template_kwargs == {"enable_thinking": False}
-            assert recipe_of(verb, *needed, "base.device=cpu").base == BaseSettings(device="cpu")
-        assert recipe_of("score", "recipe=recipe.yaml").base.source == "smollm2"
-        (here / "rows.jsonl").write_text("")
-        rest = ("+policy.title=x", "data.train=rows.jsonl")
-        trained = recipe_of("train", *rest).base
-        assert (trained.source, trained.revision, trained.dtype) == ("smollm2", "old", "float64")
+        named = recipe_of("evaluate", "artifact=.", "recipe=recipe.yaml")
+        assert (named.base.source, named.policies, named.data.columns.label) == ("smollm2", ["a"], "other")
 
+    @pytest.mark.usefixtures("rows")
     @pytest.mark.parametrize("argv", [["recipe=quickstart"], ["--config-name", "config"], ["--config-dir", "."]])
     def test_gives_way_to_what_is_named(self, here, argv):
         (here / "recipe.yaml").write_text(self.BODY)
         notes: list[str] = []
-        (recipe,) = recipes_of("score", *argv, notes=notes)
+        (recipe,) = recipes_of("train", *argv, *self.REST, notes=notes)
         assert recipe.name != "mine"
         assert notes == []
 
@@ -226,7 +233,7 @@ class TestLocalRecipe:
     def test_a_mistake_in_it_is_told(self, here, text, words):
         (here / "recipe.yaml").write_text(text)
         with pytest.raises(ConfigError, match=f"(?s){words}"):
-            recipe_of("score")
+            recipe_of("train")
 
 
 class TestConfigDir:
@@ -498,7 +505,7 @@ def test_a_primary_config_that_is_named_counts_and_a_recipe_that_only_lies_there
     assert recipe.named == {"strict"}
     (here / "recipe.yaml").write_text("strict: true\n")
     (recipe,) = recipes_of("evaluate", "artifact=artifact")
-    assert (recipe.strict, recipe.given, recipe.named) == (True, {"artifact"}, set())
+    assert (recipe.strict, recipe.given, recipe.named) == (False, {"artifact"}, set())
     (recipe,) = recipes_of("evaluate", "artifact=artifact", "recipe=./recipe.yaml")
     assert recipe.named == {"strict"}
 

@@ -97,6 +97,7 @@ def serving(base: LoadedBase, bundles: list[Bundle]) -> Iterator[Server]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = False  # those that nobody waits for must not compute beside the next test
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     state.url = f"http://127.0.0.1:{server.server_port}"

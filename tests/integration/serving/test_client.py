@@ -82,6 +82,15 @@ def test_another_adapter_under_the_name_is_found_by_its_answers(server, bundles,
         verify(server.url, bundles, renderer)
 
 
+def test_every_golden_row_is_asked_for(server, bundles, renderer):
+    """A base that is near answers some within the tolerance."""
+    *rows, last = bundles[0].golden
+    assert rows
+    other = replace(last, label_logits=tuple(logit + at for at, logit in enumerate(last.label_logits)))
+    with pytest.raises(CheckFailed, match=r"answers a golden row of .* differently"):
+        verify(server.url, [replace(bundles[0], golden=(*rows, other))], renderer)
+
+
 def test_a_bundle_without_golden_rows_cannot_be_told_from_another(server, bundles, renderer):
     bare = [bundles[0], replace(bundles[1], golden=())]
     with pytest.raises(CheckFailed, match=r"stores no golden rows.*export it again with export\.golden_rows=8"):

@@ -150,7 +150,7 @@ def test_the_first_that_fails_ends_the_others():
 
 def served(name: str, activated: bool = True) -> Any:
     manifest = SimpleNamespace(activated=activated)
-    return SimpleNamespace(served_name=name, served_weights="", suffix=SUFFIX, manifest=manifest)
+    return SimpleNamespace(served_name=name, served_weights="", suffix=SUFFIX, manifest=manifest, golden=())
 
 
 def believing(monkeypatch, idle_s: float = 2.0) -> tuple[RemoteEngine, list[str]]:
@@ -160,7 +160,7 @@ def believing(monkeypatch, idle_s: float = 2.0) -> tuple[RemoteEngine, list[str]
     async def models():
         return {"a": None, "b": None}
 
-    async def require(bundle):
+    async def require(bundle, rows):
         required.append(bundle.served_name)
         return -0.1, -2.4
 
