@@ -14,7 +14,7 @@ import yaml
 from alora.config import compose
 from alora.config.paths import configs_folder, recipes_folder
 from alora.config.saved import read_saved_recipe, save_recipe
-from alora.config.schema import OF_ARTIFACT, BaseSettings, Recipe
+from alora.config.schema import OF_ARTIFACT, Recipe
 from alora.config.sweep import run_sweep
 from alora.errors import ConfigError
 from tests.integration.config.test_saved import environment_above
