@@ -33,6 +33,7 @@ PREDICTIONS, REPORT = "predictions.parquet", "report.html"
 OUTPUTS = ("checkpoints", POLICIES, BATTERY, BUNDLE, ADAPTER, REPORT, TRAINING, EVALUATION, IDENTITY)
 # By which a page and a Parquet file are known as alora's own.
 PAGE_MARK, MARK = "<!-- alora report -->", "alora"
+PREDICTED = "predictions"  # what the mark says of the table of an evaluation
 _PARTS = re.compile(rf"\.|{BATTERY}(/[^/]+)?|{POLICIES}/[^/]+(/{ADAPTER})?|{BUNDLE}|{ADAPTER}")
 _LINKS = {BUNDLE: f"{BATTERY}/{{}}", ADAPTER: f"{POLICIES}/{{}}/{ADAPTER}", REPORT: f"{POLICIES}/{{}}/{REPORT}"}
 

@@ -49,7 +49,7 @@ def _folder(recipe: Recipe) -> Path:
     """Where the results go; a folder that cannot be written to is refused before minutes are spent on them."""
     folder = Path(recipe.output or Path("runs") / f"bench_{recipe.bench.workload}").absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    report_file(folder / "bench.json")
+    report_file(folder / "bench.json", "bench")
     for name in ("bench.md", *PICTURES):
         file = folder / name
         if file.is_symlink() or (file.exists() and not (folder / "bench.json").exists()):

@@ -51,7 +51,7 @@ def run(recipe: Recipe) -> int:
     failed = bool(errors or (recipe.strict and check.findings))
     report = check.report() | {"ready": not failed}
     if recipe.output is not None:
-        write_json(report_file(recipe.output), report)
+        write_json(report_file(recipe.output, "check"), report)
     if recipe.json:
         say_json(report)
     else:

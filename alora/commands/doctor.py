@@ -51,7 +51,7 @@ def run(recipe: Recipe) -> int:
         findings += faults
     report = {**facts, "findings": [asdict(finding) for finding in findings]}
     if recipe.output is not None:
-        write_json(report_file(recipe.output), report)
+        write_json(report_file(recipe.output, "doctor"), report)
     if recipe.json:
         say_json(report)
     else:

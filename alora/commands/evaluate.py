@@ -44,7 +44,7 @@ def run(recipe: Recipe) -> int:
     """
     artifact = find_artifact(str(recipe.artifact))
     bare = [artifact.folder] if artifact.kind is Kind.ADAPTER else []  # keeps its evaluation next to its weights
-    file = report_file_in(recipe.output, EVALUATION, *bare)
+    file = report_file_in(recipe.output, EVALUATION, "evaluation", *bare)
     everyone = [open_subject(folder, artifact, recipe) for folder in artifact.members.values()]
     if artifact.bundles:
         require_one_base([subject.bundle for subject in everyone if subject.bundle])
@@ -54,7 +54,7 @@ def run(recipe: Recipe) -> int:
     rows, unread = _rows(data.test, data, policies)
     pages = {name: file.with_suffix(f".{name}.html" if len(subjects) > 1 else ".html") for name in subjects}
     for path in {file.with_suffix(".parquet"), file.with_suffix(".html"), *pages.values()}:
-        report_file(path)
+        report_file(path, "page")
     left_out = LeftOut({name: error for name, error in unread.items() if name in subjects})
     left_out.require_some(subjects)
     for name, error in left_out.items():

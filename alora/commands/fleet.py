@@ -27,7 +27,7 @@ LEAST_CROSSFIRE = 0.5  # shown as a remark: one policy fires on at least half of
 
 def run(recipe: Recipe) -> int:
     """1 when a policy fell below its last version by more than ``fleet.tolerance``, is gone, or has rows that fail."""
-    file = report_file_in(recipe.output, "fleet.json")
+    file = report_file_in(recipe.output, "fleet.json", "fleet")
     artifact = find_artifact(str(recipe.artifact))
     everyone, base_settings = read_bundles([str(artifact.folder)], recipe.base, (), load_bundle)
     by_name = chosen({bundle.policy.id: bundle for bundle in everyone}, recipe.policies, artifact)

@@ -8,7 +8,7 @@ from typing import Any
 
 from alora.atomic import json_text, write_json, write_text
 from alora.errors import ConfigError
-from alora.layout import MARK, PAGE_MARK, PREDICTIONS, REPORT
+from alora.layout import MARK, PAGE_MARK, PREDICTED, PREDICTIONS, REPORT
 from alora.reading import LONGEST, printable, read_whole
 
 __all__ = ["report_file", "say", "say_json", "table", "write_json", "write_text"]
@@ -16,11 +16,16 @@ __all__ = ["report_file", "say", "say_json", "table", "write_json", "write_text"
 _RECORDS = ("run.yaml", "inputs.json", "training.json", "evaluation.json", "identity.json", "battery.json",
             "alora.json", "adapter_config.json", PREDICTIONS, REPORT)  # fmt: skip
 _VERDICTS = {"conversation", "prefix_tokens", "truncation", "verdicts"}  # score's; rows that a user added to have more
-# The keys by which another report is known: evaluate's and fleet's, validate's, a battery's, check's, doctor's,
-# bench's.
-_REPORTS = ({"schema_version", "evaluations"}, {"adapter_digest", "dtypes", "passed"},
-            {"certificates", "failures"}, {"ready", "findings"}, {"environment", "findings"},
-            {"benchmark", "cells"})  # fmt: skip
+# The keys by which the JSON of each kind of report is known.
+_REPORTS: dict[str, tuple[set[str], ...]] = {
+    "evaluation": ({"schema_version", "evaluations"},),
+    "fleet": ({"schema_version", "evaluations"},),
+    "certificate": ({"adapter_digest", "dtypes", "passed"}, {"certificates", "failures"}),
+    "check": ({"ready", "findings"},),
+    "doctor": ({"environment", "findings"},),
+    "bench": ({"benchmark", "cells"},),
+    "plan": ({"plans", "assumptions"},),
+}
 
 
 def say(text: str = "") -> None:
@@ -29,15 +34,17 @@ def say(text: str = "") -> None:
     sys.stdout.flush()
 
 
-def report_file(output: str | Path, *homes: Path) -> Path:
-    """``output`` as the path of a report: a new file, or one that holds a report already.
+def report_file(output: str | Path, kind: str, *homes: Path) -> Path:
+    """``output`` as the path of a report: a new file, or one that holds a report of its kind already.
 
     Args:
+        kind: ``verdicts``, ``page`` or a key of ``_REPORTS``.
         homes: of the one adapter that the report is of: its folder, and that of its records. They are a bare
             adapter's to replace; of a run's only ``identity.json`` is.
 
     Raises:
-        ConfigError: it is a record that a run, a bundle or an adapter keeps, or a file that is not a report of alora's.
+        ConfigError: it is a record that a run, a bundle or an adapter keeps, or a file that is not such a report of
+            alora's.
     """
     file = Path(output)
     in_bundle, in_adapter = ((file.parent / name).exists() for name in ("alora.json", "adapter_config.json"))
@@ -46,19 +53,21 @@ def report_file(output: str | Path, *homes: Path) -> Path:
     wanted = own and (file.name == "identity.json" or not in_run)
     if file.name in _RECORDS and (in_bundle or ((in_run or in_adapter) and not wanted)):
         raise ConfigError(f"{file} is a record of the run, bundle or adapter that it lies in; give another output=")
-    if (file.is_symlink() or file.exists()) and not _is_report(file):
-        raise ConfigError(f"{file} is there and is not a report of alora's; give another output=, or move it away")
+    if (file.is_symlink() or file.exists()) and not _is_report(file, kind):
+        raise ConfigError(
+            f"{file} is there and is not a report of alora's of this kind; give another output=, or move it away"
+        )
     return file
 
 
-def report_file_in(output: str | None, name: str, *homes: Path) -> Path:
+def report_file_in(output: str | None, name: str, kind: str, *homes: Path) -> Path:
     """:func:`report_file` for ``output``, or for ``name`` where that is a folder; None is the working folder."""
     path = Path.cwd() if output is None else Path(output)
-    return report_file(path if path.suffix == ".json" else path / name, *homes)
+    return report_file(path if path.suffix == ".json" else path / name, kind, *homes)
 
 
-def _is_report(file: Path) -> bool:
-    """Whether a page or a table bears alora's mark, and whether JSON has the keys of one of its reports."""
+def _is_report(file: Path, kind: str) -> bool:
+    """Whether a page or a table bears alora's mark, and whether JSON has the keys of the kind."""
     try:
         if not file.is_file():
             return False
@@ -68,7 +77,7 @@ def _is_report(file: Path) -> bool:
         if file.suffix == ".parquet":
             from pyarrow import parquet  # few commands meet an older table, and it takes a moment
 
-            return MARK.encode() in (parquet.read_schema(file).metadata or {})
+            return (parquet.read_schema(file).metadata or {}).get(MARK.encode()) == PREDICTED.encode()
         with file.open("rb") as stream:  # one document, or one in each line
             line = stream.readline(LONGEST)
         content = json.loads(read_whole(file) if line.strip() == b"{" else line)
@@ -76,7 +85,9 @@ def _is_report(file: Path) -> bool:
         return False
     if not isinstance(content, dict):
         return False
-    return content.keys() - {"windows"} == _VERDICTS or any(keys <= content.keys() for keys in _REPORTS)
+    if kind == "verdicts":
+        return content.keys() - {"windows"} == _VERDICTS
+    return any(keys <= content.keys() for keys in _REPORTS.get(kind, ()))
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -20,7 +20,7 @@ _ITEM_BYTES = {"auto": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 def run(recipe: Recipe) -> int:
     """1 where no number of devices meets the latency target."""
     settings = recipe.plan
-    file = None if recipe.output is None else report_file(recipe.output)
+    file = None if recipe.output is None else report_file(recipe.output, "plan")
     name, shape = _shape(recipe.base, settings.shape)
     if ALL_LINEAR in recipe.adapter.targets:
         recipe = replace(recipe, adapter=replace(recipe.adapter, targets=list(shape.linears)))
@@ -41,7 +41,7 @@ def run(recipe: Recipe) -> int:
     assumed = _assumptions(recipe, rates, memory, where, itemsize)
     found = {"plans": [asdict(plan) for plan in plans], "facts": facts, "assumptions": assumed}
     if file is not None:
-        write_json(file, {"benchmark": "plan", "cells": [], **found})
+        write_json(file, found)
     if recipe.json:
         say_json(found)
     else:

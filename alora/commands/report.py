@@ -12,7 +12,7 @@ from alora.notes import note
 def run(recipe: Recipe) -> int:
     """Write ``report.md`` and ``report.html`` into ``output=`` (the working folder)."""
     home = Path.cwd() if recipe.output is None else Path(recipe.output)
-    files = report_file(home / "report.md"), report_file(home / "report.html")
+    files = report_file(home / "report.md", "page"), report_file(home / "report.html", "page")
     summary = Summary(Path(str(recipe.logs.verdicts)), recipe.logs.examples)
     texts = {}
     if recipe.conversation is not None:

@@ -51,7 +51,7 @@ def run(recipe: Recipe) -> int:
             f"output={recipe.output} is for the verdicts on a log, and {source} is one conversation; give "
             "output=NAME.json, or the log as JSON lines, CSV, TSV or Parquet"
         )
-    output = recipe.output and report_file(recipe.output)
+    output = recipe.output and report_file(recipe.output, "verdicts")
     if not of_rows:
         conversation = read_conversation(source, recipe.data)
         with scorer_of(recipe) as scorer:

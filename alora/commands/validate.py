@@ -36,7 +36,7 @@ def run(recipe: Recipe) -> int:
     artifact = find_artifact(str(recipe.artifact))
     folders = chosen(artifact.members, recipe.policies, artifact, all_of=True)
     homes = () if artifact.several else (home for folder in folders.values() for home in (folder, home_of(folder)))
-    output = recipe.output and report_file(recipe.output, *homes)
+    output = recipe.output and report_file(recipe.output, "certificate", *homes)
     base: LoadedBase | None = None
 
     def certify_one(name: str) -> Certificate:

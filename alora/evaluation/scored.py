@@ -17,7 +17,7 @@ from alora.evaluation.calibration import all_probabilities, verdicts
 from alora.evaluation.predict import Predictions
 from alora.evaluation.records import Evaluation
 from alora.evaluation.resampling import Floats
-from alora.layout import MARK
+from alora.layout import MARK, PREDICTED
 from alora.policy import Policy
 
 
@@ -62,7 +62,7 @@ def write_predictions(file: Path, judged: Sequence[Judged]) -> None:
         for split in method.predictions
         for line in _lines(of_policy, method, split)
     ]
-    table = pa.Table.from_pylist(lines).replace_schema_metadata({MARK: "predictions"})
+    table = pa.Table.from_pylist(lines).replace_schema_metadata({MARK: PREDICTED})
     content = io.BytesIO()
     pq.write_table(table, content)
     write_pieces(file, [content.getvalue()])

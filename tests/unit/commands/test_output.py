@@ -2,6 +2,7 @@
 
 import json
 import os
+from itertools import product
 
 import pyarrow
 import pytest
@@ -12,6 +13,7 @@ from alora.commands.output import report_file, say, say_json, table, write_text
 from alora.errors import ConfigError, PolicyError
 from alora.evaluation.report import render_overview
 from alora.evaluation.scored import write_predictions
+from alora.logs.stored import METADATA
 from alora.notes import note
 
 
@@ -71,46 +73,53 @@ NO_REPORTS = {
     "cut": '{"conversation": "c", "verd',
     "deep": "[" * 100_000,
 }
-REPORTS = [
-    {"conversation": "c", "prefix_tokens": 1, "truncation": None, "verdicts": []},
-    {"schema_version": 1, "evaluations": []},
-    {"passed": True, "adapter_digest": "", "dtypes": []},
-    {"passed": True, "failures": {}, "certificates": {}},
-    {"ready": True, "findings": [], "splits": {}},
-    {"environment": {}, "findings": []},
-    {"benchmark": "serving", "environment": {}, "cells": []},
-]
+REPORTS = {
+    "verdicts": {"conversation": "c", "prefix_tokens": 1, "truncation": None, "verdicts": []},
+    "evaluation": {"schema_version": 1, "evaluations": []},
+    "certificate": {"passed": True, "adapter_digest": "", "dtypes": []},
+    "certificate of several": {"passed": True, "failures": {}, "certificates": {}},
+    "check": {"ready": True, "findings": [], "splits": {}},
+    "doctor": {"environment": {}, "findings": []},
+    "bench": {"benchmark": "serving", "environment": {}, "cells": []},
+    "plan": {"plans": [], "facts": {}, "assumptions": []},
+}
+KINDS = [name for name in REPORTS if " " not in name]
 
 
 @pytest.mark.parametrize("name", NO_REPORTS)
 def test_a_report_replaces_no_file_of_another_kind(name, tmp_path):
     file = tmp_path / "file.json"
-    assert report_file(file) == file  # not there yet
+    assert report_file(file, "check") == file  # not there yet
     file.write_text(NO_REPORTS[name])
     (tmp_path / "link.json").symlink_to(file)
-    for place in (file, tmp_path / "link.json"):
+    for place, kind in product((file, tmp_path / "link.json"), KINDS):
         with pytest.raises(ConfigError, match="is not a report"):
-            report_file(place)
+            report_file(place, kind)
 
 
 def test_pages_and_tables_of_alora_are_reports_and_no_others(tmp_path):
     page, rows = tmp_path / "e.html", tmp_path / "e.parquet"
     write_text(page, render_overview({}, {}))
     write_predictions(rows, [])
-    assert (report_file(page), report_file(rows)) == (page, rows)
+    assert (report_file(page, "page"), report_file(rows, "page")) == (page, rows)
     page.write_text("<!doctype html><!-- mine -->")
     parquet.write_table(pyarrow.table({"policy": ["mine"]}), rows)
     (tmp_path / "cut.parquet").write_bytes(b"PAR1")
-    for file in (page, rows, tmp_path / "cut.parquet"):
+    verdicts = pyarrow.table({"row": [0]}).replace_schema_metadata({METADATA: "{}"})
+    parquet.write_table(verdicts, tmp_path / "verdicts.parquet")  # score's, which may have taken days
+    for file in (page, rows, tmp_path / "cut.parquet", tmp_path / "verdicts.parquet"):
         with pytest.raises(ConfigError, match="is not a report"):
-            report_file(file)
+            report_file(file, "page")
 
 
-@pytest.mark.parametrize("content", REPORTS, ids=str)
-def test_a_report_replaces_a_report(content, tmp_path):
-    file = tmp_path / "file.json"
-    file.write_text(json.dumps(content))
-    assert report_file(file) == file
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_report_replaces_one_of_its_kind_and_no_other(name, tmp_path):
+    file, own = tmp_path / "file.json", name.partition(" ")[0]
+    file.write_text(json.dumps(REPORTS[name]))
+    assert report_file(file, own) == file
+    for other in {*KINDS} - {own}:
+        with pytest.raises(ConfigError, match="is not a report of alora's of this kind"):
+            report_file(file, other)
 
 
 def test_a_report_replaces_nothing_that_is_no_file(tmp_path):
@@ -118,11 +127,11 @@ def test_a_report_replaces_nothing_that_is_no_file(tmp_path):
     (tmp_path / "nowhere").symlink_to("missing")
     for place in (tmp_path, tmp_path / "pipe", tmp_path / "nowhere", "/dev/null"):
         with pytest.raises(ConfigError, match="is not a report"):
-            report_file(place)
+            report_file(place, "check")
 
 
 def test_records_of_a_bundle_a_run_and_an_adapter_are_no_place_for_a_report(tmp_path):
-    certificate = json.dumps(REPORTS[2])
+    certificate = json.dumps(REPORTS["certificate"])
     for home, mark in (("bundle", "alora.json"), ("run", "run.yaml"), ("bare", "adapter_config.json")):
         (tmp_path / home).mkdir()
         for name in (mark, "identity.json"):
@@ -130,11 +139,13 @@ def test_records_of_a_bundle_a_run_and_an_adapter_are_no_place_for_a_report(tmp_
     for homes in ((), (tmp_path / "other",), (tmp_path / "run/other", tmp_path / "run/policies/p")):
         for place in ("bundle/alora.json", "bundle/identity.json", "run/identity.json", "bare/identity.json"):
             with pytest.raises(ConfigError, match="is a record of the run, bundle or adapter"):
-                report_file(tmp_path / place, *homes)
+                report_file(tmp_path / place, "certificate", *homes)
     (tmp_path / "run/policies/p").mkdir(parents=True)
     for own, home in (("run/policies/p/adapter", "run/policies/p"), ("run/adapter", "run"), ("bare", "bare")):
-        assert report_file(tmp_path / home / "identity.json", tmp_path / own, tmp_path / home)  # as export asks for it
-    assert report_file(tmp_path / "bare/evaluation.json", tmp_path / "bare")  # where export looks for it
+        assert report_file(
+            tmp_path / home / "identity.json", "certificate", tmp_path / own, tmp_path / home
+        )  # as export asks for it
+    assert report_file(tmp_path / "bare/evaluation.json", "evaluation", tmp_path / "bare")  # where export looks for it
     others = (("bundle", "bundle/identity.json"), ("run", "run/evaluation.json"), ("x", "bare/evaluation.json"))
     for own, place in others:
         with pytest.raises(ConfigError, match="is a record of the run, bundle or adapter"):
