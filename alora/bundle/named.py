@@ -1,5 +1,6 @@
 """What ``artifact=`` and ``bundles=`` name, as bundles on one base. Imports no torch."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -9,8 +10,9 @@ from typing import TypeVar
 from alora.bundle.artifact import Artifact, Kind, find_artifact
 from alora.bundle.battery import Read, require_one_base
 from alora.bundle.light import LightBundle
+from alora.bundle.manifest import read_manifest
 from alora.config.schema import BaseSettings, Recipe
-from alora.errors import ConfigError
+from alora.errors import BundleError, ConfigError
 from alora.layout import RUN_FILE
 from alora.notes import note
 
@@ -58,19 +60,35 @@ def chosen(
     Raises:
         ConfigError: none of ``policies`` is there, or (``all_of``) one of them is not.
     """
-    if not artifact.several or not policies or "*" in policies:
+    if not policies or "*" in policies:
         return dict(items)
     missing = [name for name in policies if name not in items]
     if len(missing) == len(policies) or (all_of and missing):
         raise ConfigError(f"{artifact.folder} has no policy {', '.join(missing)}; it has {', '.join(items)}")
     if missing:
         note(f"{artifact.folder} has no policy {', '.join(missing)}; going on without")
-    return {name: item for name, item in items.items() if is_chosen(name, policies, artifact)}
+    return {name: item for name, item in items.items() if is_chosen(name, policies)}
 
 
-def is_chosen(name: str, policies: Sequence[str], artifact: Artifact) -> bool:
+def is_chosen(name: str, policies: Sequence[str]) -> bool:
     """Whether ``policies`` take the policy ``name`` of an artifact."""
-    return not artifact.several or not policies or "*" in policies or name in policies
+    return not policies or "*" in policies or name in policies
+
+
+def members_by_policy(artifact: Artifact) -> dict[str, Path]:
+    """The artifact's members by the policy that each is of, whatever its folder is called; a damaged one by its folder.
+
+    Raises:
+        BundleError: two are of one policy.
+    """
+    found: dict[str, Path] = {}
+    for name, folder in artifact.members.items():
+        with contextlib.suppress(BundleError):  # what is wrong is said where it is opened
+            name = read_manifest(folder).policy.id if folder in artifact.bundles else name
+        if name in found:
+            raise BundleError(f"{found[name]} and {folder} are both of the policy {name}; list one of them")
+        found[name] = folder
+    return found
 
 
 def base_of_bundle(bundle: LightBundle, artifact: Artifact, given: BaseSettings) -> BaseSettings:

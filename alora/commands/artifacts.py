@@ -123,7 +123,7 @@ def require_own(
     ]
     spelt = any(key.startswith("base.template_kwargs") for key in given)
     other += ["base.template_kwargs"] if spelt and recipe.base.template_kwargs != dict(template_kwargs) else []
-    if policy is not None and is_chosen(policy.id, recipe.policies, artifact):
+    if policy is not None and is_chosen(policy.id, recipe.policies):
         mine = _named(recipe.policy, policy.id) if any(key.startswith("policy.") for key in given) else None
         other += ["policy"] if mine is not None and mine.as_dict() != policy.as_dict() else []
         other += ["policy.id"] if "policy.id" in given and recipe.policy.id not in (None, policy.id) else []

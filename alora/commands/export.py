@@ -7,7 +7,7 @@ from alora.bundle.artifact import Artifact, Kind, find_artifact
 from alora.bundle.battery import write_battery
 from alora.bundle.hub import push_bundle
 from alora.bundle.manifest import CardRecord, read_manifest
-from alora.bundle.named import chosen, saved_run
+from alora.bundle.named import chosen, members_by_policy, saved_run
 from alora.bundle.read import Bundle, load_bundle
 from alora.bundle.write import BundleContents, copy_bundle, write_bundle
 from alora.commands.artifacts import Subject, open_subject, over, require_own
@@ -25,14 +25,14 @@ from alora.verdict import OperatingPoint
 def run(recipe: Recipe) -> int:
     """Make a bundle from a run's adapter or a bare one, or copy one; then push it where that is asked for."""
     artifact = find_artifact(str(recipe.artifact))
-    if artifact.several:
-        members = chosen(artifact.members, recipe.policies, artifact, all_of=True)
+    if artifact.several or recipe.policies:
+        members = chosen(members_by_policy(artifact), recipe.policies, artifact, all_of=True)
         if len(members) > 1:
             raise ConfigError(
                 f"{artifact.folder} holds several policies; export one: {next(iter(members.values()))}, or name it: "
                 f"policies=[{next(iter(members))}]"
             )
-        artifact = find_artifact(next(iter(members.values())))
+        artifact = find_artifact(next(iter(members.values()))) if artifact.several else artifact
     whole = _whole_bundle(artifact)
     bundle = _made(recipe, artifact) if whole is None else _copied(recipe, artifact, whole)
     pushed = None

@@ -163,7 +163,7 @@ def _refit(
             raise DataError(
                 f"no validation row is labelled for policy {bundle.policy.id!r}; add some, or name policies="
             )
-        evaluation = refit_settings(bundle.manifest.operating_point, recipe.evaluation)
+        evaluation = refit_settings(bundle.manifest.operating_point, recipe.evaluation, recipe.said)
         point = fit_operating_point(predictions.logits_NL, predictions.label_ids_N, evaluation)
         point = replace(point, dtype=base.dtype, engine=recipe.scorer)
         found.append(Refit(bundle, point, predictions, moved(bundle, base, point)))

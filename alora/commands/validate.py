@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from alora.base.load import LoadedBase
 from alora.base.location import base_location
 from alora.bundle.artifact import Artifact, find_artifact
-from alora.bundle.named import chosen
+from alora.bundle.named import chosen, members_by_policy
 from alora.bundle.read import Bundle, check_bundles
 from alora.bundle.vllm_certificate import add_vllm_certificate
 from alora.commands.artifacts import Subject, open_subject
@@ -34,7 +34,7 @@ SHOWN_FAILURES = 10
 def run(recipe: Recipe) -> int:
     """Certify KV identity, print what was checked, write it to ``output``; 0 when it holds for all, 1 when not."""
     artifact = find_artifact(str(recipe.artifact))
-    folders = chosen(artifact.members, recipe.policies, artifact, all_of=True)
+    folders = chosen(members_by_policy(artifact), recipe.policies, artifact, all_of=True)
     homes = () if artifact.several else (home for folder in folders.values() for home in (folder, home_of(folder)))
     output = recipe.output and report_file(recipe.output, "certificate", *homes)
     base: LoadedBase | None = None

@@ -5,7 +5,7 @@ from dataclasses import is_dataclass
 from functools import reduce
 
 from alora.config.paths import POLICY_PLACE
-from alora.config.schema import ColumnSettings, Recipe
+from alora.config.schema import ColumnSettings, EvaluationSettings, Recipe
 from alora.config.setting import is_server, settings_of
 from alora.errors import ConfigError
 
@@ -87,10 +87,29 @@ def _needs(recipe: Recipe, verb: str) -> Iterator[str]:
         yield f"alora {verb} needs verdicts=DIR: a folder or FILE.parquet that alora score wrote"
     if verb == "label" and (recipe.conversation is None or recipe.output is None):
         yield "alora label needs data=LOG, which was scored, and output=FILE.jsonl for the rows to label"
+    if verb in ("train", "compare"):
+        yield from _of_another_target(recipe.evaluation)
     if verb in ("train", "check", "compare"):
+        one = [name for name in ("id", "title", "rule", "labels") if getattr(recipe.policy, name)]
+        if recipe.policies and recipe.policy.file is not None and one:
+            yield (
+                f"policy.{', policy.'.join(one)} is of one policy, and policies=[{','.join(recipe.policies)}] takes "
+                "those of policy.file as they are; leave one of the two out (policies=[]: one policy)"
+            )
         if recipe.policy.file is None and recipe.policy.title is None:
             yield "no policy is chosen; run it where your recipe.yaml lies, or give recipe=FILE or policy.file=FILE"
         if recipe.data.train is None:
             yield "no training rows are given; give data.train=FILE.jsonl, or start from recipe=quickstart"
     if verb in ("validate", "evaluate", "export", "recalibrate", "fleet") and recipe.artifact is None:
         yield f"alora {verb} needs artifact=DIR: a run folder, an adapter folder, a bundle or a battery"
+
+
+def _of_another_target(settings: EvaluationSettings) -> Iterator[str]:
+    """One line for each setting that the target of the operating point does not use."""
+    target = settings.target or "f1"
+    uses = {"target_value": ("fpr", "recall"), "false_positive_cost": ("cost",), "false_negative_cost": ("cost",)}
+    for name, targets in uses.items():
+        value = getattr(settings, name)
+        if value is not None and target not in targets:
+            wanted = " or ".join(f"evaluation.target={one}" for one in targets)
+            yield f"evaluation.{name}={value:g} has no effect on target={target}; add {wanted}, or leave it out"

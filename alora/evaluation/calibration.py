@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -161,8 +161,18 @@ def _thresholds(values_K: Floats) -> Floats:
 
 
 def costs_of(settings: EvaluationSettings) -> tuple[float, float] | None:
-    """What a false positive and a false negative cost, where the target is cost; 1 by default."""
-    if target_of(settings) != "cost":
+    """What a false positive and a false negative cost, where the target is cost; 1 by default.
+
+    Raises:
+        ConfigError: a cost for another target.
+    """
+    if (target := target_of(settings)) != "cost":
+        for name in ("false_positive_cost", "false_negative_cost"):
+            if getattr(settings, name) is not None:
+                raise ConfigError(
+                    f"evaluation.{name}={getattr(settings, name):g} has no effect on target={target}; add "
+                    "evaluation.target=cost, or leave it out"
+                )
         return None
     return settings.false_positive_cost or 1.0, settings.false_negative_cost or 1.0
 
@@ -198,19 +208,19 @@ def fit_operating_point(
     )
 
 
-def refit_settings(before: OperatingPoint, given: EvaluationSettings) -> EvaluationSettings:
+def refit_settings(before: OperatingPoint, given: EvaluationSettings, said: Collection[str] = ()) -> EvaluationSettings:
     """The settings to fit a point again: those ``given``, and where none are, those that ``before`` was fitted for.
 
-    Another target has its own defaults.
+    Another target has its own defaults, and so has a setting that is ``said`` to be null.
     """
     target = given.target or before.target
     if before.target == "none" or target != before.target:
         return given
     alarm, miss = before.costs or (None, None)
-    return replace(
-        given,
-        target=target,
-        target_value=before.target_value if given.target_value is None else given.target_value,
-        false_positive_cost=alarm if given.false_positive_cost is None else given.false_positive_cost,
-        false_negative_cost=miss if given.false_negative_cost is None else given.false_negative_cost,
-    )
+    fitted = {"target_value": before.target_value, "false_positive_cost": alarm, "false_negative_cost": miss}
+    kept = {
+        name: value
+        for name, value in fitted.items()
+        if getattr(given, name) is None and f"evaluation.{name}" not in said
+    }
+    return replace(given, target=target, **kept)

@@ -7,10 +7,10 @@ import pytest
 from alora.base.fingerprint import Fingerprint
 from alora.bundle import named
 from alora.bundle.artifact import Artifact, Kind
-from alora.bundle.named import base_of_bundle, chosen, read_bundles
+from alora.bundle.named import base_of_bundle, chosen, members_by_policy, read_bundles
 from alora.config.schema import BaseSettings
 from alora.errors import BundleError, ConfigError
-from tests.unit.bundle.cases import BASE, bundle
+from tests.unit.bundle.cases import BASE, bundle, manifest
 
 
 def artifact_of(folder, kind: Kind = Kind.BATTERY, run=None) -> Artifact:
@@ -35,9 +35,29 @@ def test_all_of_them_or_none(tmp_path):
         chosen(ITEMS, ["refunds", "tone"], artifact_of(tmp_path), all_of=True)
 
 
-def test_of_one_bundle_nothing_is_chosen(tmp_path):
-    """``policies`` is of the recipe, and the bundle was named itself."""
-    assert chosen({"advice": 1}, ["refunds"], artifact_of(tmp_path, Kind.BUNDLE)) == {"advice": 1}
+def test_of_one_bundle_another_policy_is_not_chosen(tmp_path):
+    """Its user would take what is made of this one for the other's."""
+    alone = artifact_of(tmp_path, Kind.BUNDLE)
+    assert chosen({"advice": 1}, ["advice", "refunds"], alone) == {"advice": 1}
+    with pytest.raises(ConfigError, match="has no policy refunds; it has advice"):
+        chosen({"advice": 1}, ["refunds"], alone)
+
+
+def test_members_go_by_their_policy_whatever_their_folder_is_called(tmp_path, monkeypatch):
+    policies = {"beta": "alpha", "v2": "beta"}
+
+    def manifest_in(folder):
+        if folder.name not in policies:
+            raise BundleError("damaged")
+        return manifest(policies[folder.name])
+
+    folders = tuple(tmp_path / name for name in ("beta", "v2", "damaged"))
+    battery = Artifact(Kind.BATTERY, tmp_path, folders, folders, None)
+    monkeypatch.setattr(named, "read_manifest", manifest_in)
+    assert members_by_policy(battery) == dict(zip(("alpha", "beta", "damaged"), folders, strict=True))
+    policies["damaged"] = "alpha"
+    with pytest.raises(BundleError, match=r"beta and .*damaged are both of the policy alpha"):
+        members_by_policy(battery)
 
 
 def test_bundles_that_are_named_one_by_one_share_a_base_too(tmp_path, monkeypatch):

@@ -68,7 +68,7 @@ def test_recipe_files_get_names_that_hydra_can_hold(tmp_path):
     assert second.isidentifier()
 
 
-@pytest.mark.parametrize(("verb", "used"), [("train", True), ("score", True), ("new", False), ("doctor", False)])
+@pytest.mark.parametrize(("verb", "used"), [("train", True), ("generate", True), ("score", False), ("new", False)])
 def test_recipe_in_the_working_folder(verb, used, tmp_path):
     (tmp_path / "recipe.yaml").write_text("name: x\n")
     assert bool(read_arguments(verb, [], tmp_path).recipe_files) is used

@@ -107,3 +107,42 @@ def test_scorers(scorer, verb, message):
     recipe.artifact = "runs/x"
     with pytest.raises(ConfigError, match=message):
         check_recipe(recipe, verb)
+
+
+def trainable() -> Recipe:
+    recipe = Recipe()
+    recipe.policy.title, recipe.data.train = "t", "rows.jsonl"
+    return recipe
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("target_value", "fpr"),
+        ("target_value", "recall"),
+        ("false_positive_cost", "cost"),
+        ("false_negative_cost", "cost"),
+    ],
+)
+def test_a_setting_of_another_target_is_refused_before_anything_is_trained(name, target):
+    recipe = trainable()
+    setattr(recipe.evaluation, name, 0.5)
+    for other in (None, "f1", "fpr" if target == "cost" else "cost"):
+        recipe.evaluation.target = other
+        with pytest.raises(ConfigError, match=rf"evaluation\.{name}=0\.5 has no effect on target={other or 'f1'}; add"):
+            check_recipe(recipe, "train")
+    recipe.evaluation.target = target
+    check_recipe(recipe, "train")
+
+
+@pytest.mark.parametrize(("key", "value"), [("id", "a"), ("title", "T"), ("rule", "R"), ("labels", {"x": "y"})])
+def test_what_is_of_one_policy_is_not_passed_over_for_several(key, value):
+    recipe = trainable()
+    recipe.policy.title, recipe.policy.file, recipe.policies = None, "policies.yaml", ["a", "b"]
+    check_recipe(recipe, "check")
+    setattr(recipe.policy, key, value)
+    with pytest.raises(ConfigError, match=rf"policy\.{key} is of one policy, and policies=\[a,b\]"):
+        check_recipe(recipe, "check")
+    recipe.policies = []
+    if key != "rule":  # which does not go with a file at all
+        check_recipe(recipe, "check")

@@ -13,6 +13,7 @@ from alora.evaluation.calibration import (
     TEMPERATURE_BOUNDS,
     OperatingPoint,
     choose_threshold,
+    costs_of,
     fit_operating_point,
     fit_temperature,
     positive_probability,
@@ -287,6 +288,21 @@ def test_a_rate_without_a_target_that_holds_one_is_refused():
     for target in (None, "f1", "cost"):
         with pytest.raises(ConfigError, match=r"takes none; add evaluation\.target=fpr"):
             target_value(EvaluationSettings(target=target, target_value=0.05))
+
+
+@pytest.mark.parametrize("name", ["false_positive_cost", "false_negative_cost"])
+def test_a_cost_for_another_target_is_refused(name):
+    for target in (None, "f1", "recall"):
+        with pytest.raises(ConfigError, match=rf"{name}=9 has no effect .*; add evaluation\.target=cost"):
+            costs_of(EvaluationSettings(target=target, **{name: 9.0}))
+
+
+def test_what_is_said_to_be_null_is_the_targets_default():
+    """As ``evaluation=low_false_alarms`` says it, which promises 1 %."""
+    before = OperatingPoint(target="fpr", target_value=0.3)
+    said = {"evaluation.target", "evaluation.target_value"}
+    assert refit_settings(before, EvaluationSettings(target="fpr"), said).target_value is None
+    assert refit_settings(before, EvaluationSettings(target="fpr"), {"evaluation.target"}).target_value == 0.3
 
 
 @pytest.mark.parametrize(
