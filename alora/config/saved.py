@@ -72,9 +72,15 @@ def _literal(value: Any) -> Any:
 
 
 def _following(recipe: Recipe) -> str:
-    """The run folder, with the run's name in it as a reference: another name on reload leads to another folder."""
-    parts = _literal(recipe.run_dir).split("/")
-    own = [index for index, part in enumerate(parts) if part == _literal(recipe.name)]
+    """The run folder, with the run's name in it as a reference: another name on reload leads to another folder.
+
+    A folder above the working folder may have that name by chance, and so may any above a run folder that lies
+    elsewhere.
+    """
+    parts, here = recipe.run_dir.split("/"), str(Path.cwd()).rstrip("/").split("/")
+    below = 0 if parts[0] else len(here) if parts[: len(here)] == here and ".." not in parts else len(parts) - 1
+    own = [index for index, part in enumerate(parts) if index >= below and part == recipe.name]
+    parts = [_literal(part) for part in parts]
     return "/".join([*parts[: own[-1]], "${name}", *parts[own[-1] + 1 :]] if own else parts)
 
 

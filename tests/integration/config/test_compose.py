@@ -285,6 +285,24 @@ class TestSavedRun:
         again = recipe_of("train", "recipe=run/run.yaml", "name=again")
         assert again == replace(recipe, name="again", run_dir=str(Path(recipe.run_dir).with_name("again")) + below)
 
+    @pytest.mark.parametrize(
+        ("run_dir", "again"),
+        [
+            ("shop/out", "shop/out"),  # the project is named like the run
+            ("shop/shop/0", "shop/v2/0"),
+            ("shop/../elsewhere/shop/out", "shop/../elsewhere/shop/out"),
+            ("archive/shop/out", "archive/shop/out"),
+            ("archive/shop", "archive/v2"),
+        ],
+    )
+    def test_a_folder_that_has_the_runs_name_by_chance_keeps_it(self, here, monkeypatch, run_dir, again):
+        (here / "shop").mkdir()
+        monkeypatch.chdir(here / "shop")
+        recipe = replace(recipe_of("train", "recipe=quickstart"), name="shop", run_dir=str(here / run_dir))
+        save_recipe(recipe, here / "run.yaml", self.ENVIRONMENT)
+        assert recipe_of("train", "recipe=../run.yaml").run_dir == str(here / run_dir)
+        assert recipe_of("train", "recipe=../run.yaml", "name=v2").run_dir == str(here / again)
+
     def test_reads_back_typed(self, saved):
         recipe, folder = saved
         assert read_saved_recipe(folder / "run.yaml") == recipe
