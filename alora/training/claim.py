@@ -15,6 +15,7 @@ from typing import Any
 from alora import layout
 from alora.atomic import LOCK, is_part
 from alora.base.fingerprint import Fingerprint
+from alora.config.describe import without_effect
 from alora.config.schema import AdapterSettings, BaseSettings, DataSettings, PromptSettings, Recipe
 from alora.errors import RunError
 from alora.reading import read_json
@@ -23,7 +24,10 @@ from alora.typed import leaves, typed
 RUN = "alora run"  # the kind of a training run's claim
 # What a run's adapters and their verdicts were made with, of run.yaml. Where its base and rows lie may change.
 _SECTIONS = {"base": BaseSettings, "adapter": AdapterSettings, "prompt": PromptSettings, "data": DataSettings}
-_MAY_CHANGE = ("train", "validation", "test", "noise")  # of data
+_MAY_CHANGE = ("train", "validation", "test")  # of data
+# What `alora train` uses, and nothing that it makes depends on: its folder, and what a call prints, sends or scores.
+_FREE = {"run_dir", "conversation", "strict", "force", "tracking", "judge", "generate", "export.push_to",
+         "export.private"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,21 @@ class Claim:
     def digest(self) -> str:
         """What a stage's record names it by."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+    def changed(self, now: "Claim") -> list[str]:
+        """What is not the same ``now``, of all that the folder's contents depend on."""
+        return changed_settings(*({"settings": _fixed(claim), "inputs": claim.inputs} for claim in (self, now)))
+
+
+def settings_of_training(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a recipe's settings those that what a run makes depends on, by their dotted keys."""
+    values = dict(leaves(settings))
+    other = {*without_effect("train", values), *(key for key in values if {key, key.partition(".")[0]} & _FREE)}
+    return {key: value for key, value in values.items() if key not in other}
+
+
+def _fixed(claim: Claim) -> Mapping[str, Any]:
+    return settings_of_training(claim.settings) if claim.kind == RUN else claim.settings
 
 
 def read_claim(folder: Path, kind: str) -> Claim | None:
@@ -105,7 +124,8 @@ def open_claim(run: Path, recipe: Recipe) -> Claim:
 def _made_with(recipe: Recipe) -> dict[str, Any]:
     values = {name: asdict(getattr(recipe, name)) for name in _SECTIONS}
     data = {name: value for name, value in values["data"].items() if name not in _MAY_CHANGE}
-    return values | {"base": {"template_kwargs": values["base"]["template_kwargs"]}, "data": data}
+    values |= {"base": {"template_kwargs": values["base"]["template_kwargs"]}, "data": data}
+    return settings_of_training(values)
 
 
 def require_trained(record: Path, policy: str, claimed: str, adapter: str) -> None:

@@ -17,7 +17,7 @@ from alora.atomic import LOCK, alone_in, remove_own, strangers, sweep, write_jso
 from alora.config.schema import Recipe
 from alora.errors import RunError
 from alora.reading import lone_surrogate
-from alora.training.claim import RUN, Claim, changed_settings, plain, read_claim
+from alora.training.claim import RUN, Claim, plain, read_claim, settings_of_training
 
 ADAPTER_FILES = r"adapter_(?:config\.json|model\.safetensors)"
 # The names that alora, transformers, PEFT and the tokenizers give the files of a checkpoint.
@@ -38,9 +38,6 @@ _OWN = (
     rf"|battery/(?:battery\.json|ID/(?:{_BUNDLE}))"
 )
 _OWN_OF_0_1 = rf"{_OWN}|{_ONE}|bundle/(?:{_BUNDLE})"  # there what was of one policy lay in the folder itself
-# Settings that do not affect what a run produces: its folder, and what a call prints or also scores.
-_FREE = ("run_dir", "artifact", "bundles", "scorer", "conversation", "output", "json", "strict", "force",
-         "compare", "judge", "fleet", "tracking", "serving")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -121,12 +118,13 @@ class ClaimedFolder:
         # Through JSON, as the record is: a tuple would differ from its list.
         claimed = Claim(self.kind, plain(self.fixed_settings()), dict(inputs))
         before, self.claimed = read_claim(self.path, self.kind), claimed.digest
-        if before == claimed and not self._is_of_0_1():
+        changed = [] if before is None else before.changed(claimed)
+        if before is not None and not changed and not self._is_of_0_1():
+            self.claimed = before.digest  # which the records of its stages name
             return True
         paths = [self.path / name for name in self.outputs]
         made = any(path.is_file() or (path.is_dir() and any(path.iterdir())) for path in paths)
         if before is not None and not self._recipe.force and made:
-            changed = changed_settings(asdict(before), asdict(claimed))
             raise RunError(
                 f"{self.path} holds a {self.kind.removeprefix('alora ')} with other settings: {'; '.join(changed[:5])}"
                 f"{f' and {len(changed) - 5} more' if len(changed) > 5 else ''}. "
@@ -186,8 +184,9 @@ class RunFolder(ClaimedFolder):
         return _of_policies(_OWN_OF_0_1 if self._is_of_0_1() else _OWN, [] if claim is None else claim.policies)
 
     def fixed_settings(self) -> dict[str, Any]:
-        """All but those that change nothing a stage has made."""
-        return {name: value for name, value in asdict(self._recipe).items() if name not in _FREE}
+        settings = asdict(self._recipe)
+        sections = {key.partition(".")[0] for key in settings_of_training(settings)}
+        return {name: value for name, value in settings.items() if name in sections}
 
     def claim(self, inputs: Mapping[str, str]) -> bool:
         """As :meth:`ClaimedFolder.claim`; also refuses what version 0.1 made, unless ``force`` is set."""
@@ -233,5 +232,5 @@ def holds_finished(recipe: Recipe, inputs: Mapping[str, str], policies: Sequence
         return False
     if claim is None:
         return False
-    same = claim.settings == plain(run.fixed_settings()) and inputs.items() <= claim.inputs.items()
-    return same and all((run.battery / name).exists() for name in ("battery.json", *policies))
+    asked = Claim(run.kind, plain(run.fixed_settings()), {**claim.inputs, **inputs})
+    return not claim.changed(asked) and all((run.battery / name).exists() for name in ("battery.json", *policies))

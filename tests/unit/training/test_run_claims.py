@@ -1,11 +1,28 @@
 """A run folder belongs to its settings and inputs; what another run made is never taken for this one's."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import pytest
 
-from alora.config.schema import EvaluationSettings, PromptSettings, Recipe, ServingSettings, TrackingSettings
+from alora.base.fingerprint import Fingerprint
+from alora.config.schema import (
+    AdapterSettings,
+    BenchSettings,
+    ColumnSettings,
+    DataSettings,
+    EvaluationSettings,
+    ExportSettings,
+    GenerateSettings,
+    LogsSettings,
+    PlanSettings,
+    PromptSettings,
+    Recipe,
+    ServingSettings,
+    TrackingSettings,
+)
 from alora.errors import RunError
+from alora.training.claim import open_claim
 from alora.training.run_folder import RunFolder, holds_finished
 
 INPUTS = {"train": "a" * 64, "policy p": "b" * 64}
@@ -55,6 +72,14 @@ def test_outputs_of_other_settings_or_inputs_are_refused_until_forced(tmp_path, 
         {"output": "elsewhere"},
         {"strict": True},
         {"json": True},
+        {"show": 2},
+        {"cluster": "ray"},
+        {"logs": LogsSettings(rows=7)},
+        {"plan": PlanSettings(rate=3.0)},
+        {"bench": BenchSettings(rounds=9)},
+        {"generate": GenerateSettings(pairs=9)},
+        {"export": ExportSettings(push_to="me/guard", private=False)},
+        {"data": DataSettings(noise=True, columns=ColumnSettings(time="at"))},
     ],
     ids=lambda changed: next(iter(changed)),
 )
@@ -63,8 +88,38 @@ def test_settings_that_change_nothing_that_was_made_go_on_in_the_same_run(change
     made = tmp_path / "run/battery/p/alora.json"
     made.parent.mkdir(parents=True)
     made.write_text("{}")
-    assert claim(recipe(tmp_path, **changed), INPUTS) is True
+    with RunFolder(recipe(tmp_path)) as first:
+        first.claim(INPUTS)
+    (tmp_path / "run/battery/battery.json").write_text("{}")
+    assert holds_finished(recipe(tmp_path, **changed), INPUTS, ["p"])
+    with RunFolder(recipe(tmp_path, **changed)) as folder:
+        assert folder.claim(INPUTS) is True
+    assert folder.claimed == first.claimed  # which the records of the stages name
     assert made.exists()
+
+
+def test_a_run_that_recorded_settings_which_training_does_not_use_goes_on(tmp_path):
+    settings, record = recipe(tmp_path, show=2), tmp_path / "run/inputs.json"
+    claim(recipe(tmp_path), INPUTS)
+    old = json.loads(record.read_text())
+    old["settings"] |= {name: value for name, value in asdict(Recipe()).items() if name in ("show", "logs", "bench")}
+    record.write_text(json.dumps(old))
+    (tmp_path / "run/policies/p").mkdir(parents=True)
+    (tmp_path / "run/policies/p/training.json").write_text("{}")
+    assert claim(settings, INPUTS) is True
+    assert json.loads(record.read_text()) == old  # the stages' records name its digest
+    with pytest.raises(RunError, match=r"other settings: adapter\.rank: 16 -> 8\. Choose"):
+        claim(replace(settings, adapter=AdapterSettings(rank=8)), INPUTS)
+
+
+def test_a_run_is_opened_whatever_the_settings_that_training_does_not_use(tmp_path):
+    settings = recipe(tmp_path)
+    inputs = INPUTS | {f"base {name}": "x" for name in Fingerprint.__dataclass_fields__}
+    claim(settings, inputs)
+    other = replace(settings, data=DataSettings(noise=True, columns=ColumnSettings(time="at")))
+    assert open_claim(tmp_path / "run", other).inputs == inputs
+    with pytest.raises(RunError, match=r"data\.columns\.label: label -> toxic; put it back"):
+        open_claim(tmp_path / "run", replace(settings, data=DataSettings(columns=ColumnSettings(label="toxic"))))
 
 
 def test_finished_is_a_bundle_of_every_policy_from_these_inputs(tmp_path):
