@@ -8,7 +8,7 @@ from typing import Any
 
 from alora.atomic import json_text, write_json, write_text
 from alora.errors import ConfigError
-from alora.layout import MARK, PAGE_MARK, PREDICTED, PREDICTIONS, REPORT
+from alora.layout import INPUTS_FILE, MARK, OUTPUTS, PAGE_MARK, PREDICTED, PREDICTIONS, REPORT, RUN_FILE
 from alora.reading import LONGEST, printable, read_whole
 
 __all__ = ["report_file", "say", "say_json", "table", "write_json", "write_text"]
@@ -43,10 +43,12 @@ def report_file(output: str | Path, kind: str, *homes: Path) -> Path:
             adapter's to replace; of a run's only ``identity.json`` is.
 
     Raises:
-        ConfigError: it is a record that a run, a bundle or an adapter keeps, or a file that is not such a report of
-            alora's.
+        ConfigError: it is a record that a run, a bundle or an adapter keeps, or a file that is not such a report; or it
+            lies where a run or a bundle has its own files alone, which could not be replaced any more.
     """
     file = Path(output)
+    if "-" in (str(file), str(file.parent)):
+        raise ConfigError("output=- is not a file; leave output= out where the result is to be printed alone")
     in_bundle, in_adapter = ((file.parent / name).exists() for name in ("alora.json", "adapter_config.json"))
     in_run = any((folder / "run.yaml").exists() for folder in file.absolute().parents)
     own = file.parent.resolve() in [home.resolve() for home in homes]
@@ -57,6 +59,8 @@ def report_file(output: str | Path, kind: str, *homes: Path) -> Path:
         raise ConfigError(
             f"{file} is there and is not a report of alora's of this kind; give another output=, or move it away"
         )
+    if not (own and file.name == "identity.json") and (keeper := _keeper(file.parent.resolve())):
+        raise ConfigError(f"{file} lies in {keeper}, which holds its own files alone; give another output=")
     return file
 
 
@@ -64,6 +68,17 @@ def report_file_in(output: str | None, name: str, kind: str, *homes: Path) -> Pa
     """:func:`report_file` for ``output``, or for ``name`` where that is a folder; None is the working folder."""
     path = Path.cwd() if output is None else Path(output)
     return report_file(path if path.suffix == ".json" else path / name, kind, *homes)
+
+
+def _keeper(folder: Path) -> Path | None:
+    """The bundle, or the part of a run, that ``folder`` is or lies in."""
+    for outer in (folder, *folder.parents):
+        if (outer / "alora.json").exists():
+            return outer
+        run = outer.parent
+        if outer.name in OUTPUTS and (run / RUN_FILE).exists() and (run / INPUTS_FILE).exists():
+            return outer
+    return None
 
 
 def _is_report(file: Path, kind: str) -> bool:

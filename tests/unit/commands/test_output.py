@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from alora.cli import report
-from alora.commands.output import report_file, say, say_json, table, write_text
+from alora.commands.output import report_file, report_file_in, say, say_json, table, write_text
 from alora.errors import ConfigError, PolicyError
 from alora.evaluation.report import render_overview
 from alora.evaluation.scored import write_predictions
@@ -149,4 +149,35 @@ def test_records_of_a_bundle_a_run_and_an_adapter_are_no_place_for_a_report(tmp_
     others = (("bundle", "bundle/identity.json"), ("run", "run/evaluation.json"), ("x", "bare/evaluation.json"))
     for own, place in others:
         with pytest.raises(ConfigError, match="is a record of the run, bundle or adapter"):
-            report_file(tmp_path / place, tmp_path / own)
+            report_file(tmp_path / place, "certificate", tmp_path / own)
+
+
+def test_what_a_run_and_a_bundle_make_again_is_no_place_for_a_report(tmp_path, monkeypatch):
+    """A stranger there would stop recalibrate, and train with force=true."""
+    run = tmp_path / "run"
+    for folder in ("battery/red", "policies/red", "checkpoints"):
+        (run / folder).mkdir(parents=True)
+    (run / "bundle").symlink_to("battery/red")
+    (run / "battery/red/alora.json").write_text("{}")
+    (tmp_path / "shipped").mkdir()
+    (tmp_path / "shipped/alora.json").write_text("{}")
+    for name in ("run.yaml", "inputs.json"):
+        (run / name).write_text("")
+    places = (
+        "run/bundle",
+        "run/battery",
+        "run/battery/red",
+        "run/policies/red",
+        "run/checkpoints",
+        "shipped",
+        "shipped/x",
+    )
+    for place in places:
+        for homes in ((), (tmp_path / place,)):
+            with pytest.raises(ConfigError, match="holds its own files alone; give another output="):
+                report_file_in(str(tmp_path / place / "mine.json"), "evaluation.json", "evaluation", *homes)
+    for place in ("run", "run/mine", "battery", "mine"):
+        assert report_file(tmp_path / place / "mine.json", "check") == tmp_path / place / "mine.json"
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="output=- is not a file"):
+        report_file_in("-", "evaluation.json", "evaluation")
